@@ -1,0 +1,110 @@
+"""Walking through a panel in blocks of trajectories, in parallel, without ever copying it whole.
+
+Blocks are independent and their results are combined in a fixed order, so that the answer does not depend
+on the number of jobs. Meanwhile the linear algebra runs on one thread: small matrices and tall, narrow blocks
+gain nothing from more, and on a busy machine threads that wait for each other cost far more than they give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+
+import array_api_compat
+import numpy as np
+from joblib import cpu_count
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+Array = NDArray[np.float64]
+Order = NDArray[np.intp]
+Result = TypeVar("Result")
+
+BLOCK_ELEMENTS = 1 << 18
+"""Numbers per block: 2 MiB of float64, small enough to stay in a core's cache."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Values (n, T, d) of any array-API namespace, covariates (n, T, k) or None, and how many jobs to run."""
+
+    values: Any
+    covariates: Any | None = None
+    n_jobs: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        n, T, d = self.values.shape
+        return n, T, d
+
+    def some(self, size: int) -> Data:
+        """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
+        rows = np.linspace(0, self.shape[0] - 1, size).round().astype(np.intp)
+        covariates = None if self.covariates is None else _rows(self.covariates, rows)
+        return replace(self, values=_rows(self.values, rows), covariates=covariates)
+
+    def slices(self, positions: Order) -> Array:
+        """The given slices of all trajectories, (len(positions), n, d), in numpy."""
+        return to_numpy(_take(self.values, positions)).transpose(1, 0, 2)
+
+    def map(
+        self, function: Callable[[Any, Any | None], Result], order: Order | None = None
+    ) -> Iterator[Result]:
+        """`function(x, u)` for each block of trajectories in time order, as float64, results in order."""
+        n, T, d = self.shape
+        size = max(1, BLOCK_ELEMENTS // (T * d))
+
+        def work(begin: int) -> Result:
+            rows = slice(begin, begin + size)
+            u = None if self.covariates is None else _take(self.covariates[rows], order)
+            return function(_take(self.values[rows], order), u)
+
+        begins = range(0, n, size)
+        jobs = min(self.n_jobs or cpu_count(), len(begins))
+        if jobs == 1 or not array_api_compat.is_numpy_array(self.values):
+            yield from map(work, begins)
+            return
+        with one_blas_thread(), ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(work, begins)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """A context in which BLAS uses one thread."""
+    return _blas().limit(limits=1, user_api="blas")
+
+
+def _rows(array: Any, rows: Order) -> Any:
+    xp = array_api_compat.array_namespace(array)
+    return xp.take(array, xp.asarray(rows, device=array_api_compat.device(array)), axis=0)
+
+
+def _take(block: Any, order: Order | None) -> Any:
+    xp = array_api_compat.array_namespace(block)
+    if order is not None:
+        index = xp.asarray(order, device=array_api_compat.device(block))
+        block = xp.take(block, index, axis=1)
+    return xp.astype(block, xp.float64, copy=False)
+
+
+def like(matrix: Array, array: Any) -> Any:
+    """A small numpy matrix, brought to the namespace and the device of `array`."""
+    xp = array_api_compat.array_namespace(array)
+    return xp.asarray(matrix, dtype=array.dtype, device=array_api_compat.device(array))
+
+
+def to_numpy(array: Any) -> Array:
+    """A small result, brought to numpy from whatever device it was computed on."""
+    if array_api_compat.is_torch_array(array):
+        array = array.detach().cpu()
+    elif array_api_compat.is_cupy_array(array):
+        array = array.get()
+    return np.asarray(array, dtype=float)

@@ -1,0 +1,62 @@
+"""Drifts that are linear in their parameters: `b(x, u) = Θ φ(x, u)`.
+
+Any such drift keeps the whole engine closed form: regression on φ gives Θ, and transition costs stay
+matrix products. Covariates u travel with their observation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+
+
+class Drift(ABC):
+    """Features φ: (…, d) states and (…, k) covariates to (…, p) regressors; any array-API namespace."""
+
+    @abstractmethod
+    def features(self, x: Any, u: Any | None) -> Any:
+        """φ(x, u), one row of p regressors per state."""
+
+    @abstractmethod
+    def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        """One name for each of the p regressors."""
+
+
+@dataclass(frozen=True)
+class Linear(Drift):
+    """The paper's drift `b(x) = A x`: φ(x) = x, Θ = A."""
+
+    def features(self, x: Any, u: Any | None) -> Any:
+        return x
+
+    def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        return list(variables)
+
+
+@dataclass(frozen=True)
+class Affine(Drift):
+    """`b(x) = A x + c`: φ(x) = (x, 1), Θ = (A, c). For data that are not centred at their equilibrium."""
+
+    def features(self, x: Any, u: Any | None) -> Any:
+        xp = array_api_compat.array_namespace(x)
+        one = xp.ones((*x.shape[:-1], 1), dtype=x.dtype, device=array_api_compat.device(x))
+        return xp.concat([x, one], axis=-1)
+
+    def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        return [*variables, "1"]
+
+
+def as_drift(drift: str | Drift) -> Drift:
+    """The drift object behind a name."""
+    if isinstance(drift, Drift):
+        return drift
+    named: dict[str, Drift] = {"linear": Linear(), "affine": Affine()}
+    if drift not in named:
+        raise ValueError(
+            f"drift must be one of {sorted(named)} or a retrace_sde.drift.Drift, not {drift!r}."
+        )
+    return named[drift]

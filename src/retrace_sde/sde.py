@@ -1,0 +1,233 @@
+"""The linear SDE `dX = (A X + c) dt + G dW`, `H = G Gᵀ`: transition, stationary law, current, reversal.
+
+Everything here takes known parameters; nothing is estimated. Formulas carry the paper's letters: A is the
+drift matrix, H the (observational) diffusion matrix, Σ the stationary covariance, J the current (Eq. j).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import cholesky, expm, solve_continuous_lyapunov, solve_triangular
+
+Scheme = Literal["euler", "exact"]
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A Gaussian law N(mean, covariance), used for the first observation; covariance 0 is a point."""
+
+    mean: Array
+    covariance: Array
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        root = symmetric_root(self.covariance)
+        draws: Array = self.mean + rng.standard_normal((n, len(self.mean))) @ root
+        return draws
+
+    def log_density(self, x: Array) -> Array:
+        """`log N(x; mean, covariance)` along the last axis; the covariance must be positive definite."""
+        return log_gaussian(x - self.mean, cholesky(self.covariance, lower=True))
+
+
+@dataclass(frozen=True)
+class Transition:
+    """`X' | X ~ N(F X + shift, Q)`, the law of one step of length dt."""
+
+    matrix: Array
+    shift: Array
+    covariance: Array
+
+
+@dataclass(frozen=True)
+class LinearSDE:
+    """`dX = (A X + c) dt + G dW` with drift A (d, d), diffusion `H = G Gᵀ` (d, d) and offset c (d,).
+
+    `initial` is the law (or the point) that `simulate` starts from when it is not told otherwise.
+    """
+
+    drift: Array
+    diffusion: Array
+    offset: Array
+    initial: Gaussian | None
+
+    def __init__(
+        self,
+        drift: ArrayLike,
+        diffusion: ArrayLike,
+        *,
+        offset: ArrayLike | None = None,
+        initial: Gaussian | None = None,
+    ) -> None:
+        A = np.array(drift, dtype=float, ndmin=2)
+        H = np.array(diffusion, dtype=float, ndmin=2)
+        c = np.zeros(len(A)) if offset is None else np.array(offset, dtype=float, ndmin=1)
+        if A.ndim != 2 or A.shape[0] != A.shape[1] or H.shape != A.shape or c.shape != A.shape[:1]:
+            raise ValueError(
+                f"drift and diffusion must be square matrices of one size and offset a vector of that size; "
+                f"got shapes {A.shape}, {H.shape} and {c.shape}."
+            )
+        if not np.allclose(H, H.T) or np.linalg.eigvalsh(H)[0] <= 0:
+            raise ValueError(
+                "diffusion is H = G Gᵀ: it must be symmetric and positive definite (pass G @ G.T, not G)."
+            )
+        for name, value in {"drift": A, "diffusion": (H + H.T) / 2, "offset": c}.items():
+            value.flags.writeable = False
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "initial", initial)
+
+    @property
+    def dimension(self) -> int:
+        return len(self.drift)
+
+    @property
+    def is_stable(self) -> bool:
+        """All eigenvalues of A have negative real part, so that a stationary law exists."""
+        return bool(np.linalg.eigvals(self.drift).real.max() < 0)
+
+    def transition(self, dt: float, *, scheme: Scheme = "exact") -> Transition:
+        """One step of length dt. Euler: F = I + A dt, Q = H dt. Exact: F = e^{A dt}, Q by Van Loan."""
+        if scheme == "euler":
+            F = np.eye(self.dimension) + self.drift * dt
+            return Transition(F, self.offset * dt, self.diffusion * dt)
+        if scheme != "exact":
+            raise ValueError(f"scheme must be 'euler' or 'exact', not {scheme!r}.")
+        d = self.dimension
+        # The offset rides along as one more, constant, state: e^{[[A, c], [0, 0]] dt}.
+        with_offset = np.zeros((d + 1, d + 1))
+        with_offset[:d, :d], with_offset[:d, d] = self.drift, self.offset
+        step = expm(with_offset * dt)
+        return Transition(step[:d, :d], step[:d, d], van_loan(self.drift, self.diffusion, dt)[1])
+
+    def stationary(self) -> Gaussian:
+        """The stationary law: `A Σ + Σ Aᵀ + H = 0`, mean `−A⁻¹ c`. Exists for a stable drift only."""
+        if not self.is_stable:
+            raise ValueError(
+                "the drift is not stable (an eigenvalue has real part ≥ 0), so there is no stationary law."
+            )
+        S = solve_continuous_lyapunov(self.drift, -self.diffusion)
+        mean = np.asarray(-np.linalg.solve(self.drift, self.offset), dtype=np.float64)
+        return Gaussian(mean, (S + S.T) / 2)
+
+    def current(self) -> Array:
+        """K with `J(x) = K (x − m) p(x)`, the stationary probability current (Eq. j): `K = A + ½ H Σ⁻¹`.
+
+        K = 0 if and only if the process is reversible (detailed balance).
+        """
+        K: Array = self.drift + 0.5 * self.diffusion @ np.linalg.inv(self.stationary().covariance)
+        return K
+
+    def entropy_production(self) -> float:
+        """Rate in nats per unit time, `E[(Kx)ᵀ (H/2)⁻¹ Kx] = 2 tr(H⁻¹ K Σ Kᵀ)`; 0 if reversible.
+
+        It is also the growth rate of the Kullback–Leibler divergence between the path law and its reversal.
+        """
+        K, S = self.current(), self.stationary().covariance
+        return float(2 * np.trace(np.linalg.solve(self.diffusion, K @ S @ K.T)))
+
+    def is_reversible(self, *, tolerance: float = 1e-8) -> bool:
+        """Detailed balance: `A H = H Aᵀ`, up to a relative tolerance. Needs no stationary law."""
+        AH = self.drift @ self.diffusion
+        return bool(np.abs(AH - AH.T).max() <= tolerance * max(np.abs(AH).max(), 1e-300))
+
+    def reverse(self) -> LinearSDE:
+        """The same stationary process run backwards: `A_rev = Σ Aᵀ Σ⁻¹`, same H, same stationary law.
+
+        With A unknown the two are equally likely on stationary data, irreversible or not: this twin is why
+        a direction of time can be undetermined.
+        """
+        law = self.stationary()
+        A_rev = np.linalg.solve(law.covariance, self.drift @ law.covariance).T
+        return LinearSDE(A_rev, self.diffusion, offset=-A_rev @ law.mean)
+
+    def log_likelihood(
+        self, X: ArrayLike, dt: float, *, initial: Gaussian | None = None, scheme: Scheme = "exact"
+    ) -> Array:
+        """`log p₀(x_0) + Σ_i log p(x_{i+1} | x_i)` for each trajectory of X (n, T, d), in time order.
+
+        `initial` is p₀; without it (here and in the SDE) the stationary law is taken.
+        """
+        values = np.asarray(X, dtype=float)
+        first = initial or self.initial or self.stationary()
+        step = self.transition(dt, scheme=scheme)
+        residual = values[:, 1:] - values[:, :-1] @ step.matrix.T - step.shift
+        steps = log_gaussian(residual, cholesky(step.covariance, lower=True)).sum(axis=1)
+        total: Array = first.log_density(values[:, 0]) + steps
+        return total
+
+    def simulate(
+        self,
+        n: int,
+        T: int,
+        dt: float = 1.0,
+        *,
+        x0: ArrayLike | Gaussian | Literal["stationary"] | None = None,
+        scheme: Scheme = "euler",
+        random_state: int | np.random.Generator | None = None,
+    ) -> Array:
+        """n trajectories of T observations, dt apart: an array (n, T, d).
+
+        x0: a point (d,), one start per trajectory (n, d), a number s (starts from N(0, s² I)), a `Gaussian`,
+        or "stationary". Left out: `initial` if the SDE has one, else the stationary law.
+        """
+        rng = np.random.default_rng(random_state)
+        step = self.transition(dt, scheme=scheme)
+        root = cholesky(step.covariance, lower=True)
+        X = np.empty((n, T, self.dimension))
+        state = self._starts(n, x0, rng)
+        for t in range(T):
+            X[:, t] = state
+            if t + 1 < T:
+                noise = rng.standard_normal((n, self.dimension))
+                state = state @ step.matrix.T + step.shift + noise @ root.T
+        return X
+
+    def _starts(self, n: int, x0: object, rng: np.random.Generator) -> Array:
+        if x0 is None and self.initial is not None:
+            x0 = self.initial
+        if x0 is None or (isinstance(x0, str) and x0 == "stationary"):
+            x0 = self.stationary()
+        if isinstance(x0, Gaussian):
+            return x0.sample(n, rng)
+        d = self.dimension
+        start = np.asarray(x0, dtype=float) if not isinstance(x0, str) else np.empty((0, 0, 0))
+        if start.ndim == 0:
+            return float(start) * rng.standard_normal((n, d))
+        if start.shape in {(d,), (n, d)}:
+            return np.broadcast_to(start, (n, d))
+        raise ValueError(
+            f"x0 must be a number, a point of shape ({d},), an array ({n}, {d}), a Gaussian or 'stationary'; "
+            f"got {x0!r:.60}."
+        )
+
+
+def van_loan(A: Array, H: Array, dt: float) -> tuple[Array, Array]:
+    """`F = e^{A dt}` and `Q = ∫₀^dt e^{As} H e^{Aᵀs} ds` from one exponential of a 2d × 2d matrix."""
+    d = len(A)
+    blocks = np.zeros((2 * d, 2 * d))
+    blocks[:d, :d], blocks[:d, d:], blocks[d:, d:] = -A, H, A.T
+    E = expm(blocks * dt)
+    F = E[d:, d:].T
+    Q = F @ E[:d, d:]
+    return F, (Q + Q.T) / 2
+
+
+def log_gaussian(residual: Array, lower: Array) -> Array:
+    """`log N(residual; 0, L Lᵀ)` along the last axis, L lower triangular."""
+    d = lower.shape[0]
+    flat = residual.reshape(-1, d)
+    white = solve_triangular(lower, flat.T, lower=True)
+    squares = np.einsum("ij,ij->j", white, white).reshape(residual.shape[:-1])
+    value: Array = -0.5 * (squares + d * np.log(2 * np.pi)) - np.log(np.diag(lower)).sum()
+    return value
+
+
+def symmetric_root(S: Array) -> Array:
+    """The symmetric square root of a positive semi-definite matrix (zeros allowed: a point)."""
+    values, vectors = np.linalg.eigh(S)
+    root: Array = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
+    return root
