@@ -1,0 +1,136 @@
+"""What each order costs under a model: transition costs between slices, and log-likelihoods.
+
+With Euler's step, `C[a, b] = ½ Σ_j ‖x_b − x_a − Θ φ(x_a) Δt‖²` in the metric of (H Δt)⁻¹ is the part of
+`−log p(slice b | slice a)` that depends on the pair. Whitened and flattened to n·d numbers a slice is a
+vector, and all T² costs are one matrix product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from retrace_sde.blocks import Array, Data, Order, like, to_numpy
+from retrace_sde.drift import Drift
+
+
+@dataclass(frozen=True)
+class Model:
+    """Euler's transition: `x' | x ~ N(x + Θ φ(x, u) Δt, H Δt)`."""
+
+    drift: Drift
+    coefficients: Array
+    diffusion: Array
+    dt: float
+
+    @property
+    def whitening(self) -> Array:
+        """W (d, d) with `W H Δt Wᵀ = I`."""
+        L = cholesky(self.diffusion * self.dt, lower=True)
+        W: Array = solve_triangular(L, np.eye(len(L)), lower=True)
+        return W
+
+    def predict(self, x: Any, u: Any | None) -> Any:
+        """The mean of the next state."""
+        phi = self.drift.features(x, u)
+        return x + phi @ like(self.coefficients.T * self.dt, phi)
+
+
+def distances(data: Data, *, scale: Array | None = None) -> Array:
+    """Squared Euclidean distances (T, T) between slices, each variable divided by its scale.
+
+    The scale is the variable's standard deviation over the panel unless given, so that units do not matter.
+    """
+    if scale is None:
+        scale = _spread(data)
+    return _pair_costs(data, np.diag(1 / scale), None) * 2
+
+
+def _spread(data: Data) -> Array:
+    def about(centre: Array) -> Array:
+        def of_block(x: Any, u: Any | None) -> Array:
+            xp = array_api_compat.array_namespace(x)
+            z = x - like(centre, x)
+            return to_numpy(xp.stack([xp.sum(z, axis=(0, 1)), xp.sum(z * z, axis=(0, 1))]))
+
+        n, T, _ = data.shape
+        return reduce(np.add, data.map(of_block)) / (n * T)
+
+    zero = np.zeros(data.shape[2])
+    return np.sqrt(about(about(zero)[0])[1])
+
+
+def transition_costs(data: Data, model: Model) -> Array:
+    """C (T, T): the cost of slice b right after slice a, summed over trajectories."""
+    return _pair_costs(data, model.whitening, model)
+
+
+def _pair_costs(data: Data, W: Array, model: Model | None) -> Array:
+    def of_block(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        Wt = like(W.T, x)
+        target = _flat_slices(x @ Wt)
+        # ‖a‖² + ‖b‖² − 2 a·b loses the digits of a distance much smaller than the norms. A slice of
+        # least norm as common centre keeps them, for a constant level as well as for growing spread.
+        centre = target[int(xp.argmin(xp.sum(target**2, axis=1))), :]
+        target = target - centre
+        source = target if model is None else _flat_slices(model.predict(x, u) @ Wt) - centre
+        before, after = xp.sum(source**2, axis=1), xp.sum(target**2, axis=1)
+        return to_numpy(0.5 * (before[:, None] + after[None, :]) - source @ target.T)
+
+    C = np.maximum(reduce(np.add, data.map(of_block)), 0.0)
+    np.fill_diagonal(C, 0.0)
+    return C
+
+
+def near_costs(data: Data, order: Order, model: Model, width: int) -> Array:
+    """Costs (T, T), indexed by position along `order`, of pairs at most `width` apart; ∞ elsewhere.
+
+    All trajectories, but T · width pairs instead of T²: enough to verify an order found on a few.
+    """
+    T = data.shape[1]
+    W = model.whitening
+
+    def of_block(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        Wt = like(W.T, x)
+        target, source = x @ Wt, model.predict(x, u) @ Wt
+        sums = np.zeros((width, 2, T))
+        for k in range(1, width + 1):
+            ahead = target[:, k:, :] - source[:, :-k, :]
+            back = target[:, :-k, :] - source[:, k:, :]
+            sums[k - 1, 0, : T - k] = to_numpy(xp.sum(ahead * ahead, axis=(0, 2)))
+            sums[k - 1, 1, : T - k] = to_numpy(xp.sum(back * back, axis=(0, 2)))
+        return sums
+
+    C = np.full((T, T), np.inf)
+    for k, (ahead, back) in enumerate(0.5 * reduce(np.add, data.map(of_block, order)), start=1):
+        i = np.arange(T - k)
+        C[i, i + k], C[i + k, i] = ahead[i], back[i]
+    return C
+
+
+def step_log_likelihoods(data: Data, order: Order, model: Model) -> Array:
+    """`Σ_i log p(x_{i+1} | x_i)` for each trajectory along `order` (Eq. log_likelihood), shape (n,)."""
+    _, T, d = data.shape
+    W = model.whitening
+
+    def of_block(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :])
+        white = (x[:, 1:, :] - mean) @ like(W.T, x)
+        return to_numpy(xp.sum(white * white, axis=(1, 2)))
+
+    constant = d * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum()
+    return -0.5 * np.concatenate(list(data.map(of_block, order))) - (T - 1) * constant
+
+
+def _flat_slices(block: Any) -> Any:
+    """(trajectories, T, d) to (T, trajectories · d)."""
+    xp = array_api_compat.array_namespace(block)
+    return xp.reshape(xp.permute_dims(block, (1, 0, 2)), (block.shape[1], -1))

@@ -1,0 +1,102 @@
+"""Sufficient statistics of an order: all that the estimators need to know of the data.
+
+With regressors φ_i = φ(x_i) and increments Δx_i over a gap Δt_i, Euler's step `Δx_i = Θ φ_i Δt_i + ε_i`,
+`ε_i ~ N(0, H Δt_i)` (Eq. euler_maruyama) is ordinary regression of Δx_i/√Δt_i on φ_i √Δt_i. Stack the two
+in one row z_i. The statistic is the triangular factor R of `Σ z_i z_iᵀ = Rᵀ R`:
+
+    R = [[R_φφ, R_φΔ],      Θ̂ = (R_φφ⁻¹ R_φΔ)ᵀ,      Ĥ = R_ΔΔᵀ R_ΔΔ / N.
+         [  0 , R_ΔΔ]]
+
+R comes from a Cholesky of the Gram matrix where that is well conditioned, and otherwise from QR of the rows
+by blocks (TSQR), which never squares the condition number: with growing data (spread 10⁷) a difference
+of Gram blocks would leave no correct digit of H.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from retrace_sde.blocks import Array, Data, Order, to_numpy
+from retrace_sde.drift import Drift
+
+CONDITION_LIMIT = 1e8
+"""Above this condition number of the (scaled) Gram matrix the rows are factored instead."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The factor R (p + d, p + d), the number of transitions N and the number of regressors p."""
+
+    factor: Array
+    count: float
+    n_features: int
+
+    @classmethod
+    def from_gram(cls, gram: Array, count: float, n_features: int) -> Moments | None:
+        """R by Cholesky, or None where the Gram matrix is too ill conditioned for it."""
+        scale = np.sqrt(np.diag(gram))
+        if not np.all(scale > 0) or not np.all(np.isfinite(scale)):
+            return None
+        unit = gram / np.outer(scale, scale)
+        eigenvalues = np.linalg.eigvalsh(unit)
+        if eigenvalues[0] * CONDITION_LIMIT < eigenvalues[-1]:
+            return None
+        return cls(np.linalg.cholesky(unit).T * scale, count, n_features)
+
+    @property
+    def blocks(self) -> tuple[Array, Array, Array]:
+        """R_φφ, R_φΔ and R_ΔΔ."""
+        R, p = self.factor, self.n_features
+        return R[:p, :p], R[:p, p:], R[p:, p:]
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the regressors, each scaled to unit length (Theorem 3 asks that it be finite)."""
+        R = self.blocks[0]
+        lengths = np.linalg.norm(R, axis=0)
+        return float(np.linalg.cond(R / np.where(lengths > 0, lengths, 1)))
+
+
+def moments(data: Data, order: Order, dt: float, drift: Drift) -> Moments:
+    """Moments of the panel in the given order; one pass, or two where the first is ill conditioned."""
+    n, T, d = data.shape
+
+    def gram_of(x: Any, u: Any | None) -> Array:
+        z = _regression_rows(x, u, dt, drift)
+        return to_numpy(z.T @ z)
+
+    def factor_of(x: Any, u: Any | None) -> Array:
+        return triangular_factor(to_numpy(_regression_rows(x, u, dt, drift)))
+
+    gram = reduce(np.add, data.map(gram_of, order))
+    found = Moments.from_gram(gram, n * (T - 1), len(gram) - d)
+    if found is not None:
+        return found
+    R = reduce(_stack_factors, data.map(factor_of, order))
+    # QR leaves the signs of the rows free; a positive diagonal makes R the Cholesky factor.
+    signs = np.where(np.diag(R) < 0, -1.0, 1.0)
+    return Moments(signs[:, None] * R, n * (T - 1), R.shape[1] - d)
+
+
+def _stack_factors(above: Array, below: Array) -> Array:
+    return triangular_factor(np.concatenate([above, below]))
+
+
+def triangular_factor(rows: Array) -> Array:
+    """R of `rows = Q R`, without Q."""
+    R: Array = np.linalg.qr(rows, mode="r")  # type: ignore[assignment]
+    return R
+
+
+def _regression_rows(x: Any, u: Any | None, dt: float, drift: Drift) -> Any:
+    """Rows z = (φ √Δt, Δx / √Δt) of a block in time order."""
+    xp = array_api_compat.array_namespace(x)
+    root = dt**0.5
+    phi = drift.features(x[:, :-1, :], None if u is None else u[:, :-1, :])
+    z = xp.concat([phi * root, (x[:, 1:, :] - x[:, :-1, :]) / root], axis=-1)
+    return xp.reshape(z, (-1, z.shape[-1]))
