@@ -1,0 +1,109 @@
+"""How far an order, or a matrix, is from the truth.
+
+An order is an int array (T,), or (n, T) with one row per trajectory, such that `X[:, order]` is
+chronological. Figures over (n, T) are means over trajectories.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_BLOCK = 2**20  # entries handled at once: tens of MB of temporaries, whatever n is
+
+
+def order_accuracy(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: bool = False) -> float:
+    """Share of positions that hold the right slice, 0 to 1 (the paper's Acc.).
+
+    One slice inserted too early shifts all that follow: read it beside `kendall_tau`.
+    `up_to_reversal` takes the better of the order and its reverse, per trajectory.
+    """
+    a, b = _orders(true, estimated)
+    share = np.mean(a == b, axis=-1)
+    if up_to_reversal:
+        share = np.maximum(share, np.mean(a == b[..., ::-1], axis=-1))
+    return float(np.mean(share))
+
+
+def kendall_tau(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: bool = False) -> float:
+    """Kendall's tau = 1 - 4 D / (T (T - 1)), D the pairs of slices in the wrong order.
+
+    `up_to_reversal` takes |tau| per trajectory, for reversing an order changes tau's sign.
+    """
+    positions = np.atleast_2d(_estimated_positions(*_orders(true, estimated)))
+    n, T = positions.shape
+    step = max(1, _BLOCK // T)
+    wrong = np.concatenate([_inversions(positions[i : i + step]) for i in range(0, n, step)])
+    tau = 1.0 - 4.0 * wrong / (T * (T - 1))
+    return float(np.mean(np.abs(tau) if up_to_reversal else tau))
+
+
+def neighbour_share(true: ArrayLike, estimated: ArrayLike, *, directed: bool = False) -> float:
+    """Share of the T - 1 truly adjacent pairs of slices that are adjacent in the estimate.
+
+    Undirected by default: an order and its reverse score the same.
+    """
+    steps = np.diff(_estimated_positions(*_orders(true, estimated)), axis=-1)
+    return float(np.mean((steps if directed else np.abs(steps)) == 1))
+
+
+def mean_absolute_error(true: ArrayLike, estimated: ArrayLike) -> float:
+    """Mean of |estimated - true| over the entries of a matrix (the paper's MAE)."""
+    a, b = np.asarray(true), np.asarray(estimated)
+    if a.shape != b.shape or a.size == 0:
+        raise ValueError(f"two arrays of the same shape are needed, got {a.shape} and {b.shape}")
+    return float(np.mean(np.abs(b.astype(np.float64) - a.astype(np.float64))))
+
+
+def _orders(true: ArrayLike, estimated: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    a, b = _order(true, "true"), _order(estimated, "estimated")
+    if a.shape != b.shape:
+        raise ValueError(f"orders differ in shape: true {a.shape}, estimated {b.shape}")
+    return a, b
+
+
+def _order(order: ArrayLike, name: str) -> NDArray[np.intp]:
+    a = np.asarray(order)
+    if a.ndim not in (1, 2) or a.size == 0 or not np.issubdtype(a.dtype, np.integer):
+        raise ValueError(
+            f"the {name} order must be integers of shape (T,) or (n, T), "
+            f"got {a.dtype} of shape {a.shape}"
+        )
+    T = a.shape[-1]
+    seen = np.zeros(a.shape, dtype=np.bool_)
+    if a.min() >= 0 and a.max() < T:
+        np.put_along_axis(seen, a.astype(np.intp, copy=False), True, axis=-1)
+    if not seen.all():
+        raise ValueError(f"the {name} order is not a permutation of 0 to {T - 1}")
+    return a.astype(np.intp, copy=False)
+
+
+def _estimated_positions(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Where the estimate b puts the slices, listed in their true order a."""
+    T = a.shape[-1]
+    if T < 2:
+        raise ValueError("at least two slices are needed to compare pairs of slices")
+    position = np.empty_like(b)
+    np.put_along_axis(position, b, np.broadcast_to(np.arange(T), b.shape), axis=-1)
+    return np.take_along_axis(position, a, axis=-1)
+
+
+def _inversions(p: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Inverted pairs in each row of permutations (n, T), O(T log T) a row.
+
+    Halve the range of values again and again, keeping the order inside each half: a pair is
+    inverted at the one level where its larger value, in the upper half, stands first.
+    """
+    n, T = p.shape
+    size = 1 << (T - 1).bit_length()
+    # Padding with the next larger values adds no inversion and makes all halves equal.
+    padding = np.broadcast_to(np.arange(T, size), (n, size - T))
+    v = np.concatenate([p, padding], axis=1, dtype=np.int32).reshape(n, 1, size)
+    total = np.zeros(n, dtype=np.int64)
+    while half := v.shape[-1] // 2:
+        upper = (v & half) != 0
+        ahead = np.cumsum(upper, axis=-1, dtype=np.int32) * ~upper
+        total += np.sum(ahead, axis=(1, 2), dtype=np.int64)
+        halves = [v[keep].reshape(n, -1, 1, half) for keep in (~upper, upper)]
+        v = np.concatenate(halves, axis=2).reshape(n, -1, half)
+    return total
