@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import array_api_compat
 import numpy as np
-from joblib import cpu_count
+from joblib import cpu_count, effective_n_jobs
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
@@ -28,7 +28,7 @@ BLOCK_ELEMENTS = 1 << 18
 """Numbers per block: 2 MiB of float64, small enough to stay in a core's cache."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Data:
     """Values (n, T, d) of any array-API namespace, covariates (n, T, k) or None, and how many jobs to run."""
 
@@ -49,7 +49,7 @@ class Data:
 
     def slices(self, positions: Order) -> Array:
         """The given slices of all trajectories, (len(positions), n, d), in numpy."""
-        return to_numpy(_take(self.values, positions)).transpose(1, 0, 2)
+        return to_numpy(in_order(self.values, positions)).transpose(1, 0, 2)
 
     def map(
         self, function: Callable[[Any, Any | None], Result], order: Order | None = None
@@ -59,12 +59,14 @@ class Data:
         size = max(1, BLOCK_ELEMENTS // (T * d))
 
         def work(begin: int) -> Result:
-            rows = slice(begin, begin + size)
-            u = None if self.covariates is None else _take(self.covariates[rows], order)
-            return function(_take(self.values[rows], order), u)
+            rows = slice(begin, min(begin + size, n))
+            u = None if self.covariates is None else in_order(self.covariates[rows, ...], order)
+            return function(in_order(self.values[rows, ...], order), u)
 
         begins = range(0, n, size)
-        jobs = min(self.n_jobs or cpu_count(), len(begins))
+        jobs = min(
+            cpu_count() if self.n_jobs is None else effective_n_jobs(self.n_jobs), len(begins)
+        )
         if jobs == 1 or not array_api_compat.is_numpy_array(self.values):
             yield from map(work, begins)
             return
@@ -87,7 +89,8 @@ def _rows(array: Any, rows: Order) -> Any:
     return xp.take(array, xp.asarray(rows, device=array_api_compat.device(array)), axis=0)
 
 
-def _take(block: Any, order: Order | None) -> Any:
+def in_order(block: Any, order: Order | None) -> Any:
+    """A block along an order of its slices (None: as stored), as float64; a copy only where needed."""
     xp = array_api_compat.array_namespace(block)
     if order is not None:
         index = xp.asarray(order, device=array_api_compat.device(block))

@@ -19,7 +19,7 @@ from retrace_sde.blocks import Array, Data, Order, like, to_numpy
 from retrace_sde.drift import Drift
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """Euler's transition: `x' | x ~ N(x + Θ φ(x, u) Δt, H Δt)`."""
 
@@ -62,7 +62,9 @@ def _spread(data: Data) -> Array:
         return reduce(np.add, data.map(of_block)) / (n * T)
 
     zero = np.zeros(data.shape[2])
-    return np.sqrt(about(about(zero)[0])[1])
+    spread = np.sqrt(about(about(zero)[0])[1])
+    # A variable that does not vary here has no say in the distances, whatever it is divided by.
+    return np.where(spread > 0, spread, 1.0)
 
 
 def transition_costs(data: Data, model: Model) -> Array:
@@ -94,6 +96,7 @@ def near_costs(data: Data, order: Order, model: Model, width: int) -> Array:
     All trajectories, but T · width pairs instead of T²: enough to verify an order found on a few.
     """
     T = data.shape[1]
+    width = min(width, T - 1)
     W = model.whitening
 
     def of_block(x: Any, u: Any | None) -> Array:

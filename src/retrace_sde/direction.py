@@ -15,7 +15,7 @@ from scipy import stats
 from retrace_sde.blocks import Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DirectionTest:
     """Vuong's test of the order found against its reverse, each with its own best parameters.
 

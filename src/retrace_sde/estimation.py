@@ -17,7 +17,7 @@ from retrace_sde.moments import Moments
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StandardErrors:
     """Asymptotic standard errors, entry by entry; `offset` where a drift's offset is told apart."""
 
@@ -26,7 +26,7 @@ class StandardErrors:
     offset: Array | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimate:
     """Drift coefficients Θ (d, p) and diffusion H (d, d), their errors, and notes in words."""
 

@@ -28,7 +28,7 @@ CONDITION_LIMIT = 1e8
 """Above this condition number of the (scaled) Gram matrix the rows are factored instead."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Moments:
     """The factor R (p + d, p + d), the number of transitions N and the number of regressors p."""
 

@@ -86,8 +86,13 @@ def improve(costs: Array, start: Array, order: Order) -> Order:
     padded = np.zeros((T + 1, T + 1))
     padded[:T, :T], padded[T, :T] = costs, start
     path = np.concatenate([[T], order, [T]]).astype(np.intp)
-    tolerance = 1e-9 * (np.abs(path_cost(costs, start, order)) + 1e-300)
-    _improve(padded, path, tolerance)
+    before = np.empty(0)
+    while not np.array_equal(path, before):
+        before = path.copy()
+        edges = padded[path[:-1], path[1:]]
+        # Gains below the rounding of the sums are none; a forbidden (infinite) step does not count.
+        tolerance = 1e-9 * np.abs(edges[np.isfinite(edges)]).sum() + 1e-300
+        _improve(padded, path, tolerance)
     return path[1:-1]
 
 

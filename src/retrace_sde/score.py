@@ -23,7 +23,7 @@ POINT = 1e-10
 """A slice whose spread is below this share of its own size is a point: one state common to all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GaussianScore:
     """`score_t(x) = −Σ_t⁻¹ (x − μ_t)` for each slice t, from its sample mean and covariance.
 

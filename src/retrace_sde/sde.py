@@ -17,7 +17,7 @@ Scheme = Literal["euler", "exact"]
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gaussian:
     """A Gaussian law N(mean, covariance), used for the first observation; covariance 0 is a point."""
 
@@ -31,10 +31,15 @@ class Gaussian:
 
     def log_density(self, x: Array) -> Array:
         """`log N(x; mean, covariance)` along the last axis; the covariance must be positive definite."""
+        if np.linalg.eigvalsh(self.covariance)[0] <= 0:
+            raise ValueError(
+                "this Gaussian has no density: its covariance is singular (a point start); give one with "
+                "some spread."
+            )
         return log_gaussian(x - self.mean, cholesky(self.covariance, lower=True))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transition:
     """`X' | X ~ N(F X + shift, Q)`, the law of one step of length dt."""
 
@@ -43,7 +48,7 @@ class Transition:
     covariance: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinearSDE:
     """`dX = (A X + c) dt + G dW` with drift A (d, d), diffusion `H = G Gᵀ` (d, d) and offset c (d,).
 
@@ -71,7 +76,7 @@ class LinearSDE:
                 f"drift and diffusion must be square matrices of one size and offset a vector of that size; "
                 f"got shapes {A.shape}, {H.shape} and {c.shape}."
             )
-        if not np.allclose(H, H.T) or np.linalg.eigvalsh(H)[0] <= 0:
+        if not np.allclose(H, H.T, atol=1e-8 * np.abs(H).max()) or np.linalg.eigvalsh(H)[0] <= 0:
             raise ValueError(
                 "diffusion is H = G Gᵀ: it must be symmetric and positive definite (pass G @ G.T, not G)."
             )
@@ -109,7 +114,10 @@ class LinearSDE:
             raise ValueError(
                 "the drift is not stable (an eigenvalue has real part ≥ 0), so there is no stationary law."
             )
-        S = solve_continuous_lyapunov(self.drift, -self.diffusion)
+        # In coordinates where H = I the solution does not depend on the variables' units.
+        L = cholesky(self.diffusion, lower=True)
+        B = solve_triangular(L, self.drift @ L, lower=True)
+        S = L @ solve_continuous_lyapunov(B, -np.eye(self.dimension)) @ L.T
         mean = np.asarray(-np.linalg.solve(self.drift, self.offset), dtype=np.float64)
         return Gaussian(mean, (S + S.T) / 2)
 
@@ -206,13 +214,20 @@ class LinearSDE:
 
 
 def van_loan(A: Array, H: Array, dt: float) -> tuple[Array, Array]:
-    """`F = e^{A dt}` and `Q = ∫₀^dt e^{As} H e^{Aᵀs} ds` from one exponential of a 2d × 2d matrix."""
+    """`F = e^{A dt}` and `Q = ∫₀^dt e^{As} H e^{Aᵀs} ds` from one exponential of a 2d × 2d matrix.
+
+    It holds e^{A dt} and e^{−A dt}, whose product loses all digits on a stiff step; so the step is
+    halved until neither is large, and then doubled: `Q(2h) = F(h) Q(h) F(h)ᵀ + Q(h)`.
+    """
     d = len(A)
+    halvings = max(0, int(np.ceil(np.log2(max(float(np.linalg.norm(A, 1)) * dt, 1e-300)))))
     blocks = np.zeros((2 * d, 2 * d))
     blocks[:d, :d], blocks[:d, d:], blocks[d:, d:] = -A, H, A.T
-    E = expm(blocks * dt)
+    E = expm(blocks * (dt / 2**halvings))
     F = E[d:, d:].T
     Q = F @ E[:d, d:]
+    for _ in range(halvings):
+        F, Q = F @ F, F @ Q @ F.T + Q
     return F, (Q + Q.T) / 2
 
 

@@ -26,7 +26,7 @@ VERIFIED_WIDTH = 3
 """An order found on a few trajectories is verified on all of them against moves within this distance."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Round:
     """One round of an alternation: the order, the parameters fitted to it, and its joint log-likelihood."""
 
@@ -36,7 +36,7 @@ class Round:
     log_likelihood: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Directed:
     """An order with its moments and its fit, and each trajectory's joint log-likelihood under it."""
 
@@ -53,7 +53,7 @@ class Directed:
         return Round(self.order, self.model.coefficients, self.model.diffusion, self.log_likelihood)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """What an order is judged by: the data, the step between slices, and the drift's features."""
 

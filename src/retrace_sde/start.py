@@ -18,7 +18,7 @@ START_FLOOR = 1e-2
 """Variance, in units of H Δt, added to every slice's spread: a common start has none of its own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Shrunk:
     """Slices in the metric of H Δt: centred states z (k, n, d), covariance S, shrinkage ρ, mean variance."""
 
@@ -37,6 +37,8 @@ def _shrunk(states: Array, W: Array) -> _Shrunk:
     away = ((S - level[:, None, None] * np.eye(d)) ** 2).sum(axis=(1, 2))
     noise = (((z**2).sum(axis=2) ** 2).mean(axis=1) - (S**2).sum(axis=(1, 2))) / n
     rho = np.divide(np.minimum(noise, away), away, out=np.ones_like(away), where=away > 0)
+    if n < 3:  # two points leave one, which has no spread of its own: only the level can be judged
+        rho[:] = 1.0
     return _Shrunk(z, S, rho, level)
 
 

@@ -1,0 +1,5 @@
+"""`python -m retrace_sde` is the command `retrace`."""
+
+from retrace_sde.cli import main
+
+main(prog_name="retrace")

@@ -1,0 +1,243 @@
+"""What a fit returns: a frozen record that prints itself and can be saved without pickle."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.blocks import Array, Order
+from retrace_sde.direction import DirectionTest
+from retrace_sde.estimation import StandardErrors
+from retrace_sde.identifiability import IdentifiabilityReport
+from retrace_sde.sde import Gaussian, LinearSDE
+from retrace_sde.shared import Round
+
+FORMAT = 1
+"""Version of the file that `save` writes."""
+
+SHOWN = 10
+"""Coefficients that a summary lists: the ones best told from zero."""
+
+Row = tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """The time-reversed answer, as likely as the one returned: its order and its parameters."""
+
+    order: Order
+    drift: Array
+    offset: Array
+    diffusion: Array
+    log_likelihood: float
+
+
+@dataclass(frozen=True, eq=False)
+class ReTraceResult:
+    """Order, direction and SDE, with their uncertainty and what was used to find them."""
+
+    order: Order
+    times: Array
+    drift: Array
+    offset: Array
+    diffusion: Array
+    standard_errors: StandardErrors
+    initial: Gaussian
+    direction: DirectionTest
+    alternative: Twin | None
+    identifiability: IdentifiabilityReport
+    log_likelihood: float
+    history: tuple[Round, ...]
+    converged: bool
+    n_trajectories: int
+    dt: float
+    names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    settings: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sde(self) -> LinearSDE:
+        """The fitted SDE, ready to simulate; linear and affine drifts only."""
+        if self.drift.shape != self.diffusion.shape:
+            raise ValueError("only a linear or affine drift is a LinearSDE; this fit has another.")
+        return LinearSDE(self.drift, self.diffusion, offset=self.offset, initial=self.initial)
+
+    def summary(self) -> str:
+        """The result as text."""
+        width = max(len(name) for name, _ in self._overview())
+        lines = ["ReTrace result", "=============="]
+        lines += [f"{name:<{width}}  {text}" for name, text in self._overview()]
+        lines += ["", "What these data can tell (+) and cannot (−)", str(self.identifiability), ""]
+        lines += [f"Drift coefficients (95 % intervals), the {SHOWN} clearest"]
+        table = [("effect of", "on", "estimate", "interval"), *self._coefficients()]
+        columns = [max(len(row[k]) for row in table) for k in range(4)]
+        lines += [
+            "  "
+            + "  ".join(cell.ljust(size) for cell, size in zip(row, columns, strict=True)).rstrip()
+            for row in table
+        ]
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        """The result as a table for notebooks; every name is escaped."""
+        rows = [(name, text) for name, text in self._overview()]
+        rows += [("can be learned", text) for text in self.identifiability.can]
+        rows += [("cannot be learned", text) for text in self.identifiability.cannot]
+        rows += [("note", text) for text in self.notes]
+        head = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(a)}</th>"
+            f"<td style='text-align:left'>{html.escape(b)}</td></tr>"
+            for a, b in rows
+        )
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._coefficients()
+        )
+        return (
+            f"<table><caption>ReTrace result</caption>{head}</table>"
+            f"<table><caption>Drift coefficients, the {SHOWN} clearest</caption>"
+            "<tr><th>effect of</th><th>on</th><th>estimate</th><th>95 % interval</th></tr>"
+            f"{body}</table>"
+        )
+
+    def to_latex(self) -> str:
+        """The clearest drift coefficients as a LaTeX table (booktabs)."""
+        rows = "\n".join(
+            " & ".join(_latex(cell) for cell in row) + r" \\" for row in self._coefficients()
+        )
+        return (
+            "\\begin{tabular}{llrr}\n\\toprule\neffect of & on & estimate & 95\\,\\% interval \\\\\n"
+            f"\\midrule\n{rows}\n\\bottomrule\n\\end{{tabular}}"
+        )
+
+    def _overview(self) -> list[Row]:
+        T, d = self.order.shape[-1], len(self.names)
+        settled = "the order settled" if self.converged else "the order was still changing"
+        rows = [
+            (
+                "data",
+                f"{self.n_trajectories} trajectories × {T} slices × {d} variables, dt = {self.dt:g}",
+            ),
+            (
+                "method",
+                f"order by {self.settings['order']}, estimator {self.settings['estimator']}, "
+                f"{len(self.history)} rounds ({settled})",
+            ),
+            ("log-likelihood", f"{self.log_likelihood:,.1f} nats"),
+            ("direction", self.direction.verdict),
+        ]
+        if self.alternative is not None:
+            rows.append(
+                ("alternative", "the reversed order with its own drift is in `alternative_`")
+            )
+        return rows
+
+    def _coefficients(self) -> list[tuple[str, str, str, str]]:
+        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|."""
+        values, errors = self.drift, self.standard_errors.drift
+        t = np.abs(values) / np.where(errors > 0, errors, np.inf)
+        best = np.argsort(-t, axis=None)[:SHOWN]
+        rows = []
+        for i, j in zip(*np.unravel_index(best, values.shape), strict=True):
+            low, high = values[i, j] - 1.96 * errors[i, j], values[i, j] + 1.96 * errors[i, j]
+            rows.append(
+                (
+                    self.feature_names[j],
+                    self.names[i],
+                    f"{values[i, j]:.4g}",
+                    f"[{low:.4g}, {high:.4g}]",
+                )
+            )
+        return rows
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to one .npz file (arrays and a JSON text, no pickle); returns its path."""
+        target = Path(path)
+        if target.suffix != ".npz":
+            target = target.with_name(target.name + ".npz")
+        arrays: dict[str, NDArray[Any]] = {}
+        text = _pack(self, "", arrays)
+        text["format"] = FORMAT
+        partial = target.with_name(target.name + ".partial")
+        with partial.open("wb") as file:
+            np.savez_compressed(file, json=np.array(json.dumps(text)), **arrays)  # type: ignore[arg-type]
+        partial.replace(target)
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> ReTraceResult:
+        """Read what `save` wrote."""
+        with np.load(Path(path), allow_pickle=False) as file:
+            if "json" not in file:
+                raise ValueError(f"{path} was not written by ReTraceResult.save.")
+            text = json.loads(str(file["json"]))
+            if text.pop("format", None) != FORMAT:
+                raise ValueError(f"{path} has a format that this version cannot read.")
+            arrays = {name: file[name] for name in file.files if name != "json"}
+        built: ReTraceResult = _unpack(cls, text, "", arrays)
+        return built
+
+
+_NESTED: dict[str, type] = {
+    "standard_errors": StandardErrors,
+    "initial": Gaussian,
+    "direction": DirectionTest,
+    "alternative": Twin,
+    "identifiability": IdentifiabilityReport,
+}
+
+
+def _pack(record: Any, prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """Split a record into arrays, by dotted name, and a JSON-ready rest."""
+    text: dict[str, Any] = {}
+    for name, value in _items(record):
+        key = f"{prefix}{name}"
+        if isinstance(value, np.ndarray):
+            arrays[key] = value
+        elif name == "history":
+            text[name] = [_pack(each, f"{key}.{k}.", arrays) for k, each in enumerate(value)]
+        elif name in _NESTED and value is not None:
+            text[name] = _pack(value, f"{key}.", arrays)
+        else:
+            text[name] = value
+    return text
+
+
+def _items(record: Any) -> Iterator[tuple[str, Any]]:
+    return ((field.name, getattr(record, field.name)) for field in fields(record))
+
+
+def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        key = f"{prefix}{field.name}"
+        if key in arrays:
+            values[field.name] = arrays[key]
+        elif field.name == "history":
+            rounds = enumerate(text["history"])
+            values["history"] = tuple(
+                _unpack(Round, each, f"{key}.{k}.", arrays) for k, each in rounds
+            )
+        elif field.name in _NESTED and text[field.name] is not None:
+            values[field.name] = _unpack(_NESTED[field.name], text[field.name], f"{key}.", arrays)
+        else:
+            stored = text[field.name]
+            values[field.name] = tuple(stored) if isinstance(stored, list) else stored
+    return kind(**values)
+
+
+def _latex(cell: str) -> str:
+    for sign in "&%$#_{}":
+        cell = cell.replace(sign, "\\" + sign)
+    return cell

@@ -1,0 +1,189 @@
+"""Every check of what users pass in, once, at the entry, in plain language: what, where, what to do."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from functools import reduce
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from retrace_sde.blocks import Array, Data, to_numpy
+from retrace_sde.panel import Panel
+
+DEPENDENT = 1e-12
+"""Smallest singular value, relative to the largest, of variables that count as independent."""
+
+
+class ReTraceWarning(UserWarning):
+    """The data can be used, but something about them cannot be known."""
+
+
+def check_choice(name: str, value: object, allowed: Collection[Any]) -> None:
+    """`value` is one of the words allowed for the parameter `name`."""
+    if not isinstance(value, str) or value not in allowed:
+        words = ", ".join(repr(word) for word in allowed)
+        raise ValueError(f"{name} must be one of {words}; got {value!r}.")
+
+
+def check_positive(name: str, value: object) -> float:
+    """`value` is a positive finite number."""
+    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < np.inf:
+        raise ValueError(f"{name} must be a positive number; got {value!r}.")
+    return float(value)
+
+
+def check_panel(X: Any, covariates: Any | None = None, *, n_jobs: int | None = None) -> Panel:
+    """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified."""
+    panel = (
+        X if isinstance(X, Panel) else Panel.from_array(_as_array(X, "X"), covariates=covariates)
+    )
+    values = _check_kind(panel.values, "X")
+    if len(values.shape) != 3:
+        hint = "one trajectory is X[None]; " if len(values.shape) == 2 else ""
+        raise ValueError(
+            f"X must have three axes (trajectory, time, variable); got shape {tuple(values.shape)}. "
+            f"Reshape it first ({hint}one variable is X[..., None])."
+        )
+    n, T, d = values.shape
+    if n < 1 or d < 1 or T < 3:
+        raise ValueError(
+            f"X has {n} trajectories, {T} time slices and {d} variables; at least 1, 3 and 1 are needed: "
+            "two slices have only two orders, and no path between them to judge."
+        )
+    u = panel.covariates
+    if u is not None:
+        u = _check_kind(_as_array(u, "covariates"), "covariates")
+        if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
+            raise ValueError(
+                f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
+                f"got {tuple(u.shape)}."
+            )
+        _check_finite(Data(u, n_jobs=n_jobs), panel.covariate_names, "covariates")
+    data = Data(values, u, n_jobs)
+    _check_finite(data, panel.names, "X")
+    _check_variables(data, panel.names)
+    _check_slices(data)
+    if n == 1:
+        warnings.warn(
+            "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
+            "direction of time cannot be tested, and the order rests on distances between single states.",
+            ReTraceWarning,
+            stacklevel=3,
+        )
+    return Panel(values, panel.names, panel.ids, u, panel.covariate_names, panel.dt)
+
+
+def check_enough(panel: Panel, n_features: int) -> None:
+    """There are more transitions than regressors and variables, so that H can be positive definite."""
+    n, T, d = panel.values.shape
+    needed = n_features + d
+    if n * (T - 1) < needed:
+        raise ValueError(
+            f"X has {n * (T - 1)} transitions ({n} trajectories × {T - 1} steps), but {d} variables with "
+            f"{n_features} drift features need at least {needed}: add trajectories or drop variables."
+        )
+
+
+def _as_array(X: Any, name: str) -> Any:
+    if array_api_compat.is_array_api_obj(X):
+        return X
+    try:
+        return np.asarray(X)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} is not a rectangular array (trajectory, time, variable): {error}"
+        ) from None
+
+
+def _check_kind(values: Any, name: str) -> Any:
+    """Real numbers, integers turned to float64; float32 stays (sums are taken in float64 anyway)."""
+    xp = array_api_compat.array_namespace(values)
+    if array_api_compat.is_numpy_array(values) and values.dtype == object:
+        values = _numbers(values, name)
+    if xp.isdtype(values.dtype, "integral"):
+        return xp.astype(values, xp.float64)
+    if not xp.isdtype(values.dtype, "real floating"):
+        raise ValueError(
+            f"{name} must hold real numbers; got dtype {values.dtype}. Encode categories and dates first."
+        )
+    return values
+
+
+def _numbers(values: Any, name: str) -> Array:
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name} must hold real numbers; got Python objects that are not numbers."
+        ) from None
+
+
+def _check_finite(data: Data, names: tuple[str, ...], what: str) -> None:
+    def squares(x: Any, u: Any | None) -> float:
+        xp = array_api_compat.array_namespace(x)
+        return float(xp.sum(x * x))
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = sum(data.map(squares))
+    if np.isfinite(total):
+        return
+    values = to_numpy(data.values)
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad) == 0:
+        raise ValueError(
+            f"{what} holds numbers too large to square in float64; rescale its variables."
+        )
+    j, t, k = bad[0]
+    raise ValueError(
+        f"{what} has {len(bad)} missing or infinite values, the first in trajectory {j}, slice {t}, variable "
+        f"{names[k]!r}. Drop those trajectories or slices; do not interpolate along an unknown order."
+    )
+
+
+def _check_variables(data: Data, names: tuple[str, ...]) -> None:
+    """No variable is constant, and none is a linear combination of others (H would be singular)."""
+
+    def extremes(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        return to_numpy(xp.stack([-xp.min(x, axis=(0, 1)), xp.max(x, axis=(0, 1))]))
+
+    n, T, d = data.shape
+    low, high = reduce(np.maximum, data.map(extremes))
+    constant = [names[k] for k in np.flatnonzero(high == -low)]
+    if constant:
+        raise ValueError(
+            f"variable {', '.join(map(repr, constant))} is constant, so it has no dynamics: drop it."
+        )
+    few = min(n, -(-(1000 + 20 * d) // T))
+    rows = to_numpy(data.some(few).values).reshape(-1, d)
+    rows = rows - rows.mean(axis=0)
+    sizes = np.linalg.norm(rows, axis=0)
+    if len(rows) <= d or not np.all(sizes > 0):
+        return
+    _, singular, directions = np.linalg.svd(rows / sizes, full_matrices=False)
+    if singular[-1] < DEPENDENT * singular[0]:
+        loadings = np.abs(directions[-1])
+        involved = [names[k] for k in np.argsort(-loadings) if loadings[k] > 0.1 * loadings.max()]
+        raise ValueError(
+            f"variables {', '.join(map(repr, involved[:6]))} are linearly dependent, so their diffusion is "
+            "singular: drop one of them."
+        )
+
+
+def _check_slices(data: Data) -> None:
+    """No two slices are identical: nothing could tell which came first."""
+    first = to_numpy(data.values[0, :, :])
+    _, group, counts = np.unique(first, axis=0, return_inverse=True, return_counts=True)
+    for label in np.flatnonzero(counts > 1):
+        members = np.flatnonzero(np.ravel(group) == label)
+        whole = data.slices(members).reshape(len(members), -1)
+        distinct, inverse = np.unique(whole, axis=0, return_inverse=True)
+        if len(distinct) < len(members):
+            same = members[np.ravel(inverse) == np.bincount(np.ravel(inverse)).argmax()]
+            raise ValueError(
+                f"slices {', '.join(map(str, same[:6]))} are identical in every trajectory, so nothing can "
+                "order them: keep one of them."
+            )

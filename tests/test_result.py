@@ -1,0 +1,89 @@
+"""The result prints itself safely and survives saving without pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import retrace_sde as rt
+
+
+@pytest.fixture(scope="module", params=[0.1, "stationary"])
+def model(request):
+    sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+    X = sde.simulate(60, 15, 0.01, x0=request.param, random_state=1)
+    panel = rt.Panel.from_array(X, names=["<script>alert(1)</script>", "a_b & c", "z"])
+    return rt.ReTrace(dt=0.01, drift="affine").fit(panel)
+
+
+def test_summary_says_what_was_found(model):
+    text = model.summary()
+    assert "60 trajectories × 15 slices × 3 variables" in text
+    assert model.direction_.verdict in text
+    assert str(model.result_) == text
+    for sentence in (*model.identifiability_.can, *model.identifiability_.cannot):
+        assert sentence in text
+
+
+def test_html_escapes_names_from_the_data(model):
+    page = model.result_._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert page.count("<table>") == page.count("</table>") == 2
+
+
+def test_latex_escapes_names_from_the_data(model):
+    table = model.result_.to_latex()
+    assert r"a\_b \& c" in table
+    assert table.startswith(r"\begin{tabular}")
+
+
+def test_the_listed_intervals_are_estimate_plus_minus_196_errors(model):
+    A, error = model.drift_, model.standard_errors_.drift
+    i, j = np.unravel_index(np.argmax(np.abs(A) / error), A.shape)
+    low, high = A[i, j] - 1.96 * error[i, j], A[i, j] + 1.96 * error[i, j]
+    assert f"{A[i, j]:.4g}" in model.summary()
+    assert f"[{low:.4g}, {high:.4g}]" in model.summary()
+
+
+def assert_equal(a, b):
+    assert type(a) is type(b)
+    for field in dataclasses.fields(a):
+        one, other = getattr(a, field.name), getattr(b, field.name)
+        if dataclasses.is_dataclass(one):
+            assert_equal(one, other)
+        elif field.name == "history":
+            for x, y in zip(one, other, strict=True):
+                assert_equal(x, y)
+        else:
+            np.testing.assert_equal(other, one, err_msg=field.name)
+
+
+def test_load_gives_back_everything_that_was_saved(model, tmp_path):
+    path = model.result_.save(tmp_path / "fit")
+    assert path.name == "fit.npz"
+    assert [each.name for each in tmp_path.iterdir()] == ["fit.npz"]
+    assert_equal(model.result_, rt.ReTraceResult.load(path))
+
+
+def test_files_of_another_kind_are_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    with pytest.raises(ValueError, match=r"not written by ReTraceResult\.save"):
+        rt.ReTraceResult.load(tmp_path / "other.npz")
+    np.savez(tmp_path / "pickled.npz", json=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        rt.ReTraceResult.load(tmp_path / "pickled.npz")
+
+
+def test_the_result_is_frozen(model):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        model.result_.dt = 2.0
+
+
+def test_the_fitted_sde_simulates_from_the_fitted_start(model):
+    X = model.result_.sde.simulate(4000, 2, 0.01, random_state=0)
+    law = model.result_.initial
+    error = np.sqrt(np.diag(law.covariance) / 4000)
+    assert np.all(np.abs(X[:, 0].mean(axis=0) - law.mean) < 5 * error)

@@ -1,0 +1,91 @@
+"""The package's layout: imports point one way, public functions take keywords, docstrings exist."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import retrace_sde as rt
+
+LAYERS = [
+    "panel",
+    "sde",
+    "blocks",
+    "drift",
+    "simulate",
+    "moments",
+    "estimation",
+    "discretisation",
+    "costs",
+    "start",
+    "ordering",
+    "score",
+    "direction",
+    "identifiability",
+    "shared",
+    "algorithm1",
+    "result",
+    "validation",
+    "retrace",
+    "baselines",
+    "metrics",
+    "plots",
+    "demo",
+    "cli",
+]
+SOURCE = Path(rt.__file__).parent
+MODULES = sorted(path.stem for path in SOURCE.glob("*.py") if not path.stem.startswith("__"))
+
+
+def test_every_module_has_its_place():
+    assert sorted(LAYERS) == MODULES
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_point_one_way_along_the_data(name):
+    tree = ast.parse((SOURCE / f"{name}.py").read_text())
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
+            "retrace_sde"
+        ):
+            continue
+        parts = node.module.split(".")
+        used = [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+        for other in used:
+            assert LAYERS.index(other) < LAYERS.index(name), f"{name} imports {other}"
+
+
+PUBLIC = [
+    *(
+        function
+        for module in (rt.simulate, rt.baselines, rt.metrics, rt.plots)
+        for _, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not function.__name__.startswith("_")
+    ),
+    rt.ReTrace.__init__,
+    rt.LinearSDE.__init__,
+    rt.Panel.from_array,
+]
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda f: f.__qualname__)
+def test_options_are_keyword_only(function):
+    """Beyond the data (at most two arguments without a default) everything is passed by name."""
+    parameters = inspect.signature(function).parameters.values()
+    optional = [
+        p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty
+    ]
+    assert optional in ([], ["order"])
+
+
+@pytest.mark.parametrize("name", rt.__all__)
+def test_public_names_exist_and_are_documented(name):
+    assert inspect.getdoc(getattr(rt, name))
+
+
+def test_modules_are_short():
+    for name in MODULES:
+        assert len((SOURCE / f"{name}.py").read_text().splitlines()) <= 400, name
