@@ -64,7 +64,7 @@ class Demonstration:
     rows: tuple[Row, ...]
 
 
-STEPS = 6
+STEPS = 7
 """How often `run` reports progress."""
 
 
@@ -94,6 +94,9 @@ def run(
             direction,
         )
 
+    progress("compiling, once per installation")
+    for order in ("likelihood", "score"):
+        ReTrace(dt=settings.dt, order=order, max_iter=1).fit(shuffled[:20])
     rows = []
     progress("ReTrace, likelihood")
     model, seconds = _timed(lambda: ReTrace(dt=settings.dt).fit(shuffled))

@@ -68,7 +68,11 @@ def identify(
         p_balance = detailed_balance_p_value(statistics, sde)
         if sde.is_stable:
             production = sde.entropy_production()
-        rate = f", entropy production {production:.3g} nats per unit time" if sde.is_stable else ""
+        rate = (
+            f", plug-in entropy production {production:.3g} nats per unit time"
+            if sde.is_stable
+            else ""
+        )
         if p_balance < alpha:
             can.append(
                 f"The dynamics are irreversible: detailed balance A H = H Aᵀ is rejected "

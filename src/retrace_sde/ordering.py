@@ -86,7 +86,7 @@ def improve(costs: Array, start: Array, order: Order) -> Order:
     padded = np.zeros((T + 1, T + 1))
     padded[:T, :T], padded[T, :T] = costs, start
     path = np.concatenate([[T], order, [T]]).astype(np.intp)
-    before = np.empty(0)
+    before = path[:0]
     while not np.array_equal(path, before):
         before = path.copy()
         edges = padded[path[:-1], path[1:]]
