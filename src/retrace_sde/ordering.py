@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from scipy.sparse import csgraph, csr_array
 
 from retrace_sde.blocks import Array, Order
+from retrace_sde.kernels import improve_path
 
 
 def path_cost(costs: Array, start: Array, order: Order) -> float:
@@ -92,85 +92,5 @@ def improve(costs: Array, start: Array, order: Order) -> Order:
         edges = padded[path[:-1], path[1:]]
         # Gains below the rounding of the sums are none; a forbidden (infinite) step does not count.
         tolerance = 1e-9 * np.abs(edges[np.isfinite(edges)]).sum() + 1e-300
-        _improve(padded, path, tolerance)
+        improve_path(padded, path, tolerance, False)
     return path[1:-1]
-
-
-@njit(cache=True)
-def _improve(costs: Array, path: Order, tolerance: float) -> None:  # pragma: no cover - compiled
-    """Sweep over all moves in place, taking each that helps, until a whole sweep finds none."""
-    improved = True
-    while improved:
-        improved = _reversals(costs, path, tolerance)
-        improved = _insertions(costs, path, tolerance) or improved
-
-
-@njit(cache=True)
-def _reversals(costs: Array, path: Order, tolerance: float) -> bool:  # pragma: no cover - compiled
-    """Reverse path[i … j]: O(1) each by running sums of the costs along the path and against it."""
-    last = len(path) - 1
-    found = False
-    for i in range(1, last - 1):
-        before = path[i - 1]
-        along = 0.0
-        against = 0.0
-        best, best_j = -tolerance, -1
-        for j in range(i + 1, last):
-            along += costs[path[j - 1], path[j]]
-            against += costs[path[j], path[j - 1]]
-            after = path[j + 1]
-            change = (
-                costs[before, path[j]]
-                + against
-                + costs[path[i], after]
-                - costs[before, path[i]]
-                - along
-                - costs[path[j], after]
-            )
-            if change < best:
-                best, best_j = change, j
-        if best_j >= 0:
-            path[i : best_j + 1] = path[i : best_j + 1][::-1].copy()
-            found = True
-    return found
-
-
-@njit(cache=True)
-def _insertions(costs: Array, path: Order, tolerance: float) -> bool:  # pragma: no cover - compiled
-    """Move a segment of one to three slices, either way round, to where it costs least."""
-    last = len(path) - 1
-    found = False
-    for length in range(1, 4):
-        for i in range(1, last - length + 1):
-            head, tail = path[i], path[i + length - 1]
-            before, after = path[i - 1], path[i + length]
-            along = 0.0
-            against = 0.0
-            for k in range(i, i + length - 1):
-                along += costs[path[k], path[k + 1]]
-                against += costs[path[k + 1], path[k]]
-            gain = costs[before, head] + along + costs[tail, after] - costs[before, after]
-            best, best_k, best_flip = -tolerance, -1, False
-            for k in range(last):
-                if i - 1 <= k < i + length:
-                    continue
-                left, right = path[k], path[k + 1]
-                gap = costs[left, right]
-                plain = costs[left, head] + along + costs[tail, right] - gap - gain
-                flipped = costs[left, tail] + against + costs[head, right] - gap - gain
-                if plain < best:
-                    best, best_k, best_flip = plain, k, False
-                if flipped < best:
-                    best, best_k, best_flip = flipped, k, True
-            if best_k >= 0:
-                segment = path[i : i + length].copy()
-                if best_flip:
-                    segment = segment[::-1].copy()
-                if best_k < i:
-                    path[best_k + 1 + length : i + length] = path[best_k + 1 : i].copy()
-                    path[best_k + 1 : best_k + 1 + length] = segment
-                else:
-                    path[i : best_k + 1 - length] = path[i + length : best_k + 1].copy()
-                    path[best_k + 1 - length : best_k + 1] = segment
-                found = True
-    return found
