@@ -9,8 +9,8 @@ import retrace_sde as rt
 from retrace_sde.blocks import Data
 from retrace_sde.drift import Linear
 from retrace_sde.metrics import order_accuracy
+from retrace_sde.problem import Problem
 from retrace_sde.score import GaussianScore, score_preference
-from retrace_sde.shared import Problem
 
 DT = 0.01
 

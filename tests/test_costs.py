@@ -1,4 +1,4 @@
-"""Costs between slices and along orders, and the density of the start."""
+"""Costs between slices and along orders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.stats import multivariate_normal
-from sklearn.covariance import ledoit_wolf, ledoit_wolf_shrinkage
 
 from retrace_sde import blocks
 from retrace_sde.blocks import Data
@@ -19,16 +18,17 @@ from retrace_sde.costs import (
     Model,
     distances,
     near_costs,
+    spread,
     step_log_likelihoods,
     transition_costs,
 )
 from retrace_sde.drift import Affine, Drift, Linear
 from retrace_sde.estimation import mle
 from retrace_sde.moments import moments
+from retrace_sde.problem import Problem
 from retrace_sde.sde import Gaussian, LinearSDE
-from retrace_sde.shared import Problem, recover_order
-from retrace_sde.simulate import random_irreversible_sde, shuffle
-from retrace_sde.start import START_FLOOR, is_point, start_law, start_log_densities
+from retrace_sde.simulate import random_irreversible_sde
+from retrace_sde.start import start_log_densities
 
 Floats = NDArray[np.float64]
 DT = 0.05
@@ -186,117 +186,15 @@ def test_the_fit_is_where_the_likelihood_is_greatest() -> None:
         assert likelihood(best.coefficients, best.diffusion + change + change.T) < top
 
 
-# The start
-
-
-def leave_one_out(X: Floats, model: Model) -> Floats:
-    """Refit mean and covariance without trajectory j, for every slice; shrinkage from all of them."""
-    n, T, d = X.shape
-    L = np.linalg.cholesky(model.diffusion * model.dt)
-    out = np.empty((T, n))
-    for t in range(T):
-        z = np.linalg.solve(L, X[:, t].T).T
-        level = z.var(axis=0).mean()
-        rho = ledoit_wolf_shrinkage(z) if d > 1 else 1.0  # the only target in one dimension
-        for j in range(n):
-            others = np.delete(z, j, axis=0)
-            mean = others.mean(axis=0)
-            S_j = (others - mean).T @ (others - mean) / (n - 1)
-            M = (1 - rho) * S_j + (rho * level + START_FLOOR) * np.eye(d)
-            out[t, j] = multivariate_normal(mean, M).logpdf(z[j]) - np.log(np.diag(L)).sum()
-    return out
-
-
-@pytest.mark.parametrize(("n", "d"), [(3, 5), (5, 5), (9, 3), (40, 2), (12, 1)])
-def test_start_densities_are_brute_force_leave_one_out(n: int, d: int) -> None:
-    X, model = setup(n=n, d=d, T=4)
-    found = start_log_densities(Data(X), np.arange(4), model)
-    assert_allclose(found, leave_one_out(X, model), rtol=1e-8)
-    chosen = np.array([3, 1])
-    assert_allclose(start_log_densities(Data(X), chosen, model), found[chosen], rtol=1e-12)
-
-
-def test_start_densities_are_those_of_the_true_law_in_a_large_panel() -> None:
-    n, d = 20_000, 3
-    rng = np.random.default_rng(0)
-    S = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.3], [0.0, 0.3, 0.5]])
-    X = rng.multivariate_normal([1.0, 2.0, 3.0], S, n)[:, None]
-    model = Model(Linear(), -np.eye(d), np.eye(d), 1e-3)  # the floor is then 1e-5
-    truth = multivariate_normal([1.0, 2.0, 3.0], S).logpdf(X[:, 0])
-    found = start_log_densities(Data(X), np.array([0]), model)[0]
-    # Nine parameters are fitted: a loss of about 9/2 nats in sample, and as much out of it.
-    assert abs((found - truth).sum()) < 30
-    # A point's log density moves by about √(parameters / n) = 0.02.
-    assert np.abs(found - truth).mean() < 0.02
-
-
-@pytest.mark.parametrize(
-    ("n", "d", "scale"),
-    [(n, d, s) for n, d in [(2, 2), (2, 30), (3, 30), (5, 3)] for s in (0.0, 1e-9, 1.0, 1e4, 1e9)],
-)
-def test_start_densities_are_finite_from_a_point_to_any_spread(
-    n: int, d: int, scale: float
-) -> None:
-    X, model = setup(n=n, d=d, T=3)
-    found = start_log_densities(Data(7 + scale * X), np.arange(3), model)
-    assert np.all(np.isfinite(found))
-    if scale == 0:
-        L = np.linalg.cholesky(model.diffusion * model.dt * START_FLOOR)
-        peak = -d / 2 * np.log(2 * np.pi) - np.log(np.diag(L)).sum()
-        assert_allclose(found, peak, rtol=1e-9)
-
-
-def test_two_trajectories_do_not_let_the_start_break_the_order() -> None:
-    # Of two points one is left, without a spread of its own. Were the floor taken for it, the
-    # slice in which the two happen to be nearest would always be the first.
-    for seed in range(5):
-        sde = random_irreversible_sde(20, random_state=seed)
-        X = sde.simulate(2, 40, 0.01, x0="stationary", random_state=seed)
-        shuffled, order = shuffle(X, random_state=seed)
-        found = recover_order(Problem(Data(shuffled), 0.01, Linear()), max_iter=10)[0].order
-        assert found.tolist() in (order.tolist(), order[::-1].tolist())
-
-
-def test_one_trajectory_has_no_start_density() -> None:
-    X, model = setup(n=1)
-    assert np.array_equal(start_log_densities(Data(X), np.arange(8), model), np.zeros((8, 1)))
-
-
-def test_a_small_panel_does_not_call_its_own_start_likely() -> None:
-    # In sample, with n ≤ d, a free covariance would give every point the same Mahalanobis
-    # distance; left out, a point far from the others must look unlikely.
-    X, model = setup(n=6, d=10)
-    X[0, 0] += 100
-    found = start_log_densities(Data(X), np.array([0]), model)[0]
-    assert found[0] < found[1:].min() - 20
-
-
-def test_the_law_of_the_start_is_ledoit_and_wolfs_in_the_metric_of_the_noise() -> None:
-    X, model = setup(n=7)
-    law = start_law(Data(X), 2, model)
-    L = np.linalg.cholesky(model.diffusion * model.dt)
-    S, _ = ledoit_wolf(np.linalg.solve(L, X[:, 2].T).T)
-    assert_allclose(law.mean, X[:, 2].mean(axis=0))
-    assert_allclose(law.covariance, L @ (S + START_FLOOR * np.eye(3)) @ L.T, rtol=1e-9)
-
-
-def test_a_point_start_is_recognised_by_the_noise_of_one_step() -> None:
-    X, model = setup()
-    spread = np.sqrt(START_FLOOR * np.trace(model.diffusion * DT) / 3)
-    X[:, 0] = 5 + 1e-3 * spread * X[:, 0]
-    assert is_point(Data(X), 0, model)
-    assert not is_point(Data(X), 1, model)
-    assert not is_point(Data(X[:1]), 0, model)
-
-
-def test_likelihood_ratios_do_not_depend_on_coordinates() -> None:
-    # A change of variables shifts every log density by one constant per observation.
+def test_ratios_of_steps_do_not_depend_on_coordinates() -> None:
+    # A change of variables shifts every log density by one constant per step.
     X, _ = setup(n=30)
     B = np.random.default_rng(4).normal(size=(3, 3))
     order, values = np.arange(8), []
     for panel in (X, X @ B.T + 5):
-        values.append(Problem(Data(panel), DT, Affine()).fit(order).log_likelihoods)
-    shift = 8 * np.linalg.slogdet(B)[1]
+        model = Problem(Data(panel), DT, Affine()).fit(order).model
+        values.append(step_log_likelihoods(Data(panel), order, model))
+    shift = 7 * np.linalg.slogdet(B)[1]
     assert_allclose(values[1], values[0] - shift, rtol=1e-8)
 
 
@@ -309,7 +207,7 @@ def everything(data: Data, model: Model, order: NDArray[np.intp]) -> list[Floats
         distances(data),
         near_costs(data, order, model, 2),
         step_log_likelihoods(data, order, model),
-        start_log_densities(data, order[:2], model),
+        start_log_densities(data.slices(order[:2]), model, spread(data) ** 2),
     ]
 
 

@@ -13,7 +13,7 @@ from retrace_sde import shared
 from retrace_sde.blocks import Data
 from retrace_sde.drift import Affine, Linear
 from retrace_sde.metrics import mean_absolute_error, order_accuracy
-from retrace_sde.shared import Problem
+from retrace_sde.problem import Problem
 
 DT = 0.01
 

@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit
 
 from retrace_sde.blocks import Array, Order
+from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.score import GaussianScore, ScoreDrift, score_preference
-from retrace_sde.shared import Directed, Problem, Round
 
 Keep = Literal["best", "last"]
 

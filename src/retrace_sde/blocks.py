@@ -30,22 +30,58 @@ BLOCK_ELEMENTS = 1 << 18
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Values (n, T, d) of any array-API namespace, covariates (n, T, k) or None, and how many jobs to run."""
+    """Values (n, T, d) of any array-API namespace, covariates (n, T, k) or None, and how many jobs to run.
+
+    `lengths` (n,) tells how many of the T observations each trajectory has; None: all of them.
+    """
 
     values: Any
     covariates: Any | None = None
     n_jobs: int | None = None
+    lengths: Order | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
         n, T, d = self.values.shape
         return n, T, d
 
+    @property
+    def observed(self) -> Order:
+        """The number of observations of each trajectory, (n,)."""
+        n, T, _ = self.shape
+        return np.full(n, T, dtype=np.intp) if self.lengths is None else self.lengths
+
     def some(self, size: int) -> Data:
         """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
         rows = np.linspace(0, self.shape[0] - 1, size).round().astype(np.intp)
         covariates = None if self.covariates is None else _rows(self.covariates, rows)
-        return replace(self, values=_rows(self.values, rows), covariates=covariates)
+        lengths = None if self.lengths is None else self.lengths[rows]
+        values = _rows(self.values, rows)
+        return replace(self, values=values, covariates=covariates, lengths=lengths)
+
+    def block(self, rows: slice, order: Order | None = None) -> tuple[Any, Any | None]:
+        """Values and covariates of some trajectories along an order, as float64."""
+        if order is not None and order.ndim == 2:
+            order = order[rows]
+        u = None if self.covariates is None else in_order(self.covariates[rows, ...], order)
+        return in_order(self.values[rows, ...], order), u
+
+    def reversed(self, order: Order) -> Order:
+        """An order, or one for each trajectory, run backwards."""
+        if order.ndim == 1:
+            return order[::-1].copy()
+        back = np.arange(order.shape[1])[None] + np.zeros((len(order), 1), dtype=np.intp)
+        inside = back < self.observed[:, None]
+        back = np.where(inside, self.observed[:, None] - 1 - back, back)
+        return np.take_along_axis(order, back, axis=1)
+
+    def states(self, order: Order, position: int = 0) -> Array:
+        """The state of every trajectory at one position of an order, (n, d), in numpy."""
+        if order.ndim == 1:
+            return self.slices(order[[position]])[0]
+        xp = array_api_compat.array_namespace(self.values)
+        index = xp.asarray(order[:, [position]], device=array_api_compat.device(self.values))
+        return to_numpy(xp.take_along_axis(self.values, index[:, :, None], axis=1))[:, 0]
 
     def slices(self, positions: Order) -> Array:
         """The given slices of all trajectories, (len(positions), n, d), in numpy."""
@@ -55,23 +91,29 @@ class Data:
         self, function: Callable[[Any, Any | None], Result], order: Order | None = None
     ) -> Iterator[Result]:
         """`function(x, u)` for each block of trajectories in time order, as float64, results in order."""
+        return self.map_rows(lambda rows: function(*self.block(rows, order)))
+
+    def map_rows(
+        self, function: Callable[[slice], Result], *, size: int | None = None
+    ) -> Iterator[Result]:
+        """`function(rows)` for each block of `size` trajectories, results in order."""
         n, T, d = self.shape
-        size = max(1, BLOCK_ELEMENTS // (T * d))
-
-        def work(begin: int) -> Result:
-            rows = slice(begin, min(begin + size, n))
-            u = None if self.covariates is None else in_order(self.covariates[rows, ...], order)
-            return function(in_order(self.values[rows, ...], order), u)
-
-        begins = range(0, n, size)
-        jobs = min(
-            cpu_count() if self.n_jobs is None else effective_n_jobs(self.n_jobs), len(begins)
-        )
+        size = size or max(1, BLOCK_ELEMENTS // (T * d))
+        blocks = [slice(begin, min(begin + size, n)) for begin in range(0, n, size)]
+        wanted = cpu_count() if self.n_jobs is None else effective_n_jobs(self.n_jobs)
+        jobs = min(wanted, len(blocks))
         if jobs == 1 or not array_api_compat.is_numpy_array(self.values):
-            yield from map(work, begins)
+            yield from map(function, blocks)
             return
         with one_blas_thread(), ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(work, begins)
+            yield from pool.map(function, blocks)
+
+    def live(self, rows: slice) -> Any | None:
+        """Which of the T − 1 steps of some trajectories exist, (trajectories, T − 1, 1); None: all."""
+        if self.lengths is None:
+            return None
+        steps = np.arange(1, self.shape[1])[None] < self.lengths[rows, None]
+        return steps[:, :, None].astype(float)
 
 
 @cache
@@ -90,9 +132,12 @@ def _rows(array: Any, rows: Order) -> Any:
 
 
 def in_order(block: Any, order: Order | None) -> Any:
-    """A block along an order of its slices (None: as stored), as float64; a copy only where needed."""
+    """A block along one order of its slices, or one per trajectory, as float64 (None: as stored)."""
     xp = array_api_compat.array_namespace(block)
-    if order is not None:
+    if order is not None and order.ndim == 2:
+        index = xp.asarray(order[:, :, None], device=array_api_compat.device(block))
+        block = xp.take_along_axis(block, index, axis=1)
+    elif order is not None:
         index = xp.asarray(order, device=array_api_compat.device(block))
         block = xp.take(block, index, axis=1)
     return xp.astype(block, xp.float64, copy=False)

@@ -47,11 +47,13 @@ def distances(data: Data, *, scale: Array | None = None) -> Array:
     The scale is the variable's standard deviation over the panel unless given, so that units do not matter.
     """
     if scale is None:
-        scale = _spread(data)
+        scale = spread(data)
     return _pair_costs(data, np.diag(1 / scale), None) * 2
 
 
-def _spread(data: Data) -> Array:
+def spread(data: Data) -> Array:
+    """Each variable's standard deviation over the observations of a panel (1 where it does not vary)."""
+
     def about(centre: Array) -> Array:
         def of_block(x: Any, u: Any | None) -> Array:
             xp = array_api_compat.array_namespace(x)
@@ -62,9 +64,9 @@ def _spread(data: Data) -> Array:
         return reduce(np.add, data.map(of_block)) / (n * T)
 
     zero = np.zeros(data.shape[2])
-    spread = np.sqrt(about(about(zero)[0])[1])
+    deviation = np.sqrt(about(about(zero)[0])[1])
     # A variable that does not vary here has no say in the distances, whatever it is divided by.
-    return np.where(spread > 0, spread, 1.0)
+    return np.where(deviation > 0, deviation, 1.0)
 
 
 def transition_costs(data: Data, model: Model) -> Array:
@@ -120,17 +122,20 @@ def near_costs(data: Data, order: Order, model: Model, width: int) -> Array:
 
 def step_log_likelihoods(data: Data, order: Order, model: Model) -> Array:
     """`Σ_i log p(x_{i+1} | x_i)` for each trajectory along `order` (Eq. log_likelihood), shape (n,)."""
-    _, T, d = data.shape
     W = model.whitening
 
-    def of_block(x: Any, u: Any | None) -> Array:
+    def of_block(rows: slice) -> Array:
+        x, u = data.block(rows, order)
         xp = array_api_compat.array_namespace(x)
         mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :])
         white = (x[:, 1:, :] - mean) @ like(W.T, x)
-        return to_numpy(xp.sum(white * white, axis=(1, 2)))
+        live = data.live(rows)
+        return to_numpy(
+            xp.sum(white * white if live is None else white * white * live, axis=(1, 2))
+        )
 
-    constant = d * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum()
-    return -0.5 * np.concatenate(list(data.map(of_block, order))) - (T - 1) * constant
+    constant = len(W) * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum()
+    return -0.5 * np.concatenate(list(data.map_rows(of_block))) - (data.observed - 1) * constant
 
 
 def _flat_slices(block: Any) -> Any:

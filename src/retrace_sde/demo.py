@@ -16,9 +16,9 @@ from retrace_sde.blocks import Array, Data, Order
 from retrace_sde.costs import transition_costs
 from retrace_sde.drift import Linear
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
+from retrace_sde.problem import Problem
 from retrace_sde.retrace import ReTrace
 from retrace_sde.sde import LinearSDE
-from retrace_sde.shared import Problem
 from retrace_sde.simulate import random_irreversible_sde, shuffle
 
 Result = TypeVar("Result")
@@ -95,8 +95,8 @@ def run(
         )
 
     progress("compiling, once per installation")
-    for order in ("likelihood", "score"):
-        ReTrace(dt=settings.dt, order=order, max_iter=1).fit(shuffled[:20])
+    ReTrace(dt=settings.dt, order="likelihood", max_iter=1).fit(shuffled[:20])
+    ReTrace(dt=settings.dt, order="score", max_iter=1).fit(shuffled[:20])
     rows = []
     progress("ReTrace, likelihood")
     model, seconds = _timed(lambda: ReTrace(dt=settings.dt).fit(shuffled))

@@ -21,7 +21,8 @@ class DirectionTest:
 
     Null hypothesis: both directions fit equally well. `log_likelihood_ratio` is `Σ_j Δ_j` in nats, with
     `Δ_j = ℓ_j(this order) − ℓ_j(its reverse)` the joint log-likelihood of trajectory j, start included;
-    `z = Σ Δ_j / (√n sd Δ)`, and the p-value is two-sided from Student's t with n − 1 degrees of freedom.
+    `z = Σ Δ_j / (√(n + d) sd Δ)`, and the p-value is two-sided from Student's t with n − 1 degrees of freedom.
+    Vuong's error √n sd Δ leaves out that p₀ is estimated, which matters when d is not small beside n.
     """
 
     identified: bool
@@ -34,7 +35,12 @@ class DirectionTest:
 
 
 def direction_test(
-    forward: Array, backward: Array, *, alpha: float = 0.05, point_start: bool = False
+    forward: Array,
+    backward: Array,
+    *,
+    dimension: int,
+    alpha: float = 0.05,
+    point_start: bool = False,
 ) -> DirectionTest:
     """The test from each trajectory's joint log-likelihood in the order found and in its reverse."""
     delta = np.asarray(forward, dtype=float) - np.asarray(backward, dtype=float)
@@ -45,7 +51,7 @@ def direction_test(
             "the first observation, which carries the evidence, needs at least 3."
         )
         return DirectionTest(False, ratio, float("nan"), 1.0, verdict, delta, point_start)
-    error = float(delta.std(ddof=1) * np.sqrt(n))
+    error = float(delta.std(ddof=1) * np.sqrt(n + dimension))
     z = ratio / error if error > 0 else float(np.copysign(np.inf, ratio)) if ratio else 0.0
     p = float(2 * stats.t.sf(abs(z), n - 1))
     identified = p < alpha

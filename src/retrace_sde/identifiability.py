@@ -112,12 +112,16 @@ def stationarity_p_value(data: Data, order: Order) -> float:
     One contrast per trajectory, variable and moment; trajectories are independent, so each has a
     t-test, and the smallest of the 2d p-values is corrected by Bonferroni. Blind to other changes.
     """
-    n, T, d = data.shape
+    n, _, d = data.shape
     if n < 3:
         return float("nan")
-    third = max(1, T // 3)
-    ends = np.concatenate([order[:third], order[-third:]])
-    centre = data.some(min(n, 100)).slices(ends).mean(axis=(0, 1))
+    third = max(1, int(data.observed.min()) // 3)
+    if order.ndim == 1:
+        ends = np.concatenate([order[:third], order[-third:]])
+    else:
+        late = data.observed[:, None] - third + np.arange(third)[None]
+        ends = np.concatenate([order[:, :third], np.take_along_axis(order, late, axis=1)], axis=1)
+    centre = to_numpy(data.block(slice(0, min(n, 100)), ends)[0]).mean(axis=(0, 1))
 
     def contrasts(x: Any, u: Any | None) -> Array:
         xp = array_api_compat.array_namespace(x)

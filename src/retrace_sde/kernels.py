@@ -39,7 +39,9 @@ def random_unit(state: State) -> float:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def fill_costs(target: Array, source: Array, start: Array, costs: Array) -> None:  # pragma: no cover - compiled
+def fill_costs(
+    target: Array, source: Array, start: Array, costs: Array
+) -> None:  # pragma: no cover - compiled
     """`C[a, b] = ½ |target_b − source_a|²` of whitened states and predictions, padded with the start costs."""
     T, d = target.shape
     for a in range(T):
@@ -224,7 +226,7 @@ def _exact(costs: Array, path: Path) -> None:  # pragma: no cover - compiled
                     best[used | 1 << b, b] = total
                     back[used | 1 << b, b] = a
     used = (1 << T) - 1
-    at = np.argmin(best[used])
+    at = int(np.argmin(best[used]))
     for k in range(T, 0, -1):
         path[k] = at
         previous = back[used, at]
@@ -242,9 +244,9 @@ def _kicked(
     trial = np.empty_like(path)
     for _ in range(kicks):
         trial[:] = path
-        i = 1 + np.int64(random_unit(state) * (T - 1))
-        j = i + 1 + np.int64(random_unit(state) * (T - i))
-        k = j + 1 + np.int64(random_unit(state) * (T - j + 1))
+        i = 1 + int(random_unit(state) * (T - 1))
+        j = i + 1 + int(random_unit(state) * (T - i))
+        k = j + 1 + int(random_unit(state) * (T - j + 1))
         exchange(trial, i, j, k)
         improve_path(costs, trial, tolerance, False)
         cost = padded_cost(costs, trial)

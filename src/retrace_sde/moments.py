@@ -37,6 +37,17 @@ class Moments:
     n_features: int
 
     @classmethod
+    def from_weights(cls, gram: Array, count: float, n_features: int) -> Moments:
+        """R of a weighted Gram matrix, where no rows are left to factor: eigenvalues are floored instead."""
+        found = cls.from_gram(gram, count, n_features)
+        if found is not None:
+            return found
+        scale = np.sqrt(np.maximum(np.diag(gram), np.finfo(float).tiny))
+        values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
+        floored = np.sqrt(np.maximum(values, values[-1] * 1e-14))
+        return cls(positive_factor((floored[:, None] * vectors.T) * scale), count, n_features)
+
+    @classmethod
     def from_gram(cls, gram: Array, count: float, n_features: int) -> Moments | None:
         """R by Cholesky, or None where the Gram matrix is too ill conditioned for it."""
         scale = np.sqrt(np.diag(gram))
@@ -64,27 +75,38 @@ class Moments:
 
 def moments(data: Data, order: Order, dt: float, drift: Drift) -> Moments:
     """Moments of the panel in the given order; one pass, or two where the first is ill conditioned."""
-    n, T, d = data.shape
+    d = data.shape[2]
+    count = float((data.observed - 1).sum())
 
-    def gram_of(x: Any, u: Any | None) -> Array:
-        z = _regression_rows(x, u, dt, drift)
+    def rows_of(rows: slice) -> Any:
+        z = regression_rows(*data.block(rows, order), dt, drift, data.live(rows))
+        xp = array_api_compat.array_namespace(z)
+        return xp.reshape(z, (-1, z.shape[-1]))
+
+    def gram_of(rows: slice) -> Array:
+        z = rows_of(rows)
         return to_numpy(z.T @ z)
 
-    def factor_of(x: Any, u: Any | None) -> Array:
-        return triangular_factor(to_numpy(_regression_rows(x, u, dt, drift)))
+    def factor_of(rows: slice) -> Array:
+        return triangular_factor(to_numpy(rows_of(rows)))
 
-    gram = reduce(np.add, data.map(gram_of, order))
-    found = Moments.from_gram(gram, n * (T - 1), len(gram) - d)
+    gram = reduce(np.add, data.map_rows(gram_of))
+    found = Moments.from_gram(gram, count, len(gram) - d)
     if found is not None:
         return found
-    R = reduce(_stack_factors, data.map(factor_of, order))
-    # QR leaves the signs of the rows free; a positive diagonal makes R the Cholesky factor.
-    signs = np.where(np.diag(R) < 0, -1.0, 1.0)
-    return Moments(signs[:, None] * R, n * (T - 1), R.shape[1] - d)
+    R = positive_factor(reduce(_stack_factors, data.map_rows(factor_of)))
+    return Moments(R, count, R.shape[1] - d)
 
 
 def _stack_factors(above: Array, below: Array) -> Array:
     return triangular_factor(np.concatenate([above, below]))
+
+
+def positive_factor(rows: Array) -> Array:
+    """R of `rows = Q R` with a positive diagonal, which makes it the Cholesky factor of rowsᵀ rows."""
+    R = triangular_factor(rows)
+    signs = np.where(np.diag(R) < 0, -1.0, 1.0)
+    return signs[:, None] * R
 
 
 def triangular_factor(rows: Array) -> Array:
@@ -93,10 +115,10 @@ def triangular_factor(rows: Array) -> Array:
     return R
 
 
-def _regression_rows(x: Any, u: Any | None, dt: float, drift: Drift) -> Any:
-    """Rows z = (φ √Δt, Δx / √Δt) of a block in time order."""
+def regression_rows(x: Any, u: Any | None, dt: float, drift: Drift, live: Any | None = None) -> Any:
+    """Rows z = (φ √Δt, Δx / √Δt) of a block in time order, zero where a step does not exist."""
     xp = array_api_compat.array_namespace(x)
     root = dt**0.5
     phi = drift.features(x[:, :-1, :], None if u is None else u[:, :-1, :])
     z = xp.concat([phi * root, (x[:, 1:, :] - x[:, :-1, :]) / root], axis=-1)
-    return xp.reshape(z, (-1, z.shape[-1]))
+    return z if live is None else z * live

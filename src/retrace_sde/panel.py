@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,7 +15,8 @@ class Panel:
     """n trajectories of T observations of d variables, in an order along T that need not be known.
 
     `values` (n, T, d); `covariates` (n, T, k) travel with their observation; `ids` name the
-    trajectories; `dt` is the time between neighbouring observations, if known.
+    trajectories; `dt` is the time between neighbouring observations, if known. Trajectories of different
+    length are padded to T, and `lengths` (n,) says how many observations each has.
     """
 
     values: Any
@@ -23,6 +25,32 @@ class Panel:
     covariates: Any | None = None
     covariate_names: tuple[str, ...] = ()
     dt: float | None = None
+    lengths: NDArray[np.intp] | None = None
+
+    @classmethod
+    def from_trajectories(
+        cls,
+        trajectories: Sequence[ArrayLike],
+        *,
+        names: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
+        dt: float | None = None,
+    ) -> Panel:
+        """A panel from arrays (T_j, d) of different length T_j, for independent orders."""
+        arrays = [np.asarray(each) for each in trajectories]
+        if not arrays or any(each.ndim != 2 for each in arrays):
+            raise ValueError("trajectories must be a list of arrays (time, variable).")
+        widths = sorted({each.shape[1] for each in arrays})
+        if len(widths) > 1:
+            raise ValueError(
+                f"all trajectories must have the same variables; got {widths} of them."
+            )
+        lengths = np.array([len(each) for each in arrays], dtype=np.intp)
+        values = np.zeros((len(arrays), lengths.max(), widths[0]))
+        for row, each in zip(values, arrays, strict=True):
+            row[: len(each)] = each
+        panel = cls.from_array(values, names=names, ids=ids, dt=dt)
+        return replace(panel, lengths=lengths)
 
     @classmethod
     def from_array(

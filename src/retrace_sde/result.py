@@ -16,8 +16,8 @@ from retrace_sde.blocks import Array, Order
 from retrace_sde.direction import DirectionTest
 from retrace_sde.estimation import StandardErrors
 from retrace_sde.identifiability import IdentifiabilityReport
+from retrace_sde.problem import Round
 from retrace_sde.sde import Gaussian, LinearSDE
-from retrace_sde.shared import Round
 
 FORMAT = 1
 """Version of the file that `save` writes."""

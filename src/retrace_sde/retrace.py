@@ -5,24 +5,26 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from retrace_sde.algorithm1 import Keep, score_order
+from retrace_sde.algorithm1 import Keep
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.costs import distances, step_log_likelihoods, transition_costs
-from retrace_sde.direction import DirectionTest, direction_test
-from retrace_sde.discretisation import exact
+from retrace_sde.direction import DirectionTest
 from retrace_sde.drift import Affine, Drift, Linear, as_drift
-from retrace_sde.estimation import Estimate, StandardErrors, mle, ols
+from retrace_sde.estimation import StandardErrors
+from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
 from retrace_sde.identifiability import IdentifiabilityReport, identify
-from retrace_sde.moments import Moments
+from retrace_sde.independent import KICKS, Law, random_states, search
 from retrace_sde.ordering import improve, path_cost, shortest_path
+from retrace_sde.panel import Panel
+from retrace_sde.posterior import OrderPosterior
+from retrace_sde.problem import Problem, Round
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.score import ScoreDrift
 from retrace_sde.sde import LinearSDE
-from retrace_sde.shared import Directed, Problem, Round, recover_order
-from retrace_sde.start import is_point, start_law
 from retrace_sde.validation import check_choice, check_enough, check_panel, check_positive
 
 
@@ -36,26 +38,28 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     dt : time between neighbouring observations; A and H are in its units. A `Panel` may bring its own.
-    permutation : "shared", one unknown permutation of the slices for all trajectories.
+    permutation : "shared", one unknown permutation of the slices for all trajectories, or "independent",
+        one for each trajectory (which may then differ in length).
     order : "likelihood", or "score" for the paper's Algorithm 1 as printed.
     estimator : "mle" (the paper's equations), "ols" (degrees of freedom in H), "exact" (matrix
-        logarithm: no bias from the step), "auto" (mle).
+        logarithm: no bias from the step), "mcem" (independent orders: averages over them), or "auto":
+        mle where the orders are certain, mcem where they are not, as the summary says.
     drift : "linear" (A x), "affine" (A x + c), or an object of `retrace_sde.drift`.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
     keep : for order="score", the round that is returned: the most likely ("best"), or the "last".
     max_iter : rounds at most. alpha : level of the direction test.
     n_jobs : threads (None: all cores); the answer does not depend on it. verbose : print each round.
 
-    The fit is deterministic; `random_state` is accepted for later estimators that draw samples.
+    random_state : seeds the search and the sampling of independent orders; a shared order needs none.
     """
 
     def __init__(
         self,
         *,
         dt: float = 1.0,
-        permutation: Literal["shared"] = "shared",
+        permutation: Literal["shared", "independent"] = "shared",
         order: Literal["likelihood", "score"] = "likelihood",
-        estimator: Literal["auto", "mle", "ols", "exact"] = "auto",
+        estimator: Literal["auto", "mle", "ols", "exact", "mcem"] = "auto",
         drift: Literal["linear", "affine"] | Drift = "linear",
         observation_noise: None = None,
         spacing: Literal["regular"] = "regular",
@@ -90,79 +94,84 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Any, covariates: Any | None) -> Self:
         self._check_parameters()
         drift = as_drift(self.drift)
-        panel = check_panel(X, covariates, n_jobs=self.n_jobs)
+        panel = check_panel(
+            X, covariates, n_jobs=self.n_jobs, ragged=self.permutation == "independent"
+        )
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
-        data = Data(panel.values, panel.covariates, self.n_jobs)
+        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
         problem = Problem(data, dt, drift)
-        found, reverse, history, settled = self._search(problem)
-        if self.verbose:
-            for k, each in enumerate(history, start=1):
-                print(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
-
-        direction = direction_test(
-            found.log_likelihoods,
-            reverse.log_likelihoods,
-            alpha=self.alpha,
-            point_start=is_point(data, int(found.order[0]), found.model),
+        options = Options(
+            self.order, self.estimator, self.score_drift, self.keep, self.max_iter, self.alpha
         )
-        estimate = self._estimate(found.moments, dt, drift)
+        if self.permutation == "shared":
+            outcome = fit_shared(problem, options)
+        else:
+            outcome = fit_independent(problem, options, np.random.default_rng(self.random_state))
+        if self.verbose:
+            for k, each in enumerate(outcome.history, start=1):
+                print(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
+        self.result_ = self._result(panel, problem, outcome, tuple(features))
+        if outcome.posterior is not None:
+            self.posterior_ = outcome.posterior
+        elif hasattr(self, "posterior_"):
+            del self.posterior_
+        self._problem = problem
+        self._law = Law(outcome.model, outcome.initial)
+        self.n_features_in_ = data.shape[2]
+        return self
+
+    def _result(
+        self, panel: Panel, problem: Problem, outcome: Outcome, features: tuple[str, ...]
+    ) -> ReTraceResult:
+        drift, direction, estimate = problem.drift, outcome.direction, outcome.estimate
         A, c = _split(estimate.coefficients, drift)
         error_A, error_c = _split(estimate.errors.drift, drift)
         sde = LinearSDE(A, estimate.diffusion, offset=c) if _is_linear(drift) else None
-        self.result_ = ReTraceResult(
-            order=found.order,
-            times=dt * np.arange(len(found.order), dtype=float),
+        twin = None
+        if not direction.identified:
+            other = outcome.reverse_estimate
+            twin = Twin(
+                outcome.reverse_order,
+                *_split(other.coefficients, drift),
+                other.diffusion,
+                outcome.reverse_log_likelihood,
+            )
+        return ReTraceResult(
+            order=outcome.order,
+            times=problem.dt * np.arange(outcome.order.shape[-1], dtype=float),
             drift=A,
             offset=c,
             diffusion=estimate.diffusion,
             standard_errors=StandardErrors(error_A, estimate.errors.diffusion, error_c),
-            initial=start_law(data, int(found.order[0]), found.model),
+            initial=outcome.initial,
             direction=direction,
-            alternative=None if direction.identified else self._twin(reverse, dt, drift),
+            alternative=twin,
             identifiability=identify(
-                data, found.order, found.moments, direction, sde, alpha=self.alpha
+                problem.data,
+                outcome.order,
+                outcome.statistics,
+                direction,
+                sde,
+                alpha=self.alpha,
             ),
-            log_likelihood=found.log_likelihood,
-            history=tuple(history),
-            converged=settled,
-            n_trajectories=data.shape[0],
-            dt=dt,
+            log_likelihood=outcome.log_likelihood,
+            history=outcome.history,
+            converged=outcome.converged,
+            n_trajectories=problem.data.shape[0],
+            dt=problem.dt,
             names=panel.names,
-            feature_names=tuple(features),
-            settings=self._settings(),
-            notes=estimate.notes,
+            feature_names=features,
+            settings=self._settings(outcome.estimator),
+            notes=outcome.notes,
         )
-        self._model = found.model
-        self.n_features_in_ = data.shape[2]
-        return self
-
-    def _search(self, problem: Problem) -> tuple[Directed, Directed, list[Round], bool]:
-        if self.order == "likelihood":
-            return recover_order(problem, max_iter=self.max_iter)
-        found, history, settled = score_order(
-            problem, max_iter=self.max_iter, score_drift=self.score_drift, keep=self.keep
-        )
-        return found, problem.fit(found.order[::-1].copy()), history, settled
-
-    def _estimate(self, statistics: Moments, dt: float, drift: Drift) -> Estimate:
-        if self.estimator == "ols":
-            return ols(statistics)
-        if self.estimator == "exact":
-            return exact(statistics, dt, affine=isinstance(drift, Affine))
-        return mle(statistics)
-
-    def _twin(self, reverse: Directed, dt: float, drift: Drift) -> Twin:
-        estimate = self._estimate(reverse.moments, dt, drift)
-        A, c = _split(estimate.coefficients, drift)
-        return Twin(reverse.order, A, c, estimate.diffusion, reverse.log_likelihood)
 
     def _check_parameters(self) -> None:
         check_positive("dt", self.dt)
-        check_choice("permutation", self.permutation, ["shared"])
+        check_choice("permutation", self.permutation, ["shared", "independent"])
         check_choice("order", self.order, ["likelihood", "score"])
-        check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact"])
+        check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact", "mcem"])
         check_choice("spacing", self.spacing, ["regular"])
         check_choice("score_drift", self.score_drift, ["absolute", "mean"])
         check_choice("keep", self.keep, ["best", "last"])
@@ -175,44 +184,93 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"alpha must lie between 0 and 1; got {self.alpha!r}.")
         if self.estimator == "exact" and not _is_linear(as_drift(self.drift)):
             raise ValueError("estimator='exact' needs a linear or affine drift; use 'mle'.")
+        if self.permutation == "independent" and self.order == "score":
+            raise ValueError(
+                "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
+                "with permutation='independent'."
+            )
+        if self.permutation == "shared" and self.estimator == "mcem":
+            raise ValueError(
+                "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
+                "and sample_orders()."
+            )
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
         settings["drift"] = str(settings["drift"])
-        settings["random_state"] = None
-        settings["estimator"] = "mle" if self.estimator == "auto" else self.estimator
+        settings["estimator"] = estimator
+        if not isinstance(self.random_state, int):
+            settings["random_state"] = None
         return settings
 
     def _order_of(self, X: Any) -> tuple[Data, Order]:
         """The most likely order of other trajectories under the fitted parameters and p₀."""
-        panel = check_panel(X, n_jobs=self.n_jobs)
+        ragged = self.permutation == "independent"
+        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged)
         if panel.values.shape[2] != self.n_features_in_:
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = Data(panel.values, panel.covariates, self.n_jobs)
-        costs = transition_costs(data, self._model)
-        every = np.arange(data.shape[1])
-        start = -self.result_.initial.log_density(data.slices(every)).sum(axis=1)
+        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        n, T, _ = data.shape
+        if ragged:
+            orders = np.tile(np.arange(T), (n, 1))
+            states = random_states(np.random.default_rng(self.random_state), n)
+            return data, search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)[
+                0
+            ]
+        costs = transition_costs(data, self._law.model)
+        start = -self.result_.initial.log_density(data.slices(np.arange(T))).sum(axis=1)
         chain = shortest_path(distances(data))
-        orders = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
-        return data, min(orders, key=lambda order: path_cost(costs, start, order))
+        both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
+        return data, min(both, key=lambda order: path_cost(costs, start, order))
 
     def reorder(self, X: Any) -> Any:
-        """X (n, T, d), shuffled by one permutation, in the order most likely under the fit.
+        """X (n, T, d), shuffled, in the order most likely under the fit.
 
         The permutation belongs to the data it is found for: it need not be `order_`.
         """
         check_is_fitted(self, "result_")
-        data, order = self._order_of(X)
+        with one_blas_thread():
+            data, order = self._order_of(X)
         return in_order(data.values, order)
 
     def score(self, X: Any) -> float:
         """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀."""
         check_is_fitted(self, "result_")
-        data, order = self._order_of(X)
-        start = self.result_.initial.log_density(data.slices(order[:1])[0])
-        return float((start + step_log_likelihoods(data, order, self._model)).mean())
+        with one_blas_thread():
+            data, order = self._order_of(X)
+            start = self.result_.initial.log_density(data.states(order))
+            return float((start + step_log_likelihoods(data, order, self._law.model)).mean())
+
+    def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
+        """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
+
+        For one shared order, or for each trajectory's own.
+        """
+        check_is_fitted(self, "result_")
+        rng = np.random.default_rng(self.random_state)
+        with one_blas_thread():
+            self.posterior_ = sample_posterior(
+                self._problem, self.result_.order, self._law, rng, samples=samples
+            )
+        return self.posterior_
+
+    @property
+    def position_probabilities_(self) -> NDArray[np.float32]:
+        """P[…, a, k]: the probability that observation a stands at position k."""
+        return self._sampled().position_probabilities
+
+    def precedence_probability(self, i: int, j: int) -> float | Array:
+        """The probability that observation i came before observation j (one for each trajectory)."""
+        return self._sampled().precedence(i, j)
+
+    def _sampled(self) -> OrderPosterior:
+        if not hasattr(self, "posterior_"):
+            raise AttributeError(
+                "the orders have not been sampled: call sample_orders(), or fit with estimator='mcem'."
+            )
+        return self.posterior_
 
     def summary(self) -> str:
         """The result as text."""

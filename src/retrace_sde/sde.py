@@ -31,7 +31,7 @@ class Gaussian:
 
     def log_density(self, x: Array) -> Array:
         """`log N(x; mean, covariance)` along the last axis; the covariance must be positive definite."""
-        if np.linalg.eigvalsh(self.covariance)[0] <= 0:
+        if not _is_positive(self.covariance):
             raise ValueError(
                 "this Gaussian has no density: its covariance is singular (a point start); give one with "
                 "some spread."
@@ -76,7 +76,7 @@ class LinearSDE:
                 f"drift and diffusion must be square matrices of one size and offset a vector of that size; "
                 f"got shapes {A.shape}, {H.shape} and {c.shape}."
             )
-        if not np.allclose(H, H.T, atol=1e-8 * np.abs(H).max()) or np.linalg.eigvalsh(H)[0] <= 0:
+        if not np.allclose(H, H.T, atol=1e-8 * np.abs(H).max()) or not _is_positive(H):
             raise ValueError(
                 "diffusion is H = G Gᵀ: it must be symmetric and positive definite (pass G @ G.T, not G)."
             )
@@ -229,6 +229,14 @@ def van_loan(A: Array, H: Array, dt: float) -> tuple[Array, Array]:
     for _ in range(halvings):
         F, Q = F @ F, F @ Q @ F.T + Q
     return F, (Q + Q.T) / 2
+
+
+def _is_positive(S: Array) -> bool:
+    """Positive definite, judged in each variable's own unit."""
+    scale = np.diag(S)
+    if not np.all(scale > 0):
+        return False
+    return bool(np.linalg.eigvalsh(S / np.sqrt(np.outer(scale, scale)))[0] > 1e-14)
 
 
 def log_gaussian(residual: Array, lower: Array) -> Array:

@@ -22,7 +22,7 @@ def random_irreversible_sde(
 
     stable: `A = M` shifted so that the largest real part is −0.5. growing: `A = M − 0.5 I`, whose
     largest real part is near +0.5. rotation: `A = −0.5 I + (M − Mᵀ)·√2`, a slow decay with fast turns.
-    These three have `H = G Gᵀ`, G (d, 2d) with entries N(0, 1/2d), and start from N(0, 0.1² I).
+    These three have `H = G Gᵀ`, G (d, d) with entries N(0, 1/d), and start from N(0, 0.1² I).
     paper: A and G (d, d) with entries N(0, 1), and one common start of norm 2 to 10 for all trajectories:
     the spread grows without bound.
     """
@@ -34,7 +34,11 @@ def random_irreversible_sde(
         start = direction / np.linalg.norm(direction) * rng.uniform(2, 10)
         point = Gaussian(start, np.zeros((d, d)))
         return LinearSDE(M * np.sqrt(d), G @ G.T, initial=point)
-    G = rng.standard_normal((d, 2 * d)) / np.sqrt(2 * d)
+    G = rng.standard_normal((d, d)) / np.sqrt(d)
+    while (
+        np.linalg.svd(G, compute_uv=False)[-1] < 0.2 / d
+    ):  # nearly singular noise is another problem
+        G = rng.standard_normal((d, d)) / np.sqrt(d)
     if setting == "stable":
         A = M - (np.linalg.eigvals(M).real.max() + 0.5) * np.eye(d)
     elif setting == "growing":

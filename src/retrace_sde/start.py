@@ -2,6 +2,10 @@
 
 The forward and the backward fit condition on different first slices; leaving p₀ out compares
 likelihoods of different data and is confidently wrong.
+
+A free covariance needs n ≫ d. It is shrunk, `(1 − ρ) S + ρ m P`, towards a multiple of H or of the variables'
+own variances, and (ρ, P) are those under which the trajectories best predict one another (leave-one-out). A fixed
+rule will not do: a little shrinkage towards the wrong shape outweighs the evidence on the direction.
 """
 
 from __future__ import annotations
@@ -10,78 +14,73 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.blocks import Array, Data, Order
+from retrace_sde.blocks import Array
 from retrace_sde.costs import Model
 from retrace_sde.sde import Gaussian
 
 START_FLOOR = 1e-2
 """Variance, in units of H Δt, added to every slice's spread: a common start has none of its own."""
 
+SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
+"""The values of ρ that are tried."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Shrunk:
-    """Slices in the metric of H Δt: centred states z (k, n, d), covariance S, shrinkage ρ, mean variance."""
+    """For each of k slices the best shrinkage: leave-one-out densities (k, n) and the law's covariance."""
 
-    z: Array
+    log_densities: Array
     covariance: Array
-    rho: Array
-    level: Array
 
 
-def _shrunk(states: Array, W: Array) -> _Shrunk:
-    """Ledoit–Wolf shrinkage of each slice's covariance towards a multiple of H."""
-    z = (states - states.mean(axis=1, keepdims=True)) @ W.T
-    _, n, d = z.shape
+def _shrink(states: Array, model: Model, variances: Array) -> _Shrunk:
+    """Try every target and every ρ, and keep for each slice what predicts left-out trajectories best."""
+    k, n, d = states.shape
+    noise = model.diffusion * model.dt
+    z = states - states.mean(axis=1, keepdims=True)
     S = z.transpose(0, 2, 1) @ z / n
-    level = np.trace(S, axis1=1, axis2=2) / d
-    away = ((S - level[:, None, None] * np.eye(d)) ** 2).sum(axis=(1, 2))
-    noise = (((z**2).sum(axis=2) ** 2).mean(axis=1) - (S**2).sum(axis=(1, 2))) / n
-    rho = np.divide(np.minimum(noise, away), away, out=np.ones_like(away), where=away > 0)
-    if n < 3:  # two points leave one, which has no spread of its own: only the level can be judged
-        rho[:] = 1.0
-    return _Shrunk(z, S, rho, level)
+    best = np.full((k, n), -np.inf)
+    covariance = np.zeros((k, d, d))
+    for P in (noise, np.diag(variances)):
+        level = np.trace(np.linalg.solve(P, S), axis1=1, axis2=2) / d
+        for rho in SHRINKAGES:
+            # Leaving trajectory j out of mean and covariance is a rank-one change of M: M − c z zᵀ.
+            keep = (1 - rho) * n / (n - 1)
+            rest = rho * level[:, None, None] * P + START_FLOOR * noise
+            lower = np.linalg.cholesky(keep * S + rest)
+            white = np.linalg.solve(lower, z.transpose(0, 2, 1))
+            q = (white**2).sum(axis=1)
+            left = 1 - keep / (n - 1) * q
+            possible = left.min(axis=1) > 1e-9  # not so where n ≤ d and nothing is shrunk
+            left = np.where(possible[:, None], left, 1.0)
+            log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)[:, None]
+            density = -0.5 * ((n / (n - 1)) ** 2 * q / left + log_det + np.log(left))
+            wins = possible & (density.sum(axis=1) > best.sum(axis=1))
+            best[wins] = density[wins]
+            covariance[wins] = ((1 - rho) * S + rest)[wins]
+    return _Shrunk(best - d * np.log(2 * np.pi) / 2, covariance)
 
 
-def start_log_densities(data: Data, slices: Order, model: Model) -> Array:
-    """`log p₀` of each trajectory at each of the given slices, shape (len(slices), n).
+def start_log_densities(states: Array, model: Model, variances: Array) -> Array:
+    """`log p₀` of each trajectory at each of k slices: states (k, n, d) to densities (k, n).
 
-    Each trajectory is judged by the Gaussian fitted to the *others* (leave-one-out). Judged by a fit to
-    itself a small panel would find any slice a perfect start: with n ≤ d all its points lie at one
-    Mahalanobis distance. A common start would have infinite density; `START_FLOOR` bounds it.
+    Each trajectory is judged by the Gaussian fitted to the *others*. Judged by a fit to itself a small
+    panel would find any slice a perfect start: with n ≤ d all its points lie at one Mahalanobis distance.
+    A common start would have infinite density; `START_FLOOR` bounds it. `variances` (d,) are the
+    variables' over the whole panel.
     """
-    n, _, d = data.shape
-    if n < 2:
-        return np.zeros((len(slices), n))
-    W = model.whitening
-    fit = _shrunk(data.slices(slices), W)
-    # Leaving trajectory j out of mean and covariance is a rank-one change of M: M − c z zᵀ.
-    keep = (1 - fit.rho) * n / (n - 1)
-    variance = fit.rho * fit.level + START_FLOOR
-    M = keep[:, None, None] * fit.covariance + variance[:, None, None] * np.eye(d)
-    lower = np.linalg.cholesky(M)
-    white = np.linalg.solve(lower, fit.z.transpose(0, 2, 1))
-    q = (white**2).sum(axis=1)
-    left = 1 - keep[:, None] / (n - 1) * q
-    log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)[:, None] + np.log(left)
-    square = (n / (n - 1)) ** 2 * q / left
-    density: Array = -0.5 * (square + log_det + d * np.log(2 * np.pi)) + np.log(np.diag(W)).sum()
-    return density
+    k, n, _ = states.shape
+    return np.zeros((k, n)) if n < 2 else _shrink(states, model, variances).log_densities
 
 
-def start_law(data: Data, first: int, model: Model) -> Gaussian:
-    """p₀ fitted to one slice of all trajectories, for simulating from the fit and for held-out data."""
-    W = model.whitening
-    states = data.slices(np.array([first]))
-    fit = _shrunk(states, W)
-    d = len(W)
-    M = (1 - fit.rho[0]) * fit.covariance[0] + (fit.rho[0] * fit.level[0] + START_FLOOR) * np.eye(d)
-    back = np.linalg.inv(W)
-    return Gaussian(states[0].mean(axis=0), back @ M @ back.T)
+def start_law(states: Array, model: Model, variances: Array) -> Gaussian:
+    """p₀ fitted to the first states (n, d), for simulating from the fit and for held-out data."""
+    if len(states) < 2:
+        return Gaussian(states.mean(axis=0), START_FLOOR * model.diffusion * model.dt)
+    return Gaussian(states.mean(axis=0), _shrink(states[None], model, variances).covariance[0])
 
 
-def is_point(data: Data, slice_index: int, model: Model) -> bool:
-    """The slice has less spread than the floor: one state, common to all trajectories."""
-    if data.shape[0] < 2:
-        return False
-    fit = _shrunk(data.slices(np.array([slice_index])), model.whitening)
-    return bool(fit.level[0] < START_FLOOR)
+def is_point(states: Array, model: Model) -> bool:
+    """The states (n, d) have less spread than the floor: one state, common to all trajectories."""
+    z = (states - states.mean(axis=0)) @ model.whitening.T
+    return len(states) > 1 and bool((z**2).mean() < START_FLOOR)

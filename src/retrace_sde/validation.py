@@ -10,7 +10,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.blocks import Array, Data, to_numpy
+from retrace_sde.blocks import Array, Data, Order, to_numpy
 from retrace_sde.panel import Panel
 
 DEPENDENT = 1e-12
@@ -35,8 +35,13 @@ def check_positive(name: str, value: object) -> float:
     return float(value)
 
 
-def check_panel(X: Any, covariates: Any | None = None, *, n_jobs: int | None = None) -> Panel:
-    """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified."""
+def check_panel(
+    X: Any, covariates: Any | None = None, *, n_jobs: int | None = None, ragged: bool = False
+) -> Panel:
+    """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified.
+
+    `ragged`: trajectories may differ in length, and slices need not differ (each has its own order).
+    """
     panel = (
         X if isinstance(X, Panel) else Panel.from_array(_as_array(X, "X"), covariates=covariates)
     )
@@ -65,7 +70,9 @@ def check_panel(X: Any, covariates: Any | None = None, *, n_jobs: int | None = N
     data = Data(values, u, n_jobs)
     _check_finite(data, panel.names, "X")
     _check_variables(data, panel.names)
-    _check_slices(data)
+    lengths = _check_lengths(panel, ragged)
+    if not ragged:
+        _check_slices(data)
     if n == 1:
         warnings.warn(
             "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
@@ -73,18 +80,37 @@ def check_panel(X: Any, covariates: Any | None = None, *, n_jobs: int | None = N
             ReTraceWarning,
             stacklevel=3,
         )
-    return Panel(values, panel.names, panel.ids, u, panel.covariate_names, panel.dt)
+    return Panel(values, panel.names, panel.ids, u, panel.covariate_names, panel.dt, lengths)
 
 
 def check_enough(panel: Panel, n_features: int) -> None:
     """There are more transitions than regressors and variables, so that H can be positive definite."""
     n, T, d = panel.values.shape
+    steps = n * (T - 1) if panel.lengths is None else int((panel.lengths - 1).sum())
     needed = n_features + d
-    if n * (T - 1) < needed:
+    if steps < needed:
         raise ValueError(
-            f"X has {n * (T - 1)} transitions ({n} trajectories × {T - 1} steps), but {d} variables with "
+            f"X has {steps} transitions ({n} trajectories of up to {T - 1} steps), but {d} variables with "
             f"{n_features} drift features need at least {needed}: add trajectories or drop variables."
         )
+
+
+def _check_lengths(panel: Panel, ragged: bool) -> Order | None:
+    if panel.lengths is None:
+        return None
+    n, T, _ = panel.values.shape
+    lengths = np.asarray(panel.lengths, dtype=np.intp)
+    if lengths.shape != (n,) or lengths.min() < 1 or lengths.max() > T:
+        raise ValueError(
+            f"lengths must hold one number from 1 to {T} for each of the {n} trajectories."
+        )
+    if np.all(lengths == T):
+        return None
+    if not ragged:
+        raise ValueError(
+            "trajectories of different length have no slices in common: use permutation='independent'."
+        )
+    return lengths
 
 
 def _as_array(X: Any, name: str) -> Any:

@@ -1,0 +1,228 @@
+"""From a problem to an outcome: which search and which estimator, for one permutation or for many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from retrace_sde.algorithm1 import Keep, score_order
+from retrace_sde.blocks import Order
+from retrace_sde.costs import Model, transition_costs
+from retrace_sde.direction import DirectionTest, direction_test
+from retrace_sde.discretisation import exact
+from retrace_sde.drift import Affine
+from retrace_sde.estimation import Estimate, mle, ols
+from retrace_sde.independent import (
+    KICKS,
+    Law,
+    first_orders,
+    random_states,
+    recover_orders,
+    search,
+)
+from retrace_sde.mcem import Chains, as_moments, average_over_orders, certainty, log_joint
+from retrace_sde.moments import Moments
+from retrace_sde.posterior import OrderPosterior, louis_errors, order_posterior, shared_posterior
+from retrace_sde.problem import Directed, Problem, Round
+from retrace_sde.score import ScoreDrift
+from retrace_sde.sde import Gaussian
+from retrace_sde.shared import recover_order
+from retrace_sde.start import is_point, start_law, start_log_densities
+
+CERTAIN = 0.99
+"""Share of neighbours that the posterior must agree on for one best order to be good enough."""
+
+POSTERIOR_SAMPLES = 1500
+POSTERIOR_NUMBERS = 100_000_000
+"""Position probabilities are computed during a fit up to this many numbers (n T²)."""
+
+R_HAT, EFFECTIVE_SIZE = 1.2, 50.0
+"""Beyond these the chains have not explored the orders well enough, and the fit says so."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose."""
+
+    order: str
+    estimator: str
+    score_drift: ScoreDrift
+    keep: Keep
+    max_iter: int
+    alpha: float
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The order found with its fit, and the same for the reverse."""
+
+    order: Order
+    statistics: Moments
+    estimate: Estimate
+    model: Model
+    initial: Gaussian
+    direction: DirectionTest
+    reverse_order: Order
+    reverse_estimate: Estimate
+    reverse_log_likelihood: float
+    log_likelihood: float
+    history: tuple[Round, ...]
+    converged: bool
+    estimator: str
+    notes: tuple[str, ...] = ()
+    posterior: OrderPosterior | None = None
+
+
+def fit_shared(problem: Problem, options: Options) -> Outcome:
+    """One permutation for all trajectories."""
+    if options.order == "likelihood":
+        found, reverse, history, settled = recover_order(problem, max_iter=options.max_iter)
+    else:
+        found, history, settled = score_order(
+            problem, max_iter=options.max_iter, score_drift=options.score_drift, keep=options.keep
+        )
+        reverse = problem.fit(problem.data.reversed(found.order))
+    return _of_one_order(problem, options, found, reverse, history, settled)
+
+
+def fit_independent(problem: Problem, options: Options, rng: np.random.Generator) -> Outcome:
+    """One permutation for each trajectory: one best order each, or an average over orders."""
+    if options.estimator == "mcem":
+        orders = first_orders(problem, rng, random_states(rng, problem.data.shape[0]))
+        return _averaged(problem, options, problem.fit(orders), rng, ())
+    found, reverse, history, settled = recover_orders(problem, rng, max_iter=options.max_iter)
+    hard = _of_one_order(problem, options, found, reverse, history, settled)
+    if options.estimator != "auto":
+        return hard
+    sure = certainty(problem, Law.of(problem, found), found.order, rng)
+    if sure >= CERTAIN:
+        return replace(hard, notes=(*hard.notes, f"The orders are certain: {_agreement(sure)}."))
+    note = f"The orders are uncertain, so the parameters average over them: {_agreement(sure)}."
+    return _averaged(problem, options, found, rng, (note,))
+
+
+def _agreement(sure: float) -> str:
+    return f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
+
+
+def _of_one_order(
+    problem: Problem,
+    options: Options,
+    found: Directed,
+    reverse: Directed,
+    history: list[Round],
+    settled: bool,
+) -> Outcome:
+    first = problem.data.states(found.order)
+    direction = direction_test(
+        found.log_likelihoods,
+        reverse.log_likelihoods,
+        dimension=problem.data.shape[2],
+        alpha=options.alpha,
+        point_start=is_point(first, found.model),
+    )
+    name = "mle" if options.estimator == "auto" else options.estimator
+    estimate = _estimate(problem, name, found.moments)
+    return Outcome(
+        found.order,
+        found.moments,
+        estimate,
+        found.model,
+        start_law(first, found.model, problem.variances),
+        direction,
+        reverse.order,
+        _estimate(problem, name, reverse.moments),
+        reverse.log_likelihood,
+        found.log_likelihood,
+        tuple(history),
+        settled,
+        name,
+        estimate.notes,
+    )
+
+
+def _estimate(problem: Problem, name: str, statistics: Moments) -> Estimate:
+    if name == "ols":
+        return ols(statistics)
+    if name == "exact":
+        return exact(statistics, problem.dt, affine=isinstance(problem.drift, Affine))
+    return mle(statistics)
+
+
+def _averaged(
+    problem: Problem,
+    options: Options,
+    begin: Directed,
+    rng: np.random.Generator,
+    notes: tuple[str, ...],
+) -> Outcome:
+    """Monte-Carlo EM, the posterior over orders under its parameters, and the most probable orders."""
+    n, T, d = problem.data.shape
+    averaged = average_over_orders(problem, Law.of(problem, begin), begin.order, rng)
+    run, law = averaged.run, averaged.run.law
+    orders, _ = search(
+        problem.data, law, begin.order, random_states(rng, n), cold=True, deep=True, kicks=KICKS
+    )
+    statistics = as_moments(problem, run.statistics)
+    estimate = mle(statistics)
+    posterior = None
+    if n * T * T <= POSTERIOR_NUMBERS:
+        posterior, kept = order_posterior(problem, law, run.chains, samples=POSTERIOR_SAMPLES)
+        errors, note = louis_errors(problem, run, kept)
+        estimate = replace(estimate, errors=errors)
+        notes = notes if note is None else (*notes, note)
+        if posterior.r_hat > R_HAT or posterior.effective_size < EFFECTIVE_SIZE:
+            notes = (
+                *notes,
+                f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
+                f"{posterior.effective_size:.0f}): read position probabilities with care.",
+            )
+    if not run.converged:
+        notes = (
+            *notes,
+            f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors).",
+        )
+    twin = averaged.twin.law
+    back = problem.data.reversed(orders)
+    model = law.model
+    none = np.empty((0, 0), dtype=np.intp)
+    return Outcome(
+        orders,
+        statistics,
+        estimate,
+        model,
+        law.start or start_law(problem.data.states(orders), model, problem.variances),
+        direction_test(
+            averaged.log_ratios,
+            np.zeros(n),
+            dimension=d,
+            alpha=options.alpha,
+            point_start=is_point(problem.data.states(orders), model),
+        ),
+        back,
+        mle(as_moments(problem, averaged.twin.statistics)),
+        float(log_joint(problem, back, twin).sum()),
+        float(log_joint(problem, orders, law).sum()),
+        tuple(
+            Round(none, each.model.coefficients, each.model.diffusion, float("nan"))
+            for each in run.rounds
+        ),
+        run.converged,
+        "mcem",
+        notes,
+        posterior,
+    )
+
+
+def sample_posterior(
+    problem: Problem, outcome_order: Order, law: Law, rng: np.random.Generator, *, samples: int
+) -> OrderPosterior:
+    """The posterior over orders under fixed parameters, for either kind of permutation."""
+    if outcome_order.ndim == 1:
+        every = problem.data.slices(np.arange(len(outcome_order)))
+        start = -start_log_densities(every, law.model, problem.variances).sum(axis=1)
+        costs = transition_costs(problem.data, law.model)
+        return shared_posterior(costs, start, outcome_order, rng, samples=samples)
+    chains = Chains.start(outcome_order, rng)
+    return order_posterior(problem, law, chains, samples=samples)[0]

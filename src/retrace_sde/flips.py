@@ -1,0 +1,138 @@
+"""Which way round each trajectory runs: EM over the 2ⁿ flips of paths that have no direction.
+
+The log-likelihood of a path and of its reverse are linear in two Gram matrices of the path, so that any
+weighting of the flips has a closed-form fit. EM over the flip probabilities has local maxima; it is run
+from several guesses, and then single trajectories are flipped while the profile likelihood rises.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from retrace_sde.blocks import Array, Data, Order
+from retrace_sde.costs import Model
+from retrace_sde.estimation import mle
+from retrace_sde.moments import Moments, regression_rows
+from retrace_sde.problem import Problem
+from retrace_sde.start import START_FLOOR
+
+MEMORY = 25_000_000
+"""Numbers that the Gram matrices of all trajectories may hold; beyond it a subset speaks for the rest."""
+
+
+def align(problem: Problem, orders: Order, rng: np.random.Generator) -> Order:
+    """Turn some of the orders around so that all run the same way (which of the two is tested later)."""
+    n, _, d = problem.data.shape
+    size = len(problem.drift.feature_names([""] * d, [""])) + d
+    most = max(2, min(n, MEMORY // size**2))
+    rows = np.linspace(0, n - 1, most).round().astype(np.intp)
+    flips = _Flips(problem, problem.data.some(most), orders[rows])
+    runs = [flips.expectation_maximisation(w) for w in flips.guesses(rng)]
+    forward = flips.settle(max(runs, key=lambda run: run[1])[0])
+    turned = np.zeros(n, dtype=bool)
+    # Trajectories outside the subset are turned by the search that follows, under the subset's fit.
+    turned[rows] = forward < 0.5
+    return np.where(turned[:, None], problem.data.reversed(orders), orders)
+
+
+class _Flips:
+    """Gram matrices of each path and of its reverse, (n, p + d, p + d), and both of its ends."""
+
+    def __init__(self, problem: Problem, data: Data, orders: Order) -> None:
+        self.problem = problem
+
+        def gram(rows: slice, order: Order) -> Array:
+            x, u = data.block(rows, order)
+            z = regression_rows(x, u, problem.dt, problem.drift, data.live(rows))
+            return np.asarray(z.transpose(0, 2, 1) @ z)
+
+        back = data.reversed(orders)
+        self.there = np.concatenate(list(data.map_rows(lambda rows: gram(rows, orders))))
+        self.back = np.concatenate(list(data.map_rows(lambda rows: gram(rows, back))))
+        self.first, self.last = data.states(orders), data.states(back)
+        self.count = float((data.observed - 1).sum())
+        self.d = data.shape[2]
+
+    def fit(self, w: Array) -> tuple[Model, Array, Array]:
+        """The model, and p₀'s mean and covariance, when w is the probability of each path as it stands."""
+        gram = np.tensordot(w, self.there, 1) + np.tensordot(1 - w, self.back, 1)
+        found = mle(Moments.from_weights(gram, self.count, len(gram) - self.d))
+        model = Model(self.problem.drift, found.coefficients, found.diffusion, self.problem.dt)
+        weight = np.concatenate([w, 1 - w]) / len(w)
+        ends = np.concatenate([self.first, self.last])
+        mean = weight @ ends
+        spread = (ends - mean).T @ ((ends - mean) * weight[:, None])
+        return model, mean, spread + START_FLOOR * model.dt * model.diffusion
+
+    def log_likelihoods(self, fitted: tuple[Model, Array, Array]) -> tuple[Array, Array]:
+        """Joint log-likelihoods of the paths as they stand and reversed, without common constants."""
+        model, mean, spread = fitted
+        residual = np.concatenate([-model.coefficients, np.eye(self.d)], axis=1)
+        K = residual.T @ np.linalg.solve(model.diffusion, residual)
+        lower = np.linalg.cholesky(spread)
+
+        def of(gram: Array, ends: Array) -> Array:
+            white = np.linalg.solve(lower, (ends - mean).T)
+            return -0.5 * (np.tensordot(gram, K, 2) + (white**2).sum(axis=0))
+
+        return of(self.there, self.first), of(self.back, self.last)
+
+    def constant(self, fitted: tuple[Model, Array, Array]) -> float:
+        """The normalisers, which differ from fit to fit."""
+        model, _, spread = fitted
+        steps = self.count * np.linalg.slogdet(model.diffusion)[1]
+        return float(-0.5 * (steps + len(self.first) * np.linalg.slogdet(spread)[1]))
+
+    def expectation_maximisation(self, w: Array, *, most: int = 60) -> tuple[Array, float]:
+        """Flip probabilities and their mixture log-likelihood, at a local maximum."""
+        value = -np.inf
+        for _ in range(most):
+            fitted = self.fit(w)
+            there, back = self.log_likelihoods(fitted)
+            before, value = (
+                value,
+                float(np.logaddexp(there, back).sum()) + self.constant(fitted),
+            )
+            w = 1 / (1 + np.exp(np.clip(back - there, -500, 500)))
+            if value - before < 1e-4:
+                break
+        return w, value
+
+    def settle(self, w: Array, *, most: int = 64, passes: int = 3) -> Array:
+        """Flip single trajectories, the least certain first, while the profile likelihood rises.
+
+        EM cannot leave a wrong direction whose trajectory bends the fit (leverage, when n is not much
+        larger than d); the profile, refitted for every trial, can.
+        """
+        w = (w > 0.5).astype(float)
+        best = self.constant(self.fit(w))
+        for _ in range(passes):
+            there, back = self.log_likelihoods(self.fit(w))
+            moved = False
+            for j in np.argsort(np.abs(there - back))[:most]:
+                w[j] = 1 - w[j]
+                value = self.constant(self.fit(w))
+                if value > best + 1e-9:
+                    best, moved = value, True
+                else:
+                    w[j] = 1 - w[j]
+            if not moved:
+                break
+        return w
+
+    def guesses(self, rng: np.random.Generator, *, drawn: int = 4) -> list[Array]:
+        """Spectral, by the growth of the state, and random; each both ways round.
+
+        What changes sign with the flip is the difference of the two Gram matrices: to first order the
+        likelihood is `s_j ⟨g, D_j⟩`, largest along the leading singular vectors of D.
+        """
+        odd = (self.there - self.back).reshape(len(self.there), -1)
+        odd = odd / np.sqrt((odd**2).mean(axis=0) + 1e-300)
+        left = np.linalg.svd(odd, full_matrices=False)[0] if odd.shape[1] < 400 else None
+        metric = np.linalg.inv(self.fit(np.full(len(odd), 0.5))[0].diffusion)
+        growth = np.einsum("ni,ij,nj->n", self.last, metric, self.last)
+        growth -= np.einsum("ni,ij,nj->n", self.first, metric, self.first)
+        signs = [growth] if left is None else [growth, *left[:, :3].T]
+        signs += [rng.standard_normal(len(odd)) for _ in range(drawn)]
+        guesses = [np.where(sign > 0, 0.9, 0.1) for sign in signs]
+        return [each for w in guesses for each in (w, 1 - w)]

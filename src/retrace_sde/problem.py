@@ -1,0 +1,68 @@
+"""An order, or one for each trajectory, and what it is worth: its fit and its joint log-likelihood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from retrace_sde.blocks import Array, Data, Order
+from retrace_sde.costs import Model, spread, step_log_likelihoods
+from retrace_sde.drift import Drift
+from retrace_sde.estimation import mle
+from retrace_sde.moments import Moments, moments
+from retrace_sde.start import start_log_densities
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round of an alternation: the order, the parameters fitted to it, and its joint log-likelihood."""
+
+    order: Order
+    drift: Array
+    diffusion: Array
+    log_likelihood: float
+
+
+@dataclass(frozen=True, eq=False)
+class Directed:
+    """An order with its moments and its fit, and each trajectory's joint log-likelihood under it."""
+
+    order: Order
+    moments: Moments
+    model: Model
+    log_likelihoods: Array
+
+    @property
+    def log_likelihood(self) -> float:
+        return float(self.log_likelihoods.sum())
+
+    def as_round(self) -> Round:
+        return Round(self.order, self.model.coefficients, self.model.diffusion, self.log_likelihood)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What an order is judged by: the data, the step between slices, and the drift's features."""
+
+    data: Data
+    dt: float
+    drift: Drift
+
+    @cached_property
+    def variances(self) -> Array:
+        """Each variable's variance over the whole panel, which no order changes."""
+        return spread(self.data) ** 2
+
+    def fit(self, order: Order) -> Directed:
+        """Maximum likelihood along an order, and the joint log-likelihood `log p₀ + Σ log p` there."""
+        statistics = moments(self.data, order, self.dt, self.drift)
+        found = mle(statistics)
+        model = Model(self.drift, found.coefficients, found.diffusion, self.dt)
+        start = start_log_densities(self.data.states(order)[None], model, self.variances)[0]
+        steps = step_log_likelihoods(self.data, order, model)
+        return Directed(order, statistics, model, start + steps)
+
+    def both_directions(self, order: Order) -> tuple[Directed, Directed]:
+        """The fit along an order and along its reverse, the more likely first."""
+        one, other = self.fit(order), self.fit(self.data.reversed(order))
+        return (one, other) if one.log_likelihood >= other.log_likelihood else (other, one)
