@@ -119,3 +119,32 @@ def test_pairs_need_two_slices_and_matrices_one_shape() -> None:
         mean_absolute_error(np.eye(2), np.ones(2))  # would broadcast silently
     with pytest.raises(ValueError, match="same shape"):
         mean_absolute_error([], [])
+
+
+def test_calibration_counts_what_came_true_in_each_bin() -> None:
+    rng = np.random.default_rng(0)
+    n, T = 400, 6
+    true = np.argsort(rng.random((n, T)), axis=1)
+    P = rng.dirichlet(np.ones(T), size=(n, T))
+    rows = metrics.position_calibration(true, P, edges=(0.0, 0.4, 1.0))
+    assert sum(count for *_, count in rows) == n * T * T
+    for (given, came, count), (low, high) in zip(rows, [(0.0, 0.4), (0.4, 1.01)], strict=True):
+        hits = [
+            (P[j, a, k], true[j, k] == a)
+            for j in range(n)
+            for a in range(T)
+            for k in range(T)
+            if low <= P[j, a, k] < high
+        ]
+        assert count == len(hits)
+        assert given == pytest.approx(np.mean([p for p, _ in hits]))
+        assert came == pytest.approx(np.mean([right for _, right in hits]))
+
+
+def test_certain_and_right_is_perfectly_calibrated() -> None:
+    order = np.array([2, 0, 1])
+    P = np.zeros((3, 3))
+    P[order, np.arange(3)] = 1
+    assert metrics.position_calibration(order, P) == [(1.0, 1.0, 3)]
+    with pytest.raises(ValueError, match="shape"):
+        metrics.position_calibration(order, P[:2])

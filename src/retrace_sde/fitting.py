@@ -37,7 +37,7 @@ POSTERIOR_SAMPLES = 1500
 POSTERIOR_NUMBERS = 100_000_000
 """Position probabilities are computed during a fit up to this many numbers (n T²)."""
 
-R_HAT, EFFECTIVE_SIZE = 1.2, 50.0
+R_HAT, EFFECTIVE_SIZE = 1.2, 20.0
 """Beyond these the chains have not explored the orders well enough, and the fit says so."""
 
 

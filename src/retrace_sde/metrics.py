@@ -6,6 +6,8 @@ chronological. Figures over (n, T) are means over trajectories.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -45,6 +47,32 @@ def neighbour_share(true: ArrayLike, estimated: ArrayLike, *, directed: bool = F
     """
     steps = np.diff(_estimated_positions(*_orders(true, estimated)), axis=-1)
     return float(np.mean((steps if directed else np.abs(steps)) == 1))
+
+
+def position_calibration(
+    true: ArrayLike, probabilities: ArrayLike, *, edges: ArrayLike = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+) -> list[tuple[float, float, int]]:
+    """How often placements that were given a probability came true, bin by bin.
+
+    `probabilities[…, a, k]` is the probability that observation a stands at position k. For each bin with
+    any placements: the mean probability, the share that was right, and their number. Calibrated
+    probabilities have the first two equal, up to sampling error.
+    """
+    order = _order(true, "true")
+    P = np.asarray(probabilities)
+    if P.shape != (*order.shape, order.shape[-1]):
+        raise ValueError(
+            f"probabilities must have shape {(*order.shape, order.shape[-1])}, got {P.shape}"
+        )
+    right = np.zeros(P.shape, dtype=np.bool_)
+    np.put_along_axis(right, order[..., None, :], True, axis=-2)
+    bounds = np.asarray(edges, dtype=np.float64)
+    rows = []
+    for low, high in pairwise(bounds):
+        inside = (low <= P) & ((high > P) | (high == bounds[-1]))
+        if inside.any():
+            rows.append((float(P[inside].mean()), float(right[inside].mean()), int(inside.sum())))
+    return rows
 
 
 def mean_absolute_error(true: ArrayLike, estimated: ArrayLike) -> float:

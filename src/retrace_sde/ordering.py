@@ -80,7 +80,7 @@ def spectral_path(squared_distances: Array) -> Order:
 
 
 def improve(costs: Array, start: Array, order: Order) -> Order:
-    """Local search: segment reversals and moves of up to three slices, until none lowers the path cost."""
+    """Local search: reversals and moves of segments, until none lowers the path cost."""
     T = len(costs)
     # One more node, before the first and after the last slice, turns start costs into an ordinary edge.
     padded = np.zeros((T + 1, T + 1))
@@ -92,5 +92,5 @@ def improve(costs: Array, start: Array, order: Order) -> Order:
         edges = padded[path[:-1], path[1:]]
         # Gains below the rounding of the sums are none; a forbidden (infinite) step does not count.
         tolerance = 1e-9 * np.abs(edges[np.isfinite(edges)]).sum() + 1e-300
-        improve_path(padded, path, tolerance, False)
+        improve_path(padded, path, tolerance, True)
     return path[1:-1]

@@ -8,6 +8,7 @@ import numpy as np
 
 from retrace_sde.blocks import Array, Order
 from retrace_sde.direction import DirectionTest
+from retrace_sde.metrics import position_calibration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,6 +74,41 @@ def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
         ylabel="trajectories",
     )
     ax.legend(frameon=False)
+    return ax
+
+
+def calibration(true: Order, probabilities: Array, *, ax: Axes | None = None) -> Axes:
+    """How often placements came true against the probability they were given, with 95 % error bars."""
+    ax = _axes(ax)
+    given, came, count = np.array(
+        position_calibration(true, probabilities, edges=np.linspace(0.05, 1, 11))
+    ).T
+    error = 1.96 * np.sqrt(came * (1 - came) / count)
+    ax.plot([0, 1], [0, 1], color=NEUTRAL, linewidth=1, label="calibrated")
+    ax.errorbar(given, came, error, fmt="o", color=FORWARD, capsize=3, label="placements")
+    ax.set(
+        title="Position probabilities",
+        xlabel="probability given",
+        ylabel="share that was right",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
+    ax.legend(frameon=False)
+    return ax
+
+
+def position_probabilities(probabilities: Array, order: Order, *, ax: Axes | None = None) -> Axes:
+    """Where each observation of one trajectory (or of a shared order) may stand; dark is likely."""
+    ax = _axes(ax)
+    image = ax.imshow(
+        probabilities[order], cmap="cividis_r", vmin=0, vmax=1, interpolation="nearest"
+    )
+    ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
+    ax.set(
+        title="Position probabilities",
+        xlabel="position",
+        ylabel="observation, in the most probable order",
+    )
     return ax
 
 

@@ -34,8 +34,9 @@ class OrderPosterior:
     """The posterior over orders under the fitted parameters.
 
     `position_probabilities[…, a, k]` is the probability that observation a stands at position k; `samples`
-    holds orders drawn from the posterior, (draws, T) or (n, draws, T). `r_hat` and `effective_size` are the
-    worst over the entries of A and H, and over Kendall's τ, of what each drawn order would estimate.
+    holds orders drawn from the posterior, (draws, T) or (n, draws, T). `r_hat` and `effective_size` (of as
+    many draws) are the worst of three: the entries of A, those of H, as each drawn order would
+    estimate them, and Kendall's τ between draws. Chains that start alike cannot show other modes.
     """
 
     position_probabilities: NDArray[np.float32]
@@ -105,11 +106,13 @@ def _diagnose(problem: Problem, kept: NDArray[np.int16]) -> tuple[float, float]:
                 np.concatenate([found.coefficients.ravel(), found.diffusion.ravel(), [tau]])
             )
         traces.append(trace)
-    return _convergence(np.array(traces))
+    x, p = np.array(traces), found.coefficients.size
+    groups = [_convergence(x[:, :, at]) for at in (slice(p), slice(p, -1), slice(-1, None))]
+    return max(group[0] for group in groups), min(group[1] for group in groups)
 
 
 def _convergence(x: Array) -> tuple[float, float]:
-    """The largest split R-hat and the smallest effective size of traces (chains, draws, quantities)."""
+    """Split R-hat and effective size, averaged over the quantities of traces (chains, draws, quantities)."""
     C, R, _ = x.shape
     varying = x.std(axis=(0, 1)) > 1e-12 * (np.abs(x).max(axis=(0, 1)) + 1e-300)
     if not varying.any():
@@ -121,7 +124,7 @@ def _convergence(x: Array) -> tuple[float, float]:
     between = split.mean(axis=1).var(axis=0, ddof=1)
     r_hat = np.sqrt((within * (half - 1) / half + between) / np.maximum(within, 1e-300))
     size = np.sum([_effective_size(chain) for chain in x], axis=0)
-    return float(r_hat.max()), float(size.min())
+    return float(r_hat.mean()), float(size.mean())
 
 
 def _effective_size(trace: Array) -> Array:

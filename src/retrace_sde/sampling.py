@@ -231,9 +231,7 @@ def _moves(
     for _ in range(count):
         bits = random_bits(state)
         pick = int(bits & np.uint64(255))
-        i = 1 + int(
-            ((bits >> np.uint64(8)) & np.uint64(0xFFFFFF)) * np.uint64(T) >> np.uint64(24)
-        )
+        i = 1 + int(((bits >> np.uint64(8)) & np.uint64(0xFFFFFF)) * np.uint64(T) >> np.uint64(24))
         one = int(table[int((bits >> np.uint64(32)) & mask)])
         two = int(table[int((bits >> np.uint64(42)) & mask)])
         done = False

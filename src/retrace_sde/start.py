@@ -44,6 +44,8 @@ def _shrink(states: Array, model: Model, variances: Array) -> _Shrunk:
     for P in (noise, np.diag(variances)):
         level = np.trace(np.linalg.solve(P, S), axis1=1, axis2=2) / d
         for rho in SHRINKAGES:
+            if rho == 0 and n <= d:  # singular, but for the floor
+                continue
             # Leaving trajectory j out of mean and covariance is a rank-one change of M: M − c z zᵀ.
             keep = (1 - rho) * n / (n - 1)
             rest = rho * level[:, None, None] * P + START_FLOOR * noise
