@@ -127,6 +127,8 @@ def test_calibration_counts_what_came_true_in_each_bin() -> None:
     true = np.argsort(rng.random((n, T)), axis=1)
     P = rng.dirichlet(np.ones(T), size=(n, T))
     rows = metrics.position_calibration(true, P, edges=(0.0, 0.4, 1.0))
+    ((given, *_),) = metrics.position_calibration(true, P, edges=(0.4, 0.6))
+    assert 0.4 <= given <= 0.6
     assert sum(count for *_, count in rows) == n * T * T
     for (given, came, count), (low, high) in zip(rows, [(0.0, 0.4), (0.4, 1.01)], strict=True):
         hits = [

@@ -12,7 +12,7 @@ import retrace_sde as rt
 
 LAYERS = """
 metrics panel sde blocks drift simulate moments estimation discretisation costs start kernels ordering score
-direction identifiability problem shared algorithm1 flips independent sampling mcem posterior fitting result
+direction identifiability problem bootstrap shared algorithm1 flips independent sampling mcem posterior fitting result
 validation retrace baselines plots demo cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent

@@ -71,6 +71,7 @@ class Outcome:
     converged: bool
     estimator: str
     notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
     posterior: OrderPosterior | None = None
 
 
@@ -167,21 +168,20 @@ def _averaged(
     statistics = as_moments(problem, run.statistics)
     estimate = mle(statistics)
     posterior = None
+    cautions: list[str] = []
     if n * T * T <= POSTERIOR_NUMBERS:
         posterior, kept = order_posterior(problem, law, run.chains, samples=POSTERIOR_SAMPLES)
         errors, note = louis_errors(problem, run, kept)
         estimate = replace(estimate, errors=errors)
         notes = notes if note is None else (*notes, note)
         if posterior.r_hat > R_HAT or posterior.effective_size < EFFECTIVE_SIZE:
-            notes = (
-                *notes,
+            cautions.append(
                 f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
-                f"{posterior.effective_size:.0f}): read position probabilities with care.",
+                f"{posterior.effective_size:.0f}): read position probabilities with care."
             )
     if not run.converged:
-        notes = (
-            *notes,
-            f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors).",
+        cautions.append(
+            f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors)."
         )
     twin = averaged.twin.law
     back = problem.data.reversed(orders)
@@ -211,6 +211,7 @@ def _averaged(
         run.converged,
         "mcem",
         notes,
+        tuple(cautions),
         posterior,
     )
 

@@ -69,7 +69,8 @@ def position_calibration(
     bounds = np.asarray(edges, dtype=np.float64)
     rows = []
     for low, high in pairwise(bounds):
-        inside = (low <= P) & ((high > P) | (high == bounds[-1]))
+        below = high >= P if high == bounds[-1] else high > P
+        inside = (low <= P) & below
         if inside.any():
             rows.append((float(P[inside].mean()), float(right[inside].mean()), int(inside.sum())))
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.algorithm1 import Keep
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
+from retrace_sde.bootstrap import bootstrap_errors
 from retrace_sde.costs import distances, step_log_likelihoods, transition_costs
 from retrace_sde.direction import DirectionTest
 from retrace_sde.drift import Affine, Drift, Linear, as_drift
@@ -25,7 +27,13 @@ from retrace_sde.problem import Problem, Round
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.score import ScoreDrift
 from retrace_sde.sde import LinearSDE
-from retrace_sde.validation import check_choice, check_enough, check_panel, check_positive
+from retrace_sde.validation import (
+    ReTraceWarning,
+    check_choice,
+    check_enough,
+    check_panel,
+    check_positive,
+)
 
 
 class ReTrace(BaseEstimator):  # type: ignore[misc]
@@ -109,6 +117,8 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             outcome = fit_shared(problem, options)
         else:
             outcome = fit_independent(problem, options, np.random.default_rng(self.random_state))
+        for caution in outcome.cautions:
+            warnings.warn(caution, ReTraceWarning, stacklevel=3)
         if self.verbose:
             for k, each in enumerate(outcome.history, start=1):
                 print(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
@@ -164,7 +174,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             names=panel.names,
             feature_names=features,
             settings=self._settings(outcome.estimator),
-            notes=outcome.notes,
+            notes=(*outcome.notes, *outcome.cautions),
         )
 
     def _check_parameters(self) -> None:
@@ -255,6 +265,19 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
                 self._problem, self.result_.order, self._law, rng, samples=samples
             )
         return self.posterior_
+
+    def bootstrap_errors(self, *, replicates: int = 200) -> StandardErrors:
+        """Standard errors of the maximum likelihood fit along `order_`, by resampling trajectories.
+
+        They hold where trajectories differ from one another more than one SDE allows; `standard_errors_`
+        assume that they do not.
+        """
+        check_is_fitted(self, "result_")
+        rng = np.random.default_rng(self.random_state)
+        with one_blas_thread():
+            errors = bootstrap_errors(self._problem, self.result_.order, rng, replicates=replicates)
+        of_A, of_c = _split(errors.drift, self._problem.drift)
+        return StandardErrors(of_A, errors.diffusion, of_c)
 
     @property
     def position_probabilities_(self) -> NDArray[np.float32]:

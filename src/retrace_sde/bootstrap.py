@@ -1,0 +1,42 @@
+"""Standard errors by resampling trajectories: right also where the model is not, since it assumes only that
+trajectories are independent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from retrace_sde.blocks import Array, Order
+from retrace_sde.estimation import StandardErrors, mle
+from retrace_sde.moments import Moments, regression_rows
+from retrace_sde.problem import Problem
+
+
+def bootstrap_errors(
+    problem: Problem, order: Order, rng: np.random.Generator, *, replicates: int = 200
+) -> StandardErrors:
+    """Spread of the maximum likelihood estimate over panels of n trajectories drawn with replacement.
+
+    The order is held fixed. Each trajectory enters by its own Gram matrix, so a replicate is a weighted
+    sum and not another pass through the data.
+    """
+    data = problem.data
+    n, _, d = data.shape
+    weights = rng.multinomial(n, np.full(n, 1 / n), size=replicates).astype(float)
+    steps = weights @ (data.observed - 1)
+
+    def of_block(rows: slice) -> Array:
+        x, u = data.block(rows, order)
+        z = np.asarray(regression_rows(x, u, problem.dt, problem.drift, data.live(rows)))
+        grams = z.transpose(0, 2, 1) @ z
+        return weights[:, rows] @ grams.reshape(len(grams), -1)
+
+    total = np.sum(list(data.map_rows(of_block)), axis=0)
+    size = round(total.shape[1] ** 0.5)
+    fits = [
+        mle(Moments.from_weights(gram.reshape(size, size), count, size - d))
+        for gram, count in zip(total, steps, strict=True)
+    ]
+    return StandardErrors(
+        np.std([fit.coefficients for fit in fits], axis=0, ddof=1),
+        np.std([fit.diffusion for fit in fits], axis=0, ddof=1),
+    )
