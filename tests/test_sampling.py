@@ -117,9 +117,13 @@ def test_each_kind_of_move_alone_keeps_the_posterior(kind, T):
     assert chi_square_p(end, orders, weight) > 1e-4
     tried, accepted = counts["tally"][kind]
     assert tried == counts["tally"][:, 0].sum() == 30 * len(begin)
-    possible = (3 if kind in (2, 4, 5) else 2) <= T
-    assert (accepted > 0.01 * tried) if possible else accepted == 0
-    assert np.mean(codes(end) != codes(begin)) > 0.2 if possible else np.all(end == begin)
+    # Two nodes have no third between them to swap around, nor any that are not neighbours.
+    moved = np.mean(codes(end) != codes(begin))
+    if T == 2 and kind in (2, 4):
+        assert accepted == moved == 0
+    else:
+        assert accepted > 0.005 * tried
+        assert moved > 0.01
 
 
 @pytest.mark.parametrize("kind", [0, 1, 4, 5])
@@ -127,7 +131,7 @@ def test_each_ergodic_kind_alone_reaches_the_posterior_from_one_order(kind):
     T = 5
     shape = geometry(T, seed=3)
     orders, weight = enumerated(*shape)
-    worst = np.tile(orders[np.argmin(weight)], (5000, 1))
+    worst = np.tile(orders[np.argmin(weight)], (1500, 1))
     # Neighbours are not joined at the ends of the path by reversal: a whole flip helps it there.
     shares = only(kind, 3) if kind == 4 else only(kind)
     end, _ = run_block(

@@ -53,7 +53,7 @@ class Data:
 
     def some(self, size: int) -> Data:
         """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
-        rows = np.linspace(0, self.shape[0] - 1, size).round().astype(np.intp)
+        rows = evenly(self.shape[0], size)
         covariates = None if self.covariates is None else _rows(self.covariates, rows)
         lengths = None if self.lengths is None else self.lengths[rows]
         values = _rows(self.values, rows)
@@ -124,6 +124,11 @@ def _blas() -> ThreadpoolController:
 def one_blas_thread() -> AbstractContextManager[Any]:
     """A context in which BLAS uses one thread."""
     return _blas().limit(limits=1, user_api="blas")
+
+
+def evenly(n: int, size: int) -> Order:
+    """`size` of n indices, evenly spaced from the first to the last."""
+    return np.linspace(0, n - 1, min(size, n)).round().astype(np.intp)
 
 
 def _rows(array: Any, rows: Order) -> Any:

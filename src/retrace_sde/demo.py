@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from sklearn.base import clone
 
 from retrace_sde import plots
 from retrace_sde.baselines import dpt_order, mst_order
@@ -53,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """The data, the truth, the fits to transient and to stationary data, and the table."""
+    """The data, the truth, the fits to transient and to stationary data, and the tables."""
 
     settings: Settings
     sde: LinearSDE
@@ -62,9 +63,19 @@ class Demonstration:
     model: ReTrace
     stationary: ReTrace
     rows: tuple[Row, ...]
+    own_orders: OwnOrders
 
 
-STEPS = 7
+@dataclass(frozen=True)
+class OwnOrders:
+    """Few variables, each trajectory shuffled on its own: the order cannot be known, the SDE can."""
+
+    truth: Order
+    averaged: ReTrace
+    rows: tuple[Row, ...]
+
+
+STEPS = 9
 """How often `run` reports progress."""
 
 
@@ -100,8 +111,7 @@ def run(
     rows = []
     progress("ReTrace, likelihood")
     model, seconds = _timed(lambda: ReTrace(dt=settings.dt).fit(shuffled))
-    called = "identified" if model.direction_.identified else "undetermined"
-    rows.append(score("ReTrace (likelihood)", model.order_, seconds, called))
+    rows.append(score("ReTrace (likelihood)", model.order_, seconds, _called(model)))
     progress("the paper's Algorithm 1")
     printed, seconds = _timed(lambda: ReTrace(dt=settings.dt, order="score").fit(shuffled))
     rows.append(score("Algorithm 1, best round", printed.order_, seconds, "by spread"))
@@ -121,7 +131,50 @@ def run(
     progress("the same from stationary data")
     steady = sde.simulate(*size, x0="stationary", random_state=rng)
     stationary = ReTrace(dt=settings.dt).fit(shuffle(steady, random_state=rng)[0])
-    return Demonstration(settings, sde, shuffled, truth, model, stationary, tuple(rows))
+    progress("each trajectory on its own")
+    own_orders = _own_orders(settings, rng)
+    found = (model, stationary, tuple(rows), own_orders)
+    return Demonstration(settings, sde, shuffled, truth, *found)
+
+
+def _own_orders(settings: Settings, rng: np.random.Generator) -> OwnOrders:
+    d, T, n = 3, 40, 200
+    sde = random_irreversible_sde(d, setting="stable", random_state=rng)
+    X = sde.simulate(n, T, settings.dt, x0=settings.start, random_state=rng)
+    shuffled, truth = shuffle(X, permutation="independent", random_state=rng)
+    model = ReTrace(dt=settings.dt, permutation="independent", random_state=settings.seed)
+    best, best_seconds = _timed(lambda: clone(model).set_params(estimator="mle").fit(shuffled))
+    averaged, seconds = _timed(lambda: clone(model).set_params(estimator="mcem").fit(shuffled))
+    oracle = Problem(Data(shuffled), settings.dt, Linear()).fit(truth).model
+
+    def row(method: str, order: Order, A: Array, H: Array, seconds: float, direction: str) -> Row:
+        return Row(
+            method,
+            order_accuracy(truth, order),
+            order_accuracy(truth, order, up_to_reversal=True),
+            kendall_tau(truth, order),
+            neighbour_share(truth, order),
+            mean_absolute_error(sde.drift, A),
+            mean_absolute_error(sde.diffusion, H),
+            seconds,
+            direction,
+        )
+
+    rows = [
+        row(name, model.order_, model.drift_, model.diffusion_, each, _called(model))
+        for name, model, each in (
+            ("ReTrace, one best order", best, best_seconds),
+            ("ReTrace, all orders", averaged, seconds),
+        )
+    ]
+    rows.append(
+        row("oracle (true order)", truth, oracle.coefficients, oracle.diffusion, 0, "known")
+    )
+    return OwnOrders(truth, averaged, tuple(rows))
+
+
+def _called(model: ReTrace) -> str:
+    return "identified" if model.direction_.identified else "undetermined"
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
@@ -131,7 +184,7 @@ def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
 
 
 def save_plots(demo: Demonstration, folder: Path) -> list[Path]:
-    """Three figures: costs before and after, A true and estimated, the evidence for the direction."""
+    """Costs before and after, A true and estimated, evidence for the direction, uncertainty of orders."""
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,8 +221,18 @@ def save_plots(demo: Demonstration, folder: Path) -> list[Path]:
     plots.direction_evidence(demo.stationary.direction_, ax=axes[1])
     axes[1].set_title(f"Started stationary. {axes[1].get_title()}")
 
+    own = demo.own_orders
+    uncertain = Figure(figsize=(11, 4.5), layout="constrained")
+    axes = uncertain.subplots(1, 2)
+    probabilities = own.averaged.position_probabilities_
+    plots.position_probabilities(probabilities[0], own.averaged.order_[0], ax=axes[0])
+    axes[0].set_title("Where the visits of one trajectory may stand")
+    plots.calibration(own.truth, probabilities, ax=axes[1])
+    axes[1].set_title("How often the probabilities came true")
+
     paths = []
-    for name, figure in {"order": before_after, "drift": drift, "direction": direction}.items():
+    figures = {"order": before_after, "drift": drift, "direction": direction, "own": uncertain}
+    for name, figure in figures.items():
         path = folder / f"{name}.png"
         figure.savefig(path, dpi=120)
         paths.append(path)

@@ -34,8 +34,8 @@ CERTAIN = 0.99
 """Share of neighbours that the posterior must agree on for one best order to be good enough."""
 
 POSTERIOR_SAMPLES = 1500
-POSTERIOR_NUMBERS = 100_000_000
-"""Position probabilities are computed during a fit up to this many numbers (n T²)."""
+POSTERIOR_NUMBERS = 20_000_000
+"""Numbers (n T²) up to which a fit computes position probabilities; beyond, a subset is diagnosed."""
 
 R_HAT, EFFECTIVE_SIZE = 1.2, 20.0
 """Beyond these the chains have not explored the orders well enough, and the fit says so."""
@@ -167,18 +167,20 @@ def _averaged(
     )
     statistics = as_moments(problem, run.statistics)
     estimate = mle(statistics)
-    posterior = None
     cautions: list[str] = []
-    if n * T * T <= POSTERIOR_NUMBERS:
-        posterior, kept = order_posterior(problem, law, run.chains, samples=POSTERIOR_SAMPLES)
-        errors, note = louis_errors(problem, run, kept)
-        estimate = replace(estimate, errors=errors)
-        notes = notes if note is None else (*notes, note)
-        if posterior.r_hat > R_HAT or posterior.effective_size < EFFECTIVE_SIZE:
-            cautions.append(
-                f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
-                f"{posterior.effective_size:.0f}): read position probabilities with care."
-            )
+    few = problem.some(max(1, POSTERIOR_NUMBERS // (T * T)))
+    chains = run.chains.some(few.data.shape[0])
+    posterior, kept = order_posterior(few, law, chains, samples=POSTERIOR_SAMPLES)
+    errors, note = louis_errors(problem, run, few, kept)
+    estimate = replace(estimate, errors=errors)
+    notes = notes if note is None else (*notes, note)
+    if posterior.r_hat > R_HAT or posterior.effective_size < EFFECTIVE_SIZE:
+        cautions.append(
+            f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
+            f"{posterior.effective_size:.0f}): read position probabilities with care."
+        )
+    if few is not problem:
+        notes = (*notes, "Call sample_orders() for the position probabilities of so many orders.")
     if not run.converged:
         cautions.append(
             f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors)."
@@ -212,7 +214,7 @@ def _averaged(
         "mcem",
         notes,
         tuple(cautions),
-        posterior,
+        posterior if few is problem else None,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from retrace_sde.blocks import Array, Data, Order
+from retrace_sde.blocks import Array, Data, Order, evenly
 from retrace_sde.costs import Model
 from retrace_sde.estimation import mle
 from retrace_sde.moments import Moments, regression_rows
@@ -25,7 +25,7 @@ def align(problem: Problem, orders: Order, rng: np.random.Generator) -> Order:
     n, _, d = problem.data.shape
     size = len(problem.drift.feature_names([""] * d, [""])) + d
     most = max(2, min(n, MEMORY // size**2))
-    rows = np.linspace(0, n - 1, most).round().astype(np.intp)
+    rows = evenly(n, most)
     flips = _Flips(problem, problem.data.some(most), orders[rows])
     runs = [flips.expectation_maximisation(w) for w in flips.guesses(rng)]
     forward = flips.settle(max(runs, key=lambda run: run[1])[0])

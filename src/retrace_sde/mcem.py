@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.blocks import Array, Order, to_numpy
+from retrace_sde.blocks import Array, Order, evenly, to_numpy
 from retrace_sde.costs import Model, step_log_likelihoods
 from retrace_sde.estimation import mle, regression_errors
 from retrace_sde.independent import BLOCK, Law, random_states
@@ -26,6 +26,9 @@ from retrace_sde.start import START_FLOOR
 
 TOLERANCE = 0.1
 """Monte-Carlo error at which to stop, in standard errors that a known order would leave."""
+
+BRIDGED = 2000
+"""Trajectories whose likelihood, with the orders summed out, decides on the direction."""
 
 WARM_ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 12, 24, 150
 FIRST_SAMPLES, GROWTH, MOST_SAMPLES = 40, 1.04, 600
@@ -63,6 +66,11 @@ class Chains:
     def start(cls, orders: Order, rng: np.random.Generator, *, chains: int = 2) -> Chains:
         states = random_states(rng, chains * len(orders)).reshape(chains, -1)
         return cls(np.tile(orders, (chains, 1, 1)), states)
+
+    def some(self, size: int) -> Chains:
+        """Copies of the chains of `size` trajectories, evenly spaced."""
+        rows = evenly(self.orders.shape[1], size)
+        return Chains(self.orders[:, rows], self.states[:, rows], self.shares, self.scales)
 
     def reversed(self, problem: Problem) -> Chains:
         """The same chains run backwards, as a start for the twin."""
@@ -342,10 +350,12 @@ def _bridge(problem: Problem, one: Run, two: Run, *, keep: int = 50) -> Array:
     under one; the ratio is nearly constant for twins. Returned: the mean of both one-sided estimates.
     """
 
+    problem = problem.some(BRIDGED)
+
     def one_sided(here: Run, there: Run) -> Array:
-        draws = draw(
-            problem, here.law, here.chains, 4 * keep, burn=problem.data.shape[1], keep=keep
-        )
+        chains = here.chains.some(BRIDGED)
+        burn = problem.data.shape[1]
+        draws = draw(problem, here.law, chains, 4 * keep, burn=burn, keep=keep)
         ratios = []
         for chain in draws.kept:
             for r in range(keep):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from retrace_sde.blocks import Array, Order
 from retrace_sde.direction import DirectionTest
@@ -77,7 +78,7 @@ def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def calibration(true: Order, probabilities: Array, *, ax: Axes | None = None) -> Axes:
+def calibration(true: Order, probabilities: NDArray[Any], *, ax: Axes | None = None) -> Axes:
     """How often placements came true against the probability they were given, with 95 % error bars."""
     ax = _axes(ax)
     given, came, count = np.array(
@@ -97,11 +98,13 @@ def calibration(true: Order, probabilities: Array, *, ax: Axes | None = None) ->
     return ax
 
 
-def position_probabilities(probabilities: Array, order: Order, *, ax: Axes | None = None) -> Axes:
+def position_probabilities(
+    probabilities: NDArray[Any], order: Order, *, ax: Axes | None = None
+) -> Axes:
     """Where each observation of one trajectory (or of a shared order) may stand; dark is likely."""
     ax = _axes(ax)
     image = ax.imshow(
-        probabilities[order], cmap="cividis_r", vmin=0, vmax=1, interpolation="nearest"
+        probabilities[order], cmap="Blues", vmin=0, vmax=1, interpolation="nearest"
     )
     ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
     ax.set(

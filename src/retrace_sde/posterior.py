@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from retrace_sde.blocks import Array, Order, to_numpy
+from retrace_sde.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.estimation import StandardErrors, mle, regression_errors
 from retrace_sde.independent import Law, random_states
 from retrace_sde.mcem import Chains, Run, as_moments, draw
@@ -25,8 +25,8 @@ KEPT = 50
 DIAGNOSED = 500
 """Trajectories that the convergence diagnostics look at, evenly spaced."""
 
-LOUIS_PARAMETERS, LOUIS_TRAJECTORIES = 500, 2000
-"""Louis' information is a square matrix in the parameters; many trajectories are represented by a subset."""
+LOUIS_PARAMETERS = 500
+"""Louis' information is a square matrix in the parameters; beyond this many it is not computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +91,8 @@ def _tidy_padding(
 def _diagnose(problem: Problem, kept: NDArray[np.int16]) -> tuple[float, float]:
     """Split R-hat and effective sample size of what each kept order estimates, the worst of all."""
     C, n, R, _ = kept.shape
-    few = min(n, DIAGNOSED)
-    rows = np.linspace(0, n - 1, few).round().astype(np.intp)
-    data = problem.data.some(few)
+    rows = evenly(n, DIAGNOSED)
+    data = problem.some(DIAGNOSED).data
     reference = kept[0, rows, 0].astype(np.intp)
     traces = []
     for c in range(C):
@@ -140,9 +139,11 @@ def _effective_size(trace: Array) -> Array:
 
 
 def louis_errors(
-    problem: Problem, run: Run, kept: NDArray[np.int16]
+    problem: Problem, run: Run, few: Problem, kept: NDArray[np.int16]
 ) -> tuple[StandardErrors, str | None]:
     """Standard errors that include the uncertainty of the orders (Louis 1982), and a note if they do not.
+
+    `kept` are orders drawn for the trajectories of `few`, which speak for all of `problem`.
 
     Observed information: that of known orders less the posterior variance of its score,
     `I = I_known − Σ_j Var(s_j | data)`. Products of posterior means are taken across two independent chains, so
@@ -157,7 +158,7 @@ def louis_errors(
             f"Standard errors are those of known orders: with {d} variables those of the orders are "
             "not computed."
         )
-    information, cross, complete = _informations(problem, run, kept)
+    information, cross, complete = _informations(problem, run, few.data, kept)
     for candidate in (information, cross):
         errors = _invert(candidate, complete, d, p, problem.dt)
         if errors is not None:
@@ -183,7 +184,7 @@ def _invert(
 
 
 def _informations(
-    problem: Problem, run: Run, kept: NDArray[np.int16]
+    problem: Problem, run: Run, data: Data, kept: NDArray[np.int16]
 ) -> tuple[Array, Array, Array]:
     """Louis' information, the sum of squared scores, and the information if the orders were known.
 
@@ -192,9 +193,6 @@ def _informations(
     law = run.law
     d, p = law.model.coefficients.shape
     n = problem.data.shape[0]
-    few = min(n, LOUIS_TRAJECTORIES)
-    rows = np.linspace(0, n - 1, few).round().astype(np.intp)
-    data = problem.data.some(few)
     P: Array = np.asarray(np.linalg.inv(law.model.diffusion * problem.dt), dtype=np.float64)
     start = law.start or Gaussian(np.zeros(d), np.eye(d))
     P0: Array = np.asarray(np.linalg.inv(start.covariance), dtype=np.float64)
@@ -227,7 +225,7 @@ def _informations(
         square, means = np.zeros_like(complete), []
         for chain in kept[:2]:
             each = np.stack(
-                [scores(block, chain[rows, r].astype(np.intp)) for r in range(chain.shape[1])]
+                [scores(block, chain[:, r].astype(np.intp)) for r in range(chain.shape[1])]
             )
             flat = each.reshape(-1, each.shape[2])
             square = square + flat.T @ flat / (2 * len(each))
@@ -236,8 +234,9 @@ def _informations(
         return square, 0.5 * (product + product.T)
 
     parts = list(data.map_rows(of_block, size=64))
-    square = np.sum([part[0] for part in parts], axis=0) * (n / few)
-    cross = np.sum([part[1] for part in parts], axis=0) * (n / few)
+    scale = n / data.shape[0]
+    square = np.sum([part[0] for part in parts], axis=0) * scale
+    cross = np.sum([part[1] for part in parts], axis=0) * scale
     return complete - square + cross, cross, complete
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from retrace_sde.blocks import Array, Data, Order
@@ -47,6 +47,10 @@ class Problem:
     data: Data
     dt: float
     drift: Drift
+
+    def some(self, size: int) -> Problem:
+        """The same problem on `size` trajectories, evenly spaced."""
+        return self if size >= self.data.shape[0] else replace(self, data=self.data.some(size))
 
     @cached_property
     def variances(self) -> Array:

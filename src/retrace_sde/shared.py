@@ -7,8 +7,6 @@ on the asymmetric path cost improves the order; each order is tried in both dire
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from retrace_sde.blocks import Order
@@ -30,7 +28,7 @@ def recover_order(
     """The order found and its reverse (the better first), the rounds, and whether the order settled."""
     n, _, d = problem.data.shape
     enough = -(-SEARCH_ELEMENTS // d)
-    few = replace(problem, data=problem.data.some(enough)) if n > 2 * enough else problem
+    few = problem.some(enough) if n > 2 * enough else problem
     found, rounds, settled = _alternate(few, shortest_path(distances(few.data)), max_iter)
     better, worse = problem.both_directions(found)
     if few is not problem and not _verified(problem, better):
