@@ -220,3 +220,13 @@ def test_the_papers_size(setting, start):
             assert mean_absolute_error(true, ours) <= 1.001 * mean_absolute_error(true, theirs)
     else:
         assert model.alternative_ is not None
+
+
+def test_verbose_prints_each_round_and_silence_is_the_default(capsys):
+    _, X, _ = shuffled_panel(d=3, n=30, T=12)
+    rt.ReTrace(dt=DT).fit(X)
+    assert capsys.readouterr().out == ""
+    model = rt.ReTrace(dt=DT, verbose=True).fit(X)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == model.n_iter_
+    assert lines[-1] == f"round {model.n_iter_}: log-likelihood {model.log_likelihood_:,.1f}"

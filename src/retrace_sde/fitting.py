@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,6 +52,7 @@ class Options:
     keep: Keep
     max_iter: int
     alpha: float
+    report: Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +117,8 @@ def _of_one_order(
     history: list[Round],
     settled: bool,
 ) -> Outcome:
+    for k, each in enumerate(history, start=1):
+        options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
     first = problem.data.states(found.order)
     direction = direction_test(
         found.log_likelihoods,
@@ -160,7 +164,15 @@ def _averaged(
 ) -> Outcome:
     """Monte-Carlo EM, the posterior over orders under its parameters, and the most probable orders."""
     n, T, d = problem.data.shape
-    averaged = average_over_orders(problem, Law.of(problem, begin), begin.order, rng)
+    averaged = average_over_orders(
+        problem,
+        Law.of(problem, begin),
+        begin.order,
+        rng,
+        progress=lambda k, gap: options.report(
+            f"round {k + 1}: Monte-Carlo error {gap:.2f} standard errors"
+        ),
+    )
     run, law = averaged.run, averaged.run.law
     orders, _ = search(
         problem.data, law, begin.order, random_states(rng, n), cold=True, deep=True, kicks=KICKS

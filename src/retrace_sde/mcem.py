@@ -187,18 +187,14 @@ def _statistics(
     return Statistics(gram, *ends)
 
 
-def maximise(problem: Problem, statistics: Statistics, *, backward: bool = False) -> Law:
-    """The law that the expected statistics make most likely; `backward`: p₀ from the last states."""
+def maximise(problem: Problem, statistics: Statistics) -> Law:
+    """M-step: the law that the expected statistics make most likely."""
     found = mle(as_moments(problem, statistics))
     model = Model(problem.drift, found.coefficients, found.diffusion, problem.dt)
     n = problem.data.shape[0]
-    total, square = (
-        (statistics.last, statistics.last_square)
-        if backward
-        else (statistics.first, statistics.first_square)
-    )
-    mean = total / n
-    covariance = square / n - np.outer(mean, mean) + START_FLOOR * model.dt * model.diffusion
+    mean = statistics.first / n
+    spread = statistics.first_square / n - np.outer(mean, mean)
+    covariance = spread + START_FLOOR * model.dt * model.diffusion
     return Law(model, Gaussian(mean, (covariance + covariance.T) / 2))
 
 

@@ -46,9 +46,12 @@ class Panel:
                 f"all trajectories must have the same variables; got {widths} of them."
             )
         lengths = np.array([len(each) for each in arrays], dtype=np.intp)
-        values = np.zeros((len(arrays), lengths.max(), widths[0]))
+        if lengths.min() < 1:
+            raise ValueError(f"trajectory {int(lengths.argmin())} has no observations: drop it.")
+        values = np.empty((len(arrays), lengths.max(), widths[0]))
         for row, each in zip(values, arrays, strict=True):
-            row[: len(each)] = each
+            # Padded with its own last state, a trajectory keeps its range and its level.
+            row[: len(each)], row[len(each) :] = each, each[-1]
         panel = cls.from_array(values, names=names, ids=ids, dt=dt)
         return replace(panel, lengths=lengths)
 

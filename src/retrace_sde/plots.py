@@ -103,9 +103,7 @@ def position_probabilities(
 ) -> Axes:
     """Where each observation of one trajectory (or of a shared order) may stand; dark is likely."""
     ax = _axes(ax)
-    image = ax.imshow(
-        probabilities[order], cmap="Blues", vmin=0, vmax=1, interpolation="nearest"
-    )
+    image = ax.imshow(probabilities[order], cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
     ax.set(
         title="Position probabilities",

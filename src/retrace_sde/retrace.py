@@ -111,7 +111,13 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
         problem = Problem(data, dt, drift)
         options = Options(
-            self.order, self.estimator, self.score_drift, self.keep, self.max_iter, self.alpha
+            self.order,
+            self.estimator,
+            self.score_drift,
+            self.keep,
+            self.max_iter,
+            self.alpha,
+            print if self.verbose else lambda line: None,
         )
         if self.permutation == "shared":
             outcome = fit_shared(problem, options)
@@ -119,9 +125,6 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             outcome = fit_independent(problem, options, np.random.default_rng(self.random_state))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
-        if self.verbose:
-            for k, each in enumerate(outcome.history, start=1):
-                print(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
         self.result_ = self._result(panel, problem, outcome, tuple(features))
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
