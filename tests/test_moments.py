@@ -270,3 +270,13 @@ def test_standard_errors_match_the_spread_over_replicates() -> None:
     truth = np.column_stack([sde.drift, sde.offset])
     inside = np.array([np.abs(f.coefficients - truth) < 1.96 * f.errors.drift for f in fits])
     assert np.all(np.abs(inside.mean(axis=0) - 0.95) < 4.5 * np.sqrt(0.95 * 0.05 / replicates))
+
+
+@pytest.mark.parametrize("drift", [Linear(), Affine()], ids=["linear", "affine"])
+def test_moments_of_the_reversed_order_follow_without_a_pass(drift: Drift) -> None:
+    sde = random_irreversible_sde(3, random_state=0)
+    X = 5 + sde.simulate(30, 12, 0.1, random_state=1)
+    order = np.random.default_rng(2).permutation(12)
+    there, back = (moments(Data(X), each, 0.1, drift) for each in (order, order[::-1].copy()))
+    turned = there.transformed(drift.reversal(3, 0.1))
+    np.testing.assert_allclose(turned.factor, back.factor, rtol=1e-8, atol=1e-8)

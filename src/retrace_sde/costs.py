@@ -55,13 +55,15 @@ def spread(data: Data) -> Array:
     """Each variable's standard deviation over the observations of a panel (1 where it does not vary)."""
 
     def about(centre: Array) -> Array:
-        def of_block(x: Any, u: Any | None) -> Array:
+        def of_block(rows: slice) -> Array:
+            x = data.block(rows)[0]
             xp = array_api_compat.array_namespace(x)
             z = x - like(centre, x)
+            if data.lengths is not None:
+                z = z * (np.arange(z.shape[1])[None] < data.lengths[rows, None])[:, :, None]
             return to_numpy(xp.stack([xp.sum(z, axis=(0, 1)), xp.sum(z * z, axis=(0, 1))]))
 
-        n, T, _ = data.shape
-        return reduce(np.add, data.map(of_block)) / (n * T)
+        return reduce(np.add, data.map_rows(of_block)) / data.observed.sum()
 
     zero = np.zeros(data.shape[2])
     deviation = np.sqrt(about(about(zero)[0])[1])

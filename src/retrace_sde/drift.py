@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Drift(ABC):
@@ -25,6 +27,13 @@ class Drift(ABC):
     def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
         """One name for each of the p regressors."""
 
+    def reversal(self, d: int, dt: float) -> NDArray[np.float64] | None:
+        """The matrix that takes the row (φ(x) √Δt, Δx/√Δt) of a step to that of the step run backwards.
+
+        It exists where φ(x + Δx) is linear in φ(x) and Δx; None: the backward rows must be formed anew.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class Linear(Drift):
@@ -32,6 +41,9 @@ class Linear(Drift):
 
     def features(self, x: Any, u: Any | None) -> Any:
         return x
+
+    def reversal(self, d: int, dt: float) -> NDArray[np.float64]:
+        return _step_back(d, d, dt)
 
     def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
         return list(variables)
@@ -46,8 +58,19 @@ class Affine(Drift):
         one = xp.ones((*x.shape[:-1], 1), dtype=x.dtype, device=array_api_compat.device(x))
         return xp.concat([x, one], axis=-1)
 
+    def reversal(self, d: int, dt: float) -> NDArray[np.float64]:
+        return _step_back(d, d + 1, dt)
+
     def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
         return [*variables, "1"]
+
+
+def _step_back(d: int, p: int, dt: float) -> NDArray[np.float64]:
+    """x → x + Δx in the regressors, Δx → −Δx."""
+    turn = np.eye(p + d)
+    turn[p:, p:] *= -1
+    turn[:d, p:] = dt * np.eye(d)
+    return turn
 
 
 def as_drift(drift: str | Drift) -> Drift:

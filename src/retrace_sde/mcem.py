@@ -325,10 +325,9 @@ def _reversed(problem: Problem, statistics: Statistics) -> Statistics:
     Other drifts keep their coefficients with the opposite sign: a start, which the rounds correct.
     """
     d = problem.data.shape[2]
-    p = len(statistics.gram) - d
-    turn = np.eye(p + d)
-    turn[p:, p:] *= -1
-    turn[:d, p : p + d] = problem.dt * np.eye(d) if p in (d, d + 1) else 0.0
+    turn = problem.drift.reversal(d, problem.dt)
+    if turn is None:
+        turn = np.diag(np.r_[np.ones(len(statistics.gram) - d), -np.ones(d)])
     gram = turn @ statistics.gram @ turn.T
     return Statistics(
         gram,

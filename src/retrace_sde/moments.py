@@ -30,11 +30,15 @@ CONDITION_LIMIT = 1e8
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The factor R (p + d, p + d), the number of transitions N and the number of regressors p."""
+    """The factor R (p + d, p + d), the number of transitions N and the number of regressors p.
+
+    `from_rows`: R comes from QR, because the Gram matrix is ill conditioned.
+    """
 
     factor: Array
     count: float
     n_features: int
+    from_rows: bool = False
 
     @classmethod
     def from_weights(cls, gram: Array, count: float, n_features: int) -> Moments:
@@ -58,6 +62,10 @@ class Moments:
         if eigenvalues[0] * CONDITION_LIMIT < eigenvalues[-1]:
             return None
         return cls(np.linalg.cholesky(unit).T * scale, count, n_features)
+
+    def transformed(self, change: Array) -> Moments:
+        """The moments of the rows `change @ z`, without a pass through the data; for well-conditioned ones."""
+        return Moments(positive_factor(self.factor @ change.T), self.count, self.n_features)
 
     @property
     def blocks(self) -> tuple[Array, Array, Array]:
@@ -95,7 +103,7 @@ def moments(data: Data, order: Order, dt: float, drift: Drift) -> Moments:
     if found is not None:
         return found
     R = positive_factor(reduce(_stack_factors, data.map_rows(factor_of)))
-    return Moments(R, count, R.shape[1] - d)
+    return Moments(R, count, R.shape[1] - d, from_rows=True)
 
 
 def _stack_factors(above: Array, below: Array) -> Array:

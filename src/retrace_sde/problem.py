@@ -54,12 +54,14 @@ class Problem:
 
     @cached_property
     def variances(self) -> Array:
-        """Each variable's variance over the whole panel, which no order changes."""
-        return spread(self.data) ** 2
+        """Each variable's variance over the panel, which no order changes; a hundred trajectories tell it."""
+        return spread(self.data.some(min(self.data.shape[0], 100))) ** 2
 
     def fit(self, order: Order) -> Directed:
         """Maximum likelihood along an order, and the joint log-likelihood `log p₀ + Σ log p` there."""
-        statistics = moments(self.data, order, self.dt, self.drift)
+        return self._judge(order, moments(self.data, order, self.dt, self.drift))
+
+    def _judge(self, order: Order, statistics: Moments) -> Directed:
         found = mle(statistics)
         model = Model(self.drift, found.coefficients, found.diffusion, self.dt)
         start = start_log_densities(self.data.states(order)[None], model, self.variances)[0]
@@ -68,5 +70,10 @@ class Problem:
 
     def both_directions(self, order: Order) -> tuple[Directed, Directed]:
         """The fit along an order and along its reverse, the more likely first."""
-        one, other = self.fit(order), self.fit(self.data.reversed(order))
+        one, back = self.fit(order), self.data.reversed(order)
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        if turn is None or one.moments.from_rows:
+            other = self.fit(back)
+        else:
+            other = self._judge(back, one.moments.transformed(turn))
         return (one, other) if one.log_likelihood >= other.log_likelihood else (other, one)

@@ -293,6 +293,13 @@ def sample_path(
     `positions` may be empty (not counted); `kept` (R, T) receives R records, evenly spaced.
     """
     T = len(order)
+    if T < 2:  # nothing to move, but counted all the same
+        first[0] += samples
+        last[0] += samples
+        if len(positions) > 0:
+            positions[0, 0] += samples
+        kept[:, :T] = 0
+        return
     q, keep = np.empty((T + 1, T + 1)), np.empty((T, T))
     alias = np.empty((T, T), np.intp)
     place = np.empty(T + 1, np.intp)

@@ -18,7 +18,7 @@ from retrace_sde.start import start_log_densities
 SEARCH_ELEMENTS = 5000
 """Length n·d of a slice that the search looks at: more trajectories do not make the chain clearer."""
 
-VERIFIED_WIDTH = 3
+VERIFIED_WIDTH = 2
 """An order found on a few trajectories is verified on all of them against moves within this distance."""
 
 

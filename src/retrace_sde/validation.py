@@ -17,6 +17,10 @@ DEPENDENT = 1e-12
 """Smallest singular value, relative to the largest, of variables that count as independent."""
 
 
+LARGEST = 1e140
+"""Largest value whose squares can still be summed."""
+
+
 class ReTraceWarning(UserWarning):
     """The data can be used, but something about them cannot be known."""
 
@@ -68,8 +72,7 @@ def check_panel(
             )
         _check_finite(Data(u, n_jobs=n_jobs), panel.covariate_names, "covariates")
     data = Data(values, u, n_jobs)
-    _check_finite(data, panel.names, "X")
-    _check_variables(data, panel.names)
+    _check_variables(data, panel.names, *_check_finite(data, panel.names, "X"))
     lengths = _check_lengths(panel, ragged)
     if not ragged:
         _check_slices(data)
@@ -147,20 +150,21 @@ def _numbers(values: Any, name: str) -> Array:
         ) from None
 
 
-def _check_finite(data: Data, names: tuple[str, ...], what: str) -> None:
-    def squares(x: Any, u: Any | None) -> float:
-        xp = array_api_compat.array_namespace(x)
-        return float(xp.sum(x * x))
+def _check_finite(data: Data, names: tuple[str, ...], what: str) -> tuple[Array, Array]:
+    """The least and the largest value of each variable; NaN and infinity would show in them."""
 
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = sum(data.map(squares))
-    if np.isfinite(total):
-        return
+    def extremes(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        return to_numpy(xp.stack([-xp.min(x, axis=(0, 1)), xp.max(x, axis=(0, 1))]))
+
+    least, largest = reduce(np.maximum, data.map(extremes))
+    if max(np.abs(least).max(), np.abs(largest).max()) < LARGEST:
+        return -least, largest
     values = to_numpy(data.values)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad) == 0:
         raise ValueError(
-            f"{what} holds numbers too large to square in float64; rescale its variables."
+            f"{what} holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
         )
     j, t, k = bad[0]
     raise ValueError(
@@ -169,16 +173,10 @@ def _check_finite(data: Data, names: tuple[str, ...], what: str) -> None:
     )
 
 
-def _check_variables(data: Data, names: tuple[str, ...]) -> None:
+def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
     """No variable is constant, and none is a linear combination of others (H would be singular)."""
-
-    def extremes(x: Any, u: Any | None) -> Array:
-        xp = array_api_compat.array_namespace(x)
-        return to_numpy(xp.stack([-xp.min(x, axis=(0, 1)), xp.max(x, axis=(0, 1))]))
-
     n, T, d = data.shape
-    low, high = reduce(np.maximum, data.map(extremes))
-    constant = [names[k] for k in np.flatnonzero(high == -low)]
+    constant = [names[k] for k in np.flatnonzero(high == low)]
     if constant:
         raise ValueError(
             f"variable {', '.join(map(repr, constant))} is constant, so it has no dynamics: drop it."
