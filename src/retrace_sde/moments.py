@@ -7,9 +7,10 @@ in one row z_i. The statistic is the triangular factor R of `Σ z_i z_iᵀ = R�
     R = [[R_φφ, R_φΔ],      Θ̂ = (R_φφ⁻¹ R_φΔ)ᵀ,      Ĥ = R_ΔΔᵀ R_ΔΔ / N.
          [  0 , R_ΔΔ]]
 
-R comes from a Cholesky of the Gram matrix where that is well conditioned, and otherwise from QR of the rows
-by blocks (TSQR), which never squares the condition number: with growing data (spread 10⁷) a difference
-of Gram blocks would leave no correct digit of H.
+R comes from a Cholesky of the Gram matrix where that is well conditioned. With growing data (spread 10⁷)
+it is not, and a difference of Gram blocks would leave no correct digit of H: then the rows are multiplied by
+the inverse of a rough R first, whose product with the factor of what remains is R (shifted Cholesky QR). Where
+even that fails the rows are factored themselves, by blocks (TSQR).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+from scipy.linalg import solve_triangular
 
-from retrace_sde.blocks import Array, Data, Order, to_numpy
+from retrace_sde.blocks import Array, Data, Order, like, to_numpy
 from retrace_sde.drift import Drift
 
 CONDITION_LIMIT = 1e8
@@ -32,7 +34,7 @@ CONDITION_LIMIT = 1e8
 class Moments:
     """The factor R (p + d, p + d), the number of transitions N and the number of regressors p.
 
-    `from_rows`: R comes from QR, because the Gram matrix is ill conditioned.
+    `from_rows`: R needed further passes, because the Gram matrix is ill conditioned.
     """
 
     factor: Array
@@ -46,10 +48,7 @@ class Moments:
         found = cls.from_gram(gram, count, n_features)
         if found is not None:
             return found
-        scale = np.sqrt(np.maximum(np.diag(gram), np.finfo(float).tiny))
-        values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
-        floored = np.sqrt(np.maximum(values, values[-1] * 1e-14))
-        return cls(positive_factor((floored[:, None] * vectors.T) * scale), count, n_features)
+        return cls(_rough_factor(gram), count, n_features)
 
     @classmethod
     def from_gram(cls, gram: Array, count: float, n_features: int) -> Moments | None:
@@ -91,19 +90,40 @@ def moments(data: Data, order: Order, dt: float, drift: Drift) -> Moments:
         xp = array_api_compat.array_namespace(z)
         return xp.reshape(z, (-1, z.shape[-1]))
 
-    def gram_of(rows: slice) -> Array:
-        z = rows_of(rows)
-        return to_numpy(z.T @ z)
+    def gram_after(inverse: Array | None) -> Array:
+        def of_block(rows: slice) -> Array:
+            z = rows_of(rows)
+            if inverse is not None:
+                z = z @ like(inverse, z)
+            return to_numpy(z.T @ z)
+
+        return reduce(np.add, data.map_rows(of_block))
 
     def factor_of(rows: slice) -> Array:
         return triangular_factor(to_numpy(rows_of(rows)))
 
-    gram = reduce(np.add, data.map_rows(gram_of))
-    found = Moments.from_gram(gram, count, len(gram) - d)
+    gram = gram_after(None)
+    p = len(gram) - d
+    found = Moments.from_gram(gram, count, p)
     if found is not None:
         return found
+    rough = _rough_factor(gram)
+    for _ in range(2):
+        rest = gram_after(solve_triangular(rough, np.eye(p + d)))
+        found = Moments.from_gram(rest, count, p)
+        if found is not None:
+            return Moments(found.factor @ rough, count, p, from_rows=True)
+        rough = _rough_factor(rest) @ rough
     R = positive_factor(reduce(_stack_factors, data.map_rows(factor_of)))
-    return Moments(R, count, R.shape[1] - d, from_rows=True)
+    return Moments(R, count, p, from_rows=True)
+
+
+def _rough_factor(gram: Array) -> Array:
+    """R of a Gram matrix whose small eigenvalues, lost to rounding, are floored."""
+    scale = np.sqrt(np.maximum(np.diag(gram), np.finfo(float).tiny))
+    values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
+    floored = np.sqrt(np.maximum(values, values[-1] * 1e-14))
+    return positive_factor((floored[:, None] * vectors.T) * scale)
 
 
 def _stack_factors(above: Array, below: Array) -> Array:
