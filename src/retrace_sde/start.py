@@ -21,6 +21,9 @@ from retrace_sde.sde import Gaussian
 START_FLOOR = 1e-2
 """Variance, in units of H Δt, added to every slice's spread: a common start has none of its own."""
 
+ROUNDING = 1e-12
+"""Relative accuracy of a covariance matrix, below which its eigenvalues mean nothing."""
+
 SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
 """The values of ρ that are tried."""
 
@@ -39,6 +42,8 @@ def _shrink(states: Array, model: Model, variances: Array) -> _Shrunk:
     noise = model.diffusion * model.dt
     z = states - states.mean(axis=1, keepdims=True)
     S = z.transpose(0, 2, 1) @ z / n
+    # Grown data have a spread of 10⁷ in one direction, beside which others are lost to rounding.
+    lost = ROUNDING * np.diagonal(S, axis1=1, axis2=2)[:, :, None] * np.eye(d)
     best = np.full((k, n), -np.inf)
     covariance = np.zeros((k, d, d))
     for P in (noise, np.diag(variances)):
@@ -48,7 +53,7 @@ def _shrink(states: Array, model: Model, variances: Array) -> _Shrunk:
                 continue
             # Leaving trajectory j out of mean and covariance is a rank-one change of M: M − c z zᵀ.
             keep = (1 - rho) * n / (n - 1)
-            rest = rho * level[:, None, None] * P + START_FLOOR * noise
+            rest = rho * level[:, None, None] * P + START_FLOOR * noise + lost
             lower = np.linalg.cholesky(keep * S + rest)
             white = np.linalg.solve(lower, z.transpose(0, 2, 1))
             q = (white**2).sum(axis=1)
