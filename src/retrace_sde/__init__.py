@@ -4,7 +4,7 @@ Trajectories whose time order was lost: recover the order, decide the direction 
 the data cannot tell, and estimate the SDE `dX = b(X) dt + G dW` behind them.
 """
 
-from retrace_sde import baselines, drift, metrics, plots, simulate
+from retrace_sde import baselines, drift, metrics, plots, simulate, statespace, statespace_em
 from retrace_sde.direction import DirectionTest
 from retrace_sde.panel import Panel
 from retrace_sde.result import ReTraceResult
@@ -27,4 +27,6 @@ __all__ = [
     "metrics",
     "plots",
     "simulate",
+    "statespace",
+    "statespace_em",
 ]

@@ -54,9 +54,9 @@ class Data:
     def some(self, size: int) -> Data:
         """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
         rows = evenly(self.shape[0], size)
-        covariates = None if self.covariates is None else _rows(self.covariates, rows)
+        covariates = None if self.covariates is None else _pick(self.covariates, rows, 0)
         lengths = None if self.lengths is None else self.lengths[rows]
-        values = _rows(self.values, rows)
+        values = _pick(self.values, rows, 0)
         return replace(self, values=values, covariates=covariates, lengths=lengths)
 
     def block(self, rows: slice, order: Order | None = None) -> tuple[Any, Any | None]:
@@ -85,7 +85,7 @@ class Data:
 
     def slices(self, positions: Order) -> Array:
         """The given slices of all trajectories, (len(positions), n, d), in numpy."""
-        return to_numpy(in_order(self.values, positions)).transpose(1, 0, 2)
+        return to_numpy(_pick(self.values, positions, 1)).transpose(1, 0, 2)
 
     def map(
         self, function: Callable[[Any, Any | None], Result], order: Order | None = None
@@ -131,9 +131,13 @@ def evenly(n: int, size: int) -> Order:
     return np.linspace(0, n - 1, min(size, n)).round().astype(np.intp)
 
 
-def _rows(array: Any, rows: Order) -> Any:
+def _pick(array: Any, index: Order, axis: int) -> Any:
+    """Some rows, or some slices, of a whole array."""
+    if array_api_compat.is_numpy_array(array):
+        # numpy's take would first copy all of an array that is not contiguous, as a shuffled one is not.
+        return array[index] if axis == 0 else array[:, index]
     xp = array_api_compat.array_namespace(array)
-    return xp.take(array, xp.asarray(rows, device=array_api_compat.device(array)), axis=0)
+    return xp.take(array, xp.asarray(index, device=array_api_compat.device(array)), axis=axis)
 
 
 def in_order(block: Any, order: Order | None) -> Any:

@@ -16,7 +16,7 @@ from retrace_sde.direction import DirectionTest
 from retrace_sde.moments import CONDITION_LIMIT, Moments
 from retrace_sde.sde import LinearSDE
 
-CONTRASTED = 1000
+CONTRASTED = 500
 """Trajectories that the test of stationarity looks at, evenly spaced: more only find ever smaller changes."""
 
 
@@ -116,9 +116,8 @@ def stationarity_p_value(data: Data, order: Order) -> float:
     t-test, and the smallest of the 2d p-values is corrected by Bonferroni. Blind to other changes.
     """
     if data.shape[0] > CONTRASTED:
-        if order.ndim == 2:
-            order = order[evenly(len(order), CONTRASTED)]
-        data = data.some(CONTRASTED)
+        rows = evenly(data.shape[0], CONTRASTED)
+        data, order = data.some(CONTRASTED), order if order.ndim == 1 else order[rows]
     n, _, d = data.shape
     if n < 3:
         return float("nan")

@@ -61,10 +61,7 @@ class Problem:
     noise_free: Mask
     noise_tied: bool
     initial: Gaussian | None
-
-    @property
-    def affine(self) -> bool:
-        return self.free.shape[1] > len(self.free)
+    scale: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +100,14 @@ def as_noise(noise: Noise, d: int) -> tuple[Array, Mask, bool]:
     return R, np.zeros(d, dtype=bool), False
 
 
+def spread(values: Array) -> Array:
+    """The standard deviation of each variable over all that was seen of it, 1 for a constant: its unit."""
+    seen = np.maximum((~np.isnan(values)).sum(axis=(0, 1)), 1)
+    centred = np.nan_to_num(values - np.nan_to_num(values).sum(axis=(0, 1)) / seen)
+    deviations = np.sqrt((centred**2).sum(axis=(0, 1)) / seen)
+    return np.where(deviations > 0, deviations, 1.0)
+
+
 def first_guess(values: Array, problem: Problem, R: Array) -> Parameters:
     """From increments over k steps, whose second moment is about `k H dt + 2 R`; unknown drift starts at 0.
 
@@ -116,12 +121,12 @@ def first_guess(values: Array, problem: Problem, R: Array) -> Parameters:
         both = (seen[:, k:] * seen[:, :-k]).reshape(-1, d)
         gaps = (y[:, k:] - y[:, :-k]).reshape(-1, d) * both
         counts = both.T @ both
-        if counts.min() >= 2:
-            found[k] = gaps.T @ gaps / counts
+        if np.diag(counts).min() >= 2:  # two variables may never be seen together
+            found[k] = np.where(counts >= 2, gaps.T @ gaps / np.maximum(counts, 1), 0)
     if not found:
         raise ValueError(
-            "too few pairs of observations to start from: two variables are never seen together at both ends "
-            "of a step, or fewer than twice."
+            "a variable is never, or only once, seen at both ends of a step (or of any of 2, 4, 8 … steps): "
+            "nothing tells its changes from noise."
         )
     first = min(found)
     short = np.maximum(np.diag(found[first]), np.finfo(float).tiny)
@@ -231,54 +236,60 @@ def maximise(problem: Problem, expected: Expected, now: Parameters) -> Parameter
     R, unknown = now.R.copy(), problem.noise_free
     if unknown.any():
         squares, seen = expected.squares[unknown], np.maximum(expected.seen[unknown], 1)
-        variances = squares.sum() / seen.sum() if problem.noise_tied else squares / seen
-        R[unknown, unknown] = np.maximum(variances, NOISE_FLOOR * np.diag(H).min() * problem.dt)
+        variances, least = squares / seen, NOISE_FLOOR * problem.dt * np.diag(H)[unknown]
+        if problem.noise_tied:
+            variances, least = squares.sum() / seen.sum(), least.min()
+        R[unknown, unknown] = np.maximum(variances, least)
     P = expected.first.covariance
     P = P + 1e-10 * np.diag(np.diag(P) + np.diag(H) * problem.dt)  # a common start has no logarithm
     return Parameters(theta, H, R, problem.initial or Gaussian(expected.first.mean, P))
 
 
 def pack(x: Parameters, problem: Problem) -> Array:
-    """The free parameters as a vector without constraints: Cholesky factors, logarithms of variances."""
+    """The free parameters as a vector without constraints: logarithms of matrices and of variances."""
     variances = np.log(np.diag(x.R)[problem.noise_free])
     values = [x.theta[problem.free], variances[:1] if problem.noise_tied else variances]
     if problem.H is None:
-        values.append(_root(x.H))
+        values.append(_log(x.H, problem.scale))
     if problem.initial is None:
-        values += [x.initial.mean, _root(x.initial.covariance)]
+        values += [x.initial.mean, _log(x.initial.covariance, problem.scale)]
     return np.concatenate(values)
 
 
 def unpack(vector: Array, like: Parameters, problem: Problem) -> Parameters:
+    """The parameters behind a vector; what is known is taken from `like`."""
     (d, _), unknown = problem.free.shape, problem.noise_free
     r = min(int(unknown.sum()), 1) if problem.noise_tied else int(unknown.sum())
     sizes = [int(problem.free.sum()), r, d * (d + 1) // 2 if problem.H is None else 0]
-    theta_free, logs, H_root, first = np.split(vector, np.cumsum(sizes))
+    theta_free, logs, H_log, first = np.split(vector, np.cumsum(sizes))
     theta, R = like.theta.copy(), like.R.copy()
     theta[problem.free] = theta_free
     R[unknown, unknown] = np.exp(logs)
-    H = like.H if problem.H is not None else _square(H_root, d)
-    initial = problem.initial or Gaussian(first[:d], _square(first[d:], d))
+    H = like.H if problem.H is not None else _exp(H_log, problem.scale)
+    initial = problem.initial or Gaussian(first[:d], _exp(first[d:], problem.scale))
     return Parameters(theta, H, R, initial)
 
 
-def _root(S: Array) -> Array:
-    """The Cholesky factor as a vector: logarithms on the diagonal, rows in units of the diagonal below."""
-    L = np.linalg.cholesky(S)
-    scale = np.diag(L).copy()
-    L = L / scale[:, None]
-    np.fill_diagonal(L, np.log(scale))
-    packed: Array = L[np.tril_indices(len(S))]
+def _log(S: Array, scale: Array) -> Array:
+    """The lower half of the matrix logarithm of S in the units `scale`.
+
+    In these coordinates the extrapolation needs half the steps it needs with Cholesky factors, where one
+    small eigenvalue of H is spread over all rows.
+    """
+    values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
+    logs = np.log(np.maximum(values, 1e-15 * values[-1]))
+    packed: Array = ((vectors * logs) @ vectors.T)[np.tril_indices(len(S))]
     return packed
 
 
-def _square(vector: Array, d: int) -> Array:
-    L = np.zeros((d, d))
-    L[np.tril_indices(d)] = vector
-    scale = np.exp(np.diag(L))
-    np.fill_diagonal(L, 1.0)
-    L = scale[:, None] * L
-    return L @ L.T
+def _exp(vector: Array, scale: Array) -> Array:
+    L = np.zeros((len(scale), len(scale)))
+    L[np.tril_indices(len(scale))] = vector
+    if not np.isfinite(vector).all():
+        raise np.linalg.LinAlgError("a step of the extrapolation went too far.")
+    values, vectors = np.linalg.eigh(L)  # which reads the lower half only
+    S: Array = (vectors * np.exp(values)) @ vectors.T * np.outer(scale, scale)
+    return (S + S.T) / 2
 
 
 def information_weights(now: Parameters, expected: Expected, problem: Problem) -> Array:

@@ -1,0 +1,333 @@
+"""EM in the state-space model: the SDE behind noisy, partly missing observations in known time order.
+
+E: the smoother gives the expected Gram matrix of the rows z = (φ √dt, ΔX / √dt) of `moments`. M: the
+regression of `estimation` on it, closed form in (Θ, H) where `F = 1 + A dt`, `s = c dt`, `Q = H dt`; the exact
+discretisation maps the same regression to continuous time at the end. EM is slow where the noise is far
+below or above the step's own spread, so its steps are extrapolated (Anderson); a step that would lower the likelihood
+is replaced by the plain one, which cannot.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from retrace_sde.discretisation import exact
+from retrace_sde.estimation import StandardErrors
+from retrace_sde.moments import Moments
+from retrace_sde.sde import Array, Gaussian, LinearSDE, Scheme, symmetric_root, van_loan
+from retrace_sde.statespace import (
+    STACK_ELEMENTS,
+    Smoothed,
+    Stack,
+    StateSpace,
+    as_observations,
+    group,
+    is_covariance,
+    kalman,
+    riccati,
+    smooth,
+)
+from retrace_sde.statespace_steps import (
+    NOISE_FLOOR,
+    Expected,
+    Noise,
+    Parameters,
+    Problem,
+    as_noise,
+    expect,
+    first_guess,
+    information_weights,
+    maximise,
+    pack,
+    regression_rows,
+    spread,
+    squared_noise,
+    unpack,
+)
+
+MEMORY = 10
+"""Steps that the extrapolation looks back on."""
+
+SCORES, FEWEST = 20, 4000
+"""Simulated trajectories per parameter, and in all, for the standard errors: good to a few per cent."""
+
+
+@dataclass(frozen=True, eq=False)
+class EMResult:
+    """The fitted SDE and noise. `log_likelihood` is the trace over the accepted steps; it never falls.
+
+    `states` and trace belong to the fitted transition (F, s, Q); where it has no logarithm the SDE is the nearest
+    in likelihood, and `notes` say so. `errors` assume that the model holds and count p₀ as known;
+    None where they were not asked for. `evaluations` counts passes of the smoother.
+    """
+
+    sde: LinearSDE
+    noise: Array
+    errors: StandardErrors | None
+    log_likelihood: Array
+    states: Smoothed
+    converged: bool
+    evaluations: int
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def drift(self) -> Array:
+        return self.sde.drift
+
+    @property
+    def offset(self) -> Array:
+        return self.sde.offset
+
+    @property
+    def diffusion(self) -> Array:
+        return self.sde.diffusion
+
+    @property
+    def initial(self) -> Gaussian:
+        """The fitted law of X_0."""
+        return self.sde.initial or Gaussian(np.zeros(len(self.noise)), np.zeros_like(self.noise))
+
+
+def em(
+    Y: ArrayLike,
+    dt: float,
+    *,
+    noise: Noise = "estimate",
+    affine: bool = False,
+    scheme: Scheme = "euler",
+    drift: ArrayLike | None = None,
+    diffusion: ArrayLike | None = None,
+    drift_mask: ArrayLike | None = None,
+    initial: Gaussian | None = None,
+    max_iter: int = 200,
+    tolerance: float = 1e-2,
+    standard_errors: bool = True,
+) -> EMResult:
+    """Maximum likelihood of `dX = (A X + c) dt + G dW`, `Y = X + N(0, R)`, from Y (n, T, d), NaN where missing.
+
+    noise: "estimate" (R = σ² I), "diagonal", a known standard deviation, one per variable (d,) where NaN
+    means unknown, or a known R (d, d). drift, diffusion, initial: known A, H, p₀. drift_mask (d, d): False where
+    A is known to be 0. tolerance: the rise of the log-likelihood, in nats over three steps, that ends the search.
+    Limits: a regular grid; values missing for reasons that do not depend on them; a local maximum; the noise is
+    told from H by how increments grow with their length, so T ≥ 3. With scheme="exact", known zeros
+    of A or a known H leave no closed form and are refused, unless A is known too.
+    """
+    values = as_observations(Y)
+    if not (np.isfinite(dt) and dt > 0):
+        raise ValueError(f"dt must be a positive number, not {dt}.")
+    if values.shape[1] < 3:
+        raise ValueError("em needs at least three observations per trajectory.")
+    if scheme not in ("euler", "exact"):
+        raise ValueError(f"scheme must be 'euler' or 'exact', not {scheme!r}.")
+    if not (max_iter >= 1 and tolerance >= 0):
+        raise ValueError("max_iter must be at least 1 and tolerance not negative.")
+    d = values.shape[2]
+    A, H = _matrix("drift", drift, d), _matrix("diffusion", diffusion, d)
+    mask = np.ones((d, d), dtype=bool) if drift_mask is None else np.asarray(drift_mask, dtype=bool)
+    if mask.shape != (d, d):
+        raise ValueError(f"drift_mask must have shape ({d}, {d}), not {mask.shape}.")
+    if scheme == "exact" and A is None and (H is not None or not mask.all()):
+        raise ValueError(
+            "known zeros of A and a known diffusion are not known entries of e^{A dt} and Q, so scheme='exact' "
+            "has no closed form for them: use scheme='euler'."
+        )
+    if A is not None:
+        step = LinearSDE(A, np.eye(d) if H is None else H).transition(dt, scheme=scheme)
+        mask = np.zeros((d, d), dtype=bool)
+        H_step = None if H is None else step.covariance / dt
+        A_step = (step.matrix - np.eye(d)) / dt
+    else:
+        A_step, H_step = np.zeros((d, d)), H
+    if affine:
+        mask, A_step = np.c_[mask, np.ones(d, dtype=bool)], np.c_[A_step, np.zeros(d)]
+    R, noise_free, tied = as_noise(noise, d)
+    problem = Problem(dt, mask, A_step, H_step, noise_free, tied, initial, spread(values))
+    _, stacks = group(values)
+    start = first_guess(values, problem, R)
+    found, expected, trace, converged, evaluations = _climb(
+        stacks, problem, start, max_iter, tolerance
+    )
+
+    notes = []
+    if not converged:
+        notes.append(f"The likelihood was still rising after {evaluations} smoothing passes.")
+    if np.any((np.diag(found.R) <= 1.01 * NOISE_FLOOR * dt * np.diag(found.H))[noise_free]):
+        notes.append("The data show no observation noise: its variance is at the floor.")
+    theta, H_found = found.theta, found.H
+    if scheme == "exact":
+        N, p = expected.count, theta.shape[1]
+        root = Moments.from_weights(expected.gram, N, p).blocks[0]
+        corner = np.linalg.cholesky(found.H).T * np.sqrt(N)
+        factor = np.block([[root, root @ theta.T], [np.zeros((d, p)), corner]])
+        estimate = exact(Moments(factor, N, p), dt, affine=affine)
+        theta, H_found = estimate.coefficients, estimate.diffusion
+        notes += estimate.notes
+    A_found = theta[:, :d] if A is None else A
+    sde = LinearSDE(
+        A_found,
+        H_found if H is None else H,
+        offset=theta[:, d] if affine else None,
+        initial=found.initial,
+    )
+    wanted = standard_errors and (mask.any() or problem.H is None)
+    errors = _errors(stacks, problem, found, sde, scheme) if wanted else None
+    states = kalman(values, found.model(dt))
+    return EMResult(
+        sde, found.R, errors, np.array(trace), states, converged, evaluations, tuple(notes)
+    )
+
+
+def _matrix(name: str, value: ArrayLike | None, d: int) -> Array | None:
+    if value is None:
+        return None
+    matrix = np.asarray(value, dtype=float)
+    if matrix.shape != (d, d) or not np.isfinite(matrix).all():
+        raise ValueError(f"{name} must be a finite matrix ({d}, {d}); got shape {matrix.shape}.")
+    if name == "diffusion" and not (is_covariance(matrix) and np.linalg.eigvalsh(matrix)[0] > 0):
+        raise ValueError("diffusion is H = G Gᵀ: it must be symmetric and positive definite.")
+    return matrix
+
+
+def _climb(
+    stacks: list[Stack], problem: Problem, start: Parameters, max_iter: int, tolerance: float
+) -> tuple[Parameters, Expected, list[float], bool, int]:
+    """EM with Anderson's extrapolation: of the last steps the combination whose EM step is smallest.
+
+    "Small" is measured in the metric of the complete data's information. Every accepted step raises the
+    likelihood; where the extrapolated one does not, the plain EM step is taken and the memory cleared.
+    """
+    now, expected = start, expect(stacks, problem, start)
+    trace, evaluations = [expected.likelihood], 1
+    x = pack(now, problem)
+    memory: list[tuple[Array, Array]] = []
+    step = pack(maximise(problem, expected, now), problem) - x
+    while len(trace) <= max_iter:
+        weight = information_weights(now, expected, problem)
+        trial = x + step
+        if memory:
+            moves, changes = (np.array(rows) for rows in zip(*memory, strict=True))
+            gamma = np.linalg.lstsq((changes * weight).T, step * weight, rcond=1e-10)[0]
+            trial = trial - gamma @ (moves + changes)
+        better = _attempt(stacks, problem, trial, now, trace[-1])
+        evaluations += 1
+        if better is None and memory:
+            memory.clear()
+            trial = x + step
+            better = _attempt(stacks, problem, trial, now, trace[-1])
+            evaluations += 1
+        if better is None:  # not even the plain step rises: what is left is rounding
+            return now, expected, trace, True, evaluations
+        now, expected = better
+        trace.append(expected.likelihood)
+        if len(trace) > 3 and trace[-1] - trace[-4] < tolerance:
+            return now, expected, trace, True, evaluations
+        new_step = pack(maximise(problem, expected, now), problem) - trial
+        memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
+        x, step = trial, new_step
+    return now, expected, trace, False, evaluations
+
+
+def _attempt(
+    stacks: list[Stack], problem: Problem, trial: Array, like: Parameters, least: float
+) -> tuple[Parameters, Expected] | None:
+    """Parameters and E-step at a trial point, or None where the likelihood is lower there or not defined."""
+    with np.errstate(all="ignore"):
+        try:
+            found = unpack(trial, like, problem)
+            expected = expect(stacks, problem, found)
+        except np.linalg.LinAlgError:
+            return None
+    return (found, expected) if expected.likelihood >= least else None
+
+
+def _errors(
+    stacks: list[Stack], problem: Problem, found: Parameters, sde: LinearSDE, scheme: Scheme
+) -> StandardErrors:
+    """From the information of the fitted model, `n E[score scoreᵀ]`, by simulating from it.
+
+    The scores of n trajectories of the data have rank n, which is often below the number of parameters; of
+    simulated ones, with the same missing entries, there can be as many as it takes. p₀ counts as known.
+    """
+    (d, p), unknown, rng = problem.free.shape, problem.noise_free, np.random.default_rng(0)
+    rows, columns = np.tril_indices(d)
+    double = np.where(rows == columns, 1.0, 2.0)
+    keep = np.r_[problem.free.ravel(), np.full(len(rows), problem.H is None)]
+    size = int(keep.sum() + (unknown.sum() if not problem.noise_tied else unknown.any()))
+    share = max(SCORES * size, FEWEST) / sum(stack.rows.size for stack in stacks)
+    weight, model = np.linalg.inv(found.H), found.model(problem.dt)
+    B = np.c_[-found.theta, np.eye(d)]
+    variances = np.diag(found.R)[unknown]
+    information, total = np.zeros((size, size)), 0
+    jacobian = _jacobian(problem, sde)[:, keep] if scheme == "exact" else np.eye(len(keep))[:, keep]
+    for stack in stacks:
+        real = stack.rows.shape[1]
+        k = max(1, math.ceil(real * share))
+        gains, G = riccati(stack.seen, model), len(stack.patterns)
+        chunk = max(1, STACK_ELEMENTS // (stack.seen.size * 2))
+        for begin in range(0, k, chunk):
+            part = _simulate(stack, min(chunk, k - begin), model, rng)
+            means = smooth(part, gains, model)
+            z, rest = regression_rows(part, gains, means, problem)
+            z = z.transpose(1, 2, 0, 3)
+            gram = B @ (z.swapaxes(2, 3) @ z + rest[:, None])
+            steps = part.steps.sum(axis=0)[:, None, None, None]
+            of_H = 0.5 * (weight @ gram @ B.T @ weight - steps * weight)
+            of_theta = (weight @ gram[..., :p]).reshape(G, -1, d * p)
+            score = np.concatenate([of_theta, of_H[..., rows, columns] * double], axis=2) @ jacobian
+            squares = squared_noise(part, gains, means)[..., unknown]
+            of_R = 0.5 * (squares / variances - part.seen.sum(axis=0)[:, None, unknown]) / variances
+            if problem.noise_tied:
+                of_R = of_R.sum(axis=2, keepdims=True)
+            score = np.concatenate([score, of_R], axis=2).reshape(-1, size)
+            information += score.T @ score * (real / k)
+            total += len(score)
+    scale = np.sqrt(np.diag(information))
+    inverse = np.linalg.inv(information / np.outer(scale, scale))
+    # the inverse of a mean over `total` draws is too large by this factor, on average
+    covariance = np.diag(inverse) / scale**2 * (1 - (size + 1) / total)
+    deviations = np.zeros(len(keep))
+    deviations[keep] = np.sqrt(covariance[: int(keep.sum())])
+    theta, H = deviations[: d * p].reshape(d, p), np.zeros((d, d))
+    H[rows, columns] = H[columns, rows] = deviations[d * p :]
+    return StandardErrors(theta[:, :d], H, theta[:, d] if p > d else None)
+
+
+def _simulate(stack: Stack, k: int, model: StateSpace, rng: np.random.Generator) -> Stack:
+    """k new trajectories for each pattern of a stack, drawn from the model."""
+    T, G, d = stack.seen.shape
+    step, y = model.transition, rng.standard_normal((T, G, k, d)) @ symmetric_root(model.noise)
+    root = symmetric_root(step.covariance)
+    x = model.initial.sample(G * k, rng).reshape(G, k, d)
+    for t in range(T):
+        y[t] += x
+        x = x @ step.matrix.T + step.shift + rng.standard_normal((G, k, d)) @ root
+    return Stack(y * stack.seen[:, :, None], stack.seen, stack.patterns, np.zeros((G, k), np.intp))
+
+
+def _jacobian(problem: Problem, sde: LinearSDE) -> Array:
+    """Derivatives of the exact step (Θ, lower H) in Euler's form by the SDE's (A, c) and lower H."""
+    (d, p), dt = problem.free.shape, problem.dt
+    lower = np.tril_indices(d)
+
+    def step(theta: Array, H: Array) -> Array:
+        # the offset is one more state, which never changes
+        A, S = np.zeros((p, p)), np.zeros((p, p))
+        A[:d], S[:d, :d] = theta, H
+        F, Q = van_loan(A, S, dt)
+        return np.r_[(F - np.eye(p))[:d].ravel(), Q[lower]] / dt
+
+    theta, columns = np.c_[sde.drift, sde.offset][:, :p], []
+    for unit in np.eye(d * p).reshape(-1, d, p):
+        h = 1e-5 / dt * unit
+        columns.append(
+            (step(theta + h, sde.diffusion) - step(theta - h, sde.diffusion)) * dt / 2e-5
+        )
+    for i, j in zip(*lower, strict=True):
+        unit = np.zeros((d, d))
+        unit[i, j] = unit[j, i] = 1.0
+        columns.append(step(theta, unit) * np.r_[np.zeros(d * p), np.ones(len(lower[0]))])
+    return np.array(columns).T
