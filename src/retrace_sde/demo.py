@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from retrace_sde.problem import Problem
 from retrace_sde.retrace import ReTrace
 from retrace_sde.sde import LinearSDE
 from retrace_sde.simulate import random_irreversible_sde, shuffle
+from retrace_sde.validation import ReTraceWarning
 
 Result = TypeVar("Result")
 
@@ -108,6 +110,10 @@ def run(
     progress("compiling, once per installation")
     ReTrace(dt=settings.dt, order="likelihood", max_iter=1).fit(shuffled[:20])
     ReTrace(dt=settings.dt, order="score", max_iter=1).fit(shuffled[:20])
+    own = ReTrace(dt=settings.dt, permutation="independent", estimator="mcem", random_state=0)
+    with warnings.catch_warnings():  # so few short trajectories say nothing, which is not the point
+        warnings.simplefilter("ignore", ReTraceWarning)
+        own.fit(shuffled[:20, :10])
     rows = []
     progress("ReTrace, likelihood")
     model, seconds = _timed(lambda: ReTrace(dt=settings.dt).fit(shuffled))
