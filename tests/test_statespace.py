@@ -237,7 +237,7 @@ def test_em_climbs_to_a_stationary_point(case):
 
 @pytest.mark.parametrize(("sigma", "ratio_A", "ratio_H"), [(0.1, 1.09, 2.5), (0.5, 1.39, 5.8)])
 def test_ten_variables_are_estimated_almost_as_without_noise(sigma, ratio_A, ratio_H):
-    """METHOD's table: .101/.012 without noise, ≤ .11/.03 at σ = .1 and ≤ .14/.07 at σ = .5."""
+    """Errors of (A, H): .101/.012 without noise, ≤ .11/.03 at σ = .1 and ≤ .14/.07 at σ = .5."""
     sde, X, Y = noisy(7, d=10, n=200, T=100, dt=0.01, sigma=sigma)
     oracle = exact(moments(Data(X), np.arange(100), 0.01, Linear()), 0.01)
     found = em(Y, 0.01, scheme="exact", standard_errors=False)

@@ -95,17 +95,8 @@ def run(
 
     def score(method: str, order: Order, seconds: float, direction: str = "arbitrary") -> Row:
         fitted = problem.fit(order).model
-        return Row(
-            method,
-            order_accuracy(truth, order),
-            order_accuracy(truth, order, up_to_reversal=True),
-            kendall_tau(truth, order),
-            neighbour_share(truth, order),
-            mean_absolute_error(sde.drift, fitted.coefficients),
-            mean_absolute_error(sde.diffusion, fitted.diffusion),
-            seconds,
-            direction,
-        )
+        found = (order, fitted.coefficients, fitted.diffusion)
+        return _row(method, sde, truth, found, seconds, direction)
 
     progress("compiling, once per installation")
     ReTrace(dt=settings.dt, order="likelihood", max_iter=1).fit(shuffled[:20])
@@ -153,30 +144,40 @@ def _own_orders(settings: Settings, rng: np.random.Generator) -> OwnOrders:
     averaged, seconds = _timed(lambda: clone(model).set_params(estimator="mcem").fit(shuffled))
     oracle = Problem(Data(shuffled), settings.dt, Linear()).fit(truth).model
 
-    def row(method: str, order: Order, A: Array, H: Array, seconds: float, direction: str) -> Row:
-        return Row(
-            method,
-            order_accuracy(truth, order),
-            order_accuracy(truth, order, up_to_reversal=True),
-            kendall_tau(truth, order),
-            neighbour_share(truth, order),
-            mean_absolute_error(sde.drift, A),
-            mean_absolute_error(sde.diffusion, H),
-            seconds,
-            direction,
-        )
-
-    rows = [
-        row(name, model.order_, model.drift_, model.diffusion_, each, _called(model))
-        for name, model, each in (
-            ("ReTrace, one best order", best, best_seconds),
-            ("ReTrace, all orders", averaged, seconds),
-        )
-    ]
-    rows.append(
-        row("oracle (true order)", truth, oracle.coefficients, oracle.diffusion, 0, "known")
+    fits = (
+        ("ReTrace, one best order", best, best_seconds),
+        ("ReTrace, all orders", averaged, seconds),
     )
+    rows = [
+        _row(name, sde, truth, (each.order_, each.drift_, each.diffusion_), took, _called(each))
+        for name, each, took in fits
+    ]
+    known = (truth, oracle.coefficients, oracle.diffusion)
+    rows.append(_row("oracle (true order)", sde, truth, known, 0.0, "known"))
     return OwnOrders(truth, averaged, tuple(rows))
+
+
+def _row(
+    method: str,
+    sde: LinearSDE,
+    truth: Order,
+    found: tuple[Order, Array, Array],
+    seconds: float,
+    direction: str,
+) -> Row:
+    """A method's order, A and H against the truth."""
+    order, A, H = found
+    return Row(
+        method,
+        order_accuracy(truth, order),
+        order_accuracy(truth, order, up_to_reversal=True),
+        kendall_tau(truth, order),
+        neighbour_share(truth, order),
+        mean_absolute_error(sde.drift, A),
+        mean_absolute_error(sde.diffusion, H),
+        seconds,
+        direction,
+    )
 
 
 def _called(model: ReTrace) -> str:
