@@ -654,3 +654,26 @@ def test_95_percent_intervals_of_A_cover_92_to_98_percent():
     error = np.std(covered, ddof=1) / np.sqrt(len(covered))
     assert 0.92 - 2 * error < np.mean(covered) < 0.98 + 2 * error
     assert error < 0.02
+
+
+def test_many_trajectories_are_represented_by_some_where_all_would_cost_too_much(monkeypatch):
+    """Direction, diagnostics and errors look at subsets beyond a size; the answer must not need all."""
+    from retrace_sde import fitting, mcem
+
+    rng = np.random.default_rng(0)
+    sde = rt.simulate.random_irreversible_sde(3, random_state=rng)
+    X = sde.simulate(150, 12, 0.01, x0=0.1, random_state=rng)
+    X, _ = rt.simulate.shuffle(X, permutation="independent", random_state=rng)
+    options = {"dt": 0.01, "permutation": "independent", "estimator": "mcem", "random_state": 0}
+    whole = rt.ReTrace(**options).fit(X)
+    monkeypatch.setattr(mcem, "BRIDGED", 40)
+    monkeypatch.setattr(fitting, "POSTERIOR_NUMBERS", 60 * 12 * 12)
+    some = rt.ReTrace(**options).fit(X)
+    assert len(some.direction_.contributions) == 40
+    assert not hasattr(some, "posterior_")
+    assert any("sample_orders()" in note for note in some.result_.notes)
+    # The same chains up to the bridge, which only decides on the direction: the same parameters.
+    np.testing.assert_allclose(some.drift_, whole.drift_, rtol=0.2, atol=0.3)
+    # Louis' errors from 60 of 150 trajectories, scaled up: the same to about 1/√60, twice over.
+    np.testing.assert_allclose(some.standard_errors_.drift, whole.standard_errors_.drift, rtol=0.5)
+    assert some.sample_orders(samples=50).position_probabilities.shape == (150, 12, 12)

@@ -209,7 +209,7 @@ def _averaged(
         law.start or start_law(problem.data.states(orders), model, problem.variances),
         direction_test(
             averaged.log_ratios,
-            np.zeros(n),
+            np.zeros_like(averaged.log_ratios),
             dimension=d,
             alpha=options.alpha,
             point_start=is_point(problem.data.states(orders), model),
