@@ -26,7 +26,8 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"
-	$(BIN)/asv run --config benchmarks/asv.conf.json --python $(CURDIR)/$(BIN)/python --quick --show-stderr
+	$(BIN)/asv machine --yes
+	$(BIN)/asv run --python $(CURDIR)/$(BIN)/python --quick --show-stderr
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
