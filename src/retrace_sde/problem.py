@@ -59,7 +59,8 @@ class Problem:
     """What an order is judged by: the data, the step between slices, the drift's features, and what is known.
 
     `gaps`, where the times are known, are those between observations in their known order: (T − 1,), or
-    (n, T − 1) with dt beyond a trajectory's end.
+    (n, T − 1) with dt beyond a trajectory's end. `stamps` are exact times of the slices of a shared order,
+    NaN where unknown.
     """
 
     data: Data
@@ -67,6 +68,7 @@ class Problem:
     drift: Drift
     prior: Prior | None = None
     gaps: Array | None = None
+    stamps: Array | None = None
 
     def some(self, size: int) -> Problem:
         """The same problem on `size` trajectories, evenly spaced."""
@@ -88,7 +90,10 @@ class Problem:
         gaps = None
         if times is not None:
             gaps = np.nan_to_num(np.diff(np.sort(times, axis=-1), axis=-1), nan=self.dt)
-        return replace(self, prior=prior, gaps=gaps)
+        stamps = None
+        if shared and knowledge.timestamps is not None and knowledge.timestamp_error is None:
+            stamps = np.asarray(knowledge.timestamps, dtype=float)
+        return replace(self, prior=prior, gaps=gaps, stamps=stamps)
 
     @cached_property
     def variances(self) -> Array:
