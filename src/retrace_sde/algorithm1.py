@@ -7,6 +7,7 @@ after a good one can be worse, so `keep="best"` takes the most likely round, `ke
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -25,11 +26,13 @@ def score_order(
     max_iter: int = 10,
     score_drift: ScoreDrift = "absolute",
     keep: Keep = "best",
+    diffusion: Callable[[Directed], Array] = lambda fit: fit.model.diffusion,
 ) -> tuple[Directed, list[Round], bool]:
     """The kept order with its fit, every round, and whether a round made no swap.
 
-    Each round sorts with the H estimated from the order before it (lines 3–19). The parameters
-    recorded for a round are those fitted to the order that it produced: the next round's estimate.
+    Each round sorts with the H estimated from the order before it (lines 3–19); `diffusion` is that
+    estimator, maximum likelihood as printed or another. The parameters recorded for a round are
+    maximum likelihood along the order that it produced: the next round's estimate.
     """
     data = problem.data
     score = GaussianScore.fit(data)
@@ -37,7 +40,7 @@ def score_order(
     found: list[Directed] = []
     settled = False
     while len(found) < max_iter and not settled:
-        H = current.model.diffusion
+        H = diffusion(current)
         preference = score_preference(data, score, H, problem.dt, score_drift=score_drift)
         order = current.order.copy()
         settled = not bubble_sort(preference, order)

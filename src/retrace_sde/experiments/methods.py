@@ -1,0 +1,157 @@
+"""The methods that are compared, each from a shuffled panel to an order, its SDE and a verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from retrace_sde.algorithm1 import score_order
+from retrace_sde.baselines import dpt_order, mst_order
+from retrace_sde.blocks import Array, Data, Order
+from retrace_sde.drift import Linear
+from retrace_sde.estimation import ols
+from retrace_sde.experiments.cases import Case
+from retrace_sde.experiments.experiment import Record
+from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
+from retrace_sde.problem import Directed, Problem, Round
+from retrace_sde.retrace import ReTrace
+from retrace_sde.statespace_em import em
+
+ROUNDS = 10
+"""K of Algorithm 1, the paper's default."""
+
+EM_STEPS = 5
+"""EM steps in each round of Algorithm 1 with EM; the paper does not say how many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a method returns; `identified` is None where it does not test the direction of time."""
+
+    order: Order
+    drift: Array
+    diffusion: Array
+    identified: bool | None = None
+    rounds: tuple[Round, ...] = field(default=())
+
+
+Method = Callable[[Case], Found]
+Estimator = Callable[[Directed], tuple[Array, Array]]
+
+
+def likelihood(case: Case) -> Found:
+    """Maximum likelihood over the order, the direction and the parameters."""
+    model = ReTrace(dt=case.dt, n_jobs=1).fit(case.values)
+    return Found(
+        model.order_, model.drift_, model.diffusion_, model.direction_.identified, model.history_
+    )
+
+
+def algorithm1(case: Case, *, estimator: str = "mle") -> Found:
+    """The paper's Algorithm 1 as printed: the last round's order, and the estimator in every round."""
+    problem = Problem(Data(case.values, n_jobs=1), case.dt, Linear())
+    estimators: dict[str, Estimator] = {"mle": _mle, "ols": _ols, "em": partial(_em, case)}
+    estimate = estimators[estimator]
+    kept, rounds, _ = score_order(
+        problem, max_iter=ROUNDS, keep="last", diffusion=lambda fit: estimate(fit)[1]
+    )
+    A, H = estimate(kept)
+    return Found(kept.order, A, H, rounds=tuple(rounds))
+
+
+def _mle(fit: Directed) -> tuple[Array, Array]:
+    return fit.model.coefficients, fit.model.diffusion
+
+
+def _ols(fit: Directed) -> tuple[Array, Array]:
+    found = ols(fit.moments)
+    return found.coefficients, found.diffusion
+
+
+def _em(case: Case, fit: Directed) -> tuple[Array, Array]:
+    """A few EM steps in the state-space model with observation noise of unknown level."""
+    ordered = case.values[:, fit.order]
+    found = em(ordered, case.dt, noise="estimate", max_iter=EM_STEPS, standard_errors=False)
+    return found.drift, found.diffusion
+
+
+def along(order_of: Callable[[Array], Order], case: Case) -> Found:
+    """The order of a method that knows no SDE, and maximum likelihood along it."""
+    return at(order_of(case.values), case)
+
+
+def at(order: Order, case: Case) -> Found:
+    """Maximum likelihood along an order."""
+    fit = Problem(Data(case.values, n_jobs=1), case.dt, Linear()).fit(order)
+    return Found(order, *_mle(fit))
+
+
+def oracle(case: Case) -> Found:
+    """The true order is given."""
+    return at(case.truth, case)
+
+
+def scanpy_order(values: Array) -> Order:
+    """scanpy's diffusion pseudotime on slices, rooted at an extreme of its first component."""
+    import anndata
+    import scanpy
+
+    n, T, d = values.shape
+    table = anndata.AnnData(np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(T, n * d))
+    scanpy.pp.neighbors(table, n_neighbors=min(15, T - 1), use_rep="X", random_state=0)
+    scanpy.tl.diffmap(table, n_comps=min(15, T - 2), random_state=0)
+    table.uns["iroot"] = int(np.argmax(np.abs(table.obsm["X_diffmap"][:, 1])))
+    scanpy.tl.dpt(table)
+    return np.argsort(table.obs["dpt_pseudotime"].to_numpy(), kind="stable")
+
+
+METHODS: dict[str, Method] = {
+    "Algorithm 1-MLE": algorithm1,
+    "Algorithm 1-OLS": partial(algorithm1, estimator="ols"),
+    "Algorithm 1-EM": partial(algorithm1, estimator="em"),
+    "MST-MLE": partial(along, partial(mst_order, root="arbitrary")),
+    "DPT-MLE": partial(along, partial(dpt_order, root="arbitrary")),
+    "ReTrace-likelihood": likelihood,
+    "MST, proper root": partial(along, partial(mst_order, root="end")),
+    "DPT, proper root": partial(along, partial(dpt_order, root="extreme")),
+    "scanpy DPT": partial(along, scanpy_order),
+    "oracle": oracle,
+}
+"""By the name under which they are listed: first the paper's rows, last the true order."""
+
+
+def available() -> tuple[str, ...]:
+    """The methods that can run here: scanpy's needs scanpy."""
+    missing = {"scanpy DPT"} if importlib.util.find_spec("scanpy") is None else set()
+    return tuple(name for name in METHODS if name not in missing)
+
+
+def score(method: str, case: Case) -> Record:
+    """Run a method and compare what it finds with the truth."""
+    begin = time.perf_counter()
+    found = METHODS[method](case)
+    seconds = time.perf_counter() - begin
+    truth = case.truth
+    return {
+        "accuracy": order_accuracy(truth, found.order),
+        "accuracy_up_to_reversal": order_accuracy(truth, found.order, up_to_reversal=True),
+        "kendall_tau": kendall_tau(truth, found.order),
+        "neighbour_share": neighbour_share(truth, found.order),
+        "mae_drift": mean_absolute_error(case.sde.drift, found.drift),
+        "mae_diffusion": mean_absolute_error(case.sde.diffusion, found.diffusion),
+        "seconds": round(seconds, 3),
+        "direction_identified": found.identified,
+        "rounds": [order_accuracy(truth, each.order) for each in found.rounds],
+    }
+
+
+SCORES = (
+    "accuracy", "accuracy_up_to_reversal", "kendall_tau", "neighbour_share",
+    "mae_drift", "mae_diffusion", "seconds", "direction_identified",
+)  # fmt: skip
+"""What a published record holds beside setting, method and seed."""
