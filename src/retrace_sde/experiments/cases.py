@@ -41,8 +41,7 @@ class Case:
     dt: float
 
 
-@lru_cache(maxsize=1)
-def case(
+def simulate_case(
     regime: Regime,
     size: Size,
     seed: int,
@@ -51,7 +50,7 @@ def case(
     shuffled: float = 1.0,
     missing: float = 0.0,
 ) -> Case:
-    """One panel; the last is kept, since the tasks of several methods follow one another on it.
+    """A panel with noise, with only a share of its slices shuffled, or with values missing.
 
     The SDE, its paths, the permutation, noise and gaps come from separate streams of the seed and the
     regime's name: the same paths are seen with more noise, more slices shuffled, or more values missing.
@@ -66,3 +65,7 @@ def case(
         X[of_gaps.random(X.shape) < missing] = np.nan
     values, truth = shuffle(X, share=shuffled, random_state=of_order)
     return Case(sde, values, truth, size.dt)
+
+
+case = lru_cache(maxsize=1)(simulate_case)
+"""The same, and the last panel is kept: the tasks of several methods follow one another on it."""

@@ -6,7 +6,7 @@ import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from retrace_sde.baselines import dpt_order, mst_order
 from retrace_sde.blocks import Array, Data, Order
 from retrace_sde.drift import Linear
 from retrace_sde.estimation import ols
-from retrace_sde.experiments.cases import Case
+from retrace_sde.experiments.cases import Case, Regime, Size, simulate_case
 from retrace_sde.experiments.experiment import Record
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
 from retrace_sde.problem import Directed, Problem, Round
@@ -133,6 +133,7 @@ def available() -> tuple[str, ...]:
 
 def score(method: str, case: Case) -> Record:
     """Run a method and compare what it finds with the truth."""
+    _compile(method)
     begin = time.perf_counter()
     found = METHODS[method](case)
     seconds = time.perf_counter() - begin
@@ -148,6 +149,12 @@ def score(method: str, case: Case) -> Record:
         "direction_identified": found.identified,
         "rounds": [order_accuracy(truth, each.order) for each in found.rounds],
     }
+
+
+@cache
+def _compile(method: str) -> None:
+    """Once per process on a small panel, so that neither imports nor compilation are timed."""
+    METHODS[method](simulate_case(Regime("small", "stable", 1.0), Size(d=2, n=30, T=20), 0))
 
 
 SCORES = (
