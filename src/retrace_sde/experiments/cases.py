@@ -33,12 +33,13 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Shuffled observations, and what a method should find in them."""
+    """Shuffled observations, what a method should find in them, and the sd of their noise."""
 
     sde: LinearSDE
     values: Array
     truth: Order
     dt: float
+    noise: float = 0.0
 
 
 def simulate_case(
@@ -64,7 +65,7 @@ def simulate_case(
     if missing:
         X[of_gaps.random(X.shape) < missing] = np.nan
     values, truth = shuffle(X, share=shuffled, random_state=of_order)
-    return Case(sde, values, truth, size.dt)
+    return Case(sde, values, truth, size.dt, noise)
 
 
 case = lru_cache(maxsize=1)(simulate_case)

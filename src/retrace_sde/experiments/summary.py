@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrace_sde.experiments.experiment import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = {
     "oracle": "#000000",
@@ -59,3 +62,12 @@ def compact(number: float) -> str:
     if number == 0:
         return "0"
     return f"{number:.1e}" if abs(number) >= 1e4 else f"{number:.3g}"
+
+
+def curve(
+    ax: Axes, records: Sequence[Record], x: str, y: str, *, scale: float = 1.0, **style: Any
+) -> None:
+    """Mean of y against x with the standard deviation over seeds as error bars."""
+    at = distinct(records, x)
+    groups = [[scale * each for each in values(where(records, **{x: here}), y)] for here in at]
+    ax.errorbar(at, [fmean(g) for g in groups], [spread(g) for g in groups], capsize=2, **style)
