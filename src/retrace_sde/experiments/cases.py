@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from retrace_sde.blocks import Array, Order
-from retrace_sde.sde import LinearSDE
+from retrace_sde.sde import Gaussian, LinearSDE
 from retrace_sde.simulate import Setting, add_noise, random_irreversible_sde, shuffle
 
 
@@ -33,9 +33,10 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Shuffled observations, what a method should find in them, and the sd of their noise."""
+    """Shuffled observations, the SDE and the law of its start, the true order, and the sd of the noise."""
 
     sde: LinearSDE
+    initial: Gaussian
     values: Array
     truth: Order
     dt: float
@@ -65,7 +66,13 @@ def simulate_case(
     if missing:
         X[of_gaps.random(X.shape) < missing] = np.nan
     values, truth = shuffle(X, share=shuffled, random_state=of_order)
-    return Case(sde, values, truth, size.dt, noise)
+    return Case(sde, _start_law(sde, regime.start), values, truth, size.dt, noise)
+
+
+def _start_law(sde: LinearSDE, start: float | str | None) -> Gaussian:
+    if isinstance(start, float):
+        return Gaussian(np.zeros(sde.dimension), start**2 * np.eye(sde.dimension))
+    return sde.stationary() if start == "stationary" or sde.initial is None else sde.initial
 
 
 case = lru_cache(maxsize=1)(simulate_case)

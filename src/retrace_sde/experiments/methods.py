@@ -13,12 +13,14 @@ import numpy as np
 
 from retrace_sde.algorithm1 import score_order
 from retrace_sde.baselines import dpt_order, mst_order
-from retrace_sde.blocks import Array, Data, Order
+from retrace_sde.blocks import Array, Data, Order, evenly
+from retrace_sde.costs import Model, distances, transition_costs
 from retrace_sde.drift import Linear
 from retrace_sde.estimation import ols
 from retrace_sde.experiments.cases import Case, Regime, Size, simulate_case
 from retrace_sde.experiments.experiment import Record
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
+from retrace_sde.ordering import improve, path_cost, shortest_path
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.retrace import ReTrace
 from retrace_sde.score import GaussianScore
@@ -27,8 +29,9 @@ from retrace_sde.statespace_em import em
 ROUNDS = 10
 """K of Algorithm 1, the paper's default."""
 
-EM_STEPS = 5
-"""EM steps in each round of Algorithm 1 with EM; the paper does not say how many."""
+EM_STEPS, EM_TRAJECTORIES = 5, 200
+"""Algorithm 1 with EM: steps in each round (the paper does not say how many), and how many trajectories
+a round's EM looks at; the parameters that are reported come from all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +72,20 @@ def algorithm1(case: Case, *, estimator: str = "mle") -> Found:
     With observation noise the paper takes R as known and corrects each slice's covariance for it.
     """
     problem = Problem(Data(case.values, n_jobs=1), case.dt, Linear())
-    estimators: dict[str, Estimator] = {"mle": _mle, "ols": _ols, "em": partial(_em, case)}
+    estimators: dict[str, Estimator] = {
+        "mle": _mle,
+        "ols": _ols,
+        "em": partial(_em, case.values, case.dt),
+    }
     estimate = estimators[estimator]
+    few = evenly(len(case.values), EM_TRAJECTORIES)
+    in_round = partial(_em, case.values[few], case.dt) if estimator == "em" else estimate
     kept, rounds, _ = score_order(
         problem,
         max_iter=ROUNDS,
         keep="last",
         score=GaussianScore(case.noise**2 * np.eye(case.values.shape[2]) if case.noise else None),
-        diffusion=lambda fit: estimate(fit)[1],
+        diffusion=lambda fit: in_round(fit)[1],
     )
     A, H = estimate(kept)
     return Found(kept.order, A, H, rounds=tuple(rounds))
@@ -91,10 +100,10 @@ def _ols(fit: Directed) -> tuple[Array, Array]:
     return found.coefficients, found.diffusion
 
 
-def _em(case: Case, fit: Directed) -> tuple[Array, Array]:
+def _em(values: Array, dt: float, fit: Directed) -> tuple[Array, Array]:
     """A few EM steps in the state-space model with observation noise of unknown level."""
-    ordered = case.values[:, fit.order]
-    found = em(ordered, case.dt, noise="estimate", max_iter=EM_STEPS, standard_errors=False)
+    ordered = values[:, fit.order]
+    found = em(ordered, dt, noise="estimate", max_iter=EM_STEPS, standard_errors=False)
     return found.drift, found.diffusion
 
 
@@ -118,6 +127,16 @@ def oracle_with_noise(case: Case) -> Found:
     """The true order is given; EM in the state-space model with noise of unknown level."""
     found = em(case.values[:, case.truth], case.dt, noise="estimate", standard_errors=False)
     return Found(case.truth, found.drift, found.diffusion)
+
+
+def limit(case: Case) -> Found:
+    """The same search with the true parameters and the true law of the start given."""
+    data = Data(case.values, n_jobs=1)
+    costs = transition_costs(data, Model(Linear(), case.sde.drift, case.sde.diffusion, case.dt))
+    start = -case.initial.log_density(data.slices(np.arange(data.shape[1]))).sum(axis=1)
+    chain = shortest_path(distances(data))
+    both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
+    return at(min(both, key=lambda order: path_cost(costs, start, order)), case)
 
 
 def scanpy_order(values: Array) -> Order:
@@ -144,6 +163,7 @@ METHODS: dict[str, Method] = {
     "MST, proper root": partial(along, partial(mst_order, root="end")),
     "DPT, proper root": partial(along, partial(dpt_order, root="extreme")),
     "scanpy DPT": partial(along, scanpy_order),
+    "limit": limit,
     "oracle": oracle,
     "ReTrace, noise estimated": noise_aware,
     "oracle, noise estimated": oracle_with_noise,

@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from retrace_sde import __version__
 from retrace_sde.blocks import one_blas_thread
 from retrace_sde.experiments.experiment import Experiment, Record, Task, identity
+from retrace_sde.validation import ReTraceWarning
 
 Progress = Callable[[str, float, float], None]
 """Called with what was finished, the weight done so far (resumed tasks included) and the weight in all."""
@@ -116,5 +118,6 @@ def _end_with_parent() -> None:
 
 
 def _work(task: Task) -> list[Record]:
-    with one_blas_thread():
+    with one_blas_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReTraceWarning)  # some settings are hard on purpose
         return task.work()

@@ -18,6 +18,7 @@ COLOURS = {
     "MST": "#009E73",
     "DPT": "#CC79A7",
     "scanpy": "#E69F00",
+    "limit": "#56B4E9",
 }
 """Okabe and Ito's colours, by the first word or words of a method's name."""
 
