@@ -28,6 +28,7 @@ from retrace_sde.noisy_fitting import (
     order_others,
     sample_noisy,
 )
+from retrace_sde.knowledge import Knowledge
 from retrace_sde.ordering import improve, path_cost, shortest_path
 from retrace_sde.panel import Panel
 from retrace_sde.posterior import OrderPosterior
@@ -41,6 +42,7 @@ from retrace_sde.validation import (
     ReTraceWarning,
     check_choice,
     check_enough,
+    check_knowledge,
     check_panel,
     check_positive,
     has_missing,
@@ -109,13 +111,20 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X: Any, covariates: Any | None = None) -> Self:
-        """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified."""
-        with one_blas_thread():
-            return self._fit(X, covariates)
+    def fit(
+        self, X: Any, covariates: Any | None = None, knowledge: Knowledge | None = None
+    ) -> Self:
+        """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified.
 
-    def _fit(self, X: Any, covariates: Any | None) -> Self:
+        `knowledge` is what is known of time: see `Knowledge`. With all times known the order is given, and
+        the SDE is fitted with the true gaps.
+        """
+        with one_blas_thread():
+            return self._fit(X, covariates, knowledge)
+
+    def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
         self._check_parameters()
+        check_knowledge(knowledge, self.order)
         drift = as_drift(self.drift)
         panel = check_panel(
             X,
@@ -129,6 +138,8 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         dt = float(self.dt if panel.dt is None else panel.dt)
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
         problem = Problem(data, dt, drift)
+        if knowledge is not None:
+            problem = problem.informed(knowledge, shared=self.permutation == "shared")
         options = Options(
             self.permutation,
             self.order,
