@@ -13,7 +13,7 @@ import retrace_sde as rt
 LAYERS = """
 metrics panel sde blocks constraints knowledge drift simulate moments estimation discretisation statespace
 statespace_steps statespace_em costs start kernels guided ordering score
-direction identifiability problem irregular bootstrap shared spacing algorithm1 flips independent sampling mcem posterior
+dispersion cycles direction identifiability problem irregular bootstrap shared spacing algorithm1 flips independent sampling mcem posterior
 fitting result validation retrace baselines plots demo experiments cli_reproduce cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent

@@ -19,7 +19,9 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from retrace_sde.blocks import Array, Order, to_numpy
-from retrace_sde.costs import Model, best_gaps, distances, gap_costs
+from retrace_sde.costs import Model, best_gaps, distances, gap_costs, near_costs
+from retrace_sde.direction import DirectionTest, doubtful_direction
+from retrace_sde.dispersion import dispersion
 from retrace_sde.drift import Affine, Linear
 from retrace_sde.estimation import Estimate, StandardErrors
 from retrace_sde.irregular import Irregular, Likelihood, Spans, StepMoments, transitions
@@ -27,8 +29,12 @@ from retrace_sde.ordering import guided_paths, improve, shortest_path
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.start import start_log_densities
 
-EXACT_DIMENSION = 8
-"""Up to this many variables a linear drift is fitted with exact transitions; beyond, Euler's step has to do."""
+EXACT_WORK = 2_000_000
+"""T (4d + 4)³, the work of an exponential for each gap, up to which a linear drift is fitted with exact
+transitions (T = 40 at d = 8); beyond, Euler's step has to do."""
+
+CHECKED = 200_000
+"""Numbers (n T d) on which the check of a direction against unequal gaps is run."""
 
 ROUNDS, TOLERANCE = 50, 1e-4
 """Alternations between θ and the gaps at most, and the relative change of a gap at which they stop."""
@@ -47,6 +53,13 @@ class Spaced:
     estimate: Estimate | None = None
 
 
+def gap_intervals(gaps: Array | None, log_errors: Array | None) -> Array | None:
+    """95 % intervals (T − 1, 2) of estimated gaps, symmetric on the logarithmic scale."""
+    if gaps is None or log_errors is None:
+        return None
+    return gaps[:, None] * np.exp(1.96 * log_errors[:, None] * np.array([-1.0, 1.0]))
+
+
 def recover_spacing(problem: Problem, *, max_iter: int) -> tuple[Spaced, Spaced, list[Round], bool]:
     """The order found with its gaps, its reverse with its own, the rounds, and whether the order settled."""
     n, _, d = problem.data.shape
@@ -57,9 +70,7 @@ def recover_spacing(problem: Problem, *, max_iter: int) -> tuple[Spaced, Spaced,
         starts = guided_paths(near, n * d, problem.prior)
     runs = [_alternate(problem, start, max_iter) for start in starts]
     best, rounds, settled = max(runs, key=lambda run: run[0].objective)
-    one = fit_spacing(problem, best)
-    two = fit_spacing(problem, _euler(problem, problem.data.reversed(best.order)))
-    better, worse = (one, two) if one.directed.objective >= two.directed.objective else (two, one)
+    better, worse = both_spacings(problem, best.order)
     return better, worse, [*rounds, better.directed.as_round()], settled
 
 
@@ -81,6 +92,39 @@ def _alternate(problem: Problem, order: Order, max_iter: int) -> tuple[Directed,
         last = current.order
         order = improve(gap_costs(problem.data, current.model), start, last, problem.prior)
     return current, rounds, False
+
+
+def both_spacings(problem: Problem, order: Order) -> tuple[Spaced, Spaced]:
+    """The fit with gaps along an order and along its reverse, the more likely first."""
+    one, two = (
+        fit_spacing(problem, _euler(problem, each))
+        for each in (order, problem.data.reversed(order))
+    )
+    return (one, two) if one.directed.objective >= two.directed.objective else (two, one)
+
+
+def spacing_checked(problem: Problem, found: Directed, test: DirectionTest) -> DirectionTest:
+    """The direction found with equal gaps, or doubt: equal gaps that are not can be confidently wrong.
+
+    Only where the steps are of unequal variance, and gaps estimated from the data prefer the reverse.
+    """
+    if not test.identified or test.known:
+        return test
+    steps = np.diagonal(near_costs(problem.data, found.order, found.model, 1), 1)
+    n, T, d = problem.data.shape
+    if dispersion(steps, float(n * d)) is None:
+        return test
+    few = problem.some(max(CHECKED // (T * d), 2 * d + 20))
+    better, worse = both_spacings(few, found.order)
+    ratio = better.directed.objective - worse.directed.objective
+    agree = np.array_equal(better.directed.order, found.order)
+    return test if agree else doubtful_direction(test, -ratio)
+
+
+def exact_fits(problem: Problem) -> bool:
+    """Exact transitions can be had: the drift is linear, and the exponentials are few and small."""
+    _, T, d = problem.data.shape
+    return isinstance(problem.drift, (Linear, Affine)) and T * (4 * d + 4) ** 3 <= EXACT_WORK
 
 
 def spans(problem: Problem, order: Order) -> Spans:
@@ -157,11 +201,11 @@ def _constrained_gaps(problem: Problem, found: Directed, stretch: Spans) -> Arra
 def fit_spacing(problem: Problem, found: Directed) -> Spaced:
     """θ and gaps along an order, from Euler's: exact transitions where the drift is linear."""
     d = problem.data.shape[2]
-    assert found.gaps is not None
-    if isinstance(problem.drift, (Linear, Affine)) and d <= EXACT_DIMENSION:
+    if exact_fits(problem):
         return exact_spacing(problem, found, found.gaps, free=True)
     increments, pushes = _step_squares(problem, found.order, found.model)
-    g = found.gaps / problem.dt
+    gaps = np.full(len(increments), problem.dt) if found.gaps is None else found.gaps
+    g = gaps / problem.dt
     # Information on the logarithms of the gaps and of the scale of H, which trade off.
     S = len(g)
     information = np.zeros((S + 1, S + 1))
@@ -172,11 +216,16 @@ def fit_spacing(problem: Problem, found: Directed) -> Spaced:
     J[:S, :S] = spans(problem, found.order).jacobian(g)
     J[S, S] = 1.0
     covariance = J @ np.linalg.pinv(J.T @ information @ J, rcond=1e-10, hermitian=True) @ J.T
-    return Spaced(found, found.gaps, np.sqrt(np.maximum(np.diag(covariance)[:S], 0)))
+    return Spaced(found, gaps, np.sqrt(np.maximum(np.diag(covariance)[:S], 0)))
 
 
-def exact_spacing(problem: Problem, found: Directed, gaps: Array, *, free: bool) -> Spaced:
+def exact_spacing(problem: Problem, found: Directed, gaps: Array | None, *, free: bool) -> Spaced:
     """Maximum likelihood of a linear SDE along an order, with its gaps free or as given."""
+    if gaps is None or gaps.ndim == 2:
+        raise ValueError(
+            "estimator='exact' needs gaps that all trajectories have in common; with times of each "
+            "trajectory's own use 'mle'."
+        )
     data, dt = problem.data, problem.dt
     affine = isinstance(problem.drift, Affine)
     scale = np.sqrt(problem.variances)
