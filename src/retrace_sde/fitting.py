@@ -169,20 +169,20 @@ def _of_spacing(problem: Problem, options: Options) -> Outcome:
 
 def _unfolded(problem: Problem, outcome: Outcome) -> Outcome:
     """The outcome, with a caution and without a direction where one variable may have folded onto itself."""
-    if problem.prior is not None or problem.data.shape[2] > 1:
+    if problem.data.shape[2] > 1:
         return outcome
     if not may_fold(problem.data, outcome.order, problem.fit(outcome.order).model):
         return outcome
     caution = (
         "With one variable a path that rises and falls folds onto itself: slices of the same level are "
         "neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
-        "variable or any knowledge of time (the first slice, a few positions or precedences)."
+        "variable or some knowledge of time (the last slice, which half a slice is in, a few positions)."
     )
-    direction = folded_direction(outcome.direction) if outcome.direction.identified else None
+    test = outcome.direction
     return replace(
         outcome,
         cautions=(*outcome.cautions, caution),
-        direction=direction or outcome.direction,
+        direction=folded_direction(test) if test.identified and not test.known else test,
     )
 
 
