@@ -121,7 +121,7 @@ def _in_known_order(problem: Problem) -> tuple[Directed, Directed, list[Round], 
     return found, problem.reversed_fit(found), [found.as_round()], True
 
 
-def _from_knowledge(
+def from_knowledge(
     problem: Problem, order: Order, test: DirectionTest, *, alpha: float
 ) -> DirectionTest:
     """The test, or, where what is known (nearly) rules out the reverse of most orders, that instead of it."""
@@ -156,7 +156,7 @@ def _of_one_order(
         alpha=options.alpha,
         point_start=is_point(first, found.model),
     )
-    direction = _from_knowledge(problem, found.order, direction, alpha=options.alpha)
+    direction = from_knowledge(problem, found.order, direction, alpha=options.alpha)
     name = "mle" if options.estimator == "auto" else options.estimator
     estimate = _estimate(problem, name, found.moments)
     return Outcome(
@@ -245,7 +245,7 @@ def _averaged(
         estimate,
         model,
         law.start or start_law(problem.data.states(orders), model, problem.variances),
-        _from_knowledge(problem, orders, direction, alpha=options.alpha),
+        from_knowledge(problem, orders, direction, alpha=options.alpha),
         back,
         mle(as_moments(problem, twin.statistics)),
         float(log_joint(problem, back, twin.law).sum()),

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -15,24 +14,24 @@ from retrace_sde.algorithm1 import Keep
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.bootstrap import bootstrap_errors
 from retrace_sde.costs import distances, step_log_likelihoods, transition_costs
-from retrace_sde.direction import DirectionTest
 from retrace_sde.drift import Affine, Drift, Linear, as_drift
 from retrace_sde.estimation import StandardErrors
+from retrace_sde.fitted import Fitted
 from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
-from retrace_sde.identifiability import IdentifiabilityReport, identify
+from retrace_sde.identifiability import identify
 from retrace_sde.independent import KICKS, Law, random_states, search
+from retrace_sde.knowledge import Knowledge
 from retrace_sde.noisy import NoisyProblem
 from retrace_sde.noisy_fitting import (
     bootstrap_noisy,
     fit_noisy,
     order_others,
-    sample_noisy,
 )
-from retrace_sde.knowledge import Knowledge
+from retrace_sde.noisy_posterior import sample_noisy
 from retrace_sde.ordering import improve, path_cost, shortest_path
 from retrace_sde.panel import Panel
 from retrace_sde.posterior import OrderPosterior
-from retrace_sde.problem import Problem, Round
+from retrace_sde.problem import Problem
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.score import ScoreDrift
 from retrace_sde.sde import LinearSDE
@@ -49,7 +48,7 @@ from retrace_sde.validation import (
 )
 
 
-class ReTrace(BaseEstimator):  # type: ignore[misc]
+class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     """Recover the order of shuffled time slices, the direction of time, and the SDE behind them.
 
     Maximises `log p₀(X_{o_0}) + Σ_i log p(X_{o_{i+1}} | X_{o_i}; θ)` over the order o and θ = (A, H), and tests
@@ -275,9 +274,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
     def _order_of(self, X: Any) -> tuple[Data, Order]:
         """The most likely order of other trajectories under the fitted parameters and p₀."""
         ragged = self.permutation == "independent"
-        panel = check_panel(
-            X, n_jobs=self.n_jobs, ragged=ragged, missing=self._noisy is not None
-        )
+        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=self._noisy is not None)
         if panel.values.shape[2] != self.n_features_in_:
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
@@ -316,7 +313,9 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         with one_blas_thread():
             data, order = self._order_of(X)
             if self._hidden is not None:
-                return float(kalman(in_order(data.values, order), self._hidden.model).log_likelihood.mean())
+                return float(
+                    kalman(in_order(data.values, order), self._hidden.model).log_likelihood.mean()
+                )
             start = self.result_.initial.log_density(data.states(order))
             return float((start + step_log_likelihoods(data, order, self._law.model)).mean())
 
@@ -330,7 +329,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         with one_blas_thread():
             if self._noisy is not None and self._hidden is not None:
                 self.posterior_ = sample_noisy(
-                    self._noisy, self._hidden.model, self.order_, rng, None, samples=samples
+                    self._noisy, self._hidden.model, self.order_, rng, samples=samples
                 )
             else:
                 self.posterior_ = sample_posterior(
@@ -354,95 +353,6 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             errors = bootstrap_errors(self._problem, self.result_.order, rng, replicates=replicates)
         of_A, of_c = _split(errors.drift, self._problem.drift)
         return StandardErrors(of_A, errors.diffusion, of_c)
-
-    @property
-    def position_probabilities_(self) -> NDArray[np.float32]:
-        """P[…, a, k]: the probability that observation a stands at position k."""
-        return self._sampled().position_probabilities
-
-    def precedence_probability(self, i: int, j: int) -> float | Array:
-        """The probability that observation i came before observation j (one for each trajectory)."""
-        return self._sampled().precedence(i, j)
-
-    def _sampled(self) -> OrderPosterior:
-        if not hasattr(self, "posterior_"):
-            raise AttributeError(
-                "the orders have not been sampled: call sample_orders(), or fit with estimator='mcem'."
-            )
-        return self.posterior_
-
-    def summary(self) -> str:
-        """The result as text."""
-        check_is_fitted(self, "result_")
-        return self.result_.summary()
-
-    @property
-    def order_(self) -> Order:
-        return self.result_.order
-
-    @property
-    def drift_(self) -> Array:
-        return self.result_.drift
-
-    @property
-    def offset_(self) -> Array:
-        return self.result_.offset
-
-    @property
-    def diffusion_(self) -> Array:
-        return self.result_.diffusion
-
-    @property
-    def observation_noise_(self) -> Array | None:
-        """The covariance R of the observation noise, given or estimated; None without noise."""
-        return self.result_.observation_noise
-
-    @property
-    def states_(self) -> Array:
-        """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
-        if self._hidden is None:
-            return np.asarray(in_order(self._problem.data.values, self.order_))
-        return self._hidden.fit.states.means
-
-    @property
-    def standard_errors_(self) -> StandardErrors:
-        return self.result_.standard_errors
-
-    @property
-    def direction_(self) -> DirectionTest:
-        return self.result_.direction
-
-    @property
-    def alternative_(self) -> Twin | None:
-        return self.result_.alternative
-
-    @property
-    def identifiability_(self) -> IdentifiabilityReport:
-        return self.result_.identifiability
-
-    @property
-    def log_likelihood_(self) -> float:
-        return self.result_.log_likelihood
-
-    @property
-    def n_iter_(self) -> int:
-        return len(self.result_.history)
-
-    @property
-    def converged_(self) -> bool:
-        return self.result_.converged
-
-    @property
-    def history_(self) -> tuple[Round, ...]:
-        return self.result_.history
-
-    @property
-    def times_(self) -> Array:
-        return self.result_.times
-
-    @property
-    def gaps_(self) -> Array:
-        return np.diff(self.result_.times)
 
 
 def _is_linear(drift: Drift) -> bool:
