@@ -15,18 +15,17 @@ from numpy.typing import ArrayLike
 
 from retrace_sde.estimation import mle
 from retrace_sde.moments import Moments
-from retrace_sde.sde import Array, Gaussian, Transition
-from retrace_sde.statespace import (
-    Gains,
+from retrace_sde.sde import Array, Gaussian, Transition, symmetric_root
+from retrace_sde.statespace_alone import Rows, alone
+from retrace_sde.statespace_model import (
     Mask,
-    Means,
     Stack,
     StateSpace,
     is_covariance,
     parts,
-    riccati,
-    smooth,
+    portions,
 )
+from retrace_sde.statespace_riccati import Gains, Means, riccati, smooth
 
 Noise = Literal["estimate", "diagonal"] | float | ArrayLike
 
@@ -62,6 +61,7 @@ class Problem:
     noise_tied: bool
     initial: Gaussian | None
     scale: Array
+    n_jobs: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,26 +188,69 @@ def squared_noise(stack: Stack, gains: Gains, found: Means) -> Array:
     return total
 
 
+def noise_gram(
+    rows: Rows, steps: Array, model: StateSpace, problem: Problem
+) -> tuple[Array, Array, Array]:
+    """Sums over the steps of trajectories (m, …) smoothed by themselves, in the units of the rows z.
+
+    Σ E[φ φᵀ] dt, Σ E[η φᵀ] and Σ E[η ηᵀ] / dt, of the regressors φ and the noise η of the step. From
+    `Cov(η) = Q − Q N Q`, between roots of Q: a difference in Q's own units keeps its small directions.
+    """
+    (d, p), dt, Q = problem.free.shape, problem.dt, model.transition.covariance
+    root = symmetric_root(Q)
+    within, cross = np.empty((len(steps), p, p)), np.empty((len(steps), d, p))
+    within[:, :d, :d] = rows.xx * dt
+    cross[:, :, :d] = Q @ rows.rx
+    if p > d:
+        within[:, :d, d] = within[:, d, :d] = rows.x * dt
+        within[:, d, d] = steps * dt
+        cross[:, :, d] = rows.r @ Q
+    noise = root @ (np.eye(d) * steps[:, None, None] + root @ rows.rr @ root) @ root
+    return within, cross, noise / dt
+
+
+def full_gram(within: Array, cross: Array, noise: Array, theta: Array) -> Array:
+    """The Gram matrix of z = (φ √dt, ΔX / √dt) from those of (φ √dt, η / √dt): ΔX = Θ φ dt + η."""
+    change = np.block([[np.eye(len(within)), np.zeros_like(cross.T)], [theta, np.eye(len(theta))]])
+    gram = change @ np.block([[within, cross.T], [cross, noise]]) @ change.T
+    return np.asarray((gram + gram.T) / 2)
+
+
 def expect(stacks: list[Stack], problem: Problem, parameters: Parameters) -> Expected:
     """The E-step: a pass of the smoother over all stacks, reduced to sums."""
     d, q = len(problem.free), sum(problem.free.shape)
     model = parameters.model(problem.dt)
     likelihood, gram, count, squares, seen = 0.0, np.zeros((q, q)), 0.0, np.zeros(d), np.zeros(d)
     firsts, first_covariance = [], np.zeros((d, d))
-    for stack in stacks:
-        gains = riccati(stack.seen, model)
-        some = stack.seen.any(axis=(0, 2))
-        for part in parts(stack):
-            found = smooth(part, gains, model)
-            z, rest = regression_rows(part, gains, found, problem)
-            k, rows = z.shape[2], z.reshape(-1, q)
-            likelihood += float(found.log_likelihood.sum())
-            gram += rows.T @ rows + k * rest.sum(axis=0)
-            count += k * float(part.steps.sum())
-            squares += squared_noise(part, gains, found).sum(axis=(0, 1))
-            seen += k * part.seen.sum(axis=(0, 1))
-            firsts.append(found.means[0, some].reshape(-1, d))
-            first_covariance += k * gains.covariance[0, some].sum(axis=0)
+    for stack in (some for whole in stacks for some in portions(whole, 8 * d * d)):
+        k, some = stack.rows.shape[1], stack.seen.any(axis=(0, 2))
+        count += k * float(stack.steps.sum())
+        seen += k * stack.seen.sum(axis=(0, 1))
+        rows = alone(stack, model, n_jobs=problem.n_jobs)
+        if rows is not None:
+            steps = np.repeat(stack.steps.sum(axis=0), k)
+            within, cross, noise = noise_gram(rows, steps, model, problem)
+            gram += full_gram(
+                within.sum(axis=0), cross.sum(axis=0), noise.sum(axis=0), parameters.theta
+            )
+            likelihood += float(rows.likelihood.sum())
+            squares += rows.squares.sum(axis=0)
+            some = np.repeat(some, k)
+            firsts.append(rows.means[some, 0])
+            first_covariance += rows.covariances[some, 0].sum(axis=0)
+            continue
+        for portion in portions(stack, stack.values.shape[0] * d * d):
+            some = portion.seen.any(axis=(0, 2))
+            gains = riccati(portion.seen, model)
+            for part in parts(portion):
+                found = smooth(part, gains, model)
+                z, rest = regression_rows(part, gains, found, problem)
+                k, flat = z.shape[2], z.reshape(-1, q)
+                likelihood += float(found.log_likelihood.sum())
+                gram += flat.T @ flat + k * rest.sum(axis=0)
+                squares += squared_noise(part, gains, found).sum(axis=(0, 1))
+                firsts.append(found.means[0, some].reshape(-1, d))
+                first_covariance += k * gains.covariance[0, some].sum(axis=0)
     m = np.concatenate(firsts)
     centred = m - m.mean(axis=0)
     first = Gaussian(m.mean(axis=0), (centred.T @ centred + first_covariance) / len(m))
