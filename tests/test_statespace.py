@@ -115,7 +115,7 @@ def test_stacks_and_blocks_do_not_change_the_numbers(monkeypatch):
     assert len(together.covariances) == 31
     alone = [kalman(y[None], model) for y in Y]
     monkeypatch.setattr(statespace_model, "STACK_ELEMENTS", 9 * 4 * 4 * 8)
-    assert [len(list(portions(stack, 9 * 4 * 4))) for stack in group(Y)[1]] == [4, 1]
+    assert [len(list(portions(stack, 9 * 4 * 4))) for stack in group(Y)[1]] == [2, 1]
     small = kalman(Y, model)
     for j, one in enumerate(alone):
         for other, g in ((together, together.pattern[j]), (small, small.pattern[j])):

@@ -156,7 +156,7 @@ def em(
         notes.append("The data show no observation noise: its variance is at the floor.")
     theta, H_found = found.theta, found.H
     N, p = expected.count, theta.shape[1]
-    moments = Moments.from_weights(expected.gram, N, p)
+    moments = expected.moments
     if scheme == "exact":
         root = moments.blocks[0]
         corner = np.linalg.cholesky(found.H).T * np.sqrt(N)

@@ -17,7 +17,7 @@ from retrace_sde.statespace_steps import (
     Parameters,
     Problem,
     noise_gram,
-    regression_rows,
+    noise_rows,
     squared_noise,
 )
 
@@ -52,12 +52,12 @@ def simulated_errors(
         chosen = evenly(G, math.ceil(G * min(real * share, 1.0)))
         drawn = _simulate(stack.seen[:, chosen], k, model, rng)
         stands_for = G * real / (len(chosen) * k)
-        for part, cross, noise, squares in _sums(drawn, found, problem, model):
+        for part, gram, squares in _sums(drawn, found, problem, model):
             each = part.rows.shape[1]
             steps = np.repeat(part.steps.sum(axis=0), each)[:, None, None]
             seen = np.repeat(part.seen.sum(axis=0), each, axis=0)[:, unknown]
-            of_H = 0.5 * (weight @ noise @ weight - steps * weight)
-            of_theta = (weight @ cross).reshape(-1, d * p)
+            of_H = 0.5 * (weight @ gram[:, p:, p:] @ weight - steps * weight)
+            of_theta = (weight @ gram[:, p:, :p]).reshape(-1, d * p)
             score = np.c_[of_theta, of_H[:, rows, columns] * double] @ jacobian
             of_R = 0.5 * (squares[:, unknown] / variances - seen) / variances
             if problem.noise_tied:
@@ -78,26 +78,23 @@ def simulated_errors(
 
 def _sums(
     stack: Stack, found: Parameters, problem: Problem, model: StateSpace
-) -> Iterator[tuple[Stack, Array, Array, Array]]:
-    """Portions of a stack, and of their trajectories Σ E[η φᵀ], Σ E[η ηᵀ] / dt and squared noise, (m, …)."""
+) -> Iterator[tuple[Stack, Array, Array]]:
+    """Portions of a stack; Gram matrices of (φ √dt, η / √dt) and squared noise of their trajectories, (m, …)."""
     T, _, k, d = stack.values.shape
-    p = problem.free.shape[1]
-    B = np.c_[-found.theta, np.eye(d)]
     for portion in portions(stack, T * d * max(d, k)):
         lonely = alone(portion, model, n_jobs=problem.n_jobs)
         if lonely is not None:
             steps = np.repeat(portion.steps.sum(axis=0), k)
-            _, cross, noise = noise_gram(lonely, steps, model, problem)
-            yield portion, cross, noise, lonely.squares
+            yield portion, noise_gram(lonely, steps, found, problem.dt), lonely.squares
             continue
         gains = riccati(portion.seen, model)
         for part in parts(portion):
             means = smooth(part, gains, model)
-            z, rest = regression_rows(part, gains, means, problem)
+            z, rest = noise_rows(part, gains, means, found, problem.dt)
             z = z.transpose(1, 2, 0, 3)
-            gram = (B @ (z.swapaxes(2, 3) @ z + rest[:, None])).reshape(-1, d, p + d)
+            gram = z.swapaxes(2, 3) @ z + rest[:, None]
             squares = squared_noise(part, gains, means).reshape(-1, d)
-            yield part, gram[..., :p], gram @ B.T, squares
+            yield part, gram.reshape(-1, *rest.shape[1:]), squares
 
 
 def _simulate(seen: Mask, k: int, model: StateSpace, rng: np.random.Generator) -> Stack:
