@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from retrace_sde.blocks import one_blas_thread
 from retrace_sde.discretisation import exact
 from retrace_sde.estimation import StandardErrors
 from retrace_sde.moments import Moments
@@ -145,9 +146,10 @@ def em(
     problem = Problem(dt, mask, A_step, H_step, noise_free, tied, initial, spread(values), n_jobs)
     pattern, stacks = group(values)
     guess = first_guess(values, problem, R) if start is None else _resume(start, problem, R)
-    found, expected, trace, converged, evaluations = climb(
-        stacks, problem, guess, max_iter, tolerance
-    )
+    with one_blas_thread():
+        found, expected, trace, converged, evaluations = climb(
+            stacks, problem, guess, max_iter, tolerance
+        )
 
     notes = []
     if not converged:
@@ -172,9 +174,10 @@ def em(
         initial=found.initial,
     )
     wanted = standard_errors and (mask.any() or problem.H is None)
-    errors = simulated_errors(stacks, problem, found, sde, scheme) if wanted else None
     few = (int(pattern.max()) + 1) * values[0].size * d <= LARGEST
-    states = kalman(values, found.model(dt), covariances=few, n_jobs=n_jobs)
+    with one_blas_thread():
+        errors = simulated_errors(stacks, problem, found, sde, scheme) if wanted else None
+        states = kalman(values, found.model(dt), covariances=few, n_jobs=n_jobs)
     return EMResult(
         sde,
         found.R,
