@@ -7,7 +7,7 @@ import numpy as np
 
 from retrace_sde.blocks import Array, Order
 from retrace_sde.estimation import StandardErrors, mle
-from retrace_sde.moments import Moments, regression_rows
+from retrace_sde.moments import Moments, gaps_of, regression_rows
 from retrace_sde.problem import Problem
 
 
@@ -19,14 +19,14 @@ def bootstrap_errors(
     The order is held fixed. Each trajectory enters by its own Gram matrix, so a replicate is a weighted
     sum and not another pass through the data.
     """
-    data = problem.data
+    data, dt = problem.data, problem.dt if problem.gaps is None else problem.gaps
     n, _, d = data.shape
     weights = rng.multinomial(n, np.full(n, 1 / n), size=replicates).astype(float)
     steps = weights @ (data.observed - 1)
 
     def of_block(rows: slice) -> Array:
         x, u = data.block(rows, order)
-        z = np.asarray(regression_rows(x, u, problem.dt, problem.drift, data.live(rows)))
+        z = np.asarray(regression_rows(x, u, gaps_of(dt, rows), problem.drift, data.live(rows)))
         grams = z.transpose(0, 2, 1) @ z
         return weights[:, rows] @ grams.reshape(len(grams), -1)
 
