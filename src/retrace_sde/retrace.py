@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from retrace_sde.algorithm1 import Keep
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.bootstrap import bootstrap_errors
-from retrace_sde.costs import distances, step_log_likelihoods, transition_costs
+from retrace_sde.costs import distances, gap_costs, step_log_likelihoods, transition_costs
 from retrace_sde.drift import Affine, Drift, Linear, as_drift
 from retrace_sde.estimation import StandardErrors
 from retrace_sde.fitted import Fitted
@@ -35,6 +35,7 @@ from retrace_sde.problem import Problem
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.score import ScoreDrift
 from retrace_sde.sde import LinearSDE
+from retrace_sde.spacing import gap_intervals
 from retrace_sde.statespace import kalman
 from retrace_sde.statespace_steps import Noise
 from retrace_sde.validation import (
@@ -44,6 +45,7 @@ from retrace_sde.validation import (
     check_knowledge,
     check_panel,
     check_positive,
+    check_spacing,
     has_missing,
 )
 
@@ -86,7 +88,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto",
         drift: Literal["linear", "affine"] | Drift = "linear",
         observation_noise: Noise | None = None,
-        spacing: Literal["regular"] = "regular",
+        spacing: Literal["regular", "estimate"] = "regular",
         score_drift: ScoreDrift = "absolute",
         keep: Keep = "best",
         max_iter: int = 10,
@@ -148,9 +150,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.max_iter,
             self.alpha,
             print if self.verbose else lambda line: None,
+            self.spacing,
         )
         rng = np.random.default_rng(self.random_state)
         self._noisy = self._as_noisy(problem)
+        check_spacing(self.spacing, problem, noisy=self._noisy is not None)
         if self._noisy is not None:
             outcome = fit_noisy(self._noisy, problem, options, rng)
         elif self.permutation == "shared":
@@ -164,7 +168,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
-        self._problem = problem
+        self._problem = problem if outcome.gaps is None else replace(problem, gaps=outcome.gaps)
         self._law = Law(outcome.model, outcome.initial)
         self._hidden = outcome.hidden
         self.n_features_in_ = data.shape[2]
@@ -203,10 +207,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 *_split(other.coefficients, drift),
                 other.diffusion,
                 outcome.reverse_log_likelihood,
+                problem.times(outcome.reverse_order, outcome.reverse_gaps),
             )
         return ReTraceResult(
             order=outcome.order,
-            times=problem.dt * np.arange(outcome.order.shape[-1], dtype=float),
+            times=problem.times(outcome.order, outcome.gaps),
             drift=A,
             offset=c,
             diffusion=estimate.diffusion,
@@ -221,6 +226,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 direction,
                 sde,
                 alpha=self.alpha,
+                cycle=outcome.cycle,
             ),
             log_likelihood=outcome.log_likelihood,
             history=outcome.history,
@@ -232,6 +238,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             settings=self._settings(outcome.estimator),
             notes=(*outcome.notes, *outcome.cautions),
             observation_noise=None if outcome.hidden is None else outcome.hidden.fit.noise,
+            gap_intervals=gap_intervals(outcome.gaps, outcome.log_gap_errors),
         )
 
     def _check_parameters(self) -> None:
@@ -239,7 +246,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_choice("permutation", self.permutation, ["shared", "independent"])
         check_choice("order", self.order, ["likelihood", "score"])
         check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact", "em", "mcem"])
-        check_choice("spacing", self.spacing, ["regular"])
+        check_choice("spacing", self.spacing, ["regular", "estimate"])
         check_choice("score_drift", self.score_drift, ["absolute", "mean"])
         check_choice("keep", self.keep, ["best", "last"])
         check_positive("max_iter", self.max_iter)
@@ -257,6 +264,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
                 "with permutation='independent'."
             )
+        if self.spacing == "estimate" and self.permutation == "independent":
+            raise ValueError(
+                "spacing='estimate' needs one shared permutation: a gap of one trajectory has only the d "
+                "numbers of its step behind it, so its relative error is √(2/d) even with all else known. "
+                "Give times as knowledge, or use spacing='regular'."
+            )
+        if self.spacing == "estimate" and self.order == "score":
+            raise ValueError("spacing='estimate' needs order='likelihood'.")
         if self.permutation == "shared" and self.estimator == "mcem":
             raise ValueError(
                 "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
@@ -291,7 +306,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             return data, search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)[
                 0
             ]
-        costs = transition_costs(data, self._law.model)
+        free = self.spacing == "estimate"
+        costs = (gap_costs if free else transition_costs)(data, self._law.model)
         start = -self.result_.initial.log_density(data.slices(np.arange(T))).sum(axis=1)
         chain = shortest_path(distances(data))
         both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]

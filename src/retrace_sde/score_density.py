@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
@@ -37,7 +38,7 @@ class StandardisedScores:
     gradients: tuple[SliceGradient, ...]
 
     @property
-    def point(self) -> Array:
+    def point(self) -> NDArray[np.bool_]:
         return self.base.point
 
     def __call__(self, x: Array, /) -> Array:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from retrace_sde.blocks import Array, Data
 from retrace_sde.score import GaussianScore, GaussianScores
@@ -73,7 +74,7 @@ class NetworkScores:
     sigma: float
 
     @property
-    def point(self) -> Array:
+    def point(self) -> NDArray[np.bool_]:
         return self.base.point
 
     def __call__(self, x: Array, /) -> Array:
