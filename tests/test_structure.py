@@ -11,7 +11,7 @@ import pytest
 import retrace_sde as rt
 
 LAYERS = """
-metrics panel sde blocks drift simulate moments estimation discretisation statespace
+metrics panel sde blocks constraints knowledge drift simulate moments estimation discretisation statespace
 statespace_steps statespace_em costs start kernels ordering score
 direction identifiability problem bootstrap shared algorithm1 flips independent sampling mcem posterior fitting result
 validation retrace baselines plots demo cli
