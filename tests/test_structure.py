@@ -11,10 +11,10 @@ import pytest
 import retrace_sde as rt
 
 LAYERS = """
-metrics panel sde blocks constraints knowledge drift simulate moments estimation discretisation statespace
+metrics answers formats frames files panel sde blocks constraints knowledge drift simulate moments estimation discretisation statespace
 statespace_steps statespace_em costs start kernels ordering score
 direction identifiability problem bootstrap shared algorithm1 flips independent sampling mcem posterior fitting result
-validation retrace baselines plots demo cli
+units validation retrace recover baselines plots demo cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent
 MODULES = sorted(path.stem for path in SOURCE.glob("*.py") if not path.stem.startswith("__"))

@@ -17,6 +17,7 @@ from retrace_sde.answers import certainties, parameters, positions, times, to_ro
 from retrace_sde.blocks import Array
 from retrace_sde.drift import Drift
 from retrace_sde.frames import Names, as_frame
+from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
 from retrace_sde.retrace import ReTrace
 
@@ -168,7 +169,8 @@ def recover_panel(
         )
         if "dt" not in options and panel.dt is None:
             options["dt"] = step_of_times(panel)
-    model = ReTrace(**options).fit(panel, knowledge=knowledge)
+    told = {} if knowledge is None else {"knowledge": knowledge}
+    model = ReTrace(**options).fit(panel, **told)
     return Recovery(model, panel, df, subject)
 
 
