@@ -114,7 +114,9 @@ def _read_npz(path: Path, text: Sequence[str]) -> pd.DataFrame:
         main = "values" if "values" in solid else "X" if "X" in solid else solid[0]
         if len(solid) > 1 and main not in ("values", "X"):
             raise ValueError(f"several arrays have three axes, {', '.join(solid)}: name one 'values'.")
-        return frame_of_array(arrays[main], names=_text(arrays, "names"), ids=_text(arrays, "ids"))
+        frame = frame_of_array(arrays[main], names=_text(arrays, "names"), ids=_text(arrays, "ids"))
+        frame.attrs["array"] = True  # its columns were named here, so that nobody need name them
+        return frame
     lengths = {name: len(array) if array.ndim == 1 else -1 for name, array in arrays.items()}
     if not arrays or min(lengths.values()) < 0 or len(set(lengths.values())) > 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in list(arrays.items())[:6])
@@ -181,16 +183,18 @@ def check_target(out: Path, *, folder: bool) -> None:
 
 @contextmanager
 def whole_or_nothing(out: Path) -> Iterator[Path]:
-    """A folder to write in that replaces files of `out` at the end, and leaves no trace if anything fails."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    """A folder to write in whose files move to the folder `out` at the end, or vanish if anything fails."""
+    there = out.is_dir()
+    if not there:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=".retrace-", dir=out if there else out.parent))
     try:
         yield work
-        work.chmod(0o777 & ~_umask())
-        if out.exists():
+        if there:
             for file in work.iterdir():
                 file.replace(out / file.name)
         else:
+            work.chmod(0o777 & ~_umask())
             work.rename(out)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -114,6 +114,8 @@ class Recovery:
 
     def report(self, path: str | Path, *, title: str | None = None) -> Path:
         """Write the result as one self-contained HTML page; returns its path."""
+        from retrace_sde.report import write_report
+
         return write_report(self.model, self.panel, path, title=title)
 
 
