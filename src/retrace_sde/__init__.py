@@ -8,7 +8,7 @@ from retrace_sde import baselines, drift, metrics, plots, simulate, statespace, 
 from retrace_sde.direction import DirectionTest
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
-from retrace_sde.recover import Recovery, recover
+from retrace_sde.recovery import Recovery, recover
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.sde import Gaussian, LinearSDE

@@ -143,7 +143,9 @@ def load(
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The table, and its columns as `Panel.from_frame` wants them named."""
     if slice_ is not None and independent:
-        raise ValueError("--slice and --independent exclude each other: one order for all, or one each.")
+        raise ValueError(
+            "--slice and --independent exclude each other: one order for all, or one each."
+        )
     frame = read_table(file, text=[name for name in (subject, slice_) if name is not None])
     if subject is None:
         if not frame.attrs.get("array"):

@@ -40,7 +40,11 @@ def _print(found: Diagnosis, file: Path, roles: dict[str, Any]) -> None:
     say(
         "Data",
         f"{found.subjects} subjects, {found.observations} observations, {per} each; "
-        + (f"{found.slices} slices in one order shared by all" if shared else "each subject has its own order")
+        + (
+            f"{found.slices} slices in one order shared by all"
+            if shared
+            else "each subject has its own order"
+        )
         + f"; variables {', '.join(found.variables)}.",
     )
     for finding in found.findings:

@@ -19,7 +19,7 @@ from retrace_sde.cli_common import (
     table_options,
 )
 from retrace_sde.files import check_target, whole_or_nothing
-from retrace_sde.recover import Recovery, recover
+from retrace_sde.recovery import Recovery, recover
 
 ENDS = 6
 """Slices shown at either end of a long order."""
@@ -43,10 +43,14 @@ def _noise(text: str | None) -> Any:
 @table_options
 @click.option("--dt", type=float, metavar="X",
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
-@click.option("--drift", type=click.Choice(["affine", "linear"]), default="affine", show_default=True)
+@click.option(
+    "--drift", type=click.Choice(["affine", "linear"]), default="affine", show_default=True
+)
 @click.option("--estimator", type=click.Choice(["auto", "mle", "ols", "exact", "em", "mcem"]),
               default="auto", show_default=True)  # fmt: skip
-@click.option("--observation-noise", metavar="X|estimate", help="Measurement error: its sd, or 'estimate'.")
+@click.option(
+    "--observation-noise", metavar="X|estimate", help="Measurement error: its sd, or 'estimate'."
+)
 @click.option("--spacing", type=click.Choice(["regular", "estimate"]), default="regular", show_default=True,
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
@@ -82,7 +86,9 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             found.model.result_.save(folder / "result.npz")
             found.report(folder / "report.html", title=file.name)
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
-    files = [str(out / name) for name in ("ordered.csv", "parameters.json", "report.html", "result.npz")]
+    files = [
+        str(out / name) for name in ("ordered.csv", "parameters.json", "report.html", "result.npz")
+    ]
     if as_json:
         click.echo(json.dumps({**answer, "warnings": cautions, "files": files}, allow_nan=False))
         return
@@ -103,9 +109,7 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str], files: 
     shared = answer["permutation"] == "shared"
     kind = "one order shared by all" if shared else "each with an order of its own"
     size = (
-        f"{len(panel.slices or ())} slices"
-        if shared
-        else f"{answer['observations']} observations"
+        f"{len(panel.slices or ())} slices" if shared else f"{answer['observations']} observations"
     )
     say("Data", f"{len(panel.ids)} subjects, {size}, variables {', '.join(panel.names)}; {kind}.")
     say("Order", _order(found, answer))
@@ -124,7 +128,11 @@ def _order(found: Recovery, answer: dict[str, Any]) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # all of them empty: a mean of nothing
         mean = float(np.nanmean(sure))
-    shown = f"mean probability of the positions given {mean:.0%}" if np.isfinite(mean) else "not sampled"
+    shown = (
+        f"mean probability of the positions given {mean:.0%}"
+        if np.isfinite(mean)
+        else "not sampled"
+    )
     if answer["order"] is None:
         return f"in column position of ordered.csv; {shown}."
     labels = [str(label) for label in answer["order"]]
@@ -147,5 +155,3 @@ def _effects(answer: dict[str, Any]) -> str:
     pairs = [divmod(int(k), A.shape[1]) for k in best]
     texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
     return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error)."
-
-

@@ -70,6 +70,9 @@ def simulate(out: Path, subjects: int, slices: int, variables: int, setting: Set
     if as_json:
         click.echo(json.dumps({"files": [str(out), str(truth_file)], "rows": len(frame)}))
         return
-    say("Written", f"{out}: {len(frame)} rows, {subjects} subjects, {variables} variables; the truth in {truth_file}")
+    say(
+        "Written",
+        f"{out}: {len(frame)} rows, {subjects} subjects, {variables} variables; the truth in {truth_file}",
+    )
     choice = "--slice slice" if permutation == "shared" else "--independent"
     say("Next", f"retrace fit {out} --subject subject {choice} --dt {dt:g}")

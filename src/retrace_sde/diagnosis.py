@@ -171,8 +171,6 @@ def _closeness(D: Array) -> tuple[float, Order]:
 
 def _shared_order(panel: Panel, z: Array, rng: np.random.Generator) -> list[Finding]:
     n, T, d = z.shape
-    if T < 3:
-        return [Finding("order", "stop", f"There are {T} slices; an order needs 3 or more.")]
     z = z[evenly(n, SUBJECTS)][:, rng.permutation(T)[:SLICES]]
     D = _squared_distances(z)
     ratio, path = _closeness(D)
@@ -211,13 +209,7 @@ def _shuffled(z: Array, rng: np.random.Generator) -> Array:
 
 
 def _own_orders(z: Array, rng: np.random.Generator) -> list[Finding]:
-    n, T, d = z.shape
-    lengths = (~np.isnan(z).all(axis=2)).sum(axis=1)
-    if lengths.max() < 3:
-        return [
-            Finding("order", "stop", f"No subject has more than {lengths.max()} observations; an order needs 3 "
-                    "or more.", "If rows share a label across subjects, name its column with --slice.")
-        ]  # fmt: skip
+    n, _, d = z.shape
     if d == 1:
         return [_one_variable()]
     groups = [each[~np.isnan(each).any(axis=1)] for each in z[evenly(n, SUBJECTS)]]
@@ -246,7 +238,11 @@ def _own_orders(z: Array, rng: np.random.Generator) -> list[Finding]:
             Finding("order", "caution", f"The subjects' observations show no order: {text}.", "More variables "
                     "help, and so does anything known about time (--time).")
         ]  # fmt: skip
-    advice = "" if d > 3 else f"With {d} variables single positions stay uncertain; the SDE can still be estimated."
+    advice = (
+        ""
+        if d > 3
+        else f"With {d} variables single positions stay uncertain; the SDE can still be estimated."
+    )
     return [Finding("order", "good", f"There are orders to be found: {text}.", advice)]
 
 

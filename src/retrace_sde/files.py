@@ -37,7 +37,9 @@ def read_table(path: str | Path, *, text: Sequence[str] = ()) -> pd.DataFrame:
         raise ValueError(f"{path} does not exist.")
     if path.is_dir() != (suffix == ".zarr"):
         kind = "folder" if path.is_dir() else "file"
-        raise ValueError(f"{path} is a {kind}; a {suffix} {'store' if suffix == '.zarr' else 'file'} is needed.")
+        raise ValueError(
+            f"{path} is a {kind}; a {suffix} {'store' if suffix == '.zarr' else 'file'} is needed."
+        )
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path} is empty.")
     try:
@@ -50,6 +52,9 @@ def read_table(path: str | Path, *, text: Sequence[str] = ()) -> pd.DataFrame:
         raise ValueError(f"{path} cannot be read as {suffix}: {_one_line(error)}") from None
     if len(frame) == 0:
         raise ValueError(f"{path} has columns but no rows.")
+    if not isinstance(frame.index, pd.RangeIndex):  # names of the rows are a column like any other
+        names = frame.index.name if frame.index.name is not None else "obs_name"
+        frame = frame.reset_index(names=names)
     return frame
 
 
@@ -81,7 +86,9 @@ def _read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
         raise ValueError(f"more than one column is named {repeated[0]!r}: rename one.")
     if frame.shape[1] == 1:
         other = next((sign for sign in ";\t|," if sign != separator and sign in header), None)
-        hint = f" Are the cells separated by {other!r}? Save it with {separator!r}." if other else ""
+        hint = (
+            f" Are the cells separated by {other!r}? Save it with {separator!r}." if other else ""
+        )
         raise ValueError(f"only one column, {frame.columns[0]!r}, was found.{hint}")
     return frame
 
@@ -109,11 +116,16 @@ def _read_npz(path: Path, text: Sequence[str]) -> pd.DataFrame:
                         "save numbers or text."
                     ) from None
                 raise
+    strange = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if strange:
+        raise ValueError(f"its entry {strange[0]!r} is not an array.")
     solid = [name for name, array in arrays.items() if array.ndim == 3]
     if solid:
         main = "values" if "values" in solid else "X" if "X" in solid else solid[0]
         if len(solid) > 1 and main not in ("values", "X"):
-            raise ValueError(f"several arrays have three axes, {', '.join(solid)}: name one 'values'.")
+            raise ValueError(
+                f"several arrays have three axes, {', '.join(solid)}: name one 'values'."
+            )
         frame = frame_of_array(arrays[main], names=_text(arrays, "names"), ids=_text(arrays, "ids"))
         frame.attrs["array"] = True  # its columns were named here, so that nobody need name them
         return frame

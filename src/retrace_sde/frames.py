@@ -16,6 +16,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 import pandas as pd
+from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -32,6 +33,9 @@ UNITS = {
     "years": 365.25 * 86400,
 }
 """Units in which dates are measured, in seconds."""
+
+LARGEST = 1e140
+"""Largest number whose squares can still be summed."""
 
 SHOWN = 5
 """Names that a message lists."""
@@ -76,13 +80,19 @@ def lay_out(
     values = np.column_stack([columns[name] for name in names])
     rows, slices, found = _rows(frame, who, ids, slice, values)
     notes += found
+    if rows.shape[1] < 3:
+        least = "slices" if slices is not None else "rows of one subject"
+        hint = (
+            "" if slices is not None else " Does a label shared by subjects go by another column?"
+        )
+        raise ValueError(f"an order needs at least 3 {least}; the table has {rows.shape[1]}.{hint}")
     lengths = None
     if slices is None:
-        kept = (rows >= 0).any(axis=1)
-        if not kept.all():
-            gone = [name for name, keep in zip(ids, kept, strict=True) if not keep]
+        kept = np.flatnonzero(rows[:, 0] >= 0)
+        if len(kept) < len(ids):
+            gone = [name for name, row in zip(ids, rows[:, 0], strict=True) if row < 0]
             notes.append(f"subjects without any value are left out: {shown(gone)}")
-        rows, ids = rows[kept], tuple(name for name, keep in zip(ids, kept, strict=True) if keep)
+        rows, ids = rows[kept], tuple(ids[k] for k in kept)
         lengths = (rows >= 0).sum(axis=1)
     u = np.column_stack([numbers(frame, name) for name in extra]) if extra else None
     times = None
@@ -109,16 +119,15 @@ def as_frame(df: Any) -> nw.DataFrame[Any]:
     """A table of any library that narwhals reads; lazy ones are collected."""
     try:
         frame: Any = nw.from_native(df)
+        frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+        _ = frame.schema  # some libraries look for repeated names only here
     except TypeError:
         raise ValueError(
             f"a table is needed (pandas, polars, pyarrow, or anything that narwhals reads); got "
             f"{type(df).__name__}. For arrays (trajectory, time, variable) use Panel.from_array."
         ) from None
-    if isinstance(frame, nw.LazyFrame):
-        frame = frame.collect()
-    repeated = sorted({name for name in frame.columns if frame.columns.count(name) > 1})
-    if repeated:
-        raise ValueError(f"the table has more than one column named {shown(repeated)}.")
+    except DuplicateError as error:
+        raise ValueError(f"the table cannot be used. {' '.join(str(error).split())}.") from None
     return frame
 
 
@@ -171,12 +180,15 @@ def _variables(
     frame: nw.DataFrame[Any], asked: list[str], special: list[str], who: Index
 ) -> tuple[dict[str, Array], list[str]]:
     """The columns to analyse: those asked for, or every numeric one that varies within subjects."""
-    names = asked or [
-        name
-        for name in frame.columns
-        if name not in special and frame.schema[name].is_numeric()
-    ]
+    free = [name for name in frame.columns if name not in special]
+    names = asked or [name for name in free if frame.schema[name].is_numeric()]
     columns = {name: numbers(frame, name) for name in names}
+    if asked:
+        text = []
+    else:
+        text = [name for name in free if name not in columns]
+        for name in text:
+            _refuse_typing_errors(frame[name], name)
     still = [name for name, values in columns.items() if not _varies_within(values, who)]
     if asked and still:
         raise ValueError(
@@ -185,15 +197,21 @@ def _variables(
         )
     for name in still:
         del columns[name]
+    left_out = [f"left out, since constant within every subject: {shown(still)}"] if still else []
+    left_out += [f"left out, since not numeric: {shown(text)}"] if text else []
     if not columns:
-        text = [name for name in frame.columns if name not in special and name not in names]
-        raise ValueError(
-            "the table has no numeric column that changes within subjects"
-            + (f"; not numeric: {shown(text)}." if text else ".")
-        )
-    if not still:
-        return columns, []
-    return columns, [f"left out, since constant within every subject: {shown(still)}"]
+        reasons = f" ({'; '.join(left_out)})" if left_out else ""
+        raise ValueError(f"the table has no numeric column that changes within subjects{reasons}.")
+    return columns, left_out
+
+
+def _refuse_typing_errors(column: Column, name: str) -> None:
+    """A column of numbers with a few words in it was meant to be analysed; it must not vanish in silence."""
+    if column.dtype not in (nw.String, nw.Object):
+        return
+    cells = pd.Series(column.to_list(), dtype=object).dropna()
+    if len(cells) and pd.to_numeric(cells, errors="coerce").notna().mean() >= 0.5:
+        raise ValueError(_not_numeric(column, name))
 
 
 def _varies_within(values: Array, who: Index) -> bool:
@@ -211,13 +229,17 @@ def numbers(frame: nw.DataFrame[Any], name: str) -> Array:
     column = frame[name]
     if not column.dtype.is_numeric():
         raise ValueError(_not_numeric(column, name))
-    values: Array = np.array(
-        column.cast(nw.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64
-    )
+    values: Array = np.array(column.cast(nw.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)
     if np.isinf(values).any():
         row = int(np.argmax(np.isinf(values)))
         raise ValueError(
             f"column {name!r} is infinite in row {row + 1}: leave the cell empty if it is missing."
+        )
+    if np.nanmax(np.abs(values), initial=0.0) > LARGEST:
+        row = int(np.nanargmax(np.abs(values)))
+        raise ValueError(
+            f"column {name!r} holds {values[row]:g} in row {row + 1}, too large to square and sum: rescale it, or "
+            "leave the cell empty if the number stands for a missing value."
         )
     return values
 
@@ -232,7 +254,7 @@ def _not_numeric(column: Column, name: str) -> str:
     cells = pd.Series(column.to_list(), dtype=object)
     wrong = cells.notna() & pd.to_numeric(cells, errors="coerce").isna()
     if not wrong.any():
-        return f"column {name!r} holds numbers stored as text: convert it to numbers."
+        return f"column {name!r} holds numbers stored as text, or too large for a number: convert it, or leave it out."
     row, count = int(np.argmax(wrong)), int(wrong.sum())
     return (
         f"column {name!r} holds text, not numbers: {cells[row]!r:.40} in row {row + 1}"
@@ -263,8 +285,8 @@ def _rows(
         people = [ids[k] for k in dict.fromkeys(twice // len(labels))]
         first = labels[twice[0] % len(labels)]
         raise ValueError(
-            f"{len(people)} subjects have more than one row for the same slice: {shown(people)} (first: subject "
-            f"{people[0]!r}, slice {first!r}). Keep one row for each subject and slice, or average them."
+            f"more than one row for the same slice: subject {shown(people)} (first: {people[0]!r}, slice {first!r}). "
+            "Keep one row for each subject and slice, or average them."
         )
     rows = np.full((n, len(labels)), -1, dtype=np.intp)
     rows[who, which] = np.arange(len(who))

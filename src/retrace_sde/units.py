@@ -68,9 +68,7 @@ class Units:
             offset=offset,
             diffusion=self._square(result.diffusion),
             standard_errors=self.errors(result.standard_errors),
-            initial=Gaussian(
-                self.centre + self.scale * first.mean, self._square(first.covariance)
-            ),
+            initial=Gaussian(self.centre + self.scale * first.mean, self._square(first.covariance)),
             alternative=None if result.alternative is None else self._twin(result.alternative),
             log_likelihood=result.log_likelihood - self._volume,
             history=tuple(self._round(each) for each in result.history),

@@ -52,7 +52,11 @@ class Recovery:
         who = pd.factorize(frame[self.subject].to_numpy())[0]
         sequence = np.lexsort((np.isnan(key), np.nan_to_num(key), who))
         for name, values in columns.items():
-            kept = values.astype(np.int64) if name == "position" and not np.isnan(key).any() else values
+            kept = (
+                values.astype(np.int64)
+                if name == "position" and not np.isnan(key).any()
+                else values
+            )
             new = name if name not in frame.columns else f"retrace_{name}"
             series = nw.new_series(new, kept, backend=frame.implementation)
             if frame.implementation.is_pandas_like():
