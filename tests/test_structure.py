@@ -14,7 +14,7 @@ LAYERS = """
 metrics panel sde blocks drift simulate moments estimation discretisation statespace
 statespace_steps statespace_em costs start kernels ordering score
 direction identifiability problem bootstrap shared algorithm1 flips independent sampling mcem posterior fitting result
-validation retrace baselines plots demo cli
+validation retrace baselines plots verdicts figures report demo cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent
 MODULES = sorted(path.stem for path in SOURCE.glob("*.py") if not path.stem.startswith("__"))
@@ -48,6 +48,7 @@ PUBLIC = [
     rt.ReTrace.__init__,
     rt.LinearSDE.__init__,
     rt.Panel.from_array,
+    rt.write_report,
 ]
 
 

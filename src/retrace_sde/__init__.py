@@ -7,6 +7,7 @@ the data cannot tell, and estimate the SDE `dX = b(X) dt + G dW` behind them.
 from retrace_sde import baselines, drift, metrics, plots, simulate, statespace, statespace_em
 from retrace_sde.direction import DirectionTest
 from retrace_sde.panel import Panel
+from retrace_sde.report import write_report
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.sde import Gaussian, LinearSDE
@@ -29,4 +30,5 @@ __all__ = [
     "simulate",
     "statespace",
     "statespace_em",
+    "write_report",
 ]
