@@ -14,7 +14,7 @@ LAYERS = """
 metrics answers formats frames files panel sde blocks constraints knowledge drift simulate moments estimation discretisation statespace
 statespace_steps statespace_em costs start kernels ordering score
 direction identifiability problem bootstrap shared algorithm1 flips independent sampling mcem posterior fitting result
-units validation retrace recovery baselines diagnosis plots demo
+units validation retrace baselines plots verdicts figures report recovery diagnosis demo
 cli_common cli_fit cli_diagnose cli_simulate cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent
@@ -49,6 +49,7 @@ PUBLIC = [
     rt.ReTrace.__init__,
     rt.LinearSDE.__init__,
     rt.Panel.from_array,
+    rt.write_report,
 ]
 
 

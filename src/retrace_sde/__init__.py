@@ -9,6 +9,7 @@ from retrace_sde.direction import DirectionTest
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
 from retrace_sde.recovery import Recovery, recover
+from retrace_sde.report import write_report
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.sde import Gaussian, LinearSDE
@@ -34,4 +35,5 @@ __all__ = [
     "simulate",
     "statespace",
     "statespace_em",
+    "write_report",
 ]

@@ -19,6 +19,7 @@ from retrace_sde.drift import Drift
 from retrace_sde.frames import Names, as_frame
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
+from retrace_sde.report import write_report
 from retrace_sde.retrace import ReTrace
 
 SAMPLED = 50_000_000
@@ -118,8 +119,6 @@ class Recovery:
 
     def report(self, path: str | Path, *, title: str | None = None) -> Path:
         """Write the result as one self-contained HTML page; returns its path."""
-        from retrace_sde.report import write_report
-
         return write_report(self.model, self.panel, path, title=title)
 
 
