@@ -210,7 +210,8 @@ def _refuse_typing_errors(column: Column, name: str) -> None:
     if column.dtype not in (nw.String, nw.Object):
         return
     cells = pd.Series(column.to_list(), dtype=object).dropna()
-    if len(cells) and pd.to_numeric(cells, errors="coerce").notna().mean() >= 0.5:
+    share = pd.to_numeric(cells, errors="coerce").notna().mean()
+    if 0.5 <= share < 1:  # all of them: labels that are written in digits
         raise ValueError(_not_numeric(column, name))
 
 

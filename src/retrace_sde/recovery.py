@@ -146,6 +146,11 @@ def recover(
     without it each subject's rows have their own. `options` go to `ReTrace`. The fit works on
     standardised variables; parameters are returned in the table's units.
     """
+    asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
+    if slice is None and asked == "shared":
+        raise ValueError(
+            "permutation='shared' needs slice=, the column with the label that the subjects share."
+        )
     panel = Panel.from_frame(
         df,
         subject=subject,
@@ -156,11 +161,6 @@ def recover(
         variables=variables,
         covariates=covariates,
     )
-    asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
-    if slice is None and asked == "shared":
-        raise ValueError(
-            "permutation='shared' needs slice=, the column with the label that the subjects share."
-        )
     return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
 
 
