@@ -68,7 +68,7 @@ def check(one, other, scale, shift, exact):
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=4, deadline=None)
 def test_scaling_and_shifting_columns(permutation, estimator, seed):
-    n, T = (40, 12) if permutation == "shared" else (20, 8)
+    n, T = (40, 12) if permutation == "shared" else (12, 7)
     rng, X, scale = data(seed, permutation, n, T)
     shift = rng.normal(0, 1e3, 3) * scale
     if permutation == "independent":
