@@ -23,6 +23,9 @@ from retrace_sde.panel import Panel
 SUBJECTS, SLICES, SHUFFLES, OWN_SHUFFLES = 200, 60, 49, 19
 """How many subjects and slices the tests look at, and how many shuffles they compare with."""
 
+COMPARED = 12
+"""Slices whose means and spreads are compared, each with each."""
+
 CLOSED = 0.75
 """Ends of a path nearer than this share of the usual distance close a cycle; open paths have 1.2 and more."""
 
@@ -327,20 +330,29 @@ def _direction(panel: Panel, z: Array) -> list[Finding]:
 def _changes(z: Array) -> tuple[float, float]:
     """Least p-values, by Bonferroni, of paired t-tests and of Pitman and Morgan's test on ranks."""
     T, d = z.shape[1:]
-    slices = evenly(T, 12)
-    least = [1.0, 1.0]
-    pairs = [(a, b, k) for a, b in combinations(slices, 2) for k in range(d)]
-    for a, b, k in pairs:
-        x, y = z[:, a, k], z[:, b, k]
-        both = ~np.isnan(x) & ~np.isnan(y)
-        x, y = x[both], y[both]
-        if len(x) < 5 or np.ptp(x - y) == 0:
-            continue
-        least[0] = min(least[0], float(stats.ttest_rel(x, y).pvalue))
-        x, y = x - x.mean(), y - y.mean()
-        if np.ptp(x + y) > 0:
-            least[1] = min(least[1], float(stats.spearmanr(x + y, x - y).pvalue))
-    return min(1.0, least[0] * len(pairs)), min(1.0, least[1] * len(pairs))
+    least, tests = [1.0, 1.0], 0
+    for a, b in combinations(evenly(T, COMPARED), 2):
+        x, y = z[:, a], z[:, b]
+        known = ~np.isnan(x) & ~np.isnan(y)
+        m = known.sum(axis=0)
+        enough = m >= 5
+        x, y, known, m = x[:, enough], y[:, enough], known[:, enough], m[enough]
+        x, y = (np.where(known, each, 0.0) for each in (x, y))
+        shift = x.sum(axis=0) / m - y.sum(axis=0) / m
+        # Equal variances of x and y: their sum and their difference are uncorrelated.
+        u, v = (np.where(known, each - each.sum(axis=0) / m, np.nan) for each in (x + y, x - y))
+        error = np.sqrt(np.nansum(v**2, axis=0) / (m - 1) / m)
+        for k, t in enumerate((shift / np.maximum(error, 1e-300), _rank_t(u, v, m))):
+            least[k] = min(least[k], *(2 * stats.t.sf(np.abs(t), m - 1 - k)))
+        tests += d
+    return min(1.0, least[0] * tests), min(1.0, least[1] * tests)
+
+
+def _rank_t(u: Array, v: Array, m: Order) -> Array:
+    """Spearman's correlation, column by column, as a t statistic with m − 2 degrees of freedom."""
+    a, b = (stats.rankdata(each, axis=0, nan_policy="omit") - (m + 1) / 2 for each in (u, v))
+    r = np.nansum(a * b, axis=0) / np.sqrt(np.nansum(a**2, axis=0) * np.nansum(b**2, axis=0))
+    return r * np.sqrt((m - 2) / np.maximum(1 - r**2, 1e-12))
 
 
 def _p(value: float) -> str:
