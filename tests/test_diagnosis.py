@@ -44,7 +44,9 @@ def test_paths_have_an_order_and_noise_has_none(sde, own):
 def test_a_transient_and_a_stationary_process_are_told_apart(sde):
     transient = sde.simulate(100, 15, 0.1, x0=0.1, random_state=1)
     assert kinds(look(transient), "direction") == ["good"]
-    calm = [sde.simulate(100, 15, 0.1, x0=sde.stationary(), random_state=seed) for seed in range(12)]
+    calm = [
+        sde.simulate(100, 15, 0.1, x0=sde.stationary(), random_state=seed) for seed in range(12)
+    ]
     wrong = sum(kinds(look(X), "direction") == ["good"] for X in calm)
     assert wrong <= 3  # of 12 at a level of 5 %: more happens once in 400
 

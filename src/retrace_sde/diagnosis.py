@@ -343,7 +343,7 @@ def _changes(z: Array) -> tuple[float, float]:
         u, v = (np.where(known, each - each.sum(axis=0) / m, np.nan) for each in (x + y, x - y))
         error = np.sqrt(np.nansum(v**2, axis=0) / (m - 1) / m)
         for k, t in enumerate((shift / np.maximum(error, 1e-300), _rank_t(u, v, m))):
-            least[k] = min(least[k], *(2 * stats.t.sf(np.abs(t), m - 1 - k)))
+            least[k] = min([least[k], *(2 * stats.t.sf(np.abs(t), m - 1 - k))])
         tests += d
     return min(1.0, least[0] * tests), min(1.0, least[1] * tests)
 
@@ -351,7 +351,8 @@ def _changes(z: Array) -> tuple[float, float]:
 def _rank_t(u: Array, v: Array, m: Order) -> Array:
     """Spearman's correlation, column by column, as a t statistic with m − 2 degrees of freedom."""
     a, b = (stats.rankdata(each, axis=0, nan_policy="omit") - (m + 1) / 2 for each in (u, v))
-    r = np.nansum(a * b, axis=0) / np.sqrt(np.nansum(a**2, axis=0) * np.nansum(b**2, axis=0))
+    square = np.nansum(a**2, axis=0) * np.nansum(b**2, axis=0)
+    r = np.nansum(a * b, axis=0) / np.sqrt(np.maximum(square, 1e-300))
     return r * np.sqrt((m - 2) / np.maximum(1 - r**2, 1e-12))
 
 

@@ -24,6 +24,7 @@ from retrace_sde.independent import (
 )
 from retrace_sde.mcem import Chains, as_moments, average_over_orders, certainty, log_joint
 from retrace_sde.moments import Moments
+from retrace_sde.noisy import Hidden
 from retrace_sde.posterior import OrderPosterior, louis_errors, order_posterior, shared_posterior
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.score import ScoreDrift
@@ -46,6 +47,7 @@ R_HAT, EFFECTIVE_SIZE = 1.2, 20.0
 class Options:
     """What the user chose."""
 
+    permutation: str
     order: str
     estimator: str
     score_drift: ScoreDrift
@@ -75,6 +77,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
     posterior: OrderPosterior | None = None
+    hidden: Hidden | None = None
 
 
 def fit_shared(problem: Problem, options: Options) -> Outcome:

@@ -106,11 +106,11 @@ def _diagnose(problem: Problem, kept: NDArray[np.int16]) -> tuple[float, float]:
             )
         traces.append(trace)
     x, p = np.array(traces), found.coefficients.size
-    groups = [_convergence(x[:, :, at]) for at in (slice(p), slice(p, -1), slice(-1, None))]
+    groups = [convergence(x[:, :, at]) for at in (slice(p), slice(p, -1), slice(-1, None))]
     return max(group[0] for group in groups), min(group[1] for group in groups)
 
 
-def _convergence(x: Array) -> tuple[float, float]:
+def convergence(x: Array) -> tuple[float, float]:
     """Split R-hat and effective size, averaged over the quantities of traces (chains, draws, quantities)."""
     C, R, _ = x.shape
     varying = x.std(axis=(0, 1)) > 1e-12 * (np.abs(x).max(axis=(0, 1)) + 1e-300)
@@ -282,6 +282,6 @@ def shared_posterior(
             SHARES.astype(np.int64), SHARPNESS, *counts, positions, kept[c], *tallies,
         )  # fmt: skip
     cost = start[kept[..., 0]] + costs[kept[..., :-1], kept[..., 1:]].sum(axis=-1)
-    r_hat, size = _convergence(cost[:, :, None])
+    r_hat, size = convergence(cost[:, :, None])
     probabilities = positions.astype(np.float32) / np.float32(samples * chains)
     return OrderPosterior(probabilities, kept.reshape(-1, T), r_hat, size)
