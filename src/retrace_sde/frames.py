@@ -86,7 +86,7 @@ def lay_out(
             "" if slices is not None else " Does a label shared by subjects go by another column?"
         )
         raise ValueError(f"an order needs at least 3 {least}; the table has {rows.shape[1]}.{hint}")
-    seen = ~np.isnan(_spread(values, rows)).all(axis=2)
+    seen: Any = ~np.isnan(_spread(values, rows)).all(axis=2)
     if slices is not None and not seen.any(axis=0).all():
         notes.append(
             f"slices without any value are left out: {shown(_where(slices, ~seen.any(axis=0)))}"
@@ -120,7 +120,7 @@ def lay_out(
 
 
 def _where(names: Sequence[str], mask: Any) -> list[str]:
-    return [names[k] for k in np.flatnonzero(mask)]
+    return [name for name, chosen in zip(names, mask, strict=True) if chosen]
 
 
 def as_frame(df: Any) -> nw.DataFrame[Any]:

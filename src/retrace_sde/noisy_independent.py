@@ -159,16 +159,16 @@ def recover_noisy_orders(
         current = problem.fit(orders, still=True, start=current.fit)
         if changed == 0:
             break
-    one, settled = _alternate(
-        problem, _turned(problem, orders, rng, prior), rounds, max_iter, prior
-    )
+    one, settled = _alternate(problem, _turned(problem, orders, rng, prior), rounds, max_iter, prior)
     two, _ = _alternate(problem, problem.data.reversed(one.order), [], max_iter, prior)
     better, worse = (one, two) if one.log_likelihood >= two.log_likelihood else (two, one)
     better, worse = (problem.fit(f.order, start=f.fit, loose=False) for f in (better, worse))
     return better, worse, [*rounds, better.as_round()], settled
 
 
-def starting_orders(problem: NoisyProblem, rng: np.random.Generator, prior: Prior | None) -> Order:
+def starting_orders(
+    problem: NoisyProblem, rng: np.random.Generator, prior: Prior | None
+) -> Order:
     """Short paths through the observations as they are, each missing entry at its trajectory's mean."""
     n = len(problem.values)
     return first_orders(_plain(problem, prior), rng, random_states(rng, n))
@@ -278,7 +278,9 @@ def overstep(old: Parameters, new: Parameters) -> Parameters:
     d, p = new.theta.shape
     free = np.ones((d, p), dtype=bool)
     variances = np.diag(new.R) > 0
-    problem = SmoothingProblem(1.0, free, np.zeros((d, p)), None, variances, False, None, scale)
+    problem = SmoothingProblem(
+        1.0, free, np.zeros((d, p)), None, variances, False, None, scale
+    )
     x, y = pack(old, problem), pack(new, problem)
     return unpack(x + OVERSTEP * (y - x), new, problem)
 
@@ -325,10 +327,14 @@ def average_over_orders(
     never = WARM_ROUNDS + 1
     states = random_states(rng, CHAINS * n).reshape(CHAINS, n)
     orders = np.tile(begin.order, (CHAINS, 1, 1))
-    one = run_mcem(problem, begin.fit, orders, states, prior, rounds=WARM_ROUNDS, least=never)
+    one = run_mcem(
+        problem, begin.fit, orders, states, prior, rounds=WARM_ROUNDS, least=never
+    )
     back = np.stack([problem.data.reversed(each) for each in one.orders])
     turned = problem.fit(back[0]).fit
-    two = run_mcem(problem, turned, back, states.copy(), prior, rounds=WARM_ROUNDS, least=never)
+    two = run_mcem(
+        problem, turned, back, states.copy(), prior, rounds=WARM_ROUNDS, least=never
+    )
     ratios = _bridge(problem, one, two, prior)
     if ratios.sum() < 0:
         one, two, ratios, begin = two, one, -ratios, replace(begin, fit=turned)
