@@ -11,7 +11,7 @@ from retrace_sde.blocks import Array, Data, Order, evenly
 from retrace_sde.costs import Model, spread, step_log_likelihoods
 from retrace_sde.drift import Drift
 from retrace_sde.estimation import mle
-from retrace_sde.knowledge import Prior
+from retrace_sde.knowledge import Knowledge, Prior
 from retrace_sde.moments import Moments, moments
 from retrace_sde.start import start_log_densities
 
@@ -78,6 +78,17 @@ class Problem:
         if gaps is not None and gaps.ndim == 2:
             gaps = gaps[evenly(n, size)]
         return replace(self, data=self.data.some(size), prior=prior, gaps=gaps)
+
+    def informed(self, knowledge: Knowledge, *, shared: bool) -> Problem:
+        """The same problem with what is known of time; the true gaps too where all times are known."""
+        n, T, _ = self.data.shape
+        lengths = self.data.lengths
+        prior = knowledge.compiled(n, T, shared=shared, dt=self.dt, lengths=lengths)
+        times = knowledge.known_times(n, T, shared=shared, lengths=lengths)
+        gaps = None
+        if times is not None:
+            gaps = np.nan_to_num(np.diff(np.sort(times, axis=-1), axis=-1), nan=self.dt)
+        return replace(self, prior=prior, gaps=gaps)
 
     @cached_property
     def variances(self) -> Array:

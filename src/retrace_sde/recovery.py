@@ -137,7 +137,7 @@ def recover(
     variables: Names = None,
     covariates: Names = None,
     drift: str | Drift = "affine",
-    knowledge: Any | None = None,
+    knowledge: Knowledge | None = None,
     **options: Any,
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
@@ -165,7 +165,7 @@ def recover(
 
 
 def recover_panel(
-    panel: Panel, df: Any, *, subject: str, knowledge: Any | None = None, **options: Any
+    panel: Panel, df: Any, *, subject: str, knowledge: Knowledge | None = None, **options: Any
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
     if panel.times is not None and not np.isnan(panel.times).all():
@@ -174,8 +174,7 @@ def recover_panel(
         )
         if "dt" not in options and panel.dt is None:
             options["dt"] = step_of_times(panel)
-    told = {} if knowledge is None else {"knowledge": knowledge}
-    model = ReTrace(**options).fit(panel, **told)
+    model = ReTrace(**options).fit(panel, knowledge=knowledge)
     return Recovery(model, panel, df, subject)
 
 

@@ -21,6 +21,7 @@ from retrace_sde.estimation import StandardErrors
 from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
 from retrace_sde.identifiability import IdentifiabilityReport, identify
 from retrace_sde.independent import KICKS, Law, random_states, search
+from retrace_sde.knowledge import Knowledge
 from retrace_sde.noisy import NoisyProblem
 from retrace_sde.noisy_fitting import (
     bootstrap_noisy,
@@ -42,6 +43,7 @@ from retrace_sde.validation import (
     ReTraceWarning,
     check_choice,
     check_enough,
+    check_knowledge,
     check_panel,
     check_positive,
     has_missing,
@@ -110,13 +112,20 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X: Any, covariates: Any | None = None) -> Self:
-        """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified."""
-        with one_blas_thread():
-            return self._fit(X, covariates)
+    def fit(
+        self, X: Any, covariates: Any | None = None, knowledge: Knowledge | None = None
+    ) -> Self:
+        """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified.
 
-    def _fit(self, X: Any, covariates: Any | None) -> Self:
+        `knowledge` is what is known of time: see `Knowledge`. With all times known the order is given, and
+        the SDE is fitted with the true gaps.
+        """
+        with one_blas_thread():
+            return self._fit(X, covariates, knowledge)
+
+    def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
         self._check_parameters()
+        check_knowledge(knowledge, self.order)
         drift = as_drift(self.drift)
         panel = check_panel(
             X,
@@ -131,6 +140,8 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
         self._units = Units.of(panel, drift)
         problem = Problem(self._standard(data), dt, drift)
+        if knowledge is not None:
+            problem = problem.informed(knowledge, shared=self.permutation == "shared")
         options = Options(
             self.permutation,
             self.order,

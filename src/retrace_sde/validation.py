@@ -12,6 +12,7 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.blocks import Array, Data, Order, to_numpy
+from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
 
 DEPENDENT = 1e-12
@@ -103,6 +104,21 @@ def has_missing(data: Data) -> bool:
         return bool(xp.any(xp.isnan(x)))
 
     return any(data.map(any_missing))
+
+
+def check_knowledge(knowledge: object, order: str) -> None:
+    """What is known of time is a `Knowledge`, and the search can use it."""
+    if knowledge is None:
+        return
+    if not isinstance(knowledge, Knowledge):
+        raise ValueError(
+            f"knowledge must be a retrace_sde.Knowledge(…); got {type(knowledge).__name__}."
+        )
+    if order == "score":
+        raise ValueError(
+            "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "
+            "order='likelihood'."
+        )
 
 
 def check_enough(panel: Panel, n_features: int) -> None:
