@@ -142,3 +142,74 @@ def test_the_step_is_found_from_times_without_their_order(error, kept):
     values = np.zeros((n, T, 1))
     panel = rt.Panel(values, ("x",), tuple(map(str, range(n))), times=times, time_error=error)
     assert np.isclose(step_of_times(panel), step, rtol=0.03)
+
+
+@pytest.fixture(scope="module")
+def timed(shared):
+    """The shared table with its true times, in days, of slices three days apart."""
+    table, position = shared
+    return table.assign(day=3.0 * position + 100)
+
+
+def fit_times(table, **options):
+    return rt.recover(
+        table, subject="subject", slice="slice", variables=["x0", "x1", "x2"], time="day", **options
+    )
+
+
+def test_known_times_fix_order_direction_and_unit(timed, recovered):
+    found = fit_times(timed)
+    np.testing.assert_allclose(found.ordered["time"], found.ordered["day"])
+    assert np.isclose(found.model.result_.dt, 3)
+    np.testing.assert_array_equal(found.model.order_, recovered.model.order_)
+    np.testing.assert_allclose(
+        found.model.drift_ * 3, recovered.model.drift_ * DT, rtol=1e-6, atol=1e-9
+    )
+    dates = pd.Timestamp("2021-03-20", tz="Europe/Berlin") + pd.to_timedelta(timed["day"], unit="D")
+    same = fit_times(timed.assign(day=dates))
+    assert np.isclose(same.model.result_.dt, 3)
+
+
+def test_times_known_in_part_are_met_and_the_rest_is_placed_between(timed):
+    """The four earliest slices alone are dated, which says nothing of the spread of all times."""
+    part = timed.assign(day=timed["day"].where(timed["day"] < 112))
+    found = fit_times(part)
+    ordered = found.ordered
+    known = ordered["day"].notna()
+    np.testing.assert_allclose(ordered.loc[known, "time"], ordered.loc[known, "day"])
+    np.testing.assert_allclose(ordered["time"], timed.loc[ordered.index, "day"])
+    assert np.isclose(found.model.result_.dt, 3)
+
+
+def test_noisy_times_set_unit_and_origin(timed):
+    """Twelve times with an error of half a step: the origin is known to 0.5, the step to 10 %."""
+    error = np.random.default_rng(0).normal(0, 1.5, 12)[timed["slice"].astype(int)]
+    found = fit_times(timed.assign(day=timed["day"] + error), time_error=1.5)
+    ordered = found.ordered
+    np.testing.assert_allclose(ordered["time"], timed.loc[ordered.index, "day"], atol=5)
+    assert np.isclose(found.model.result_.dt, 3, rtol=0.25)
+
+
+def test_each_subject_may_have_times_of_its_own(timed):
+    shift = timed["subject"].astype(int) * 1000.0
+    table = timed.assign(day=timed["day"] + shift).drop(columns="slice")
+    found = rt.recover(
+        table, subject="subject", variables=["x0", "x1", "x2"], time="day", estimator="mle"
+    )
+    np.testing.assert_allclose(found.ordered["time"], found.ordered["day"])
+    assert (found.ordered["position_probability"] == 1).all()
+
+
+def test_values_that_are_missing_are_not_filled_in(shared):
+    table, position = shared
+    holes = table.copy()
+    rng = np.random.default_rng(0)
+    names = ["x0", "x1", "x2"]
+    holes[names] = holes[names].mask(rng.random((len(holes), 3)) < 0.1)
+    found = rt.recover(holes, subject="subject", slice="slice", dt=DT)
+    ordered = found.ordered
+    pd.testing.assert_frame_equal(ordered[holes.columns].sort_index(), holes.sort_index())
+    right = ordered.loc[table.index, "position"].to_numpy()
+    assert max((right == position).mean(), (11 - right == position).mean()) > 0.8
+    assert found.model.states_.shape == (40, 12, 3)
+    assert not np.isnan(found.model.states_).any()

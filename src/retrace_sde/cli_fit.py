@@ -147,6 +147,8 @@ def _effects(answer: dict[str, Any]) -> str:
     A = np.array(answer["drift"], dtype=float)
     error = np.array(answer["standard_errors"]["drift"], dtype=float)
     names = answer["variables"]
+    if np.isnan(error).all():
+        return "in parameters.json; this estimator gives no standard errors."
     t = np.abs(A) / np.where(error > 0, error, np.inf)
     if len(names) > 1:
         np.fill_diagonal(t, 0.0)
