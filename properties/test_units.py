@@ -95,3 +95,39 @@ def test_the_offsets_error_is_that_of_a_fit_in_the_users_units(estimator):
     np.testing.assert_allclose(
         ours.standard_errors_.offset, plain.standard_errors_.offset, rtol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("permutation", "noise"),
+    [("shared", "estimate"), ("shared", "given"), ("independent", "estimate")],
+)
+def test_noise_and_missing_values_in_other_units(permutation, noise):
+    """EM stops by a rise in nats, which no unit changes; powers of two round nothing."""
+    rng, X, _ = data(5, permutation, 15, 7)
+    X = X + 0.05 * rng.standard_normal(X.shape)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    scale = 2.0 ** rng.integers(-20, 20, 3)
+    R = np.diag([0.05, 0.04, 0.06]) ** 2
+    models = []
+    for values, square in ((X, 1.0), (X * scale, np.outer(scale, scale))):
+        given = noise if noise == "estimate" else R * square
+        table = frame_of_array(values)
+        label = "slice" if permutation == "shared" else None
+        models.append(
+            rt.recover(
+                table, subject="subject", slice=label, variables=["x0", "x1", "x2"], dt=DT,
+                estimator="em", observation_noise=given, random_state=0, n_jobs=1,
+            ).model
+        )  # fmt: skip
+    one, other = models
+    ratio, square = np.divide.outer(scale, scale), np.outer(scale, scale)
+    np.testing.assert_array_equal(other.order_, one.order_)
+    np.testing.assert_allclose(other.drift_ / ratio, one.drift_, rtol=1e-6)
+    np.testing.assert_allclose(other.diffusion_ / square, one.diffusion_, rtol=1e-6)
+    np.testing.assert_allclose(other.observation_noise_ / square, one.observation_noise_, rtol=1e-6)
+    np.testing.assert_allclose(
+        other.standard_errors_.offset / scale, one.standard_errors_.offset, rtol=1e-6
+    )
+    np.testing.assert_allclose(other.states_ / scale, one.states_, rtol=1e-6, atol=1e-9)
+    if noise == "given":
+        np.testing.assert_allclose(one.observation_noise_, R, rtol=1e-9)
