@@ -17,6 +17,7 @@ from retrace_sde.costs import Model, distances, transition_costs
 from retrace_sde.drift import Affine, as_drift
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.panel import Panel
+from retrace_sde.plots import Z, comparable
 from retrace_sde.retrace import ReTrace
 
 SLICES, TRAJECTORIES, OWN_TRAJECTORIES, NUMBERS = 100, 30, 12, 40_000
@@ -25,9 +26,6 @@ SLICES, TRAJECTORIES, OWN_TRAJECTORIES, NUMBERS = 100, 30, 12, 40_000
 BINS = 40
 EDGES = 400
 """At most so many bars of a histogram, and edges of a graph."""
-
-Z = 1.96
-"""Half-width of a 95 % interval in standard errors, as in the summary."""
 
 
 def figures(model: ReTrace, panel: Panel) -> dict[str, Any]:
@@ -236,10 +234,7 @@ def _intervals(values: Array, errors: Array) -> dict[str, Any]:
 def _shade(values: Array, H: Array, errors: Array) -> tuple[Any, str]:
     """What colours compare, free of the variables' units: `A_ij √(H_jj / H_ii)`, or estimate / error."""
     if values.shape[0] == values.shape[1]:
-        scale = np.sqrt(np.diag(H))
-        return _numbers(
-            values * scale[None, :] / scale[:, None]
-        ), "in units of each variable's noise"
+        return _numbers(comparable(values, H)), "in units of each variable's noise"
     return _numbers(values / np.where(errors > 0, errors, np.inf)), "estimate / standard error"
 
 

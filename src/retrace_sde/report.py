@@ -22,8 +22,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from retrace_sde.blocks import Array
-from retrace_sde.figures import Z, figures
+from retrace_sde.figures import figures
 from retrace_sde.panel import Panel
+from retrace_sde.plots import Z
 from retrace_sde.retrace import ReTrace
 from retrace_sde.verdicts import verdicts
 
