@@ -116,12 +116,20 @@ def _unit(model: ReTrace, panel: Panel, unit: Unit) -> dict[str, Any]:
     return {
         "trajectory": None if j is None else str(panel.ids[j]),
         "slices": kept.tolist(),
+        "labels": _labels(panel, j, kept),
         "positions": positions.tolist(),
         "costs": _numbers(costs),
         "kind": kind,
         "steps": steps,
         "probabilities": _probabilities(model, j, positions, recovered, length),
     }
+
+
+def _labels(panel: Panel, j: int | None, kept: Order) -> list[str]:
+    """What the stored observations are called: by the table's labels of slices, or by number."""
+    if j is None and panel.slices is not None:
+        return [str(panel.slices[int(k)]) for k in kept]
+    return [f"{'slice' if j is None else 'observation'} {k}" for k in kept]
 
 
 def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Order) -> tuple[Array, str]:

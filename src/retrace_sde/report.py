@@ -61,7 +61,7 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         title=title or "ReTrace report",
         result=result,
         shape=tuple(panel.values.shape),
-        verdicts=verdicts(model, lengths=panel.lengths),
+        verdicts=verdicts(model, lengths=panel.lengths, notes=panel.notes),
         data=data,
         thinned=data["thinned"],
         gaps=data["gaps"] is not None,
@@ -140,7 +140,9 @@ def _text(name: str) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number for reading: four digits, a true minus sign."""
+    """A number for reading: four digits, a true minus sign, a dash for none."""
+    if not np.isfinite(value):
+        return "\N{EN DASH}"
     return f"{value:.{digits}g}".replace("-", "\N{MINUS SIGN}")
 
 

@@ -28,13 +28,15 @@ class Verdict:
     sentences: tuple[str, ...]
 
 
-def verdicts(model: ReTrace, *, lengths: Order | None = None) -> tuple[Verdict, ...]:
-    """Order, direction, identifiability and what to do next; `lengths` of a ragged panel."""
+def verdicts(
+    model: ReTrace, *, lengths: Order | None = None, notes: tuple[str, ...] = ()
+) -> tuple[Verdict, ...]:
+    """Order, direction, identifiability and what to do next; `lengths` and `notes` of the panel."""
     return (
         _order(model, lengths),
         _direction(model),
         _identifiability(model),
-        _next_steps(model, lengths),
+        _next_steps(model, lengths, notes),
     )
 
 
@@ -110,7 +112,7 @@ def _identifiability(model: ReTrace) -> Verdict:
     return Verdict("What else can these data tell?", answer, standing, (*can, *cannot))
 
 
-def _next_steps(model: ReTrace, lengths: Order | None) -> Verdict:
+def _next_steps(model: ReTrace, lengths: Order | None, notes: tuple[str, ...]) -> Verdict:
     result, steps = model.result_, []
     if not model.converged_:
         steps.append("Raise max_iter: the alternation stopped before it settled.")
@@ -142,7 +144,8 @@ def _next_steps(model: ReTrace, lengths: Order | None) -> Verdict:
             "One variable that rises and falls can fold onto itself: check the restored picture, and add "
             "a variable or a known time if it looks folded."
         )
-    question, notes = "What to do next?", tuple(f"Note: {note}" for note in result.notes)
+    question = "What to do next?"
+    notes = tuple(f"Note: {note.rstrip('.')}." for note in (*result.notes, *notes))
     if steps:
         return Verdict(question, "Look at these first", "mixed", (*steps, *notes))
     nothing = "Nothing in these results stands in the way of using them."
