@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -95,11 +96,11 @@ def test_every_name_of_the_data_is_escaped_and_still_there(page):
 
 
 def test_verdicts_come_first_and_are_the_results(fit, page):
-    model, _ = fit
+    model, panel = fit
     parsed = Structure()
     parsed.feed(page)
     text = "".join(parsed.text)
-    order, direction, rest, next_ = verdicts(model)
+    order, direction, rest, next_ = verdicts(model, panel)
     for each in (order, direction, rest, next_):
         assert each.question in text
         assert all(sentence in text for sentence in each.sentences)
@@ -135,8 +136,10 @@ def test_numbers_are_the_results_to_the_digits_shown(fit, page):
         rtol=1e-2,
         atol=1e-2 * np.abs(np.poly(model.drift_)).max(),
     )
-    delta = model.direction_.contributions
-    assert sum(data["direction"]["counts"]) == len(delta)
+    bars, delta = data["direction"], model.direction_.contributions
+    assert sum(bars["counts"]) == len(delta)
+    right = [count for count, edge in zip(bars["counts"], bars["edges"], strict=False) if edge >= 0]
+    assert sum(right) == (delta >= 0).sum()
     # The picture of the restored data is the data along order_.
     unit, paths = data["units"][0], data["paths"]
     restored = np.array(paths["values"])[:, :, unit["steps"][-1]["order"]]
@@ -173,6 +176,14 @@ def test_an_undetermined_direction_is_said_and_the_twin_is_shown(tmp_path):
     )
     assert 'id="twin-map"' in page
     assert 'id="certainty"' not in page
+
+
+def test_named_slices_are_given_in_order(fit):
+    model, panel = fit
+    named = replace(panel, slices=tuple(f"plate {k}<" for k in "ABCDEFGHIJKL"))
+    expected = " → ".join(named.slices[k] for k in model.order_)
+    assert verdicts(model, named)[0].sentences[0] == f"The order is {expected}."
+    assert figures.figures(model, named)["units"][0]["labels"] == list(named.slices)
 
 
 def test_own_orders_of_different_length(tmp_path):

@@ -258,7 +258,9 @@ def _direction(model: ReTrace, panel: Panel) -> dict[str, Any]:
     """A histogram of `Δ_j`, with the names of the trajectories in each bar as far as there is room."""
     delta = np.asarray(model.direction_.contributions, dtype=float)
     delta = np.where(np.isfinite(delta), delta, 0.0)
-    edges = np.histogram_bin_edges(delta, bins=min(BINS, max(5, len(delta) // 4)))
+    width = np.ptp(delta) / min(BINS, max(5, len(delta) // 4)) or 1.0
+    # Zero is an edge: a bar speaks for one direction.
+    edges = width * np.arange(np.floor(delta.min() / width), np.floor(delta.max() / width) + 2)
     bar = np.clip(np.searchsorted(edges, delta, side="right") - 1, 0, len(edges) - 2)
     named = [
         [str(panel.ids[int(j)]) for j in np.flatnonzero(bar == k)[:5]]

@@ -61,7 +61,7 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         title=title or "ReTrace report",
         result=result,
         shape=tuple(panel.values.shape),
-        verdicts=verdicts(model, lengths=panel.lengths, notes=panel.notes),
+        verdicts=verdicts(model, panel),
         data=data,
         thinned=data["thinned"],
         gaps=data["gaps"] is not None,
