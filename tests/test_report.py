@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import replace
@@ -252,6 +253,28 @@ def test_missing_values_leave_gaps_and_distances_of_what_is_there(fit):
     scaled = (values - np.nanmean(values, axis=(0, 1))) / np.nanstd(values, axis=(0, 1))
     expected = np.nanmean((scaled[:, 3] - scaled[:, 4]) ** 2)
     assert data["units"][0]["costs"][3][4] == pytest.approx(expected, rel=5e-4)
+
+
+def test_any_array_namespace(fit, tmp_path):
+    import array_api_strict
+
+    model, panel = fit
+    foreign = replace(panel, values=array_api_strict.asarray(panel.values))
+    one, other = (
+        rt.write_report(model, each, tmp_path / f"{k}.html").read_text(encoding="utf-8")
+        for k, each in enumerate((panel, foreign))
+    )
+    assert one == other
+
+
+def test_observation_noise_is_listed_and_distances_are_drawn(fit, tmp_path):
+    model, panel = fit
+    noisy = copy.copy(model)
+    noisy.result_ = copy.copy(model.result_)
+    object.__setattr__(noisy.result_, "observation_noise", np.diag([0.01, 0.04, 0.09]))
+    page = rt.write_report(noisy, panel, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert embedded(page)["units"][0]["kind"] == "distance"
+    assert re.search(r"Observation noise.*>0\.1<.*>0\.2<.*>0\.3<", page, re.DOTALL)
 
 
 def test_wrong_use_is_refused_in_words(fit, tmp_path):
