@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -95,11 +97,11 @@ def test_every_name_of_the_data_is_escaped_and_still_there(page):
 
 
 def test_verdicts_come_first_and_are_the_results(fit, page):
-    model, _ = fit
+    model, panel = fit
     parsed = Structure()
     parsed.feed(page)
     text = "".join(parsed.text)
-    order, direction, rest, next_ = verdicts(model)
+    order, direction, rest, next_ = verdicts(model, panel)
     for each in (order, direction, rest, next_):
         assert each.question in text
         assert all(sentence in text for sentence in each.sentences)
@@ -135,8 +137,10 @@ def test_numbers_are_the_results_to_the_digits_shown(fit, page):
         rtol=1e-2,
         atol=1e-2 * np.abs(np.poly(model.drift_)).max(),
     )
-    delta = model.direction_.contributions
-    assert sum(data["direction"]["counts"]) == len(delta)
+    bars, delta = data["direction"], model.direction_.contributions
+    assert sum(bars["counts"]) == len(delta)
+    right = [count for count, edge in zip(bars["counts"], bars["edges"], strict=False) if edge >= 0]
+    assert sum(right) == (delta >= 0).sum()
     # The picture of the restored data is the data along order_.
     unit, paths = data["units"][0], data["paths"]
     restored = np.array(paths["values"])[:, :, unit["steps"][-1]["order"]]
@@ -173,6 +177,14 @@ def test_an_undetermined_direction_is_said_and_the_twin_is_shown(tmp_path):
     )
     assert 'id="twin-map"' in page
     assert 'id="certainty"' not in page
+
+
+def test_named_slices_are_given_in_order(fit):
+    model, panel = fit
+    named = replace(panel, slices=tuple(f"plate {k}<" for k in "ABCDEFGHIJKL"))
+    expected = " → ".join(named.slices[k] for k in model.order_)
+    assert verdicts(model, named)[0].sentences[0] == f"The order is {expected}."
+    assert figures.figures(model, named)["units"][0]["labels"] == list(named.slices)
 
 
 def test_own_orders_of_different_length(tmp_path):
@@ -241,6 +253,28 @@ def test_missing_values_leave_gaps_and_distances_of_what_is_there(fit):
     scaled = (values - np.nanmean(values, axis=(0, 1))) / np.nanstd(values, axis=(0, 1))
     expected = np.nanmean((scaled[:, 3] - scaled[:, 4]) ** 2)
     assert data["units"][0]["costs"][3][4] == pytest.approx(expected, rel=5e-4)
+
+
+def test_any_array_namespace(fit, tmp_path):
+    import array_api_strict
+
+    model, panel = fit
+    foreign = replace(panel, values=array_api_strict.asarray(panel.values))
+    one, other = (
+        rt.write_report(model, each, tmp_path / f"{k}.html").read_text(encoding="utf-8")
+        for k, each in enumerate((panel, foreign))
+    )
+    assert one == other
+
+
+def test_observation_noise_is_listed_and_distances_are_drawn(fit, tmp_path):
+    model, panel = fit
+    noisy = copy.copy(model)
+    noisy.result_ = copy.copy(model.result_)
+    object.__setattr__(noisy.result_, "observation_noise", np.diag([0.01, 0.04, 0.09]))
+    page = rt.write_report(noisy, panel, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert embedded(page)["units"][0]["kind"] == "distance"
+    assert re.search(r"Observation noise.*>0\.1<.*>0\.2<.*>0\.3<", page, re.DOTALL)
 
 
 def test_wrong_use_is_refused_in_words(fit, tmp_path):

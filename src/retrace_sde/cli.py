@@ -30,7 +30,7 @@ main.add_command(reproduce)
 
 @main.command()
 @click.option("--out", type=click.Path(path_type=Path), default="retrace-demo", show_default=True,
-              help="Folder for the figures and the results.")  # fmt: skip
+              help="Folder for the page, the figures and the results.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Another seed, other data.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def demo(out: Path, seed: int, as_json: bool) -> None:
@@ -40,7 +40,7 @@ def demo(out: Path, seed: int, as_json: bool) -> None:
     with progress(demonstration.STEPS) as begin:
         result = demonstration.run(demonstration.Settings(seed=seed), progress=begin)
         begin("drawing")
-        paths = demonstration.save_plots(result, out)
+        paths = [*demonstration.save_pages(result, out), *demonstration.save_plots(result, out)]
         paths.append(result.model.result_.save(out / "result.npz"))
     if as_json:
         shared = [asdict(row) for row in result.rows]

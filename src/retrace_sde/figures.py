@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.blocks import Array, Data, Order, evenly, to_numpy
-from retrace_sde.costs import Model, distances, transition_costs
+from retrace_sde.costs import Model, transition_costs
 from retrace_sde.drift import Affine, as_drift
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.panel import Panel
+from retrace_sde.plots import Z, comparable
 from retrace_sde.retrace import ReTrace
 
 SLICES, TRAJECTORIES, OWN_TRAJECTORIES, NUMBERS = 100, 30, 12, 40_000
@@ -25,9 +26,6 @@ SLICES, TRAJECTORIES, OWN_TRAJECTORIES, NUMBERS = 100, 30, 12, 40_000
 BINS = 40
 EDGES = 400
 """At most so many bars of a histogram, and edges of a graph."""
-
-Z = 1.96
-"""Half-width of a 95 % interval in standard errors, as in the summary."""
 
 
 def figures(model: ReTrace, panel: Panel) -> dict[str, Any]:
@@ -118,6 +116,7 @@ def _unit(model: ReTrace, panel: Panel, unit: Unit) -> dict[str, Any]:
     return {
         "trajectory": None if j is None else str(panel.ids[j]),
         "slices": kept.tolist(),
+        "labels": _labels(panel, j, kept),
         "positions": positions.tolist(),
         "costs": _numbers(costs),
         "kind": kind,
@@ -126,23 +125,34 @@ def _unit(model: ReTrace, panel: Panel, unit: Unit) -> dict[str, Any]:
     }
 
 
+def _labels(panel: Panel, j: int | None, kept: Order) -> list[str]:
+    """What the stored observations are called: by the table's labels of slices, or by number."""
+    if j is None and panel.slices is not None:
+        return [str(panel.slices[int(k)]) for k in kept]
+    return [f"{'slice' if j is None else 'observation'} {k}" for k in kept]
+
+
 def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Order) -> tuple[Array, str]:
-    """Transition costs under the fit; where values are missing, mean squared distances of what is there."""
+    """Transition costs under the fit; distances where values are missing or noisy."""
     values, u = panel.values, panel.covariates
     if u is None:  # given to `fit` beside an array
         u = getattr(getattr(model, "_problem", None), "data", Data(values)).covariates
-    if j is not None:
-        values, u = values[j : j + 1], None if u is None else u[j : j + 1]
-    data = Data(values[:, kept], None if u is None else u[:, kept], model.n_jobs)
-    drift = as_drift(model.drift)
-    if data.covariates is None and panel.covariate_names:
-        return distances(data), "distance"
-    if not np.isfinite(to_numpy(data.values)).all():
-        return _partial_distances(to_numpy(data.values)), "distance"
-    theta = model.drift_
+    x = _some(values, j, kept)
+    drift, theta = as_drift(model.drift), model.drift_
+    noisy = getattr(model.result_, "observation_noise", None) is not None
+    if noisy or not np.isfinite(x).all() or (u is None and panel.covariate_names):
+        return _partial_distances(x), "distance"
     if isinstance(drift, Affine):
         theta = np.column_stack([theta, model.offset_])
+    data = Data(x, None if u is None else _some(u, j, kept), model.n_jobs)
     return transition_costs(data, Model(drift, theta, model.diffusion_, model.result_.dt)), "cost"
+
+
+def _some(values: Any, j: int | None, kept: Order) -> Array:
+    """Some observations of one trajectory, or slices of all, (trajectories, slices, variables), in numpy."""
+    if j is None:
+        return Data(values).slices(kept).transpose(1, 0, 2)
+    return to_numpy(values[j : j + 1, ...])[:, kept]
 
 
 def _partial_distances(values: Array) -> Array:
@@ -178,7 +188,7 @@ def _paths(
     values = []
     for k, j in enumerate(rows):
         kept = np.sort(units[0 if units[0][0] is None else k][2])
-        values.append(_numbers(to_numpy(panel.values[int(j)])[kept][:, variables].T))
+        values.append(_numbers(to_numpy(panel.values[int(j), ...])[kept][:, variables].T))
     times = np.asarray(model.times_, dtype=float)
     return {
         "ids": [str(panel.ids[int(j)]) for j in rows],
@@ -236,10 +246,7 @@ def _intervals(values: Array, errors: Array) -> dict[str, Any]:
 def _shade(values: Array, H: Array, errors: Array) -> tuple[Any, str]:
     """What colours compare, free of the variables' units: `A_ij √(H_jj / H_ii)`, or estimate / error."""
     if values.shape[0] == values.shape[1]:
-        scale = np.sqrt(np.diag(H))
-        return _numbers(
-            values * scale[None, :] / scale[:, None]
-        ), "in units of each variable's noise"
+        return _numbers(comparable(values, H)), "in units of each variable's noise"
     return _numbers(values / np.where(errors > 0, errors, np.inf)), "estimate / standard error"
 
 
@@ -254,11 +261,14 @@ def _eigenvalues(A: Array) -> list[Any] | None:
 def _direction(model: ReTrace, panel: Panel) -> dict[str, Any]:
     """A histogram of `Δ_j`, with the names of the trajectories in each bar as far as there is room."""
     delta = np.asarray(model.direction_.contributions, dtype=float)
-    delta = np.where(np.isfinite(delta), delta, 0.0)
-    edges = np.histogram_bin_edges(delta, bins=min(BINS, max(5, len(delta) // 4)))
+    rows = np.flatnonzero(np.isfinite(delta))
+    delta = delta[rows] if rows.size else np.zeros(1)
+    width = np.ptp(delta) / min(BINS, max(5, len(delta) // 4)) or 1.0
+    # Zero is an edge: a bar speaks for one direction.
+    edges = width * np.arange(np.floor(delta.min() / width), np.floor(delta.max() / width) + 2)
     bar = np.clip(np.searchsorted(edges, delta, side="right") - 1, 0, len(edges) - 2)
     named = [
-        [str(panel.ids[int(j)]) for j in np.flatnonzero(bar == k)[:5]]
+        [str(panel.ids[int(j)]) for j in rows[np.flatnonzero(bar == k)[:5]]]
         for k in range(len(edges) - 1)
     ]
     return {

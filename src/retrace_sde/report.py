@@ -21,9 +21,11 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from retrace_sde.blocks import Array
-from retrace_sde.figures import Z, figures
+from retrace_sde.blocks import Array, to_numpy
+from retrace_sde.figures import figures
 from retrace_sde.panel import Panel
+from retrace_sde.plots import Z
+from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.verdicts import verdicts
 
@@ -60,7 +62,7 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         title=title or "ReTrace report",
         result=result,
         shape=tuple(panel.values.shape),
-        verdicts=verdicts(model, lengths=panel.lengths),
+        verdicts=verdicts(model, panel),
         data=data,
         thinned=data["thinned"],
         gaps=data["gaps"] is not None,
@@ -74,6 +76,7 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         diffusion=_rows(
             *_lower(result.diffusion, result.standard_errors.diffusion), result.names, result.names
         ),
+        noise=_noise(result),
         listed=LISTED,
         twin=model.alternative_,
         posterior=getattr(model, "posterior_", None),
@@ -139,7 +142,9 @@ def _text(name: str) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number for reading: four digits, a true minus sign."""
+    """A number for reading: four digits, a true minus sign, a dash for none."""
+    if not np.isfinite(value):
+        return "\N{EN DASH}"
     return f"{value:.{digits}g}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -190,6 +195,14 @@ def _offset(model: ReTrace) -> list[dict[str, Any]]:
     return _rows(result.offset[:, None], errors[:, None], ("1",), result.names)
 
 
+def _noise(result: ReTraceResult) -> list[tuple[str, float]]:
+    """Each variable's standard deviation of observation noise, where it is in the model."""
+    R = getattr(result, "observation_noise", None)
+    if R is None:
+        return []
+    return list(zip(result.names, np.sqrt(np.diag(R)).tolist(), strict=True))
+
+
 def _versions() -> dict[str, str]:
     found = {
         "python": platform.python_version(),
@@ -206,6 +219,6 @@ def _versions() -> dict[str, str]:
 def _fingerprint(values: Any) -> str:
     """SHA-256 of the values as float64, trajectory by trajectory: which data this was."""
     digest = hashlib.sha256()
-    for row in values:
-        digest.update(np.asarray(row, dtype="<f8").tobytes())
+    for j in range(values.shape[0]):
+        digest.update(to_numpy(values[j, ...]).astype("<f8").tobytes())
     return digest.hexdigest()

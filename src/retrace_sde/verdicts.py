@@ -12,10 +12,17 @@ from typing import Literal
 import numpy as np
 
 from retrace_sde.blocks import Array, Order
+from retrace_sde.panel import Panel
 from retrace_sde.retrace import ReTrace
 
 SURE, LIKELY = 0.95, 0.5
 """Probability of its position from which an observation counts as placed, and as more likely there than not."""
+
+
+LISTED = 30
+"""Slices named in the sentence that gives the order."""
+
+Standing = Literal["good", "mixed", "open"]
 
 
 @dataclass(frozen=True)
@@ -24,17 +31,17 @@ class Verdict:
 
     question: str
     answer: str
-    standing: Literal["good", "mixed", "open"]
+    standing: Standing
     sentences: tuple[str, ...]
 
 
-def verdicts(model: ReTrace, *, lengths: Order | None = None) -> tuple[Verdict, ...]:
-    """Order, direction, identifiability and what to do next; `lengths` of a ragged panel."""
+def verdicts(model: ReTrace, panel: Panel) -> tuple[Verdict, ...]:
+    """Order, direction, identifiability and what to do next."""
     return (
-        _order(model, lengths),
+        _order(model, panel),
         _direction(model),
         _identifiability(model),
-        _next_steps(model, lengths),
+        _next_steps(model, panel),
     )
 
 
@@ -52,8 +59,9 @@ def placement(model: ReTrace, *, lengths: Order | None = None) -> Array | None:
     return own.ravel()
 
 
-def _order(model: ReTrace, lengths: Order | None) -> Verdict:
+def _order(model: ReTrace, panel: Panel) -> Verdict:
     question = "Which order?"
+    standing: Standing
     shared = model.order_.ndim == 1
     what = "a time slice" if shared else "an observation"
     rounds = f"{model.n_iter_} round{'' if model.n_iter_ == 1 else 's'}"
@@ -62,11 +70,13 @@ def _order(model: ReTrace, lengths: Order | None) -> Verdict:
         if model.converged_
         else f"The search was still changing after {rounds}: raise max_iter."
     )
-    own = placement(model, lengths=lengths)
+    listed = _listed(model, panel)
+    own = placement(model, lengths=panel.lengths)
     if own is None:
         answer = "The most likely order was found" if model.converged_ else "The order is unsettled"
         unsure = "How sure each position is has not been sampled: sample_orders() would tell."
-        return Verdict(question, answer, "mixed" if model.converged_ else "open", (settled, unsure))
+        standing = "mixed" if model.converged_ else "open"
+        return Verdict(question, answer, standing, (*listed, settled, unsure))
     mean, placed, doubtful = own.mean(), (own >= SURE).sum(), (own < LIKELY).sum()
     if mean >= 0.99:
         answer, standing = "The order is certain", "good"
@@ -84,7 +94,17 @@ def _order(model: ReTrace, lengths: Order | None) -> Verdict:
     given = "These probabilities are those under the fitted parameters."
     if not model.direction_.identified:
         given += " They say nothing about the direction, which is a question of its own."
-    return Verdict(question, answer, standing, (certain, settled, given))  # type: ignore[arg-type]
+    return Verdict(question, answer, standing, (*listed, certain, settled, given))
+
+
+def _listed(model: ReTrace, panel: Panel) -> tuple[str, ...]:
+    """The order itself, where its slices have names: all of them, or both ends."""
+    if model.order_.ndim == 2 or panel.slices is None:
+        return ()
+    labels = [panel.slices[int(k)] for k in model.order_]
+    if len(labels) > LISTED:
+        labels = [*labels[: LISTED // 2], "…", *labels[-LISTED // 2 :]]
+    return (f"The order is {' → '.join(labels)}.",)
 
 
 def _direction(model: ReTrace) -> Verdict:
@@ -105,12 +125,12 @@ def _identifiability(model: ReTrace) -> Verdict:
     can = tuple(f"Yes: {each}" for each in report.can if each not in said)
     cannot = tuple(f"No: {each}" for each in report.cannot if each not in said)
     # The last sentence on what cannot be learned (only G Gᵀ) holds for every data set.
-    standing: Literal["good", "mixed"] = "good" if len(cannot) <= 1 else "mixed"
+    standing: Standing = "good" if len(cannot) <= 1 else "mixed"
     answer = "Everything that was asked" if len(cannot) <= 1 else "Not everything"
     return Verdict("What else can these data tell?", answer, standing, (*can, *cannot))
 
 
-def _next_steps(model: ReTrace, lengths: Order | None) -> Verdict:
+def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
     result, steps = model.result_, []
     if not model.converged_:
         steps.append("Raise max_iter: the alternation stopped before it settled.")
@@ -120,7 +140,7 @@ def _next_steps(model: ReTrace, lengths: Order | None) -> Verdict:
             "or which one came first), or data from a transient: soon after a start or a change. "
             "Until then report both directions."
         )
-    own = placement(model, lengths=lengths)
+    own = placement(model, lengths=panel.lengths)
     if own is None:
         steps.append("Call sample_orders() before the report to see how sure each position is.")
     elif own.mean() < 0.8 and result.settings["estimator"] == "mcem":
@@ -142,7 +162,8 @@ def _next_steps(model: ReTrace, lengths: Order | None) -> Verdict:
             "One variable that rises and falls can fold onto itself: check the restored picture, and add "
             "a variable or a known time if it looks folded."
         )
-    question, notes = "What to do next?", tuple(f"Note: {note}" for note in result.notes)
+    question = "What to do next?"
+    notes = tuple(f"Note: {note.rstrip('.')}." for note in (*result.notes, *panel.notes))
     if steps:
         return Verdict(question, "Look at these first", "mixed", (*steps, *notes))
     nothing = "Nothing in these results stands in the way of using them."

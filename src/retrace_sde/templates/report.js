@@ -259,7 +259,7 @@ function costChart(id, label, order) {
     const marks = [];
     at.forEach((a, i) => at.forEach((b, j) => marks.push({
       x: box.x + (j + 0.5) * w, y: box.y + (i + 0.5) * w, w: Math.max(w, 5),
-      text: a === b ? `slice ${now().slices[a]} as stored` : `slice ${now().slices[a]}, then ${now().slices[b]} (as stored)\n${now().kind} ${show(costs[a][b])}`,
+      text: a === b ? now().labels[a] : `${now().labels[a]}, then ${now().labels[b]}\n${now().kind} ${show(costs[a][b])}`,
     })));
     key(svg, box.x, box.y + size + 42, Math.min(180, size), viridis, ["near", "far"]);
     return { height: size + 82, marks, columns: T, reach: Math.max(w, 6) };
@@ -294,7 +294,7 @@ function pathChart(id, label, restored) {
     const lines = paths.values.map((each, k) => {
       const one = data.units[owner(k)], order = one.steps[restored ? one.steps.length - 1 : 0].order;
       const xs = restored ? paths.times[owner(k)] : one.slices;
-      return order.map((a, position) => [xs[position], each[variable][a], one.slices[a]]);
+      return order.map((a, position) => [xs[position], each[variable][a], one.labels[a]]);
     });
     const x = extent(lines.flatMap((line) => line.map((p) => p[0])), 0.01);
     const y = extent(lines.flatMap((line) => line.map((p) => p[1])));
@@ -310,9 +310,9 @@ function pathChart(id, label, restored) {
     };
     lines.forEach((line, k) => { if (k !== trajectory) draw(line, "path"); });
     draw(lines[trajectory], "path chosen");
-    const marks = lines[trajectory].filter((p) => p[1] !== null).map(([a, b, stored]) => ({
+    const marks = lines[trajectory].filter((p) => p[1] !== null).map(([a, b, name]) => ({
       x: px(a), y: py(b),
-      text: `${paths.ids[trajectory]}, ${paths.variables[variable]}: ${show(b)}\n${restored ? `time ${show(a)}, stored as slice ${stored}` : `stored as slice ${stored}`}`,
+      text: `${paths.ids[trajectory]}, ${paths.variables[variable]}: ${show(b)}\n${restored ? `time ${show(a)}, ${name}` : name}`,
     }));
     if (marks.length <= 60) marks.forEach((m) => make("circle", { cx: m.x, cy: m.y, r: 2.5, class: "dot" }, svg));
     return { height: 304, marks };
@@ -341,7 +341,7 @@ const certain = chart("positions", "Heat map of the probability of each position
   const last = now().steps[now().steps.length - 1].order, marks = [];
   P.forEach((row, i) => row.forEach((p, j) => marks.push({
     x: box.x + (j + 0.5) * w, y: box.y + (i + 0.5) * w, w: Math.max(w, 5),
-    text: `slice ${now().slices[last[i]]} as stored at position ${now().positions[j]}: probability ${show(p)}`,
+    text: `${now().labels[last[i]]} at position ${now().positions[j]}: probability ${show(p)}`,
   })));
   key(svg, box.x, box.y + size + 42, Math.min(180, size), signed, ["0", "probability 1"]);
   return { height: size + 82, marks, columns: T, reach: Math.max(w, 6) };
@@ -354,7 +354,7 @@ const placed = chart("placed", "Probability of each observation's own position."
   const last = now().steps[now().steps.length - 1].order;
   const marks = P.map((row, k) => ({
     x: px(at[k]), y: py(row[k]),
-    text: `position ${at[k]}: slice ${now().slices[last[k]]} as stored, probability ${show(row[k])}`,
+    text: `position ${at[k]}: ${now().labels[last[k]]}, probability ${show(row[k])}`,
   }));
   make("path", { d: `M${box.x} ${py(0.95)}h${box.w}`, class: "axis", "stroke-dasharray": "2 4" }, svg);
   marks.forEach((m) => {
