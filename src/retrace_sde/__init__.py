@@ -8,6 +8,8 @@ from retrace_sde import baselines, drift, metrics, plots, simulate, statespace, 
 from retrace_sde.direction import DirectionTest
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
+from retrace_sde.recovery import Recovery, recover
+from retrace_sde.report import write_report
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.sde import Gaussian, LinearSDE
@@ -24,11 +26,14 @@ __all__ = [
     "ReTrace",
     "ReTraceResult",
     "ReTraceWarning",
+    "Recovery",
     "baselines",
     "drift",
     "metrics",
     "plots",
+    "recover",
     "simulate",
     "statespace",
     "statespace_em",
+    "write_report",
 ]

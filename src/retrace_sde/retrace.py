@@ -38,6 +38,7 @@ from retrace_sde.sde import LinearSDE
 from retrace_sde.spacing import gap_intervals
 from retrace_sde.statespace import kalman
 from retrace_sde.statespace_steps import Noise
+from retrace_sde.units import Units
 from retrace_sde.validation import (
     ReTraceWarning,
     check_choice,
@@ -138,7 +139,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        problem = Problem(data, dt, drift)
+        self._units = Units.of(panel, drift)
+        problem = Problem(self._standard(data), dt, drift)
         if knowledge is not None:
             problem = problem.informed(knowledge, shared=self.permutation == "shared")
         options = Options(
@@ -163,16 +165,23 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             outcome = fit_independent(problem, options, rng)
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
-        self.result_ = self._result(panel, problem, outcome, tuple(features))
+        result = self._result(panel, problem, outcome, tuple(features))
+        self.result_ = result if self._units is None else self._units.result(result)
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
         self._problem = problem if outcome.gaps is None else replace(problem, gaps=outcome.gaps)
-        self._law = Law(outcome.model, outcome.initial)
+        self._law, self._initial = Law(outcome.model, outcome.initial), outcome.initial
         self._hidden = outcome.hidden
         self.n_features_in_ = data.shape[2]
         return self
+
+    def _standard(self, data: Data) -> Data:
+        """Data in the units of the fit: a table's are standardised."""
+        if self._units is None:
+            return data
+        return replace(data, values=self._units.apply(data.values))
 
     def _as_noisy(self, problem: Problem) -> NoisyProblem | None:
         """The problem with noise or missing values; None where there are neither."""
@@ -188,7 +197,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             )
         return NoisyProblem.of(
             problem,
-            noise=0.0 if noise is None else noise,
+            noise=0.0
+            if noise is None
+            else noise
+            if self._units is None
+            else self._units.noise(noise),
             scheme="exact" if self.estimator == "exact" else "euler",
         )
 
@@ -215,7 +228,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             drift=A,
             offset=c,
             diffusion=estimate.diffusion,
-            standard_errors=StandardErrors(error_A, estimate.errors.diffusion, error_c),
+            standard_errors=StandardErrors(
+                error_A, estimate.errors.diffusion, error_c, estimate.errors.covariances
+            ),
             initial=outcome.initial,
             direction=direction,
             alternative=twin,
@@ -294,24 +309,24 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        raw = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        data = self._standard(raw)
         n, T, _ = data.shape
         if self._noisy is not None and self._hidden is not None:
             others = NoisyProblem.of(replace(self._problem, data=data), noise=0.0)
             rng = np.random.default_rng(self.random_state)
-            return data, order_others(others, self._hidden.model, rng, shared=not ragged)
+            return raw, order_others(others, self._hidden.model, rng, shared=not ragged)
         if ragged:
             orders = np.tile(np.arange(T), (n, 1))
             states = random_states(np.random.default_rng(self.random_state), n)
-            return data, search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)[
-                0
-            ]
+            found, _ = search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)
+            return raw, found
         free = self.spacing == "estimate"
         costs = (gap_costs if free else transition_costs)(data, self._law.model)
-        start = -self.result_.initial.log_density(data.slices(np.arange(T))).sum(axis=1)
+        start = -self._initial.log_density(data.slices(np.arange(T))).sum(axis=1)
         chain = shortest_path(distances(data))
         both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
-        return data, min(both, key=lambda order: path_cost(costs, start, order))
+        return raw, min(both, key=lambda order: path_cost(costs, start, order))
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -327,13 +342,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀."""
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            data, order = self._order_of(X)
+            raw, order = self._order_of(X)
+            data = self._standard(raw)
             if self._hidden is not None:
-                return float(
-                    kalman(in_order(data.values, order), self._hidden.model).log_likelihood.mean()
-                )
-            start = self.result_.initial.log_density(data.states(order))
-            return float((start + step_log_likelihoods(data, order, self._law.model)).mean())
+                each = kalman(in_order(data.values, order), self._hidden.model).log_likelihood
+            else:
+                start = self._initial.log_density(data.states(order))
+                each = start + step_log_likelihoods(data, order, self._law.model)
+            volume = 0.0 if self._units is None else self._units.log_volume(data)
+            return float(each.mean()) - volume / len(each)
 
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
@@ -363,12 +380,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
             if self._noisy is not None and self._hidden is not None:
-                return bootstrap_noisy(
+                errors = bootstrap_noisy(
                     self._noisy, self.order_, self._hidden.fit, rng, replicates=replicates
                 )
-            errors = bootstrap_errors(self._problem, self.result_.order, rng, replicates=replicates)
+            else:
+                errors = bootstrap_errors(self._problem, self.order_, rng, replicates=replicates)
         of_A, of_c = _split(errors.drift, self._problem.drift)
-        return StandardErrors(of_A, errors.diffusion, of_c)
+        found = StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
+        return found if self._units is None else self._units.errors(found)
 
 
 def _is_linear(drift: Drift) -> bool:
