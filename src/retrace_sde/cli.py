@@ -13,12 +13,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from retrace_sde import demo as demonstration
+from retrace_sde.cli_reproduce import reproduce
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="retrace-sde", prog_name="retrace")
 def main() -> None:
     """Give data its time back: order, direction of time, and the SDE behind shuffled data."""
+
+
+main.add_command(reproduce)
 
 
 @main.command()
