@@ -11,10 +11,11 @@ import pytest
 import retrace_sde as rt
 
 LAYERS = """
-metrics panel sde blocks drift simulate moments estimation discretisation statespace
+metrics answers formats frames files panel sde blocks constraints knowledge drift simulate moments estimation discretisation statespace
 statespace_steps statespace_em costs start kernels ordering score
 direction identifiability problem bootstrap shared algorithm1 flips independent sampling mcem posterior fitting result
-validation retrace baselines plots demo experiments cli_reproduce cli
+units validation retrace baselines plots verdicts figures report recovery diagnosis demo experiments
+cli_common cli_fit cli_diagnose cli_simulate cli_reproduce cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent
 FILES = {
@@ -55,6 +56,7 @@ PUBLIC = [
     rt.ReTrace.__init__,
     rt.LinearSDE.__init__,
     rt.Panel.from_array,
+    rt.write_report,
 ]
 
 

@@ -6,7 +6,10 @@ the data cannot tell, and estimate the SDE `dX = b(X) dt + G dW` behind them.
 
 from retrace_sde import baselines, drift, metrics, plots, simulate, statespace, statespace_em
 from retrace_sde.direction import DirectionTest
+from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
+from retrace_sde.recovery import Recovery, recover
+from retrace_sde.report import write_report
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.sde import Gaussian, LinearSDE
@@ -17,16 +20,20 @@ __version__ = "0.1.0"
 __all__ = [
     "DirectionTest",
     "Gaussian",
+    "Knowledge",
     "LinearSDE",
     "Panel",
     "ReTrace",
     "ReTraceResult",
     "ReTraceWarning",
+    "Recovery",
     "baselines",
     "drift",
     "metrics",
     "plots",
+    "recover",
     "simulate",
     "statespace",
     "statespace_em",
+    "write_report",
 ]

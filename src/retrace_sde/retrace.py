@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ from retrace_sde.problem import Problem, Round
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.score import ScoreDrift
 from retrace_sde.sde import LinearSDE
+from retrace_sde.units import Units
 from retrace_sde.validation import (
     ReTraceWarning,
     check_choice,
@@ -109,7 +111,9 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        problem = Problem(data, dt, drift)
+        units = Units.of(panel, drift)
+        standard = data if units is None else replace(data, values=units.apply(data.values))
+        problem = Problem(standard, dt, drift)
         options = Options(
             self.order,
             self.estimator,
@@ -125,13 +129,15 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             outcome = fit_independent(problem, options, np.random.default_rng(self.random_state))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
-        self.result_ = self._result(panel, problem, outcome, tuple(features))
+        result = self._result(panel, problem, outcome, tuple(features))
+        self.result_ = result if units is None else units.result(result)
+        model = outcome.model if units is None else units.model(outcome.model)
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
-        self._problem = problem
-        self._law = Law(outcome.model, outcome.initial)
+        self._problem = Problem(data, dt, drift)
+        self._law = Law(model, self.result_.initial)
         self.n_features_in_ = data.shape[2]
         return self
 
@@ -157,7 +163,9 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             drift=A,
             offset=c,
             diffusion=estimate.diffusion,
-            standard_errors=StandardErrors(error_A, estimate.errors.diffusion, error_c),
+            standard_errors=StandardErrors(
+                error_A, estimate.errors.diffusion, error_c, estimate.errors.covariances
+            ),
             initial=outcome.initial,
             direction=direction,
             alternative=twin,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -83,7 +84,7 @@ def check_panel(
             ReTraceWarning,
             stacklevel=3,
         )
-    return Panel(values, panel.names, panel.ids, u, panel.covariate_names, panel.dt, lengths)
+    return replace(panel, values=values, covariates=u, lengths=lengths)
 
 
 def check_enough(panel: Panel, n_features: int) -> None:
