@@ -28,6 +28,10 @@ class Drift(ABC):
     def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
         """One name for each of the p regressors."""
 
+    def admit(self, x: NDArray[Any]) -> NDArray[Any]:
+        """The nearest states that the drift is defined for; simulated paths are kept there."""
+        return x
+
     def reversal(self, d: int, dt: float) -> NDArray[np.float64] | None:
         """The matrix that takes the row (φ(x) √Δt, Δx/√Δt) of a step to that of the step run backwards.
 
@@ -140,6 +144,9 @@ class TumourGrowth(Drift):
         x = variables[0]
         return [x, f"{x}·log {x}", *(f"{x}·{name}" for name in covariates)]
 
+    def admit(self, x: NDArray[Any]) -> NDArray[Any]:
+        return np.maximum(x, self.floor)
+
 
 @dataclass(frozen=True, eq=False)
 class Features(Drift):
@@ -191,6 +198,9 @@ class Independent(Drift):
         names = self.whole.feature_names(variables, covariates)
         return [names[j] for j in self.kept]
 
+    def admit(self, x: NDArray[Any]) -> NDArray[Any]:
+        return self.whole.admit(x)
+
     def absorbed(self, names: Sequence[str]) -> dict[str, str]:
         """Each dropped feature, of all the features' names, and what it equals in the data at hand."""
         dropped = [j for j in range(len(names)) if j not in self.kept]
@@ -208,34 +218,29 @@ class Independent(Drift):
         return str(self.whole)
 
 
-DEPENDENT = 1e-9
-"""Share of a feature's length left, after earlier ones are taken out, below which it counts as dependent."""
+DEPENDENT = 1e-12
+"""Share of a feature's square left, after earlier ones are taken out, below which it counts as dependent."""
 
 
-def independent_features(drift: Drift, x: NDArray[Any], u: NDArray[Any] | None) -> Drift:
-    """The drift itself where its features on states x (rows, d) are independent, else what is left of it.
+def independent_features(drift: Drift, gram: NDArray[np.float64]) -> Drift:
+    """The drift itself where `gram` = Σ φ φᵀ has full rank, else what is left of it.
 
     Features do not depend on the order, so this can be asked before it is known.
     """
-    phi = np.asarray(drift.features(x, u), dtype=float)
-    lengths = np.linalg.norm(phi, axis=0)
-    phi = phi / np.where(lengths > 0, lengths, 1.0)
+    lengths = np.sqrt(np.diag(gram))
+    unit = gram / np.outer(np.where(lengths > 0, lengths, 1), np.where(lengths > 0, lengths, 1))
     kept: list[int] = []
-    basis = np.empty((len(phi), 0))
-    for j in range(phi.shape[1]):
-        rest = phi[:, j]
-        for _ in range(2):  # twice is enough for Gram–Schmidt
-            rest = rest - basis @ (basis.T @ rest)
-        if lengths[j] > 0 and np.linalg.norm(rest) > DEPENDENT:
+    for j in range(len(unit)):
+        among = unit[np.ix_(kept, kept)]
+        rest = 1 - unit[j, kept] @ np.linalg.solve(among, unit[kept, j]) if kept else 1.0
+        if lengths[j] > 0 and rest > DEPENDENT:
             kept.append(j)
-            basis = np.column_stack([basis, rest / np.linalg.norm(rest)])
-    dropped = [j for j in range(phi.shape[1]) if j not in kept]
+    dropped = [j for j in range(len(unit)) if j not in kept]
     if not dropped:
         return drift
     if not kept:
         raise ValueError("all features of the drift are zero in these data: nothing can be fitted.")
-    weights = np.linalg.lstsq(phi[:, kept], phi[:, dropped], rcond=None)[0]
-    weights = weights * lengths[dropped] / lengths[kept][:, None]
+    weights = np.linalg.solve(gram[np.ix_(kept, kept)], gram[np.ix_(kept, dropped)])
     return Independent(drift, tuple(kept), weights)
 
 
@@ -263,7 +268,7 @@ def as_drift(drift: str | Drift) -> Drift:
     """The drift object behind a name."""
     if isinstance(drift, Drift):
         return drift
-    named: dict[str, Drift] = {"linear": Linear(), "affine": Affine()}
+    named: dict[str, Drift] = {"linear": Linear(), "affine": Affine(), "tumour": TumourGrowth()}
     if drift not in named:
         raise ValueError(
             f"drift must be one of {sorted(named)} or a retrace_sde.drift.Drift, not {drift!r}."

@@ -33,6 +33,7 @@ from retrace_sde.validation import (
     ReTraceWarning,
     check_choice,
     check_enough,
+    check_features,
     check_panel,
     check_positive,
 )
@@ -107,6 +108,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         panel = check_panel(
             X, covariates, n_jobs=self.n_jobs, ragged=self.permutation == "independent"
         )
+        drift, absorbed = check_features(panel, drift)
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
@@ -127,6 +129,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             outcome = fit_shared(problem, options)
         else:
             outcome = fit_independent(problem, options, np.random.default_rng(self.random_state))
+        outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         result = self._result(panel, problem, outcome, tuple(features))

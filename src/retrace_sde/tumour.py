@@ -9,12 +9,15 @@ treatment alone. Parameters are those of the field's simulators (Geng et al. 201
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from scipy.stats import truncnorm
 
 from retrace_sde.blocks import Array, Order
+from retrace_sde.drift import Drift, Independent, TumourGrowth
 from retrace_sde.panel import Panel
 from retrace_sde.simulate import Seed
 
@@ -34,8 +37,8 @@ CHEMOTHERAPY = 5.0
 FLOOR = 1e-3
 """Smallest volume, cm³: additive noise could otherwise make a volume negative."""
 
-POLICY_SLOPE, POLICY_MIDDLE = 2.0 / 13.0, 6.5
-"""Confounded treatment: probability sigmoid(slope · (diameter − middle)), diameter in cm."""
+POLICY_MIDDLE = 6.5
+"""Diameter, cm, at which confounded treatment has probability one half."""
 
 
 def volume(diameter: Array | float) -> Array:
@@ -112,8 +115,8 @@ class Cohort:
 
 def simulate_cohort(
     n: int = 5000,
-    arm: Arm = "observational",
     *,
+    arm: Arm = "observational",
     sigma_tumour: float = 0.015,
     sigma_obs: float = 0.01,
     variability: float = 0.05,
@@ -206,6 +209,57 @@ def _run(
     return np.stack(states, axis=1)[:, :, None], np.stack(given, axis=1), hits
 
 
+@dataclass(frozen=True)
+class TumourParameters:
+    """A fit of `TumourGrowth` in the model's own words: what was estimated, and what could not be and why."""
+
+    estimated: dict[str, float]
+    not_identified: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{name} = {value:.4g}" for name, value in self.estimated.items()]
+        return "\n".join(lines + [f"{k}: {why}" for k, why in self.not_identified.items()])
+
+
+def growth_parameters(
+    drift: Drift, coefficients: Array, *, covariates: Sequence[str] = ()
+) -> TumourParameters:
+    """a = ρ log K, ρ, and each covariate's rate κ, from the coefficients of a fitted `TumourGrowth`.
+
+    With two covariates, chemotherapy and radiotherapy, the rates are β_c and α_r + β_r. Features that depend
+    on others in the data at hand leave only combinations of parameters, which are named as such.
+    """
+    whole = drift.whole if isinstance(drift, Independent) else drift
+    if not isinstance(whole, TumourGrowth):
+        raise ValueError(f"these are parameters of TumourGrowth; the fit has {whole}.")
+    rates = (
+        ["beta_c", "alpha_r + beta_r"]
+        if len(covariates) == 2
+        else [f"kappa_{c}" for c in covariates]
+    )
+    names, signs = ["a", "rho", *rates], [1.0, *[-1.0] * (1 + len(rates))]
+    kept = drift.kept if isinstance(drift, Independent) else tuple(range(len(names)))
+    dropped = [j for j in range(len(names)) if j not in kept]
+    estimated, cannot = {}, {}
+    for i, j in enumerate(kept):
+        label = names[j]
+        for m, k in enumerate(dropped):
+            w = drift.weights[i, m] if isinstance(drift, Independent) else 0.0
+            if abs(w) > 1e-8:
+                weight = signs[j] * signs[k] * w
+                label += f" {'+' if weight > 0 else '−'} {abs(weight):.4g} ({names[k]})"
+        estimated[label] = float(signs[j] * np.ravel(coefficients)[i])
+    for m, k in enumerate(dropped):
+        alone = isinstance(drift, Independent) and not np.any(np.abs(drift.weights[:, m]) > 1e-8)
+        cannot[names[k]] = (
+            "never given in these data" if alone else "not told apart from the others in these data"
+        )
+    if "alpha_r + beta_r" in names:
+        cannot["alpha_r, beta_r"] = "d² = d at one dose: only their sum acts"
+    cannot["K"] = "exp(a/rho) multiplies small errors: not determined in practice; read a and rho"
+    return TumourParameters(estimated, cannot)
+
+
 # The setting of CRN and Causal Transformer ---------------------------------------------------------
 
 STAGES = {
@@ -224,7 +278,9 @@ WINDOW = 15
 """Days over which the policy averages the diameter."""
 
 
-def _literature(n: int, arm: Arm, steps: int, confounding: float, rng: np.random.Generator) -> Cohort:
+def _literature(
+    n: int, arm: Arm, steps: int, confounding: float, rng: np.random.Generator
+) -> Cohort:
     own = _literature_subjects(n, rng)
     start = volume(own.pop("diameter"))
     noise = 0.01 * rng.standard_normal((steps, n))
@@ -251,7 +307,9 @@ def _literature_subjects(n: int, rng: np.random.Generator) -> dict[str, Array]:
     stage = rng.choice(len(STAGES), size=n, p=counts / counts.sum())
     mu, sigma, most = np.array([row[1:] for row in STAGES.values()]).T[:, stage]
     diameters = np.exp(_truncated(mu, sigma, np.log(0.3), np.log(most), rng))
-    kind = rng.integers(1, 4, size=n)  # responds better to radiotherapy (1), to neither, to chemotherapy (3)
+    kind = rng.integers(
+        1, 4, size=n
+    )  # responds better to radiotherapy (1), to neither, to chemotherapy (3)
     sd = np.array([0.168, 7.23e-3])
     covariance = np.outer(sd, sd) * np.array([[1, 0.87], [0.87, 1]])
     pairs = np.empty((0, 2))
@@ -273,8 +331,6 @@ def _literature_subjects(n: int, rng: np.random.Generator) -> dict[str, Array]:
 def _truncated(
     mean: Array, sd: Array, low: Array | float, high: Array | float, rng: np.random.Generator
 ) -> Array:
-    from scipy.stats import truncnorm
-
     drawn = truncnorm.rvs((low - mean) / sd, (high - mean) / sd, random_state=rng, size=len(mean))
     return np.asarray(mean + sd * drawn)
 
