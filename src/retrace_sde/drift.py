@@ -241,7 +241,7 @@ def independent_features(drift: Drift, gram: NDArray[np.float64]) -> Drift:
     if not kept:
         raise ValueError("all features of the drift are zero in these data: nothing can be fitted.")
     weights = np.linalg.solve(gram[np.ix_(kept, kept)], gram[np.ix_(kept, dropped)])
-    return Independent(drift, tuple(kept), weights)
+    return Independent(drift, tuple(kept), np.asarray(weights, dtype=np.float64))
 
 
 def linear() -> Drift:

@@ -128,25 +128,30 @@ class Regime:
         rng: np.random.Generator | None = None,
     ) -> Iterator[Array]:
         """States step by step; with `rng`, noise of the process included."""
-        noise = None if rng is None else np.linalg.cholesky(self.fit.diffusion)
+        noise = None if rng is None else _root(self.fit.diffusion)
         return walk(self.problem.drift, own, start, treatment, self.problem.dt, steps, noise, rng)
 
-    def draw(
-        self, k: int, rng: np.random.Generator, start: Array | None = None
-    ) -> tuple[Array, Array]:
-        """Starts (n, d) and subjects' coefficients (n, d, p) from what is uncertain: parameters, deviations, order."""
+    def draw_coefficients(self, rng: np.random.Generator) -> Array:
+        """Θ (d, p) from its uncertainty."""
         d, p = self.fit.coefficients.shape
-        factor = _root(self.covariance)
-        theta = self.fit.coefficients + (factor @ rng.standard_normal(d * p)).reshape(d, p)
+        return self.fit.coefficients + (
+            _root(self.covariance) @ rng.standard_normal(d * p)
+        ).reshape(d, p)
+
+    def draw_subjects(
+        self, k: int, theta: Array, rng: np.random.Generator, start: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Starts (n, d) and subjects' coefficients (n, d, p): the k-th draw of the order, deviations given Θ."""
         at = k % len(self.grams)
-        _, mean, spread = self._subjects(start)
+        begin, mean, spread = self._subjects(start)
         if start is None:
+            begin = self.starts[at]
             fit = replace(self.fit, coefficients=theta)
             mean, spread = posterior_deviations(self.grams[at], fit)
         if self.fit.columns:
             z = rng.standard_normal((len(mean), mean[0].size, 1))
             mean = mean + (np.linalg.cholesky(spread) @ z).reshape(mean.shape)
-        return self.starts[at] if start is None else start, self.own(mean, theta)
+        return begin, self.own(mean, theta)
 
     def some(self, rows: Order) -> Regime:
         """The same regime, asked about some of its subjects only."""

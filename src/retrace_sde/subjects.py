@@ -99,7 +99,8 @@ def fit_subjects(
         two = _em_step(grams, count, S, one)
         r, v = one.vector - point.vector, two.vector - 2 * one.vector + point.vector
         change = two.distance(one)
-        length = min(-1.0, -float(np.linalg.norm(r) / max(np.linalg.norm(v), 1e-300)))
+        size = float(np.linalg.norm(v))
+        length = min(-1.0, -float(np.linalg.norm(r)) / size if size > 0 else -1.0)
         far = point.moved(point.vector - 2 * length * r + length**2 * v)
         point = _em_step(grams, count, S, far) if far.possible else two
         steps += 3

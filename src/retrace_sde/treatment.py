@@ -7,6 +7,7 @@ flips the sign of an effect, so nothing is said while the direction of time is u
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -18,13 +19,13 @@ from sklearn.utils.validation import check_is_fitted
 from retrace_sde.blocks import Array, Data, Order, evenly, one_blas_thread, to_numpy
 from retrace_sde.counterfactual import Counterfactual
 from retrace_sde.drift import Drift, as_drift
+from retrace_sde.interventions import Given, Interventions, Treatment
 from retrace_sde.panel import Panel
 from retrace_sde.problem import Problem
 from retrace_sde.regime import Regime, fit_regime
 from retrace_sde.retrace import ReTrace
+from retrace_sde.subjects import SubjectFit
 from retrace_sde.validation import check_choice, check_enough, check_features, check_panel
-
-Treatment = str | ArrayLike | None
 
 SHARED_DRAWS = 20
 """Orders drawn from the posterior of one shared order."""
@@ -93,42 +94,46 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         """
         check_choice("permutation", self.permutation, ["shared", "independent"])
         check_choice("direction", self.direction, ["test", "both"])
+        by_arm = isinstance(X, Mapping)
         arms = dict(X) if isinstance(X, Mapping) else {"": X}
-        if isinstance(X, Mapping) and len(arms) < 2:
+        if by_arm and len(arms) < 2:
             raise ValueError(f"at least two arms are needed to compare; got {list(arms)}.")
         rng = np.random.default_rng(self.random_state)
-        self.arms_: tuple[str, ...] = tuple(arms) if isinstance(X, Mapping) else ()
-        self.regimes_: dict[str, Regime] = {}
         self.models_: dict[str, ReTrace] = {}
-        for name, data in arms.items():
-            known = order[name] if self.arms_ and order is not None else order
-            with one_blas_thread():
-                self.regimes_[name] = self._fit_one(name, data, covariates, known, rng)
-        self.alternative_ = self._reverse(rng) if self.direction == "both" else None
+        regimes = {}
+        with one_blas_thread():
+            for name, data in arms.items():
+                panel = check_panel(
+                    data, covariates, n_jobs=self.n_jobs, ragged=self.permutation == "independent"
+                )
+                if by_arm:  # the arm is the treatment
+                    panel = replace(panel, covariates=None, covariate_names=())
+                known = order[name] if by_arm and order is not None else order
+                regimes[name] = self._fit_one(name, panel, known, rng)
+            u, drift = panel.covariates, as_drift(self.drift)
+            self.interventions_ = Interventions(
+                regimes,
+                tuple(arms) if by_arm else (),
+                panel.covariate_names,
+                drift.feature_names(panel.names, panel.covariate_names),
+                None if u is None else to_numpy(u).max(axis=(0, 1)),
+            )
+            self.alternative_ = self._reverse(rng) if self.direction == "both" else None
         return self
 
-    def _fit_one(
-        self, name: str, X: Any, covariates: Any, order: Any, rng: np.random.Generator
-    ) -> Regime:
-        ragged = self.permutation == "independent"
-        panel = check_panel(X, covariates, n_jobs=self.n_jobs, ragged=ragged)
-        if self.arms_:  # the arm is the treatment
-            panel = Panel(panel.values, panel.names, panel.ids, dt=panel.dt, lengths=panel.lengths)
+    def _fit_one(self, name: str, panel: Panel, order: Any, rng: np.random.Generator) -> Regime:
         drift, _ = check_features(panel, as_drift(self.drift))
-        self._names = as_drift(self.drift).feature_names(panel.names, panel.covariate_names)
-        self.covariate_names_ = panel.covariate_names
-        u = panel.covariates
-        self._largest = None if u is None else to_numpy(u).max(axis=(0, 1))
         check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
         dt = float(self.dt if panel.dt is None else panel.dt)
-        problem = Problem(Data(panel.values, u, self.n_jobs, panel.lengths), dt, drift)
+        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        problem = Problem(data, dt, drift)
         columns = (0,) if self.subjects == "intercept" else tuple(self.subjects or ())
         report = print if self.verbose else (lambda line: None)
         if order is not None:
             known = _check_order(order, problem.data)
             return fit_regime(problem, known, rng, columns=columns, average=False)
         model = ReTrace(
-            dt=dt, permutation=self.permutation, estimator="mle", drift=self.drift, alpha=self.alpha,
+            dt=dt, permutation=self.permutation, estimator="mle", drift=as_drift(self.drift), alpha=self.alpha,
             max_iter=self.max_iter, random_state=rng, n_jobs=self.n_jobs, verbose=self.verbose,
         ).fit(panel)  # fmt: skip
         self.models_[name] = model
@@ -150,31 +155,31 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
 
     def _reverse(self, rng: np.random.Generator) -> TreatmentEffect:
-        """The same question asked of the reversed orders."""
+        """The same questions, asked of the reversed orders."""
+        regimes = {}
+        for name, each in self.interventions_.regimes.items():
+            back = each.problem.data.reversed(each.order)
+            averaged = len(each.orders) > 1 and back.ndim == 2
+            regimes[name] = fit_regime(
+                each.problem, back, rng, columns=each.fit.columns, average=averaged
+            )
         other = type(self)(**{**self.get_params(deep=False), "direction": "test"})
-        other.arms_, other.models_ = self.arms_, {}
-        other.covariate_names_, other.alternative_ = self.covariate_names_, None
-        other._names, other._largest = self._names, self._largest
-        other.regimes_ = {}
-        for name, regime in self.regimes_.items():
-            data, columns = regime.problem.data, regime.fit.columns
-            averaged = len(regime.orders) > 1 and regime.order.ndim == 2
-            with one_blas_thread():
-                other.regimes_[name] = fit_regime(
-                    regime.problem,
-                    data.reversed(regime.order),
-                    rng,
-                    columns=columns,
-                    average=averaged,
-                )
+        other.models_, other.alternative_ = {}, None
+        other.interventions_ = replace(self.interventions_, regimes=regimes)
         return other
 
     @property
     def order_(self) -> Order | dict[str, Order]:
         """The order used: of the panel, or of each arm."""
-        check_is_fitted(self, "regimes_")
-        orders = {name: regime.order for name, regime in self.regimes_.items()}
-        return orders if self.arms_ else orders[""]
+        check_is_fitted(self, "interventions_")
+        orders = {name: each.order for name, each in self.interventions_.regimes.items()}
+        return orders if self.interventions_.arms else orders[""]
+
+    @property
+    def fits_(self) -> dict[str, SubjectFit]:
+        """The mixed model of each arm; of the one panel under the name ""."""
+        check_is_fitted(self, "interventions_")
+        return {name: each.fit for name, each in self.interventions_.regimes.items()}
 
     def effect(
         self,
@@ -192,10 +197,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             was given; the first and the last arm.
         horizon : time ahead; None: the length of the observed trajectories.
         """
-        steps, before, after = self._question(T0, T1, horizon)
-        start = None if X is None else self._starts(X)
-        total = self._ends(after, steps, start) - self._ends(before, steps, start)
-        return _flat(total)
+        asked, steps, before, after, start = self._question(X, T0, T1, horizon)
+        return _flat(asked.ends(after, steps, start) - asked.ends(before, steps, start))
 
     def effect_interval(
         self,
@@ -208,7 +211,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         draws: int = 200,
     ) -> tuple[Array, Array]:
         """Lower and upper ends of each subject's effect; parameters', subjects' and orders' uncertainty included."""
-        each = np.stack([_flat(e) for e in self._draws(X, T0, T1, horizon, draws)])
+        each = np.stack(list(self._draws(X, T0, T1, horizon, draws)))
         centre = self.effect(X, T0=T0, T1=T1, horizon=horizon)
         reach = stats.norm.ppf(1 - alpha / 2) * each.std(axis=0, ddof=1)
         return centre - reach, centre + reach
@@ -235,7 +238,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         draws: int = 200,
     ) -> tuple[float | Array, float | Array]:
         """Lower and upper end of the average effect on these subjects."""
-        means = [_flat(e).mean(axis=0) for e in self._draws(X, T0, T1, horizon, draws)]
+        means = [e.mean(axis=0) for e in self._draws(X, T0, T1, horizon, draws)]
         centre = np.asarray(self.ate(X, T0=T0, T1=T1, horizon=horizon))
         reach = stats.norm.ppf(1 - alpha / 2) * np.std(means, axis=0, ddof=1)
         return _scalar(centre - reach), _scalar(centre + reach)
@@ -253,18 +256,21 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
 
         `subjects`: indices of those asked about; None: all, arm after arm.
         """
-        steps, _, given = self._question(None, T, horizon)
-        chosen = np.arange(self._size()) if subjects is None else np.atleast_1d(subjects)
+        check_is_fitted(self, "interventions_")
+        asked = self.interventions_
+        steps = asked.steps(horizon)
+        given = asked.given(T, steps)
+        rng = np.random.default_rng(self.random_state)
+        chosen = np.arange(asked.size) if subjects is None else np.atleast_1d(subjects)
         edge = (1 - probability) / 2
         parts = []
         for begin in range(0, len(chosen), BLOCK):
             some = chosen[begin : begin + BLOCK]
-            paths = self._paths(given, some, steps, samples)
+            paths = asked.paths(given, some, steps, samples, rng)
             low, high = np.quantile(paths, [edge, 1 - edge], axis=0)
-            parts.append((self._mean_paths(given, some, steps), low, high))
+            parts.append((asked.mean_paths(given, some, steps), low, high))
         mean, low, high = (np.concatenate(each) for each in zip(*parts, strict=True))
-        dt = next(iter(self.regimes_.values())).problem.dt
-        return Counterfactual(dt * np.arange(steps + 1), mean, low, high, probability)
+        return Counterfactual(asked.dt * np.arange(steps + 1.0), mean, low, high, probability)
 
     def sample_paths(
         self,
@@ -275,146 +281,28 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         samples: int = 200,
     ) -> Array:
         """Sampled paths (samples, subjects, steps + 1, d) under a treatment, all uncertainty and noise included."""
-        steps, _, given = self._question(None, T, horizon)
-        return self._paths(given, np.atleast_1d(subjects), steps, samples)
-
-    def _size(self) -> int:
-        return sum(regime.size for regime in self.regimes_.values())
+        check_is_fitted(self, "interventions_")
+        asked = self.interventions_
+        steps = asked.steps(horizon)
+        given = asked.given(T, steps)
+        rng = np.random.default_rng(self.random_state)
+        return asked.paths(given, np.atleast_1d(subjects), steps, samples, rng)
 
     def _question(
-        self, T0: Treatment, T1: Treatment, horizon: float | None
-    ) -> tuple[int, _Given, _Given]:
-        """Steps ahead and the two treatments, checked."""
-        check_is_fitted(self, "regimes_")
-        problem = next(iter(self.regimes_.values())).problem
-        length = problem.data.shape[1] - 1
-        steps = length if horizon is None else round(float(horizon) / problem.dt)
-        if steps < 1 or (horizon is not None and abs(steps * problem.dt / horizon - 1) > 1e-6):
-            raise ValueError(
-                f"horizon must be a positive multiple of dt = {problem.dt:g}; got {horizon!r}."
-            )
-        return steps, self._given(T0, steps, first=True), self._given(T1, steps, first=False)
-
-    def _given(self, T: Treatment, steps: int, *, first: bool) -> _Given:
-        if self.arms_:
-            name = self.arms_[0 if first else -1] if T is None else T
-            if isinstance(name, int | np.integer) and 0 <= name < len(self.arms_):
-                name = self.arms_[name]
-            if name not in self.arms_:
-                raise ValueError(f"T0 and T1 must be arms, {self.arms_}; got {T!r}.")
-            return str(name), None
-        k = len(self.covariate_names_)
-        if k == 0:
-            raise ValueError(
-                "the fit has no covariates and no arms, so there is no treatment to compare."
-            )
-        if T is None:
-            T = np.zeros(k) if first else self._largest
-        try:
-            value = np.asarray(T, dtype=float)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"a treatment must be numbers of {self.covariate_names_}; got {T!r}."
-            ) from None
-        shapes = {(k,): (1, 1, k), (steps, k): (1, steps, k), (self._size(), steps, k): value.shape}
-        if value.shape not in shapes or not np.isfinite(value).all():
-            raise ValueError(
-                f"a treatment must be finite numbers of shape ({k},), ({steps}, {k}) or ({self._size()}, {steps}, {k}) for "
-                f"{', '.join(self.covariate_names_)}; got shape {value.shape}."
-            )
-        value = value.reshape(shapes[value.shape])
-        value = np.broadcast_to(value, (len(value), steps, k))
-        self.regimes_[""].check_treatment(
-            value[:, :1] if len(np.shape(T)) == 1 else value, self._names
-        )
-        return "", value
-
-    def _starts(self, X: ArrayLike) -> Array:
-        start = np.asarray(X, dtype=float)
-        d = next(iter(self.regimes_.values())).problem.data.shape[2]
-        if start.ndim != 2 or start.shape[1] != d or not np.isfinite(start).all():
-            raise ValueError(
-                f"X must be finite starting states of shape (m, {d}); got {start.shape}."
-            )
-        return start
-
-    def _ends(self, given: _Given, steps: int, start: Array | None) -> Array:
-        regime = self.regimes_[given[0]]
-        if start is not None:
-            return regime.ends(given[1], steps, start)
-        return np.concatenate(
-            [
-                regime.ends(given[1], steps, None if name == given[0] else each.starts.mean(axis=0))
-                for name, each in self.regimes_.items()
-            ]
-        )
-
-    def _mean_paths(self, given: _Given, chosen: Order, steps: int) -> Array:
-        found = [
-            regime.mean_path(treatment, steps, start)
-            for regime, treatment, start in self._asked(given, chosen)
-        ]
-        return np.concatenate(found)
-
-    def _asked(
-        self, given: _Given, chosen: Order
-    ) -> Iterator[tuple[Regime, Array | None, Array | None]]:
-        """For the chosen subjects of each arm: the regime asked, the treatment, and their starts if not its own."""
-        if len(chosen) == 0 or chosen.min() < 0 or chosen.max() >= self._size():
-            raise ValueError(f"subjects must be indices from 0 to {self._size() - 1}.")
-        regime, begin = self.regimes_[given[0]], 0
-        for name, each in self.regimes_.items():
-            rows = chosen[(chosen >= begin) & (chosen < begin + each.size)] - begin
-            begin += each.size
-            treatment = given[1]
-            if treatment is not None and len(treatment) > 1:
-                treatment = treatment[rows]
-            if len(rows) and name == given[0]:
-                yield regime.some(rows), treatment, None
-            elif len(rows):
-                yield regime, treatment, each.starts.mean(axis=0)[rows]
-
-    def _paths(self, given: _Given, chosen: Order, steps: int, samples: int) -> Array:
-        rng = np.random.default_rng(self.random_state)
-        found = []
-        for regime, treatment, start in self._asked(given, chosen):
-            each = []
-            for k in range(samples):
-                begin, own = regime.draw(k, rng, start)
-                each.append(np.stack(list(regime.path(begin, own, treatment, steps, rng)), axis=1))
-            found.append(np.stack(each))
-        return np.concatenate(found, axis=1)
+        self, X: ArrayLike | None, T0: Treatment, T1: Treatment, horizon: float | None
+    ) -> tuple[Interventions, int, Given, Given, Array | None]:
+        check_is_fitted(self, "interventions_")
+        asked = self.interventions_
+        steps = asked.steps(horizon)
+        start = None if X is None else asked.check_starts(X)
+        return asked, steps, asked.given(T0, steps, first=True), asked.given(T1, steps), start
 
     def _draws(
         self, X: ArrayLike | None, T0: Treatment, T1: Treatment, horizon: float | None, draws: int
     ) -> Iterator[Array]:
-        """Effects (n, d) under parameters, deviations and orders drawn from their uncertainty."""
-        steps, before, after = self._question(T0, T1, horizon)
+        asked, steps, before, after, start = self._question(X, T0, T1, horizon)
         rng = np.random.default_rng(self.random_state)
-        start = None if X is None else self._starts(X)
-        for k in range(draws):
-            ends = []
-            drawn = {name: r.draw(k, rng, start) for name, r in self.regimes_.items()}
-            for name, treatment in (before, after):
-                regime = self.regimes_[name]
-                own_start, own = drawn[name]
-                parts = [(own_start, own)]
-                if self.arms_ and start is None:
-                    # In another arm than its own a subject deviates as its law says, not as seen there.
-                    parts = [
-                        (own_start, own) if other == name else regime.draw(k, rng, drawn[other][0])
-                        for other in self.regimes_
-                    ]
-                each = []
-                for begin, coefficients in parts:
-                    *_, last = regime.path(begin, coefficients, treatment, steps)
-                    each.append(last)
-                ends.append(np.concatenate(each))
-            yield ends[1] - ends[0]
-
-
-_Given = tuple[str, Array | None]
-"""The regime that a treatment belongs to, and its covariates (n or 1, steps, k)."""
+        return map(_flat, asked.effect_draws(before, after, steps, draws, rng, start))
 
 
 def _check_order(order: Any, data: Data) -> Order:
