@@ -13,7 +13,7 @@ from retrace_sde.counterfactual import sigma_points, walk
 from retrace_sde.direction import DirectionTest
 from retrace_sde.drift import Independent
 from retrace_sde.problem import Problem
-from retrace_sde.subject_orders import average_orders
+from retrace_sde.subject_orders import average_orders, measurement_error
 from retrace_sde.subjects import (
     SubjectFit,
     coefficient_covariance,
@@ -29,7 +29,7 @@ class Regime:
     """Data along an order with its mixed model; `orders` (K, n, T) and `grams` (K, n, …) are draws of them.
 
     `order` is the most likely one; K = 1 where it was given or is certain. `direction` is None for an order
-    that was given.
+    that was given. `error` is the variance of measurement error (one variable only).
     """
 
     problem: Problem
@@ -38,6 +38,13 @@ class Regime:
     orders: Order
     grams: Array
     direction: DirectionTest | None = None
+    error: float = 0.0
+
+    @property
+    def diffusion(self) -> Array:
+        """H of the process itself; the residuals of neighbours also hold two measurement errors."""
+        d = len(self.fit.diffusion)
+        return self.fit.diffusion - 2 * self.error / self.problem.dt * np.eye(d)
 
     @property
     def size(self) -> int:
@@ -128,7 +135,7 @@ class Regime:
         rng: np.random.Generator | None = None,
     ) -> Iterator[Array]:
         """States step by step; with `rng`, noise of the process included."""
-        noise = None if rng is None else _root(self.fit.diffusion)
+        noise = None if rng is None else _root(self.diffusion)
         return walk(self.problem.drift, own, start, treatment, self.problem.dt, steps, noise, rng)
 
     def draw_coefficients(self, rng: np.random.Generator) -> Array:
@@ -186,9 +193,13 @@ def fit_regime(
     """The mixed model along an order: given, averaged over each subject's orders, or over `draws` (K, T)."""
     if average:
         found = average_orders(problem, order, rng, columns=columns, report=report)
-        return Regime(problem, order, found.fit, found.orders, found.grams, direction)
+        return Regime(problem, order, found.fit, found.orders, found.grams, direction, found.error)
     orders = order[None] if draws is None else draws
     grams = np.stack([subject_grams(problem, each) for each in orders])
     count = float((problem.data.observed - 1).sum())
     fit = fit_subjects(grams.mean(axis=0), count, problem.n_features, columns=columns)
-    return Regime(problem, order, fit, orders, grams, direction)
+    error = 0.0
+    if problem.data.shape[2] == 1:
+        each = np.broadcast_to(order, problem.data.shape[:2])
+        error = measurement_error(problem, fit, each)
+    return Regime(problem, order, fit, orders, grams, direction, error)

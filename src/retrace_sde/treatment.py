@@ -56,7 +56,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     alpha, random_state, n_jobs, max_iter : as in `ReTrace`.
 
     Assumes that the drift is right, that nothing unseen decides both treatment and growth, and Euler's step.
-    Noise in the observations is not modelled: it is part of H here, so sampled paths are too wide by it.
+    Measurement error of one variable is estimated (`error_` is its standard deviation); that of several is not.
     """
 
     def __init__(
@@ -180,6 +180,12 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         """The mixed model of each arm; of the one panel under the name ""."""
         check_is_fitted(self, "interventions_")
         return {name: each.fit for name, each in self.interventions_.regimes.items()}
+
+    @property
+    def error_(self) -> dict[str, float]:
+        """Standard deviation of the measurement error in each arm, as estimated."""
+        check_is_fitted(self, "interventions_")
+        return {name: each.error**0.5 for name, each in self.interventions_.regimes.items()}
 
     def effect(
         self,
