@@ -11,9 +11,9 @@ import pytest
 import retrace_sde as rt
 
 LAYERS = """
-metrics answers formats frames files panel sde blocks constraints knowledge drift simulate tumour moments estimation discretisation statespace
-statespace_steps statespace_em costs start kernels ordering score
-direction identifiability problem subjects bootstrap shared algorithm1 flips independent sampling mcem noisy_orders subject_orders posterior fitting result
+metrics answers formats frames files panel sde blocks constraints knowledge drift simulate tumour moments estimation discretisation
+statespace statespace_steps statespace_em costs start kernels guided ordering score
+direction identifiability problem subjects bootstrap shared algorithm1 flips independent sampling mcem innovations subject_orders posterior fitting result
 units validation retrace counterfactual regime interventions treatment baselines plots verdicts figures report recovery diagnosis demo experiments
 cli_common cli_fit cli_diagnose cli_simulate cli_reproduce cli
 """.split()  # noqa: SIM905 - a list to read, not to parse

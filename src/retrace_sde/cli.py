@@ -94,5 +94,5 @@ def _table(rows: tuple[demonstration.Row, ...]) -> Table:
     return table
 
 
-for command in (fit, diagnose_command, simulate):
+for command in (fit, diagnose_command, simulate, reproduce):
     main.add_command(command)

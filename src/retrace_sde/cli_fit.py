@@ -12,6 +12,7 @@ import numpy as np
 
 from retrace_sde.cli_common import (
     collected_warnings,
+    listed,
     load,
     progress,
     refusing,
@@ -111,7 +112,7 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str], files: 
     size = (
         f"{len(panel.slices or ())} slices" if shared else f"{answer['observations']} observations"
     )
-    say("Data", f"{len(panel.ids)} subjects, {size}, variables {', '.join(panel.names)}; {kind}.")
+    say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
     say("Order", _order(found, answer))
     say("Direction", result.direction.verdict)
     say("SDE", _effects(answer))

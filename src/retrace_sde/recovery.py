@@ -137,7 +137,7 @@ def recover(
     variables: Names = None,
     covariates: Names = None,
     drift: str | Drift = "affine",
-    knowledge: Any | None = None,
+    knowledge: Knowledge | None = None,
     **options: Any,
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
@@ -146,6 +146,11 @@ def recover(
     without it each subject's rows have their own. `options` go to `ReTrace`. The fit works on
     standardised variables; parameters are returned in the table's units.
     """
+    asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
+    if slice is None and asked == "shared":
+        raise ValueError(
+            "permutation='shared' needs slice=, the column with the label that the subjects share."
+        )
     panel = Panel.from_frame(
         df,
         subject=subject,
@@ -156,16 +161,11 @@ def recover(
         variables=variables,
         covariates=covariates,
     )
-    asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
-    if slice is None and asked == "shared":
-        raise ValueError(
-            "permutation='shared' needs slice=, the column with the label that the subjects share."
-        )
     return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
 
 
 def recover_panel(
-    panel: Panel, df: Any, *, subject: str, knowledge: Any | None = None, **options: Any
+    panel: Panel, df: Any, *, subject: str, knowledge: Knowledge | None = None, **options: Any
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
     if panel.times is not None and not np.isnan(panel.times).all():
@@ -174,8 +174,7 @@ def recover_panel(
         )
         if "dt" not in options and panel.dt is None:
             options["dt"] = step_of_times(panel)
-    told = {} if knowledge is None else {"knowledge": knowledge}
-    model = ReTrace(**options).fit(panel, **told)
+    model = ReTrace(**options).fit(panel, knowledge=knowledge)
     return Recovery(model, panel, df, subject)
 
 

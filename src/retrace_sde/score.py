@@ -47,12 +47,14 @@ class GaussianScores:
     """`score_t(x) = −Σ_t⁻¹ (x − μ_t)`, with the standardisation `z = W_tᵀ (x − μ_t)`, `W_t W_tᵀ = Σ_t⁻¹`.
 
     A point has no covariance to invert. In the limit of vanishing spread its score grows without bound,
-    so its error exceeds every other and it comes first; `point` marks such slices.
+    so its error exceeds every other and it comes first; `point` marks such slices. `floored` slices have
+    less spread in some direction than the noise alone would leave room for.
     """
 
     mean: Array
     whitening: Array
     point: NDArray[np.bool_]
+    floored: int = 0
 
     def standardise(self, x: Array) -> Array:
         """States (m, T, d) as (T, m, d) with mean 0 and unit covariance in each slice."""
@@ -104,6 +106,7 @@ class GaussianScore:
                 np.eye(S.shape[1]) - whitening.transpose(0, 2, 1) @ self.noise @ whitening
             )
             whitening = whitening @ (turn / np.sqrt(np.maximum(left, NOISE_LEAVES))[:, None, :])
+            return GaussianScores(mean, whitening, point, int((left[:, 0] < NOISE_LEAVES).sum()))
         return GaussianScores(mean, whitening, point)
 
 

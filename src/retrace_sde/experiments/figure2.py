@@ -13,10 +13,10 @@ from retrace_sde.experiments.experiment import Experiment, Record, Task
 from retrace_sde.experiments.files import markdown_table
 from retrace_sde.experiments.methods import SCORES, available, score
 from retrace_sde.experiments.summary import (
-    colour,
     compact,
     curve,
     distinct,
+    look,
     percent,
     plus_minus,
     values,
@@ -125,7 +125,7 @@ def closing(records: Sequence[Record]) -> str:
 
 
 def figure(records: Sequence[Record], settings: Settings) -> Figure:
-    """Accuracy directed, up to reversal, and MAE-A against σ; one column for each n."""
+    """Accuracy directed, up to reversal, and MAE-A against σ, with standard errors; one column for each n."""
     from matplotlib.figure import Figure
 
     columns = settings.trajectories
@@ -142,7 +142,9 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
             ax = axes[row][k]
             for method in distinct(records, "method"):
                 mine = where(records, n=n, method=method)
-                curve(ax, mine, "sigma", key, scale=scale, label=method, **_style(method))
+                style = {**look(method), **DASHED.get(method, {})}
+                curve(ax, mine, "sigma", key, scale=scale, label=method, **style)
+            ax.set_axisbelow(True)
             ax.grid(color="#DDDDDD")
             if k == 0:
                 ax.set_ylabel(label)
@@ -156,18 +158,11 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
     return drawing
 
 
-def _style(method: str) -> dict[str, Any]:
-    """Solid where the direction or the noise is handled; dashed for the paper's arbitrary roots."""
-    dash = {"MST-MLE": "--", "DPT-MLE": "--", "ReTrace-likelihood": "--", "oracle": ":"}
-    marks = {"A": "s", "M": "^", "D": "v", "R": "o", "o": "."}
-    return {
-        "color": colour(method),
-        "linestyle": dash.get(method, "-"),
-        "marker": marks[method[0]],
-        "markersize": 5,
-        "linewidth": 1.5,
-    }
-
+DASHED: dict[str, dict[str, Any]] = {
+    "ReTrace-likelihood": {"linestyle": "--"},
+    "oracle": {"linestyle": ":", "linewidth": 2.5},
+}
+"""Where the noise is ignored."""
 
 EXPERIMENT = Experiment(
     name="figure2",

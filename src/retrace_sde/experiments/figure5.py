@@ -13,9 +13,9 @@ from retrace_sde.experiments.experiment import Experiment, Record, Task
 from retrace_sde.experiments.files import markdown_table
 from retrace_sde.experiments.methods import SCORES, available, score
 from retrace_sde.experiments.summary import (
-    colour,
     curve,
     distinct,
+    look,
     percent,
     plus_minus,
     values,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = (
-    "Algorithm 1-MLE", "MST, proper root", "DPT, proper root", "ReTrace-likelihood", "limit", "oracle",
+    "Algorithm 1-MLE", "MST-MLE", "MST, proper root", "DPT, proper root", "ReTrace-likelihood", "limit", "oracle",
 )  # fmt: skip
 LABELS = {
     "shuffled": "share of slices shuffled",
@@ -118,7 +118,7 @@ def closing(records: Sequence[Record]) -> str:
 
 
 def figure(records: Sequence[Record], settings: Settings) -> Figure:
-    """Directed accuracy above, up to reversal below; one column for each knob."""
+    """Directed accuracy above, up to reversal below, with standard errors; one column for each knob."""
     from matplotlib.figure import Figure
 
     knobs = settings.knobs
@@ -130,8 +130,9 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
             ax = axes[row][k]
             for method in distinct(records, "method"):
                 mine = where(records, knob=knob.name, method=method)
-                curve(ax, mine, "value", key, scale=100, label=method, **_style(method))
+                curve(ax, mine, "value", key, scale=100, label=method, **look(method))
             ax.set(ylim=(-4, 106), xscale="linear" if knob.values[0] == 0 else "log")
+            ax.set_axisbelow(True)
             ax.grid(color="#DDDDDD")
             if k == 0:
                 ax.set_ylabel(label)
@@ -142,19 +143,6 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
     handles, labels = axes[0][0].get_legend_handles_labels()
     drawing.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     return drawing
-
-
-def _style(method: str) -> dict[str, Any]:
-    dash = {"limit": "--", "oracle": "-"}
-    marks = {"A": "s", "M": "^", "D": "v", "R": "o", "l": "D", "o": ""}
-    return {
-        "color": colour(method),
-        "linestyle": dash.get(method, "-"),
-        "marker": marks[method[0]],
-        "markersize": 4.5,
-        "linewidth": 1.5,
-        "elinewidth": 0.7,
-    }
 
 
 KNOBS = (
