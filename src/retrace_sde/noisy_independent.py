@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from retrace_sde.blocks import Array, Order, evenly
 from retrace_sde.drift import Affine, Linear
 from retrace_sde.estimation import regression_errors
+from retrace_sde.flips import align
 from retrace_sde.independent import BLOCK, first_orders, random_states
 from retrace_sde.kernels import State
 from retrace_sde.knowledge import NO_COSTS, NO_RULES, Prior
 from retrace_sde.noisy import Hidden, NoisyProblem
 from retrace_sde.noisy_kernels import descend, fill, pulls, sample
+from retrace_sde.ordering import shortest_path
 from retrace_sde.problem import Problem, Round
 from retrace_sde.process import process
 from retrace_sde.sde import Gaussian
@@ -29,17 +31,18 @@ from retrace_sde.statespace_em import EMResult, em
 from retrace_sde.statespace_steps import Parameters, pack, unpack
 from retrace_sde.statespace_steps import Problem as SmoothingProblem
 
-CHAINS, SAMPLES = 2, 4
-"""Chains over the orders of each trajectory, and orders that each of them gives to a round."""
+CHAINS = 2
+FIRST_SAMPLES, GROWTH, MOST_SAMPLES = 4, 1.02, 12
+"""Orders that each chain of each trajectory gives to a round, and how that grows."""
 
-WARM_ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 12, 24, 150
+LEAST_ROUNDS, TWIN_ROUNDS, MOST_ROUNDS = 24, 40, 150
 CLIMB = 4
 """Steps of EM in a round: the orders are drawn anew before the parameters could settle on them."""
 
 OVERSTEP = 1.8
 """EM steps are taken this many times over: with orders that uncertain plain ones are short, and 2 is stable."""
 
-TOLERANCE = 0.1
+TOLERANCE = 0.15
 """Monte-Carlo error at which to stop, in standard errors that known orders would leave."""
 
 BRIDGED, BRIDGES = 500, 20
@@ -169,17 +172,37 @@ def recover_noisy_orders(
 def starting_orders(
     problem: NoisyProblem, rng: np.random.Generator, prior: Prior | None
 ) -> Order:
-    """Short paths through the observations as they are, each missing entry at its trajectory's mean."""
-    n = len(problem.values)
-    return first_orders(_plain(problem, prior), rng, random_states(rng, n))
+    """Short paths through the observations as they are; where entries are missing, through those seen."""
+    n, T, _ = problem.values.shape
+    plain = _plain(problem, prior)
+    lengths = problem.data.observed
+    inside = np.arange(T)[None] < lengths[:, None]
+    if not np.isnan(problem.values[inside]).any():
+        return first_orders(plain, rng, random_states(rng, n))
+    orders = np.tile(np.arange(T, dtype=np.intp), (n, 1))
+    for j, length in enumerate(lengths):
+        if length > 2:
+            orders[j, :length] = shortest_path(_seen_distances(problem, j, int(length)))
+    if prior is not None:
+        orders = search(problem, problem.fit(orders, still=True).model, orders, prior)[0]
+    return align(plain, orders, rng)
+
+
+def _seen_distances(problem: NoisyProblem, j: int, length: int) -> Array:
+    """Mean squared distances over the variables seen in both; the mean of all where there are none."""
+    y = problem.values[j, :length] / np.sqrt(problem.variances)
+    gaps = (y[:, None] - y[None]) ** 2
+    both = ~np.isnan(gaps)
+    counts = both.sum(axis=2)
+    D = np.where(both, gaps, 0.0).sum(axis=2) / np.maximum(counts, 1)
+    known = (counts > 0) & ~np.eye(length, dtype=bool)
+    return np.where(counts > 0, D, D[known].mean() if known.any() else 1.0)
 
 
 def _turned(
     problem: NoisyProblem, orders: Order, rng: np.random.Generator, prior: Prior | None
 ) -> Order:
     """Orders turned to run the same way, judged on smoothed states: noise would hide the drift."""
-    from retrace_sde.flips import align
-
     return align(_plain(problem, prior), orders, rng)
 
 
@@ -234,8 +257,9 @@ def run_mcem(
     gap, good = np.inf, 0
     for k in range(rounds):
         model = now.parameters.model(problem.dt)
+        samples = int(min(FIRST_SAMPLES * GROWTH**k, MOST_SAMPLES))
         kept = draw(
-            problem, model, orders, states, prior, burn=2 * T, samples=SAMPLES, thin=max(T, 8)
+            problem, model, orders, states, prior, burn=2 * T, samples=samples, thin=max(T, 8)
         )
         found = fit_draws(problem, kept, now, steps=CLIMB)
         seen.append(found.parameters)
@@ -324,23 +348,19 @@ def average_over_orders(
 ) -> Averaged:
     """Monte-Carlo EM with the direction decided by likelihoods in which the orders are summed out."""
     n = len(begin.order)
-    never = WARM_ROUNDS + 1
     states = random_states(rng, CHAINS * n).reshape(CHAINS, n)
     orders = np.tile(begin.order, (CHAINS, 1, 1))
-    one = run_mcem(
-        problem, begin.fit, orders, states, prior, rounds=WARM_ROUNDS, least=never
-    )
+    one = run_mcem(problem, begin.fit, orders, states, prior, progress=progress)
+    # The twin starts from the mirror image of what has converged, so that neither is judged half-way.
     back = np.stack([problem.data.reversed(each) for each in one.orders])
     turned = problem.fit(back[0]).fit
-    two = run_mcem(
-        problem, turned, back, states.copy(), prior, rounds=WARM_ROUNDS, least=never
-    )
+    two = run_mcem(problem, turned, back, states.copy(), prior, rounds=TWIN_ROUNDS)
     ratios = _bridge(problem, one, two, prior)
-    if ratios.sum() < 0:
-        one, two, ratios, begin = two, one, -ratios, replace(begin, fit=turned)
-    resumed = replace(begin.fit, parameters=one.parameters)
-    run = run_mcem(problem, resumed, one.orders, one.states, prior, progress=progress)
-    return Averaged(run, two, ratios)
+    if ratios.sum() >= 0:
+        return Averaged(one, two, ratios)
+    resumed = replace(turned, parameters=two.parameters)
+    run = run_mcem(problem, resumed, two.orders, two.states, prior, progress=progress)
+    return Averaged(run, one, -ratios)
 
 
 def _bridge(problem: NoisyProblem, one: Run, two: Run, prior: Prior | None) -> Array:
