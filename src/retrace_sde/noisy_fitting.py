@@ -39,6 +39,8 @@ from retrace_sde.noisy_shared import (
     PairMoments,
     arrangement,
     recover_noisy_order,
+)
+from retrace_sde.noisy_shared import (
     starting_orders as shared_starts,
 )
 from retrace_sde.posterior import KEPT, OrderPosterior, convergence

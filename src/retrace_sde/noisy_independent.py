@@ -162,16 +162,16 @@ def recover_noisy_orders(
         current = problem.fit(orders, still=True, start=current.fit)
         if changed == 0:
             break
-    one, settled = _alternate(problem, _turned(problem, orders, rng, prior), rounds, max_iter, prior)
+    one, settled = _alternate(
+        problem, _turned(problem, orders, rng, prior), rounds, max_iter, prior
+    )
     two, _ = _alternate(problem, problem.data.reversed(one.order), [], max_iter, prior)
     better, worse = (one, two) if one.log_likelihood >= two.log_likelihood else (two, one)
     better, worse = (problem.fit(f.order, start=f.fit, loose=False) for f in (better, worse))
     return better, worse, [*rounds, better.as_round()], settled
 
 
-def starting_orders(
-    problem: NoisyProblem, rng: np.random.Generator, prior: Prior | None
-) -> Order:
+def starting_orders(problem: NoisyProblem, rng: np.random.Generator, prior: Prior | None) -> Order:
     """Short paths through the observations as they are; where entries are missing, through those seen."""
     n, T, _ = problem.values.shape
     plain = _plain(problem, prior)
@@ -302,9 +302,7 @@ def overstep(old: Parameters, new: Parameters) -> Parameters:
     d, p = new.theta.shape
     free = np.ones((d, p), dtype=bool)
     variances = np.diag(new.R) > 0
-    problem = SmoothingProblem(
-        1.0, free, np.zeros((d, p)), None, variances, False, None, scale
-    )
+    problem = SmoothingProblem(1.0, free, np.zeros((d, p)), None, variances, False, None, scale)
     x, y = pack(old, problem), pack(new, problem)
     return unpack(x + OVERSTEP * (y - x), new, problem)
 

@@ -59,7 +59,9 @@ class PairMoments:
         m = seen.astype(float)
         counts = m.sum(axis=0)
         means = y.sum(axis=0) / np.maximum(counts, 1)
-        y = (y - means) * m  # about each slice's mean, so that little is left to differ between averages
+        y = (
+            y - means
+        ) * m  # about each slice's mean, so that little is left to differ between averages
         squares = np.empty((T, T, d, d))
         own = np.einsum("jax,jay->axy", y, y) / np.maximum(np.einsum("jax,jay->axy", m, m), 1)
         for x in range(d):

@@ -18,9 +18,9 @@ from retrace_sde.blocks import Array, Order, to_numpy
 from retrace_sde.costs import Model
 from retrace_sde.drift import Drift
 from retrace_sde.independent import BLOCK, Law
+from retrace_sde.innovations import innovation_gains, sample_noisy_block
 from retrace_sde.kernels import State
 from retrace_sde.mcem import Chains, draw
-from retrace_sde.innovations import innovation_gains, sample_noisy_block
 from retrace_sde.problem import Problem
 from retrace_sde.start import start_law
 from retrace_sde.subjects import SubjectFit, fit_subjects, subject_grams
