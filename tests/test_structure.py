@@ -15,7 +15,7 @@ metrics answers formats frames files panel sde blocks constraints knowledge drif
 statespace statespace_steps statespace_em costs start kernels guided ordering score
 direction identifiability problem subjects bootstrap shared algorithm1 flips independent sampling mcem innovations subject_orders posterior fitting result
 units validation retrace counterfactual regime interventions treatment enumeration baselines plots verdicts figures report recovery diagnosis demo experiments
-cli_common cli_fit cli_diagnose cli_simulate cli_reproduce cli
+cli_common cli_effect cli_fit cli_diagnose cli_simulate cli_reproduce cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent
 FILES = {
