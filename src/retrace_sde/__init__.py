@@ -4,7 +4,18 @@ Trajectories whose time order was lost: recover the order, decide the direction 
 the data cannot tell, and estimate the SDE `dX = b(X) dt + G dW` behind them.
 """
 
-from retrace_sde import baselines, drift, metrics, plots, simulate, statespace, statespace_em
+from retrace_sde import (
+    baselines,
+    drift,
+    metrics,
+    plots,
+    simulate,
+    statespace,
+    statespace_em,
+    subjects,
+    treatment,
+    tumour,
+)
 from retrace_sde.direction import DirectionTest
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
@@ -35,5 +46,8 @@ __all__ = [
     "simulate",
     "statespace",
     "statespace_em",
+    "subjects",
+    "treatment",
+    "tumour",
     "write_report",
 ]

@@ -43,6 +43,7 @@ from retrace_sde.validation import (
     ReTraceWarning,
     check_choice,
     check_enough,
+    check_features,
     check_knowledge,
     check_panel,
     check_positive,
@@ -135,6 +136,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             ragged=self.permutation == "independent",
             missing=_is_linear(drift) and self.order == "likelihood",
         )
+        drift, absorbed = check_features(panel, drift)
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
@@ -163,6 +165,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             outcome = fit_shared(problem, options)
         else:
             outcome = fit_independent(problem, options, rng)
+        outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         result = self._result(panel, problem, outcome, tuple(features))

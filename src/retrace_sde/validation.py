@@ -12,6 +12,7 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.blocks import Array, Data, Order, to_numpy
+from retrace_sde.drift import Affine, Drift, Independent, Linear, independent_features
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
 from retrace_sde.problem import Problem
@@ -142,6 +143,30 @@ def check_enough(panel: Panel, n_features: int) -> None:
             f"X has {steps} transitions ({n} trajectories of up to {T - 1} steps), but {d} variables with "
             f"{n_features} drift features need at least {needed}: add trajectories or drop variables."
         )
+
+
+def check_features(panel: Panel, drift: Drift) -> tuple[Drift, list[str]]:
+    """The drift without features that are combinations of others in these data, and a note for each."""
+    if isinstance(drift, Linear | Affine):  # dependent variables are refused above
+        return drift, []
+
+    def gram(x: Any, u: Any | None) -> Array:
+        phi = to_numpy(drift.features(x, u))
+        if not np.isfinite(phi).all():
+            raise ValueError(f"features of {drift} are not finite for some of the states of X.")
+        rows = phi.reshape(-1, phi.shape[-1])
+        return rows.T @ rows
+
+    found = independent_features(
+        drift, reduce(np.add, Data(panel.values, panel.covariates).map(gram))
+    )
+    if not isinstance(found, Independent):
+        return drift, []
+    names = drift.feature_names(panel.names, panel.covariate_names)
+    return found, [
+        f"The effect of {name} cannot be told apart: in these data it is {what}."
+        for name, what in found.absorbed(names).items()
+    ]
 
 
 def _check_lengths(panel: Panel, ragged: bool) -> Order | None:
