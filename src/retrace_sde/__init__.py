@@ -24,6 +24,8 @@ from retrace_sde.report import write_report
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.sde import Gaussian, LinearSDE
+from retrace_sde.statespace import StateSpace, kalman
+from retrace_sde.statespace_em import em
 from retrace_sde.validation import ReTraceWarning
 
 __version__ = "0.1.0"
@@ -38,8 +40,11 @@ __all__ = [
     "ReTraceResult",
     "ReTraceWarning",
     "Recovery",
+    "StateSpace",
     "baselines",
     "drift",
+    "em",
+    "kalman",
     "metrics",
     "plots",
     "recover",

@@ -274,3 +274,8 @@ def as_drift(drift: str | Drift) -> Drift:
             f"drift must be one of {sorted(named)} or a retrace_sde.drift.Drift, not {drift!r}."
         )
     return named[drift]
+
+
+def is_linear(drift: Drift) -> bool:
+    """`A x` or `A x + c`: the drifts that have an exact discretisation, a reversal and a state-space model."""
+    return isinstance(drift, Linear | Affine)

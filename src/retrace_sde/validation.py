@@ -16,6 +16,7 @@ from retrace_sde.drift import Affine, Drift, Independent, Linear, independent_fe
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
 from retrace_sde.problem import Problem
+from retrace_sde.statespace_steps import as_noise
 
 DEPENDENT = 1e-12
 """Smallest singular value, relative to the largest, of variables that count as independent."""
@@ -121,6 +122,16 @@ def check_knowledge(knowledge: object, order: str) -> None:
             "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "
             "order='likelihood'."
         )
+
+
+def check_noise(noise: Any, d: int) -> None:
+    """Observation noise in one of its forms, for d variables."""
+    if noise is None:
+        return
+    try:
+        as_noise(noise, d)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"observation_noise cannot be used: {error}") from None
 
 
 def check_spacing(spacing: str, problem: Problem, *, noisy: bool) -> None:
