@@ -192,8 +192,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if noise is None and self.estimator == "em":
             noise = "estimate"
         check_noise(noise, problem.data.shape[2])
-        if noise is None and not (is_linear(problem.drift) and has_missing(problem.data)):
-            return None
+        if noise is None:
+            if not (is_linear(problem.drift) and has_missing(problem.data)):
+                return None
+            noise = 0.0
         if self.estimator in ("mle", "ols") and self.order == "likelihood":
             raise ValueError(
                 f"estimator={self.estimator!r} knows neither noise nor missing values: use 'em', 'exact' (em "
@@ -201,11 +203,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             )
         return NoisyProblem.of(
             problem,
-            noise=0.0
-            if noise is None
-            else noise
-            if self._units is None
-            else self._units.noise(noise),
+            noise=noise if self._units is None else self._units.noise(noise),
             scheme="exact" if self.estimator == "exact" else "euler",
         )
 
