@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -297,6 +299,46 @@ def test_exact_scheme_has_no_bias_of_the_step():
     assert np.abs(found.diffusion - sde.diffusion).max() < 0.1
     assert np.abs(euler.diffusion - sde.diffusion).max() > 0.3
     np.testing.assert_allclose(np.eye(2) + euler.drift * 0.4, expm(found.drift * 0.4), atol=1e-3)
+
+
+def test_moments_are_those_of_the_states():
+    """Exact observations: the moments of the data. Noise: a fixed point of the regression on them."""
+    _, X, Y = noisy(0, n=100, T=20)
+    known = moments(Data(X), np.arange(20), 0.05, Affine())
+    found = em(X, 0.05, noise=0.0, affine=True, standard_errors=False)
+    np.testing.assert_allclose(found.moments.factor, known.factor, rtol=1e-6, atol=1e-6)
+    assert (found.moments.count, found.moments.n_features) == (known.count, known.n_features)
+    found = em(with_holes(Y, 0.2, 0), 0.05, tolerance=1e-6, standard_errors=False)
+    again = mle(found.moments)
+    np.testing.assert_allclose(again.coefficients, found.drift, atol=1e-3)
+    np.testing.assert_allclose(again.diffusion, found.diffusion, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["euler", "exact"])
+def test_a_fit_goes_on_from_another(scheme):
+    """From its own end at once, at the same likelihood; from a fit to an order with two slices exchanged, sooner."""
+    _, _, Y = noisy(3, n=100, T=30)
+    fit = partial(em, dt=0.05, scheme=scheme, standard_errors=False)
+    cold = fit(Y)
+    same = fit(Y, start=cold)
+    np.testing.assert_allclose(same.log_likelihood[0], cold.log_likelihood[-1], rtol=1e-12)
+    assert same.evaluations <= 6
+    order = np.arange(30)
+    order[[14, 15]] = 15, 14
+    other = fit(Y[:, order])
+    warm = fit(Y, start=other)
+    assert warm.evaluations < cold.evaluations
+    assert abs(warm.log_likelihood[-1] - cold.log_likelihood[-1]) < 0.1
+
+
+def test_a_start_keeps_what_is_known_now():
+    sde, X, Y = noisy(4)
+    quiet = em(X, 0.05, noise=0.0, standard_errors=False, max_iter=3)
+    found = em(Y, 0.05, start=quiet, standard_errors=False, diffusion=sde.diffusion)
+    np.testing.assert_array_equal(found.diffusion, sde.diffusion)
+    np.testing.assert_allclose(np.sqrt(np.diag(found.noise)), 0.3, rtol=0.05)
+    with pytest.raises(ValueError, match="start is a fit"):
+        em(Y, 0.05, affine=True, start=quiet)
 
 
 def test_data_without_noise_say_so():

@@ -31,6 +31,30 @@ def times(known: Array, position: Index) -> Array:
     return known[position] if known.ndim == 1 else np.take_along_axis(known, position, axis=1)
 
 
+def anchored(grid: Array, panel: Any) -> Array:
+    """Times of the observations (n, T) moved so that they pass through those that the table knows.
+
+    Exact ones are met, and the rest lies between and beyond them as on the grid; times with an error only
+    set the origin.
+    """
+    if panel.times is None:
+        return grid
+    known = np.broadcast_to(panel.times, grid.shape)
+    found = grid.copy()
+    for row, stamps in zip(found, known, strict=True):
+        there = ~np.isnan(stamps)
+        if not there.any():
+            continue
+        if panel.time_error is not None:
+            row += (stamps[there] - row[there]).mean()
+            continue
+        x, first = np.unique(row[there], return_index=True)
+        y = stamps[there][first]
+        inside = np.interp(row, x, y)
+        row[:] = inside + np.minimum(row - x[0], 0.0) + np.maximum(row - x[-1], 0.0)
+    return found
+
+
 def certainties(probabilities: NDArray[np.float32], position: Index) -> Array:
     """The posterior probability that each observation stands where it was put, (n, T)."""
     P = np.broadcast_to(probabilities, (len(position), *probabilities.shape[-2:]))

@@ -15,6 +15,7 @@ from retrace_sde import demo as demonstration
 from retrace_sde.cli_common import OneLine, progress
 from retrace_sde.cli_diagnose import diagnose_command
 from retrace_sde.cli_fit import fit
+from retrace_sde.cli_reproduce import reproduce
 from retrace_sde.cli_simulate import simulate
 
 
@@ -22,6 +23,9 @@ from retrace_sde.cli_simulate import simulate
 @click.version_option(package_name="retrace-sde", prog_name="retrace")
 def main() -> None:
     """Give data its time back: order, direction of time, and the SDE behind shuffled data."""
+
+
+main.add_command(reproduce)
 
 
 @main.command()
@@ -90,5 +94,5 @@ def _table(rows: tuple[demonstration.Row, ...]) -> Table:
     return table
 
 
-for command in (fit, diagnose_command, simulate):
+for command in (fit, diagnose_command, simulate, reproduce):
     main.add_command(command)

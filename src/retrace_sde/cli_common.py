@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +33,7 @@ class OneLine(click.Group):
             error.show()
             sys.exit(2)
         except click.ClickException as error:
-            click.echo(f"retrace: {' '.join(error.format_message().split())}", err=True)
+            click.echo(printable(f"retrace: {' '.join(error.format_message().split())}"), err=True)
             sys.exit(2)
         except click.Abort:
             click.echo("retrace: stopped.", err=True)
@@ -90,6 +90,7 @@ def progress(steps: int) -> Iterator[Callable[[str], None]]:
 
 def say(label: str, text: str, *, width: int = 11) -> None:
     """A labelled paragraph: wrapped on a terminal, one line in a pipe."""
+    text = printable(text)
     if sys.stdout.isatty():
         columns = min(max(Console().width, 50), 110)
         lines = textwrap.wrap(text, columns - width, break_on_hyphens=False) or [""]
@@ -98,6 +99,17 @@ def say(label: str, text: str, *, width: int = 11) -> None:
     else:
         shown = f"{label:<{width}}"
     click.echo(f"{shown}{text}")
+
+
+def printable(text: str) -> str:
+    """Text without control characters: a column's name must not drive the terminal."""
+    return "".join(sign if sign.isprintable() else "�" for sign in text)
+
+
+def listed(names: Sequence[str], limit: int = 10) -> str:
+    """Names, as many as one reads."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def table_options(command: Command) -> Command:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
 from retrace_sde.answers import plain
-from retrace_sde.cli_common import load, progress, refusing, say, table_options
+from retrace_sde.cli_common import listed, load, progress, refusing, say, table_options
 from retrace_sde.diagnosis import Diagnosis, diagnose
 from retrace_sde.panel import Panel
 
@@ -45,7 +46,7 @@ def _print(found: Diagnosis, file: Path, roles: dict[str, Any]) -> None:
             if shared
             else "each subject has its own order"
         )
-        + f"; variables {', '.join(found.variables)}.",
+        + f"; variables {listed(found.variables)}.",
     )
     for finding in found.findings:
         advice = f" {finding.advice}" if finding.advice else ""
@@ -53,8 +54,10 @@ def _print(found: Diagnosis, file: Path, roles: dict[str, Any]) -> None:
     if not found.usable:
         say("Next", "mend what is marked ×, then run retrace diagnose again.")
         return
-    command = f"retrace fit {file} --subject {roles['subject']}"
-    command += f" --slice {roles['slice']}" if shared else ""
+    words = ["retrace", "fit", str(file), "--subject", roles["subject"]]
+    words += ["--slice", roles["slice"]] if shared else []
+    words += ["--time", roles["time"]] if roles["time"] else []
+    words += ["--time-error", f"{roles['time_error']:g}"] if roles["time_error"] else []
     for option in ("variables", "covariates"):
-        command += f" --{option} {','.join(roles[option])}" if roles[option] else ""
-    say("Next", command)
+        words += [f"--{option}", ",".join(roles[option])] if roles[option] else []
+    say("Next", shlex.join(words))

@@ -12,6 +12,7 @@ import numpy as np
 
 from retrace_sde.cli_common import (
     collected_warnings,
+    listed,
     load,
     progress,
     refusing,
@@ -111,7 +112,7 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str], files: 
     size = (
         f"{len(panel.slices or ())} slices" if shared else f"{answer['observations']} observations"
     )
-    say("Data", f"{len(panel.ids)} subjects, {size}, variables {', '.join(panel.names)}; {kind}.")
+    say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
     say("Order", _order(found, answer))
     say("Direction", result.direction.verdict)
     say("SDE", _effects(answer))
@@ -146,6 +147,8 @@ def _effects(answer: dict[str, Any]) -> str:
     A = np.array(answer["drift"], dtype=float)
     error = np.array(answer["standard_errors"]["drift"], dtype=float)
     names = answer["variables"]
+    if np.isnan(error).all():
+        return "in parameters.json; this estimator gives no standard errors."
     t = np.abs(A) / np.where(error > 0, error, np.inf)
     if len(names) > 1:
         np.fill_diagonal(t, 0.0)

@@ -20,8 +20,14 @@ from retrace_sde.frames import shown
 from retrace_sde.ordering import shortest_path
 from retrace_sde.panel import Panel
 
-SUBJECTS, SLICES, SHUFFLES = 200, 60, 49
+SUBJECTS, SLICES, SHUFFLES, OWN_SHUFFLES = 200, 60, 49, 19
 """How many subjects and slices the tests look at, and how many shuffles they compare with."""
+
+COMPARED = 12
+"""Slices whose means and spreads are compared, each with each."""
+
+CLOSED = 0.75
+"""Ends of a path nearer than this share of the usual distance close a cycle; open paths have 1.2 and more."""
 
 MANY_MISSING, FEW_LEVELS, SKEWED = 0.5, 5, 2.0
 ALPHA = 0.05
@@ -65,15 +71,14 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
     counts = present(panel).sum(axis=1)
     known = ~np.isnan(values)
     total = int(present(panel).sum())
-    findings = [*_missing(panel, known, total), *_variables(panel, values)]
+    findings = [*_missing(panel, known, total), *_times(panel), *_variables(panel, values)]
     if not any(finding.kind == "stop" for finding in findings):
         z = values / np.nanstd(values, axis=(0, 1))
         findings += _identical(panel, z)
-        if panel.slices is None:
-            findings += _own_orders(z, rng)
-        else:
-            findings += _shared_order(panel, z, rng)
-        findings += _direction(panel, z)
+        if not _all_times_known(panel):
+            findings += _shared_order(z, rng) if panel.slices is not None else _own_orders(z, rng)
+            if not any("cycle" in finding.sentence for finding in findings):
+                findings += _direction(panel, z)
     return Diagnosis(
         len(panel.ids),
         total,
@@ -104,22 +109,57 @@ def _missing(panel: Panel, known: Any, total: int) -> list[Finding]:
     return found
 
 
+def _known_times(panel: Panel) -> Any:
+    """Of which observations, or slices, the time is known."""
+    if panel.times is None:
+        return np.zeros(1, dtype=bool)
+    inside = present(panel) if panel.slices is None else np.ones(len(panel.slices), dtype=bool)
+    return ~np.isnan(panel.times[inside])
+
+
+def _all_times_known(panel: Panel) -> bool:
+    return panel.time_error is None and bool(_known_times(panel).all())
+
+
+def _times(panel: Panel) -> list[Finding]:
+    if panel.times is None:
+        return []
+    known = _known_times(panel)
+    what = "observations" if panel.slices is None else "slices"
+    text = f"The time is known of {known.sum()} of {known.size} {what}"
+    if panel.time_error is not None:
+        return [Finding("time", "good", f"{text}, with a standard error of {panel.time_error:g}.")]
+    advice = (
+        "Order and direction are given; the fit estimates the SDE."
+        if known.all()
+        else "They fix the order of those; the rest is recovered."
+    )
+    return [
+        Finding(
+            "time", "good" if known.any() else "caution", f"{text}.", advice if known.any() else ""
+        )
+    ]
+
+
 def _variables(panel: Panel, values: Array) -> list[Finding]:
-    found = []
+    found, few, skewed = [], [], []
     for k, name in enumerate(panel.names):
         column = values[:, :, k]
         column = column[~np.isnan(column)]
-        levels = len(np.unique(column))
-        if levels <= FEW_LEVELS:
-            found.append(
-                Finding("variables", "caution", f"{name!r} takes only {levels} values: a diffusion is a rough "
-                        "model of it.", "Consider it as a covariate.")
-            )  # fmt: skip
+        if len(np.unique(column)) <= FEW_LEVELS:
+            few.append(name)
         elif column.min() > 0 and stats.skew(column) > SKEWED:
-            found.append(
-                Finding("variables", "caution", f"{name!r} is positive with a long upper tail (skewness "
-                        f"{stats.skew(column):.1f}).", "Its logarithm is likely to follow the model better.")
-            )  # fmt: skip
+            skewed.append(name)
+    if few:
+        found.append(
+            Finding("variables", "caution", f"At most {FEW_LEVELS} values occur in {shown(few)}: a diffusion is a "
+                    "rough model of that.", "Leave them out, or take them as covariates.")
+        )  # fmt: skip
+    if skewed:
+        found.append(
+            Finding("variables", "caution", f"Positive with a long upper tail: {shown(skewed)}.", "Their logarithms "
+                    "are likely to follow the model better.")
+        )  # fmt: skip
     rows = values.reshape(-1, len(panel.names))
     rows = rows[~np.isnan(rows).any(axis=1)]
     if 1 < len(panel.names) < len(rows):
@@ -145,8 +185,8 @@ def _identical(panel: Panel, z: Array) -> list[Finding]:
     if not pairs:
         return []
     return [
-        Finding("duplicates", "caution", f"{pairs} observations equal another of the same subject in every "
-                f"variable (subjects {shown(people)}).", "Their order among each other is arbitrary: check that "
+        Finding("duplicates", "caution", f"Observations that equal another of the same subject in every variable: "
+                f"{pairs} (subject {shown(people)}).", "Their order among each other is arbitrary: check that "
                 "they are not the same record twice.")
     ]  # fmt: skip
 
@@ -169,7 +209,7 @@ def _closeness(D: Array) -> tuple[float, Order]:
     return float(steps / (D.sum() / (len(D) * (len(D) - 1)))), path
 
 
-def _shared_order(panel: Panel, z: Array, rng: np.random.Generator) -> list[Finding]:
+def _shared_order(z: Array, rng: np.random.Generator) -> list[Finding]:
     n, T, d = z.shape
     z = z[evenly(n, SUBJECTS)][:, rng.permutation(T)[:SLICES]]
     D = _squared_distances(z)
@@ -191,11 +231,12 @@ def _shared_order(panel: Panel, z: Array, rng: np.random.Generator) -> list[Find
             Finding("order", "caution", f"The slices show no order: {closer}.", "More subjects or variables "
                     "help; so does anything known about time (--time), or --observation-noise estimate.")
         )  # fmt: skip
-    steps = np.sort(np.sqrt(D[path[:-1], path[1:]]))
-    if len(path) >= 8 and p <= ALPHA and np.sqrt(D[path[0], path[-1]]) <= steps[-1]:
+    usual = np.sqrt(D[np.triu_indices(len(D), 1)]).mean()
+    if len(path) >= 8 and p <= ALPHA and np.sqrt(D[path[0], path[-1]]) < CLOSED * usual:
         found.append(
             Finding("order", "caution", "The path of the slices closes on itself: this looks like a cycle, whose "
-                    "order has no first slice.", "Say which slice comes first if you know it.")
+                    "order has no first slice, and whose direction its shape does not tell.", "Say which slice comes "
+                    "first, and which next, if you know it (--time).")
         )  # fmt: skip
     if d == 1:
         found.append(_one_variable())
@@ -227,13 +268,13 @@ def _own_orders(z: Array, rng: np.random.Generator) -> list[Finding]:
         return float(np.mean([_closeness(_pairwise(part @ whiten.T))[0] for part in parts]))
 
     ratio = closeness(centred)
-    nulls = [closeness(np.split(rng.permutation(pool), cuts)) for _ in range(SHUFFLES // 3)]
+    nulls = [closeness(np.split(rng.permutation(pool), cuts)) for _ in range(OWN_SHUFFLES)]
     p = (1 + sum(null <= ratio for null in nulls)) / (1 + len(nulls))
     text = (
         f"a subject's neighbours are {1 / ratio:.1f} times closer than two of its observations at random, "
         f"against {1 / np.mean(nulls):.1f} without an order (p {'≤' if p <= 1 / (1 + len(nulls)) else '='} {p:.2g})"
     )  # fmt: skip
-    if p > ALPHA + 0.02:
+    if p > ALPHA:
         return [
             Finding("order", "caution", f"The subjects' observations show no order: {text}.", "More variables "
                     "help, and so does anything known about time (--time).")
@@ -289,20 +330,30 @@ def _direction(panel: Panel, z: Array) -> list[Finding]:
 def _changes(z: Array) -> tuple[float, float]:
     """Least p-values, by Bonferroni, of paired t-tests and of Pitman and Morgan's test on ranks."""
     T, d = z.shape[1:]
-    slices = evenly(T, 12)
-    least = [1.0, 1.0]
-    pairs = [(a, b, k) for a, b in combinations(slices, 2) for k in range(d)]
-    for a, b, k in pairs:
-        x, y = z[:, a, k], z[:, b, k]
-        both = ~np.isnan(x) & ~np.isnan(y)
-        x, y = x[both], y[both]
-        if len(x) < 5 or np.ptp(x - y) == 0:
-            continue
-        least[0] = min(least[0], float(stats.ttest_rel(x, y).pvalue))
-        x, y = x - x.mean(), y - y.mean()
-        if np.ptp(x + y) > 0:
-            least[1] = min(least[1], float(stats.spearmanr(x + y, x - y).pvalue))
-    return min(1.0, least[0] * len(pairs)), min(1.0, least[1] * len(pairs))
+    least, tests = [1.0, 1.0], 0
+    for a, b in combinations(evenly(T, COMPARED), 2):
+        x, y = z[:, a], z[:, b]
+        known = ~np.isnan(x) & ~np.isnan(y)
+        m = known.sum(axis=0)
+        enough = m >= 5
+        x, y, known, m = x[:, enough], y[:, enough], known[:, enough], m[enough]
+        x, y = (np.where(known, each, 0.0) for each in (x, y))
+        shift = x.sum(axis=0) / m - y.sum(axis=0) / m
+        # Equal variances of x and y: their sum and their difference are uncorrelated.
+        u, v = (np.where(known, each - each.sum(axis=0) / m, np.nan) for each in (x + y, x - y))
+        error = np.sqrt(np.nansum(v**2, axis=0) / (m - 1) / m)
+        for k, t in enumerate((shift / np.maximum(error, 1e-300), _rank_t(u, v, m))):
+            least[k] = min([least[k], *(2 * stats.t.sf(np.abs(t), m - 1 - k))])
+        tests += d
+    return min(1.0, least[0] * tests), min(1.0, least[1] * tests)
+
+
+def _rank_t(u: Array, v: Array, m: Order) -> Array:
+    """Spearman's correlation, column by column, as a t statistic with m − 2 degrees of freedom."""
+    a, b = (stats.rankdata(each, axis=0, nan_policy="omit") - (m + 1) / 2 for each in (u, v))
+    square = np.nansum(a**2, axis=0) * np.nansum(b**2, axis=0)
+    r = np.nansum(a * b, axis=0) / np.sqrt(np.maximum(square, 1e-300))
+    return r * np.sqrt((m - 2) / np.maximum(1 - r**2, 1e-12))
 
 
 def _p(value: float) -> str:

@@ -7,7 +7,7 @@ or from a drift whose reversal leaves its class. So it is tested, and the test m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -23,6 +23,7 @@ class DirectionTest:
     `Δ_j = ℓ_j(this order) − ℓ_j(its reverse)` the joint log-likelihood of trajectory j, start included;
     `z = Σ Δ_j / (√(n + d) sd Δ)`, and the p-value is two-sided from Student's t with n − 1 degrees of freedom.
     Vuong's error √n sd Δ leaves out that p₀ is estimated, which matters when d is not small beside n.
+    `known`: the direction follows from what is known of time and was not tested.
     """
 
     identified: bool
@@ -32,6 +33,21 @@ class DirectionTest:
     verdict: str
     contributions: Array
     point_start: bool = False
+    known: bool = False
+
+
+def known_direction(test: DirectionTest, reverse_probability: float) -> DirectionTest:
+    """The direction that the knowledge of time leaves: nothing to test, though the data may disagree.
+
+    `p_value` becomes the probability that the knowledge alone gives the reverse (0: impossible).
+    """
+    verdict = "The direction of time is known from the knowledge given; it was not tested."
+    if test.p_value < 0.05 and test.log_likelihood_ratio < 0:
+        verdict += (
+            " The data, taken alone, fit the reverse better "
+            f"({_evidence(test.log_likelihood_ratio, test.z, test.p_value)}): check that knowledge."
+        )
+    return replace(test, identified=True, p_value=reverse_probability, verdict=verdict, known=True)
 
 
 def direction_test(

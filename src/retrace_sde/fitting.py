@@ -10,7 +10,7 @@ import numpy as np
 from retrace_sde.algorithm1 import Keep, score_order
 from retrace_sde.blocks import Order
 from retrace_sde.costs import Model, transition_costs
-from retrace_sde.direction import DirectionTest, direction_test
+from retrace_sde.direction import DirectionTest, direction_test, known_direction
 from retrace_sde.discretisation import exact
 from retrace_sde.drift import Affine
 from retrace_sde.estimation import Estimate, mle, ols
@@ -24,6 +24,7 @@ from retrace_sde.independent import (
 )
 from retrace_sde.mcem import Chains, as_moments, average_over_orders, certainty, log_joint
 from retrace_sde.moments import Moments
+from retrace_sde.noisy import Hidden
 from retrace_sde.posterior import OrderPosterior, louis_errors, order_posterior, shared_posterior
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.score import ScoreDrift
@@ -46,6 +47,7 @@ R_HAT, EFFECTIVE_SIZE = 1.2, 20.0
 class Options:
     """What the user chose."""
 
+    permutation: str
     order: str
     estimator: str
     score_drift: ScoreDrift
@@ -75,11 +77,14 @@ class Outcome:
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
     posterior: OrderPosterior | None = None
+    hidden: Hidden | None = None
 
 
 def fit_shared(problem: Problem, options: Options) -> Outcome:
     """One permutation for all trajectories."""
-    if options.order == "likelihood":
+    if problem.gaps is not None:
+        found, reverse, history, settled = _in_known_order(problem)
+    elif options.order == "likelihood":
         found, reverse, history, settled = recover_order(problem, max_iter=options.max_iter)
     else:
         found, history, settled = score_order(
@@ -91,6 +96,8 @@ def fit_shared(problem: Problem, options: Options) -> Outcome:
 
 def fit_independent(problem: Problem, options: Options, rng: np.random.Generator) -> Outcome:
     """One permutation for each trajectory: one best order each, or an average over orders."""
+    if problem.gaps is not None:
+        return _of_one_order(problem, options, *_in_known_order(problem))
     if options.estimator == "mcem":
         orders = first_orders(problem, rng, random_states(rng, problem.data.shape[0]))
         return _averaged(problem, options, problem.fit(orders), rng, ())
@@ -103,6 +110,28 @@ def fit_independent(problem: Problem, options: Options, rng: np.random.Generator
         return replace(hard, notes=(*hard.notes, f"The orders are certain: {_agreement(sure)}."))
     note = f"The orders are uncertain, so the parameters average over them: {_agreement(sure)}."
     return _averaged(problem, options, found, rng, (note,))
+
+
+def _in_known_order(problem: Problem) -> tuple[Directed, Directed, list[Round], bool]:
+    """All times are known: the one order that obeys them, fitted with its true gaps."""
+    n, T, _ = problem.data.shape
+    every = np.arange(T, dtype=np.intp)
+    shared = problem.gaps is not None and problem.gaps.ndim == 1
+    found = problem.fit(problem.repaired(every if shared else np.tile(every, (n, 1))))
+    return found, problem.reversed_fit(found), [found.as_round()], True
+
+
+def _from_knowledge(
+    problem: Problem, order: Order, test: DirectionTest, *, alpha: float
+) -> DirectionTest:
+    """The test, or, where what is known (nearly) rules out the reverse of most orders, that instead of it."""
+    if problem.prior is None:
+        return test
+    back = problem.prior_costs(problem.data.reversed(order))
+    odds = np.minimum(back - problem.prior_costs(order), 700.0)
+    reverse = np.where(np.isfinite(back), 1 / (1 + np.exp(odds)), 0.0)
+    middle = float(np.median(reverse))
+    return known_direction(test, middle) if middle < alpha else test
 
 
 def _agreement(sure: float) -> str:
@@ -127,6 +156,7 @@ def _of_one_order(
         alpha=options.alpha,
         point_start=is_point(first, found.model),
     )
+    direction = _from_knowledge(problem, found.order, direction, alpha=options.alpha)
     name = "mle" if options.estimator == "auto" else options.estimator
     estimate = _estimate(problem, name, found.moments)
     return Outcome(
@@ -175,8 +205,9 @@ def _averaged(
     )
     run, law = averaged.run, averaged.run.law
     orders, _ = search(
-        problem.data, law, begin.order, random_states(rng, n), cold=True, deep=True, kicks=KICKS
-    )
+        problem.data, law, begin.order, random_states(rng, n), cold=True, deep=True, kicks=KICKS,
+        prior=problem.prior,
+    )  # fmt: skip
     statistics = as_moments(problem, run.statistics)
     estimate = mle(statistics)
     cautions: list[str] = []
@@ -197,9 +228,16 @@ def _averaged(
         cautions.append(
             f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors)."
         )
-    twin = averaged.twin.law
-    back = problem.data.reversed(orders)
+    twin = averaged.twin or run
+    back = problem.repaired(problem.data.reversed(orders))
     model = law.model
+    direction = direction_test(
+        averaged.log_ratios,
+        np.zeros_like(averaged.log_ratios),
+        dimension=d,
+        alpha=options.alpha,
+        point_start=is_point(problem.data.states(orders), model),
+    )
     none = np.empty((0, 0), dtype=np.intp)
     return Outcome(
         orders,
@@ -207,16 +245,10 @@ def _averaged(
         estimate,
         model,
         law.start or start_law(problem.data.states(orders), model, problem.variances),
-        direction_test(
-            averaged.log_ratios,
-            np.zeros_like(averaged.log_ratios),
-            dimension=d,
-            alpha=options.alpha,
-            point_start=is_point(problem.data.states(orders), model),
-        ),
+        _from_knowledge(problem, orders, direction, alpha=options.alpha),
         back,
-        mle(as_moments(problem, averaged.twin.statistics)),
-        float(log_joint(problem, back, twin).sum()),
+        mle(as_moments(problem, twin.statistics)),
+        float(log_joint(problem, back, twin.law).sum()),
         float(log_joint(problem, orders, law).sum()),
         tuple(
             Round(none, each.model.coefficients, each.model.diffusion, float("nan"))
@@ -238,6 +270,8 @@ def sample_posterior(
         every = problem.data.slices(np.arange(len(outcome_order)))
         start = -start_log_densities(every, law.model, problem.variances).sum(axis=1)
         costs = transition_costs(problem.data, law.model)
-        return shared_posterior(costs, start, outcome_order, rng, samples=samples)
+        return shared_posterior(
+            costs, start, outcome_order, rng, samples=samples, prior=problem.prior
+        )
     chains = Chains.start(outcome_order, rng)
     return order_posterior(problem, law, chains, samples=samples)[0]

@@ -86,14 +86,18 @@ def lay_out(
             "" if slices is not None else " Does a label shared by subjects go by another column?"
         )
         raise ValueError(f"an order needs at least 3 {least}; the table has {rows.shape[1]}.{hint}")
-    lengths = None
-    if slices is None:
-        kept = np.flatnonzero(rows[:, 0] >= 0)
-        if len(kept) < len(ids):
-            gone = [name for name, row in zip(ids, rows[:, 0], strict=True) if row < 0]
-            notes.append(f"subjects without any value are left out: {shown(gone)}")
-        rows, ids = rows[kept], tuple(ids[k] for k in kept)
-        lengths = (rows >= 0).sum(axis=1)
+    seen: Any = ~np.isnan(_spread(values, rows)).all(axis=2)
+    if slices is not None and not seen.any(axis=0).all():
+        notes.append(
+            f"slices without any value are left out: {shown(_where(slices, ~seen.any(axis=0)))}"
+        )
+        rows, slices = rows[:, seen.any(axis=0)], tuple(_where(slices, seen.any(axis=0)))
+    if not seen.any(axis=1).all():
+        notes.append(
+            f"subjects without any value are left out: {shown(_where(ids, ~seen.any(axis=1)))}"
+        )
+        rows, ids = rows[seen.any(axis=1)], tuple(_where(ids, seen.any(axis=1)))
+    lengths = (rows >= 0).sum(axis=1) if slices is None else None
     u = np.column_stack([numbers(frame, name) for name in extra]) if extra else None
     times = None
     if time is not None:
@@ -113,6 +117,10 @@ def lay_out(
         times,
         tuple(notes),
     )
+
+
+def _where(names: Sequence[str], mask: Any) -> list[str]:
+    return [name for name, chosen in zip(names, mask, strict=True) if chosen]
 
 
 def as_frame(df: Any) -> nw.DataFrame[Any]:
@@ -210,7 +218,8 @@ def _refuse_typing_errors(column: Column, name: str) -> None:
     if column.dtype not in (nw.String, nw.Object):
         return
     cells = pd.Series(column.to_list(), dtype=object).dropna()
-    if len(cells) and pd.to_numeric(cells, errors="coerce").notna().mean() >= 0.5:
+    share = pd.to_numeric(cells, errors="coerce").notna().mean()
+    if 0.5 <= share < 1:  # all of them: labels that are written in digits
         raise ValueError(_not_numeric(column, name))
 
 

@@ -127,20 +127,34 @@ def stationarity_p_value(data: Data, order: Order) -> float:
     else:
         late = data.observed[:, None] - third + np.arange(third)[None]
         ends = np.concatenate([order[:, :third], np.take_along_axis(order, late, axis=1)], axis=1)
-    centre = to_numpy(data.block(slice(0, min(n, 100)), ends)[0]).mean(axis=(0, 1))
+    centre = np.nanmean(to_numpy(data.block(slice(0, min(n, 100)), ends)[0]), axis=(0, 1))
 
     def contrasts(x: Any, u: Any | None) -> Array:
         xp = array_api_compat.array_namespace(x)
         z = x - like(centre, x)
         both = xp.concat([z, z * z], axis=-1)
-        change = xp.mean(both[:, third:, :], axis=1) - xp.mean(both[:, :third, :], axis=1)
-        return to_numpy(change)
+        late, early = _seen_mean(both[:, third:, :]), _seen_mean(both[:, :third, :])
+        return to_numpy(late - early)
 
     each = np.concatenate(list(data.map(contrasts, ends)))
-    error = each.std(axis=0, ddof=1) / np.sqrt(n)
-    mean = each.mean(axis=0)
+    counts = (~np.isnan(each)).sum(axis=0)
+    if counts.min() < 3:
+        return float("nan")
+    error = np.nanstd(each, axis=0, ddof=1) / np.sqrt(counts)
+    mean = np.nanmean(each, axis=0)
     t = np.divide(np.abs(mean), error, out=np.full(2 * d, np.inf), where=error > 0)
-    return float(min(1.0, 2 * d * 2 * stats.t.sf(t.max(), n - 1)))
+    return float(min(1.0, 2 * d * 2 * stats.t.sf(t, counts - 1).min()))
+
+
+def _seen_mean(values: Any) -> Any:
+    """Mean over time of what was seen (NaN is missing; NaN where nothing was)."""
+    xp = array_api_compat.array_namespace(values)
+    seen = ~xp.isnan(values)
+    total = xp.sum(xp.where(seen, values, xp.zeros_like(values)), axis=1)
+    count = xp.sum(xp.astype(seen, values.dtype), axis=1)
+    return xp.where(count > 0, total, xp.full_like(total, xp.nan)) / xp.where(
+        count > 0, count, xp.ones_like(count)
+    )
 
 
 def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:

@@ -37,11 +37,28 @@ class Prior:
         if size >= n:
             return self
         rows = evenly(n, size)
-        unary, before = (
-            each if each is None or each.ndim == 2 else each[rows]
-            for each in (self.unary, self.before)
+        U, B = self.unary, self.before
+        return Prior(
+            U if U is None or U.ndim == 2 else U[rows], B if B is None or B.ndim == 2 else B[rows]
         )
+
+    def relabelled(self, order: Order) -> Prior:
+        """That of a shared order whose observations are renamed: order[k] becomes k."""
+        unary = None if self.unary is None else self.unary[order]
+        before = None if self.before is None else self.before[np.ix_(order, order)]
         return Prior(unary, before)
+
+    def symmetric(self, lengths: Order) -> Bool:
+        """For each trajectory: any order that breaks no rule may also be run backwards."""
+        U, B = self.arrays(slice(None))
+        same = np.ones(len(lengths), dtype=bool)
+        for j, t in enumerate(lengths.tolist()):
+            if len(B) and B[j, :t, :t].any():
+                same[j] = False
+            elif len(U):
+                open_to = np.isfinite(U[j, :t, :t])
+                same[j] = np.array_equal(open_to, open_to[:, ::-1])
+        return same
 
     def arrays(self, rows: slice) -> tuple[Array, Bool]:
         """Costs and rules of some trajectories (of the one shared order), stacked; empty for none."""

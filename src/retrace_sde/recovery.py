@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from retrace_sde.answers import certainties, parameters, positions, times, to_rows
+from retrace_sde.answers import (
+    anchored,
+    certainties,
+    parameters,
+    positions,
+    present,
+    times,
+    to_rows,
+)
 from retrace_sde.blocks import Array
 from retrace_sde.drift import Drift
 from retrace_sde.frames import Names, as_frame
@@ -74,7 +83,7 @@ class Recovery:
         position = positions(result.order, n)
         found: dict[str, NDArray[Any]] = {
             "position": position.astype(float),
-            "time": times(result.times, position),
+            "time": anchored(times(result.times, position), panel),
             "position_probability": np.full(position.shape, np.nan),
         }
         if self._probabilities is not None:
@@ -137,7 +146,7 @@ def recover(
     variables: Names = None,
     covariates: Names = None,
     drift: str | Drift = "affine",
-    knowledge: Any | None = None,
+    knowledge: Knowledge | None = None,
     **options: Any,
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
@@ -146,6 +155,11 @@ def recover(
     without it each subject's rows have their own. `options` go to `ReTrace`. The fit works on
     standardised variables; parameters are returned in the table's units.
     """
+    asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
+    if slice is None and asked == "shared":
+        raise ValueError(
+            "permutation='shared' needs slice=, the column with the label that the subjects share."
+        )
     panel = Panel.from_frame(
         df,
         subject=subject,
@@ -156,16 +170,11 @@ def recover(
         variables=variables,
         covariates=covariates,
     )
-    asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
-    if slice is None and asked == "shared":
-        raise ValueError(
-            "permutation='shared' needs slice=, the column with the label that the subjects share."
-        )
     return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
 
 
 def recover_panel(
-    panel: Panel, df: Any, *, subject: str, knowledge: Any | None = None, **options: Any
+    panel: Panel, df: Any, *, subject: str, knowledge: Knowledge | None = None, **options: Any
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
     if panel.times is not None and not np.isnan(panel.times).all():
@@ -174,8 +183,9 @@ def recover_panel(
         )
         if "dt" not in options and panel.dt is None:
             options["dt"] = step_of_times(panel)
-    told = {} if knowledge is None else {"knowledge": knowledge}
-    model = ReTrace(**options).fit(panel, **told)
+            if panel.time_error is None and not _complete(panel):
+                options["dt"] = _step_along_order(panel, knowledge, options)
+    model = ReTrace(**options).fit(panel, knowledge=knowledge)
     return Recovery(model, panel, df, subject)
 
 
@@ -183,7 +193,7 @@ def step_of_times(panel: Panel) -> float:
     """The mean time between neighbours, from the times that are known.
 
     Exact and complete: the span over the number of steps. Else by variance, which needs no order: times on
-    a grid of T have `Var = Δt² (T² − 1)/12`, plus that of their error.
+    a grid of T have `Var = Δt² (T² − 1)/12`, plus that of their error, if those known are like the others.
     """
     stamps = np.atleast_2d(np.asarray(panel.times))
     T = np.full(len(stamps), stamps.shape[1]) if panel.lengths is None else panel.lengths
@@ -192,10 +202,34 @@ def step_of_times(panel: Panel) -> float:
     if not enough.any():
         return 1.0
     stamps, T, known = stamps[enough], T[enough], known[enough]
-    if panel.time_error is None and np.array_equal(known.sum(axis=1), T):
+    if panel.time_error is None and _complete(panel):
         span = np.nanmax(stamps, axis=1) - np.nanmin(stamps, axis=1)
         return float(span.sum() / (T - 1).sum()) or 1.0
     variance = np.nanvar(stamps, axis=1, ddof=1) - (panel.time_error or 0.0) ** 2
     # With a divisor of m − 1, times drawn from the grid have variance Δt² T (T + 1)/12.
     square = 12 * variance.sum() / (T * (T + 1)).sum()
     return float(np.sqrt(square)) if square > 0 else 1.0
+
+
+def _complete(panel: Panel) -> bool:
+    """Every observation, or slice, has a time."""
+    known = ~np.isnan(np.asarray(panel.times))
+    return bool(known.all() if panel.slices is not None else known[present(panel)].all())
+
+
+def _step_along_order(panel: Panel, knowledge: Knowledge, options: dict[str, Any]) -> float:
+    """The mean step between known times along a first, quick order, which does not depend on its unit."""
+    quick = {**options, "estimator": "em" if np.isnan(panel.values).any() else "mle"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit that counts will say it again
+        order = ReTrace(**quick).fit(panel, knowledge=knowledge).order_
+    stamps = np.atleast_2d(np.asarray(panel.times))
+    place = np.where(np.isnan(stamps), np.nan, positions(order, len(stamps)))
+    some = (~np.isnan(stamps)).sum(axis=1) >= 2
+    if not some.any():
+        return float(options["dt"])
+    span, steps = (
+        (np.nanmax(each[some], axis=1) - np.nanmin(each[some], axis=1)).sum()
+        for each in (stamps, place)
+    )
+    return float(span / steps) if span > 0 and steps > 0 else float(options["dt"])

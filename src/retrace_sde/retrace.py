@@ -21,6 +21,14 @@ from retrace_sde.estimation import StandardErrors
 from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
 from retrace_sde.identifiability import IdentifiabilityReport, identify
 from retrace_sde.independent import KICKS, Law, random_states, search
+from retrace_sde.knowledge import Knowledge
+from retrace_sde.noisy import NoisyProblem
+from retrace_sde.noisy_fitting import (
+    bootstrap_noisy,
+    fit_noisy,
+    order_others,
+    sample_noisy,
+)
 from retrace_sde.ordering import improve, path_cost, shortest_path
 from retrace_sde.panel import Panel
 from retrace_sde.posterior import OrderPosterior
@@ -28,13 +36,17 @@ from retrace_sde.problem import Problem, Round
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.score import ScoreDrift
 from retrace_sde.sde import LinearSDE
+from retrace_sde.statespace import kalman
+from retrace_sde.statespace_steps import Noise
 from retrace_sde.units import Units
 from retrace_sde.validation import (
     ReTraceWarning,
     check_choice,
     check_enough,
+    check_knowledge,
     check_panel,
     check_positive,
+    has_missing,
 )
 
 
@@ -52,9 +64,13 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         one for each trajectory (which may then differ in length).
     order : "likelihood", or "score" for the paper's Algorithm 1 as printed.
     estimator : "mle" (the paper's equations), "ols" (degrees of freedom in H), "exact" (matrix
-        logarithm: no bias from the step), "mcem" (independent orders: averages over them), or "auto":
-        mle where the orders are certain, mcem where they are not, as the summary says.
+        logarithm: no bias from the step), "em" (state space: noise, missing values), "mcem" (independent
+        orders: averages over them), or "auto": mle, or em where there is noise or values are missing (NaN);
+        mcem where independent orders are not certain, as the summary says.
     drift : "linear" (A x), "affine" (A x + c), or an object of `retrace_sde.drift`.
+    observation_noise : None, a standard deviation, one for each variable (NaN: unknown), a covariance R
+        (d, d), "estimate" (R = σ² I) or "diagonal"; linear and affine drifts only. The order is then judged by the
+        likelihood of what was observed. Values may be missing, with noise or without.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
     keep : for order="score", the round that is returned: the most likely ("best"), or the "last".
     max_iter : rounds at most. alpha : level of the direction test.
@@ -69,9 +85,9 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         dt: float = 1.0,
         permutation: Literal["shared", "independent"] = "shared",
         order: Literal["likelihood", "score"] = "likelihood",
-        estimator: Literal["auto", "mle", "ols", "exact", "mcem"] = "auto",
+        estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto",
         drift: Literal["linear", "affine"] | Drift = "linear",
-        observation_noise: None = None,
+        observation_noise: Noise | None = None,
         spacing: Literal["regular"] = "regular",
         score_drift: ScoreDrift = "absolute",
         keep: Keep = "best",
@@ -96,25 +112,38 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X: Any, covariates: Any | None = None) -> Self:
-        """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified."""
-        with one_blas_thread():
-            return self._fit(X, covariates)
+    def fit(
+        self, X: Any, covariates: Any | None = None, knowledge: Knowledge | None = None
+    ) -> Self:
+        """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified.
 
-    def _fit(self, X: Any, covariates: Any | None) -> Self:
+        `knowledge` is what is known of time: see `Knowledge`. With all times known the order is given, and
+        the SDE is fitted with the true gaps.
+        """
+        with one_blas_thread():
+            return self._fit(X, covariates, knowledge)
+
+    def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
         self._check_parameters()
+        check_knowledge(knowledge, self.order)
         drift = as_drift(self.drift)
         panel = check_panel(
-            X, covariates, n_jobs=self.n_jobs, ragged=self.permutation == "independent"
+            X,
+            covariates,
+            n_jobs=self.n_jobs,
+            ragged=self.permutation == "independent",
+            missing=_is_linear(drift) and self.order == "likelihood",
         )
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        units = Units.of(panel, drift)
-        standard = data if units is None else replace(data, values=units.apply(data.values))
-        problem = Problem(standard, dt, drift)
+        self._units = Units.of(panel, drift)
+        problem = Problem(self._standard(data), dt, drift)
+        if knowledge is not None:
+            problem = problem.informed(knowledge, shared=self.permutation == "shared")
         options = Options(
+            self.permutation,
             self.order,
             self.estimator,
             self.score_drift,
@@ -123,23 +152,55 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             self.alpha,
             print if self.verbose else lambda line: None,
         )
-        if self.permutation == "shared":
+        rng = np.random.default_rng(self.random_state)
+        self._noisy = self._as_noisy(problem)
+        if self._noisy is not None:
+            outcome = fit_noisy(self._noisy, problem, options, rng)
+        elif self.permutation == "shared":
             outcome = fit_shared(problem, options)
         else:
-            outcome = fit_independent(problem, options, np.random.default_rng(self.random_state))
+            outcome = fit_independent(problem, options, rng)
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         result = self._result(panel, problem, outcome, tuple(features))
-        self.result_ = result if units is None else units.result(result)
-        model = outcome.model if units is None else units.model(outcome.model)
+        self.result_ = result if self._units is None else self._units.result(result)
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
-        self._problem = Problem(data, dt, drift)
-        self._law = Law(model, self.result_.initial)
+        self._problem = problem
+        self._law, self._initial = Law(outcome.model, outcome.initial), outcome.initial
+        self._hidden = outcome.hidden
         self.n_features_in_ = data.shape[2]
         return self
+
+    def _standard(self, data: Data) -> Data:
+        """Data in the units of the fit: a table's are standardised."""
+        if self._units is None:
+            return data
+        return replace(data, values=self._units.apply(data.values))
+
+    def _as_noisy(self, problem: Problem) -> NoisyProblem | None:
+        """The problem with noise or missing values; None where there are neither."""
+        noise = self.observation_noise
+        if noise is None and self.estimator == "em":
+            noise = "estimate"
+        if noise is None and not (_is_linear(problem.drift) and has_missing(problem.data)):
+            return None
+        if self.estimator in ("mle", "ols") and self.order == "likelihood":
+            raise ValueError(
+                f"estimator={self.estimator!r} knows neither noise nor missing values: use 'em', 'exact' (em "
+                "without the step's bias) or 'auto'."
+            )
+        return NoisyProblem.of(
+            problem,
+            noise=0.0
+            if noise is None
+            else noise
+            if self._units is None
+            else self._units.noise(noise),
+            scheme="exact" if self.estimator == "exact" else "euler",
+        )
 
     def _result(
         self, panel: Panel, problem: Problem, outcome: Outcome, features: tuple[str, ...]
@@ -186,25 +247,27 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             feature_names=features,
             settings=self._settings(outcome.estimator),
             notes=(*outcome.notes, *outcome.cautions),
+            observation_noise=None if outcome.hidden is None else outcome.hidden.fit.noise,
         )
 
     def _check_parameters(self) -> None:
         check_positive("dt", self.dt)
         check_choice("permutation", self.permutation, ["shared", "independent"])
         check_choice("order", self.order, ["likelihood", "score"])
-        check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact", "mcem"])
+        check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact", "em", "mcem"])
         check_choice("spacing", self.spacing, ["regular"])
         check_choice("score_drift", self.score_drift, ["absolute", "mean"])
         check_choice("keep", self.keep, ["best", "last"])
         check_positive("max_iter", self.max_iter)
-        if self.observation_noise is not None:
-            raise ValueError(
-                "observation_noise must be None: noise is not modelled by this version."
-            )
         if not 0 < self.alpha < 1:
             raise ValueError(f"alpha must lie between 0 and 1; got {self.alpha!r}.")
-        if self.estimator == "exact" and not _is_linear(as_drift(self.drift)):
-            raise ValueError("estimator='exact' needs a linear or affine drift; use 'mle'.")
+        if not _is_linear(as_drift(self.drift)):
+            if self.estimator in ("exact", "em"):
+                raise ValueError(
+                    f"estimator={self.estimator!r} needs a linear or affine drift; use 'mle'."
+                )
+            if self.observation_noise is not None:
+                raise ValueError("observation_noise needs a linear or affine drift: leave it None.")
         if self.permutation == "independent" and self.order == "score":
             raise ValueError(
                 "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
@@ -227,24 +290,28 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
     def _order_of(self, X: Any) -> tuple[Data, Order]:
         """The most likely order of other trajectories under the fitted parameters and p₀."""
         ragged = self.permutation == "independent"
-        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged)
+        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=self._noisy is not None)
         if panel.values.shape[2] != self.n_features_in_:
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        raw = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        data = self._standard(raw)
         n, T, _ = data.shape
+        if self._noisy is not None and self._hidden is not None:
+            others = NoisyProblem.of(replace(self._problem, data=data), noise=0.0)
+            rng = np.random.default_rng(self.random_state)
+            return raw, order_others(others, self._hidden.model, rng, shared=not ragged)
         if ragged:
             orders = np.tile(np.arange(T), (n, 1))
             states = random_states(np.random.default_rng(self.random_state), n)
-            return data, search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)[
-                0
-            ]
+            found, _ = search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)
+            return raw, found
         costs = transition_costs(data, self._law.model)
-        start = -self.result_.initial.log_density(data.slices(np.arange(T))).sum(axis=1)
+        start = -self._initial.log_density(data.slices(np.arange(T))).sum(axis=1)
         chain = shortest_path(distances(data))
         both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
-        return data, min(both, key=lambda order: path_cost(costs, start, order))
+        return raw, min(both, key=lambda order: path_cost(costs, start, order))
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -260,9 +327,15 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀."""
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            data, order = self._order_of(X)
-            start = self.result_.initial.log_density(data.states(order))
-            return float((start + step_log_likelihoods(data, order, self._law.model)).mean())
+            raw, order = self._order_of(X)
+            data = self._standard(raw)
+            if self._hidden is not None:
+                each = kalman(in_order(data.values, order), self._hidden.model).log_likelihood
+            else:
+                start = self._initial.log_density(data.states(order))
+                each = start + step_log_likelihoods(data, order, self._law.model)
+            volume = 0.0 if self._units is None else self._units.log_volume(data)
+            return float(each.mean()) - volume / len(each)
 
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
@@ -272,9 +345,14 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
-            self.posterior_ = sample_posterior(
-                self._problem, self.result_.order, self._law, rng, samples=samples
-            )
+            if self._noisy is not None and self._hidden is not None:
+                self.posterior_ = sample_noisy(
+                    self._noisy, self._hidden.model, self.order_, rng, None, samples=samples
+                )
+            else:
+                self.posterior_ = sample_posterior(
+                    self._problem, self.order_, self._law, rng, samples=samples
+                )
         return self.posterior_
 
     def bootstrap_errors(self, *, replicates: int = 200) -> StandardErrors:
@@ -286,9 +364,15 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
-            errors = bootstrap_errors(self._problem, self.result_.order, rng, replicates=replicates)
+            if self._noisy is not None and self._hidden is not None:
+                errors = bootstrap_noisy(
+                    self._noisy, self.order_, self._hidden.fit, rng, replicates=replicates
+                )
+            else:
+                errors = bootstrap_errors(self._problem, self.order_, rng, replicates=replicates)
         of_A, of_c = _split(errors.drift, self._problem.drift)
-        return StandardErrors(of_A, errors.diffusion, of_c)
+        found = StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
+        return found if self._units is None else self._units.errors(found)
 
     @property
     def position_probabilities_(self) -> NDArray[np.float32]:
@@ -326,6 +410,20 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
     @property
     def diffusion_(self) -> Array:
         return self.result_.diffusion
+
+    @property
+    def observation_noise_(self) -> Array | None:
+        """The covariance R of the observation noise, given or estimated; None without noise."""
+        return self.result_.observation_noise
+
+    @property
+    def states_(self) -> Array:
+        """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
+        if self._hidden is None:
+            means = np.asarray(in_order(self._problem.data.values, self.order_))
+        else:
+            means = self._hidden.fit.states.means
+        return means if self._units is None else self._units.restore(means)
 
     @property
     def standard_errors_(self) -> StandardErrors:

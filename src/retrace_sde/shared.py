@@ -11,7 +11,7 @@ import numpy as np
 
 from retrace_sde.blocks import Order
 from retrace_sde.costs import distances, near_costs, transition_costs
-from retrace_sde.ordering import improve, shortest_path
+from retrace_sde.ordering import guided_paths, improve, shortest_path
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.start import start_log_densities
 
@@ -29,7 +29,15 @@ def recover_order(
     n, _, d = problem.data.shape
     enough = -(-SEARCH_ELEMENTS // d)
     few = problem.some(enough) if n > 2 * enough else problem
-    found, rounds, settled = _alternate(few, shortest_path(distances(few.data)), max_iter)
+    near = distances(few.data)
+    if problem.prior is None:
+        starts = [shortest_path(near)]
+    else:
+        starts = guided_paths(near, few.data.shape[0] * d, problem.prior)
+    runs = [_alternate(few, start, max_iter) for start in starts]
+    # Where something is known each start keeps its own way round, so the best of the ends decides.
+    worth = [few.both_directions(run[0])[0].objective for run in runs] if len(runs) > 1 else [0.0]
+    found, rounds, settled = runs[int(np.argmax(worth))]
     better, worse = problem.both_directions(found)
     if few is not problem and not _verified(problem, better):
         found, rounds, settled = _alternate(problem, better.order, max_iter)
@@ -48,7 +56,7 @@ def _alternate(problem: Problem, order: Order, max_iter: int) -> tuple[Order, li
         start = -start_log_densities(
             problem.data.slices(every), current.model, problem.variances
         ).sum(axis=1)
-        order = improve(costs, start, current.order)
+        order = improve(costs, start, current.order, problem.prior)
         if np.array_equal(order, current.order):
             return order, rounds, True
     return order, rounds, False
@@ -62,4 +70,5 @@ def _verified(problem: Problem, found: Directed) -> bool:
     start = np.full(len(positions), np.inf)
     states = problem.data.slices(found.order[ends])
     start[ends] = -start_log_densities(states, found.model, problem.variances).sum(axis=1)
-    return np.array_equal(improve(costs, start, positions), positions)
+    prior = None if problem.prior is None else problem.prior.relabelled(found.order)
+    return np.array_equal(improve(costs, start, positions, prior), positions)

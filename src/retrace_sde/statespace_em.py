@@ -62,7 +62,9 @@ class EMResult:
 
     `states` and trace belong to the fitted transition (F, s, Q); where it has no logarithm the SDE is the nearest
     in likelihood, and `notes` say so. `errors` assume that the model holds and count p₀ as known;
-    None where they were not asked for. `evaluations` counts passes of the smoother.
+    None where they were not asked for. `evaluations` counts passes of the smoother. `moments` are the expected
+    sufficient statistics of the states' steps under the fit, `parameters` its step in Euler's form, from
+    which another fit can start.
     """
 
     sde: LinearSDE
@@ -72,6 +74,8 @@ class EMResult:
     states: Smoothed
     converged: bool
     evaluations: int
+    moments: Moments
+    parameters: Parameters
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -106,12 +110,14 @@ def em(
     max_iter: int = 200,
     tolerance: float = 1e-2,
     standard_errors: bool = True,
+    start: EMResult | None = None,
 ) -> EMResult:
     """Maximum likelihood of `dX = (A X + c) dt + G dW`, `Y = X + N(0, R)`, from Y (n, T, d), NaN where missing.
 
     noise: "estimate" (R = σ² I), "diagonal", a known standard deviation, one per variable (d,) where NaN
     means unknown, or a known R (d, d). drift, diffusion, initial: known A, H, p₀. drift_mask (d, d): False where
     A is known to be 0. tolerance: the rise of the log-likelihood, in nats over three steps, that ends the search.
+    start: an earlier fit of the same kind to data much like these, from which the search goes on.
     Limits: a regular grid; values missing for reasons that do not depend on them; a local maximum; the noise is
     told from H by how increments grow with their length, so T ≥ 3. With scheme="exact", known zeros
     of A or a known H leave no closed form and are refused, unless A is known too.
@@ -147,9 +153,9 @@ def em(
     R, noise_free, tied = as_noise(noise, d)
     problem = Problem(dt, mask, A_step, H_step, noise_free, tied, initial, spread(values))
     _, stacks = group(values)
-    start = first_guess(values, problem, R)
-    found, expected, trace, converged, evaluations = _climb(
-        stacks, problem, start, max_iter, tolerance
+    guess = first_guess(values, problem, R) if start is None else _resume(start, problem, R)
+    found, expected, trace, converged, evaluations = climb(
+        stacks, problem, guess, max_iter, tolerance
     )
 
     notes = []
@@ -158,9 +164,10 @@ def em(
     if np.any((np.diag(found.R) <= 1.01 * NOISE_FLOOR * dt * np.diag(found.H))[noise_free]):
         notes.append("The data show no observation noise: its variance is at the floor.")
     theta, H_found = found.theta, found.H
+    N, p = expected.count, theta.shape[1]
+    moments = Moments.from_weights(expected.gram, N, p)
     if scheme == "exact":
-        N, p = expected.count, theta.shape[1]
-        root = Moments.from_weights(expected.gram, N, p).blocks[0]
+        root = moments.blocks[0]
         corner = np.linalg.cholesky(found.H).T * np.sqrt(N)
         factor = np.block([[root, root @ theta.T], [np.zeros((d, p)), corner]])
         estimate = exact(Moments(factor, N, p), dt, affine=affine)
@@ -177,8 +184,32 @@ def em(
     errors = _errors(stacks, problem, found, sde, scheme) if wanted else None
     states = kalman(values, found.model(dt))
     return EMResult(
-        sde, found.R, errors, np.array(trace), states, converged, evaluations, tuple(notes)
+        sde,
+        found.R,
+        errors,
+        np.array(trace),
+        states,
+        converged,
+        evaluations,
+        moments,
+        found,
+        tuple(notes),
     )
+
+
+def _resume(start: EMResult, problem: Problem, R: Array) -> Parameters:
+    """Parameters of an earlier fit with what is known now put in; noise it took to be 0 starts above that."""
+    old, dt, unknown = start.parameters, problem.dt, problem.noise_free
+    if old.theta.shape != problem.free.shape:
+        raise ValueError(
+            f"start is a fit with a drift of shape {old.theta.shape}; this one has {problem.free.shape}."
+        )
+    H, R = (old.H if problem.H is None else problem.H), R.copy()
+    before = np.diag(old.R)
+    variances = np.where(before > 0, before, 0.01 * dt * np.diag(H))[unknown]
+    R[unknown, unknown] = variances.mean() if problem.noise_tied else variances
+    theta = np.where(problem.free, old.theta, problem.known)
+    return Parameters(theta, H, R, problem.initial or old.initial)
 
 
 def _matrix(name: str, value: ArrayLike | None, d: int) -> Array | None:
@@ -192,12 +223,13 @@ def _matrix(name: str, value: ArrayLike | None, d: int) -> Array | None:
     return matrix
 
 
-def _climb(
+def climb(
     stacks: list[Stack], problem: Problem, start: Parameters, max_iter: int, tolerance: float
 ) -> tuple[Parameters, Expected, list[float], bool, int]:
     """EM with Anderson's extrapolation: of the last steps the combination whose EM step is smallest.
 
-    "Small" is measured in the metric of the complete data's information. Every accepted step raises the
+    Returns the parameters, the E-step there, the log-likelihoods, whether they had stopped rising, and
+    the number of E-steps. "Small" is measured in the metric of the complete data's information. Every accepted step raises the
     likelihood; where the extrapolated one does not, the plain EM step is taken and the memory cleared.
     """
     now, expected = start, expect(stacks, problem, start)
@@ -288,12 +320,15 @@ def _errors(
     scale = np.sqrt(np.diag(information))
     inverse = np.linalg.inv(information / np.outer(scale, scale))
     # the inverse of a mean over `total` draws is too large by this factor, on average
-    covariance = np.diag(inverse) / scale**2 * (1 - (size + 1) / total)
-    deviations = np.zeros(len(keep))
-    deviations[keep] = np.sqrt(covariance[: int(keep.sum())])
+    inverse *= (1 - (size + 1) / total) / np.outer(scale, scale)
+    known = int(keep.sum())
+    covariance = np.zeros((len(keep), len(keep)))
+    covariance[np.ix_(keep, keep)] = inverse[:known, :known]
+    deviations = np.sqrt(np.diag(covariance))
     theta, H = deviations[: d * p].reshape(d, p), np.zeros((d, d))
     H[rows, columns] = H[columns, rows] = deviations[d * p :]
-    return StandardErrors(theta[:, :d], H, theta[:, d] if p > d else None)
+    equations = np.stack([covariance[k : k + p, k : k + p] for k in range(0, d * p, p)])
+    return StandardErrors(theta[:, :d], H, theta[:, d] if p > d else None, equations)
 
 
 def _simulate(stack: Stack, k: int, model: StateSpace, rng: np.random.Generator) -> Stack:

@@ -8,11 +8,11 @@ A drift without an offset admits no shift (m = 0); drifts that are not linear ar
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from retrace_sde.blocks import Array
-from retrace_sde.costs import Model
+from retrace_sde.blocks import Array, Data
 from retrace_sde.drift import Affine, Drift, Linear
 from retrace_sde.estimation import StandardErrors
 from retrace_sde.panel import Panel
@@ -50,13 +50,23 @@ class Units:
         """The values in standard units, a copy."""
         return (np.asarray(values, dtype=float) - self.centre) / self.scale
 
-    def model(self, model: Model) -> Model:
-        """A transition in the table's units."""
-        return replace(
-            model,
-            coefficients=self._coefficients(model.coefficients),
-            diffusion=self._square(model.diffusion),
-        )
+    def restore(self, values: Array) -> Array:
+        """Values in the table's units."""
+        return values * self.scale + self.centre
+
+    def noise(self, noise: Any) -> Any:
+        """Observation noise given in the table's units, in standard ones; unknown noise stays unknown."""
+        if isinstance(noise, str):
+            return noise
+        given = np.asarray(noise, dtype=float)
+        R = given**2 * np.eye(len(self.scale)) if given.ndim == 0 else given
+        return noise if R.ndim != 2 else R / np.outer(self.scale, self.scale)
+
+    def log_volume(self, data: Data) -> float:
+        """What the density of data loses by the change of units, in nats."""
+        inside = np.arange(data.shape[1])[None] < data.observed[:, None]
+        known = ~np.isnan(np.asarray(data.values)) & inside[:, :, None]
+        return float((known.sum(axis=(0, 1)) * np.log(self.scale)).sum())
 
     def result(self, result: ReTraceResult) -> ReTraceResult:
         """A result in the table's units."""
@@ -72,6 +82,9 @@ class Units:
             alternative=None if result.alternative is None else self._twin(result.alternative),
             log_likelihood=result.log_likelihood - self._volume,
             history=tuple(self._round(each) for each in result.history),
+            observation_noise=None
+            if result.observation_noise is None
+            else self._square(result.observation_noise),
         )
 
     def errors(self, errors: StandardErrors) -> StandardErrors:
