@@ -197,7 +197,7 @@ def _offset(model: ReTrace) -> list[dict[str, Any]]:
 
 def _noise(result: ReTraceResult) -> list[tuple[str, float]]:
     """Each variable's standard deviation of observation noise, where it is in the model."""
-    R = getattr(result, "observation_noise", None)
+    R = result.observation_noise
     if R is None:
         return []
     return list(zip(result.names, np.sqrt(np.diag(R)).tolist(), strict=True))
