@@ -13,6 +13,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde import figures
+from retrace_sde.direction import folded_direction
 from retrace_sde.drift import Drift
 from retrace_sde.verdicts import placement, verdicts
 
@@ -219,7 +220,7 @@ def test_estimated_gaps_are_drawn_with_their_intervals(tmp_path):
     assert "estimated together with the order" in page
 
 
-def test_a_known_direction_and_a_closed_loop_are_said(fit):
+def test_a_known_direction_a_closed_loop_and_a_fold_are_said(fit):
     model, panel = fit
     told = copy.copy(model)
     told.result_ = replace(model.result_, direction=replace(model.direction_, known=True))
@@ -229,6 +230,9 @@ def test_a_known_direction_and_a_closed_loop_are_said(fit):
         model.result_, identifiability=replace(model.identifiability_, cycle=True)
     )
     assert "closed loop" in verdicts(loop, panel)[0].answer
+    fold = copy.copy(model)
+    fold.result_ = replace(model.result_, direction=folded_direction(model.direction_))
+    assert "folded" in verdicts(fold, panel)[0].answer
 
 
 class Cubic(Drift):

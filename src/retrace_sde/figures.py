@@ -139,7 +139,8 @@ def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Order) -> tuple[Ar
         u = getattr(getattr(model, "_problem", None), "data", Data(values)).covariates
     x = _some(values, j, kept)
     drift, theta = as_drift(model.drift), model.drift_
-    noisy = model.result_.observation_noise is not None
+    R = model.result_.observation_noise
+    noisy = R is not None and R.any()
     if noisy or not np.isfinite(x).all() or (u is None and panel.covariate_names):
         return _partial_distances(x), "distance"
     if isinstance(drift, Affine):

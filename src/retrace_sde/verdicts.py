@@ -94,6 +94,9 @@ def _order(model: ReTrace, panel: Panel) -> Verdict:
     given = "These probabilities are those under the fitted parameters."
     if not model.direction_.identified:
         given += " They say nothing about the direction, which is a question of its own."
+    if "folded" in model.direction_.verdict:
+        answer, standing = "The order may be folded", "open"
+        given += " They do not see a fold, which is part of what was fitted."
     if model.result_.cycle:
         answer, standing = "A closed loop: the order is cyclic", "mixed"
         given += " Where the loop is cut is arbitrary."
