@@ -12,7 +12,7 @@ import retrace_sde as rt
 
 LAYERS = """
 metrics panel sde blocks constraints knowledge drift simulate moments estimation discretisation statespace
-statespace_steps statespace_em costs start kernels guided ordering score
+statespace_steps statespace_em costs start kernels guided ordering score score_density score_network
 direction identifiability problem bootstrap shared algorithm1 flips independent sampling mcem posterior fitting result
 validation retrace baselines plots demo experiments cli_reproduce cli
 """.split()  # noqa: SIM905 - a list to read, not to parse

@@ -27,7 +27,7 @@ from retrace_sde.moments import Moments
 from retrace_sde.noisy import Hidden
 from retrace_sde.posterior import OrderPosterior, louis_errors, order_posterior, shared_posterior
 from retrace_sde.problem import Directed, Problem, Round
-from retrace_sde.score import ScoreDrift
+from retrace_sde.score import Score, ScoreDrift
 from retrace_sde.sde import Gaussian
 from retrace_sde.shared import recover_order
 from retrace_sde.start import is_point, start_law, start_log_densities
@@ -55,6 +55,7 @@ class Options:
     max_iter: int
     alpha: float
     report: Callable[[str], None]
+    score: Score | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,11 @@ def fit_shared(problem: Problem, options: Options) -> Outcome:
         found, reverse, history, settled = recover_order(problem, max_iter=options.max_iter)
     else:
         found, history, settled = score_order(
-            problem, max_iter=options.max_iter, score_drift=options.score_drift, keep=options.keep
+            problem,
+            max_iter=options.max_iter,
+            score_drift=options.score_drift,
+            keep=options.keep,
+            score=options.score,
         )
         reverse = problem.fit(problem.data.reversed(found.order))
     return _of_one_order(problem, options, found, reverse, history, settled)

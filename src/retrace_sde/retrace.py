@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from retrace_sde.algorithm1 import Keep
+from retrace_sde.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.bootstrap import bootstrap_errors
 from retrace_sde.costs import distances, step_log_likelihoods, transition_costs
@@ -34,7 +34,7 @@ from retrace_sde.panel import Panel
 from retrace_sde.posterior import OrderPosterior
 from retrace_sde.problem import Problem, Round
 from retrace_sde.result import ReTraceResult, Twin
-from retrace_sde.score import ScoreDrift
+from retrace_sde.score import GaussianScore, Score, ScoreDrift
 from retrace_sde.sde import LinearSDE
 from retrace_sde.statespace import kalman
 from retrace_sde.statespace_steps import Noise
@@ -71,6 +71,8 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         (d, d), "estimate" (R = σ² I) or "diagonal"; linear and affine drifts only. The order is then judged by the
         likelihood of what was observed. Values may be missing, with noise or without.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
+    score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
+        torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
     keep : for order="score", the round that is returned: the most likely ("best"), or the "last".
     max_iter : rounds at most. alpha : level of the direction test.
     n_jobs : threads (None: all cores); the answer does not depend on it. verbose : print each round.
@@ -89,6 +91,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         observation_noise: Noise | None = None,
         spacing: Literal["regular"] = "regular",
         score_drift: ScoreDrift = "absolute",
+        score_model: ScoreName | Score = "gaussian",
         keep: Keep = "best",
         max_iter: int = 10,
         alpha: float = 0.05,
@@ -104,6 +107,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         self.observation_noise = observation_noise
         self.spacing = spacing
         self.score_drift = score_drift
+        self.score_model = score_model
         self.keep = keep
         self.max_iter = max_iter
         self.alpha = alpha
@@ -149,6 +153,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             self.max_iter,
             self.alpha,
             print if self.verbose else lambda line: None,
+            as_score(self.score_model),
         )
         rng = np.random.default_rng(self.random_state)
         self._noisy = self._as_noisy(problem)
@@ -243,6 +248,11 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         check_choice("spacing", self.spacing, ["regular"])
         check_choice("score_drift", self.score_drift, ["absolute", "mean"])
         check_choice("keep", self.keep, ["best", "last"])
+        score = as_score(self.score_model)
+        if not isinstance(score, GaussianScore) and self.observation_noise is not None:
+            raise ValueError(
+                "score_model must be 'gaussian' with observation_noise: only S − R corrects for it."
+            )
         check_positive("max_iter", self.max_iter)
         if not 0 < self.alpha < 1:
             raise ValueError(f"alpha must lie between 0 and 1; got {self.alpha!r}.")
@@ -267,6 +277,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
         settings["drift"] = str(settings["drift"])
+        settings["score_model"] = str(settings["score_model"])
         settings["estimator"] = estimator
         if not isinstance(self.random_state, int):
             settings["random_state"] = None
@@ -275,9 +286,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
     def _order_of(self, X: Any) -> tuple[Data, Order]:
         """The most likely order of other trajectories under the fitted parameters and p₀."""
         ragged = self.permutation == "independent"
-        panel = check_panel(
-            X, n_jobs=self.n_jobs, ragged=ragged, missing=self._noisy is not None
-        )
+        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=self._noisy is not None)
         if panel.values.shape[2] != self.n_features_in_:
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
@@ -316,7 +325,9 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         with one_blas_thread():
             data, order = self._order_of(X)
             if self._hidden is not None:
-                return float(kalman(in_order(data.values, order), self._hidden.model).log_likelihood.mean())
+                return float(
+                    kalman(in_order(data.values, order), self._hidden.model).log_likelihood.mean()
+                )
             start = self.result_.initial.log_density(data.states(order))
             return float((start + step_log_likelihoods(data, order, self._law.model)).mean())
 

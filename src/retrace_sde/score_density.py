@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
@@ -37,7 +38,7 @@ class StandardisedScores:
     gradients: tuple[SliceGradient, ...]
 
     @property
-    def point(self) -> Array:
+    def point(self) -> NDArray[np.bool_]:
         return self.base.point
 
     def __call__(self, x: Array, /) -> Array:
@@ -72,7 +73,9 @@ class MixtureScore:
         found = []
         for k in range(1, most + 1):
             model = GaussianMixture(k, n_init=self.restarts, random_state=self.seed)
-            with warnings.catch_warnings():  # of too many components, which the criterion then drops
+            with (
+                warnings.catch_warnings()
+            ):  # of too many components, which the criterion then drops
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 found.append(model.fit(z))
         best = min(found, key=lambda model: float(model.bic(z)))
