@@ -11,9 +11,11 @@ import pytest
 import retrace_sde as rt
 
 LAYERS = """
-metrics panel sde blocks constraints knowledge drift simulate moments estimation discretisation statespace
-statespace_steps statespace_em costs start kernels guided ordering score score_density score_network
-direction identifiability problem bootstrap shared algorithm1 flips independent sampling mcem posterior fitting result
+metrics panel sde blocks constraints knowledge drift simulate moments estimation discretisation statespace_kernels
+statespace_model statespace_riccati statespace_alone statespace statespace_steps statespace_errors statespace_em
+costs start kernels guided ordering score score_density score_network dispersion cycles direction identifiability
+problem irregular process arrangement noisy_kernels noisy noisy_shared bootstrap shared spacing algorithm1 flips
+independent noisy_independent sampling mcem posterior noisy_posterior fitting noisy_fitting result fitted
 validation retrace baselines plots demo experiments cli_reproduce cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent

@@ -74,7 +74,16 @@ def _table(M: Array, S: Array, o: Order) -> Array:
 
 @numba.njit(nogil=True, cache=True)
 def _exchange(
-    M: Array, S: Array, U: Array, V: Array, o: Order, now: Order, low: int, high: int, q: int, r: int
+    M: Array,
+    S: Array,
+    U: Array,
+    V: Array,
+    o: Order,
+    now: Order,
+    low: int,
+    high: int,
+    q: int,
+    r: int,
 ) -> float:
     """Change of the cost when positions q and r of `now` are exchanged.
 
@@ -104,9 +113,7 @@ def _exchange(
 def _violations(forbidden: NDArray[np.bool_], o: Order, q: int, r: int) -> int:
     """Forbidden places after exchanging q and r, less those before."""
     a, b = o[q], o[r]
-    return (
-        int(forbidden[b, q]) + int(forbidden[a, r]) - int(forbidden[a, q]) - int(forbidden[b, r])
-    )
+    return int(forbidden[b, q]) + int(forbidden[a, r]) - int(forbidden[a, q]) - int(forbidden[b, r])
 
 
 @numba.njit(nogil=True, cache=True)

@@ -50,6 +50,35 @@ def known_direction(test: DirectionTest, reverse_probability: float) -> Directio
     return replace(test, identified=True, p_value=reverse_probability, verdict=verdict, known=True)
 
 
+def cyclic_direction(test: DirectionTest) -> DirectionTest:
+    """Of a closed loop: without a first slice there is no evidence of a direction."""
+    verdict = (
+        "The slices form a closed loop: the order is cyclic, its cut arbitrary, and which way round it runs is "
+        "not determined. Both are returned."
+    )
+    return replace(test, identified=False, p_value=1.0, verdict=verdict)
+
+
+def doubtful_direction(test: DirectionTest, ratio: float) -> DirectionTest:
+    """Of steps so unequal that the gaps cannot be equal, where gaps from the data turn the verdict round."""
+    verdict = (
+        f"The direction of time is not determined: with equal gaps this order fits better "
+        f"({_evidence(test.log_likelihood_ratio, test.z, test.p_value)}), but the steps differ too much for equal "
+        f"gaps, and with gaps estimated from the data its reverse does ({-ratio:+.1f} nats). Use "
+        "spacing='estimate', or give times. Both directions are returned."
+    )
+    return replace(test, identified=False, p_value=1.0, verdict=verdict)
+
+
+def folded_direction(test: DirectionTest) -> DirectionTest:
+    """Of an order in which one variable may lie folded onto itself: its ends need not be the ends of time."""
+    verdict = (
+        "The direction of time is not determined: one variable may have folded onto itself, and the ends of a "
+        "folded order are not the ends of time. Both directions are returned."
+    )
+    return replace(test, identified=False, p_value=1.0, verdict=verdict)
+
+
 def direction_test(
     forward: Array,
     backward: Array,

@@ -8,9 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from retrace_sde.algorithm1 import Keep, score_order
-from retrace_sde.blocks import Order
-from retrace_sde.costs import Model, transition_costs
-from retrace_sde.direction import DirectionTest, direction_test, known_direction
+from retrace_sde.blocks import Array, Order
+from retrace_sde.costs import Model, distances, gap_costs
+from retrace_sde.cycles import closes, cyclic_order, may_fold
+from retrace_sde.direction import (
+    DirectionTest,
+    cyclic_direction,
+    direction_test,
+    folded_direction,
+    known_direction,
+)
 from retrace_sde.discretisation import exact
 from retrace_sde.drift import Affine
 from retrace_sde.estimation import Estimate, mle, ols
@@ -29,7 +36,15 @@ from retrace_sde.posterior import OrderPosterior, louis_errors, order_posterior,
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.score import Score, ScoreDrift
 from retrace_sde.sde import Gaussian
-from retrace_sde.shared import recover_order
+from retrace_sde.shared import recover_order, step_costs
+from retrace_sde.spacing import (
+    Spaced,
+    both_spacings,
+    exact_fits,
+    exact_spacing,
+    recover_spacing,
+    spacing_checked,
+)
 from retrace_sde.start import is_point, start_law, start_log_densities
 
 CERTAIN = 0.99
@@ -55,6 +70,7 @@ class Options:
     max_iter: int
     alpha: float
     report: Callable[[str], None]
+    spacing: str = "regular"
     score: Score | None = None
 
 
@@ -79,14 +95,28 @@ class Outcome:
     cautions: tuple[str, ...] = ()
     posterior: OrderPosterior | None = None
     hidden: Hidden | None = None
+    gaps: Array | None = None
+    log_gap_errors: Array | None = None
+    reverse_gaps: Array | None = None
+    cycle: bool = False
 
 
 def fit_shared(problem: Problem, options: Options) -> Outcome:
     """One permutation for all trajectories."""
     if problem.gaps is not None:
         found, reverse, history, settled = _in_known_order(problem)
+    elif options.spacing == "estimate":
+        return _of_spacing(problem, options)
     elif options.order == "likelihood":
         found, reverse, history, settled = recover_order(problem, max_iter=options.max_iter)
+        if problem.prior is None and closes(problem.data, found.order):
+            order = cyclic_order(distances(problem.data), found.order)
+            return _cyclic(
+                _of_one_order(problem, options, *problem.both_directions(order), history, settled)
+            )
+        outcome = _of_one_order(problem, options, found, reverse, history, settled)
+        outcome = replace(outcome, direction=spacing_checked(problem, found, outcome.direction))
+        return _unfolded(problem, outcome)
     else:
         found, history, settled = score_order(
             problem,
@@ -117,6 +147,48 @@ def fit_independent(problem: Problem, options: Options, rng: np.random.Generator
     return _averaged(problem, options, found, rng, (note,))
 
 
+def _of_spacing(problem: Problem, options: Options) -> Outcome:
+    """One permutation and its gaps, each direction with its own."""
+    found, reverse, history, settled = recover_spacing(problem, max_iter=options.max_iter)
+    cycle = problem.prior is None and closes(problem.data, found.directed.order)
+    if cycle:
+        order = cyclic_order(distances(problem.data), found.directed.order)
+        found, reverse = both_spacings(problem, order)
+    outcome = _of_one_order(
+        problem, options, found.directed, reverse.directed, history, settled, (found, reverse)
+    )
+    outcome = replace(
+        outcome,
+        gaps=found.gaps,
+        log_gap_errors=found.log_errors,
+        reverse_gaps=reverse.gaps,
+    )
+    return _cyclic(outcome) if cycle else _unfolded(problem, outcome)
+
+
+def _unfolded(problem: Problem, outcome: Outcome) -> Outcome:
+    """The outcome, with a caution and without a direction where one variable may have folded onto itself."""
+    if problem.prior is not None or problem.data.shape[2] > 1:
+        return outcome
+    if not may_fold(problem.data, outcome.order, problem.fit(outcome.order).model):
+        return outcome
+    caution = (
+        "With one variable a path that rises and falls folds onto itself: slices of the same level are "
+        "neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
+        "variable or any knowledge of time (the first slice, a few positions or precedences)."
+    )
+    direction = folded_direction(outcome.direction) if outcome.direction.identified else None
+    return replace(
+        outcome,
+        cautions=(*outcome.cautions, caution),
+        direction=direction or outcome.direction,
+    )
+
+
+def _cyclic(outcome: Outcome) -> Outcome:
+    return replace(outcome, cycle=True, direction=cyclic_direction(outcome.direction))
+
+
 def _in_known_order(problem: Problem) -> tuple[Directed, Directed, list[Round], bool]:
     """All times are known: the one order that obeys them, fitted with its true gaps."""
     n, T, _ = problem.data.shape
@@ -126,7 +198,7 @@ def _in_known_order(problem: Problem) -> tuple[Directed, Directed, list[Round], 
     return found, problem.reversed_fit(found), [found.as_round()], True
 
 
-def _from_knowledge(
+def from_knowledge(
     problem: Problem, order: Order, test: DirectionTest, *, alpha: float
 ) -> DirectionTest:
     """The test, or, where what is known (nearly) rules out the reverse of most orders, that instead of it."""
@@ -150,6 +222,7 @@ def _of_one_order(
     reverse: Directed,
     history: list[Round],
     settled: bool,
+    spaced: tuple[Spaced, Spaced] | None = None,
 ) -> Outcome:
     for k, each in enumerate(history, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
@@ -161,9 +234,15 @@ def _of_one_order(
         alpha=options.alpha,
         point_start=is_point(first, found.model),
     )
-    direction = _from_knowledge(problem, found.order, direction, alpha=options.alpha)
-    name = "mle" if options.estimator == "auto" else options.estimator
-    estimate = _estimate(problem, name, found.moments)
+    direction = from_knowledge(problem, found.order, direction, alpha=options.alpha)
+    name = _estimator(problem, options, spaced)
+    if spaced is None and name == "exact" and found.gaps is not None:
+        known = [exact_spacing(problem, each, each.gaps, free=False) for each in (found, reverse)]
+        spaced = known[0], known[1]
+    if spaced is None or name != "exact":
+        estimate, other = (_estimate(problem, name, each.moments) for each in (found, reverse))
+    else:
+        estimate, other = (each.estimate or mle(each.directed.moments) for each in spaced)
     return Outcome(
         found.order,
         found.moments,
@@ -172,14 +251,24 @@ def _of_one_order(
         start_law(first, found.model, problem.variances),
         direction,
         reverse.order,
-        _estimate(problem, name, reverse.moments),
+        other,
         reverse.log_likelihood,
         found.log_likelihood,
         tuple(history),
         settled,
         name,
         estimate.notes,
+        gaps=found.gaps,
+        reverse_gaps=reverse.gaps,
     )
+
+
+def _estimator(problem: Problem, options: Options, spaced: tuple[Spaced, Spaced] | None) -> str:
+    """The estimator of one order: with gaps that differ, exact transitions where they can be had."""
+    if options.estimator != "auto":
+        return options.estimator
+    common = problem.gaps is not None and problem.gaps.ndim == 1 and exact_fits(problem)
+    return "exact" if common or (spaced is not None and spaced[0].estimate) else "mle"
 
 
 def _estimate(problem: Problem, name: str, statistics: Moments) -> Estimate:
@@ -250,7 +339,7 @@ def _averaged(
         estimate,
         model,
         law.start or start_law(problem.data.states(orders), model, problem.variances),
-        _from_knowledge(problem, orders, direction, alpha=options.alpha),
+        from_knowledge(problem, orders, direction, alpha=options.alpha),
         back,
         mle(as_moments(problem, twin.statistics)),
         float(log_joint(problem, back, twin.law).sum()),
@@ -274,7 +363,11 @@ def sample_posterior(
     if outcome_order.ndim == 1:
         every = problem.data.slices(np.arange(len(outcome_order)))
         start = -start_log_densities(every, law.model, problem.variances).sum(axis=1)
-        costs = transition_costs(problem.data, law.model)
+        if problem.gaps is not None:
+            costs = gap_costs(problem.data, law.model)
+        else:
+            found = replace(problem.fit(outcome_order), model=law.model)
+            costs = step_costs(problem, found)
         return shared_posterior(
             costs, start, outcome_order, rng, samples=samples, prior=problem.prior
         )

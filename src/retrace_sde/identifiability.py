@@ -30,6 +30,7 @@ class IdentifiabilityReport:
     gram_condition: float
     can: tuple[str, ...]
     cannot: tuple[str, ...]
+    cycle: bool = False
 
     def __str__(self) -> str:
         lines = [f"  + {sentence}" for sentence in self.can]
@@ -45,10 +46,14 @@ def identify(
     sde: LinearSDE | None,
     *,
     alpha: float = 0.05,
+    cycle: bool = False,
 ) -> IdentifiabilityReport:
     """The report on a recovered order; `sde` is the fitted linear SDE, None for other drifts."""
     can: list[str] = []
     cannot: list[str] = []
+    if cycle:
+        can.append("The slices form a closed loop: their cyclic order is recovered.")
+        cannot.append("A closed loop has no first slice: where the order begins is arbitrary.")
     p_stationary = stationarity_p_value(data, order)
     if np.isnan(p_stationary):
         cannot.append(
@@ -105,7 +110,7 @@ def identify(
         "Only H = G Gᵀ can be learned, not G itself; A and H are in units of the dt given."
     )
     return IdentifiabilityReport(
-        p_stationary, production, p_balance, condition, tuple(can), tuple(cannot)
+        p_stationary, production, p_balance, condition, tuple(can), tuple(cannot), cycle
     )
 
 

@@ -59,7 +59,8 @@ class Problem:
     """What an order is judged by: the data, the step between slices, the drift's features, and what is known.
 
     `gaps`, where the times are known, are those between observations in their known order: (T − 1,), or
-    (n, T − 1) with dt beyond a trajectory's end.
+    (n, T − 1) with dt beyond a trajectory's end. `stamps` are exact times of the slices of a shared order,
+    NaN where unknown; `origins` the first of all times where all are known.
     """
 
     data: Data
@@ -67,6 +68,8 @@ class Problem:
     drift: Drift
     prior: Prior | None = None
     gaps: Array | None = None
+    stamps: Array | None = None
+    origins: Array | None = None
 
     def some(self, size: int) -> Problem:
         """The same problem on `size` trajectories, evenly spaced."""
@@ -85,10 +88,28 @@ class Problem:
         lengths = self.data.lengths
         prior = knowledge.compiled(n, T, shared=shared, dt=self.dt, lengths=lengths)
         times = knowledge.known_times(n, T, shared=shared, lengths=lengths)
-        gaps = None
+        gaps = origins = None
         if times is not None:
+            origins = np.nanmin(times, axis=-1, keepdims=True)
             gaps = np.nan_to_num(np.diff(np.sort(times, axis=-1), axis=-1), nan=self.dt)
-        return replace(self, prior=prior, gaps=gaps)
+        stamps = None
+        if shared and knowledge.timestamps is not None and knowledge.timestamp_error is None:
+            stamps = np.asarray(knowledge.timestamps, dtype=float)
+        return replace(self, prior=prior, gaps=gaps, stamps=stamps, origins=origins)
+
+    def times(self, order: Order, gaps: Array | None) -> Array:
+        """The times along an order: a regular grid from 0, or those that gaps and known times give."""
+        if gaps is None:
+            return self.dt * np.arange(order.shape[-1], dtype=float)
+        zero = np.zeros((*gaps.shape[:-1], 1))
+        times = np.concatenate([zero, np.cumsum(gaps, axis=-1)], axis=-1)
+        if self.origins is not None:
+            return times + self.origins
+        if self.stamps is not None:
+            known = np.flatnonzero(~np.isnan(self.stamps[order]))
+            if len(known):
+                return times + self.stamps[order][known[0]] - times[known[0]]
+        return times
 
     @cached_property
     def variances(self) -> Array:

@@ -37,6 +37,7 @@ class Twin:
     offset: Array
     diffusion: Array
     log_likelihood: float
+    times: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +64,12 @@ class ReTraceResult:
     settings: dict[str, Any]
     notes: tuple[str, ...] = ()
     observation_noise: Array | None = None
+    gap_intervals: Array | None = None
+
+    @property
+    def cycle(self) -> bool:
+        """The slices form a closed loop: the order is cyclic and its cut arbitrary."""
+        return self.identifiability.cycle
 
     @property
     def sde(self) -> LinearSDE:

@@ -7,35 +7,35 @@ from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.bootstrap import bootstrap_errors
-from retrace_sde.costs import distances, step_log_likelihoods, transition_costs
-from retrace_sde.direction import DirectionTest
+from retrace_sde.costs import distances, gap_costs, step_log_likelihoods, transition_costs
 from retrace_sde.drift import Affine, Drift, Linear, as_drift
 from retrace_sde.estimation import StandardErrors
+from retrace_sde.fitted import Fitted
 from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
-from retrace_sde.identifiability import IdentifiabilityReport, identify
+from retrace_sde.identifiability import identify
 from retrace_sde.independent import KICKS, Law, random_states, search
+from retrace_sde.knowledge import Knowledge
 from retrace_sde.noisy import NoisyProblem
 from retrace_sde.noisy_fitting import (
     bootstrap_noisy,
     fit_noisy,
     order_others,
-    sample_noisy,
 )
-from retrace_sde.knowledge import Knowledge
+from retrace_sde.noisy_posterior import sample_noisy
 from retrace_sde.ordering import improve, path_cost, shortest_path
 from retrace_sde.panel import Panel
 from retrace_sde.posterior import OrderPosterior
-from retrace_sde.problem import Problem, Round
+from retrace_sde.problem import Problem
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.score import GaussianScore, Score, ScoreDrift
 from retrace_sde.sde import LinearSDE
+from retrace_sde.spacing import gap_intervals
 from retrace_sde.statespace import kalman
 from retrace_sde.statespace_steps import Noise
 from retrace_sde.validation import (
@@ -45,11 +45,12 @@ from retrace_sde.validation import (
     check_knowledge,
     check_panel,
     check_positive,
+    check_spacing,
     has_missing,
 )
 
 
-class ReTrace(BaseEstimator):  # type: ignore[misc]
+class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     """Recover the order of shuffled time slices, the direction of time, and the SDE behind them.
 
     Maximises `log p₀(X_{o_0}) + Σ_i log p(X_{o_{i+1}} | X_{o_i}; θ)` over the order o and θ = (A, H), and tests
@@ -89,7 +90,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto",
         drift: Literal["linear", "affine"] | Drift = "linear",
         observation_noise: Noise | None = None,
-        spacing: Literal["regular"] = "regular",
+        spacing: Literal["regular", "estimate"] = "regular",
         score_drift: ScoreDrift = "absolute",
         score_model: ScoreName | Score = "gaussian",
         keep: Keep = "best",
@@ -153,10 +154,12 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             self.max_iter,
             self.alpha,
             print if self.verbose else lambda line: None,
+            self.spacing,
             as_score(self.score_model),
         )
         rng = np.random.default_rng(self.random_state)
         self._noisy = self._as_noisy(problem)
+        check_spacing(self.spacing, problem, noisy=self._noisy is not None)
         if self._noisy is not None:
             outcome = fit_noisy(self._noisy, problem, options, rng)
         elif self.permutation == "shared":
@@ -170,7 +173,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
-        self._problem = problem
+        self._problem = problem if outcome.gaps is None else replace(problem, gaps=outcome.gaps)
         self._law = Law(outcome.model, outcome.initial)
         self._hidden = outcome.hidden
         self.n_features_in_ = data.shape[2]
@@ -209,10 +212,11 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
                 *_split(other.coefficients, drift),
                 other.diffusion,
                 outcome.reverse_log_likelihood,
+                problem.times(outcome.reverse_order, outcome.reverse_gaps),
             )
         return ReTraceResult(
             order=outcome.order,
-            times=problem.dt * np.arange(outcome.order.shape[-1], dtype=float),
+            times=problem.times(outcome.order, outcome.gaps),
             drift=A,
             offset=c,
             diffusion=estimate.diffusion,
@@ -227,6 +231,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
                 direction,
                 sde,
                 alpha=self.alpha,
+                cycle=outcome.cycle,
             ),
             log_likelihood=outcome.log_likelihood,
             history=outcome.history,
@@ -238,6 +243,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             settings=self._settings(outcome.estimator),
             notes=(*outcome.notes, *outcome.cautions),
             observation_noise=None if outcome.hidden is None else outcome.hidden.fit.noise,
+            gap_intervals=gap_intervals(outcome.gaps, outcome.log_gap_errors),
         )
 
     def _check_parameters(self) -> None:
@@ -245,7 +251,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         check_choice("permutation", self.permutation, ["shared", "independent"])
         check_choice("order", self.order, ["likelihood", "score"])
         check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact", "em", "mcem"])
-        check_choice("spacing", self.spacing, ["regular"])
+        check_choice("spacing", self.spacing, ["regular", "estimate"])
         check_choice("score_drift", self.score_drift, ["absolute", "mean"])
         check_choice("keep", self.keep, ["best", "last"])
         score = as_score(self.score_model)
@@ -268,6 +274,14 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
                 "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
                 "with permutation='independent'."
             )
+        if self.spacing == "estimate" and self.permutation == "independent":
+            raise ValueError(
+                "spacing='estimate' needs one shared permutation: a gap of one trajectory has only the d "
+                "numbers of its step behind it, so its relative error is √(2/d) even with all else known. "
+                "Give times as knowledge, or use spacing='regular'."
+            )
+        if self.spacing == "estimate" and self.order == "score":
+            raise ValueError("spacing='estimate' needs order='likelihood'.")
         if self.permutation == "shared" and self.estimator == "mcem":
             raise ValueError(
                 "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
@@ -303,7 +317,8 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             return data, search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)[
                 0
             ]
-        costs = transition_costs(data, self._law.model)
+        free = self.spacing == "estimate"
+        costs = (gap_costs if free else transition_costs)(data, self._law.model)
         start = -self.result_.initial.log_density(data.slices(np.arange(T))).sum(axis=1)
         chain = shortest_path(distances(data))
         both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
@@ -341,7 +356,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         with one_blas_thread():
             if self._noisy is not None and self._hidden is not None:
                 self.posterior_ = sample_noisy(
-                    self._noisy, self._hidden.model, self.order_, rng, None, samples=samples
+                    self._noisy, self._hidden.model, self.order_, rng, samples=samples
                 )
             else:
                 self.posterior_ = sample_posterior(
@@ -365,95 +380,6 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             errors = bootstrap_errors(self._problem, self.result_.order, rng, replicates=replicates)
         of_A, of_c = _split(errors.drift, self._problem.drift)
         return StandardErrors(of_A, errors.diffusion, of_c)
-
-    @property
-    def position_probabilities_(self) -> NDArray[np.float32]:
-        """P[…, a, k]: the probability that observation a stands at position k."""
-        return self._sampled().position_probabilities
-
-    def precedence_probability(self, i: int, j: int) -> float | Array:
-        """The probability that observation i came before observation j (one for each trajectory)."""
-        return self._sampled().precedence(i, j)
-
-    def _sampled(self) -> OrderPosterior:
-        if not hasattr(self, "posterior_"):
-            raise AttributeError(
-                "the orders have not been sampled: call sample_orders(), or fit with estimator='mcem'."
-            )
-        return self.posterior_
-
-    def summary(self) -> str:
-        """The result as text."""
-        check_is_fitted(self, "result_")
-        return self.result_.summary()
-
-    @property
-    def order_(self) -> Order:
-        return self.result_.order
-
-    @property
-    def drift_(self) -> Array:
-        return self.result_.drift
-
-    @property
-    def offset_(self) -> Array:
-        return self.result_.offset
-
-    @property
-    def diffusion_(self) -> Array:
-        return self.result_.diffusion
-
-    @property
-    def observation_noise_(self) -> Array | None:
-        """The covariance R of the observation noise, given or estimated; None without noise."""
-        return self.result_.observation_noise
-
-    @property
-    def states_(self) -> Array:
-        """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
-        if self._hidden is None:
-            return np.asarray(in_order(self._problem.data.values, self.order_))
-        return self._hidden.fit.states.means
-
-    @property
-    def standard_errors_(self) -> StandardErrors:
-        return self.result_.standard_errors
-
-    @property
-    def direction_(self) -> DirectionTest:
-        return self.result_.direction
-
-    @property
-    def alternative_(self) -> Twin | None:
-        return self.result_.alternative
-
-    @property
-    def identifiability_(self) -> IdentifiabilityReport:
-        return self.result_.identifiability
-
-    @property
-    def log_likelihood_(self) -> float:
-        return self.result_.log_likelihood
-
-    @property
-    def n_iter_(self) -> int:
-        return len(self.result_.history)
-
-    @property
-    def converged_(self) -> bool:
-        return self.result_.converged
-
-    @property
-    def history_(self) -> tuple[Round, ...]:
-        return self.result_.history
-
-    @property
-    def times_(self) -> Array:
-        return self.result_.times
-
-    @property
-    def gaps_(self) -> Array:
-        return np.diff(self.result_.times)
 
 
 def _is_linear(drift: Drift) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from retrace_sde.blocks import Array, Data, Order, to_numpy
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
+from retrace_sde.problem import Problem
 
 DEPENDENT = 1e-12
 """Smallest singular value, relative to the largest, of variables that count as independent."""
@@ -117,6 +118,16 @@ def check_knowledge(knowledge: object, order: str) -> None:
         raise ValueError(
             "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "
             "order='likelihood'."
+        )
+
+
+def check_spacing(spacing: str, problem: Problem, *, noisy: bool) -> None:
+    """Gaps are estimated, or irregular times used, only where the engine can."""
+    irregular = problem.gaps is not None and not np.allclose(problem.gaps, problem.dt)
+    if noisy and (spacing == "estimate" or irregular):
+        raise ValueError(
+            "irregular or unknown gaps cannot be combined with observation noise or missing values: leave "
+            "those out, or use spacing='regular' without the times."
         )
 
 
