@@ -34,7 +34,7 @@ from retrace_sde.moments import Moments
 from retrace_sde.noisy import Hidden
 from retrace_sde.posterior import OrderPosterior, louis_errors, order_posterior, shared_posterior
 from retrace_sde.problem import Directed, Problem, Round
-from retrace_sde.score import ScoreDrift
+from retrace_sde.score import Score, ScoreDrift
 from retrace_sde.sde import Gaussian
 from retrace_sde.shared import recover_order, step_costs
 from retrace_sde.spacing import (
@@ -71,6 +71,7 @@ class Options:
     alpha: float
     report: Callable[[str], None]
     spacing: str = "regular"
+    score: Score | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +118,11 @@ def fit_shared(problem: Problem, options: Options) -> Outcome:
         return _unfolded(problem, _spacing_checked(problem, options, outcome))
     else:
         found, history, settled = score_order(
-            problem, max_iter=options.max_iter, score_drift=options.score_drift, keep=options.keep
+            problem,
+            max_iter=options.max_iter,
+            score_drift=options.score_drift,
+            keep=options.keep,
+            score=options.score,
         )
         reverse = problem.fit(problem.data.reversed(found.order))
     return _of_one_order(problem, options, found, reverse, history, settled)
@@ -199,7 +204,7 @@ def _in_known_order(problem: Problem) -> tuple[Directed, Directed, list[Round], 
     return found, problem.reversed_fit(found), [found.as_round()], True
 
 
-def _from_knowledge(
+def from_knowledge(
     problem: Problem, order: Order, test: DirectionTest, *, alpha: float
 ) -> DirectionTest:
     """The test, or, where what is known (nearly) rules out the reverse of most orders, that instead of it."""
@@ -235,7 +240,7 @@ def _of_one_order(
         alpha=options.alpha,
         point_start=is_point(first, found.model),
     )
-    direction = _from_knowledge(problem, found.order, direction, alpha=options.alpha)
+    direction = from_knowledge(problem, found.order, direction, alpha=options.alpha)
     name = _estimator(problem, options, spaced)
     if spaced is None and name == "exact" and found.gaps is not None:
         known = [exact_spacing(problem, each, each.gaps, free=False) for each in (found, reverse)]
@@ -340,7 +345,7 @@ def _averaged(
         estimate,
         model,
         law.start or start_law(problem.data.states(orders), model, problem.variances),
-        _from_knowledge(problem, orders, direction, alpha=options.alpha),
+        from_knowledge(problem, orders, direction, alpha=options.alpha),
         back,
         mle(as_moments(problem, twin.statistics)),
         float(log_joint(problem, back, twin.law).sum()),

@@ -17,6 +17,7 @@ import numpy as np
 from retrace_sde.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.costs import Model
 from retrace_sde.drift import Affine, Linear
+from retrace_sde.knowledge import Prior
 from retrace_sde.problem import Problem, Round
 from retrace_sde.sde import Gaussian, Scheme
 from retrace_sde.start import start_log_densities
@@ -39,10 +40,16 @@ class Hidden:
     fit: EMResult
     model: StateSpace
     log_likelihoods: Array
+    prior_cost: float = 0.0
 
     @property
     def log_likelihood(self) -> float:
         return float(self.log_likelihoods.sum())
+
+    @property
+    def objective(self) -> float:
+        """Log-likelihood and log-prior together: what orders are compared by."""
+        return self.log_likelihood - self.prior_cost
 
     def as_round(self) -> Round:
         sde = self.fit.sde
@@ -64,6 +71,7 @@ class NoisyProblem:
     affine: bool = False
     scheme: Scheme = "euler"
     lengths: Order | None = None
+    prior: Prior | None = None
     n_jobs: int | None = None
 
     @classmethod
@@ -74,7 +82,9 @@ class NoisyProblem:
         if data.lengths is not None:
             values[np.arange(values.shape[1])[None] >= data.lengths[:, None]] = np.nan
         affine = isinstance(problem.drift, Affine)
-        return cls(values, problem.dt, noise, affine, scheme, data.lengths, data.n_jobs)
+        return cls(
+            values, problem.dt, noise, affine, scheme, data.lengths, problem.prior, data.n_jobs
+        )
 
     @cached_property
     def data(self) -> Data:
@@ -87,7 +97,8 @@ class NoisyProblem:
         if size >= len(self.values):
             return self
         lengths = None if self.lengths is None else self.lengths[rows]
-        return replace(self, values=self.values[rows], lengths=lengths)
+        prior = None if self.prior is None else self.prior.some(len(self.values), size)
+        return replace(self, values=self.values[rows], lengths=lengths, prior=prior)
 
     @cached_property
     def complete(self) -> bool:
@@ -132,9 +143,15 @@ class NoisyProblem:
             start=start,
             tolerance=LOOSE if loose else 1e-2,
             standard_errors=standard_errors,
+            n_jobs=self.n_jobs,
         )
         model = found.parameters.model(self.dt)
-        return Hidden(order, found, model, self.judge(y, found, model))
+        cost = 0.0 if self.prior is None else float(self.prior.cost(order, self.lengths).sum())
+        return Hidden(order, found, model, self.judge(y, found, model), cost)
+
+    def repaired(self, order: Order) -> Order:
+        """The order changed where it breaks a rule."""
+        return order if self.prior is None else self.prior.repair(order, self.lengths)
 
     def judge(self, y: Array, found: EMResult, model: StateSpace) -> Array:
         """Log-likelihoods of the trajectories y in time order, p₀ leave-one-out."""

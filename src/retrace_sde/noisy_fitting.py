@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.algorithm1 import score_order
-from retrace_sde.blocks import Array, Order
+from retrace_sde.blocks import Order
+from retrace_sde.bootstrap import errors_of_draws
 from retrace_sde.direction import direction_test
 from retrace_sde.estimation import Estimate, StandardErrors
 from retrace_sde.fitting import (
@@ -18,13 +19,11 @@ from retrace_sde.fitting import (
     R_HAT,
     Options,
     Outcome,
+    from_knowledge,
 )
 from retrace_sde.independent import random_states
-from retrace_sde.knowledge import Prior
-from retrace_sde.metrics import kendall_tau
 from retrace_sde.noisy import Hidden, NoisyProblem
 from retrace_sde.noisy_independent import (
-    CHAINS,
     FINAL,
     agreement,
     average_over_orders,
@@ -34,32 +33,51 @@ from retrace_sde.noisy_independent import (
     search,
     starting_orders,
 )
+from retrace_sde.noisy_posterior import posterior_of
 from retrace_sde.noisy_shared import (
     PairMoments,
     arrangement,
     recover_noisy_order,
+)
+from retrace_sde.noisy_shared import (
     starting_orders as shared_starts,
 )
-from retrace_sde.posterior import KEPT, OrderPosterior, convergence
 from retrace_sde.problem import Problem, Round
 from retrace_sde.score import GaussianScore
 from retrace_sde.statespace import StateSpace, kalman
-from retrace_sde.statespace_em import EMResult, em
+from retrace_sde.statespace_em import EMResult, em, errors_over_draws
 from retrace_sde.statespace_steps import as_noise
-
-POSTERIOR_SAMPLES = 300
 
 
 def fit_noisy(
     noisy: NoisyProblem, problem: Problem, options: Options, rng: np.random.Generator
 ) -> Outcome:
     """The outcome for either kind of permutation, and for the paper's algorithm."""
-    if problem.data.lengths is None and options.order == "score":
+    if problem.gaps is not None:
+        outcome = _in_known_order(noisy, problem, options)
+    elif options.order == "score":
         return fit_noisy_score(noisy, problem, options)
-    shared = options.permutation == "shared"
-    return (fit_noisy_shared if shared else fit_noisy_independent)(
-        noisy, options, rng, problem.prior
-    )
+    elif options.permutation == "shared":
+        outcome = fit_noisy_shared(noisy, options, rng)
+    else:
+        outcome = fit_noisy_independent(noisy, options, rng)
+    direction = from_knowledge(problem, outcome.order, outcome.direction, alpha=options.alpha)
+    return replace(outcome, direction=direction)
+
+
+def _in_known_order(noisy: NoisyProblem, problem: Problem, options: Options) -> Outcome:
+    """All times are known: em along the one order that obeys them."""
+    n, T, _ = noisy.values.shape
+    gaps = np.asarray(problem.gaps)
+    if not np.allclose(gaps, noisy.dt, rtol=1e-3):
+        raise ValueError(
+            "with noise or missing values the known times must be dt apart. Add the times in between as "
+            "observations whose values are missing (NaN), or drop the trajectories with missing values."
+        )
+    every = np.arange(T, dtype=np.intp)
+    found = noisy.fit(noisy.repaired(every if gaps.ndim == 1 else np.tile(every, (n, 1))))
+    reverse = noisy.fit(noisy.data.reversed(found.order), loose=False)
+    return of_one_order(noisy, options, found, reverse, [found.as_round()], True)
 
 
 def fit_noisy_score(noisy: NoisyProblem, problem: Problem, options: Options) -> Outcome:
@@ -89,33 +107,27 @@ def fit_noisy_score(noisy: NoisyProblem, problem: Problem, options: Options) -> 
     return outcome
 
 
-def fit_noisy_shared(
-    problem: NoisyProblem, options: Options, rng: np.random.Generator, prior: Prior | None
-) -> Outcome:
+def fit_noisy_shared(problem: NoisyProblem, options: Options, rng: np.random.Generator) -> Outcome:
     """One permutation for all trajectories."""
-    found, reverse, history, settled = recover_noisy_order(
-        problem, rng, max_iter=options.max_iter, prior=prior
-    )
+    found, reverse, history, settled = recover_noisy_order(problem, rng, max_iter=options.max_iter)
     return of_one_order(problem, options, found, reverse, history, settled)
 
 
 def fit_noisy_independent(
-    problem: NoisyProblem, options: Options, rng: np.random.Generator, prior: Prior | None
+    problem: NoisyProblem, options: Options, rng: np.random.Generator
 ) -> Outcome:
     """One permutation for each trajectory: one best order each, or an average over orders."""
-    found, reverse, history, settled = recover_noisy_orders(
-        problem, rng, max_iter=options.max_iter, prior=prior
-    )
+    found, reverse, history, settled = recover_noisy_orders(problem, rng, max_iter=options.max_iter)
     if options.estimator == "mcem":
-        return _averaged(problem, options, found, rng, prior, ())
+        return _averaged(problem, options, found, rng, ())
     note = ""
     if options.estimator == "auto":
-        kept = _chains(problem, found.model, found.order, rng, prior, samples=20)
+        kept = _chains(problem, found.model, found.order, rng, samples=20)
         sure = agreement(problem, kept, found.order)
         note = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
         if sure < CERTAIN:
             note = f"The orders are uncertain, so the parameters average over them: {note}."
-            return _averaged(problem, options, found, rng, prior, (note,))
+            return _averaged(problem, options, found, rng, (note,))
         note = f"The orders are certain: {note}."
     hard = of_one_order(problem, options, found, reverse, history, settled)
     return replace(hard, notes=(*hard.notes, *([note] if note else [])))
@@ -172,10 +184,12 @@ def _outcome(
 
 def _estimate(problem: NoisyProblem, fit: EMResult) -> Estimate:
     coefficients = problem.as_model(fit).coefficients
-    nothing = StandardErrors(np.full_like(coefficients, np.nan), np.full_like(fit.diffusion, np.nan))
+    nothing = StandardErrors(
+        np.full_like(coefficients, np.nan), np.full_like(fit.diffusion, np.nan)
+    )
     errors = fit.errors or nothing
     if errors.offset is not None:
-        errors = StandardErrors(np.c_[errors.drift, errors.offset], errors.diffusion)
+        errors = replace(errors, drift=np.c_[errors.drift, errors.offset], offset=None)
     return Estimate(coefficients, fit.diffusion, errors)
 
 
@@ -184,7 +198,6 @@ def _averaged(
     options: Options,
     begin: Hidden,
     rng: np.random.Generator,
-    prior: Prior | None,
     notes: tuple[str, ...],
 ) -> Outcome:
     """Monte-Carlo EM, the posterior over orders under its parameters, and the best orders."""
@@ -193,7 +206,6 @@ def _averaged(
         problem,
         begin,
         rng,
-        prior,
         progress=lambda k, gap: options.report(
             f"round {k + 1}: Monte-Carlo error {gap:.2f} standard errors"
         ),
@@ -204,12 +216,16 @@ def _averaged(
             f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors)."
         )
     model = run.parameters.model(problem.dt)
-    kept = draw(
-        problem, model, run.orders, run.states, prior, burn=4 * T, samples=FINAL, thin=2 * T
-    )
+    kept = draw(problem, model, run.orders, run.states, burn=4 * T, samples=FINAL, thin=2 * T)
     fit = fit_draws(problem, kept, replace(begin.fit, parameters=run.parameters), steps=1)
-    orders, _ = search(problem, model, run.orders[0], prior)
-    fit = replace(fit, states=kalman(problem.along(orders), model))
+    orders, _ = search(problem, model, run.orders[0])
+    fit = replace(
+        fit,
+        errors=_errors(problem, fit, kept),
+        states=kalman(problem.along(orders), model),
+    )
+    if fit.errors is None:
+        notes = (*notes, "Standard errors are not known: the orders leave too little information.")
     found = Hidden(orders, fit, model, fit.states.log_likelihood)
     back = problem.data.reversed(orders)
     twin_model = averaged.twin.parameters.model(problem.dt)
@@ -223,7 +239,7 @@ def _averaged(
     twin = Hidden(back, replace(twin_fit, states=states), twin_model, states.log_likelihood)
     posterior = None
     if n * T * T <= POSTERIOR_NUMBERS:
-        posterior = posterior_of(problem, model, run.orders, run.states, prior)
+        posterior = posterior_of(problem, model, run.orders, run.states)
         if posterior.r_hat > R_HAT or posterior.effective_size < EFFECTIVE_SIZE:
             cautions.append(
                 f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
@@ -251,62 +267,33 @@ def _averaged(
     )
 
 
+def _errors(problem: NoisyProblem, fit: EMResult, kept: NDArray[np.int16]) -> StandardErrors | None:
+    draws = [
+        [problem.along(chain[:, r].astype(np.intp)) for r in range(chain.shape[1])]
+        for chain in kept
+    ]
+    return errors_over_draws(
+        draws,
+        problem.dt,
+        fit,
+        noise=problem.noise,
+        scheme=problem.scheme,
+        n_jobs=problem.n_jobs,
+    )
+
+
 def _chains(
     problem: NoisyProblem,
     model: StateSpace,
     orders: Order,
     rng: np.random.Generator,
-    prior: Prior | None,
     *,
     samples: int,
 ) -> NDArray[np.int16]:
     n, T = orders.shape
     states = random_states(rng, n).reshape(1, n)
     chain = orders[None].copy()
-    return draw(problem, model, chain, states, prior, burn=10 * T, samples=samples, thin=T)
-
-
-def posterior_of(
-    problem: NoisyProblem,
-    model: StateSpace,
-    orders: Order,
-    states: NDArray[np.uint64],
-    prior: Prior | None,
-    *,
-    samples: int = POSTERIOR_SAMPLES,
-) -> OrderPosterior:
-    """The posterior over each trajectory's order under fixed parameters, from chains (C, n, T)."""
-    C, n, T = orders.shape
-    kept = draw(
-        problem, model, orders, states, prior, burn=20 * T, samples=samples, thin=max(T // 2, 5)
-    )
-    counts = np.zeros((n, T, T), dtype=np.float32)
-    at = np.arange(T)
-    for each in kept.transpose(0, 2, 1, 3).reshape(C * samples, n, T):
-        counts[np.arange(n)[:, None], each, at] += 1
-    thinned = kept[:, :, :: max(1, samples // KEPT)][:, :, :KEPT]
-    return OrderPosterior(
-        counts / np.float32(C * samples),
-        thinned.transpose(1, 0, 2, 3).reshape(n, -1, T),
-        *_mixing(problem, model, thinned),
-    )
-
-
-def _mixing(
-    problem: NoisyProblem, model: StateSpace, kept: NDArray[np.int16]
-) -> tuple[float, float]:
-    """R-hat and effective size of the log-likelihood of each draw, and of its τ with the first."""
-    C, n, R, _ = kept.shape
-    rows = slice(0, min(n, 200))
-    few = problem.some(n) if n <= 200 else replace(problem, values=problem.values[rows])
-    first = kept[0, rows, 0].astype(np.intp)
-    traces = np.empty((C, R, 2))
-    for c in range(C):
-        for r in range(R):
-            order = kept[c, rows, r].astype(np.intp)
-            traces[c, r, 0] = kalman(few.along(order), model).log_likelihood.sum()
-            traces[c, r, 1] = kendall_tau(first, order)
-    return convergence(traces)
+    return draw(problem, model, chain, states, burn=10 * T, samples=samples, thin=T)
 
 
 def bootstrap_noisy(
@@ -314,7 +301,7 @@ def bootstrap_noisy(
 ) -> StandardErrors:
     """Standard errors of EM along an order, by resampling trajectories."""
     y = problem.along(order)
-    drifts, diffusions, offsets = [], [], []
+    coefficients, diffusions = [], []
     for _ in range(replicates):
         rows = rng.integers(len(y), size=len(y))
         found = em(
@@ -327,12 +314,9 @@ def bootstrap_noisy(
             tolerance=0.1,
             standard_errors=False,
         )
-        drifts.append(found.drift)
+        coefficients.append(problem.as_model(found).coefficients)
         diffusions.append(found.diffusion)
-        offsets.append(found.offset)
-    return StandardErrors(
-        *(np.std(each, axis=0, ddof=1) for each in (drifts, diffusions, offsets))
-    )
+    return errors_of_draws(coefficients, diffusions)
 
 
 def order_others(
@@ -340,7 +324,7 @@ def order_others(
 ) -> Order:
     """The most likely order of other trajectories under fixed parameters."""
     if not shared:
-        return search(problem, model, starting_orders(problem, rng, None), None)[0]
+        return search(problem, model, starting_orders(problem, rng))[0]
     moments = PairMoments.of(problem.values)
     tables = arrangement(moments, model, None)
     state = rng.integers(0, 2**64, size=1, dtype=np.uint64)
@@ -351,37 +335,3 @@ def order_others(
         for order in (start, start[::-1].copy())
     ]
     return min(found, key=tables.cost)
-
-
-def sample_noisy(
-    problem: NoisyProblem,
-    model: StateSpace,
-    order: Order,
-    rng: np.random.Generator,
-    prior: Prior | None,
-    *,
-    samples: int,
-    chains: int = 4,
-) -> OrderPosterior:
-    """The posterior over orders under fixed parameters, for either kind of permutation."""
-    if order.ndim == 2:
-        states = random_states(rng, CHAINS * len(order)).reshape(CHAINS, -1)
-        begin = np.tile(order, (CHAINS, 1, 1))
-        return posterior_of(problem, model, begin, states, prior, samples=samples)
-    T = len(order)
-    tables = arrangement(PairMoments.of(problem.values), model, prior)
-    states = random_states(rng, chains)
-    kept = np.stack(
-        [
-            tables.sample(order, states[c : c + 1], burn=50 * T, samples=samples, thin=T)
-            for c in range(chains)
-        ]
-    )
-    counts = np.zeros((T, T), dtype=np.float32)
-    for each in kept.reshape(-1, T):
-        counts[each, np.arange(T)] += 1
-    thinned = kept[:, :: max(1, samples // KEPT)][:, :KEPT]
-    costs: Array = np.array([[tables.cost(o.astype(np.intp)) for o in chain] for chain in thinned])
-    r_hat, size = convergence(costs[:, :, None])
-    probabilities = counts / np.float32(chains * samples)
-    return OrderPosterior(probabilities, thinned.reshape(-1, T), r_hat, size)

@@ -17,9 +17,9 @@ from retrace_sde.blocks import Array, Order, evenly
 from retrace_sde.drift import Affine, Linear
 from retrace_sde.estimation import regression_errors
 from retrace_sde.flips import align
-from retrace_sde.independent import BLOCK, first_orders, random_states
+from retrace_sde.independent import BLOCK, first_orders, one_way, random_states
 from retrace_sde.kernels import State
-from retrace_sde.knowledge import NO_COSTS, NO_RULES, Prior
+from retrace_sde.knowledge import NO_COSTS, NO_RULES
 from retrace_sde.noisy import Hidden, NoisyProblem
 from retrace_sde.noisy_kernels import descend, fill, pulls, sample
 from retrace_sde.ordering import shortest_path
@@ -52,9 +52,7 @@ FINAL = 10
 """Orders per chain that the parameters returned are fitted to."""
 
 
-def search(
-    problem: NoisyProblem, model: StateSpace, orders: Order, prior: Prior | None
-) -> tuple[Order, int]:
+def search(problem: NoisyProblem, model: StateSpace, orders: Order) -> tuple[Order, int]:
     """Improve each trajectory's order, tried both ways round; the new orders and how many changed."""
     found = orders.copy()
     laws = _laws(problem, model)
@@ -62,7 +60,7 @@ def search(
     def work(rows: slice) -> int:
         changed = 0
         for j in range(*rows.indices(len(found))):
-            y, seen, U, B = _trajectory(problem, prior, j)
+            y, seen, U, B = _trajectory(problem, j)
             M, h = laws[len(y)]
             best, cost = found[j, : len(y)].copy(), np.inf
             for begin in (best.copy(), best[::-1].copy()):
@@ -99,7 +97,6 @@ def draw(
     model: StateSpace,
     orders: Order,
     states: State,
-    prior: Prior | None,
     *,
     burn: int,
     samples: int,
@@ -112,7 +109,7 @@ def draw(
 
     def work(rows: slice) -> None:
         for j in range(*rows.indices(n)):
-            y, seen, U, B = _trajectory(problem, prior, j)
+            y, seen, U, B = _trajectory(problem, j)
             M, h = laws[len(y)]
             for c in range(C):
                 path = np.ascontiguousarray(orders[c, j, : len(y)])
@@ -133,12 +130,13 @@ def _laws(problem: NoisyProblem, model: StateSpace) -> dict[int, tuple[Array, Ar
 
 
 def _trajectory(
-    problem: NoisyProblem, prior: Prior | None, j: int
+    problem: NoisyProblem, j: int
 ) -> tuple[Array, NDArray[np.bool_], Array, NDArray[np.bool_]]:
     """Observations with missing entries at the variable's mean, what was seen, and the prior."""
     T = int(problem.data.observed[j])
     y = problem.values[j, :T]
     seen = ~np.isnan(y)
+    prior = problem.prior
     U, B = (NO_COSTS, NO_RULES) if prior is None else prior.arrays(slice(j, j + 1))
     U = np.ascontiguousarray(U[0, :T, :T]) if len(U) else U.reshape(0, 0)
     B = np.ascontiguousarray(B[0, :T, :T]) if len(B) else B.reshape(0, 0)
@@ -151,30 +149,33 @@ def _broken(B: NDArray[np.bool_], order: Order) -> bool:
 
 
 def recover_noisy_orders(
-    problem: NoisyProblem, rng: np.random.Generator, *, max_iter: int, prior: Prior | None = None
+    problem: NoisyProblem, rng: np.random.Generator, *, max_iter: int
 ) -> tuple[Hidden, Hidden, list[Round], bool]:
     """The orders found and their twin (the better first), the rounds, and whether the orders settled."""
     rounds: list[Round] = []
-    start = starting_orders(problem, rng, prior)
+    start = starting_orders(problem, rng)
     current = problem.fit(start, still=True)
     for _ in range(3):
-        orders, changed = search(problem, current.model, current.order, prior)
+        orders, changed = search(problem, current.model, current.order)
         current = problem.fit(orders, still=True, start=current.fit)
         if changed == 0:
             break
-    one, settled = _alternate(problem, _turned(problem, orders, rng, prior), rounds, max_iter, prior)
-    two, _ = _alternate(problem, problem.data.reversed(one.order), [], max_iter, prior)
-    better, worse = (one, two) if one.log_likelihood >= two.log_likelihood else (two, one)
+    turned = align(_plain(problem), orders, rng)
+    one, settled = _alternate(problem, turned, rounds, max_iter)
+    back = problem.data.reversed(one.order)
+    if problem.prior is not None and one_way(_plain(problem), one.order):
+        two = problem.fit(back)
+    else:
+        two, _ = _alternate(problem, problem.repaired(back), [], max_iter)
+    better, worse = (one, two) if one.objective >= two.objective else (two, one)
     better, worse = (problem.fit(f.order, start=f.fit, loose=False) for f in (better, worse))
     return better, worse, [*rounds, better.as_round()], settled
 
 
-def starting_orders(
-    problem: NoisyProblem, rng: np.random.Generator, prior: Prior | None
-) -> Order:
+def starting_orders(problem: NoisyProblem, rng: np.random.Generator) -> Order:
     """Short paths through the observations as they are; where entries are missing, through those seen."""
     n, T, _ = problem.values.shape
-    plain = _plain(problem, prior)
+    plain = _plain(problem)
     lengths = problem.data.observed
     inside = np.arange(T)[None] < lengths[:, None]
     if not np.isnan(problem.values[inside]).any():
@@ -183,9 +184,7 @@ def starting_orders(
     for j, length in enumerate(lengths):
         if length > 2:
             orders[j, :length] = shortest_path(_seen_distances(problem, j, int(length)))
-    if prior is not None:
-        orders = search(problem, problem.fit(orders, still=True).model, orders, prior)[0]
-    return align(plain, orders, rng)
+    return align(plain, problem.repaired(orders), rng)
 
 
 def _seen_distances(problem: NoisyProblem, j: int, length: int) -> Array:
@@ -199,29 +198,22 @@ def _seen_distances(problem: NoisyProblem, j: int, length: int) -> Array:
     return np.where(counts > 0, D, D[known].mean() if known.any() else 1.0)
 
 
-def _turned(
-    problem: NoisyProblem, orders: Order, rng: np.random.Generator, prior: Prior | None
-) -> Order:
-    """Orders turned to run the same way, judged on smoothed states: noise would hide the drift."""
-    return align(_plain(problem, prior), orders, rng)
-
-
-def _plain(problem: NoisyProblem, prior: Prior | None) -> Problem:
+def _plain(problem: NoisyProblem) -> Problem:
     """The problem as the engine without noise sees it, for a start."""
     y = problem.values
     filled = np.where(np.isnan(y), problem.means, y)
     drift = Affine() if problem.affine else Linear()
-    return Problem(replace(problem.data, values=filled), problem.dt, drift, prior)
+    return Problem(replace(problem.data, values=filled), problem.dt, drift, problem.prior)
 
 
 def _alternate(
-    problem: NoisyProblem, orders: Order, rounds: list[Round], max_iter: int, prior: Prior | None
+    problem: NoisyProblem, orders: Order, rounds: list[Round], max_iter: int
 ) -> tuple[Hidden, bool]:
     """Search under the fit and fit again until all but one in a hundred orders stand."""
     current = problem.fit(orders)
     for _ in range(max_iter):
         rounds.append(current.as_round())
-        orders, changed = search(problem, current.model, current.order, prior)
+        orders, changed = search(problem, current.model, current.order)
         current = problem.fit(orders, start=current.fit)
         if changed <= len(orders) // 100:
             return current, True
@@ -245,7 +237,6 @@ def run_mcem(
     start: EMResult,
     orders: Order,
     states: State,
-    prior: Prior | None,
     *,
     rounds: int = MOST_ROUNDS,
     least: int = LEAST_ROUNDS,
@@ -258,9 +249,7 @@ def run_mcem(
     for k in range(rounds):
         model = now.parameters.model(problem.dt)
         samples = int(min(FIRST_SAMPLES * GROWTH**k, MOST_SAMPLES))
-        kept = draw(
-            problem, model, orders, states, prior, burn=2 * T, samples=samples, thin=max(T, 8)
-        )
+        kept = draw(problem, model, orders, states, burn=2 * T, samples=samples, thin=max(T, 8))
         found = fit_draws(problem, kept, now, steps=CLIMB)
         seen.append(found.parameters)
         now = replace(found, parameters=overstep(now.parameters, found.parameters))
@@ -302,9 +291,7 @@ def overstep(old: Parameters, new: Parameters) -> Parameters:
     d, p = new.theta.shape
     free = np.ones((d, p), dtype=bool)
     variances = np.diag(new.R) > 0
-    problem = SmoothingProblem(
-        1.0, free, np.zeros((d, p)), None, variances, False, None, scale
-    )
+    problem = SmoothingProblem(1.0, free, np.zeros((d, p)), None, variances, False, None, scale)
     x, y = pack(old, problem), pack(new, problem)
     return unpack(x + OVERSTEP * (y - x), new, problem)
 
@@ -342,7 +329,6 @@ def average_over_orders(
     problem: NoisyProblem,
     begin: Hidden,
     rng: np.random.Generator,
-    prior: Prior | None,
     *,
     progress: Callable[[int, float], None] = lambda k, gap: None,
 ) -> Averaged:
@@ -350,30 +336,29 @@ def average_over_orders(
     n = len(begin.order)
     states = random_states(rng, CHAINS * n).reshape(CHAINS, n)
     orders = np.tile(begin.order, (CHAINS, 1, 1))
-    one = run_mcem(problem, begin.fit, orders, states, prior, progress=progress)
+    one = run_mcem(problem, begin.fit, orders, states, progress=progress)
     # The twin starts from the mirror image of what has converged, so that neither is judged half-way.
-    back = np.stack([problem.data.reversed(each) for each in one.orders])
+    back = np.stack([problem.repaired(problem.data.reversed(each)) for each in one.orders])
     turned = problem.fit(back[0]).fit
-    two = run_mcem(problem, turned, back, states.copy(), prior, rounds=TWIN_ROUNDS)
-    ratios = _bridge(problem, one, two, prior)
+    two = run_mcem(problem, turned, back, states.copy(), rounds=TWIN_ROUNDS)
+    ratios = _bridge(problem, one, two)
     if ratios.sum() >= 0:
         return Averaged(one, two, ratios)
     resumed = replace(turned, parameters=two.parameters)
-    run = run_mcem(problem, resumed, two.orders, two.states, prior, progress=progress)
+    run = run_mcem(problem, resumed, two.orders, two.states, progress=progress)
     return Averaged(run, one, -ratios)
 
 
-def _bridge(problem: NoisyProblem, one: Run, two: Run, prior: Prior | None) -> Array:
+def _bridge(problem: NoisyProblem, one: Run, two: Run) -> Array:
     """`log p(Y_j; one) − log p(Y_j; two)` with orders summed out; see `mcem`."""
     n, T = problem.values.shape[:2]
     rows = evenly(n, BRIDGED)
     few = problem.some(BRIDGED)
-    prior = None if prior is None else prior.some(n, BRIDGED)
 
     def one_sided(here: Run, there: Run) -> Array:
         law, other = here.parameters.model(problem.dt), there.parameters.model(problem.dt)
         orders, states = here.orders[:, rows].copy(), here.states[:, rows].copy()
-        kept = draw(few, law, orders, states, prior, burn=2 * T, samples=BRIDGES, thin=2 * T)
+        kept = draw(few, law, orders, states, burn=2 * T, samples=BRIDGES, thin=2 * T)
         ratios = []
         for chain in kept:
             for r in range(BRIDGES):

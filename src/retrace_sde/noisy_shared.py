@@ -59,7 +59,9 @@ class PairMoments:
         m = seen.astype(float)
         counts = m.sum(axis=0)
         means = y.sum(axis=0) / np.maximum(counts, 1)
-        y = (y - means) * m  # about each slice's mean, so that little is left to differ between averages
+        y = (
+            y - means
+        ) * m  # about each slice's mean, so that little is left to differ between averages
         squares = np.empty((T, T, d, d))
         own = np.einsum("jax,jay->axy", y, y) / np.maximum(np.einsum("jax,jay->axy", m, m), 1)
         for x in range(d):
@@ -91,20 +93,22 @@ class PairMoments:
 
 
 def recover_noisy_order(
-    problem: NoisyProblem, rng: np.random.Generator, *, max_iter: int, prior: Prior | None = None
+    problem: NoisyProblem, rng: np.random.Generator, *, max_iter: int
 ) -> tuple[Hidden, Hidden, list[Round], bool]:
     """The order found and its reverse (the better first), the rounds, and whether the order settled."""
     moments = PairMoments.of(problem.values)
     few = problem.some(SEARCH_TRAJECTORIES)
     state = rng.integers(0, 2**64, size=1, dtype=np.uint64)
-    search = _Search(few, moments, prior, state, max_iter)
+    search = _Search(few, moments, state, max_iter)
     starts = starting_orders(moments, np.sqrt(problem.variances))
+    if problem.prior is not None:  # which way round then matters from the start
+        starts = [problem.repaired(way) for o in starts for way in (o, o[::-1].copy())]
     still = [search.without_drift(order) for order in starts]
-    best = max(still, key=lambda found: found.fit.log_likelihood[-1])
+    best = max(still, key=lambda found: found.fit.log_likelihood[-1] - found.prior_cost)
     found, settled = search.with_drift(best.order)
     both = found if few is problem else tuple(problem.fit(f.order, start=f.fit) for f in found)
     both = tuple(problem.fit(f.order, start=f.fit, loose=False) for f in both)
-    better, worse = sorted(both, key=lambda each: -each.log_likelihood)
+    better, worse = sorted(both, key=lambda each: -each.objective)
     return better, worse, [*search.rounds, better.as_round()], settled
 
 
@@ -115,11 +119,10 @@ class _Search:
         self,
         few: NoisyProblem,
         moments: PairMoments,
-        prior: Prior | None,
         state: State,
         max_iter: int,
     ) -> None:
-        self.few, self.moments, self.prior, self.state = few, moments, prior, state
+        self.few, self.moments, self.state = few, moments, state
         self.max_iter, self.rounds = max_iter, list[Round]()
 
     def without_drift(self, order: Order) -> Hidden:
@@ -138,7 +141,7 @@ class _Search:
         for _ in range(self.max_iter):
             ways = (order, order[::-1].copy())
             fits = [self.few.fit(o, start=s) for o, s in zip(ways, starts, strict=True)]
-            better, worse = sorted(fits, key=lambda each: -each.log_likelihood)
+            better, worse = sorted(fits, key=lambda each: -each.objective)
             self.rounds.append(better.as_round())
             order = self._improved(better)
             if np.array_equal(order, better.order):
@@ -147,7 +150,7 @@ class _Search:
         return (better, worse), False
 
     def _improved(self, current: Hidden) -> Order:
-        tables = arrangement(self.moments, current.model, self.prior)
+        tables = arrangement(self.moments, current.model, self.few.prior)
         return tables.improve(current.order, self.state, kicks=KICKS)
 
 
@@ -204,7 +207,7 @@ def starting_orders(moments: PairMoments, scale: Array) -> list[Order]:
     for _ in range(3):
         along = D[np.ix_(order, order)]
         means = [np.diagonal(along, k).mean() for k in lags if k < T]
-        slope, level = np.polyfit(lags[: len(means)], means, 1)
+        level = np.polyfit(lags[: len(means)], means, 1)[1]
         floor = float(np.clip(level, 0.0, D[~np.eye(T, dtype=bool)].min()))
         order = spectral_order(np.maximum(D - floor, 0.0))
     return [path, order]

@@ -7,19 +7,18 @@ from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from retrace_sde.algorithm1 import Keep
+from retrace_sde.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.bootstrap import bootstrap_errors
 from retrace_sde.costs import distances, gap_costs, step_log_likelihoods, transition_costs
-from retrace_sde.direction import DirectionTest
-from retrace_sde.drift import Affine, Drift, Linear, as_drift
+from retrace_sde.drift import Affine, Drift, as_drift, is_linear
 from retrace_sde.estimation import StandardErrors
+from retrace_sde.fitted import Fitted
 from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
-from retrace_sde.identifiability import IdentifiabilityReport, identify
+from retrace_sde.identifiability import identify
 from retrace_sde.independent import KICKS, Law, random_states, search
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.noisy import NoisyProblem
@@ -27,31 +26,33 @@ from retrace_sde.noisy_fitting import (
     bootstrap_noisy,
     fit_noisy,
     order_others,
-    sample_noisy,
 )
+from retrace_sde.noisy_posterior import sample_noisy
 from retrace_sde.ordering import improve, path_cost, shortest_path
 from retrace_sde.panel import Panel
 from retrace_sde.posterior import OrderPosterior
-from retrace_sde.problem import Problem, Round
+from retrace_sde.problem import Problem
 from retrace_sde.result import ReTraceResult, Twin
-from retrace_sde.score import ScoreDrift
+from retrace_sde.score import Score, ScoreDrift
 from retrace_sde.sde import LinearSDE
+from retrace_sde.settings import check_settings
 from retrace_sde.spacing import gap_intervals
 from retrace_sde.statespace import kalman
 from retrace_sde.statespace_steps import Noise
+from retrace_sde.units import Units
 from retrace_sde.validation import (
     ReTraceWarning,
-    check_choice,
     check_enough,
+    check_features,
     check_knowledge,
+    check_noise,
     check_panel,
-    check_positive,
     check_spacing,
     has_missing,
 )
 
 
-class ReTrace(BaseEstimator):  # type: ignore[misc]
+class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     """Recover the order of shuffled time slices, the direction of time, and the SDE behind them.
 
     Maximises `log p₀(X_{o_0}) + Σ_i log p(X_{o_{i+1}} | X_{o_i}; θ)` over the order o and θ = (A, H), and tests
@@ -73,6 +74,8 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         (d, d), "estimate" (R = σ² I) or "diagonal"; linear and affine drifts only. The order is then judged by the
         likelihood of what was observed. Values may be missing, with noise or without.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
+    score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
+        torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
     keep : for order="score", the round that is returned: the most likely ("best"), or the "last".
     max_iter : rounds at most. alpha : level of the direction test.
     n_jobs : threads (None: all cores); the answer does not depend on it. verbose : print each round.
@@ -91,6 +94,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         observation_noise: Noise | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
         score_drift: ScoreDrift = "absolute",
+        score_model: ScoreName | Score = "gaussian",
         keep: Keep = "best",
         max_iter: int = 10,
         alpha: float = 0.05,
@@ -106,6 +110,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         self.observation_noise = observation_noise
         self.spacing = spacing
         self.score_drift = score_drift
+        self.score_model = score_model
         self.keep = keep
         self.max_iter = max_iter
         self.alpha = alpha
@@ -125,7 +130,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             return self._fit(X, covariates, knowledge)
 
     def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
-        self._check_parameters()
+        check_settings(self.get_params(deep=False))
         check_knowledge(knowledge, self.order)
         drift = as_drift(self.drift)
         panel = check_panel(
@@ -133,13 +138,15 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             covariates,
             n_jobs=self.n_jobs,
             ragged=self.permutation == "independent",
-            missing=_is_linear(drift) and self.order == "likelihood",
+            missing=is_linear(drift) and self.order == "likelihood",
         )
+        drift, absorbed = check_features(panel, drift)
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        problem = Problem(data, dt, drift)
+        self._units = Units.of(panel, drift)
+        problem = Problem(self._standard(data), dt, drift)
         if knowledge is not None:
             problem = problem.informed(knowledge, shared=self.permutation == "shared")
         options = Options(
@@ -152,6 +159,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             self.alpha,
             print if self.verbose else lambda line: None,
             self.spacing,
+            as_score(self.score_model),
         )
         rng = np.random.default_rng(self.random_state)
         self._noisy = self._as_noisy(problem)
@@ -162,26 +170,37 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             outcome = fit_shared(problem, options)
         else:
             outcome = fit_independent(problem, options, rng)
+        outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
-        self.result_ = self._result(panel, problem, outcome, tuple(features))
+        result = self._result(panel, problem, outcome, tuple(features))
+        self.result_ = result if self._units is None else self._units.result(result)
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
         self._problem = problem if outcome.gaps is None else replace(problem, gaps=outcome.gaps)
-        self._law = Law(outcome.model, outcome.initial)
+        self._law, self._initial = Law(outcome.model, outcome.initial), outcome.initial
         self._hidden = outcome.hidden
         self.n_features_in_ = data.shape[2]
         return self
+
+    def _standard(self, data: Data) -> Data:
+        """Data in the units of the fit: a table's are standardised."""
+        if self._units is None:
+            return data
+        return replace(data, values=self._units.apply(data.values))
 
     def _as_noisy(self, problem: Problem) -> NoisyProblem | None:
         """The problem with noise or missing values; None where there are neither."""
         noise = self.observation_noise
         if noise is None and self.estimator == "em":
             noise = "estimate"
-        if noise is None and not (_is_linear(problem.drift) and has_missing(problem.data)):
-            return None
+        check_noise(noise, problem.data.shape[2])
+        if noise is None:
+            if not (is_linear(problem.drift) and has_missing(problem.data)):
+                return None
+            noise = 0.0
         if self.estimator in ("mle", "ols") and self.order == "likelihood":
             raise ValueError(
                 f"estimator={self.estimator!r} knows neither noise nor missing values: use 'em', 'exact' (em "
@@ -189,7 +208,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             )
         return NoisyProblem.of(
             problem,
-            noise=0.0 if noise is None else noise,
+            noise=noise if self._units is None else self._units.noise(noise),
             scheme="exact" if self.estimator == "exact" else "euler",
         )
 
@@ -199,7 +218,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         drift, direction, estimate = problem.drift, outcome.direction, outcome.estimate
         A, c = _split(estimate.coefficients, drift)
         error_A, error_c = _split(estimate.errors.drift, drift)
-        sde = LinearSDE(A, estimate.diffusion, offset=c) if _is_linear(drift) else None
+        sde = LinearSDE(A, estimate.diffusion, offset=c) if is_linear(drift) else None
         twin = None
         if not direction.identified:
             other = outcome.reverse_estimate
@@ -216,7 +235,9 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             drift=A,
             offset=c,
             diffusion=estimate.diffusion,
-            standard_errors=StandardErrors(error_A, estimate.errors.diffusion, error_c),
+            standard_errors=StandardErrors(
+                error_A, estimate.errors.diffusion, error_c, estimate.errors.covariances
+            ),
             initial=outcome.initial,
             direction=direction,
             alternative=twin,
@@ -242,46 +263,10 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             gap_intervals=gap_intervals(outcome.gaps, outcome.log_gap_errors),
         )
 
-    def _check_parameters(self) -> None:
-        check_positive("dt", self.dt)
-        check_choice("permutation", self.permutation, ["shared", "independent"])
-        check_choice("order", self.order, ["likelihood", "score"])
-        check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact", "em", "mcem"])
-        check_choice("spacing", self.spacing, ["regular", "estimate"])
-        check_choice("score_drift", self.score_drift, ["absolute", "mean"])
-        check_choice("keep", self.keep, ["best", "last"])
-        check_positive("max_iter", self.max_iter)
-        if not 0 < self.alpha < 1:
-            raise ValueError(f"alpha must lie between 0 and 1; got {self.alpha!r}.")
-        if not _is_linear(as_drift(self.drift)):
-            if self.estimator in ("exact", "em"):
-                raise ValueError(
-                    f"estimator={self.estimator!r} needs a linear or affine drift; use 'mle'."
-                )
-            if self.observation_noise is not None:
-                raise ValueError("observation_noise needs a linear or affine drift: leave it None.")
-        if self.permutation == "independent" and self.order == "score":
-            raise ValueError(
-                "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
-                "with permutation='independent'."
-            )
-        if self.spacing == "estimate" and self.permutation == "independent":
-            raise ValueError(
-                "spacing='estimate' needs one shared permutation: a gap of one trajectory has only the d "
-                "numbers of its step behind it, so its relative error is √(2/d) even with all else known. "
-                "Give times as knowledge, or use spacing='regular'."
-            )
-        if self.spacing == "estimate" and self.order == "score":
-            raise ValueError("spacing='estimate' needs order='likelihood'.")
-        if self.permutation == "shared" and self.estimator == "mcem":
-            raise ValueError(
-                "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
-                "and sample_orders()."
-            )
-
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
         settings["drift"] = str(settings["drift"])
+        settings["score_model"] = str(settings["score_model"])
         settings["estimator"] = estimator
         if not isinstance(self.random_state, int):
             settings["random_state"] = None
@@ -290,31 +275,29 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
     def _order_of(self, X: Any) -> tuple[Data, Order]:
         """The most likely order of other trajectories under the fitted parameters and p₀."""
         ragged = self.permutation == "independent"
-        panel = check_panel(
-            X, n_jobs=self.n_jobs, ragged=ragged, missing=self._noisy is not None
-        )
+        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=self._noisy is not None)
         if panel.values.shape[2] != self.n_features_in_:
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        raw = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        data = self._standard(raw)
         n, T, _ = data.shape
         if self._noisy is not None and self._hidden is not None:
             others = NoisyProblem.of(replace(self._problem, data=data), noise=0.0)
             rng = np.random.default_rng(self.random_state)
-            return data, order_others(others, self._hidden.model, rng, shared=not ragged)
+            return raw, order_others(others, self._hidden.model, rng, shared=not ragged)
         if ragged:
             orders = np.tile(np.arange(T), (n, 1))
             states = random_states(np.random.default_rng(self.random_state), n)
-            return data, search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)[
-                0
-            ]
+            found, _ = search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)
+            return raw, found
         free = self.spacing == "estimate"
         costs = (gap_costs if free else transition_costs)(data, self._law.model)
-        start = -self.result_.initial.log_density(data.slices(np.arange(T))).sum(axis=1)
+        start = -self._initial.log_density(data.slices(np.arange(T))).sum(axis=1)
         chain = shortest_path(distances(data))
         both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
-        return data, min(both, key=lambda order: path_cost(costs, start, order))
+        return raw, min(both, key=lambda order: path_cost(costs, start, order))
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -330,11 +313,15 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀."""
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            data, order = self._order_of(X)
+            raw, order = self._order_of(X)
+            data = self._standard(raw)
             if self._hidden is not None:
-                return float(kalman(in_order(data.values, order), self._hidden.model).log_likelihood.mean())
-            start = self.result_.initial.log_density(data.states(order))
-            return float((start + step_log_likelihoods(data, order, self._law.model)).mean())
+                each = kalman(in_order(data.values, order), self._hidden.model).log_likelihood
+            else:
+                start = self._initial.log_density(data.states(order))
+                each = start + step_log_likelihoods(data, order, self._law.model)
+            volume = 0.0 if self._units is None else self._units.log_volume(data)
+            return float(each.mean()) - volume / len(each)
 
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
@@ -346,7 +333,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         with one_blas_thread():
             if self._noisy is not None and self._hidden is not None:
                 self.posterior_ = sample_noisy(
-                    self._noisy, self._hidden.model, self.order_, rng, None, samples=samples
+                    self._noisy, self._hidden.model, self.order_, rng, samples=samples
                 )
             else:
                 self.posterior_ = sample_posterior(
@@ -364,105 +351,14 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
             if self._noisy is not None and self._hidden is not None:
-                return bootstrap_noisy(
+                errors = bootstrap_noisy(
                     self._noisy, self.order_, self._hidden.fit, rng, replicates=replicates
                 )
-            errors = bootstrap_errors(self._problem, self.result_.order, rng, replicates=replicates)
+            else:
+                errors = bootstrap_errors(self._problem, self.order_, rng, replicates=replicates)
         of_A, of_c = _split(errors.drift, self._problem.drift)
-        return StandardErrors(of_A, errors.diffusion, of_c)
-
-    @property
-    def position_probabilities_(self) -> NDArray[np.float32]:
-        """P[…, a, k]: the probability that observation a stands at position k."""
-        return self._sampled().position_probabilities
-
-    def precedence_probability(self, i: int, j: int) -> float | Array:
-        """The probability that observation i came before observation j (one for each trajectory)."""
-        return self._sampled().precedence(i, j)
-
-    def _sampled(self) -> OrderPosterior:
-        if not hasattr(self, "posterior_"):
-            raise AttributeError(
-                "the orders have not been sampled: call sample_orders(), or fit with estimator='mcem'."
-            )
-        return self.posterior_
-
-    def summary(self) -> str:
-        """The result as text."""
-        check_is_fitted(self, "result_")
-        return self.result_.summary()
-
-    @property
-    def order_(self) -> Order:
-        return self.result_.order
-
-    @property
-    def drift_(self) -> Array:
-        return self.result_.drift
-
-    @property
-    def offset_(self) -> Array:
-        return self.result_.offset
-
-    @property
-    def diffusion_(self) -> Array:
-        return self.result_.diffusion
-
-    @property
-    def observation_noise_(self) -> Array | None:
-        """The covariance R of the observation noise, given or estimated; None without noise."""
-        return self.result_.observation_noise
-
-    @property
-    def states_(self) -> Array:
-        """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
-        if self._hidden is None:
-            return np.asarray(in_order(self._problem.data.values, self.order_))
-        return self._hidden.fit.states.means
-
-    @property
-    def standard_errors_(self) -> StandardErrors:
-        return self.result_.standard_errors
-
-    @property
-    def direction_(self) -> DirectionTest:
-        return self.result_.direction
-
-    @property
-    def alternative_(self) -> Twin | None:
-        return self.result_.alternative
-
-    @property
-    def identifiability_(self) -> IdentifiabilityReport:
-        return self.result_.identifiability
-
-    @property
-    def log_likelihood_(self) -> float:
-        return self.result_.log_likelihood
-
-    @property
-    def n_iter_(self) -> int:
-        return len(self.result_.history)
-
-    @property
-    def converged_(self) -> bool:
-        return self.result_.converged
-
-    @property
-    def history_(self) -> tuple[Round, ...]:
-        return self.result_.history
-
-    @property
-    def times_(self) -> Array:
-        return self.result_.times
-
-    @property
-    def gaps_(self) -> Array:
-        return np.diff(self.result_.times)
-
-
-def _is_linear(drift: Drift) -> bool:
-    return isinstance(drift, (Linear, Affine))
+        found = StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
+        return found if self._units is None else self._units.errors(found)
 
 
 def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:

@@ -9,28 +9,19 @@ is replaced by the plain one, which cannot.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from retrace_sde.blocks import one_blas_thread
 from retrace_sde.discretisation import exact
 from retrace_sde.estimation import StandardErrors
 from retrace_sde.moments import Moments
-from retrace_sde.sde import Array, Gaussian, LinearSDE, Scheme, symmetric_root, van_loan
-from retrace_sde.statespace import (
-    STACK_ELEMENTS,
-    Smoothed,
-    Stack,
-    StateSpace,
-    as_observations,
-    group,
-    is_covariance,
-    kalman,
-    riccati,
-    smooth,
-)
+from retrace_sde.sde import Array, Gaussian, LinearSDE, Scheme
+from retrace_sde.statespace import Smoothed, kalman
+from retrace_sde.statespace_errors import drawn_errors, simulated_errors
+from retrace_sde.statespace_model import Stack, as_observations, group, is_covariance
 from retrace_sde.statespace_steps import (
     NOISE_FLOOR,
     Expected,
@@ -43,24 +34,23 @@ from retrace_sde.statespace_steps import (
     information_weights,
     maximise,
     pack,
-    regression_rows,
     spread,
-    squared_noise,
     unpack,
 )
 
 MEMORY = 10
 """Steps that the extrapolation looks back on."""
 
-SCORES, FEWEST = 20, 4000
-"""Simulated trajectories per parameter, and in all, for the standard errors: good to a few per cent."""
+LARGEST = 1 << 25
+"""Numbers of smoothed covariances (256 MiB) beyond which a fit does not keep them."""
 
 
 @dataclass(frozen=True, eq=False)
 class EMResult:
     """The fitted SDE and noise. `log_likelihood` is the trace over the accepted steps; it never falls.
 
-    `states` and trace belong to the fitted transition (F, s, Q); where it has no logarithm the SDE is the nearest
+    `states` and trace belong to the fitted transition (F, s, Q), `states` without covariances where so many
+    patterns of missing entries would take more than 256 MiB; where it has no logarithm the SDE is the nearest
     in likelihood, and `notes` say so. `errors` assume that the model holds and count p₀ as known;
     None where they were not asked for. `evaluations` counts passes of the smoother. `moments` are the expected
     sufficient statistics of the states' steps under the fit, `parameters` its step in Euler's form, from
@@ -111,6 +101,7 @@ def em(
     tolerance: float = 1e-2,
     standard_errors: bool = True,
     start: EMResult | None = None,
+    n_jobs: int | None = None,
 ) -> EMResult:
     """Maximum likelihood of `dX = (A X + c) dt + G dW`, `Y = X + N(0, R)`, from Y (n, T, d), NaN where missing.
 
@@ -118,6 +109,7 @@ def em(
     means unknown, or a known R (d, d). drift, diffusion, initial: known A, H, p₀. drift_mask (d, d): False where
     A is known to be 0. tolerance: the rise of the log-likelihood, in nats over three steps, that ends the search.
     start: an earlier fit of the same kind to data much like these, from which the search goes on.
+    n_jobs: threads (None: all cores) for patterns of missing entries; the result does not depend on it.
     Limits: a regular grid; values missing for reasons that do not depend on them; a local maximum; the noise is
     told from H by how increments grow with their length, so T ≥ 3. With scheme="exact", known zeros
     of A or a known H leave no closed form and are refused, unless A is known too.
@@ -151,12 +143,13 @@ def em(
     if affine:
         mask, A_step = np.c_[mask, np.ones(d, dtype=bool)], np.c_[A_step, np.zeros(d)]
     R, noise_free, tied = as_noise(noise, d)
-    problem = Problem(dt, mask, A_step, H_step, noise_free, tied, initial, spread(values))
-    _, stacks = group(values)
+    problem = Problem(dt, mask, A_step, H_step, noise_free, tied, initial, spread(values), n_jobs)
+    pattern, stacks = group(values)
     guess = first_guess(values, problem, R) if start is None else _resume(start, problem, R)
-    found, expected, trace, converged, evaluations = climb(
-        stacks, problem, guess, max_iter, tolerance
-    )
+    with one_blas_thread():
+        found, expected, trace, converged, evaluations = climb(
+            stacks, problem, guess, max_iter, tolerance
+        )
 
     notes = []
     if not converged:
@@ -165,7 +158,7 @@ def em(
         notes.append("The data show no observation noise: its variance is at the floor.")
     theta, H_found = found.theta, found.H
     N, p = expected.count, theta.shape[1]
-    moments = Moments.from_weights(expected.gram, N, p)
+    moments = expected.moments
     if scheme == "exact":
         root = moments.blocks[0]
         corner = np.linalg.cholesky(found.H).T * np.sqrt(N)
@@ -181,8 +174,10 @@ def em(
         initial=found.initial,
     )
     wanted = standard_errors and (mask.any() or problem.H is None)
-    errors = _errors(stacks, problem, found, sde, scheme) if wanted else None
-    states = kalman(values, found.model(dt))
+    few = (int(pattern.max()) + 1) * values[0].size * d <= LARGEST
+    with one_blas_thread():
+        errors = simulated_errors(stacks, problem, found, sde, scheme) if wanted else None
+        states = kalman(values, found.model(dt), covariances=few, n_jobs=n_jobs)
     return EMResult(
         sde,
         found.R,
@@ -195,6 +190,25 @@ def em(
         found,
         tuple(notes),
     )
+
+
+def errors_over_draws(
+    draws: list[list[Array]],
+    dt: float,
+    fit: EMResult,
+    *,
+    noise: Noise,
+    scheme: Scheme = "euler",
+    n_jobs: int | None = None,
+) -> StandardErrors | None:
+    """Standard errors of a fit averaged over orders: `draws[c][r]` (n, T, d) in the r-th orders of chain c."""
+    theta, d = fit.parameters.theta, draws[0][0].shape[2]
+    _, noise_free, tied = as_noise(noise, d)
+    free, unit = np.ones(theta.shape, dtype=bool), spread(draws[0][0])
+    problem = Problem(dt, free, np.zeros_like(theta), None, noise_free, tied, None, unit, n_jobs)
+    stacks = [[group(values)[1] for values in chain] for chain in draws[:2]]
+    with one_blas_thread():
+        return drawn_errors(stacks, problem, fit.parameters, fit.sde, scheme)
 
 
 def _resume(start: EMResult, problem: Problem, R: Array) -> Parameters:
@@ -274,92 +288,3 @@ def _attempt(
         except np.linalg.LinAlgError:
             return None
     return (found, expected) if expected.likelihood >= least else None
-
-
-def _errors(
-    stacks: list[Stack], problem: Problem, found: Parameters, sde: LinearSDE, scheme: Scheme
-) -> StandardErrors:
-    """From the information of the fitted model, `n E[score scoreᵀ]`, by simulating from it.
-
-    The scores of n trajectories of the data have rank n, which is often below the number of parameters; of
-    simulated ones, with the same missing entries, there can be as many as it takes. p₀ counts as known.
-    """
-    (d, p), unknown, rng = problem.free.shape, problem.noise_free, np.random.default_rng(0)
-    rows, columns = np.tril_indices(d)
-    double = np.where(rows == columns, 1.0, 2.0)
-    keep = np.r_[problem.free.ravel(), np.full(len(rows), problem.H is None)]
-    size = int(keep.sum() + (unknown.sum() if not problem.noise_tied else unknown.any()))
-    share = max(SCORES * size, FEWEST) / sum(stack.rows.size for stack in stacks)
-    weight, model = np.linalg.inv(found.H), found.model(problem.dt)
-    B = np.c_[-found.theta, np.eye(d)]
-    variances = np.diag(found.R)[unknown]
-    information, total = np.zeros((size, size)), 0
-    jacobian = _jacobian(problem, sde)[:, keep] if scheme == "exact" else np.eye(len(keep))[:, keep]
-    for stack in stacks:
-        real = stack.rows.shape[1]
-        k = max(1, math.ceil(real * share))
-        gains, G = riccati(stack.seen, model), len(stack.patterns)
-        chunk = max(1, STACK_ELEMENTS // (stack.seen.size * 2))
-        for begin in range(0, k, chunk):
-            part = _simulate(stack, min(chunk, k - begin), model, rng)
-            means = smooth(part, gains, model)
-            z, rest = regression_rows(part, gains, means, problem)
-            z = z.transpose(1, 2, 0, 3)
-            gram = B @ (z.swapaxes(2, 3) @ z + rest[:, None])
-            steps = part.steps.sum(axis=0)[:, None, None, None]
-            of_H = 0.5 * (weight @ gram @ B.T @ weight - steps * weight)
-            of_theta = (weight @ gram[..., :p]).reshape(G, -1, d * p)
-            score = np.concatenate([of_theta, of_H[..., rows, columns] * double], axis=2) @ jacobian
-            squares = squared_noise(part, gains, means)[..., unknown]
-            of_R = 0.5 * (squares / variances - part.seen.sum(axis=0)[:, None, unknown]) / variances
-            if problem.noise_tied:
-                of_R = of_R.sum(axis=2, keepdims=True)
-            score = np.concatenate([score, of_R], axis=2).reshape(-1, size)
-            information += score.T @ score * (real / k)
-            total += len(score)
-    scale = np.sqrt(np.diag(information))
-    inverse = np.linalg.inv(information / np.outer(scale, scale))
-    # the inverse of a mean over `total` draws is too large by this factor, on average
-    covariance = np.diag(inverse) / scale**2 * (1 - (size + 1) / total)
-    deviations = np.zeros(len(keep))
-    deviations[keep] = np.sqrt(covariance[: int(keep.sum())])
-    theta, H = deviations[: d * p].reshape(d, p), np.zeros((d, d))
-    H[rows, columns] = H[columns, rows] = deviations[d * p :]
-    return StandardErrors(theta[:, :d], H, theta[:, d] if p > d else None)
-
-
-def _simulate(stack: Stack, k: int, model: StateSpace, rng: np.random.Generator) -> Stack:
-    """k new trajectories for each pattern of a stack, drawn from the model."""
-    T, G, d = stack.seen.shape
-    step, y = model.transition, rng.standard_normal((T, G, k, d)) @ symmetric_root(model.noise)
-    root = symmetric_root(step.covariance)
-    x = model.initial.sample(G * k, rng).reshape(G, k, d)
-    for t in range(T):
-        y[t] += x
-        x = x @ step.matrix.T + step.shift + rng.standard_normal((G, k, d)) @ root
-    return Stack(y * stack.seen[:, :, None], stack.seen, stack.patterns, np.zeros((G, k), np.intp))
-
-
-def _jacobian(problem: Problem, sde: LinearSDE) -> Array:
-    """Derivatives of the exact step (Θ, lower H) in Euler's form by the SDE's (A, c) and lower H."""
-    (d, p), dt = problem.free.shape, problem.dt
-    lower = np.tril_indices(d)
-
-    def step(theta: Array, H: Array) -> Array:
-        # the offset is one more state, which never changes
-        A, S = np.zeros((p, p)), np.zeros((p, p))
-        A[:d], S[:d, :d] = theta, H
-        F, Q = van_loan(A, S, dt)
-        return np.r_[(F - np.eye(p))[:d].ravel(), Q[lower]] / dt
-
-    theta, columns = np.c_[sde.drift, sde.offset][:, :p], []
-    for unit in np.eye(d * p).reshape(-1, d, p):
-        h = 1e-5 / dt * unit
-        columns.append(
-            (step(theta + h, sde.diffusion) - step(theta - h, sde.diffusion)) * dt / 2e-5
-        )
-    for i, j in zip(*lower, strict=True):
-        unit = np.zeros((d, d))
-        unit[i, j] = unit[j, i] = 1.0
-        columns.append(step(theta, unit) * np.r_[np.zeros(d * p), np.ones(len(lower[0]))])
-    return np.array(columns).T

@@ -1,6 +1,6 @@
 """The two steps of EM in the state-space model, what they pass between them, and where they start.
 
-E: the smoother gives the expected Gram matrix of the rows z = (φ √dt, ΔX / √dt) of `moments`. M: the
+E: the smoother gives the expected Gram matrix of the rows (φ √dt, η / √dt), η the noise of a step. M: the
 regression of `estimation` on it. Both know one step in Euler's form, `F = 1 + A dt`, `s = c dt`, `Q = H dt`, whatever
 the scheme: (A, c, H) = (Θ, H) here are a way to write (F, s, Q).
 """
@@ -15,18 +15,17 @@ from numpy.typing import ArrayLike
 
 from retrace_sde.estimation import mle
 from retrace_sde.moments import Moments
-from retrace_sde.sde import Array, Gaussian, Transition
-from retrace_sde.statespace import (
-    Gains,
+from retrace_sde.sde import Array, Gaussian, Transition, symmetric_root
+from retrace_sde.statespace_alone import Rows, alone
+from retrace_sde.statespace_model import (
     Mask,
-    Means,
     Stack,
     StateSpace,
     is_covariance,
     parts,
-    riccati,
-    smooth,
+    portions,
 )
+from retrace_sde.statespace_riccati import Gains, Means, riccati, smooth
 
 Noise = Literal["estimate", "diagonal"] | float | ArrayLike
 
@@ -62,18 +61,34 @@ class Problem:
     noise_tied: bool
     initial: Gaussian | None
     scale: Array
+    n_jobs: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """Sums over trajectories: Gram matrix of z and its N, squared noise and its counts, first states."""
+    """Sums over trajectories: Gram matrix of (φ √dt, η / √dt), the Θ that η belongs to, the number of steps,
+    squared noise and its counts, and the law of the first states.
+    """
 
     likelihood: float
     gram: Array
+    theta: Array
     count: float
     squares: Array
     seen: Array
     first: Gaussian
+
+    @property
+    def moments(self) -> Moments:
+        """Those of z = (φ √dt, ΔX / √dt), where ΔX = Θ φ dt + η: `R_φΔ = R_φη + R_φφ Θᵀ`, the rest is the same.
+
+        By way of η, since increments of a growing process are far larger than the noise that drives it.
+        """
+        p = self.theta.shape[1]
+        found = Moments.from_weights(self.gram, self.count, p)
+        factor = found.factor.copy()
+        factor[:p, p:] += factor[:p, :p] @ self.theta.T
+        return Moments(factor, self.count, p)
 
 
 def as_noise(noise: Noise, d: int) -> tuple[Array, Mask, bool]:
@@ -155,17 +170,18 @@ def first_guess(values: Array, problem: Problem, R: Array) -> Parameters:
     return Parameters(problem.known.copy(), H, R, problem.initial or law)
 
 
-def regression_rows(
-    stack: Stack, gains: Gains, found: Means, problem: Problem
+def noise_rows(
+    stack: Stack, gains: Gains, found: Means, now: Parameters, dt: float
 ) -> tuple[Array, Array]:
-    """Rows z (T − 1, G, k, q) of the smoothed means, and the Gram matrices (G, q, q) of what is not known."""
-    d, p, root = len(problem.free), problem.free.shape[1], problem.dt**0.5
-    m, w = found.means, stack.steps
+    """Rows (φ √dt, η / √dt) (T − 1, G, k, q) of the means, and the Gram matrices (G, q, q) of what is not known."""
+    (d, p), root = now.theta.shape, dt**0.5
+    m, w, F = found.means, stack.steps, np.eye(d) + now.theta[:, :d] * dt
     z = np.empty((*m[1:].shape[:3], p + d))
     np.multiply(m[:-1], root, out=z[..., :d])
     z[..., d:p] = root
     np.subtract(m[1:], m[:-1], out=z[..., p:])
     z[..., p:] /= root
+    z[..., p:] -= (z[..., :p].reshape(-1, p) @ now.theta.T).reshape(m[1:].shape)
     if not w.all():
         z *= w[:, :, None, None]
     before, after, lag = (
@@ -173,10 +189,11 @@ def regression_rows(
         for C in (gains.covariance[:-1], gains.covariance[1:], gains.lag)
     )
     rest = np.zeros((z.shape[1], p + d, p + d))
-    rest[:, :d, :d] = before * problem.dt
-    rest[:, p:, :d] = lag - before
-    rest[:, :d, p:] = rest[:, p:, :d].swapaxes(1, 2)
-    rest[:, p:, p:] = (after - lag - lag.swapaxes(1, 2) + before) / problem.dt
+    cross = lag - F @ before
+    rest[:, :d, :d] = before * dt
+    rest[:, p:, :d] = cross
+    rest[:, :d, p:] = cross.swapaxes(1, 2)
+    rest[:, p:, p:] = (after - lag @ F.T - F @ cross.swapaxes(1, 2)) / dt
     return z, rest
 
 
@@ -188,36 +205,68 @@ def squared_noise(stack: Stack, gains: Gains, found: Means) -> Array:
     return total
 
 
+def noise_gram(rows: Rows, steps: Array, now: Parameters, dt: float) -> Array:
+    """The Gram matrices (m, q, q) of (φ √dt, η / √dt) of trajectories smoothed by themselves.
+
+    From `Cov(η) = Q − Q N Q`, between roots of Q: a difference in Q's own units keeps its small directions.
+    """
+    (d, p), Q = now.theta.shape, now.H * dt
+    root, gram = symmetric_root(Q), np.empty((len(steps), p + d, p + d))
+    gram[:, :d, :d] = rows.xx * dt
+    gram[:, p:, :d] = Q @ rows.rx
+    if p > d:
+        gram[:, d, :d] = rows.x * dt
+        gram[:, d, d] = steps * dt
+        gram[:, p:, d] = rows.r @ Q
+        gram[:, :d, d] = gram[:, d, :d]
+    noise = root @ (np.eye(d) * steps[:, None, None] + root @ rows.rr @ root) @ root
+    gram[:, p:, p:] = noise / dt
+    gram[:, :p, p:] = gram[:, p:, :p].swapaxes(1, 2)
+    return gram
+
+
 def expect(stacks: list[Stack], problem: Problem, parameters: Parameters) -> Expected:
     """The E-step: a pass of the smoother over all stacks, reduced to sums."""
     d, q = len(problem.free), sum(problem.free.shape)
     model = parameters.model(problem.dt)
     likelihood, gram, count, squares, seen = 0.0, np.zeros((q, q)), 0.0, np.zeros(d), np.zeros(d)
     firsts, first_covariance = [], np.zeros((d, d))
-    for stack in stacks:
-        gains = riccati(stack.seen, model)
-        some = stack.seen.any(axis=(0, 2))
-        for part in parts(stack):
-            found = smooth(part, gains, model)
-            z, rest = regression_rows(part, gains, found, problem)
-            k, rows = z.shape[2], z.reshape(-1, q)
-            likelihood += float(found.log_likelihood.sum())
-            gram += rows.T @ rows + k * rest.sum(axis=0)
-            count += k * float(part.steps.sum())
-            squares += squared_noise(part, gains, found).sum(axis=(0, 1))
-            seen += k * part.seen.sum(axis=(0, 1))
-            firsts.append(found.means[0, some].reshape(-1, d))
-            first_covariance += k * gains.covariance[0, some].sum(axis=0)
+    for stack in (some for whole in stacks for some in portions(whole, 8 * d * d)):
+        k, some = stack.rows.shape[1], stack.seen.any(axis=(0, 2))
+        count += k * float(stack.steps.sum())
+        seen += k * stack.seen.sum(axis=(0, 1))
+        rows = alone(stack, model, n_jobs=problem.n_jobs)
+        if rows is not None:
+            steps = np.repeat(stack.steps.sum(axis=0), k)
+            gram += noise_gram(rows, steps, parameters, problem.dt).sum(axis=0)
+            likelihood += float(rows.likelihood.sum())
+            squares += rows.squares.sum(axis=0)
+            some = np.repeat(some, k)
+            firsts.append(rows.means[some, 0])
+            first_covariance += rows.covariances[some, 0].sum(axis=0)
+            continue
+        for portion in portions(stack, stack.values.shape[0] * d * d):
+            some = portion.seen.any(axis=(0, 2))
+            gains = riccati(portion.seen, model)
+            for part in parts(portion):
+                found = smooth(part, gains, model)
+                z, rest = noise_rows(part, gains, found, parameters, problem.dt)
+                k, flat = z.shape[2], z.reshape(-1, q)
+                likelihood += float(found.log_likelihood.sum())
+                gram += flat.T @ flat + k * rest.sum(axis=0)
+                squares += squared_noise(part, gains, found).sum(axis=(0, 1))
+                firsts.append(found.means[0, some].reshape(-1, d))
+                first_covariance += k * gains.covariance[0, some].sum(axis=0)
     m = np.concatenate(firsts)
     centred = m - m.mean(axis=0)
     first = Gaussian(m.mean(axis=0), (centred.T @ centred + first_covariance) / len(m))
-    return Expected(likelihood, gram, count, squares, seen, first)
+    return Expected(likelihood, gram, parameters.theta, count, squares, seen, first)
 
 
 def maximise(problem: Problem, expected: Expected, now: Parameters) -> Parameters:
     """The M-step. With known entries of Θ: Θ given H (generalised least squares), then H given Θ."""
-    (d, p), free = problem.free.shape, problem.free
-    moments = Moments.from_weights(expected.gram, expected.count, p)
+    d, free = len(problem.free), problem.free
+    moments = expected.moments
     if free.all():
         theta = mle(moments).coefficients
     else:

@@ -1,0 +1,224 @@
+"""EM for noisy observations in known order, beside the peers that users would pick: errors and seconds.
+
+`python benchmarks/statespace.py` prints the table; `make bench` tracks the ratios of seconds. All start
+from the same guess and know that Y = X + noise. Ours runs until the likelihood stops rising, dynamax and
+pykalman for a fixed number of rounds of plain EM. Read times as ratios within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+
+import numpy as np
+from scipy.linalg import logm
+
+import retrace_sde as rt
+from retrace_sde.blocks import Data
+from retrace_sde.drift import Linear
+from retrace_sde.estimation import mle
+from retrace_sde.moments import moments
+from retrace_sde.statespace_em import em
+from retrace_sde.statespace_steps import Problem, as_noise, first_guess, spread
+
+DT = 0.01
+ROUNDS = {"dynamax": 50, "pykalman": 10}
+"""Rounds of EM of the peers: dynamax's default, and pykalman's."""
+
+
+def panel(sigma, *, seed=0, n=200, T=100, d=10):
+    """A stable SDE, its exact simulation from X_0 ~ N(0, I), and noise."""
+    sde = rt.simulate.random_irreversible_sde(d, random_state=seed)
+    X = sde.simulate(n, T, DT, x0=1.0, scheme="exact", random_state=seed + 1000)
+    return sde, rt.simulate.add_noise(X, sigma, random_state=seed + 2000)
+
+
+def guess(Y):
+    """Where `em` starts: transition, its covariance, noise and first states."""
+    d = Y.shape[2]
+    R, unknown, tied = as_noise("estimate", d)
+    free = np.ones((d, d), dtype=bool)
+    problem = Problem(DT, free, np.zeros((d, d)), None, unknown, tied, None, spread(Y))
+    return first_guess(Y, problem, R).model(DT)
+
+
+def continuous(F, Q):
+    """(A, H) of an exact step: A = log(F) / dt, and H from A Q + Q Aᵀ = F H Fᵀ − H."""
+    if not (np.isfinite(F).all() and np.isfinite(Q).all()):
+        return np.full_like(F, np.nan), np.full_like(Q, np.nan)
+    A = np.real(logm(F)) / DT
+    right = A @ Q + Q @ A.T
+    d = len(F)
+    H = np.linalg.solve(np.kron(F, F) - np.eye(d * d), right.ravel()).reshape(d, d)
+    return A, (H + H.T) / 2
+
+
+def ours(Y, scheme="exact"):
+    found = em(Y, DT, scheme=scheme, standard_errors=False)
+    return found.drift, found.diffusion
+
+
+def noise_ignored(Y):
+    found = mle(moments(Data(Y), np.arange(Y.shape[1]), DT, Linear()))
+    return found.coefficients, found.diffusion
+
+
+def dynamax(Y):
+    """Its EM in float64, with two repairs without which it ends in NaN.
+
+    The covariance of the first states of several trajectories (its M-step takes `Σ x xᵀ − (Σ x)(Σ x)ᵀ`, which
+    is not positive for more than one), and a step covariance that stays symmetric. Emission weights are held at
+    1: free ones would leave the states in unknown coordinates.
+    """
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    import jax.numpy as jnp
+    from dynamax.linear_gaussian_ssm import LinearGaussianSSM
+
+    d, start = Y.shape[2], guess(Y)
+
+    class Fixed(LinearGaussianSSM):
+        def m_step(self, params, props, batch_stats, m_step_state):
+            firsts, _, (xx, xy, yy, count) = (
+                jax.tree_util.tree_map(partial(jnp.sum, axis=0), part) for part in batch_stats
+            )
+            new, state = super().m_step(params, props, batch_stats, m_step_state)
+            total, squares, number = firsts
+            mean = total / number
+            cov = squares / number - jnp.outer(mean, mean)
+            R = (yy - xy - xy.T + xx) / count
+            Q = new.dynamics.cov
+            return new._replace(
+                dynamics=new.dynamics._replace(cov=(Q + Q.T) / 2),
+                initial=new.initial._replace(mean=mean, cov=cov),
+                emissions=new.emissions._replace(
+                    weights=jnp.eye(d), cov=jnp.eye(d) * jnp.trace(R) / d
+                ),
+            ), state
+
+    model = Fixed(d, d, has_dynamics_bias=False, has_emissions_bias=False)
+    params, props = model.initialize(
+        initial_mean=jnp.asarray(start.initial.mean),
+        initial_covariance=jnp.asarray(start.initial.covariance),
+        dynamics_weights=jnp.asarray(start.transition.matrix),
+        dynamics_covariance=jnp.asarray(start.transition.covariance),
+        emission_weights=jnp.eye(d),
+        emission_covariance=jnp.asarray(start.noise),
+    )
+    found, _ = model.fit_em(
+        params, props, jnp.asarray(Y), num_iters=ROUNDS["dynamax"], verbose=False
+    )
+    return continuous(np.asarray(found.dynamics.weights), np.asarray(found.dynamics.cov))
+
+
+def pykalman(Y):
+    """Its EM takes one series: the trajectories one after the other, so that every join counts as a step."""
+    from pykalman import KalmanFilter
+
+    start = guess(Y)
+    peer = KalmanFilter(
+        transition_matrices=start.transition.matrix,
+        observation_matrices=np.eye(Y.shape[2]),
+        transition_covariance=start.transition.covariance,
+        observation_covariance=start.noise,
+        initial_state_mean=start.initial.mean,
+        initial_state_covariance=start.initial.covariance,
+        em_vars=[
+            "transition_matrices",
+            "transition_covariance",
+            "observation_covariance",
+            "initial_state_mean",
+            "initial_state_covariance",
+        ],
+    )
+    found = peer.em(Y.reshape(-1, Y.shape[2]), n_iter=ROUNDS["pykalman"])
+    return continuous(found.transition_matrices, found.transition_covariance)
+
+
+METHODS = {
+    "Euler, noise ignored": noise_ignored,
+    "retrace_sde em, exact": ours,
+    "retrace_sde em, Euler": partial(ours, scheme="euler"),
+    "dynamax EM, 50 rounds": dynamax,
+    "pykalman EM, concatenated, 10 rounds": pykalman,
+}
+
+
+def timed(function, Y):
+    begin = time.perf_counter()
+    result = function(Y)
+    return time.perf_counter() - begin, result
+
+
+class NoisyEM:
+    """n = 200, T = 100, d = 10, Δt = .01, complete: how many times longer the peers take."""
+
+    params = (0.1, 0.5)
+    param_names = ("sigma",)
+    timeout = 3600
+
+    def setup(self, sigma):
+        _, self.Y = panel(sigma)
+        ours(self.Y[:20])
+
+    def time_em(self, sigma):
+        ours(self.Y)
+
+    def peakmem_em(self, sigma):
+        ours(self.Y)
+
+    def track_dynamax_ratio(self, sigma):
+        return timed(dynamax, self.Y)[0] / timed(ours, self.Y)[0]
+
+    def track_pykalman_ratio(self, sigma):
+        return timed(pykalman, self.Y)[0] / timed(ours, self.Y)[0]
+
+    track_dynamax_ratio.unit = track_pykalman_ratio.unit = "peer / ours"
+
+
+class MissingEntries:
+    """n = 2000, T = 50, d = 10 with 20 % of the entries missing: every trajectory has its own pattern."""
+
+    timeout = 600
+
+    def setup(self):
+        _, Y = panel(0.1, n=2000, T=50)
+        self.Y = np.where(np.random.default_rng(0).random(Y.shape) < 0.2, np.nan, Y)
+        em(self.Y[:50], DT, max_iter=1, standard_errors=False)  # compile
+
+    def time_three_steps(self):
+        em(self.Y, DT, max_iter=3, standard_errors=False)
+
+    def peakmem_three_steps(self):
+        em(self.Y, DT, max_iter=3, standard_errors=False)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--sigmas", type=float, nargs="+", default=[0.1, 0.5])
+    parser.add_argument("--only", default="", help="methods whose name contains this")
+    options = parser.parse_args()
+    ours(panel(0.1, n=20, T=10)[1])  # compile and import
+    print(f"{'method':38}{'σ':>5}{'MAE-A':>9}{'MAE-H':>9}{'seconds':>10}{'/ ours':>8}")
+    for sigma in options.sigmas:
+        base = np.nan
+        for name, method in METHODS.items():
+            if options.only not in name:
+                continue
+            errors, seconds = [], []
+            for seed in range(options.seeds):
+                sde, Y = panel(sigma, seed=seed)
+                took, (A, H) = timed(method, Y)
+                errors.append([np.abs(A - sde.drift).mean(), np.abs(H - sde.diffusion).mean()])
+                seconds.append(took)
+            base = np.mean(seconds) if method is ours else base
+            a, h = np.mean(errors, axis=0)
+            took = np.mean(seconds)
+            print(f"{name:38}{sigma:5}{a:9.3f}{h:9.3f}{took:10.2f}{took / base:8.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
