@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 from retrace_sde.sde import Array
 from retrace_sde.statespace_model import Mask, Stack, StateSpace
@@ -71,7 +72,7 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
         if not full[t]:
             both = seen[t, :, :, None] & seen[t, :, None, :]
             S = np.where(both, S, eye)
-        lower = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+        lower = _cholesky(S)
         root = _inverse(lower)
         W = _t(root) @ root
         K = P @ W if full[t] else (P @ W) * seen[t, :, None, :]
@@ -96,7 +97,7 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
         if same:
             J = back[-1]
         else:
-            lower = np.asarray(np.linalg.cholesky(predicted[t + 1]), dtype=np.float64)
+            lower = _cholesky(predicted[t + 1])
             root = _inverse(lower)
             J = filtered[t] @ F.T @ _t(root) @ root
         rest = eye - J @ F
@@ -140,6 +141,16 @@ def smooth(stack: Stack, gains: Gains, model: StateSpace) -> Means:
     return Means(m, -0.5 * (squares + constant[:, None]))
 
 
+def _cholesky(S: Array) -> Array:
+    """Lower factors (G, d, d). For one matrix numpy's checks would cost several times LAPACK's work."""
+    if len(S) > 1:
+        return np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+    lower, failed = dpotrf(S[0], lower=1, clean=1)
+    if failed:
+        raise np.linalg.LinAlgError("Matrix is not positive definite")
+    return np.asarray(lower[None])
+
+
 def _inverse(lower: Array) -> Array:
     """Inverses of triangular matrices (G, d, d).
 
@@ -149,6 +160,8 @@ def _inverse(lower: Array) -> Array:
     G, d, _ = lower.shape
     if d == 1:
         return 1 / lower
+    if G == 1:
+        return np.asarray(dtrtri(lower[0], lower=1)[0][None])
     if G < MANY:
         return np.asarray(np.linalg.inv(lower), dtype=np.float64)
     h, result = d // 2, np.zeros_like(lower)
