@@ -68,7 +68,7 @@ def test_preferences_equal_the_printed_errors():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((12, 5, 3)) * np.arange(1, 6)[None, :, None]
     H = np.cov(rng.standard_normal((3, 50)))
-    score = GaussianScore.fit(Data(X))
+    score = GaussianScore().fit(Data(X))
     found = score_preference(Data(X), score, H, 0.5)
     g = score(X) @ H
     for t in range(5):

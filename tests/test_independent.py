@@ -125,7 +125,7 @@ def test_flip_likelihoods_are_those_of_the_paths():
     """The Gram matrices' log-likelihoods against Gaussian densities written out."""
     _, X, truth = shuffled(3, 12, 40, 1.0, seed=2)
     problem = problem_of(X)
-    both = flips._Flips(problem, problem.data, truth)
+    both = flips._Flips(problem, truth)
     fitted = both.fit(np.full(40, 0.8))
     there, back = both.log_likelihoods(fitted)
     model, mean, spread = fitted
@@ -151,7 +151,7 @@ def test_the_flips_likelihood_never_falls_from_round_to_round():
     problem = problem_of(X)
     rng = np.random.default_rng(0)
     turned = rng.random(50) < 0.5
-    both = flips._Flips(problem, problem.data, np.where(turned[:, None], truth[:, ::-1], truth))
+    both = flips._Flips(problem, np.where(turned[:, None], truth[:, ::-1], truth))
     for begin in both.guesses(rng):
         values = [both.expectation_maximisation(begin, most=k)[1] for k in range(1, 12)]
         # p₀'s floor is not part of the maximisation: a hair of slack.

@@ -10,9 +10,9 @@ import pytest
 from retrace_sde.kernels import (
     EXACT,
     _exact,
-    _greedy,
     exchange,
     fill_costs,
+    greedy,
     improve_block,
     improve_path,
     padded_cost,
@@ -209,7 +209,7 @@ def test_the_greedy_path_visits_all_and_keeps_the_shortest_edge(T):
     for _ in range(10):
         C = random_costs(T, rng)
         path = as_path(np.zeros(T))
-        _greedy(C, path)
+        greedy(C, path)
         order = path[1:-1]
         assert sorted(order) == list(range(T))
         both = C[:T, :T] + C[:T, :T].T + np.diag(np.full(T, np.inf))
@@ -222,7 +222,7 @@ def test_greedy_follows_a_line_exactly():
     x = np.random.default_rng(0).permutation(50).astype(float)
     C = padded(0.5 * (x[:, None] - x[None]) ** 2, np.zeros(50))
     path = as_path(np.zeros(50))
-    _greedy(C, path)
+    greedy(C, path)
     assert np.all(np.abs(np.diff(x[path[1:-1]])) == 1)
 
 

@@ -31,7 +31,7 @@ from retrace_sde.mcem import (
 )
 from retrace_sde.metrics import kendall_tau, mean_absolute_error
 from retrace_sde.moments import moments
-from retrace_sde.posterior import _convergence, _informations, _invert, order_posterior
+from retrace_sde.posterior import _informations, _invert, convergence, order_posterior
 from retrace_sde.problem import Problem
 from retrace_sde.start import start_log_densities
 
@@ -338,17 +338,17 @@ def test_position_probabilities_match_enumeration():
 def test_convergence_figures_know_independent_stuck_and_slow_chains():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((4, 500, 10))
-    r_hat, size = _convergence(x)
+    r_hat, size = convergence(x)
     assert abs(r_hat - 1) < 0.02
     assert 1400 < size <= 2000
-    stuck, _ = _convergence(x + 3 * np.arange(4)[:, None, None])
+    stuck, _ = convergence(x + 3 * np.arange(4)[:, None, None])
     assert stuck > 2
     slow = np.zeros((4, 4000, 10))
     for t in range(1, 4000):
         slow[:, t] = 0.9 * slow[:, t - 1] + rng.standard_normal((4, 10))
     # An autoregression with ρ = 0.9 has (1 − ρ)/(1 + ρ) as many: 842.
-    assert _convergence(slow)[1] == pytest.approx(16000 * 0.1 / 1.9, rel=0.2)
-    assert _convergence(np.ones((2, 50, 3))) == (1.0, 100.0)
+    assert convergence(slow)[1] == pytest.approx(16000 * 0.1 / 1.9, rel=0.2)
+    assert convergence(np.ones((2, 50, 3))) == (1.0, 100.0)
 
 
 def test_louis_information_is_the_hessian_of_the_enumerated_likelihood():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from retrace_sde.knowledge import NO_COSTS, NO_RULES, Prior
 from retrace_sde.sampling import (
     KINDS,
     SHARES,
@@ -60,9 +61,14 @@ def marginals(orders, weight):
     return pairs, positions[:, 0], positions[:, -1], positions
 
 
-def run_block(geometry, orders, *, burn, samples, thin, shares, table, keep, seed, positions=True):
+def run_block(
+    geometry, orders, *, burn, samples, thin, shares, table, keep, seed, positions=True, prior=None
+):
     """One chain for each row of `orders`, all on the same trajectory."""
     n, T = orders.shape
+    known = NO_COSTS, NO_RULES
+    if prior is not None:
+        known = tuple(np.repeat(each, n, axis=0) for each in prior.arrays(slice(None)))
     target, source, start = (np.repeat(each[None], n, axis=0) for each in geometry)
     counts = {
         "pairs": np.zeros((n, T, T), np.int32),
@@ -77,7 +83,7 @@ def run_block(geometry, orders, *, burn, samples, thin, shares, table, keep, see
     orders = orders.astype(np.intp).copy()
     sample_block(
         target, source, start, np.full(n, T), orders, states, burn, samples, thin, table, shares,
-        SHARPNESS, *counts.values(),
+        SHARPNESS, *counts.values(), *known,
     )  # fmt: skip
     return orders, counts
 
@@ -249,7 +255,7 @@ def test_a_block_is_each_trajectory_alone_with_its_state():
     together, orders, states = counts(n), np.tile(np.arange(T), (n, 1)), seeds.copy()
     sample_block(
         target, source, start, lengths, orders, states, burn, samples, thin, table, shares,
-        SHARPNESS, *together,
+        SHARPNESS, *together, NO_COSTS, NO_RULES,
     )  # fmt: skip
     tally = np.zeros((KINDS, 2), np.int64)
     for j, t in enumerate(lengths):
@@ -258,7 +264,7 @@ def test_a_block_is_each_trajectory_alone_with_its_state():
         rows = slice(j, j + 1)
         sample_block(
             target[rows], source[rows], start[rows], lengths[rows], order, state, burn, samples,
-            thin, table, shares, SHARPNESS, *one,
+            thin, table, shares, SHARPNESS, *one, NO_COSTS, NO_RULES,
         )  # fmt: skip
         np.testing.assert_array_equal(order[0], orders[j])
         assert state[0] == states[j]
@@ -335,8 +341,71 @@ def test_the_longer_of_two_runs_continues_the_shorter():
                 C, order, state, 0, samples, 6, length_table(T - 1), SHARES.astype(np.int64),
                 SHARPNESS, *count, np.zeros((0, 0), np.int32), np.zeros((0, T), np.int16),
                 np.zeros((KINDS, 2), np.int64), np.zeros((64, 2), np.int64),
+                NO_COSTS.reshape(0, 0), NO_RULES.reshape(0, 0),
             )  # fmt: skip
         ends.append(order)
     np.testing.assert_array_equal(*ends)
     for one, two in zip(*counts, strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+PRIORS = {
+    "positions": lambda rng, T: (
+        np.where(np.eye(T)[[2]] + np.zeros((T, 1)) > 0, np.inf, 0.0),
+        None,
+    ),
+    "timestamps": lambda rng, T: (rng.gamma(1.0, 1.0, (T, T)), None),
+    "precedences": lambda rng, T: (None, [(0, 3), (3, 1)]),
+    "all": lambda rng, T: (rng.gamma(1.0, 1.0, (T, T)), [(4, 0), (2, 1)]),
+}
+
+
+def known_of(name, T, seed=0):
+    """A prior over orders of T: an observation's position, soft costs, precedences, or costs with rules."""
+    unary, pairs = PRIORS[name](np.random.default_rng(seed), T)
+    if name in ("positions", "all"):
+        unary[1, :] = np.inf
+        unary[:, 2] = np.inf
+        unary[1, 2] = 0.0
+    before = None
+    if pairs is not None:
+        before = np.zeros((T, T), dtype=bool)
+        for a, b in pairs:
+            before[a, b] = True
+        for k in range(T):
+            before |= before[:, [k]] & before[[k], :]
+    return Prior(unary, before)
+
+
+@pytest.mark.parametrize("name", list(PRIORS))
+@pytest.mark.parametrize("T", [5, 6])
+def test_chains_obey_what_is_known_and_sample_its_posterior(name, T):
+    """Against enumeration over all permutations with the prior, from one order that breaks no rule."""
+    shape, prior = geometry(T, seed=T), known_of(name, T)
+    orders, weight = enumerated(*shape)
+    weight = weight * np.exp(-np.array([prior.cost(order)[0] for order in orders]))
+    weight = weight / weight.sum()
+    begin = np.tile(prior.repair(np.arange(T)), (4000, 1))
+    end, _ = run_block(
+        shape, begin, burn=5000, samples=1, thin=1, shares=SHARES.astype(np.int64),
+        table=length_table(T - 1), keep=1, seed=5, positions=False, prior=prior,
+    )  # fmt: skip
+    assert np.isfinite([prior.cost(order)[0] for order in end]).all()
+    assert (weight > 0).sum() > 5
+    assert chi_square_p(end, orders, weight) > 1e-4
+
+
+@pytest.mark.parametrize("kind", range(KINDS), ids=NAMES)
+@pytest.mark.parametrize("name", ["timestamps", "all"])
+def test_each_kind_of_move_alone_keeps_the_posterior_under_knowledge(kind, name):
+    T = 5
+    shape, prior = geometry(T, seed=10 * T), known_of(name, T)
+    orders, weight = enumerated(*shape)
+    weight = weight * np.exp(-np.array([prior.cost(order)[0] for order in orders]))
+    weight = weight / weight.sum()
+    begin = orders[np.random.default_rng(T).choice(len(orders), size=20_000, p=weight)]
+    end, _ = run_block(
+        shape, begin, burn=0, samples=1, thin=30, shares=only(kind), table=length_table(T - 1),
+        keep=1, seed=kind, positions=False, prior=prior,
+    )  # fmt: skip
+    assert chi_square_p(end, orders, weight) > 1e-4

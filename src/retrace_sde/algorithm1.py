@@ -7,6 +7,7 @@ after a good one can be worse, so `keep="best"` takes the most likely round, `ke
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from numba import njit
 
 from retrace_sde.blocks import Array, Order
 from retrace_sde.problem import Directed, Problem, Round
-from retrace_sde.score import GaussianScore, ScoreDrift, score_preference
+from retrace_sde.score import GaussianScore, Score, ScoreDrift, score_preference
 
 Keep = Literal["best", "last"]
 
@@ -25,20 +26,23 @@ def score_order(
     max_iter: int = 10,
     score_drift: ScoreDrift = "absolute",
     keep: Keep = "best",
+    score: Score | None = None,
+    diffusion: Callable[[Directed], Array] = lambda fit: fit.model.diffusion,
 ) -> tuple[Directed, list[Round], bool]:
     """The kept order with its fit, every round, and whether a round made no swap.
 
-    Each round sorts with the H estimated from the order before it (lines 3–19). The parameters
-    recorded for a round are those fitted to the order that it produced: the next round's estimate.
+    Each round sorts with the H estimated from the order before it (lines 3–19); `diffusion` is that
+    estimator, maximum likelihood as printed or another. `score`: Gaussian slices where None. The parameters recorded for a round are
+    maximum likelihood along the order that it produced: the next round's estimate.
     """
     data = problem.data
-    score = GaussianScore.fit(data)
+    scores = (GaussianScore() if score is None else score).fit(data)
     current = problem.fit(np.arange(data.shape[1]))
     found: list[Directed] = []
     settled = False
     while len(found) < max_iter and not settled:
-        H = current.model.diffusion
-        preference = score_preference(data, score, H, problem.dt, score_drift=score_drift)
+        H = diffusion(current)
+        preference = score_preference(data, scores, H, problem.dt, score_drift=score_drift)
         order = current.order.copy()
         settled = not bubble_sort(preference, order)
         current = problem.fit(order)

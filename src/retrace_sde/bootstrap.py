@@ -7,7 +7,7 @@ import numpy as np
 
 from retrace_sde.blocks import Array, Order
 from retrace_sde.estimation import StandardErrors, mle
-from retrace_sde.moments import Moments, regression_rows
+from retrace_sde.moments import Moments, gaps_of, regression_rows
 from retrace_sde.problem import Problem
 
 
@@ -19,14 +19,14 @@ def bootstrap_errors(
     The order is held fixed. Each trajectory enters by its own Gram matrix, so a replicate is a weighted
     sum and not another pass through the data.
     """
-    data = problem.data
+    data, dt = problem.data, problem.dt if problem.gaps is None else problem.gaps
     n, _, d = data.shape
     weights = rng.multinomial(n, np.full(n, 1 / n), size=replicates).astype(float)
     steps = weights @ (data.observed - 1)
 
     def of_block(rows: slice) -> Array:
         x, u = data.block(rows, order)
-        z = np.asarray(regression_rows(x, u, problem.dt, problem.drift, data.live(rows)))
+        z = np.asarray(regression_rows(x, u, gaps_of(dt, rows), problem.drift, data.live(rows)))
         grams = z.transpose(0, 2, 1) @ z
         return weights[:, rows] @ grams.reshape(len(grams), -1)
 
@@ -36,7 +36,15 @@ def bootstrap_errors(
         mle(Moments.from_weights(gram.reshape(size, size), count, size - d))
         for gram, count in zip(total, steps, strict=True)
     ]
+    return errors_of_draws([fit.coefficients for fit in fits], [fit.diffusion for fit in fits])
+
+
+def errors_of_draws(coefficients: list[Array], diffusions: list[Array]) -> StandardErrors:
+    """The spread of estimates Θ (d, p) and H over replicates."""
+    z = np.stack(coefficients) - np.mean(coefficients, axis=0)
+    covariances = np.einsum("rip,riq->ipq", z, z) / (len(z) - 1)
     return StandardErrors(
-        np.std([fit.coefficients for fit in fits], axis=0, ddof=1),
-        np.std([fit.diffusion for fit in fits], axis=0, ddof=1),
+        np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
+        np.std(diffusions, axis=0, ddof=1),
+        covariances=covariances,
     )

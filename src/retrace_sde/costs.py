@@ -17,6 +17,7 @@ from scipy.linalg import cholesky, solve_triangular
 
 from retrace_sde.blocks import Array, Data, Order, like, to_numpy
 from retrace_sde.drift import Drift
+from retrace_sde.moments import gaps_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +36,11 @@ class Model:
         W: Array = solve_triangular(L, np.eye(len(L)), lower=True)
         return W
 
-    def predict(self, x: Any, u: Any | None) -> Any:
-        """The mean of the next state."""
+    def predict(self, x: Any, u: Any | None, gaps: Any | None = None) -> Any:
+        """The mean of the next state, after dt or after gaps of its own shape."""
         phi = self.drift.features(x, u)
+        if gaps is not None:
+            return x + (phi @ like(self.coefficients.T, phi)) * gaps
         return x + phi @ like(self.coefficients.T * self.dt, phi)
 
 
@@ -94,6 +97,39 @@ def _pair_costs(data: Data, W: Array, model: Model | None) -> Array:
     return C
 
 
+def best_gaps(increments: Array, pushes: Array, numbers: float) -> Array:
+    """The gap g that makes `½ (S_ΔΔ/g + g S_bb) + ½ n d log g` least: the positive root of its derivative."""
+    return 2 * increments / (numbers + np.sqrt(numbers**2 + 4 * pushes * increments))
+
+
+def gap_costs(data: Data, model: Model) -> Array:
+    """C (T, T): the cost of slice b after slice a across the gap that suits the pair best.
+
+    `½ (S_ΔΔ/g − 2 S_Δb + g S_bb) + ½ n d log g` at the best g, time in units of dt.
+    """
+    W = model.whitening
+
+    def of_block(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        Wt = like(W.T, x)
+        state = _flat_slices(x @ Wt)
+        push = _flat_slices((model.predict(x, u) - x) @ Wt)
+        along = push @ state.T
+        own = xp.sum(push * state, axis=1)
+        return to_numpy(xp.stack([along - own[:, None], push @ push.T]))
+
+    crossed, squares = reduce(np.add, data.map(of_block))
+    numbers = float(data.shape[0] * data.shape[2])
+    increments = 2 * _pair_costs(data, W, None)
+    pushes = np.broadcast_to(np.diag(squares)[:, None], increments.shape)
+    smallest = np.min(increments[increments > 0], initial=np.inf)
+    increments = np.where(increments > 0, increments, min(smallest, 1.0))
+    g = best_gaps(increments, pushes, numbers)
+    C = 0.5 * (increments / g + g * pushes) - crossed + 0.5 * numbers * np.log(g)
+    np.fill_diagonal(C, 0.0)
+    return C
+
+
 def near_costs(data: Data, order: Order, model: Model, width: int) -> Array:
     """Costs (T, T), indexed by position along `order`, of pairs at most `width` apart; ∞ elsewhere.
 
@@ -122,22 +158,36 @@ def near_costs(data: Data, order: Order, model: Model, width: int) -> Array:
     return C
 
 
-def step_log_likelihoods(data: Data, order: Order, model: Model) -> Array:
-    """`Σ_i log p(x_{i+1} | x_i)` for each trajectory along `order` (Eq. log_likelihood), shape (n,)."""
+def step_log_likelihoods(
+    data: Data, order: Order, model: Model, gaps: Array | None = None
+) -> Array:
+    """`Σ_i log p(x_{i+1} | x_i)` for each trajectory along `order` (Eq. log_likelihood), shape (n,).
+
+    `gaps` (T − 1,) or (n, T − 1): times between neighbours where they are not all dt.
+    """
     W = model.whitening
 
     def of_block(rows: slice) -> Array:
         x, u = data.block(rows, order)
         xp = array_api_compat.array_namespace(x)
-        mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :])
+        step = None if gaps is None else like(np.asarray(gaps_of(gaps, rows)), x)
+        mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :], step)
         white = (x[:, 1:, :] - mean) @ like(W.T, x)
+        if step is not None:
+            white = white * (model.dt / step) ** 0.5
         live = data.live(rows)
         return to_numpy(
             xp.sum(white * white if live is None else white * white * live, axis=(1, 2))
         )
 
     constant = len(W) * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum()
-    return -0.5 * np.concatenate(list(data.map_rows(of_block))) - (data.observed - 1) * constant
+    steps = data.observed - 1
+    total = -0.5 * np.concatenate(list(data.map_rows(of_block))) - steps * constant
+    if gaps is None:
+        return total
+    longer = np.log(np.broadcast_to(gaps, (len(steps), data.shape[1] - 1)) / model.dt)
+    there = np.arange(longer.shape[1])[None] < steps[:, None]
+    return total - 0.5 * len(W) * np.where(there, longer, 0.0).sum(axis=1)
 
 
 def _flat_slices(block: Any) -> Any:

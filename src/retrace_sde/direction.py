@@ -7,7 +7,7 @@ or from a drift whose reversal leaves its class. So it is tested, and the test m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -23,6 +23,7 @@ class DirectionTest:
     `Δ_j = ℓ_j(this order) − ℓ_j(its reverse)` the joint log-likelihood of trajectory j, start included;
     `z = Σ Δ_j / (√(n + d) sd Δ)`, and the p-value is two-sided from Student's t with n − 1 degrees of freedom.
     Vuong's error √n sd Δ leaves out that p₀ is estimated, which matters when d is not small beside n.
+    `known`: the direction follows from what is known of time and was not tested.
     """
 
     identified: bool
@@ -32,6 +33,50 @@ class DirectionTest:
     verdict: str
     contributions: Array
     point_start: bool = False
+    known: bool = False
+
+
+def known_direction(test: DirectionTest, reverse_probability: float) -> DirectionTest:
+    """The direction that the knowledge of time leaves: nothing to test, though the data may disagree.
+
+    `p_value` becomes the probability that the knowledge alone gives the reverse (0: impossible).
+    """
+    verdict = "The direction of time is known from the knowledge given; it was not tested."
+    if test.p_value < 0.05 and test.log_likelihood_ratio < 0:
+        verdict += (
+            " The data, taken alone, fit the reverse better "
+            f"({_evidence(test.log_likelihood_ratio, test.z, test.p_value)}): check that knowledge."
+        )
+    return replace(test, identified=True, p_value=reverse_probability, verdict=verdict, known=True)
+
+
+def cyclic_direction(test: DirectionTest) -> DirectionTest:
+    """Of a closed loop: without a first slice there is no evidence of a direction."""
+    verdict = (
+        "The slices form a closed loop: the order is cyclic, its cut arbitrary, and which way round it runs is "
+        "not determined. Both are returned."
+    )
+    return replace(test, identified=False, p_value=1.0, verdict=verdict)
+
+
+def doubtful_direction(test: DirectionTest, ratio: float) -> DirectionTest:
+    """Of steps so unequal that the gaps cannot be equal, where gaps from the data turn the verdict round."""
+    verdict = (
+        f"The direction of time is not determined: with equal gaps this order fits better "
+        f"({_evidence(test.log_likelihood_ratio, test.z, test.p_value)}), but the steps differ too much for equal "
+        f"gaps, and with gaps estimated from the data its reverse does ({-ratio:+.1f} nats). Use "
+        "spacing='estimate', or give times. Both directions are returned."
+    )
+    return replace(test, identified=False, p_value=1.0, verdict=verdict)
+
+
+def folded_direction(test: DirectionTest) -> DirectionTest:
+    """Of an order in which one variable may lie folded onto itself: its ends need not be the ends of time."""
+    verdict = (
+        "The direction of time is not determined: one variable may have folded onto itself, and the ends of a "
+        "folded order are not the ends of time. Both directions are returned."
+    )
+    return replace(test, identified=False, p_value=1.0, verdict=verdict)
 
 
 def direction_test(

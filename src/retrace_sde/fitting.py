@@ -8,9 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from retrace_sde.algorithm1 import Keep, score_order
-from retrace_sde.blocks import Order
-from retrace_sde.costs import Model, transition_costs
-from retrace_sde.direction import DirectionTest, direction_test
+from retrace_sde.blocks import Array, Order
+from retrace_sde.costs import Model, distances, gap_costs
+from retrace_sde.cycles import closes, cyclic_order, may_fold
+from retrace_sde.direction import (
+    DirectionTest,
+    cyclic_direction,
+    direction_test,
+    folded_direction,
+    known_direction,
+)
 from retrace_sde.discretisation import exact
 from retrace_sde.drift import Affine
 from retrace_sde.estimation import Estimate, mle, ols
@@ -24,11 +31,20 @@ from retrace_sde.independent import (
 )
 from retrace_sde.mcem import Chains, as_moments, average_over_orders, certainty, log_joint
 from retrace_sde.moments import Moments
+from retrace_sde.noisy import Hidden
 from retrace_sde.posterior import OrderPosterior, louis_errors, order_posterior, shared_posterior
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.score import ScoreDrift
 from retrace_sde.sde import Gaussian
-from retrace_sde.shared import recover_order
+from retrace_sde.shared import recover_order, step_costs
+from retrace_sde.spacing import (
+    Spaced,
+    both_spacings,
+    exact_fits,
+    exact_spacing,
+    recover_spacing,
+    spacing_checked,
+)
 from retrace_sde.start import is_point, start_law, start_log_densities
 
 CERTAIN = 0.99
@@ -46,6 +62,7 @@ R_HAT, EFFECTIVE_SIZE = 1.2, 20.0
 class Options:
     """What the user chose."""
 
+    permutation: str
     order: str
     estimator: str
     score_drift: ScoreDrift
@@ -53,6 +70,7 @@ class Options:
     max_iter: int
     alpha: float
     report: Callable[[str], None]
+    spacing: str = "regular"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +93,29 @@ class Outcome:
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
     posterior: OrderPosterior | None = None
+    hidden: Hidden | None = None
+    gaps: Array | None = None
+    log_gap_errors: Array | None = None
+    reverse_gaps: Array | None = None
+    cycle: bool = False
 
 
 def fit_shared(problem: Problem, options: Options) -> Outcome:
     """One permutation for all trajectories."""
-    if options.order == "likelihood":
+    if problem.gaps is not None:
+        found, reverse, history, settled = _in_known_order(problem)
+    elif options.spacing == "estimate":
+        return _of_spacing(problem, options)
+    elif options.order == "likelihood":
         found, reverse, history, settled = recover_order(problem, max_iter=options.max_iter)
+        if problem.prior is None and closes(problem.data, found.order):
+            order = cyclic_order(distances(problem.data), found.order)
+            return _cyclic(
+                _of_one_order(problem, options, *problem.both_directions(order), history, settled)
+            )
+        outcome = _of_one_order(problem, options, found, reverse, history, settled)
+        outcome = replace(outcome, direction=spacing_checked(problem, found, outcome.direction))
+        return _unfolded(problem, outcome)
     else:
         found, history, settled = score_order(
             problem, max_iter=options.max_iter, score_drift=options.score_drift, keep=options.keep
@@ -91,6 +126,8 @@ def fit_shared(problem: Problem, options: Options) -> Outcome:
 
 def fit_independent(problem: Problem, options: Options, rng: np.random.Generator) -> Outcome:
     """One permutation for each trajectory: one best order each, or an average over orders."""
+    if problem.gaps is not None:
+        return _of_one_order(problem, options, *_in_known_order(problem))
     if options.estimator == "mcem":
         orders = first_orders(problem, rng, random_states(rng, problem.data.shape[0]))
         return _averaged(problem, options, problem.fit(orders), rng, ())
@@ -105,6 +142,70 @@ def fit_independent(problem: Problem, options: Options, rng: np.random.Generator
     return _averaged(problem, options, found, rng, (note,))
 
 
+def _of_spacing(problem: Problem, options: Options) -> Outcome:
+    """One permutation and its gaps, each direction with its own."""
+    found, reverse, history, settled = recover_spacing(problem, max_iter=options.max_iter)
+    cycle = problem.prior is None and closes(problem.data, found.directed.order)
+    if cycle:
+        order = cyclic_order(distances(problem.data), found.directed.order)
+        found, reverse = both_spacings(problem, order)
+    outcome = _of_one_order(
+        problem, options, found.directed, reverse.directed, history, settled, (found, reverse)
+    )
+    outcome = replace(
+        outcome,
+        gaps=found.gaps,
+        log_gap_errors=found.log_errors,
+        reverse_gaps=reverse.gaps,
+    )
+    return _cyclic(outcome) if cycle else _unfolded(problem, outcome)
+
+
+def _unfolded(problem: Problem, outcome: Outcome) -> Outcome:
+    """The outcome, with a caution and without a direction where one variable may have folded onto itself."""
+    if problem.prior is not None or problem.data.shape[2] > 1:
+        return outcome
+    if not may_fold(problem.data, outcome.order, problem.fit(outcome.order).model):
+        return outcome
+    caution = (
+        "With one variable a path that rises and falls folds onto itself: slices of the same level are "
+        "neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
+        "variable or any knowledge of time (the first slice, a few positions or precedences)."
+    )
+    direction = folded_direction(outcome.direction) if outcome.direction.identified else None
+    return replace(
+        outcome,
+        cautions=(*outcome.cautions, caution),
+        direction=direction or outcome.direction,
+    )
+
+
+def _cyclic(outcome: Outcome) -> Outcome:
+    return replace(outcome, cycle=True, direction=cyclic_direction(outcome.direction))
+
+
+def _in_known_order(problem: Problem) -> tuple[Directed, Directed, list[Round], bool]:
+    """All times are known: the one order that obeys them, fitted with its true gaps."""
+    n, T, _ = problem.data.shape
+    every = np.arange(T, dtype=np.intp)
+    shared = problem.gaps is not None and problem.gaps.ndim == 1
+    found = problem.fit(problem.repaired(every if shared else np.tile(every, (n, 1))))
+    return found, problem.reversed_fit(found), [found.as_round()], True
+
+
+def from_knowledge(
+    problem: Problem, order: Order, test: DirectionTest, *, alpha: float
+) -> DirectionTest:
+    """The test, or, where what is known (nearly) rules out the reverse of most orders, that instead of it."""
+    if problem.prior is None:
+        return test
+    back = problem.prior_costs(problem.data.reversed(order))
+    odds = np.minimum(back - problem.prior_costs(order), 700.0)
+    reverse = np.where(np.isfinite(back), 1 / (1 + np.exp(odds)), 0.0)
+    middle = float(np.median(reverse))
+    return known_direction(test, middle) if middle < alpha else test
+
+
 def _agreement(sure: float) -> str:
     return f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
 
@@ -116,6 +217,7 @@ def _of_one_order(
     reverse: Directed,
     history: list[Round],
     settled: bool,
+    spaced: tuple[Spaced, Spaced] | None = None,
 ) -> Outcome:
     for k, each in enumerate(history, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
@@ -127,8 +229,15 @@ def _of_one_order(
         alpha=options.alpha,
         point_start=is_point(first, found.model),
     )
-    name = "mle" if options.estimator == "auto" else options.estimator
-    estimate = _estimate(problem, name, found.moments)
+    direction = from_knowledge(problem, found.order, direction, alpha=options.alpha)
+    name = _estimator(problem, options, spaced)
+    if spaced is None and name == "exact" and found.gaps is not None:
+        known = [exact_spacing(problem, each, each.gaps, free=False) for each in (found, reverse)]
+        spaced = known[0], known[1]
+    if spaced is None or name != "exact":
+        estimate, other = (_estimate(problem, name, each.moments) for each in (found, reverse))
+    else:
+        estimate, other = (each.estimate or mle(each.directed.moments) for each in spaced)
     return Outcome(
         found.order,
         found.moments,
@@ -137,14 +246,24 @@ def _of_one_order(
         start_law(first, found.model, problem.variances),
         direction,
         reverse.order,
-        _estimate(problem, name, reverse.moments),
+        other,
         reverse.log_likelihood,
         found.log_likelihood,
         tuple(history),
         settled,
         name,
         estimate.notes,
+        gaps=found.gaps,
+        reverse_gaps=reverse.gaps,
     )
+
+
+def _estimator(problem: Problem, options: Options, spaced: tuple[Spaced, Spaced] | None) -> str:
+    """The estimator of one order: with gaps that differ, exact transitions where they can be had."""
+    if options.estimator != "auto":
+        return options.estimator
+    common = problem.gaps is not None and problem.gaps.ndim == 1 and exact_fits(problem)
+    return "exact" if common or (spaced is not None and spaced[0].estimate) else "mle"
 
 
 def _estimate(problem: Problem, name: str, statistics: Moments) -> Estimate:
@@ -175,8 +294,9 @@ def _averaged(
     )
     run, law = averaged.run, averaged.run.law
     orders, _ = search(
-        problem.data, law, begin.order, random_states(rng, n), cold=True, deep=True, kicks=KICKS
-    )
+        problem.data, law, begin.order, random_states(rng, n), cold=True, deep=True, kicks=KICKS,
+        prior=problem.prior,
+    )  # fmt: skip
     statistics = as_moments(problem, run.statistics)
     estimate = mle(statistics)
     cautions: list[str] = []
@@ -197,9 +317,16 @@ def _averaged(
         cautions.append(
             f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors)."
         )
-    twin = averaged.twin.law
-    back = problem.data.reversed(orders)
+    twin = averaged.twin or run
+    back = problem.repaired(problem.data.reversed(orders))
     model = law.model
+    direction = direction_test(
+        averaged.log_ratios,
+        np.zeros_like(averaged.log_ratios),
+        dimension=d,
+        alpha=options.alpha,
+        point_start=is_point(problem.data.states(orders), model),
+    )
     none = np.empty((0, 0), dtype=np.intp)
     return Outcome(
         orders,
@@ -207,16 +334,10 @@ def _averaged(
         estimate,
         model,
         law.start or start_law(problem.data.states(orders), model, problem.variances),
-        direction_test(
-            averaged.log_ratios,
-            np.zeros_like(averaged.log_ratios),
-            dimension=d,
-            alpha=options.alpha,
-            point_start=is_point(problem.data.states(orders), model),
-        ),
+        from_knowledge(problem, orders, direction, alpha=options.alpha),
         back,
-        mle(as_moments(problem, averaged.twin.statistics)),
-        float(log_joint(problem, back, twin).sum()),
+        mle(as_moments(problem, twin.statistics)),
+        float(log_joint(problem, back, twin.law).sum()),
         float(log_joint(problem, orders, law).sum()),
         tuple(
             Round(none, each.model.coefficients, each.model.diffusion, float("nan"))
@@ -237,7 +358,13 @@ def sample_posterior(
     if outcome_order.ndim == 1:
         every = problem.data.slices(np.arange(len(outcome_order)))
         start = -start_log_densities(every, law.model, problem.variances).sum(axis=1)
-        costs = transition_costs(problem.data, law.model)
-        return shared_posterior(costs, start, outcome_order, rng, samples=samples)
+        if problem.gaps is not None:
+            costs = gap_costs(problem.data, law.model)
+        else:
+            found = replace(problem.fit(outcome_order), model=law.model)
+            costs = step_costs(problem, found)
+        return shared_posterior(
+            costs, start, outcome_order, rng, samples=samples, prior=problem.prior
+        )
     chains = Chains.start(outcome_order, rng)
     return order_posterior(problem, law, chains, samples=samples)[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from retrace_sde.blocks import Array, Data, Order, evenly
+from retrace_sde.blocks import Array, Order, evenly
 from retrace_sde.costs import Model
 from retrace_sde.estimation import mle
 from retrace_sde.moments import Moments, regression_rows
@@ -23,10 +23,10 @@ MEMORY = 25_000_000
 def align(problem: Problem, orders: Order, rng: np.random.Generator) -> Order:
     """Turn some of the orders around so that all run the same way (which of the two is tested later)."""
     n, _, d = problem.data.shape
-    size = len(problem.drift.feature_names([""] * d, [""])) + d
+    size = problem.n_features + d
     most = max(2, min(n, MEMORY // size**2))
     rows = evenly(n, most)
-    flips = _Flips(problem, problem.data.some(most), orders[rows])
+    flips = _Flips(problem.some(most), orders[rows])
     runs = [flips.expectation_maximisation(w) for w in flips.guesses(rng)]
     forward = flips.settle(max(runs, key=lambda run: run[1])[0])
     turned = np.zeros(n, dtype=bool)
@@ -38,8 +38,8 @@ def align(problem: Problem, orders: Order, rng: np.random.Generator) -> Order:
 class _Flips:
     """Gram matrices of each path and of its reverse, (n, p + d, p + d), and both of its ends."""
 
-    def __init__(self, problem: Problem, data: Data, orders: Order) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, orders: Order) -> None:
+        self.problem, data = problem, problem.data
 
         def gram(rows: slice, order: Order) -> Array:
             x, u = data.block(rows, order)
@@ -50,6 +50,11 @@ class _Flips:
         self.there = np.concatenate(list(data.map_rows(lambda rows: gram(rows, orders))))
         self.back = np.concatenate(list(data.map_rows(lambda rows: gram(rows, back))))
         self.first, self.last = data.states(orders), data.states(back)
+        # What is known of time, as log-priors of both ways round (−∞: impossible); the same for all if nothing is.
+        nothing = np.zeros(len(orders))
+        self.for_there = nothing - problem.prior_costs(orders)
+        self.for_back = nothing - problem.prior_costs(back)
+        self.free = np.isfinite(self.for_there) & np.isfinite(self.for_back)
         self.count = float((data.observed - 1).sum())
         self.d = data.shape[2]
 
@@ -75,7 +80,8 @@ class _Flips:
             white = np.linalg.solve(lower, (ends - mean).T)
             return -0.5 * (np.tensordot(gram, K, 2) + (white**2).sum(axis=0))
 
-        return of(self.there, self.first), of(self.back, self.last)
+        there, back = of(self.there, self.first), of(self.back, self.last)
+        return there + self.for_there, back + self.for_back
 
     def constant(self, fitted: tuple[Model, Array, Array]) -> float:
         """The normalisers, which differ from fit to fit."""
@@ -98,6 +104,11 @@ class _Flips:
                 break
         return w, value
 
+    def worth(self, w: Array) -> float:
+        """Profile log-likelihood, log-prior included, of flips that are all decided."""
+        prior = np.where(w > 0.5, self.for_there, self.for_back)
+        return self.constant(self.fit(w)) + float(prior.sum())
+
     def settle(self, w: Array, *, most: int = 64, passes: int = 3) -> Array:
         """Flip single trajectories, the least certain first, while the profile likelihood rises.
 
@@ -105,13 +116,14 @@ class _Flips:
         larger than d); the profile, refitted for every trial, can.
         """
         w = (w > 0.5).astype(float)
-        best = self.constant(self.fit(w))
+        best = self.worth(w)
         for _ in range(passes):
             there, back = self.log_likelihoods(self.fit(w))
             moved = False
-            for j in np.argsort(np.abs(there - back))[:most]:
+            gap = np.where(self.free, np.abs(there - back), np.inf)
+            for j in np.argsort(gap)[: min(most, int(self.free.sum()))]:
                 w[j] = 1 - w[j]
-                value = self.constant(self.fit(w))
+                value = self.worth(w)
                 if value > best + 1e-9:
                     best, moved = value, True
                 else:
@@ -135,4 +147,10 @@ class _Flips:
         signs = [growth] if left is None else [growth, *left[:, :3].T]
         signs += [rng.standard_normal(len(odd)) for _ in range(drawn)]
         guesses = [np.where(sign > 0, 0.9, 0.1) for sign in signs]
-        return [each for w in guesses for each in (w, 1 - w)]
+        both = [each for w in guesses for each in (w, 1 - w)]
+        told = self.for_there - np.where(self.free, self.for_back, 0.0)
+        if not np.any(told) and self.free.all():
+            return both
+        only = np.where(np.isfinite(self.for_there), 1.0, 0.0)
+        known = 1 / (1 + np.exp(-np.clip(told, -500, 500)))
+        return [np.where(self.free, w, only) for w in (*both, known)]

@@ -30,6 +30,7 @@ class IdentifiabilityReport:
     gram_condition: float
     can: tuple[str, ...]
     cannot: tuple[str, ...]
+    cycle: bool = False
 
     def __str__(self) -> str:
         lines = [f"  + {sentence}" for sentence in self.can]
@@ -45,10 +46,14 @@ def identify(
     sde: LinearSDE | None,
     *,
     alpha: float = 0.05,
+    cycle: bool = False,
 ) -> IdentifiabilityReport:
     """The report on a recovered order; `sde` is the fitted linear SDE, None for other drifts."""
     can: list[str] = []
     cannot: list[str] = []
+    if cycle:
+        can.append("The slices form a closed loop: their cyclic order is recovered.")
+        cannot.append("A closed loop has no first slice: where the order begins is arbitrary.")
     p_stationary = stationarity_p_value(data, order)
     if np.isnan(p_stationary):
         cannot.append(
@@ -105,7 +110,7 @@ def identify(
         "Only H = G Gᵀ can be learned, not G itself; A and H are in units of the dt given."
     )
     return IdentifiabilityReport(
-        p_stationary, production, p_balance, condition, tuple(can), tuple(cannot)
+        p_stationary, production, p_balance, condition, tuple(can), tuple(cannot), cycle
     )
 
 
@@ -127,20 +132,34 @@ def stationarity_p_value(data: Data, order: Order) -> float:
     else:
         late = data.observed[:, None] - third + np.arange(third)[None]
         ends = np.concatenate([order[:, :third], np.take_along_axis(order, late, axis=1)], axis=1)
-    centre = to_numpy(data.block(slice(0, min(n, 100)), ends)[0]).mean(axis=(0, 1))
+    centre = np.nanmean(to_numpy(data.block(slice(0, min(n, 100)), ends)[0]), axis=(0, 1))
 
     def contrasts(x: Any, u: Any | None) -> Array:
         xp = array_api_compat.array_namespace(x)
         z = x - like(centre, x)
         both = xp.concat([z, z * z], axis=-1)
-        change = xp.mean(both[:, third:, :], axis=1) - xp.mean(both[:, :third, :], axis=1)
-        return to_numpy(change)
+        late, early = _seen_mean(both[:, third:, :]), _seen_mean(both[:, :third, :])
+        return to_numpy(late - early)
 
     each = np.concatenate(list(data.map(contrasts, ends)))
-    error = each.std(axis=0, ddof=1) / np.sqrt(n)
-    mean = each.mean(axis=0)
+    counts = (~np.isnan(each)).sum(axis=0)
+    if counts.min() < 3:
+        return float("nan")
+    error = np.nanstd(each, axis=0, ddof=1) / np.sqrt(counts)
+    mean = np.nanmean(each, axis=0)
     t = np.divide(np.abs(mean), error, out=np.full(2 * d, np.inf), where=error > 0)
-    return float(min(1.0, 2 * d * 2 * stats.t.sf(t.max(), n - 1)))
+    return float(min(1.0, 2 * d * 2 * stats.t.sf(t, counts - 1).min()))
+
+
+def _seen_mean(values: Any) -> Any:
+    """Mean over time of what was seen (NaN is missing; NaN where nothing was)."""
+    xp = array_api_compat.array_namespace(values)
+    seen = ~xp.isnan(values)
+    total = xp.sum(xp.where(seen, values, xp.zeros_like(values)), axis=1)
+    count = xp.sum(xp.astype(seen, values.dtype), axis=1)
+    return xp.where(count > 0, total, xp.full_like(total, xp.nan)) / xp.where(
+        count > 0, count, xp.ones_like(count)
+    )
 
 
 def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:

@@ -8,6 +8,7 @@ the truth, so H shrinks. `mcem` averages over orders instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,9 @@ import numpy as np
 from retrace_sde.blocks import Array, Data, Order, to_numpy
 from retrace_sde.costs import Model
 from retrace_sde.flips import align
+from retrace_sde.guided import improve_guided_block
 from retrace_sde.kernels import State, improve_block
+from retrace_sde.knowledge import Prior
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.sde import Gaussian
 from retrace_sde.start import start_law
@@ -25,6 +28,10 @@ BLOCK = 128
 
 KICKS = 10
 """Random exchanges after which the search of each trajectory is repaired; more change little."""
+
+
+DECISIVE = 10.0
+"""Nats by which knowledge must favour an order over its reverse to leave no question of direction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,18 +71,19 @@ def search(
     cold: bool = False,
     deep: bool = False,
     kicks: int = 0,
+    prior: Prior | None = None,
 ) -> tuple[Order, int]:
-    """Improve each trajectory's order under a law; the new orders, and how many of them changed."""
+    """Improve each trajectory's order under a law; the new orders, and how many of them changed.
+
+    With a prior, orders that break none of its rules come out, and (unless `cold`) must go in.
+    """
     orders = orders.copy()
 
     def work(rows: slice) -> int:
-        target, source, start = law.costs(data, rows)
+        costs, known = law.costs(data, rows), () if prior is None else prior.arrays(rows)
+        improve: Callable[..., int] = improve_guided_block if known else improve_block
         lengths = data.observed[rows]
-        return int(
-            improve_block(
-                target, source, start, lengths, orders[rows], states[rows], cold, deep, kicks
-            )
-        )
+        return int(improve(*costs, *known, lengths, orders[rows], states[rows], cold, deep, kicks))
 
     changed = sum(data.map_rows(work, size=BLOCK))
     return orders, changed
@@ -92,11 +100,19 @@ def recover_orders(
     one, settled = _alternate(
         problem, start.order, states, rounds, max_iter=3 * max_iter, kicks=KICKS
     )
+    if problem.prior is not None and one_way(problem, one.order):
+        return one, problem.reversed_fit(one), [*rounds, one.as_round()], settled
     # The twin gets the same effort: orders searched for less would lose by that alone.
-    back = problem.data.reversed(one.order)
+    back = problem.repaired(problem.data.reversed(one.order))
     two, _ = _alternate(problem, back, states, [], max_iter=3 * max_iter, kicks=KICKS)
-    better, worse = (one, two) if one.log_likelihood >= two.log_likelihood else (two, one)
+    better, worse = (one, two) if one.objective >= two.objective else (two, one)
     return better, worse, [*rounds, better.as_round()], settled
+
+
+def one_way(problem: Problem, orders: Order) -> bool:
+    """What is known rules out the reverse of most orders: the direction of time is no question then."""
+    back = problem.prior_costs(problem.data.reversed(orders))
+    return bool(np.mean(back - problem.prior_costs(orders) > DECISIVE) >= 0.5)
 
 
 def first_orders(problem: Problem, rng: np.random.Generator, states: State) -> Order:
@@ -104,10 +120,12 @@ def first_orders(problem: Problem, rng: np.random.Generator, states: State) -> O
     n, T, d = problem.data.shape
     orders = np.tile(np.arange(T, dtype=np.intp), (n, 1))
     H = _within_covariance(problem.data)
-    zero = np.zeros((d, len(problem.drift.feature_names([""] * d, [""]))))
+    zero = np.zeros((d, problem.n_features))
     for k in range(4):
         law = Law(Model(problem.drift, zero, H, problem.dt), None)
-        orders, changed = search(problem.data, law, orders, states, cold=k == 0, deep=k == 0)
+        orders, changed = search(
+            problem.data, law, orders, states, cold=k == 0, deep=k == 0, prior=problem.prior
+        )
         if changed == 0:
             break
         H = _increment_covariance(problem.data, orders)
@@ -136,6 +154,7 @@ def _alternate(
             states,
             deep=kicked > 0,
             kicks=kicked,
+            prior=problem.prior,
         )
         current = problem.fit(orders)
         if changed <= n // 1000:

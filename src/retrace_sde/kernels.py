@@ -165,7 +165,7 @@ def improve_path(
 
 
 @njit(cache=True, nogil=True)
-def _greedy(costs: Array, path: Path) -> None:  # pragma: no cover - compiled
+def greedy(costs: Array, path: Path) -> None:  # pragma: no cover - compiled
     """Join ever longer edges of the symmetrised cost into one path."""
     T = len(path) - 2
     weight = np.empty(T * (T - 1) // 2)
@@ -282,7 +282,7 @@ def improve_block(
             _exact(costs, path)
         else:
             if cold:
-                _greedy(costs, path)
+                greedy(costs, path)
             tolerance = 1e-9 * (1.0 + abs(padded_cost(costs, path)))
             improve_path(costs, path, tolerance, deep)
             if kicks > 0:

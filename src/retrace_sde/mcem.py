@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from retrace_sde.blocks import Array, Order, evenly, to_numpy
 from retrace_sde.costs import Model, step_log_likelihoods
 from retrace_sde.estimation import mle, regression_errors
-from retrace_sde.independent import BLOCK, Law, random_states
+from retrace_sde.independent import BLOCK, Law, one_way, random_states
 from retrace_sde.kernels import State
+from retrace_sde.knowledge import Prior
 from retrace_sde.moments import Moments
 from retrace_sde.problem import Problem
 from retrace_sde.sampling import KINDS, SHARES, SHARPNESS, adapted, length_table, sample_block
@@ -74,8 +75,8 @@ class Chains:
 
     def reversed(self, problem: Problem) -> Chains:
         """The same chains run backwards, as a start for the twin."""
-        back = np.stack([problem.data.reversed(orders) for orders in self.orders])
-        return Chains(back, self.states.copy(), self.shares, self.scales)
+        back = [problem.repaired(problem.data.reversed(orders)) for orders in self.orders]
+        return Chains(np.stack(back), self.states.copy(), self.shares, self.scales)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +116,7 @@ def draw(
     data = problem.data
     n, T, _ = data.shape
     C = len(chains.orders)
+    prior = problem.prior or Prior(None, None)
     table = length_table(max(T - 1, 1), chains.scales)
     thin = max(T // 2, 5)
     where = np.zeros((n if positions else 0, T, T), dtype=np.int32)
@@ -134,6 +136,7 @@ def draw(
                 target, source, start, data.observed[rows], chains.orders[c, rows],
                 chains.states[c, rows], burn, samples, thin, table, chains.shares, SHARPNESS,
                 pairs, first, last, where[rows] if positions else where, kept[c, rows], tally, scales,
+                *prior.arrays(rows),
             )  # fmt: skip
             weights = (pairs / samples, first / samples, last / samples)
             found.append(_statistics(problem, to_numpy(x), u, *weights))
@@ -288,10 +291,13 @@ def _gap(traces: Array, weights: Array, unit: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Averaged:
-    """The kept direction run to convergence, its twin, and each trajectory's log-ratio between them."""
+    """The kept direction run to convergence, its twin, and each trajectory's log-ratio between them.
+
+    No twin where what is known rules it out.
+    """
 
     run: Run
-    twin: Run
+    twin: Run | None
     log_ratios: Array
 
 
@@ -309,6 +315,9 @@ def average_over_orders(
     """
     never = WARM_ROUNDS + 1
     chains = Chains.start(orders, rng)
+    if problem.prior is not None and one_way(problem, orders):
+        run = run_mcem(problem, law, chains, progress=progress)
+        return Averaged(run, None, np.zeros(problem.data.shape[0]))
     one = run_mcem(problem, law, chains, rounds=WARM_ROUNDS, least=never)
     reversed_law = maximise(problem, _reversed(problem, one.statistics))
     chains = one.chains.reversed(problem)
@@ -342,10 +351,14 @@ def _bridge(problem: Problem, one: Run, two: Run, *, keep: int = 50) -> Array:
     """`log p(X_j; one) − log p(X_j; two)` with orders summed out.
 
     Reversal is a bijection of orders, so `p(X; two)/p(X; one) = E[p(X_rev o; two)/p(X_o; one)]` over o drawn
-    under one; the ratio is nearly constant for twins. Returned: the mean of both one-sided estimates.
+    under one; the ratio is nearly constant for twins. Orders that may not be run backwards stay as they
+    are. Returned: the mean of both one-sided estimates.
     """
 
     problem = problem.some(BRIDGED)
+    lengths = problem.data.observed
+    prior = problem.prior
+    turn = np.ones(len(lengths), dtype=bool) if prior is None else prior.symmetric(lengths)
 
     def one_sided(here: Run, there: Run) -> Array:
         chains = here.chains.some(BRIDGED)
@@ -355,9 +368,12 @@ def _bridge(problem: Problem, one: Run, two: Run, *, keep: int = 50) -> Array:
         for chain in draws.kept:
             for r in range(keep):
                 order = chain[:, r].astype(np.intp)
-                back = problem.data.reversed(order)
+                back = np.where(turn[:, None], problem.data.reversed(order), order)
                 ratios.append(
-                    log_joint(problem, back, there.law) - log_joint(problem, order, here.law)
+                    log_joint(problem, back, there.law)
+                    - log_joint(problem, order, here.law)
+                    + problem.prior_costs(order)
+                    - problem.prior_costs(back)
                 )
         g = np.array(ratios)
         top = g.max(axis=0)

@@ -80,13 +80,16 @@ class Moments:
         return float(np.linalg.cond(R / np.where(lengths > 0, lengths, 1)))
 
 
-def moments(data: Data, order: Order, dt: float, drift: Drift) -> Moments:
-    """Moments of the panel in the given order; one pass, or two where the first is ill conditioned."""
+def moments(data: Data, order: Order, dt: float | Array, drift: Drift) -> Moments:
+    """Moments of the panel in the given order; one pass, or two where the first is ill conditioned.
+
+    `dt` is a number, or the gaps along the order: (T − 1,), or (n, T − 1).
+    """
     d = data.shape[2]
     count = float((data.observed - 1).sum())
 
     def rows_of(rows: slice) -> Any:
-        z = regression_rows(*data.block(rows, order), dt, drift, data.live(rows))
+        z = regression_rows(*data.block(rows, order), gaps_of(dt, rows), drift, data.live(rows))
         xp = array_api_compat.array_namespace(z)
         return xp.reshape(z, (-1, z.shape[-1]))
 
@@ -143,10 +146,19 @@ def triangular_factor(rows: Array) -> Array:
     return R
 
 
-def regression_rows(x: Any, u: Any | None, dt: float, drift: Drift, live: Any | None = None) -> Any:
+def gaps_of(dt: float | Array, rows: slice) -> float | Array:
+    """The gaps of some trajectories, shaped to multiply their steps."""
+    if isinstance(dt, np.ndarray):
+        return dt[:, None] if dt.ndim == 1 else dt[rows, :, None]
+    return dt
+
+
+def regression_rows(
+    x: Any, u: Any | None, dt: float | Array, drift: Drift, live: Any | None = None
+) -> Any:
     """Rows z = (φ √Δt, Δx / √Δt) of a block in time order, zero where a step does not exist."""
     xp = array_api_compat.array_namespace(x)
-    root = dt**0.5
+    root = like(dt, x) ** 0.5 if isinstance(dt, np.ndarray) else dt**0.5
     phi = drift.features(x[:, :-1, :], None if u is None else u[:, :-1, :])
     z = xp.concat([phi * root, (x[:, 1:, :] - x[:, :-1, :]) / root], axis=-1)
     return z if live is None else z * live

@@ -12,7 +12,9 @@ import numpy as np
 from scipy.sparse import csgraph, csr_array
 
 from retrace_sde.blocks import Array, Order
+from retrace_sde.guided import cold_starts, improve_guided
 from retrace_sde.kernels import improve_path
+from retrace_sde.knowledge import Prior
 
 
 def path_cost(costs: Array, start: Array, order: Order) -> float:
@@ -29,6 +31,25 @@ def shortest_path(squared_distances: Array) -> Order:
     starts = (tree_path(squared_distances), spectral_path(squared_distances))
     paths = [improve(squared_distances, nothing, order) for order in starts]
     return min(paths, key=lambda order: path_cost(squared_distances, nothing, order))
+
+
+def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[Order]:
+    """Short paths that obey what is known: one from each way round of the shortest, one from the prior alone.
+
+    `numbers` is the length of a slice: with the shortest path's mean step as variance the distances become
+    nats, comparable to the prior.
+    """
+    chain = shortest_path(squared_distances)
+    nothing = np.zeros(len(chain))
+    step = path_cost(squared_distances, nothing, chain) / (numbers * max(len(chain) - 1, 1))
+    costs = squared_distances / (2 * step) if step > 0 else squared_distances
+    starts = cold_starts(*prior.single(), chain)
+    paths = [improve(costs, nothing, order, prior) for order in starts]
+    return [
+        path
+        for k, path in enumerate(paths)
+        if not any(np.array_equal(path, each) for each in paths[:k])
+    ]
 
 
 def tree_path(squared_distances: Array) -> Order:
@@ -79,11 +100,14 @@ def spectral_path(squared_distances: Array) -> Order:
     return np.argsort(vectors[:, -2] * root, kind="stable")
 
 
-def improve(costs: Array, start: Array, order: Order) -> Order:
-    """Local search: reversals and moves of segments, until none lowers the path cost."""
+def improve(costs: Array, start: Array, order: Order, prior: Prior | None = None) -> Order:
+    """Local search: reversals and moves of segments, until none lowers the path cost.
+
+    With a prior its cost is added, and the order given must break none of its rules.
+    """
     T = len(costs)
     # One more node, before the first and after the last slice, turns start costs into an ordinary edge.
-    padded = np.zeros((T + 1, T + 1))
+    padded = np.zeros((T + 2, T + 2))[: T + 1, : T + 1]
     padded[:T, :T], padded[T, :T] = costs, start
     path = np.concatenate([[T], order, [T]]).astype(np.intp)
     before = path[:0]
@@ -92,5 +116,8 @@ def improve(costs: Array, start: Array, order: Order) -> Order:
         edges = padded[path[:-1], path[1:]]
         # Gains below the rounding of the sums are none; a forbidden (infinite) step does not count.
         tolerance = 1e-9 * np.abs(edges[np.isfinite(edges)]).sum() + 1e-300
-        improve_path(padded, path, tolerance, True)
+        if prior is None:
+            improve_path(padded, path, tolerance, True)
+        else:
+            improve_guided(padded, *prior.single(), path, tolerance, True)
     return path[1:-1]

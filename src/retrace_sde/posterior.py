@@ -12,6 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from retrace_sde.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.estimation import StandardErrors, mle, regression_errors
 from retrace_sde.independent import Law, random_states
+from retrace_sde.knowledge import Prior
 from retrace_sde.mcem import Chains, Run, as_moments, draw
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.moments import moments
@@ -106,11 +107,11 @@ def _diagnose(problem: Problem, kept: NDArray[np.int16]) -> tuple[float, float]:
             )
         traces.append(trace)
     x, p = np.array(traces), found.coefficients.size
-    groups = [_convergence(x[:, :, at]) for at in (slice(p), slice(p, -1), slice(-1, None))]
+    groups = [convergence(x[:, :, at]) for at in (slice(p), slice(p, -1), slice(-1, None))]
     return max(group[0] for group in groups), min(group[1] for group in groups)
 
 
-def _convergence(x: Array) -> tuple[float, float]:
+def convergence(x: Array) -> tuple[float, float]:
     """Split R-hat and effective size, averaged over the quantities of traces (chains, draws, quantities)."""
     C, R, _ = x.shape
     varying = x.std(axis=(0, 1)) > 1e-12 * (np.abs(x).max(axis=(0, 1)) + 1e-300)
@@ -176,11 +177,13 @@ def _invert(
     scaled = information * np.outer(unit, unit)
     if not np.linalg.eigvalsh(scaled)[0] > 1e-6:
         return None
-    errors = unit * np.sqrt(np.diag(np.linalg.inv(scaled))) / dt
+    inverse = np.linalg.inv(scaled) * np.outer(unit, unit) / dt**2
+    errors = np.sqrt(np.diag(inverse))
     i, j = np.tril_indices(d)
     diffusion = np.empty((d, d))
     diffusion[i, j] = diffusion[j, i] = errors[d * p : d * p + len(i)]
-    return StandardErrors(errors[: d * p].reshape(d, p), diffusion)
+    equations = np.stack([inverse[k : k + p, k : k + p] for k in range(0, d * p, p)])
+    return StandardErrors(errors[: d * p].reshape(d, p), diffusion, covariances=equations)
 
 
 def _informations(
@@ -262,10 +265,12 @@ def shared_posterior(
     *,
     samples: int,
     chains: int = 4,
+    prior: Prior | None = None,
 ) -> OrderPosterior:
     """The posterior over one order shared by all trajectories, from the summed transition costs."""
+    prior = prior or Prior(None, None)
     T = len(costs)
-    padded = np.zeros((T + 1, T + 1))
+    padded = np.zeros((T + 2, T + 2))[: T + 1, : T + 1]
     padded[:T, :T], padded[T, :T] = costs, start
     states = random_states(rng, chains)
     table, thin = length_table(T - 1), max(T // 2, 5)
@@ -278,8 +283,9 @@ def shared_posterior(
         sample_path(
             padded, path, states[c : c + 1], 50 * thin, samples, thin, table,
             SHARES.astype(np.int64), SHARPNESS, *counts, positions, kept[c], *tallies,
+            *prior.single(),
         )  # fmt: skip
     cost = start[kept[..., 0]] + costs[kept[..., :-1], kept[..., 1:]].sum(axis=-1)
-    r_hat, size = _convergence(cost[:, :, None])
+    r_hat, size = convergence(cost[:, :, None])
     probabilities = positions.astype(np.float32) / np.float32(samples * chains)
     return OrderPosterior(probabilities, kept.reshape(-1, T), r_hat, size)

@@ -37,6 +37,7 @@ class Twin:
     offset: Array
     diffusion: Array
     log_likelihood: float
+    times: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,13 @@ class ReTraceResult:
     feature_names: tuple[str, ...]
     settings: dict[str, Any]
     notes: tuple[str, ...] = ()
+    observation_noise: Array | None = None
+    gap_intervals: Array | None = None
+
+    @property
+    def cycle(self) -> bool:
+        """The slices form a closed loop: the order is cyclic and its cut arbitrary."""
+        return self.identifiability.cycle
 
     @property
     def sde(self) -> LinearSDE:
@@ -135,6 +143,7 @@ class ReTraceResult:
                 f"{len(self.history)} rounds ({settled})",
             ),
             ("log-likelihood", f"{self.log_likelihood:,.1f} nats"),
+            *self._noise(),
             ("direction", self.direction.verdict),
         ]
         if self.alternative is not None:
@@ -142,6 +151,16 @@ class ReTraceResult:
                 ("alternative", "the reversed order with its own drift is in `alternative_`")
             )
         return rows
+
+    def _noise(self) -> list[Row]:
+        if self.observation_noise is None:
+            return []
+        deviations = np.sqrt(np.diag(self.observation_noise))
+        named = [f"{name} {each:.3g}" for name, each in zip(self.names, deviations, strict=True)]
+        shown = ", ".join(named[:SHOWN]) + (" …" if len(named) > SHOWN else "")
+        if np.ptp(deviations) == 0:
+            shown = f"{deviations[0]:.3g} in every variable"
+        return [("observation noise", f"standard deviation {shown}")]
 
     def _coefficients(self) -> list[tuple[str, str, str, str]]:
         """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|."""

@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.algorithm1 import Keep
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.bootstrap import bootstrap_errors
-from retrace_sde.costs import distances, step_log_likelihoods, transition_costs
-from retrace_sde.direction import DirectionTest
-from retrace_sde.drift import Affine, Drift, Linear, as_drift
+from retrace_sde.costs import distances, gap_costs, step_log_likelihoods, transition_costs
+from retrace_sde.drift import Affine, Drift, as_drift, is_linear
 from retrace_sde.estimation import StandardErrors
+from retrace_sde.fitted import Fitted
 from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
-from retrace_sde.identifiability import IdentifiabilityReport, identify
+from retrace_sde.identifiability import identify
 from retrace_sde.independent import KICKS, Law, random_states, search
+from retrace_sde.knowledge import Knowledge
+from retrace_sde.noisy import NoisyProblem
+from retrace_sde.noisy_fitting import (
+    bootstrap_noisy,
+    fit_noisy,
+    order_others,
+)
+from retrace_sde.noisy_posterior import sample_noisy
 from retrace_sde.ordering import improve, path_cost, shortest_path
 from retrace_sde.panel import Panel
 from retrace_sde.posterior import OrderPosterior
-from retrace_sde.problem import Problem, Round
+from retrace_sde.problem import Problem
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.score import ScoreDrift
 from retrace_sde.sde import LinearSDE
+from retrace_sde.settings import check_settings
+from retrace_sde.spacing import gap_intervals
+from retrace_sde.statespace import kalman
+from retrace_sde.statespace_steps import Noise
+from retrace_sde.units import Units
 from retrace_sde.validation import (
     ReTraceWarning,
-    check_choice,
     check_enough,
+    check_features,
+    check_knowledge,
+    check_noise,
     check_panel,
-    check_positive,
+    check_spacing,
+    has_missing,
 )
 
 
-class ReTrace(BaseEstimator):  # type: ignore[misc]
+class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     """Recover the order of shuffled time slices, the direction of time, and the SDE behind them.
 
     Maximises `log p₀(X_{o_0}) + Σ_i log p(X_{o_{i+1}} | X_{o_i}; θ)` over the order o and θ = (A, H), and tests
@@ -50,9 +66,13 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         one for each trajectory (which may then differ in length).
     order : "likelihood", or "score" for the paper's Algorithm 1 as printed.
     estimator : "mle" (the paper's equations), "ols" (degrees of freedom in H), "exact" (matrix
-        logarithm: no bias from the step), "mcem" (independent orders: averages over them), or "auto":
-        mle where the orders are certain, mcem where they are not, as the summary says.
+        logarithm: no bias from the step), "em" (state space: noise, missing values), "mcem" (independent
+        orders: averages over them), or "auto": mle, or em where there is noise or values are missing (NaN);
+        mcem where independent orders are not certain, as the summary says.
     drift : "linear" (A x), "affine" (A x + c), or an object of `retrace_sde.drift`.
+    observation_noise : None, a standard deviation, one for each variable (NaN: unknown), a covariance R
+        (d, d), "estimate" (R = σ² I) or "diagonal"; linear and affine drifts only. The order is then judged by the
+        likelihood of what was observed. Values may be missing, with noise or without.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
     keep : for order="score", the round that is returned: the most likely ("best"), or the "last".
     max_iter : rounds at most. alpha : level of the direction test.
@@ -67,10 +87,10 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         dt: float = 1.0,
         permutation: Literal["shared", "independent"] = "shared",
         order: Literal["likelihood", "score"] = "likelihood",
-        estimator: Literal["auto", "mle", "ols", "exact", "mcem"] = "auto",
+        estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto",
         drift: Literal["linear", "affine"] | Drift = "linear",
-        observation_noise: None = None,
-        spacing: Literal["regular"] = "regular",
+        observation_noise: Noise | None = None,
+        spacing: Literal["regular", "estimate"] = "regular",
         score_drift: ScoreDrift = "absolute",
         keep: Keep = "best",
         max_iter: int = 10,
@@ -94,23 +114,39 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X: Any, covariates: Any | None = None) -> Self:
-        """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified."""
-        with one_blas_thread():
-            return self._fit(X, covariates)
+    def fit(
+        self, X: Any, covariates: Any | None = None, knowledge: Knowledge | None = None
+    ) -> Self:
+        """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified.
 
-    def _fit(self, X: Any, covariates: Any | None) -> Self:
-        self._check_parameters()
+        `knowledge` is what is known of time: see `Knowledge`. With all times known the order is given, and
+        the SDE is fitted with the true gaps.
+        """
+        with one_blas_thread():
+            return self._fit(X, covariates, knowledge)
+
+    def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
+        check_settings(self.get_params(deep=False))
+        check_knowledge(knowledge, self.order)
         drift = as_drift(self.drift)
         panel = check_panel(
-            X, covariates, n_jobs=self.n_jobs, ragged=self.permutation == "independent"
+            X,
+            covariates,
+            n_jobs=self.n_jobs,
+            ragged=self.permutation == "independent",
+            missing=is_linear(drift) and self.order == "likelihood",
         )
+        drift, absorbed = check_features(panel, drift)
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        problem = Problem(data, dt, drift)
+        self._units = Units.of(panel, drift)
+        problem = Problem(self._standard(data), dt, drift)
+        if knowledge is not None:
+            problem = problem.informed(knowledge, shared=self.permutation == "shared")
         options = Options(
+            self.permutation,
             self.order,
             self.estimator,
             self.score_drift,
@@ -118,22 +154,58 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             self.max_iter,
             self.alpha,
             print if self.verbose else lambda line: None,
+            self.spacing,
         )
-        if self.permutation == "shared":
+        rng = np.random.default_rng(self.random_state)
+        self._noisy = self._as_noisy(problem)
+        check_spacing(self.spacing, problem, noisy=self._noisy is not None)
+        if self._noisy is not None:
+            outcome = fit_noisy(self._noisy, problem, options, rng)
+        elif self.permutation == "shared":
             outcome = fit_shared(problem, options)
         else:
-            outcome = fit_independent(problem, options, np.random.default_rng(self.random_state))
+            outcome = fit_independent(problem, options, rng)
+        outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
-        self.result_ = self._result(panel, problem, outcome, tuple(features))
+        result = self._result(panel, problem, outcome, tuple(features))
+        self.result_ = result if self._units is None else self._units.result(result)
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
-        self._problem = problem
-        self._law = Law(outcome.model, outcome.initial)
+        self._problem = problem if outcome.gaps is None else replace(problem, gaps=outcome.gaps)
+        self._law, self._initial = Law(outcome.model, outcome.initial), outcome.initial
+        self._hidden = outcome.hidden
         self.n_features_in_ = data.shape[2]
         return self
+
+    def _standard(self, data: Data) -> Data:
+        """Data in the units of the fit: a table's are standardised."""
+        if self._units is None:
+            return data
+        return replace(data, values=self._units.apply(data.values))
+
+    def _as_noisy(self, problem: Problem) -> NoisyProblem | None:
+        """The problem with noise or missing values; None where there are neither."""
+        noise = self.observation_noise
+        if noise is None and self.estimator == "em":
+            noise = "estimate"
+        check_noise(noise, problem.data.shape[2])
+        if noise is None:
+            if not (is_linear(problem.drift) and has_missing(problem.data)):
+                return None
+            noise = 0.0
+        if self.estimator in ("mle", "ols") and self.order == "likelihood":
+            raise ValueError(
+                f"estimator={self.estimator!r} knows neither noise nor missing values: use 'em', 'exact' (em "
+                "without the step's bias) or 'auto'."
+            )
+        return NoisyProblem.of(
+            problem,
+            noise=noise if self._units is None else self._units.noise(noise),
+            scheme="exact" if self.estimator == "exact" else "euler",
+        )
 
     def _result(
         self, panel: Panel, problem: Problem, outcome: Outcome, features: tuple[str, ...]
@@ -141,7 +213,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         drift, direction, estimate = problem.drift, outcome.direction, outcome.estimate
         A, c = _split(estimate.coefficients, drift)
         error_A, error_c = _split(estimate.errors.drift, drift)
-        sde = LinearSDE(A, estimate.diffusion, offset=c) if _is_linear(drift) else None
+        sde = LinearSDE(A, estimate.diffusion, offset=c) if is_linear(drift) else None
         twin = None
         if not direction.identified:
             other = outcome.reverse_estimate
@@ -150,14 +222,17 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
                 *_split(other.coefficients, drift),
                 other.diffusion,
                 outcome.reverse_log_likelihood,
+                problem.times(outcome.reverse_order, outcome.reverse_gaps),
             )
         return ReTraceResult(
             order=outcome.order,
-            times=problem.dt * np.arange(outcome.order.shape[-1], dtype=float),
+            times=problem.times(outcome.order, outcome.gaps),
             drift=A,
             offset=c,
             diffusion=estimate.diffusion,
-            standard_errors=StandardErrors(error_A, estimate.errors.diffusion, error_c),
+            standard_errors=StandardErrors(
+                error_A, estimate.errors.diffusion, error_c, estimate.errors.covariances
+            ),
             initial=outcome.initial,
             direction=direction,
             alternative=twin,
@@ -168,6 +243,7 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
                 direction,
                 sde,
                 alpha=self.alpha,
+                cycle=outcome.cycle,
             ),
             log_likelihood=outcome.log_likelihood,
             history=outcome.history,
@@ -178,35 +254,9 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
             feature_names=features,
             settings=self._settings(outcome.estimator),
             notes=(*outcome.notes, *outcome.cautions),
+            observation_noise=None if outcome.hidden is None else outcome.hidden.fit.noise,
+            gap_intervals=gap_intervals(outcome.gaps, outcome.log_gap_errors),
         )
-
-    def _check_parameters(self) -> None:
-        check_positive("dt", self.dt)
-        check_choice("permutation", self.permutation, ["shared", "independent"])
-        check_choice("order", self.order, ["likelihood", "score"])
-        check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact", "mcem"])
-        check_choice("spacing", self.spacing, ["regular"])
-        check_choice("score_drift", self.score_drift, ["absolute", "mean"])
-        check_choice("keep", self.keep, ["best", "last"])
-        check_positive("max_iter", self.max_iter)
-        if self.observation_noise is not None:
-            raise ValueError(
-                "observation_noise must be None: noise is not modelled by this version."
-            )
-        if not 0 < self.alpha < 1:
-            raise ValueError(f"alpha must lie between 0 and 1; got {self.alpha!r}.")
-        if self.estimator == "exact" and not _is_linear(as_drift(self.drift)):
-            raise ValueError("estimator='exact' needs a linear or affine drift; use 'mle'.")
-        if self.permutation == "independent" and self.order == "score":
-            raise ValueError(
-                "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
-                "with permutation='independent'."
-            )
-        if self.permutation == "shared" and self.estimator == "mcem":
-            raise ValueError(
-                "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
-                "and sample_orders()."
-            )
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
@@ -219,24 +269,29 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
     def _order_of(self, X: Any) -> tuple[Data, Order]:
         """The most likely order of other trajectories under the fitted parameters and p₀."""
         ragged = self.permutation == "independent"
-        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged)
+        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=self._noisy is not None)
         if panel.values.shape[2] != self.n_features_in_:
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        raw = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        data = self._standard(raw)
         n, T, _ = data.shape
+        if self._noisy is not None and self._hidden is not None:
+            others = NoisyProblem.of(replace(self._problem, data=data), noise=0.0)
+            rng = np.random.default_rng(self.random_state)
+            return raw, order_others(others, self._hidden.model, rng, shared=not ragged)
         if ragged:
             orders = np.tile(np.arange(T), (n, 1))
             states = random_states(np.random.default_rng(self.random_state), n)
-            return data, search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)[
-                0
-            ]
-        costs = transition_costs(data, self._law.model)
-        start = -self.result_.initial.log_density(data.slices(np.arange(T))).sum(axis=1)
+            found, _ = search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)
+            return raw, found
+        free = self.spacing == "estimate"
+        costs = (gap_costs if free else transition_costs)(data, self._law.model)
+        start = -self._initial.log_density(data.slices(np.arange(T))).sum(axis=1)
         chain = shortest_path(distances(data))
         both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
-        return data, min(both, key=lambda order: path_cost(costs, start, order))
+        return raw, min(both, key=lambda order: path_cost(costs, start, order))
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -252,9 +307,15 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀."""
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            data, order = self._order_of(X)
-            start = self.result_.initial.log_density(data.states(order))
-            return float((start + step_log_likelihoods(data, order, self._law.model)).mean())
+            raw, order = self._order_of(X)
+            data = self._standard(raw)
+            if self._hidden is not None:
+                each = kalman(in_order(data.values, order), self._hidden.model).log_likelihood
+            else:
+                start = self._initial.log_density(data.states(order))
+                each = start + step_log_likelihoods(data, order, self._law.model)
+            volume = 0.0 if self._units is None else self._units.log_volume(data)
+            return float(each.mean()) - volume / len(each)
 
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
@@ -264,9 +325,14 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
-            self.posterior_ = sample_posterior(
-                self._problem, self.result_.order, self._law, rng, samples=samples
-            )
+            if self._noisy is not None and self._hidden is not None:
+                self.posterior_ = sample_noisy(
+                    self._noisy, self._hidden.model, self.order_, rng, samples=samples
+                )
+            else:
+                self.posterior_ = sample_posterior(
+                    self._problem, self.order_, self._law, rng, samples=samples
+                )
         return self.posterior_
 
     def bootstrap_errors(self, *, replicates: int = 200) -> StandardErrors:
@@ -278,90 +344,15 @@ class ReTrace(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
-            errors = bootstrap_errors(self._problem, self.result_.order, rng, replicates=replicates)
+            if self._noisy is not None and self._hidden is not None:
+                errors = bootstrap_noisy(
+                    self._noisy, self.order_, self._hidden.fit, rng, replicates=replicates
+                )
+            else:
+                errors = bootstrap_errors(self._problem, self.order_, rng, replicates=replicates)
         of_A, of_c = _split(errors.drift, self._problem.drift)
-        return StandardErrors(of_A, errors.diffusion, of_c)
-
-    @property
-    def position_probabilities_(self) -> NDArray[np.float32]:
-        """P[…, a, k]: the probability that observation a stands at position k."""
-        return self._sampled().position_probabilities
-
-    def precedence_probability(self, i: int, j: int) -> float | Array:
-        """The probability that observation i came before observation j (one for each trajectory)."""
-        return self._sampled().precedence(i, j)
-
-    def _sampled(self) -> OrderPosterior:
-        if not hasattr(self, "posterior_"):
-            raise AttributeError(
-                "the orders have not been sampled: call sample_orders(), or fit with estimator='mcem'."
-            )
-        return self.posterior_
-
-    def summary(self) -> str:
-        """The result as text."""
-        check_is_fitted(self, "result_")
-        return self.result_.summary()
-
-    @property
-    def order_(self) -> Order:
-        return self.result_.order
-
-    @property
-    def drift_(self) -> Array:
-        return self.result_.drift
-
-    @property
-    def offset_(self) -> Array:
-        return self.result_.offset
-
-    @property
-    def diffusion_(self) -> Array:
-        return self.result_.diffusion
-
-    @property
-    def standard_errors_(self) -> StandardErrors:
-        return self.result_.standard_errors
-
-    @property
-    def direction_(self) -> DirectionTest:
-        return self.result_.direction
-
-    @property
-    def alternative_(self) -> Twin | None:
-        return self.result_.alternative
-
-    @property
-    def identifiability_(self) -> IdentifiabilityReport:
-        return self.result_.identifiability
-
-    @property
-    def log_likelihood_(self) -> float:
-        return self.result_.log_likelihood
-
-    @property
-    def n_iter_(self) -> int:
-        return len(self.result_.history)
-
-    @property
-    def converged_(self) -> bool:
-        return self.result_.converged
-
-    @property
-    def history_(self) -> tuple[Round, ...]:
-        return self.result_.history
-
-    @property
-    def times_(self) -> Array:
-        return self.result_.times
-
-    @property
-    def gaps_(self) -> Array:
-        return np.diff(self.result_.times)
-
-
-def _is_linear(drift: Drift) -> bool:
-    return isinstance(drift, (Linear, Affine))
+        found = StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
+        return found if self._units is None else self._units.errors(found)
 
 
 def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
 """Metropolis over permutations: a chain whose stationary law is the posterior over orders.
 
-`p(order | data, θ) ∝ exp(−cost(order))` with a uniform prior over permutations. Moves: reverse a segment,
+`p(order | data, θ) ∝ exp(−cost(order))`, the cost of what is known of the order included. Moves: reverse a segment,
 exchange neighbouring segments (an insertion when one has a single node), swap two segments around a
 third, flip the whole path, and join a node to a likely neighbour by reversal or insertion. What the chain
 has seen is counted: how often b follows a, what comes first, and what stands where.
@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from retrace_sde.constraints import Bool, exchange_change, reversal_change, swap_change
 from retrace_sde.kernels import (
     Array,
     Path,
@@ -34,6 +35,9 @@ KINDS = 6
 
 SHARES = np.array([30, 50, 60, 64, 200, 256])
 """Cumulative shares, of 256, of the kinds of moves before adaptation."""
+
+NODE_SWAPS = 0.25
+"""Share of proposals, where something is known of the order, that swap two nodes: little else crosses anchors."""
 
 SHARPNESS = 0.5
 """How strongly a neighbour proposal prefers likely neighbours: `q(b | a) ∝ exp(−½ (C_ab + C_ba))` to this power."""
@@ -81,13 +85,14 @@ def _locate(path: Path, place: Path, i: int, j: int) -> None:  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def _try_reversal(
-    C: Array, path: Path, place: Path, i: int, j: int, ratio: float, state: State
+    C: Array, U: Array, B: Bool, path: Path, place: Path, i: int, j: int, ratio: float, state: State
 ) -> bool:  # pragma: no cover - compiled
     """Propose to reverse path[i … j]."""
     left, right, head, tail = path[i - 1], path[j + 1], path[i], path[j]
     change = C[left, tail] + C[head, right] - C[left, head] - C[tail, right]
     for k in range(i, j):
         change += C[path[k + 1], path[k]] - C[path[k], path[k + 1]]
+    change += reversal_change(U, B, path, i, j)
     if not _accept(change, ratio, state):
         return False
     reverse(path, i, j)
@@ -97,12 +102,14 @@ def _try_reversal(
 
 @njit(cache=True, nogil=True)
 def _try_exchange(
-    C: Array, path: Path, place: Path, i: int, j: int, k: int, ratio: float, state: State
-) -> bool:  # pragma: no cover - compiled
+    C: Array, U: Array, B: Bool, path: Path, place: Path, i: int, j: int, k: int,
+    ratio: float, state: State,
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to exchange the segments [i, j) and [j, k)."""
     left, right = path[i - 1], path[k]
     a, b, c, e = path[i], path[j - 1], path[j], path[k - 1]
     change = C[left, c] + C[e, a] + C[b, right] - C[left, a] - C[b, c] - C[e, right]
+    change += exchange_change(U, B, path, i, j, k, False, False)
     if not _accept(change, ratio, state):
         return False
     exchange(path, i, j, k)
@@ -112,13 +119,15 @@ def _try_exchange(
 
 @njit(cache=True, nogil=True)
 def _try_swap(
-    C: Array, path: Path, place: Path, i: int, j: int, k: int, q: int, state: State
-) -> bool:  # pragma: no cover - compiled
+    C: Array, U: Array, B: Bool, path: Path, place: Path, i: int, j: int, k: int, q: int,
+    state: State,
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to swap the segments [i, j) and [k, q) around [j, k), which stays as it is."""
     left, right = path[i - 1], path[q]
     change = C[left, path[k]] + C[path[q - 1], path[j]] + C[path[k - 1], path[i]]
     change += C[path[j - 1], right] - C[left, path[i]] - C[path[j - 1], path[j]]
     change -= C[path[k - 1], path[k]] + C[path[q - 1], right]
+    change += swap_change(U, B, path, i, j, k, q)
     if not _accept(change, 1.0, state):
         return False
     middle = k - j
@@ -178,7 +187,7 @@ def _fill_neighbours(
 
 @njit(cache=True, nogil=True)
 def _join_by_reversal(
-    C: Array, path: Path, place: Path, q: Array, a: int, b: int, state: State
+    C: Array, U: Array, B: Bool, path: Path, place: Path, q: Array, a: int, b: int, state: State
 ) -> bool:  # pragma: no cover - compiled
     """Make b a neighbour of a by reversing what lies between.
 
@@ -191,13 +200,14 @@ def _join_by_reversal(
     left, right = path[i - 1], path[j + 1]
     there = q[left, path[j]] + q[right, path[i]]
     back = q[left, path[i]] + q[right, path[j]]
-    return _try_reversal(C, path, place, i, j, back / there, state)
+    return _try_reversal(C, U, B, path, place, i, j, back / there, state)
 
 
 @njit(cache=True, nogil=True)
 def _join_by_insertion(
-    C: Array, path: Path, place: Path, q: Array, a: int, b: int, after: bool, state: State
-) -> bool:  # pragma: no cover - compiled
+    C: Array, U: Array, B: Bool, path: Path, place: Path, q: Array, a: int, b: int, after: bool,
+    state: State,
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Take b out and put it right after (or before) a; each gap is proposed from both of its sides."""
     p = place[b]
     g = place[a] if after else place[a] - 1
@@ -206,13 +216,15 @@ def _join_by_insertion(
     there = q[path[g], b] + q[path[g + 1], b]
     back = q[path[p - 1], b] + q[path[p + 1], b]
     if g < p:
-        return _try_exchange(C, path, place, g + 1, p, p + 1, back / there, state)
-    return _try_exchange(C, path, place, p, p + 1, g + 1, back / there, state)
+        return _try_exchange(C, U, B, path, place, g + 1, p, p + 1, back / there, state)
+    return _try_exchange(C, U, B, path, place, p, p + 1, g + 1, back / there, state)
 
 
 @njit(cache=True, nogil=True)
 def _moves(
     C: Array,
+    U: Array,
+    B: Bool,
     path: Path,
     place: Path,
     q: Array,
@@ -228,6 +240,7 @@ def _moves(
     """`count` proposals; tally and scales count tries and acceptances by kind and by octave of length."""
     T = len(path) - 2
     mask = np.uint64(TABLE - 1)
+    known = len(U) > 0 or len(B) > 0
     for _ in range(count):
         bits = random_bits(state)
         pick = int(bits & np.uint64(255))
@@ -238,29 +251,35 @@ def _moves(
         kind = 0
         while pick >= shares[kind]:
             kind += 1
-        if kind == 0:
+        if known and random_unit(state) < NODE_SWAPS:
+            kind = 2
+            k = 1 + int(random_unit(state) * T)
+            i, k = min(i, k), max(i, k)
+            if k > i + 1:
+                done = _try_swap(C, U, B, path, place, i, i + 1, k, k + 1, state)
+        elif kind == 0:
             if i + one <= T:
-                done = _try_reversal(C, path, place, i, i + one, 1.0, state)
+                done = _try_reversal(C, U, B, path, place, i, i + one, 1.0, state)
         elif kind == 1:
             if i + one + two <= T + 1:
-                done = _try_exchange(C, path, place, i, i + one, i + one + two, 1.0, state)
+                done = _try_exchange(C, U, B, path, place, i, i + one, i + one + two, 1.0, state)
         elif kind == 2:
             three = int(table[int((bits >> np.uint64(52)) & mask)])
             end = i + one + two + three
             if end <= T + 1:
-                done = _try_swap(C, path, place, i, i + one, i + one + two, end, state)
+                done = _try_swap(C, U, B, path, place, i, i + one, i + one + two, end, state)
         elif kind == 3:
-            done = _try_reversal(C, path, place, 1, T, 1.0, state)
+            done = _try_reversal(C, U, B, path, place, 1, T, 1.0, state)
         else:
             u = random_unit(state) * T
             a, b = i - 1, int(u)
             if u - b >= keep[a, b]:
                 b = int(alias[a, b])
             if kind == 4:
-                done = _join_by_reversal(C, path, place, q, a, b, state)
+                done = _join_by_reversal(C, U, B, path, place, q, a, b, state)
             else:
                 after = (bits >> np.uint64(63)) == np.uint64(1)
-                done = _join_by_insertion(C, path, place, q, a, b, after, state)
+                done = _join_by_insertion(C, U, B, path, place, q, a, b, after, state)
         tally[kind, 0] += 1
         tally[kind, 1] += done
         if kind < 2:
@@ -287,10 +306,13 @@ def sample_path(
     kept: NDArray[np.int16],
     tally: Tally,
     scales: Tally,
+    U: Array,
+    B: Bool,
 ) -> None:  # pragma: no cover - compiled
     """Advance one chain, in place: `burn` moves, then `samples` records `thin` moves apart.
 
-    `positions` may be empty (not counted); `kept` (R, T) receives R records, evenly spaced.
+    `positions` may be empty (not counted); `kept` (R, T) receives R records, evenly spaced. U and B hold what
+    is known of the order, as in `constraints`; the chain must start at an order that breaks no rule.
     """
     T = len(order)
     if T < 2:  # nothing to move, but counted all the same
@@ -308,10 +330,10 @@ def sample_path(
     path[1 : T + 1] = order
     _locate(path, place, 1, T + 1)
     _fill_neighbours(C, sharpness, q, keep, alias)
-    _moves(C, path, place, q, keep, alias, state, burn, table, shares, tally, scales)
+    _moves(C, U, B, path, place, q, keep, alias, state, burn, table, shares, tally, scales)
     written = 0
     for r in range(samples):
-        _moves(C, path, place, q, keep, alias, state, thin, table, shares, tally, scales)
+        _moves(C, U, B, path, place, q, keep, alias, state, thin, table, shares, tally, scales)
         first[path[1]] += 1
         last[path[T]] += 1
         for k in range(1, T):
@@ -347,6 +369,8 @@ def sample_block(
     kept: NDArray[np.int16],
     tally: Tally,
     scales: Tally,
+    U: Array,
+    B: Bool,
 ) -> None:  # pragma: no cover - compiled
     """`sample_path` for each trajectory of a block; one padded cost matrix exists at a time."""
     n, T, _ = target.shape
@@ -357,20 +381,8 @@ def sample_block(
         fill_costs(target[j, :t], source[j, :t], start[j, :t], costs)
         where = positions[j] if len(positions) > 0 else positions[:0].reshape(0, 0)
         sample_path(
-            costs,
-            orders[j, :t],
-            states[j : j + 1],
-            burn,
-            samples,
-            thin,
-            table,
-            shares,
-            sharpness,
-            pairs[j],
-            first[j],
-            last[j],
-            where,
-            kept[j],
-            tally,
-            scales,
-        )
+            costs, orders[j, :t], states[j : j + 1], burn, samples, thin, table, shares, sharpness,
+            pairs[j], first[j], last[j], where, kept[j], tally, scales,
+            np.ascontiguousarray(U[j, :t, :t]) if len(U) > 0 else np.empty((0, 0)),
+            np.ascontiguousarray(B[j, :t, :t]) if len(B) > 0 else np.empty((0, 0), np.bool_),
+        )  # fmt: skip

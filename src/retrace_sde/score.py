@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from retrace_sde.blocks import Array, Data, to_numpy
 
@@ -22,21 +23,64 @@ ScoreDrift = Literal["absolute", "mean"]
 POINT = 1e-10
 """A slice whose spread is below this share of its own size is a point: one state common to all."""
 
+NOISE_LEAVES = 0.1
+"""The least share of a slice's spread, in any direction, that observation noise leaves."""
+
+
+class SliceScores(Protocol):
+    """Fitted scores: states (m, T, d), each slice judged by its own density, to `∇ log p_t` of the same shape.
+
+    A boolean array `point` (T,), where there is one, marks slices that are a single state.
+    """
+
+    def __call__(self, x: Array, /) -> Array: ...
+
+
+class Score(Protocol):
+    """How scores are estimated: `fit` sees the panel (`data.values`, (n, T, d)) and returns its scores."""
+
+    def fit(self, data: Data, /) -> SliceScores: ...
+
 
 @dataclass(frozen=True, eq=False)
-class GaussianScore:
-    """`score_t(x) = −Σ_t⁻¹ (x − μ_t)` for each slice t, from its sample mean and covariance.
+class GaussianScores:
+    """`score_t(x) = −Σ_t⁻¹ (x − μ_t)`, with the standardisation `z = W_tᵀ (x − μ_t)`, `W_t W_tᵀ = Σ_t⁻¹`.
 
     A point has no covariance to invert. In the limit of vanishing spread its score grows without bound,
-    so its error exceeds every other and it comes first; `point` marks such slices.
+    so its error exceeds every other and it comes first; `point` marks such slices. `floored` slices have
+    less spread in some direction than the noise alone would leave room for.
     """
 
     mean: Array
-    precision: Array
-    point: Array
+    whitening: Array
+    point: NDArray[np.bool_]
+    floored: int = 0
 
-    @classmethod
-    def fit(cls, data: Data) -> GaussianScore:
+    def standardise(self, x: Array) -> Array:
+        """States (m, T, d) as (T, m, d) with mean 0 and unit covariance in each slice."""
+        return (x - self.mean).transpose(1, 0, 2) @ self.whitening
+
+    def back(self, gradient: Array) -> Array:
+        """A gradient (T, m, d) in standardised coordinates as one in x, (m, T, d)."""
+        return (gradient @ self.whitening.transpose(0, 2, 1)).transpose(1, 0, 2)
+
+    def __call__(self, x: Array, /) -> Array:
+        """Scores of a block (trajectories, T, d), each slice by its own Gaussian."""
+        return self.back(-self.standardise(x))
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianScore:
+    """Each slice is Gaussian, with its sample mean and covariance S_t.
+
+    noise: the covariance R (d, d) of observation noise, known; then `Σ_t = S_t − R`, as in the paper. What R leaves of
+    a direction is at least a tenth of its spread: below, the difference is sampling error.
+    """
+
+    noise: Array | None = None
+
+    def fit(self, data: Data, /) -> GaussianScores:
+        """Two passes over the panel."""
         n = data.shape[0]
 
         def total(x: Any, u: Any | None) -> Array:
@@ -48,23 +92,26 @@ class GaussianScore:
             z = (to_numpy(x) - mean).transpose(1, 2, 0)
             return z @ z.transpose(0, 2, 1)
 
-        values, vectors = np.linalg.eigh(reduce(np.add, data.map(scatter)) / max(n - 1, 1))
+        S = reduce(np.add, data.map(scatter)) / max(n - 1, 1)
+        values, vectors = np.linalg.eigh(S)
         point = values[:, -1] <= (POINT * np.abs(mean).max(axis=1)) ** 2
         # With n ≤ d some directions have no spread: no point of the slice leaves the others, so any
         # floor gives the same scores.
         floored = np.maximum(values, POINT * values[:, -1:])
         floored[point] = 1.0
-        precision = (vectors / floored[:, None, :]) @ vectors.transpose(0, 2, 1)
-        return cls(mean, precision, point)
-
-    def __call__(self, x: Array) -> Array:
-        """Scores of a block (trajectories, T, d), each slice by its own Gaussian."""
-        z = (x - self.mean).transpose(1, 0, 2)
-        return -(z @ self.precision).transpose(1, 0, 2)
+        whitening = vectors / np.sqrt(floored)[:, None, :]
+        if self.noise is not None:
+            # In the metric of S the covariance is 1 − Wᵀ R W, whose eigenvalues are the shares R leaves.
+            left, turn = np.linalg.eigh(
+                np.eye(S.shape[1]) - whitening.transpose(0, 2, 1) @ self.noise @ whitening
+            )
+            whitening = whitening @ (turn / np.sqrt(np.maximum(left, NOISE_LEAVES))[:, None, :])
+            return GaussianScores(mean, whitening, point, int((left[:, 0] < NOISE_LEAVES).sum()))
+        return GaussianScores(mean, whitening, point)
 
 
 def score_preference(
-    data: Data, score: GaussianScore, H: Array, dt: float, *, score_drift: ScoreDrift = "absolute"
+    data: Data, score: SliceScores, H: Array, dt: float, *, score_drift: ScoreDrift = "absolute"
 ) -> Array:
     """`Error_t − Error_s` for every pair of slices, (T, T); negative where the paper swaps.
 
@@ -84,7 +131,8 @@ def score_preference(
 
     parts = list(data.map(of_block))
     cross = reduce(np.add, (part[0] for part in parts))
-    norms = np.where(score.point, np.inf, reduce(np.add, (part[1] for part in parts)))
+    point = getattr(score, "point", np.zeros(T, dtype=np.bool_))
+    norms = np.where(point, np.inf, reduce(np.add, (part[1] for part in parts)))
     with np.errstate(invalid="ignore"):
         difference: Array = norms[:, None] - norms[None, :] - 2 / dt * (cross - cross.T)
     return np.nan_to_num(difference, nan=0.0, posinf=np.inf, neginf=-np.inf)

@@ -2,16 +2,18 @@
 
 Maximum likelihood over orders: `log p(X_o) = log p₀(X_{o_0}) + Σ_i log p(X_{o_{i+1}} | X_{o_i}; θ)`. The
 distances between slices give an undirected chain; given the order, θ is closed form; given θ, a local search
-on the asymmetric path cost improves the order; each order is tried in both directions.
+on the asymmetric path cost improves the order; each order is tried in both directions. Where steps differ in
+variance by more than chance the costs are those of `dispersion`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from retrace_sde.blocks import Order
+from retrace_sde.blocks import Array, Order
 from retrace_sde.costs import distances, near_costs, transition_costs
-from retrace_sde.ordering import improve, shortest_path
+from retrace_sde.dispersion import Dispersion, dispersion
+from retrace_sde.ordering import guided_paths, improve, shortest_path
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.start import start_log_densities
 
@@ -29,7 +31,15 @@ def recover_order(
     n, _, d = problem.data.shape
     enough = -(-SEARCH_ELEMENTS // d)
     few = problem.some(enough) if n > 2 * enough else problem
-    found, rounds, settled = _alternate(few, shortest_path(distances(few.data)), max_iter)
+    near = distances(few.data)
+    if problem.prior is None:
+        starts = [shortest_path(near)]
+    else:
+        starts = guided_paths(near, few.data.shape[0] * d, problem.prior)
+    runs = [_alternate(few, start, max_iter) for start in starts]
+    # Where something is known each start keeps its own way round, so the best of the ends decides.
+    worth = [few.both_directions(run[0])[0].objective for run in runs] if len(runs) > 1 else [0.0]
+    found, rounds, settled = runs[int(np.argmax(worth))]
     better, worse = problem.both_directions(found)
     if few is not problem and not _verified(problem, better):
         found, rounds, settled = _alternate(problem, better.order, max_iter)
@@ -44,22 +54,39 @@ def _alternate(problem: Problem, order: Order, max_iter: int) -> tuple[Order, li
     for _ in range(max_iter):
         current, _ = problem.both_directions(order)
         rounds.append(current.as_round())
-        costs = transition_costs(problem.data, current.model)
+        costs = step_costs(problem, current)
         start = -start_log_densities(
             problem.data.slices(every), current.model, problem.variances
         ).sum(axis=1)
-        order = improve(costs, start, current.order)
+        order = improve(costs, start, current.order, problem.prior)
         if np.array_equal(order, current.order):
             return order, rounds, True
     return order, rounds, False
+
+
+def dispersed(problem: Problem, found: Directed, costs: Array) -> Dispersion | None:
+    """How the variance of the steps varies along an order, from its costs; None where it does not."""
+    n, T, d = problem.data.shape
+    steps = costs[found.order[:-1], found.order[1:]]
+    return dispersion(steps, float(n * d)) if T > 3 else None
+
+
+def step_costs(problem: Problem, found: Directed) -> Array:
+    """Costs (T, T) of one slice after another under a fit, robust where its steps differ in variance."""
+    costs = transition_costs(problem.data, found.model)
+    unequal = dispersed(problem, found, costs)
+    return costs if unequal is None else unequal.costs(costs)
 
 
 def _verified(problem: Problem, found: Directed) -> bool:
     """No reversal or move among near neighbours would be more likely on all the trajectories."""
     costs = near_costs(problem.data, found.order, found.model, VERIFIED_WIDTH)
     positions = np.arange(len(found.order))
+    steps = dispersion(np.diagonal(costs, 1), float(problem.data.shape[0] * problem.data.shape[2]))
+    costs = costs if steps is None else steps.costs(costs)
     ends = positions[: VERIFIED_WIDTH + 1]
     start = np.full(len(positions), np.inf)
     states = problem.data.slices(found.order[ends])
     start[ends] = -start_log_densities(states, found.model, problem.variances).sum(axis=1)
-    return np.array_equal(improve(costs, start, positions), positions)
+    prior = None if problem.prior is None else problem.prior.relabelled(found.order)
+    return np.array_equal(improve(costs, start, positions, prior), positions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -11,7 +12,11 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.blocks import Array, Data, Order, to_numpy
+from retrace_sde.drift import Affine, Drift, Independent, Linear, independent_features
+from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
+from retrace_sde.problem import Problem
+from retrace_sde.statespace_steps import as_noise
 
 DEPENDENT = 1e-12
 """Smallest singular value, relative to the largest, of variables that count as independent."""
@@ -40,11 +45,17 @@ def check_positive(name: str, value: object) -> float:
 
 
 def check_panel(
-    X: Any, covariates: Any | None = None, *, n_jobs: int | None = None, ragged: bool = False
+    X: Any,
+    covariates: Any | None = None,
+    *,
+    n_jobs: int | None = None,
+    ragged: bool = False,
+    missing: bool = False,
 ) -> Panel:
     """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified.
 
     `ragged`: trajectories may differ in length, and slices need not differ (each has its own order).
+    `missing`: values may be missing (NaN).
     """
     panel = (
         X if isinstance(X, Panel) else Panel.from_array(_as_array(X, "X"), covariates=covariates)
@@ -72,8 +83,10 @@ def check_panel(
             )
         _check_finite(Data(u, n_jobs=n_jobs), panel.covariate_names, "covariates")
     data = Data(values, u, n_jobs)
-    _check_variables(data, panel.names, *_check_finite(data, panel.names, "X"))
+    _check_variables(data, panel.names, *_check_finite(data, panel.names, "X", missing=missing))
     lengths = _check_lengths(panel, ragged)
+    if missing:
+        _check_seen(to_numpy(values), panel.names, ragged=ragged)
     if not ragged:
         _check_slices(data)
     if n == 1:
@@ -83,7 +96,52 @@ def check_panel(
             ReTraceWarning,
             stacklevel=3,
         )
-    return Panel(values, panel.names, panel.ids, u, panel.covariate_names, panel.dt, lengths)
+    return replace(panel, values=values, covariates=u, lengths=lengths)
+
+
+def has_missing(data: Data) -> bool:
+    """Some value is NaN."""
+
+    def any_missing(x: Any, u: Any | None) -> bool:
+        xp = array_api_compat.array_namespace(x)
+        return bool(xp.any(xp.isnan(x)))
+
+    return any(data.map(any_missing))
+
+
+def check_knowledge(knowledge: object, order: str) -> None:
+    """What is known of time is a `Knowledge`, and the search can use it."""
+    if knowledge is None:
+        return
+    if not isinstance(knowledge, Knowledge):
+        raise ValueError(
+            f"knowledge must be a retrace_sde.Knowledge(…); got {type(knowledge).__name__}."
+        )
+    if order == "score":
+        raise ValueError(
+            "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "
+            "order='likelihood'."
+        )
+
+
+def check_noise(noise: Any, d: int) -> None:
+    """Observation noise in one of its forms, for d variables."""
+    if noise is None:
+        return
+    try:
+        as_noise(noise, d)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"observation_noise cannot be used: {error}") from None
+
+
+def check_spacing(spacing: str, problem: Problem, *, noisy: bool) -> None:
+    """Gaps are estimated, or irregular times used, only where the engine can."""
+    irregular = problem.gaps is not None and not np.allclose(problem.gaps, problem.dt)
+    if noisy and (spacing == "estimate" or irregular):
+        raise ValueError(
+            "irregular or unknown gaps cannot be combined with observation noise or missing values: leave "
+            "those out, or use spacing='regular' without the times."
+        )
 
 
 def check_enough(panel: Panel, n_features: int) -> None:
@@ -96,6 +154,30 @@ def check_enough(panel: Panel, n_features: int) -> None:
             f"X has {steps} transitions ({n} trajectories of up to {T - 1} steps), but {d} variables with "
             f"{n_features} drift features need at least {needed}: add trajectories or drop variables."
         )
+
+
+def check_features(panel: Panel, drift: Drift) -> tuple[Drift, list[str]]:
+    """The drift without features that are combinations of others in these data, and a note for each."""
+    if isinstance(drift, Linear | Affine):  # dependent variables are refused above
+        return drift, []
+
+    def gram(x: Any, u: Any | None) -> Array:
+        phi = to_numpy(drift.features(x, u))
+        if not np.isfinite(phi).all():
+            raise ValueError(f"features of {drift} are not finite for some of the states of X.")
+        rows = phi.reshape(-1, phi.shape[-1])
+        return rows.T @ rows
+
+    found = independent_features(
+        drift, reduce(np.add, Data(panel.values, panel.covariates).map(gram))
+    )
+    if not isinstance(found, Independent):
+        return drift, []
+    names = drift.feature_names(panel.names, panel.covariate_names)
+    return found, [
+        f"The effect of {name} cannot be told apart: in these data it is {what}."
+        for name, what in found.absorbed(names).items()
+    ]
 
 
 def _check_lengths(panel: Panel, ragged: bool) -> Order | None:
@@ -150,7 +232,9 @@ def _numbers(values: Any, name: str) -> Array:
         ) from None
 
 
-def _check_finite(data: Data, names: tuple[str, ...], what: str) -> tuple[Array, Array]:
+def _check_finite(
+    data: Data, names: tuple[str, ...], what: str, *, missing: bool = False
+) -> tuple[Array, Array]:
     """The least and the largest value of each variable; NaN and infinity would show in them."""
 
     def extremes(x: Any, u: Any | None) -> Array:
@@ -161,15 +245,20 @@ def _check_finite(data: Data, names: tuple[str, ...], what: str) -> tuple[Array,
     if max(np.abs(least).max(), np.abs(largest).max()) < LARGEST:
         return -least, largest
     values = to_numpy(data.values)
-    bad = np.argwhere(~np.isfinite(values))
+    bad = np.argwhere(np.isinf(values) if missing else ~np.isfinite(values))
+    if missing and len(bad) == 0 and not (np.abs(values) >= LARGEST).any():
+        seen = ~np.isnan(values)
+        low = np.where(seen, values, np.inf).min(axis=(0, 1))
+        return low, np.where(seen, values, -np.inf).max(axis=(0, 1))
     if len(bad) == 0:
         raise ValueError(
             f"{what} holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
         )
     j, t, k = bad[0]
     raise ValueError(
-        f"{what} has {len(bad)} missing or infinite values, the first in trajectory {j}, slice {t}, variable "
-        f"{names[k]!r}. Drop those trajectories or slices; do not interpolate along an unknown order."
+        f"{what} has {len(bad)} {'infinite' if missing else 'missing or infinite'} values, the first in "
+        f"trajectory {j}, slice {t}, variable {names[k]!r}. Drop those trajectories or slices; do not "
+        "interpolate along an unknown order."
     )
 
 
@@ -183,6 +272,9 @@ def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array
         )
     few = min(n, -(-(1000 + 20 * d) // T))
     rows = to_numpy(data.some(few).values).reshape(-1, d)
+    rows = rows[~np.isnan(rows).any(axis=1)]
+    if len(rows) <= d:
+        return
     rows = rows - rows.mean(axis=0)
     sizes = np.linalg.norm(rows, axis=0)
     if len(rows) <= d or not np.all(sizes > 0):
@@ -195,6 +287,24 @@ def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array
             f"variables {', '.join(map(repr, involved[:6]))} are linearly dependent, so their diffusion is "
             "singular: drop one of them."
         )
+
+
+def _check_seen(values: Array, names: tuple[str, ...], *, ragged: bool) -> None:
+    """Every variable, trajectory and (shared) slice has values that say something about it."""
+    seen = ~np.isnan(values)
+    if seen.all():
+        return
+    for axis, least, what in ((0, 1, "trajectory"), (1, 2, "slice"), (2, 2, "variable")):
+        if axis == 1 and ragged:
+            continue
+        counts = seen.sum(axis=tuple(k for k in range(3) if k != axis))
+        if counts.min() < least:
+            k = int(counts.argmin())
+            name = repr(names[k]) if axis == 2 else str(k)
+            raise ValueError(
+                f"{what} {name} has {counts[k]} value{'' if counts[k] == 1 else 's'} that are not missing; "
+                f"at least {least} {'is' if least == 1 else 'are'} needed: drop it."
+            )
 
 
 def _check_slices(data: Data) -> None:

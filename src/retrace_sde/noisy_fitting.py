@@ -1,0 +1,337 @@
+"""From noisy or incomplete observations to an outcome, for one permutation or for many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.algorithm1 import score_order
+from retrace_sde.blocks import Order
+from retrace_sde.bootstrap import errors_of_draws
+from retrace_sde.direction import direction_test
+from retrace_sde.estimation import Estimate, StandardErrors
+from retrace_sde.fitting import (
+    CERTAIN,
+    EFFECTIVE_SIZE,
+    POSTERIOR_NUMBERS,
+    R_HAT,
+    Options,
+    Outcome,
+    from_knowledge,
+)
+from retrace_sde.independent import random_states
+from retrace_sde.noisy import Hidden, NoisyProblem
+from retrace_sde.noisy_independent import (
+    FINAL,
+    agreement,
+    average_over_orders,
+    draw,
+    fit_draws,
+    recover_noisy_orders,
+    search,
+    starting_orders,
+)
+from retrace_sde.noisy_posterior import posterior_of
+from retrace_sde.noisy_shared import (
+    PairMoments,
+    arrangement,
+    recover_noisy_order,
+)
+from retrace_sde.noisy_shared import (
+    starting_orders as shared_starts,
+)
+from retrace_sde.problem import Problem, Round
+from retrace_sde.score import GaussianScore
+from retrace_sde.statespace import StateSpace, kalman
+from retrace_sde.statespace_em import EMResult, em, errors_over_draws
+from retrace_sde.statespace_steps import as_noise
+
+
+def fit_noisy(
+    noisy: NoisyProblem, problem: Problem, options: Options, rng: np.random.Generator
+) -> Outcome:
+    """The outcome for either kind of permutation, and for the paper's algorithm."""
+    if problem.gaps is not None:
+        outcome = _in_known_order(noisy, problem, options)
+    elif options.order == "score":
+        return fit_noisy_score(noisy, problem, options)
+    elif options.permutation == "shared":
+        outcome = fit_noisy_shared(noisy, options, rng)
+    else:
+        outcome = fit_noisy_independent(noisy, options, rng)
+    direction = from_knowledge(problem, outcome.order, outcome.direction, alpha=options.alpha)
+    return replace(outcome, direction=direction)
+
+
+def _in_known_order(noisy: NoisyProblem, problem: Problem, options: Options) -> Outcome:
+    """All times are known: em along the one order that obeys them."""
+    n, T, _ = noisy.values.shape
+    gaps = np.asarray(problem.gaps)
+    if not np.allclose(gaps, noisy.dt, rtol=1e-3):
+        raise ValueError(
+            "with noise or missing values the known times must be dt apart. Add the times in between as "
+            "observations whose values are missing (NaN), or drop the trajectories with missing values."
+        )
+    every = np.arange(T, dtype=np.intp)
+    found = noisy.fit(noisy.repaired(every if gaps.ndim == 1 else np.tile(every, (n, 1))))
+    reverse = noisy.fit(noisy.data.reversed(found.order), loose=False)
+    return of_one_order(noisy, options, found, reverse, [found.as_round()], True)
+
+
+def fit_noisy_score(noisy: NoisyProblem, problem: Problem, options: Options) -> Outcome:
+    """Algorithm 1 with the paper's correction of the slices' covariances, `Σ̂ = S − R`; then em."""
+    R = as_noise(noisy.noise, problem.data.shape[2])[0]
+    known = not np.isnan(R).any()
+    score = GaussianScore(R if known else None)
+    found, history, settled = score_order(
+        problem,
+        max_iter=options.max_iter,
+        score_drift=options.score_drift,
+        keep=options.keep,
+        score=score,
+    )
+    hidden, reverse = (noisy.fit(o, loose=False) for o in (found.order, found.order[::-1].copy()))
+    outcome = of_one_order(noisy, options, hidden, reverse, list(history), settled)
+    floored = score.fit(problem.data).floored
+    if floored:
+        caution = (
+            f"In {floored} of {problem.data.shape[1]} slices the noise exceeds the spread in some direction: "
+            "the corrected covariance S − R is floored there, and the score is a guess."
+        )
+        return replace(outcome, cautions=(*outcome.cautions, caution))
+    if not known:
+        note = "The slices' covariances are not corrected for noise, whose size was not given."
+        return replace(outcome, notes=(*outcome.notes, note))
+    return outcome
+
+
+def fit_noisy_shared(problem: NoisyProblem, options: Options, rng: np.random.Generator) -> Outcome:
+    """One permutation for all trajectories."""
+    found, reverse, history, settled = recover_noisy_order(problem, rng, max_iter=options.max_iter)
+    return of_one_order(problem, options, found, reverse, history, settled)
+
+
+def fit_noisy_independent(
+    problem: NoisyProblem, options: Options, rng: np.random.Generator
+) -> Outcome:
+    """One permutation for each trajectory: one best order each, or an average over orders."""
+    found, reverse, history, settled = recover_noisy_orders(problem, rng, max_iter=options.max_iter)
+    if options.estimator == "mcem":
+        return _averaged(problem, options, found, rng, ())
+    note = ""
+    if options.estimator == "auto":
+        kept = _chains(problem, found.model, found.order, rng, samples=20)
+        sure = agreement(problem, kept, found.order)
+        note = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
+        if sure < CERTAIN:
+            note = f"The orders are uncertain, so the parameters average over them: {note}."
+            return _averaged(problem, options, found, rng, (note,))
+        note = f"The orders are certain: {note}."
+    hard = of_one_order(problem, options, found, reverse, history, settled)
+    return replace(hard, notes=(*hard.notes, *([note] if note else [])))
+
+
+def of_one_order(
+    problem: NoisyProblem,
+    options: Options,
+    found: Hidden,
+    reverse: Hidden,
+    history: list[Round],
+    settled: bool,
+) -> Outcome:
+    """The outcome of one best order (each), with the standard errors of its parameters."""
+    for k, each in enumerate(history, start=1):
+        options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
+    fitted = problem.fit(found.order, start=found.fit, loose=False, standard_errors=True)
+    direction = direction_test(
+        fitted.log_likelihoods,
+        reverse.log_likelihoods,
+        dimension=problem.values.shape[2],
+        alpha=options.alpha,
+    )
+    return _outcome(problem, fitted, reverse, tuple(history), settled, "em", direction=direction)
+
+
+def _outcome(
+    problem: NoisyProblem,
+    found: Hidden,
+    reverse: Hidden,
+    history: tuple[Round, ...],
+    settled: bool,
+    estimator: str,
+    **more: object,
+) -> Outcome:
+    fit = found.fit
+    return Outcome(
+        order=found.order,
+        statistics=fit.moments,
+        estimate=_estimate(problem, fit),
+        model=problem.as_model(fit),
+        initial=fit.initial,
+        reverse_order=reverse.order,
+        reverse_estimate=_estimate(problem, reverse.fit),
+        reverse_log_likelihood=reverse.log_likelihood,
+        log_likelihood=found.log_likelihood,
+        history=history,
+        converged=settled,
+        estimator=estimator,
+        hidden=found,
+        **{"notes": fit.notes, **more},  # type: ignore[arg-type]
+    )
+
+
+def _estimate(problem: NoisyProblem, fit: EMResult) -> Estimate:
+    coefficients = problem.as_model(fit).coefficients
+    nothing = StandardErrors(
+        np.full_like(coefficients, np.nan), np.full_like(fit.diffusion, np.nan)
+    )
+    errors = fit.errors or nothing
+    if errors.offset is not None:
+        errors = replace(errors, drift=np.c_[errors.drift, errors.offset], offset=None)
+    return Estimate(coefficients, fit.diffusion, errors)
+
+
+def _averaged(
+    problem: NoisyProblem,
+    options: Options,
+    begin: Hidden,
+    rng: np.random.Generator,
+    notes: tuple[str, ...],
+) -> Outcome:
+    """Monte-Carlo EM, the posterior over orders under its parameters, and the best orders."""
+    n, T, d = problem.values.shape
+    averaged = average_over_orders(
+        problem,
+        begin,
+        rng,
+        progress=lambda k, gap: options.report(
+            f"round {k + 1}: Monte-Carlo error {gap:.2f} standard errors"
+        ),
+    )
+    run, cautions = averaged.run, list[str]()
+    if not run.converged:
+        cautions.append(
+            f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors)."
+        )
+    model = run.parameters.model(problem.dt)
+    kept = draw(problem, model, run.orders, run.states, burn=4 * T, samples=FINAL, thin=2 * T)
+    fit = fit_draws(problem, kept, replace(begin.fit, parameters=run.parameters), steps=1)
+    orders, _ = search(problem, model, run.orders[0])
+    fit = replace(
+        fit,
+        errors=_errors(problem, fit, kept),
+        states=kalman(problem.along(orders), model),
+    )
+    if fit.errors is None:
+        notes = (*notes, "Standard errors are not known: the orders leave too little information.")
+    found = Hidden(orders, fit, model, fit.states.log_likelihood)
+    back = problem.data.reversed(orders)
+    twin_model = averaged.twin.parameters.model(problem.dt)
+    states = kalman(problem.along(back), twin_model)
+    twin_fit = fit_draws(
+        problem,
+        averaged.twin.orders[:, :, None].astype(np.int16),
+        replace(fit, parameters=averaged.twin.parameters),
+        steps=1,
+    )
+    twin = Hidden(back, replace(twin_fit, states=states), twin_model, states.log_likelihood)
+    posterior = None
+    if n * T * T <= POSTERIOR_NUMBERS:
+        posterior = posterior_of(problem, model, run.orders, run.states)
+        if posterior.r_hat > R_HAT or posterior.effective_size < EFFECTIVE_SIZE:
+            cautions.append(
+                f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
+                f"{posterior.effective_size:.0f}): read position probabilities with care."
+            )
+    direction = direction_test(
+        averaged.log_ratios,
+        np.zeros_like(averaged.log_ratios),
+        dimension=d,
+        alpha=options.alpha,
+    )
+    none = np.empty((0, 0), dtype=np.intp)
+    history = tuple(Round(none, each.theta, each.H, float("nan")) for each in run.rounds)
+    return _outcome(
+        problem,
+        found,
+        twin,
+        history,
+        run.converged,
+        "mcem",
+        direction=direction,
+        posterior=posterior,
+        notes=notes,
+        cautions=tuple(cautions),
+    )
+
+
+def _errors(problem: NoisyProblem, fit: EMResult, kept: NDArray[np.int16]) -> StandardErrors | None:
+    draws = [
+        [problem.along(chain[:, r].astype(np.intp)) for r in range(chain.shape[1])]
+        for chain in kept
+    ]
+    return errors_over_draws(
+        draws,
+        problem.dt,
+        fit,
+        noise=problem.noise,
+        scheme=problem.scheme,
+        n_jobs=problem.n_jobs,
+    )
+
+
+def _chains(
+    problem: NoisyProblem,
+    model: StateSpace,
+    orders: Order,
+    rng: np.random.Generator,
+    *,
+    samples: int,
+) -> NDArray[np.int16]:
+    n, T = orders.shape
+    states = random_states(rng, n).reshape(1, n)
+    chain = orders[None].copy()
+    return draw(problem, model, chain, states, burn=10 * T, samples=samples, thin=T)
+
+
+def bootstrap_noisy(
+    problem: NoisyProblem, order: Order, fit: EMResult, rng: np.random.Generator, replicates: int
+) -> StandardErrors:
+    """Standard errors of EM along an order, by resampling trajectories."""
+    y = problem.along(order)
+    coefficients, diffusions = [], []
+    for _ in range(replicates):
+        rows = rng.integers(len(y), size=len(y))
+        found = em(
+            y[rows],
+            problem.dt,
+            noise=problem.noise,
+            affine=problem.affine,
+            scheme=problem.scheme,
+            start=fit,
+            tolerance=0.1,
+            standard_errors=False,
+        )
+        coefficients.append(problem.as_model(found).coefficients)
+        diffusions.append(found.diffusion)
+    return errors_of_draws(coefficients, diffusions)
+
+
+def order_others(
+    problem: NoisyProblem, model: StateSpace, rng: np.random.Generator, *, shared: bool
+) -> Order:
+    """The most likely order of other trajectories under fixed parameters."""
+    if not shared:
+        return search(problem, model, starting_orders(problem, rng))[0]
+    moments = PairMoments.of(problem.values)
+    tables = arrangement(moments, model, None)
+    state = rng.integers(0, 2**64, size=1, dtype=np.uint64)
+    starts = shared_starts(moments, np.sqrt(problem.variances))
+    found = [
+        tables.improve(order, state, kicks=6)
+        for start in starts
+        for order in (start, start[::-1].copy())
+    ]
+    return min(found, key=tables.cost)
