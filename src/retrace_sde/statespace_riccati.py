@@ -63,7 +63,8 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
     P = np.broadcast_to(model.initial.covariance, (G, d, d))
     for t in range(T):
         if t > 1 and full[t] and full[t - 1]:
-            repeats[t] = repeats[t - 1] or _settled(P, predicted[-1])
+            # looking costs as much as a product: now and then is enough
+            repeats[t] = repeats[t - 1] or (t % 4 == 0 and _settled(P, predicted[-1]))
         if repeats[t]:
             for series in (predicted, gain, weight, log_det, filtered):
                 series.append(series[-1])
@@ -80,7 +81,7 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
         predicted.append(P)
         gain.append(K)
         weight.append(W)
-        log_det.append(2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1))
+        log_det.append(np.diagonal(lower, axis1=1, axis2=2))
         filtered.append(_symmetric(rest @ P @ _t(rest) + K @ R @ _t(K)))
         P = _symmetric(F @ filtered[-1] @ F.T + Q)
 
@@ -108,7 +109,7 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
     return Gains(
         np.array(gain),
         np.array(weight),
-        np.array(log_det),
+        2 * np.log(np.array(log_det)).sum(axis=2),
         np.array(back[::-1]) if back else none,
         np.array(smoothed[::-1]),
         np.array(lag[::-1]) if lag else none,
