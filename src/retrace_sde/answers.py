@@ -110,7 +110,10 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         if result.order.ndim == 1
         else None,
         "times": result.times,
+        "gap_intervals": result.gap_intervals,
+        "cycle": bool(result.cycle),
         "dt": result.dt,
+        "observation_noise": result.observation_noise,
         "initial": {"mean": result.initial.mean, "covariance": result.initial.covariance},
         "alternative": None,
         "drift_features": result.feature_names,
