@@ -13,6 +13,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde import figures
+from retrace_sde.direction import folded_direction
 from retrace_sde.drift import Drift
 from retrace_sde.verdicts import placement, verdicts
 
@@ -177,6 +178,7 @@ def test_an_undetermined_direction_is_said_and_the_twin_is_shown(tmp_path):
     )
     assert 'id="twin-map"' in page
     assert 'id="certainty"' not in page
+    assert 'id="gap-plot"' not in page
 
 
 def test_named_slices_are_given_in_order(fit):
@@ -199,6 +201,38 @@ def test_own_orders_of_different_length(tmp_path):
         assert all(sorted(step["order"]) == list(range(T)) for step in unit["steps"])
         np.testing.assert_allclose(np.sum(unit["probabilities"], axis=1), 1, atol=0.02)
     assert placement(model, lengths=panel.lengths).size == panel.lengths.sum()
+
+
+def test_estimated_gaps_are_drawn_with_their_intervals(tmp_path):
+    sde = rt.simulate.random_irreversible_sde(3, setting="stable", random_state=0)
+    X = sde.simulate(60, 40, dt=0.02, x0=0.1, random_state=1)[
+        :, [0, 1, 2, 5, 9, 12, 20, 24, 30, 39]
+    ]
+    X = rt.simulate.shuffle(X, random_state=2)[0]
+    model = rt.ReTrace(dt=0.08, spacing="estimate", n_jobs=1).fit(X)
+    page = rt.write_report(model, X, tmp_path / "r.html").read_text(encoding="utf-8")
+    gaps = embedded(page)["gaps"]
+    np.testing.assert_allclose(gaps["values"], model.gaps_, rtol=5e-4)
+    np.testing.assert_allclose(
+        np.transpose([gaps["low"], gaps["high"]]), model.result_.gap_intervals, rtol=5e-4
+    )
+    assert 'id="gap-plot"' in page
+    assert "estimated together with the order" in page
+
+
+def test_a_known_direction_a_closed_loop_and_a_fold_are_said(fit):
+    model, panel = fit
+    told = copy.copy(model)
+    told.result_ = replace(model.result_, direction=replace(model.direction_, known=True))
+    assert verdicts(told, panel)[1].answer == "As the knowledge given says"
+    loop = copy.copy(model)
+    loop.result_ = replace(
+        model.result_, identifiability=replace(model.identifiability_, cycle=True)
+    )
+    assert "closed loop" in verdicts(loop, panel)[0].answer
+    fold = copy.copy(model)
+    fold.result_ = replace(model.result_, direction=folded_direction(model.direction_))
+    assert "folded" in verdicts(fold, panel)[0].answer
 
 
 class Cubic(Drift):
@@ -270,8 +304,7 @@ def test_any_array_namespace(fit, tmp_path):
 def test_observation_noise_is_listed_and_distances_are_drawn(fit, tmp_path):
     model, panel = fit
     noisy = copy.copy(model)
-    noisy.result_ = copy.copy(model.result_)
-    object.__setattr__(noisy.result_, "observation_noise", np.diag([0.01, 0.04, 0.09]))
+    noisy.result_ = replace(model.result_, observation_noise=np.diag([0.01, 0.04, 0.09]))
     page = rt.write_report(noisy, panel, tmp_path / "r.html").read_text(encoding="utf-8")
     assert embedded(page)["units"][0]["kind"] == "distance"
     assert re.search(r"Observation noise.*>0\.1<.*>0\.2<.*>0\.3<", page, re.DOTALL)

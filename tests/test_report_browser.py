@@ -30,7 +30,7 @@ def shuffled(n, T, d, *, permutation, x0=0.1):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """A shared order by Algorithm 1 (whose rounds differ), and own orders with an undetermined direction."""
+    """Algorithm 1 (whose rounds differ), own orders without a direction, and one variable with gaps."""
     folder = tmp_path_factory.mktemp("pages")
     panel = rt.Panel.from_array(
         shuffled(40, 15, 3, permutation="shared"),
@@ -42,7 +42,12 @@ def pages(tmp_path_factory):
     own = rt.ReTrace(permutation="independent", estimator="mle", dt=0.01, random_state=0, n_jobs=1)
     own.fit(X).sample_orders(samples=100)
     assert not own.direction_.identified
+    irregular = shuffled(30, 24, 1, permutation="shared")[:, [0, 1, 2, 4, 7, 11, 16, 23]]
+    spaced = rt.ReTrace(dt=0.03, spacing="estimate", drift="affine", n_jobs=1)
+    with pytest.warns(rt.ReTraceWarning, match="folds onto itself"):
+        spaced.fit(irregular)
     return {
+        "gaps": rt.write_report(spaced, irregular, folder / "gaps.html").as_uri(),
         "shared": rt.write_report(model, panel, folder / "shared.html", title=HOSTILE[0]).as_uri(),
         "own": rt.write_report(own, X, folder / "own.html").as_uri(),
     }
@@ -87,11 +92,11 @@ def picture(page, id):
     return page.locator(f"#{id} svg").inner_html()
 
 
-@pytest.mark.parametrize("name", ["shared", "own"])
+@pytest.mark.parametrize("name", ["shared", "own", "gaps"])
 def test_every_figure_is_drawn(visit, name):
     page = visit(name)
     plots = page.locator(".plot")
-    assert plots.count() >= 9
+    assert plots.count() >= 8
     for k in range(plots.count()):
         figure = plots.nth(k).locator("svg")
         assert figure.get_attribute("aria-label")
@@ -162,7 +167,7 @@ def test_tooltips_by_pointer_and_by_key(visit):
     assert tip.is_hidden()
 
 
-@pytest.mark.parametrize("name", ["shared", "own"])
+@pytest.mark.parametrize("name", ["shared", "own", "gaps"])
 def test_a_phone_needs_no_sideways_scrolling(visit, name):
     page = visit(name, width=360)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -14,6 +14,7 @@ from rich.table import Table
 from retrace_sde import demo as demonstration
 from retrace_sde.cli_common import OneLine, progress
 from retrace_sde.cli_diagnose import diagnose_command
+from retrace_sde.cli_effect import effect
 from retrace_sde.cli_fit import fit
 from retrace_sde.cli_reproduce import reproduce
 from retrace_sde.cli_simulate import simulate
@@ -94,5 +95,5 @@ def _table(rows: tuple[demonstration.Row, ...]) -> Table:
     return table
 
 
-for command in (fit, diagnose_command, simulate, reproduce):
+for command in (fit, effect, diagnose_command, simulate, reproduce):
     main.add_command(command)

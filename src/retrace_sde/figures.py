@@ -139,7 +139,8 @@ def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Order) -> tuple[Ar
         u = getattr(getattr(model, "_problem", None), "data", Data(values)).covariates
     x = _some(values, j, kept)
     drift, theta = as_drift(model.drift), model.drift_
-    noisy = getattr(model.result_, "observation_noise", None) is not None
+    R = model.result_.observation_noise
+    noisy = R is not None and R.any()
     if noisy or not np.isfinite(x).all() or (u is None and panel.covariate_names):
         return _partial_distances(x), "distance"
     if isinstance(drift, Affine):
@@ -279,11 +280,15 @@ def _direction(model: ReTrace, panel: Panel) -> dict[str, Any]:
 
 
 def _gaps(model: ReTrace) -> dict[str, Any] | None:
-    """Estimated gaps of a shared order; a regular grid has none to show."""
+    """Gaps along a shared order, with intervals where estimated; a regular grid has none to show."""
     gaps = np.asarray(model.gaps_, dtype=float)
     if gaps.ndim != 1 or not gaps.size or np.ptp(gaps) <= 1e-9 * np.abs(gaps).max():
         return None
-    return {"values": _numbers(gaps), "times": _numbers(model.times_), "dt": model.result_.dt}
+    found = {"values": _numbers(gaps), "times": _numbers(model.times_)}
+    intervals = model.result_.gap_intervals
+    if intervals is not None:
+        found |= {"low": _numbers(intervals[:, 0]), "high": _numbers(intervals[:, 1])}
+    return found
 
 
 def _numbers(values: Any, *, digits: int = 4) -> Any:

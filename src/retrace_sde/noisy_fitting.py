@@ -45,7 +45,7 @@ from retrace_sde.noisy_shared import (
 from retrace_sde.problem import Problem, Round
 from retrace_sde.score import GaussianScore
 from retrace_sde.statespace import StateSpace, kalman
-from retrace_sde.statespace_em import EMResult, em
+from retrace_sde.statespace_em import EMResult, em, errors_over_draws
 from retrace_sde.statespace_steps import as_noise
 
 
@@ -219,7 +219,13 @@ def _averaged(
     kept = draw(problem, model, run.orders, run.states, burn=4 * T, samples=FINAL, thin=2 * T)
     fit = fit_draws(problem, kept, replace(begin.fit, parameters=run.parameters), steps=1)
     orders, _ = search(problem, model, run.orders[0])
-    fit = replace(fit, states=kalman(problem.along(orders), model))
+    fit = replace(
+        fit,
+        errors=_errors(problem, fit, kept),
+        states=kalman(problem.along(orders), model),
+    )
+    if fit.errors is None:
+        notes = (*notes, "Standard errors are not known: the orders leave too little information.")
     found = Hidden(orders, fit, model, fit.states.log_likelihood)
     back = problem.data.reversed(orders)
     twin_model = averaged.twin.parameters.model(problem.dt)
@@ -258,6 +264,21 @@ def _averaged(
         posterior=posterior,
         notes=notes,
         cautions=tuple(cautions),
+    )
+
+
+def _errors(problem: NoisyProblem, fit: EMResult, kept: NDArray[np.int16]) -> StandardErrors | None:
+    draws = [
+        [problem.along(chain[:, r].astype(np.intp)) for r in range(chain.shape[1])]
+        for chain in kept
+    ]
+    return errors_over_draws(
+        draws,
+        problem.dt,
+        fit,
+        noise=problem.noise,
+        scheme=problem.scheme,
+        n_jobs=problem.n_jobs,
     )
 
 

@@ -197,8 +197,8 @@ def _offset(model: ReTrace) -> list[dict[str, Any]]:
 
 def _noise(result: ReTraceResult) -> list[tuple[str, float]]:
     """Each variable's standard deviation of observation noise, where it is in the model."""
-    R = getattr(result, "observation_noise", None)
-    if R is None:
+    R = result.observation_noise
+    if R is None or not R.any():  # values may be missing without noise
         return []
     return list(zip(result.names, np.sqrt(np.diag(R)).tolist(), strict=True))
 

@@ -14,7 +14,7 @@ from retrace_sde.algorithm1 import Keep
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.bootstrap import bootstrap_errors
 from retrace_sde.costs import distances, gap_costs, step_log_likelihoods, transition_costs
-from retrace_sde.drift import Affine, Drift, Linear, as_drift
+from retrace_sde.drift import Affine, Drift, as_drift, is_linear
 from retrace_sde.estimation import StandardErrors
 from retrace_sde.fitted import Fitted
 from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
@@ -35,17 +35,18 @@ from retrace_sde.problem import Problem
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.score import ScoreDrift
 from retrace_sde.sde import LinearSDE
+from retrace_sde.settings import check_settings
 from retrace_sde.spacing import gap_intervals
 from retrace_sde.statespace import kalman
 from retrace_sde.statespace_steps import Noise
 from retrace_sde.units import Units
 from retrace_sde.validation import (
     ReTraceWarning,
-    check_choice,
     check_enough,
+    check_features,
     check_knowledge,
+    check_noise,
     check_panel,
-    check_positive,
     check_spacing,
     has_missing,
 )
@@ -125,7 +126,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             return self._fit(X, covariates, knowledge)
 
     def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
-        self._check_parameters()
+        check_settings(self.get_params(deep=False))
         check_knowledge(knowledge, self.order)
         drift = as_drift(self.drift)
         panel = check_panel(
@@ -133,8 +134,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             covariates,
             n_jobs=self.n_jobs,
             ragged=self.permutation == "independent",
-            missing=_is_linear(drift) and self.order == "likelihood",
+            missing=is_linear(drift) and self.order == "likelihood",
         )
+        drift, absorbed = check_features(panel, drift)
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
@@ -163,6 +165,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             outcome = fit_shared(problem, options)
         else:
             outcome = fit_independent(problem, options, rng)
+        outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         result = self._result(panel, problem, outcome, tuple(features))
@@ -188,8 +191,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         noise = self.observation_noise
         if noise is None and self.estimator == "em":
             noise = "estimate"
+        check_noise(noise, problem.data.shape[2])
         if noise is None:
-            if not (_is_linear(problem.drift) and has_missing(problem.data)):
+            if not (is_linear(problem.drift) and has_missing(problem.data)):
                 return None
             noise = 0.0
         if self.estimator in ("mle", "ols") and self.order == "likelihood":
@@ -209,7 +213,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         drift, direction, estimate = problem.drift, outcome.direction, outcome.estimate
         A, c = _split(estimate.coefficients, drift)
         error_A, error_c = _split(estimate.errors.drift, drift)
-        sde = LinearSDE(A, estimate.diffusion, offset=c) if _is_linear(drift) else None
+        sde = LinearSDE(A, estimate.diffusion, offset=c) if is_linear(drift) else None
         twin = None
         if not direction.identified:
             other = outcome.reverse_estimate
@@ -253,43 +257,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             observation_noise=None if outcome.hidden is None else outcome.hidden.fit.noise,
             gap_intervals=gap_intervals(outcome.gaps, outcome.log_gap_errors),
         )
-
-    def _check_parameters(self) -> None:
-        check_positive("dt", self.dt)
-        check_choice("permutation", self.permutation, ["shared", "independent"])
-        check_choice("order", self.order, ["likelihood", "score"])
-        check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact", "em", "mcem"])
-        check_choice("spacing", self.spacing, ["regular", "estimate"])
-        check_choice("score_drift", self.score_drift, ["absolute", "mean"])
-        check_choice("keep", self.keep, ["best", "last"])
-        check_positive("max_iter", self.max_iter)
-        if not 0 < self.alpha < 1:
-            raise ValueError(f"alpha must lie between 0 and 1; got {self.alpha!r}.")
-        if not _is_linear(as_drift(self.drift)):
-            if self.estimator in ("exact", "em"):
-                raise ValueError(
-                    f"estimator={self.estimator!r} needs a linear or affine drift; use 'mle'."
-                )
-            if self.observation_noise is not None:
-                raise ValueError("observation_noise needs a linear or affine drift: leave it None.")
-        if self.permutation == "independent" and self.order == "score":
-            raise ValueError(
-                "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
-                "with permutation='independent'."
-            )
-        if self.spacing == "estimate" and self.permutation == "independent":
-            raise ValueError(
-                "spacing='estimate' needs one shared permutation: a gap of one trajectory has only the d "
-                "numbers of its step behind it, so its relative error is √(2/d) even with all else known. "
-                "Give times as knowledge, or use spacing='regular'."
-            )
-        if self.spacing == "estimate" and self.order == "score":
-            raise ValueError("spacing='estimate' needs order='likelihood'.")
-        if self.permutation == "shared" and self.estimator == "mcem":
-            raise ValueError(
-                "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
-                "and sample_orders()."
-            )
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
@@ -386,10 +353,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         of_A, of_c = _split(errors.drift, self._problem.drift)
         found = StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
         return found if self._units is None else self._units.errors(found)
-
-
-def _is_linear(drift: Drift) -> bool:
-    return isinstance(drift, (Linear, Affine))
 
 
 def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:

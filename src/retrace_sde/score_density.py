@@ -73,7 +73,9 @@ class MixtureScore:
         found = []
         for k in range(1, most + 1):
             model = GaussianMixture(k, n_init=self.restarts, random_state=self.seed)
-            with warnings.catch_warnings():  # of too many components, which the criterion then drops
+            with (
+                warnings.catch_warnings()
+            ):  # of too many components, which the criterion then drops
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 found.append(model.fit(z))
         best = min(found, key=lambda model: float(model.bic(z)))

@@ -94,6 +94,12 @@ def _order(model: ReTrace, panel: Panel) -> Verdict:
     given = "These probabilities are those under the fitted parameters."
     if not model.direction_.identified:
         given += " They say nothing about the direction, which is a question of its own."
+    if "folded" in model.direction_.verdict:
+        answer, standing = "The order may be folded", "open"
+        given += " They do not see a fold, which is part of what was fitted."
+    if model.result_.cycle:
+        answer, standing = "A closed loop: the order is cyclic", "mixed"
+        given += " Where the loop is cut is arbitrary."
     return Verdict(question, answer, standing, (*listed, certain, settled, given))
 
 
@@ -109,6 +115,8 @@ def _listed(model: ReTrace, panel: Panel) -> tuple[str, ...]:
 
 def _direction(model: ReTrace) -> Verdict:
     test, question = model.direction_, "Which way does time run?"
+    if test.known:
+        return Verdict(question, "As the knowledge given says", "good", (test.verdict,))
     if test.identified:
         why = _first(model.identifiability_.can, "a transient")
         return Verdict(question, "In the order shown", "good", (test.verdict, *why))
@@ -157,7 +165,7 @@ def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
             f"{result.n_trajectories} trajectories are few: the tests above are weak, and the intervals, "
             "which assume many, may be too short."
         )
-    if len(result.names) == 1:
+    if len(result.names) == 1 and not any("fold" in note for note in result.notes):
         steps.append(
             "One variable that rises and falls can fold onto itself: check the restored picture, and add "
             "a variable or a known time if it looks folded."

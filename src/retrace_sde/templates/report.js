@@ -461,12 +461,12 @@ function places(width, rows, columns) {
     const column = (names, x, angle) => names.map((_, k) => ({ x, y: ((k + 0.5) * height) / names.length, angle }));
     return [column(columns, width / 2 - side, Math.PI), column(rows, width / 2 + side, 0), height];
   }
-  const size = Math.min(width, 460), radius = rows.length > 1 ? size / 2 - (loops ? 78 : 96) : 0;
+  const size = rows.length > 1 ? Math.min(width, 460, 240 + 30 * rows.length) : 160, radius = rows.length > 1 ? size / 2 - (loops ? 78 : 96) : 0;
   const circle = rows.map((_, k) => {
     const angle = (2 * Math.PI * k) / rows.length - Math.PI / 2;
     return { x: width / 2 + radius * Math.cos(angle), y: size / 2 + radius * Math.sin(angle), angle };
   });
-  return [circle, circle, rows.length > 1 ? size : 220];
+  return [circle, circle, size];
 }
 
 // The curve from a to b, where its arrow ends, the point it comes from there, and where it can be pointed at.
