@@ -20,6 +20,7 @@ from retrace_sde.answers import (
     parameters,
     positions,
     present,
+    table_notes,
     times,
     to_rows,
 )
@@ -106,7 +107,7 @@ class Recovery:
 
     def summary(self) -> str:
         """The result as text."""
-        notes = [f"Table: {note}." for note in self.panel.notes]
+        notes = [f"Table: {note}" for note in table_notes(self.panel)]
         return "\n".join([self.model.summary(), *notes])
 
     def __str__(self) -> str:
