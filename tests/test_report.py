@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import re
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde import figures
+from retrace_sde import figures, report
 from retrace_sde.direction import folded_direction
 from retrace_sde.drift import Drift
 from retrace_sde.verdicts import placement, verdicts
@@ -172,6 +173,12 @@ def test_the_same_fit_gives_the_same_file_and_nothing_else(fit, page, tmp_path):
     again = rt.write_report(model, panel, tmp_path / "again.html", title="<i>T</i>")
     assert again.read_text(encoding="utf-8") == page
     assert [each.name for each in tmp_path.iterdir()] == ["again.html"]
+
+
+def test_every_estimator_says_its_formula():
+    offered = re.search(r"estimator: Literal\[(.*?)\]", inspect.getsource(rt.ReTrace.__init__))[1]
+    names = set(re.findall(r'"(\w+)"', offered)) - {"auto"}
+    assert names == set(report.ESTIMATORS)
 
 
 def test_an_undetermined_direction_is_said_and_the_twin_is_shown(tmp_path):
