@@ -34,7 +34,7 @@ from retrace_sde.moments import Moments
 from retrace_sde.noisy import Hidden
 from retrace_sde.posterior import OrderPosterior, louis_errors, order_posterior, shared_posterior
 from retrace_sde.problem import Directed, Problem, Round
-from retrace_sde.score import ScoreDrift
+from retrace_sde.score import Score, ScoreDrift
 from retrace_sde.sde import Gaussian
 from retrace_sde.shared import recover_order, step_costs
 from retrace_sde.spacing import (
@@ -71,6 +71,7 @@ class Options:
     alpha: float
     report: Callable[[str], None]
     spacing: str = "regular"
+    score: Score | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +119,11 @@ def fit_shared(problem: Problem, options: Options) -> Outcome:
         return _unfolded(problem, outcome)
     else:
         found, history, settled = score_order(
-            problem, max_iter=options.max_iter, score_drift=options.score_drift, keep=options.keep
+            problem,
+            max_iter=options.max_iter,
+            score_drift=options.score_drift,
+            keep=options.keep,
+            score=options.score,
         )
         reverse = problem.fit(problem.data.reversed(found.order))
     return _of_one_order(problem, options, found, reverse, history, settled)
