@@ -179,6 +179,11 @@ def recover_panel(
     panel: Panel, df: Any, *, subject: str, knowledge: Knowledge | None = None, **options: Any
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
+    if len(panel.ids) < 2:
+        raise ValueError(
+            f"the table has one subject, {panel.ids[0]!r}, but an order and its direction show in what several "
+            f"have in common: is {subject!r} the right column? A single series is fitted by ReTrace, as an array."
+        )
     if panel.times is not None and not np.isnan(panel.times).all():
         knowledge = replace(
             knowledge or Knowledge(), timestamps=panel.times, timestamp_error=panel.time_error
