@@ -59,6 +59,8 @@ PUBLIC = [
     rt.ReTrace.__init__,
     rt.LinearSDE.__init__,
     rt.Panel.from_array,
+    rt.Panel.from_frame,
+    rt.recover,
     rt.write_report,
 ]
 

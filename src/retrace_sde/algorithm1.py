@@ -16,8 +16,30 @@ from numba import njit
 from retrace_sde.blocks import Array, Order
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.score import GaussianScore, Score, ScoreDrift, score_preference
+from retrace_sde.score_density import KernelScore, MixtureScore
+from retrace_sde.score_network import NetworkScore
 
 Keep = Literal["best", "last"]
+ScoreName = Literal["gaussian", "mixture", "kernel", "network"]
+SCORES: dict[str, Callable[[], Score]] = {
+    "gaussian": GaussianScore,
+    "mixture": MixtureScore,
+    "kernel": KernelScore,
+    "network": NetworkScore,
+}
+
+
+def as_score(choice: ScoreName | Score) -> Score:
+    """A way to estimate scores by its name, or as it is."""
+    if isinstance(choice, str):
+        if choice in SCORES:
+            return SCORES[choice]()
+    elif callable(getattr(choice, "fit", None)):
+        return choice
+    raise ValueError(
+        f"score_model must be one of {', '.join(map(repr, SCORES))}, or an object whose fit(data) returns "
+        f"the scores of states (m, T, d); got {choice!r}."
+    )
 
 
 def score_order(

@@ -34,7 +34,7 @@ from retrace_sde.moments import Moments
 from retrace_sde.noisy import Hidden
 from retrace_sde.posterior import OrderPosterior, louis_errors, order_posterior, shared_posterior
 from retrace_sde.problem import Directed, Problem, Round
-from retrace_sde.score import ScoreDrift
+from retrace_sde.score import Score, ScoreDrift
 from retrace_sde.sde import Gaussian
 from retrace_sde.shared import recover_order, step_costs
 from retrace_sde.spacing import (
@@ -71,6 +71,7 @@ class Options:
     alpha: float
     report: Callable[[str], None]
     spacing: str = "regular"
+    score: Score | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +115,14 @@ def fit_shared(problem: Problem, options: Options) -> Outcome:
                 _of_one_order(problem, options, *problem.both_directions(order), history, settled)
             )
         outcome = _of_one_order(problem, options, found, reverse, history, settled)
-        outcome = replace(outcome, direction=spacing_checked(problem, found, outcome.direction))
-        return _unfolded(problem, outcome)
+        return _unfolded(problem, _spacing_checked(problem, options, outcome))
     else:
         found, history, settled = score_order(
-            problem, max_iter=options.max_iter, score_drift=options.score_drift, keep=options.keep
+            problem,
+            max_iter=options.max_iter,
+            score_drift=options.score_drift,
+            keep=options.keep,
+            score=options.score,
         )
         reverse = problem.fit(problem.data.reversed(found.order))
     return _of_one_order(problem, options, found, reverse, history, settled)
@@ -130,16 +134,23 @@ def fit_independent(problem: Problem, options: Options, rng: np.random.Generator
         return _of_one_order(problem, options, *_in_known_order(problem))
     if options.estimator == "mcem":
         orders = first_orders(problem, rng, random_states(rng, problem.data.shape[0]))
-        return _averaged(problem, options, problem.fit(orders), rng, ())
+        averaged = _averaged(problem, options, problem.fit(orders), rng, ())
+        return _spacing_checked(problem, options, averaged)
     found, reverse, history, settled = recover_orders(problem, rng, max_iter=options.max_iter)
     hard = _of_one_order(problem, options, found, reverse, history, settled)
     if options.estimator != "auto":
-        return hard
+        return _spacing_checked(problem, options, hard)
     sure = certainty(problem, Law.of(problem, found), found.order, rng)
     if sure >= CERTAIN:
-        return replace(hard, notes=(*hard.notes, f"The orders are certain: {_agreement(sure)}."))
+        hard = replace(hard, notes=(*hard.notes, f"The orders are certain: {_agreement(sure)}."))
+        return _spacing_checked(problem, options, hard)
     note = f"The orders are uncertain, so the parameters average over them: {_agreement(sure)}."
-    return _averaged(problem, options, found, rng, (note,))
+    return _spacing_checked(problem, options, _averaged(problem, options, found, rng, (note,)))
+
+
+def _spacing_checked(problem: Problem, options: Options, outcome: Outcome) -> Outcome:
+    test = spacing_checked(problem, outcome.order, outcome.direction, alpha=options.alpha)
+    return replace(outcome, direction=test)
 
 
 def _of_spacing(problem: Problem, options: Options) -> Outcome:
@@ -163,20 +174,20 @@ def _of_spacing(problem: Problem, options: Options) -> Outcome:
 
 def _unfolded(problem: Problem, outcome: Outcome) -> Outcome:
     """The outcome, with a caution and without a direction where one variable may have folded onto itself."""
-    if problem.prior is not None or problem.data.shape[2] > 1:
+    if problem.data.shape[2] > 1:
         return outcome
     if not may_fold(problem.data, outcome.order, problem.fit(outcome.order).model):
         return outcome
     caution = (
         "With one variable a path that rises and falls folds onto itself: slices of the same level are "
         "neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
-        "variable or any knowledge of time (the first slice, a few positions or precedences)."
+        "variable or some knowledge of time (the last slice, which half a slice is in, a few positions)."
     )
-    direction = folded_direction(outcome.direction) if outcome.direction.identified else None
+    test = outcome.direction
     return replace(
         outcome,
         cautions=(*outcome.cautions, caution),
-        direction=direction or outcome.direction,
+        direction=folded_direction(test) if test.identified and not test.known else test,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from retrace_sde.algorithm1 import Keep
+from retrace_sde.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.bootstrap import bootstrap_errors
 from retrace_sde.costs import distances, gap_costs, step_log_likelihoods, transition_costs
@@ -33,7 +33,7 @@ from retrace_sde.panel import Panel
 from retrace_sde.posterior import OrderPosterior
 from retrace_sde.problem import Problem
 from retrace_sde.result import ReTraceResult, Twin
-from retrace_sde.score import ScoreDrift
+from retrace_sde.score import Score, ScoreDrift
 from retrace_sde.sde import LinearSDE
 from retrace_sde.settings import check_settings
 from retrace_sde.spacing import gap_intervals
@@ -74,6 +74,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         (d, d), "estimate" (R = σ² I) or "diagonal"; linear and affine drifts only. The order is then judged by the
         likelihood of what was observed. Values may be missing, with noise or without.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
+    score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
+        torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
     keep : for order="score", the round that is returned: the most likely ("best"), or the "last".
     max_iter : rounds at most. alpha : level of the direction test.
     n_jobs : threads (None: all cores); the answer does not depend on it. verbose : print each round.
@@ -92,6 +94,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         observation_noise: Noise | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
         score_drift: ScoreDrift = "absolute",
+        score_model: ScoreName | Score = "gaussian",
         keep: Keep = "best",
         max_iter: int = 10,
         alpha: float = 0.05,
@@ -107,6 +110,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.observation_noise = observation_noise
         self.spacing = spacing
         self.score_drift = score_drift
+        self.score_model = score_model
         self.keep = keep
         self.max_iter = max_iter
         self.alpha = alpha
@@ -155,6 +159,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.alpha,
             print if self.verbose else lambda line: None,
             self.spacing,
+            as_score(self.score_model),
         )
         rng = np.random.default_rng(self.random_state)
         self._noisy = self._as_noisy(problem)
@@ -261,6 +266,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
         settings["drift"] = str(settings["drift"])
+        settings["score_model"] = str(settings["score_model"])
         settings["estimator"] = estimator
         if not isinstance(self.random_state, int):
             settings["random_state"] = None

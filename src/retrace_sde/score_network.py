@@ -37,6 +37,14 @@ class NetworkScore:
     def fit(self, data: Data, /) -> NetworkScores:
         """Trains on the standardised states of all slices together."""
         torch = _torch()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # so small a network gains nothing from more
+        try:
+            return self._fit(torch, data)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _fit(self, torch: Any, data: Data) -> NetworkScores:
         base = GaussianScore().fit(data)
         z = base.standardise(data.slices(np.arange(data.shape[1])).transpose(1, 0, 2))
         T, n, d = z.shape

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from retrace_sde.algorithm1 import as_score
 from retrace_sde.drift import as_drift, is_linear
+from retrace_sde.score import GaussianScore
 from retrace_sde.validation import check_choice, check_positive
 
 
@@ -18,6 +20,11 @@ def check_settings(given: Mapping[str, Any]) -> None:
     check_choice("spacing", given["spacing"], ["regular", "estimate"])
     check_choice("score_drift", given["score_drift"], ["absolute", "mean"])
     check_choice("keep", given["keep"], ["best", "last"])
+    score = as_score(given["score_model"])
+    if not isinstance(score, GaussianScore) and given["observation_noise"] is not None:
+        raise ValueError(
+            "score_model must be 'gaussian' with observation_noise: only S − R corrects for it."
+        )
     check_positive("max_iter", given["max_iter"])
     if not 0 < given["alpha"] < 1:
         raise ValueError(f"alpha must lie between 0 and 1; got {given['alpha']!r}.")

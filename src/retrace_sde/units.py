@@ -59,8 +59,7 @@ class Units:
         if isinstance(noise, str):
             return noise
         given = np.asarray(noise, dtype=float)
-        R = given**2 * np.eye(len(self.scale)) if given.ndim == 0 else given
-        return noise if R.ndim != 2 else R / np.outer(self.scale, self.scale)
+        return given / (self.scale if given.ndim < 2 else np.outer(self.scale, self.scale))
 
     def log_volume(self, data: Data) -> float:
         """What the density of data loses by the change of units, in nats."""
