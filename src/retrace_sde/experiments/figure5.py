@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 METHODS = (
     "Algorithm 1-MLE", "MST-MLE", "MST, proper root", "DPT, proper root", "ReTrace-likelihood", "limit", "oracle",
 )  # fmt: skip
+INCOMPLETE = ("ReTrace-likelihood", "limit", "oracle")
+"""The methods that take values that are missing."""
+
 LABELS = {
     "shuffled": "share of slices shuffled",
+    "missing": "share of values missing",
     "n": "trajectories n",
     "d": "variables d",
     "T": "slices T",
@@ -39,10 +43,11 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Knob:
-    """What is varied, and through which values; all else stays at the base."""
+    """What is varied, through which values, for which methods; all else stays at the base."""
 
     name: str
     values: tuple[float, ...]
+    methods: tuple[str, ...] = METHODS
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
     for knob in settings.knobs:
         for value in knob.values:
             for seed in range(settings.seeds):
-                for method in available(*METHODS):
+                for method in available(*knob.methods):
                     key = {"knob": knob.name, "value": value, "method": method, "seed": seed}
                     work = partial(records_of, settings, knob.name, value, seed, method)
                     yield Task(key, work)
@@ -147,6 +152,7 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
 
 KNOBS = (
     Knob("shuffled", (0.0, 0.25, 0.5, 0.75, 1.0)),
+    Knob("missing", (0.0, 0.02, 0.1, 0.3, 0.5), INCOMPLETE),
     Knob("n", (1, 2, 5, 10, 20, 50, 100)),
     Knob("d", (1, 2, 3, 5, 10)),
     Knob("T", (10, 20, 50, 100, 200)),
@@ -162,6 +168,7 @@ EXPERIMENT = Experiment(
         Size(d=5, n=10, T=50),
         (
             Knob("shuffled", (0.0, 0.5, 1.0)),
+            Knob("missing", (0.0, 0.1, 0.3), INCOMPLETE),
             Knob("n", (1, 2, 5, 10, 50)),
             Knob("d", (1, 3, 10)),
             Knob("T", (10, 50, 100)),
