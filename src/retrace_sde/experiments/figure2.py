@@ -156,7 +156,7 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
         axes[2][k].set(yscale="log", xlabel="standard deviation σ of the observation noise")
     handles, labels = axes[0][0].get_legend_handles_labels()
     drawing.legend(
-        handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False
+        handles, labels, loc="outside lower center", ncols=len(columns) + 1, frameon=False
     )
     return drawing
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 METHODS = (
     "Algorithm 1-MLE", "MST-MLE", "MST, proper root", "DPT, proper root", "ReTrace-likelihood", "limit", "oracle",
 )  # fmt: skip
-INCOMPLETE = ("ReTrace-likelihood", "limit", "oracle")
+INCOMPLETE = ("distances of values seen", "ReTrace-likelihood", "limit", "oracle")
 """The methods that take values that are missing."""
 
 LABELS = {
@@ -86,8 +86,8 @@ def text(records: Sequence[Record], settings: Settings) -> str:
     lines = [
         f"From a panel that is small enough to be hard (d = {base.d}, n = {base.n}, T = {base.T}, Δt = {base.dt:g}, start "
         f"from N(0, 0.1 I), no noise) one thing is varied at a time; {settings.seeds} seeds. Directed accuracy in per cent, "
-        "mean ± sd, and up to reversal in brackets. The *limit* is the same search with the true parameters given: "
-        "where it falls below the oracle's 100 the order is not in the data."
+        "mean ± sd, and up to reversal in brackets. The *limit* is the same search with the true parameters given: with "
+        "complete data, where it falls below the oracle's 100 the order is not in the data. Distances know no direction."
     ]
     for knob in settings.knobs:
         mine = where(records, knob=knob.name)
@@ -145,8 +145,14 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
         if knob.values[0] != 0:
             axes[1][k].set_xticks(knob.values, [f"{value:g}" for value in knob.values])
             axes[1][k].minorticks_off()
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    shown = {
+        label: handle
+        for ax in axes[0]
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    drawing.legend(
+        shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), frameon=False
+    )
     return drawing
 
 
