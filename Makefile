@@ -2,11 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+READY := $(VENV)/.ready
 INSTALLED := $(VENV)/.installed
+# Bytecode is made when a module is first imported, not for all of every package: it halves the installation.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable
 
 .PHONY: demo test test-slow lint format bench clean
 
-demo: $(INSTALLED)
+demo: $(READY)
 	$(BIN)/retrace demo
 
 test: $(INSTALLED)
@@ -29,9 +32,13 @@ bench: $(INSTALLED)
 	$(BIN)/asv machine --yes
 	$(BIN)/asv run --python $(CURDIR)/$(BIN)/python --quick --show-stderr
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(INSTALL) .
+	touch $@
+
+$(INSTALLED): $(READY)
+	$(INSTALL) ".[dev]"
 	touch $@
 
 clean:

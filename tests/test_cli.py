@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,18 @@ def test_the_demo_recovers_the_order_and_writes_three_figures(demo):
     for name in ("order.png", "drift.png", "direction.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     assert rt.ReTraceResult.load(folder / "result.npz").direction.identified
+
+
+def test_the_demo_writes_a_page_whose_links_lead_somewhere(demo):
+    folder, _ = demo
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    for method in ("ReTrace (likelihood)", "Algorithm 1, as printed", "MST, from an end", "oracle"):
+        assert method in page
+    links = re.findall(r'(?:href|src)="([^"]+)"', page)
+    assert {"report.html", "stationary.html", "own-orders.html", "order.png"} <= set(links)
+    assert all((folder / link).is_file() for link in links)
+    assert "No direction is claimed" in page
+    assert "The order is certain" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_pipe_gets_no_progress_bar_and_no_escape_codes(demo):

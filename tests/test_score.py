@@ -63,7 +63,9 @@ def test_the_score_of_a_known_density_is_found_where_a_gaussian_misses_it(score,
     assert relative_error(GaussianScore(), density, 2000) > 1.2 * bound
 
 
-@pytest.mark.parametrize("score", [MixtureScore(restarts=1), KernelScore()], ids=["mixture", "kernel"])
+@pytest.mark.parametrize(
+    "score", [MixtureScore(restarts=1), KernelScore()], ids=["mixture", "kernel"]
+)
 def test_more_trajectories_bring_the_score_nearer_to_the_truth(score):
     few, many = (
         np.mean([relative_error(score, "two hills", n, seed=seed) for seed in range(2)])
@@ -86,7 +88,9 @@ def test_without_torch_the_network_says_what_to_install(monkeypatch):
         NetworkScore().fit(Data(np.random.default_rng(0).standard_normal((30, 2, 2))))
 
 
-@pytest.mark.parametrize("score", [MixtureScore(restarts=1), KernelScore()], ids=["mixture", "kernel"])
+@pytest.mark.parametrize(
+    "score", [MixtureScore(restarts=1), KernelScore()], ids=["mixture", "kernel"]
+)
 def test_gaussian_slices_get_the_gaussian_score_in_the_units_of_the_data(score):
     rng = np.random.default_rng(1)
     mix = np.array([[2.0, 0.5], [0.0, 0.1]])

@@ -49,8 +49,7 @@ def set_huge(X):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (set_nan, ["1 missing", "trajectory 4", "slice 7", "'x1'", "interpolate"]),
-        (set_inf, ["1 missing or infinite", "trajectory 0"]),
+        (set_inf, ["1 infinite", "trajectory 0", "interpolate"]),
         (set_constant, ["'x2'", "constant", "drop"]),
         (set_duplicate, ["slices 2, 9", "identical", "keep one"]),
         (set_dependent, ["'x0'", "'x1'", "'x2'", "linearly dependent", "drop"]),
@@ -60,6 +59,32 @@ def set_huge(X):
 def test_unusable_values_are_named_with_place_and_remedy(X, change, words):
     with pytest.raises(ValueError) as caught:
         rt.ReTrace(dt=DT).fit(bad(X, change))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_missing_values_are_refused_where_the_model_has_no_place_for_them(X):
+    with pytest.raises(ValueError) as caught:
+        rt.ReTrace(dt=DT, order="score").fit(bad(X, set_nan))
+    for word in ["1 missing", "trajectory 4", "slice 7", "'x1'", "interpolate"]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        (np.s_[4], ["trajectory 4", "0 values", "drop"]),
+        (np.s_[1:, 7], ["slice 7", "1 value"]),
+        (np.s_[:, :, 1], ["variable 'x1'", "0 values"]),
+    ],
+)
+def test_what_was_never_seen_is_named(X, gone, words):
+    Y = X.copy()
+    Y[gone] = np.nan
+    if words == ["slice 7", "1 value"]:
+        Y[0, 7, 1:] = np.nan
+    with pytest.raises(ValueError) as caught:
+        rt.ReTrace(dt=DT).fit(Y)
     for word in words:
         assert word in str(caught.value)
 
@@ -111,7 +136,9 @@ def test_ragged_lists_are_refused():
         {"keep": "first"},
         {"max_iter": 0},
         {"alpha": 1.5},
-        {"observation_noise": 0.1},
+        {"observation_noise": -0.1},
+        {"observation_noise": "loud"},
+        {"observation_noise": [[1.0, 2.0], [2.0, 1.0]]},
         {"spacing": "guess"},
     ],
 )

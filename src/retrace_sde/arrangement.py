@@ -21,6 +21,9 @@ from retrace_sde.kernels import State, random_unit
 SMALLEST_GAIN = 1e-7
 """Decreases of the cost below this are rounding."""
 
+FLIPS, TURNS, FAR, NEAR = 0.005, 0.3, 0.1, 4
+"""Shares of proposals: the whole order turned, a segment turned, any length; and what else counts as short."""
+
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
@@ -256,32 +259,67 @@ def _metropolis(
     M: Array, S: Array, V: Array, forbidden: NDArray[np.bool_], before: NDArray[np.bool_],
     o: Order, state: State, burn: int, thin: int, kept: NDArray[np.int16],
 ) -> None:  # fmt: skip
-    """Insertions over short distances (and, now and then, over any): symmetric proposals."""
+    """Insertions and turns of segments, mostly short, and turns of the whole: symmetric proposals."""
     T = len(o)
     U = _table(M, S, o)
     now = o.copy()
     for count in range(burn + thin * len(kept)):
-        reach = 4 if random_unit(state) < 0.9 else T
-        p = int(random_unit(state) * T)
-        length = 1 + int(random_unit(state) * min(reach, T - 1))
-        step = 1 if random_unit(state) < 0.5 else -1
-        end = p + step * length
-        if 0 <= end < T:
-            now[:] = o
-            total, bad, q, possible = 0.0, 0, p, True
-            while q != end and possible:
-                r = q + step
-                first, second = (now[q], now[r]) if step == 1 else (now[r], now[q])
-                possible = not before[first, second]
-                total += _exchange(M, S, U, V, o, now, min(p, q), max(p, q) + 1, q, r)
-                bad += _violations(forbidden, now, q, r)
-                now[q], now[r] = now[r], now[q]
-                q = r
-            if possible and bad == 0 and np.log(random_unit(state) + 1e-300) < -total:
-                _update(M, S, U, o, now, min(p, end), max(p, end) + 1)
-                o[:] = now
+        kind = random_unit(state)
+        now[:] = o
+        if kind < FLIPS:
+            now[:] = o[::-1]
+            if _feasible(forbidden, before, now):
+                W, change = _table(M, S, now), 0.0
+                for i in range(T):
+                    change += 0.5 * (W[i, now[i]] - U[i, o[i]]) + V[now[i], i] - V[o[i], i]
+                if np.log(1.0 - random_unit(state)) < -change:
+                    o[:], U = now, W
+        else:
+            reach = T - 1 if random_unit(state) < FAR else min(NEAR, T - 1)
+            p = int(random_unit(state) * T)
+            step = 1 if random_unit(state) < 0.5 else -1
+            end = p + step * (1 + int(random_unit(state) * reach))
+            if 0 <= end < T:
+                low, high = min(p, end), max(p, end) + 1
+                if kind < FLIPS + TURNS:
+                    change = _turned(M, S, U, V, o, now, low, high)
+                else:
+                    change = _moved(M, S, U, V, o, now, p, end, step)
+                if np.log(1.0 - random_unit(state)) < -change and _feasible(forbidden, before, now):
+                    _update(M, S, U, o, now, low, high)
+                    o[:] = now
         if count >= burn and (count - burn + 1) % thin == 0:
             kept[(count - burn) // thin] = o
+
+
+@numba.njit(nogil=True, cache=True)
+def _moved(
+    M: Array, S: Array, U: Array, V: Array, o: Order, now: Order, p: int, end: int, step: int
+) -> float:
+    """Move what stands at p of `now` to `end`; the change of the cost."""
+    total, q = 0.0, p
+    while q != end:
+        r = q + step
+        total += _exchange(M, S, U, V, o, now, min(p, q), max(p, q) + 1, q, r)
+        now[q], now[r] = now[r], now[q]
+        q = r
+    return total
+
+
+@numba.njit(nogil=True, cache=True)
+def _turned(
+    M: Array, S: Array, U: Array, V: Array, o: Order, now: Order, low: int, high: int
+) -> float:
+    """Turn low … high − 1 of `now` around, from the inside out; the change of the cost."""
+    left = (low + high - 2) // 2
+    right = low + high - 1 - left
+    inside, total = left + 1, 0.0
+    while left >= low:
+        total += _exchange(M, S, U, V, o, now, inside, right, left, right)
+        now[left], now[right] = now[right], now[left]
+        inside = left
+        left, right = left - 1, right + 1
+    return total
 
 
 @numba.njit(nogil=True, cache=True)

@@ -36,7 +36,15 @@ def bootstrap_errors(
         mle(Moments.from_weights(gram.reshape(size, size), count, size - d))
         for gram, count in zip(total, steps, strict=True)
     ]
+    return errors_of_draws([fit.coefficients for fit in fits], [fit.diffusion for fit in fits])
+
+
+def errors_of_draws(coefficients: list[Array], diffusions: list[Array]) -> StandardErrors:
+    """The spread of estimates Θ (d, p) and H over replicates."""
+    z = np.stack(coefficients) - np.mean(coefficients, axis=0)
+    covariances = np.einsum("rip,riq->ipq", z, z) / (len(z) - 1)
     return StandardErrors(
-        np.std([fit.coefficients for fit in fits], axis=0, ddof=1),
-        np.std([fit.diffusion for fit in fits], axis=0, ddof=1),
+        np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
+        np.std(diffusions, axis=0, ddof=1),
+        covariances=covariances,
     )

@@ -9,14 +9,18 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from retrace_sde import demo as demonstration
+from retrace_sde.cli_common import OneLine, progress
+from retrace_sde.cli_diagnose import diagnose_command
+from retrace_sde.cli_effect import effect
+from retrace_sde.cli_fit import fit
 from retrace_sde.cli_reproduce import reproduce
+from retrace_sde.cli_simulate import simulate
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=OneLine, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="retrace-sde", prog_name="retrace")
 def main() -> None:
     """Give data its time back: order, direction of time, and the SDE behind shuffled data."""
@@ -27,27 +31,17 @@ main.add_command(reproduce)
 
 @main.command()
 @click.option("--out", type=click.Path(path_type=Path), default="retrace-demo", show_default=True,
-              help="Folder for the figures and the results.")  # fmt: skip
+              help="Folder for the page, the figures and the results.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Another seed, other data.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def demo(out: Path, seed: int, as_json: bool) -> None:
     """Simulate trajectories, lose their order, recover it, and compare with the oracle."""
     if out.exists() and not out.is_dir():
         raise click.UsageError(f"--out {out} is a file; name a folder.")
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description:<30}"), BarColumn(), TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("starting", total=demonstration.STEPS)
-
-        def progress(step: str) -> None:
-            bar.update(task, description=step, advance=1)
-
-        result = demonstration.run(demonstration.Settings(seed=seed), progress=progress)
-        progress("drawing")
-        paths = demonstration.save_plots(result, out)
+    with progress(demonstration.STEPS) as begin:
+        result = demonstration.run(demonstration.Settings(seed=seed), progress=begin)
+        begin("drawing")
+        paths = [*demonstration.save_pages(result, out), *demonstration.save_plots(result, out)]
         paths.append(result.model.result_.save(out / "result.npz"))
     if as_json:
         shared = [asdict(row) for row in result.rows]
@@ -99,3 +93,7 @@ def _table(rows: tuple[demonstration.Row, ...]) -> Table:
             style="bold" if row.method.startswith("ReTrace") else None,
         )
     return table
+
+
+for command in (fit, effect, diagnose_command, simulate, reproduce):
+    main.add_command(command)

@@ -224,7 +224,7 @@ def _errors(fit: _Regression, B: Array, c: Array | None, K: Array, dt: float) ->
     LV = fit.L @ V
     from_F = np.einsum("ibj,nb,lj->iln", kernel, W @ V, LV, optimize=True)
     from_Q = np.einsum("ij,jn,lj->iln", 1 / g, inverse, LV, optimize=True)
-    of_H = _variances(LV, inverse, from_F, True) + _variances(LV, inverse, from_Q, True) / (2 * N)
+    of_H = _variances(LV, inverse, from_F) + _variances(LV, inverse, from_Q) / (2 * N)
 
     to_x = fit.L
     if c is not None:  # the constant is one more state, which never changes
@@ -234,8 +234,9 @@ def _errors(fit: _Regression, B: Array, c: Array | None, K: Array, dt: float) ->
         W = block_diag(W, N**-0.5)
     slope = 1 / _divided(rates, np.ones(1))[..., 0]
     from_F = np.einsum("ib,nb,bl->iln", slope, W @ V, inverse @ np.linalg.inv(to_x), optimize=True)
-    of_A = _variances((to_x @ V)[:d], inverse[:, :d], from_F, False)
-    return StandardErrors(np.sqrt(of_A) / dt, np.sqrt(of_H) / dt)
+    of_A = _covariances((to_x @ V)[:d], inverse[:, :d], from_F) / dt**2
+    drift = np.sqrt(np.diagonal(of_A, axis1=1, axis2=2))
+    return StandardErrors(drift, np.sqrt(of_H) / dt, covariances=of_A)
 
 
 def _eigenbasis(B: Array) -> tuple[Complex, Complex, Complex]:
@@ -256,12 +257,22 @@ def _divided(rates: Complex, u: Array) -> Complex:
     return result
 
 
-def _variances(V: Complex, P: Complex, U: Complex, symmetric: bool) -> Array:
-    """Variances of `J_kl = Σ_imn V_ki P_im U_iln Z_mn`, Z standard normal; if symmetric, of `J_kl + J_lk`."""
+def _row(V: Complex, P: Complex, U: Complex, k: int) -> Complex:
+    """The derivatives (l, m, n) of `J_kl = Σ_imn V_ki P_im U_iln Z_mn` by Z, for one k."""
+    row: Complex = np.tensordot(V[k][:, None] * P, U, (0, 0)).transpose(1, 0, 2)
+    return row
+
+
+def _variances(V: Complex, P: Complex, U: Complex) -> Array:
+    """Variances of `J_kl + J_lk`, Z standard normal."""
     result = np.empty((len(V), U.shape[1]))
     for k in range(len(V)):  # by rows, so that no array has more than three indices
-        row = np.tensordot(V[k][:, None] * P, U, (0, 0)).transpose(1, 0, 2)
-        if symmetric:
-            row = row + np.tensordot(V, P[:, :, None] * U[:, k, None, :], (1, 0))
+        row = _row(V, P, U, k) + np.tensordot(V, P[:, :, None] * U[:, k, None, :], (1, 0))
         result[k] = (row.real**2).sum(axis=(1, 2))
     return result
+
+
+def _covariances(V: Complex, P: Complex, U: Complex) -> Array:
+    """Covariances (k, l, l') of `J_kl` and `J_kl'`, Z standard normal."""
+    rows = (_row(V, P, U, k).real.reshape(U.shape[1], -1) for k in range(len(V)))
+    return np.stack([row @ row.T for row in rows])

@@ -1,14 +1,15 @@
 """Drifts that are linear in their parameters: `b(x, u) = Θ φ(x, u)`.
 
 Any such drift keeps the whole engine closed form: regression on φ gives Θ, and transition costs stay
-matrix products. Covariates u travel with their observation.
+matrix products. Covariates u travel with their observation: they act from it to the next.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import Any
 
 import array_api_compat
@@ -26,6 +27,10 @@ class Drift(ABC):
     @abstractmethod
     def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
         """One name for each of the p regressors."""
+
+    def admit(self, x: NDArray[Any]) -> NDArray[Any]:
+        """The nearest states that the drift is defined for; simulated paths are kept there."""
+        return x
 
     def reversal(self, d: int, dt: float) -> NDArray[np.float64] | None:
         """The matrix that takes the row (φ(x) √Δt, Δx/√Δt) of a step to that of the step run backwards.
@@ -73,13 +78,204 @@ def _step_back(d: int, p: int, dt: float) -> NDArray[np.float64]:
     return turn
 
 
+@dataclass(frozen=True)
+class Polynomial(Drift):
+    """All monomials of the variables up to a degree: φ(x) = (1, x_i, x_i x_j, …).
+
+    Covariates enter as u_k and, with `interactions`, as u_k x_i. In d variables there are (d + degree choose
+    degree) monomials: more than a few of both need many transitions.
+    """
+
+    degree: int
+    interactions: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.degree, int) or self.degree < 1:
+            raise ValueError(f"degree must be a whole number of at least 1; got {self.degree!r}.")
+
+    def features(self, x: Any, u: Any | None) -> Any:
+        xp = array_api_compat.array_namespace(x)
+        columns = [x[..., i : i + 1] for i in range(x.shape[-1])]
+        one = xp.ones((*x.shape[:-1], 1), dtype=x.dtype, device=array_api_compat.device(x))
+        parts = [one]
+        for power in range(1, self.degree + 1):
+            for chosen in combinations_with_replacement(columns, power):
+                term = chosen[0]
+                for each in chosen[1:]:
+                    term = term * each
+                parts.append(term)
+        if u is not None:
+            parts.append(u)
+            if self.interactions:
+                parts += [u * column for column in columns]
+        return xp.concat(parts, axis=-1)
+
+    def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        names = ["1"]
+        for power in range(1, self.degree + 1):
+            names += ["·".join(each) for each in combinations_with_replacement(variables, power)]
+        names += covariates
+        if self.interactions:
+            names += [f"{name}·{variable}" for variable in variables for name in covariates]
+        return names
+
+
+@dataclass(frozen=True)
+class TumourGrowth(Drift):
+    """Gompertz growth under treatment: `b(x, u) = (a − ρ log x − Σ_k κ_k u_k) x`, one variable.
+
+    φ = (x, x log x, u₁ x, u₂ x, …); with chemotherapy C and radiotherapy d, κ = (β_c, α_r + β_r) and a = ρ log K.
+    Volumes below `floor` count as `floor` in the logarithm. `parameters` reads a fit, and names what it
+    cannot tell.
+    """
+
+    floor: float = 1e-3
+
+    def features(self, x: Any, u: Any | None) -> Any:
+        if x.shape[-1] != 1:
+            raise ValueError(f"TumourGrowth describes one variable, a volume; got {x.shape[-1]}.")
+        xp = array_api_compat.array_namespace(x)
+        parts = [x, x * xp.log(xp.clip(x, min=self.floor))]
+        if u is not None:
+            parts.append(u * x)
+        return xp.concat(parts, axis=-1)
+
+    def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        x = variables[0]
+        return [x, f"{x}·log {x}", *(f"{x}·{name}" for name in covariates)]
+
+    def admit(self, x: NDArray[Any]) -> NDArray[Any]:
+        return np.maximum(x, self.floor)
+
+
+@dataclass(frozen=True, eq=False)
+class Features(Drift):
+    """Your own features: `function(x, u)` gives one row of regressors, with these names, per state.
+
+    x (…, d) are states and u (…, k) covariates (or None); the function must work for any leading shape and
+    look at one observation at a time, for the order is not known.
+    """
+
+    function: Callable[[Any, Any | None], Any]
+    names: tuple[str, ...]
+
+    def features(self, x: Any, u: Any | None) -> Any:
+        found = self.function(x, u)
+        wanted = (*x.shape[:-1], len(self.names))
+        if getattr(found, "shape", None) != wanted:
+            raise ValueError(
+                f"the feature function must return shape {wanted} for states of shape {tuple(x.shape)} and "
+                f"{len(self.names)} names; got {getattr(found, 'shape', type(found).__name__)}."
+            )
+        return found
+
+    def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        return list(self.names)
+
+    def __str__(self) -> str:
+        name = getattr(self.function, "__name__", "function")
+        return f"Features({name}, names={self.names})"
+
+
+@dataclass(frozen=True, eq=False)
+class Independent(Drift):
+    """Another drift without the features that are combinations of earlier ones in the data at hand.
+
+    `φ_dropped = φ_kept weights`: a coefficient of the fit is its own plus the dropped ones' weighted sum,
+    and no data of this kind can take the sum apart.
+    """
+
+    whole: Drift
+    kept: tuple[int, ...]
+    weights: NDArray[np.float64]
+
+    def features(self, x: Any, u: Any | None) -> Any:
+        phi = self.whole.features(x, u)
+        xp = array_api_compat.array_namespace(phi)
+        return xp.stack([phi[..., j] for j in self.kept], axis=-1)
+
+    def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        names = self.whole.feature_names(variables, covariates)
+        return [names[j] for j in self.kept]
+
+    def admit(self, x: NDArray[Any]) -> NDArray[Any]:
+        return self.whole.admit(x)
+
+    def absorbed(self, names: Sequence[str]) -> dict[str, str]:
+        """Each dropped feature, of all the features' names, and what it equals in the data at hand."""
+        dropped = [j for j in range(len(names)) if j not in self.kept]
+        found = {}
+        for column, j in zip(self.weights.T, dropped, strict=True):
+            terms = [
+                f"{w:.4g} × {names[k]}"
+                for w, k in zip(column, self.kept, strict=True)
+                if abs(w) > 1e-8 * np.abs(column).max(initial=1e-300)
+            ]
+            found[names[j]] = " + ".join(terms) or "0"
+        return found
+
+    def __str__(self) -> str:
+        return str(self.whole)
+
+
+DEPENDENT = 1e-12
+"""Share of a feature's square left, after earlier ones are taken out, below which it counts as dependent."""
+
+
+def independent_features(drift: Drift, gram: NDArray[np.float64]) -> Drift:
+    """The drift itself where `gram` = Σ φ φᵀ has full rank, else what is left of it.
+
+    Features do not depend on the order, so this can be asked before it is known.
+    """
+    lengths = np.sqrt(np.diag(gram))
+    unit = gram / np.outer(np.where(lengths > 0, lengths, 1), np.where(lengths > 0, lengths, 1))
+    kept: list[int] = []
+    for j in range(len(unit)):
+        among = unit[np.ix_(kept, kept)]
+        rest = 1 - unit[j, kept] @ np.linalg.solve(among, unit[kept, j]) if kept else 1.0
+        if lengths[j] > 0 and rest > DEPENDENT:
+            kept.append(j)
+    dropped = [j for j in range(len(unit)) if j not in kept]
+    if not dropped:
+        return drift
+    if not kept:
+        raise ValueError("all features of the drift are zero in these data: nothing can be fitted.")
+    weights = np.linalg.solve(gram[np.ix_(kept, kept)], gram[np.ix_(kept, dropped)])
+    return Independent(drift, tuple(kept), np.asarray(weights, dtype=np.float64))
+
+
+def linear() -> Drift:
+    """`b(x) = A x`."""
+    return Linear()
+
+
+def affine() -> Drift:
+    """`b(x) = A x + c`."""
+    return Affine()
+
+
+def polynomial(degree: int, *, interactions: bool = False) -> Drift:
+    """All monomials up to `degree`, and the covariates (times the variables too, with `interactions`)."""
+    return Polynomial(degree, interactions)
+
+
+def features(function: Callable[[Any, Any | None], Any], names: Sequence[str]) -> Drift:
+    """A drift from your own feature function φ(x, u), one name for each of its columns."""
+    return Features(function, tuple(names))
+
+
 def as_drift(drift: str | Drift) -> Drift:
     """The drift object behind a name."""
     if isinstance(drift, Drift):
         return drift
-    named: dict[str, Drift] = {"linear": Linear(), "affine": Affine()}
+    named: dict[str, Drift] = {"linear": Linear(), "affine": Affine(), "tumour": TumourGrowth()}
     if drift not in named:
         raise ValueError(
             f"drift must be one of {sorted(named)} or a retrace_sde.drift.Drift, not {drift!r}."
         )
     return named[drift]
+
+
+def is_linear(drift: Drift) -> bool:
+    """`A x` or `A x + c`: the drifts that have an exact discretisation, a reversal and a state-space model."""
+    return isinstance(drift, Linear | Affine)

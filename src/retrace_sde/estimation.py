@@ -19,11 +19,15 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class StandardErrors:
-    """Asymptotic standard errors, entry by entry; `offset` where a drift's offset is told apart."""
+    """Asymptotic standard errors, entry by entry; `offset` where a drift's offset is told apart.
+
+    `covariances` (d, p, p), where known, are those of the p coefficients of each equation.
+    """
 
     drift: Array
     diffusion: Array
     offset: Array | None = None
+    covariances: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,4 +68,5 @@ def regression_errors(moments: Moments, H: Array) -> StandardErrors:
     scale = np.diag(H)
     theta = np.sqrt(np.outer(scale, (inverse**2).sum(axis=1)))
     diffusion = np.sqrt((np.outer(scale, scale) + H**2) / moments.count)
-    return StandardErrors(theta, diffusion)
+    covariances = scale[:, None, None] * (inverse @ inverse.T)
+    return StandardErrors(theta, diffusion, covariances=covariances)

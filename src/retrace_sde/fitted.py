@@ -14,6 +14,7 @@ from retrace_sde.noisy import Hidden
 from retrace_sde.posterior import OrderPosterior
 from retrace_sde.problem import Problem, Round
 from retrace_sde.result import ReTraceResult, Twin
+from retrace_sde.units import Units
 
 
 class Fitted:
@@ -23,6 +24,7 @@ class Fitted:
     posterior_: OrderPosterior
     _problem: Problem
     _hidden: Hidden | None
+    _units: Units | None
 
     @property
     def position_probabilities_(self) -> NDArray[np.float32]:
@@ -70,8 +72,10 @@ class Fitted:
     def states_(self) -> Array:
         """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
         if self._hidden is None:
-            return to_numpy(in_order(self._problem.data.values, self.order_))
-        return self._hidden.fit.states.means
+            means = to_numpy(in_order(self._problem.data.values, self.order_))
+        else:
+            means = self._hidden.fit.states.means
+        return means if self._units is None else self._units.restore(means)
 
     @property
     def standard_errors_(self) -> StandardErrors:

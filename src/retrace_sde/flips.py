@@ -23,7 +23,7 @@ MEMORY = 25_000_000
 def align(problem: Problem, orders: Order, rng: np.random.Generator) -> Order:
     """Turn some of the orders around so that all run the same way (which of the two is tested later)."""
     n, _, d = problem.data.shape
-    size = len(problem.drift.feature_names([""] * d, [""])) + d
+    size = problem.n_features + d
     most = max(2, min(n, MEMORY // size**2))
     rows = evenly(n, most)
     flips = _Flips(problem.some(most), orders[rows])

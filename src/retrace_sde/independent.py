@@ -120,7 +120,7 @@ def first_orders(problem: Problem, rng: np.random.Generator, states: State) -> O
     n, T, d = problem.data.shape
     orders = np.tile(np.arange(T, dtype=np.intp), (n, 1))
     H = _within_covariance(problem.data)
-    zero = np.zeros((d, len(problem.drift.feature_names([""] * d, [""]))))
+    zero = np.zeros((d, problem.n_features))
     for k in range(4):
         law = Law(Model(problem.drift, zero, H, problem.dt), None)
         orders, changed = search(

@@ -136,3 +136,21 @@ def _inversions(p: NDArray[np.intp]) -> NDArray[np.int64]:
         halves = [v[keep].reshape(n, -1, 1, half) for keep in (~upper, upper)]
         v = np.concatenate(halves, axis=2).reshape(n, -1, half)
     return total
+
+
+def counterfactual_rmse(true: ArrayLike, predicted: ArrayLike) -> float:
+    """Root mean squared error of predicted outcomes over subjects (the paper's Eq. rmse), in their units."""
+    gap = _difference(true, predicted)
+    return float(np.sqrt(np.mean(gap**2)))
+
+
+def treatment_effect_bias(true: ArrayLike, estimated: ArrayLike) -> float:
+    """Mean over subjects of the estimated less the true effect (the paper's Eq. teb), in their units."""
+    return float(np.mean(_difference(true, estimated)))
+
+
+def _difference(true: ArrayLike, estimated: ArrayLike) -> NDArray[np.float64]:
+    a, b = np.asarray(true, dtype=np.float64), np.asarray(estimated, dtype=np.float64)
+    if a.shape != b.shape or a.size == 0:
+        raise ValueError(f"two arrays of the same shape are needed, got {a.shape} and {b.shape}")
+    return b - a

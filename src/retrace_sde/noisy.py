@@ -143,6 +143,7 @@ class NoisyProblem:
             start=start,
             tolerance=LOOSE if loose else 1e-2,
             standard_errors=standard_errors,
+            n_jobs=self.n_jobs,
         )
         model = found.parameters.model(self.dt)
         cost = 0.0 if self.prior is None else float(self.prior.cost(order, self.lengths).sum())

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from retrace_sde.algorithm1 import score_order
 from retrace_sde.blocks import Order
+from retrace_sde.bootstrap import errors_of_draws
 from retrace_sde.direction import direction_test
 from retrace_sde.estimation import Estimate, StandardErrors
 from retrace_sde.fitting import (
@@ -44,7 +45,7 @@ from retrace_sde.noisy_shared import (
 from retrace_sde.problem import Problem, Round
 from retrace_sde.score import GaussianScore
 from retrace_sde.statespace import StateSpace, kalman
-from retrace_sde.statespace_em import EMResult, em
+from retrace_sde.statespace_em import EMResult, em, errors_over_draws
 from retrace_sde.statespace_steps import as_noise
 
 
@@ -188,7 +189,7 @@ def _estimate(problem: NoisyProblem, fit: EMResult) -> Estimate:
     )
     errors = fit.errors or nothing
     if errors.offset is not None:
-        errors = StandardErrors(np.c_[errors.drift, errors.offset], errors.diffusion)
+        errors = replace(errors, drift=np.c_[errors.drift, errors.offset], offset=None)
     return Estimate(coefficients, fit.diffusion, errors)
 
 
@@ -218,7 +219,13 @@ def _averaged(
     kept = draw(problem, model, run.orders, run.states, burn=4 * T, samples=FINAL, thin=2 * T)
     fit = fit_draws(problem, kept, replace(begin.fit, parameters=run.parameters), steps=1)
     orders, _ = search(problem, model, run.orders[0])
-    fit = replace(fit, states=kalman(problem.along(orders), model))
+    fit = replace(
+        fit,
+        errors=_errors(problem, fit, kept),
+        states=kalman(problem.along(orders), model),
+    )
+    if fit.errors is None:
+        notes = (*notes, "Standard errors are not known: the orders leave too little information.")
     found = Hidden(orders, fit, model, fit.states.log_likelihood)
     back = problem.data.reversed(orders)
     twin_model = averaged.twin.parameters.model(problem.dt)
@@ -260,6 +267,21 @@ def _averaged(
     )
 
 
+def _errors(problem: NoisyProblem, fit: EMResult, kept: NDArray[np.int16]) -> StandardErrors | None:
+    draws = [
+        [problem.along(chain[:, r].astype(np.intp)) for r in range(chain.shape[1])]
+        for chain in kept
+    ]
+    return errors_over_draws(
+        draws,
+        problem.dt,
+        fit,
+        noise=problem.noise,
+        scheme=problem.scheme,
+        n_jobs=problem.n_jobs,
+    )
+
+
 def _chains(
     problem: NoisyProblem,
     model: StateSpace,
@@ -279,7 +301,7 @@ def bootstrap_noisy(
 ) -> StandardErrors:
     """Standard errors of EM along an order, by resampling trajectories."""
     y = problem.along(order)
-    drifts, diffusions, offsets = [], [], []
+    coefficients, diffusions = [], []
     for _ in range(replicates):
         rows = rng.integers(len(y), size=len(y))
         found = em(
@@ -292,10 +314,9 @@ def bootstrap_noisy(
             tolerance=0.1,
             standard_errors=False,
         )
-        drifts.append(found.drift)
+        coefficients.append(problem.as_model(found).coefficients)
         diffusions.append(found.diffusion)
-        offsets.append(found.offset)
-    return StandardErrors(*(np.std(each, axis=0, ddof=1) for each in (drifts, diffusions, offsets)))
+    return errors_of_draws(coefficients, diffusions)
 
 
 def order_others(

@@ -177,11 +177,13 @@ def _invert(
     scaled = information * np.outer(unit, unit)
     if not np.linalg.eigvalsh(scaled)[0] > 1e-6:
         return None
-    errors = unit * np.sqrt(np.diag(np.linalg.inv(scaled))) / dt
+    inverse = np.linalg.inv(scaled) * np.outer(unit, unit) / dt**2
+    errors = np.sqrt(np.diag(inverse))
     i, j = np.tril_indices(d)
     diffusion = np.empty((d, d))
     diffusion[i, j] = diffusion[j, i] = errors[d * p : d * p + len(i)]
-    return StandardErrors(errors[: d * p].reshape(d, p), diffusion)
+    equations = np.stack([inverse[k : k + p, k : k + p] for k in range(0, d * p, p)])
+    return StandardErrors(errors[: d * p].reshape(d, p), diffusion, covariances=equations)
 
 
 def _informations(

@@ -112,6 +112,12 @@ class Problem:
         return times
 
     @cached_property
+    def n_features(self) -> int:
+        """The number p of regressors; covariates may bring some of them."""
+        x, u = self.data.block(slice(0, 1))
+        return int(self.drift.features(x, u).shape[-1])
+
+    @cached_property
     def variances(self) -> Array:
         """Each variable's variance over the panel, which no order changes; a hundred trajectories tell it."""
         return spread(self.data.some(min(self.data.shape[0], 100))) ** 2

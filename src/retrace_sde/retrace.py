@@ -14,7 +14,7 @@ from retrace_sde.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
 from retrace_sde.bootstrap import bootstrap_errors
 from retrace_sde.costs import distances, gap_costs, step_log_likelihoods, transition_costs
-from retrace_sde.drift import Affine, Drift, Linear, as_drift
+from retrace_sde.drift import Affine, Drift, as_drift, is_linear
 from retrace_sde.estimation import StandardErrors
 from retrace_sde.fitted import Fitted
 from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
@@ -33,18 +33,20 @@ from retrace_sde.panel import Panel
 from retrace_sde.posterior import OrderPosterior
 from retrace_sde.problem import Problem
 from retrace_sde.result import ReTraceResult, Twin
-from retrace_sde.score import GaussianScore, Score, ScoreDrift
+from retrace_sde.score import Score, ScoreDrift
 from retrace_sde.sde import LinearSDE
+from retrace_sde.settings import check_settings
 from retrace_sde.spacing import gap_intervals
 from retrace_sde.statespace import kalman
 from retrace_sde.statespace_steps import Noise
+from retrace_sde.units import Units
 from retrace_sde.validation import (
     ReTraceWarning,
-    check_choice,
     check_enough,
+    check_features,
     check_knowledge,
+    check_noise,
     check_panel,
-    check_positive,
     check_spacing,
     has_missing,
 )
@@ -128,7 +130,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             return self._fit(X, covariates, knowledge)
 
     def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
-        self._check_parameters()
+        check_settings(self.get_params(deep=False))
         check_knowledge(knowledge, self.order)
         drift = as_drift(self.drift)
         panel = check_panel(
@@ -136,13 +138,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             covariates,
             n_jobs=self.n_jobs,
             ragged=self.permutation == "independent",
-            missing=_is_linear(drift) and self.order == "likelihood",
+            missing=is_linear(drift) and self.order == "likelihood",
         )
+        drift, absorbed = check_features(panel, drift)
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        problem = Problem(data, dt, drift)
+        self._units = Units.of(panel, drift)
+        problem = Problem(self._standard(data), dt, drift)
         if knowledge is not None:
             problem = problem.informed(knowledge, shared=self.permutation == "shared")
         options = Options(
@@ -166,26 +170,37 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             outcome = fit_shared(problem, options)
         else:
             outcome = fit_independent(problem, options, rng)
+        outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
-        self.result_ = self._result(panel, problem, outcome, tuple(features))
+        result = self._result(panel, problem, outcome, tuple(features))
+        self.result_ = result if self._units is None else self._units.result(result)
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
         self._problem = problem if outcome.gaps is None else replace(problem, gaps=outcome.gaps)
-        self._law = Law(outcome.model, outcome.initial)
+        self._law, self._initial = Law(outcome.model, outcome.initial), outcome.initial
         self._hidden = outcome.hidden
         self.n_features_in_ = data.shape[2]
         return self
+
+    def _standard(self, data: Data) -> Data:
+        """Data in the units of the fit: a table's are standardised."""
+        if self._units is None:
+            return data
+        return replace(data, values=self._units.apply(data.values))
 
     def _as_noisy(self, problem: Problem) -> NoisyProblem | None:
         """The problem with noise or missing values; None where there are neither."""
         noise = self.observation_noise
         if noise is None and self.estimator == "em":
             noise = "estimate"
-        if noise is None and not (_is_linear(problem.drift) and has_missing(problem.data)):
-            return None
+        check_noise(noise, problem.data.shape[2])
+        if noise is None:
+            if not (is_linear(problem.drift) and has_missing(problem.data)):
+                return None
+            noise = 0.0
         if self.estimator in ("mle", "ols") and self.order == "likelihood":
             raise ValueError(
                 f"estimator={self.estimator!r} knows neither noise nor missing values: use 'em', 'exact' (em "
@@ -193,7 +208,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             )
         return NoisyProblem.of(
             problem,
-            noise=0.0 if noise is None else noise,
+            noise=noise if self._units is None else self._units.noise(noise),
             scheme="exact" if self.estimator == "exact" else "euler",
         )
 
@@ -203,7 +218,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         drift, direction, estimate = problem.drift, outcome.direction, outcome.estimate
         A, c = _split(estimate.coefficients, drift)
         error_A, error_c = _split(estimate.errors.drift, drift)
-        sde = LinearSDE(A, estimate.diffusion, offset=c) if _is_linear(drift) else None
+        sde = LinearSDE(A, estimate.diffusion, offset=c) if is_linear(drift) else None
         twin = None
         if not direction.identified:
             other = outcome.reverse_estimate
@@ -220,7 +235,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             drift=A,
             offset=c,
             diffusion=estimate.diffusion,
-            standard_errors=StandardErrors(error_A, estimate.errors.diffusion, error_c),
+            standard_errors=StandardErrors(
+                error_A, estimate.errors.diffusion, error_c, estimate.errors.covariances
+            ),
             initial=outcome.initial,
             direction=direction,
             alternative=twin,
@@ -246,48 +263,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             gap_intervals=gap_intervals(outcome.gaps, outcome.log_gap_errors),
         )
 
-    def _check_parameters(self) -> None:
-        check_positive("dt", self.dt)
-        check_choice("permutation", self.permutation, ["shared", "independent"])
-        check_choice("order", self.order, ["likelihood", "score"])
-        check_choice("estimator", self.estimator, ["auto", "mle", "ols", "exact", "em", "mcem"])
-        check_choice("spacing", self.spacing, ["regular", "estimate"])
-        check_choice("score_drift", self.score_drift, ["absolute", "mean"])
-        check_choice("keep", self.keep, ["best", "last"])
-        score = as_score(self.score_model)
-        if not isinstance(score, GaussianScore) and self.observation_noise is not None:
-            raise ValueError(
-                "score_model must be 'gaussian' with observation_noise: only S − R corrects for it."
-            )
-        check_positive("max_iter", self.max_iter)
-        if not 0 < self.alpha < 1:
-            raise ValueError(f"alpha must lie between 0 and 1; got {self.alpha!r}.")
-        if not _is_linear(as_drift(self.drift)):
-            if self.estimator in ("exact", "em"):
-                raise ValueError(
-                    f"estimator={self.estimator!r} needs a linear or affine drift; use 'mle'."
-                )
-            if self.observation_noise is not None:
-                raise ValueError("observation_noise needs a linear or affine drift: leave it None.")
-        if self.permutation == "independent" and self.order == "score":
-            raise ValueError(
-                "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
-                "with permutation='independent'."
-            )
-        if self.spacing == "estimate" and self.permutation == "independent":
-            raise ValueError(
-                "spacing='estimate' needs one shared permutation: a gap of one trajectory has only the d "
-                "numbers of its step behind it, so its relative error is √(2/d) even with all else known. "
-                "Give times as knowledge, or use spacing='regular'."
-            )
-        if self.spacing == "estimate" and self.order == "score":
-            raise ValueError("spacing='estimate' needs order='likelihood'.")
-        if self.permutation == "shared" and self.estimator == "mcem":
-            raise ValueError(
-                "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
-                "and sample_orders()."
-            )
-
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
         settings["drift"] = str(settings["drift"])
@@ -305,24 +280,24 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        raw = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        data = self._standard(raw)
         n, T, _ = data.shape
         if self._noisy is not None and self._hidden is not None:
             others = NoisyProblem.of(replace(self._problem, data=data), noise=0.0)
             rng = np.random.default_rng(self.random_state)
-            return data, order_others(others, self._hidden.model, rng, shared=not ragged)
+            return raw, order_others(others, self._hidden.model, rng, shared=not ragged)
         if ragged:
             orders = np.tile(np.arange(T), (n, 1))
             states = random_states(np.random.default_rng(self.random_state), n)
-            return data, search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)[
-                0
-            ]
+            found, _ = search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)
+            return raw, found
         free = self.spacing == "estimate"
         costs = (gap_costs if free else transition_costs)(data, self._law.model)
-        start = -self.result_.initial.log_density(data.slices(np.arange(T))).sum(axis=1)
+        start = -self._initial.log_density(data.slices(np.arange(T))).sum(axis=1)
         chain = shortest_path(distances(data))
         both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
-        return data, min(both, key=lambda order: path_cost(costs, start, order))
+        return raw, min(both, key=lambda order: path_cost(costs, start, order))
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -338,13 +313,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀."""
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            data, order = self._order_of(X)
+            raw, order = self._order_of(X)
+            data = self._standard(raw)
             if self._hidden is not None:
-                return float(
-                    kalman(in_order(data.values, order), self._hidden.model).log_likelihood.mean()
-                )
-            start = self.result_.initial.log_density(data.states(order))
-            return float((start + step_log_likelihoods(data, order, self._law.model)).mean())
+                each = kalman(in_order(data.values, order), self._hidden.model).log_likelihood
+            else:
+                start = self._initial.log_density(data.states(order))
+                each = start + step_log_likelihoods(data, order, self._law.model)
+            volume = 0.0 if self._units is None else self._units.log_volume(data)
+            return float(each.mean()) - volume / len(each)
 
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
@@ -374,16 +351,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
             if self._noisy is not None and self._hidden is not None:
-                return bootstrap_noisy(
+                errors = bootstrap_noisy(
                     self._noisy, self.order_, self._hidden.fit, rng, replicates=replicates
                 )
-            errors = bootstrap_errors(self._problem, self.result_.order, rng, replicates=replicates)
+            else:
+                errors = bootstrap_errors(self._problem, self.order_, rng, replicates=replicates)
         of_A, of_c = _split(errors.drift, self._problem.drift)
-        return StandardErrors(of_A, errors.diffusion, of_c)
-
-
-def _is_linear(drift: Drift) -> bool:
-    return isinstance(drift, (Linear, Affine))
+        found = StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
+        return found if self._units is None else self._units.errors(found)
 
 
 def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:

@@ -20,7 +20,7 @@ from retrace_sde.estimation import StandardErrors
 from retrace_sde.moments import Moments
 from retrace_sde.sde import Array, Gaussian, LinearSDE, Scheme
 from retrace_sde.statespace import Smoothed, kalman
-from retrace_sde.statespace_errors import simulated_errors
+from retrace_sde.statespace_errors import drawn_errors, simulated_errors
 from retrace_sde.statespace_model import Stack, as_observations, group, is_covariance
 from retrace_sde.statespace_steps import (
     NOISE_FLOOR,
@@ -190,6 +190,25 @@ def em(
         found,
         tuple(notes),
     )
+
+
+def errors_over_draws(
+    draws: list[list[Array]],
+    dt: float,
+    fit: EMResult,
+    *,
+    noise: Noise,
+    scheme: Scheme = "euler",
+    n_jobs: int | None = None,
+) -> StandardErrors | None:
+    """Standard errors of a fit averaged over orders: `draws[c][r]` (n, T, d) in the r-th orders of chain c."""
+    theta, d = fit.parameters.theta, draws[0][0].shape[2]
+    _, noise_free, tied = as_noise(noise, d)
+    free, unit = np.ones(theta.shape, dtype=bool), spread(draws[0][0])
+    problem = Problem(dt, free, np.zeros_like(theta), None, noise_free, tied, None, unit, n_jobs)
+    stacks = [[group(values)[1] for values in chain] for chain in draws[:2]]
+    with one_blas_thread():
+        return drawn_errors(stacks, problem, fit.parameters, fit.sde, scheme)
 
 
 def _resume(start: EMResult, problem: Problem, R: Array) -> Parameters:

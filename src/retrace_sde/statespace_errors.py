@@ -36,44 +36,110 @@ def simulated_errors(
     the values estimates it without bias, and one pattern differs from another far less than one score's square
     from its mean. p₀ counts as known.
     """
-    (d, p), unknown, rng = problem.free.shape, problem.noise_free, np.random.default_rng(0)
-    rows, columns = np.tril_indices(d)
-    double = np.where(rows == columns, 1.0, 2.0)
-    keep = np.r_[problem.free.ravel(), np.full(len(rows), problem.H is None)]
-    size = int(keep.sum() + (unknown.sum() if not problem.noise_tied else unknown.any()))
-    share = max(SCORES * size, FEWEST) / sum(stack.rows.size for stack in stacks)
-    weight, model = np.linalg.inv(found.H), found.model(problem.dt)
-    variances = np.diag(found.R)[unknown]
-    information, total = np.zeros((size, size)), 0
-    jacobian = _jacobian(problem, sde)[:, keep] if scheme == "exact" else np.eye(len(keep))[:, keep]
-    for stack in stacks:
-        G, real = stack.rows.shape
-        k = max(1, math.ceil(real * share))
-        chosen = evenly(G, math.ceil(G * min(real * share, 1.0)))
-        drawn = _simulate(stack.seen[:, chosen], k, model, rng)
-        stands_for = G * real / (len(chosen) * k)
-        for part, gram, squares in _sums(drawn, found, problem, model):
+    scores = _Scores(problem, found, sde, scheme)
+    information, total = scores.information(stacks)
+    # the inverse of a mean over `total` draws is too large by this factor, on average
+    return scores.errors(information / (1 - (scores.size + 1) / total))
+
+
+def drawn_errors(
+    draws: list[list[list[Stack]]],
+    problem: Problem,
+    found: Parameters,
+    sde: LinearSDE,
+    scheme: Scheme,
+) -> StandardErrors | None:
+    """Standard errors that include the uncertainty of the orders (Louis 1982); None where they do not exist.
+
+    `draws[c][r]` are the trajectories in the r-th orders of chain c. Observed information: that of known orders
+    less the posterior variance of its score, products of posterior means being taken across two chains.
+    """
+    scores = _Scores(problem, found, sde, scheme)
+    complete, total = scores.information(draws[0][0])
+    complete = complete / (1 - (scores.size + 1) / total)
+    square, means = np.zeros_like(complete), []
+    for chain in draws[:2]:
+        each = np.stack([scores.of(stacks) for stacks in chain])
+        flat = each.reshape(-1, scores.size)
+        square += flat.T @ flat / (2 * len(each))
+        means.append(each.mean(axis=0))
+    cross = means[0].T @ means[1]
+    information = complete - square + (cross + cross.T) / 2
+    unit = 1 / np.sqrt(np.diag(complete))
+    if not np.linalg.eigvalsh(information * np.outer(unit, unit))[0] > 1e-4:
+        return None
+    return scores.errors(information)
+
+
+class _Scores:
+    """Derivatives of each trajectory's log-likelihood by the free entries of Θ, H and R."""
+
+    def __init__(self, problem: Problem, found: Parameters, sde: LinearSDE, scheme: Scheme) -> None:
+        self.problem, self.found = problem, found
+        d = len(problem.free)
+        self.lower = np.tril_indices(d)
+        self.keep = np.r_[problem.free.ravel(), np.full(len(self.lower[0]), problem.H is None)]
+        unknown = problem.noise_free
+        noises = unknown.sum() if not problem.noise_tied else unknown.any()
+        self.size = int(self.keep.sum() + noises)
+        every = np.eye(len(self.keep)) if scheme == "euler" else _jacobian(problem, sde)
+        self.jacobian = every[:, self.keep]
+        self.weight, self.model = np.linalg.inv(found.H), found.model(problem.dt)
+
+    def information(self, stacks: list[Stack]) -> tuple[Array, int]:
+        """`Σ_j E[score scoreᵀ]` by simulation, and from how many trajectories."""
+        rng = np.random.default_rng(0)
+        share = max(SCORES * self.size, FEWEST) / sum(stack.rows.size for stack in stacks)
+        information, total = np.zeros((self.size, self.size)), 0
+        for stack in stacks:
+            G, real = stack.rows.shape
+            k = max(1, math.ceil(real * share))
+            chosen = evenly(G, math.ceil(G * min(real * share, 1.0)))
+            drawn = _simulate(stack.seen[:, chosen], k, self.model, rng)
+            stands_for = G * real / (len(chosen) * k)
+            for _, score in self._parts(drawn):
+                information += score.T @ score * stands_for
+                total += len(score)
+        return information, total
+
+    def of(self, stacks: list[Stack]) -> Array:
+        """The scores of the trajectories, (n, size)."""
+        scores = np.empty((sum(stack.rows.size for stack in stacks), self.size))
+        for stack in stacks:
+            for part, score in self._parts(stack):
+                scores[part.rows.ravel()] = score
+        return scores
+
+    def _parts(self, stack: Stack) -> Iterator[tuple[Stack, Array]]:
+        (d, p), unknown = self.problem.free.shape, self.problem.noise_free
+        rows, columns = self.lower
+        double = np.where(rows == columns, 1.0, 2.0)
+        variances = np.diag(self.found.R)[unknown]
+        for part, gram, squares in _sums(stack, self.found, self.problem, self.model):
             each = part.rows.shape[1]
             steps = np.repeat(part.steps.sum(axis=0), each)[:, None, None]
             seen = np.repeat(part.seen.sum(axis=0), each, axis=0)[:, unknown]
-            of_H = 0.5 * (weight @ gram[:, p:, p:] @ weight - steps * weight)
-            of_theta = (weight @ gram[:, p:, :p]).reshape(-1, d * p)
-            score = np.c_[of_theta, of_H[:, rows, columns] * double] @ jacobian
+            of_H = 0.5 * (self.weight @ gram[:, p:, p:] @ self.weight - steps * self.weight)
+            of_theta = (self.weight @ gram[:, p:, :p]).reshape(-1, d * p)
+            score = np.c_[of_theta, of_H[:, rows, columns] * double] @ self.jacobian
             of_R = 0.5 * (squares[:, unknown] / variances - seen) / variances
-            if problem.noise_tied:
+            if self.problem.noise_tied:
                 of_R = of_R.sum(axis=1, keepdims=True)
-            score = np.c_[score, of_R]
-            information += score.T @ score * stands_for
-            total += len(score)
-    scale = np.sqrt(np.diag(information))
-    inverse = np.linalg.inv(information / np.outer(scale, scale))
-    # the inverse of a mean over `total` draws is too large by this factor, on average
-    covariance = np.diag(inverse) / scale**2 * (1 - (size + 1) / total)
-    deviations = np.zeros(len(keep))
-    deviations[keep] = np.sqrt(covariance[: int(keep.sum())])
-    theta, H = deviations[: d * p].reshape(d, p), np.zeros((d, d))
-    H[rows, columns] = H[columns, rows] = deviations[d * p :]
-    return StandardErrors(theta[:, :d], H, theta[:, d] if p > d else None)
+            yield part, np.c_[score, of_R]
+
+    def errors(self, information: Array) -> StandardErrors:
+        """Square roots of the inverse's diagonal, put where they belong; zero for what is known."""
+        (d, p), keep, (rows, columns) = self.problem.free.shape, self.keep, self.lower
+        scale = np.sqrt(np.diag(information))
+        inverse = np.linalg.inv(information / np.outer(scale, scale)) / np.outer(scale, scale)
+        known = int(keep.sum())
+        covariance = np.zeros((len(keep), len(keep)))
+        covariance[np.ix_(keep, keep)] = inverse[:known, :known]
+        deviations = np.sqrt(np.diag(covariance))
+        theta, H = deviations[: d * p].reshape(d, p), np.zeros((d, d))
+        H[rows, columns] = H[columns, rows] = deviations[d * p :]
+        equations = np.stack([covariance[k : k + p, k : k + p] for k in range(0, d * p, p)])
+        return StandardErrors(theta[:, :d], H, theta[:, d] if p > d else None, equations)
 
 
 def _sums(

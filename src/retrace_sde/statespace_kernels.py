@@ -34,17 +34,19 @@ def _product(A: Array, B: Array, out: Array, half: bool) -> None:  # pragma: no 
     lanes = width // d
     for i in range(d):
         begin = i * lanes if half else 0
-        row = out[i]
-        row[begin:] = 0.0
+        row = out[i, begin:]
+        row[:] = 0.0
         k = 0
         while k + 4 <= d:
             a0, a1, a2, a3 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3]
-            for m in range(begin, width):
-                row[m] += a0 * B[k, m] + a1 * B[k + 1, m] + a2 * B[k + 2, m] + a3 * B[k + 3, m]
+            b0, b1, b2, b3 = B[k, begin:], B[k + 1, begin:], B[k + 2, begin:], B[k + 3, begin:]
+            for m in range(row.size):
+                row[m] += a0 * b0[m] + a1 * b1[m] + a2 * b2[m] + a3 * b3[m]
             k += 4
         while k < d:
-            for m in range(begin, width):
-                row[m] += A[i, k] * B[k, m]
+            a0, b0 = A[i, k], B[k, begin:]
+            for m in range(row.size):
+                row[m] += a0 * b0[m]
             k += 1
 
 
@@ -55,10 +57,17 @@ def _lane_product(
     """out += sign A B, lane by lane, of (d, d, L) each."""
     d = len(A)
     for i in range(d):
-        for k in range(d):
-            for j in range(i if half else 0, d):
+        begin = i if half else 0
+        for k in range(0, d - 1, 2):
+            for j in range(begin, d):
                 for m in range(LANES):
-                    out[i, j, m] += sign * A[i, k, m] * B[k, j, m]
+                    out[i, j, m] += sign * (
+                        A[i, k, m] * B[k, j, m] + A[i, k + 1, m] * B[k + 1, j, m]
+                    )
+        if d % 2:
+            for j in range(begin, d):
+                for m in range(LANES):
+                    out[i, j, m] += sign * A[i, d - 1, m] * B[d - 1, j, m]
 
 
 @njit(cache=True, nogil=True)
@@ -151,13 +160,15 @@ def _undo(z: Array, g: Array, u: Array, r: Array, N: Array) -> None:  # pragma: 
     for i in range(d - 1, -1, -1):
         if g[i, 0] < 0:
             continue
-        for j in range(d):
-            for m in range(LANES):
-                h[j, m] = N[0, j, m] * z[i, 0, m]
-        for k in range(1, d):
+        h[:] = 0.0
+        for k in range(0, d - 1, 2):
             for j in range(d):
                 for m in range(LANES):
-                    h[j, m] += N[k, j, m] * z[i, k, m]
+                    h[j, m] += N[k, j, m] * z[i, k, m] + N[k + 1, j, m] * z[i, k + 1, m]
+        if d % 2:
+            for j in range(d):
+                for m in range(LANES):
+                    h[j, m] += N[d - 1, j, m] * z[i, d - 1, m]
         for m in range(LANES):
             s[m] = u[i, m]
         for j in range(d):

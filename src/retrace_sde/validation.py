@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -11,9 +12,11 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.blocks import Array, Data, Order, to_numpy
+from retrace_sde.drift import Affine, Drift, Independent, Linear, independent_features
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
 from retrace_sde.problem import Problem
+from retrace_sde.statespace_steps import as_noise
 
 DEPENDENT = 1e-12
 """Smallest singular value, relative to the largest, of variables that count as independent."""
@@ -93,7 +96,7 @@ def check_panel(
             ReTraceWarning,
             stacklevel=3,
         )
-    return Panel(values, panel.names, panel.ids, u, panel.covariate_names, panel.dt, lengths)
+    return replace(panel, values=values, covariates=u, lengths=lengths)
 
 
 def has_missing(data: Data) -> bool:
@@ -121,6 +124,16 @@ def check_knowledge(knowledge: object, order: str) -> None:
         )
 
 
+def check_noise(noise: Any, d: int) -> None:
+    """Observation noise in one of its forms, for d variables."""
+    if noise is None:
+        return
+    try:
+        as_noise(noise, d)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"observation_noise cannot be used: {error}") from None
+
+
 def check_spacing(spacing: str, problem: Problem, *, noisy: bool) -> None:
     """Gaps are estimated, or irregular times used, only where the engine can."""
     irregular = problem.gaps is not None and not np.allclose(problem.gaps, problem.dt)
@@ -141,6 +154,30 @@ def check_enough(panel: Panel, n_features: int) -> None:
             f"X has {steps} transitions ({n} trajectories of up to {T - 1} steps), but {d} variables with "
             f"{n_features} drift features need at least {needed}: add trajectories or drop variables."
         )
+
+
+def check_features(panel: Panel, drift: Drift) -> tuple[Drift, list[str]]:
+    """The drift without features that are combinations of others in these data, and a note for each."""
+    if isinstance(drift, Linear | Affine):  # dependent variables are refused above
+        return drift, []
+
+    def gram(x: Any, u: Any | None) -> Array:
+        phi = to_numpy(drift.features(x, u))
+        if not np.isfinite(phi).all():
+            raise ValueError(f"features of {drift} are not finite for some of the states of X.")
+        rows = phi.reshape(-1, phi.shape[-1])
+        return rows.T @ rows
+
+    found = independent_features(
+        drift, reduce(np.add, Data(panel.values, panel.covariates).map(gram))
+    )
+    if not isinstance(found, Independent):
+        return drift, []
+    names = drift.feature_names(panel.names, panel.covariate_names)
+    return found, [
+        f"The effect of {name} cannot be told apart: in these data it is {what}."
+        for name, what in found.absorbed(names).items()
+    ]
 
 
 def _check_lengths(panel: Panel, ragged: bool) -> Order | None:

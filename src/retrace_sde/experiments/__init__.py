@@ -10,7 +10,7 @@ import importlib
 
 from retrace_sde.experiments.experiment import Experiment
 
-NAMES = ("table1", "figure2", "figure5")
+NAMES = ("table1", "figure2", "figure3", "figure4", "figure5")
 """In the order of the paper."""
 
 

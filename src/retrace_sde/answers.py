@@ -1,0 +1,160 @@
+"""The answer of a fit, put back next to the observations and rows that it belongs to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+def present(panel: Any) -> NDArray[np.bool_]:
+    """Which of the (n, T) observations of a panel exist: not padding, and with a row in its table."""
+    n, T = panel.values.shape[:2]
+    lengths = np.full(n, T) if panel.lengths is None else panel.lengths
+    inside: NDArray[np.bool_] = np.arange(T)[None] < lengths[:, None]
+    return inside if panel.rows is None else inside & (panel.rows >= 0)
+
+
+def positions(order: Index, n: int) -> Index:
+    """The position of each observation, (n, T): the inverse of one order, or of each trajectory's own."""
+    inverse = np.argsort(order, axis=-1)
+    return np.broadcast_to(inverse, (n, order.shape[-1]))
+
+
+def times(known: Array, position: Index) -> Array:
+    """The time of each observation from the times along the order, (T,) or (n, T)."""
+    return known[position] if known.ndim == 1 else np.take_along_axis(known, position, axis=1)
+
+
+def anchored(grid: Array, panel: Any) -> Array:
+    """Times of the observations (n, T) moved so that they pass through those that the table knows.
+
+    Exact ones are met, and the rest lies between and beyond them as on the grid; times with an error only
+    set the origin.
+    """
+    if panel.times is None:
+        return grid
+    known = np.broadcast_to(panel.times, grid.shape)
+    found = grid.copy()
+    for row, stamps in zip(found, known, strict=True):
+        there = ~np.isnan(stamps)
+        if not there.any():
+            continue
+        if panel.time_error is not None:
+            row += (stamps[there] - row[there]).mean()
+            continue
+        x, first = np.unique(row[there], return_index=True)
+        y = stamps[there][first]
+        inside = np.interp(row, x, y)
+        row[:] = inside + np.minimum(row - x[0], 0.0) + np.maximum(row - x[-1], 0.0)
+    return found
+
+
+def certainties(probabilities: NDArray[np.float32], position: Index) -> Array:
+    """The posterior probability that each observation stands where it was put, (n, T)."""
+    P = np.broadcast_to(probabilities, (len(position), *probabilities.shape[-2:]))
+    return np.take_along_axis(P, position[:, :, None], axis=2)[:, :, 0].astype(float)
+
+
+def to_rows(observations: NDArray[Any], panel: Any, count: int, missing: Any) -> NDArray[Any]:
+    """What is known of each observation (n, T), as a column of the table the panel came from."""
+    inside = present(panel)
+    column = np.full(count, missing, dtype=observations.dtype)
+    column[panel.rows[inside]] = observations[inside]
+    return column
+
+
+def plain(value: Any) -> Any:
+    """Arrays, numbers and records of them as JSON knows them; what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def parameters(result: Any, panel: Any) -> dict[str, Any]:
+    """The result as plain numbers and sentences, the keys of `parameters.json`; units are the data's."""
+    errors, test = result.standard_errors, result.direction
+    slices = panel.slices
+    found: dict[str, Any] = {
+        "variables": result.names,
+        "drift": result.drift,
+        "offset": result.offset,
+        "diffusion": result.diffusion,
+        "standard_errors": {
+            "drift": errors.drift,
+            "offset": errors.offset,
+            "diffusion": errors.diffusion,
+        },
+        "direction": {
+            "identified": bool(test.identified),
+            "p_value": test.p_value,
+            "verdict": test.verdict,
+            "log_likelihood_ratio": test.log_likelihood_ratio,
+            "z": test.z,
+        },
+        "permutation": "shared" if result.order.ndim == 1 else "independent",
+        "order": [slices[k] for k in result.order]
+        if slices and result.order.ndim == 1
+        else result.order
+        if result.order.ndim == 1
+        else None,
+        "times": result.times,
+        "gap_intervals": result.gap_intervals,
+        "cycle": bool(result.cycle),
+        "dt": result.dt,
+        "observation_noise": result.observation_noise,
+        "initial": {"mean": result.initial.mean, "covariance": result.initial.covariance},
+        "alternative": None,
+        "drift_features": result.feature_names,
+        "subjects": result.n_trajectories,
+        "observations": int(present(panel).sum()),
+        "log_likelihood": result.log_likelihood,
+        "converged": bool(result.converged),
+        "can": result.identifiability.can,
+        "cannot": result.identifiability.cannot,
+        "notes": [*panel.notes, *result.notes],
+        "settings": {
+            key: value
+            for key, value in result.settings.items()
+            if isinstance(value, (str, int, float, bool, type(None)))
+        },
+    }
+    twin = result.alternative
+    if twin is not None:
+        found["alternative"] = {
+            "drift": twin.drift,
+            "offset": twin.offset,
+            "diffusion": twin.diffusion,
+            "log_likelihood": twin.log_likelihood,
+        }
+    return {key: plain(value) for key, value in found.items()}
+
+
+def annotate(adata: Any, panel: Any, result: Any) -> Any:
+    """A copy of an AnnData whose rows are the panel's: position and time in `obs`, parameters in `uns`."""
+    copy = adata.copy()
+    position = positions(result.order, len(panel.ids))
+    count = copy.n_obs
+    copy.obs["retrace_position"] = to_rows(position.astype(float), panel, count, np.nan)
+    copy.obs["retrace_time"] = to_rows(times(result.times, position), panel, count, np.nan)
+    arrays = {
+        "drift": result.drift,
+        "offset": result.offset,
+        "diffusion": result.diffusion,
+        "variables": np.array(result.names, dtype=str),
+    }
+    # AnnData stores arrays and text; what is nested travels as JSON.
+    text = json.dumps(parameters(result, panel), ensure_ascii=False)
+    copy.uns["retrace"] = {**arrays, "parameters": text}
+    return copy

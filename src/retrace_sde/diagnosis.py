@@ -1,0 +1,360 @@
+"""What can be learned from a panel, before any fit: in sentences, with what to do next.
+
+Nothing here needs the order. Whether there is one to be found: neighbours on a shortest path are closer than
+they would be if each subject's observations were exchangeable. Whether the direction can be told: slices whose
+means or spreads differ, tested within subjects, so that dependence in time does no harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from retrace_sde.answers import present
+from retrace_sde.blocks import Array, Order, evenly
+from retrace_sde.frames import shown
+from retrace_sde.ordering import shortest_path
+from retrace_sde.panel import Panel
+
+SUBJECTS, SLICES, SHUFFLES, OWN_SHUFFLES = 200, 60, 49, 19
+"""How many subjects and slices the tests look at, and how many shuffles they compare with."""
+
+COMPARED = 12
+"""Slices whose means and spreads are compared, each with each."""
+
+CLOSED = 0.75
+"""Ends of a path nearer than this share of the usual distance close a cycle; open paths have 1.2 and more."""
+
+MANY_MISSING, FEW_LEVELS, SKEWED = 0.5, 5, 2.0
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence about the data, whether it is good news, and what to do about it."""
+
+    topic: str
+    kind: Literal["good", "caution", "stop"]
+    sentence: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Sizes, and what was found, in the order in which it matters."""
+
+    subjects: int
+    observations: int
+    slices: int | None
+    observations_per_subject: tuple[int, float, int]
+    variables: tuple[str, ...]
+    missing_share: tuple[float, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Nothing was found that a fit would refuse."""
+        return all(finding.kind != "stop" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "usable": self.usable}
+
+
+def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
+    """Look at a panel before any fit."""
+    rng = np.random.default_rng(random_state)
+    values = np.where(present(panel)[:, :, None], np.asarray(panel.values, dtype=float), np.nan)
+    counts = present(panel).sum(axis=1)
+    known = ~np.isnan(values)
+    total = int(present(panel).sum())
+    findings = [*_missing(panel, known, total), *_times(panel), *_variables(panel, values)]
+    if not any(finding.kind == "stop" for finding in findings):
+        z = values / np.nanstd(values, axis=(0, 1))
+        findings += _identical(panel, z)
+        if not _all_times_known(panel):
+            findings += _shared_order(z, rng) if panel.slices is not None else _own_orders(z, rng)
+            if not any("cycle" in finding.sentence for finding in findings):
+                findings += _direction(panel, z)
+    return Diagnosis(
+        len(panel.ids),
+        total,
+        None if panel.slices is None else len(panel.slices),
+        (int(counts.min()), float(np.median(counts)), int(counts.max())),
+        panel.names,
+        tuple(1 - known[:, :, k].sum() / total for k in range(len(panel.names))),
+        tuple(findings),
+    )
+
+
+def _missing(panel: Panel, known: Any, total: int) -> list[Finding]:
+    found = []
+    share = 1 - known.sum(axis=(0, 1)) / total
+    if share.max() > 0:
+        worst = [f"{panel.names[k]} {share[k]:.0%}" for k in np.argsort(-share) if share[k] > 0]
+        found.append(
+            Finding(
+                "missing values",
+                "caution" if share.max() > MANY_MISSING else "good",
+                f"Some values are missing: {', '.join(worst[:6])}.",
+                "They are kept as missing, not filled in; a variable that is mostly missing is better left out."
+                if share.max() > MANY_MISSING
+                else "They are kept as missing, not filled in.",
+            )
+        )
+    found += [Finding("table", "good", f"{note[:1].upper()}{note[1:]}.") for note in panel.notes]
+    return found
+
+
+def _known_times(panel: Panel) -> Any:
+    """Of which observations, or slices, the time is known."""
+    if panel.times is None:
+        return np.zeros(1, dtype=bool)
+    inside = present(panel) if panel.slices is None else np.ones(len(panel.slices), dtype=bool)
+    return ~np.isnan(panel.times[inside])
+
+
+def _all_times_known(panel: Panel) -> bool:
+    return panel.time_error is None and bool(_known_times(panel).all())
+
+
+def _times(panel: Panel) -> list[Finding]:
+    if panel.times is None:
+        return []
+    known = _known_times(panel)
+    what = "observations" if panel.slices is None else "slices"
+    text = f"The time is known of {known.sum()} of {known.size} {what}"
+    if panel.time_error is not None:
+        return [Finding("time", "good", f"{text}, with a standard error of {panel.time_error:g}.")]
+    advice = (
+        "Order and direction are given; the fit estimates the SDE."
+        if known.all()
+        else "They fix the order of those; the rest is recovered."
+    )
+    return [
+        Finding(
+            "time", "good" if known.any() else "caution", f"{text}.", advice if known.any() else ""
+        )
+    ]
+
+
+def _variables(panel: Panel, values: Array) -> list[Finding]:
+    found, few, skewed = [], [], []
+    for k, name in enumerate(panel.names):
+        column = values[:, :, k]
+        column = column[~np.isnan(column)]
+        if len(np.unique(column)) <= FEW_LEVELS:
+            few.append(name)
+        elif column.min() > 0 and stats.skew(column) > SKEWED:
+            skewed.append(name)
+    if few:
+        found.append(
+            Finding("variables", "caution", f"At most {FEW_LEVELS} values occur in {shown(few)}: a diffusion is a "
+                    "rough model of that.", "Leave them out, or take them as covariates.")
+        )  # fmt: skip
+    if skewed:
+        found.append(
+            Finding("variables", "caution", f"Positive with a long upper tail: {shown(skewed)}.", "Their logarithms "
+                    "are likely to follow the model better.")
+        )  # fmt: skip
+    rows = values.reshape(-1, len(panel.names))
+    rows = rows[~np.isnan(rows).any(axis=1)]
+    if 1 < len(panel.names) < len(rows):
+        z = (rows - rows.mean(axis=0)) / np.maximum(rows.std(axis=0), 1e-300)
+        _, singular, directions = np.linalg.svd(z, full_matrices=False)
+        if singular[-1] < 1e-6 * singular[0]:
+            involved = np.flatnonzero(np.abs(directions[-1]) > 0.1)
+            names = [panel.names[k] for k in involved]
+            found.append(
+                Finding("variables", "stop", f"{shown(names)} are linearly dependent.", "Drop one of them.")
+            )  # fmt: skip
+    return found
+
+
+def _identical(panel: Panel, z: Array) -> list[Finding]:
+    """Observations of one subject that nothing can tell apart."""
+    pairs, people = 0, []
+    for name, each in zip(panel.ids, z, strict=True):
+        rows = each[~np.isnan(each).all(axis=1)]
+        again = len(rows) - len(np.unique(rows, axis=0))
+        pairs += again
+        people += [name] if again else []
+    if not pairs:
+        return []
+    return [
+        Finding("duplicates", "caution", f"Observations that equal another of the same subject in every variable: "
+                f"{pairs} (subject {shown(people)}).", "Their order among each other is arbitrary: check that "
+                "they are not the same record twice.")
+    ]  # fmt: skip
+
+
+def _squared_distances(z: Array) -> Array:
+    """Mean squared differences between slices of (n, T, d), over what both have."""
+    known = ~np.isnan(z)
+    x = np.where(known, z, 0.0).transpose(1, 0, 2).reshape(z.shape[1], -1)
+    m = known.transpose(1, 0, 2).reshape(z.shape[1], -1).astype(float)
+    total = (x**2) @ m.T + m @ (x**2).T - 2 * x @ x.T
+    D = np.maximum(total, 0.0) / np.maximum(m @ m.T, 1.0)
+    np.fill_diagonal(D, 0.0)
+    return D
+
+
+def _closeness(D: Array) -> tuple[float, Order]:
+    """Squared steps of a short path, relative to those between any two."""
+    path = shortest_path(D)
+    steps = D[path[:-1], path[1:]].mean()
+    return float(steps / (D.sum() / (len(D) * (len(D) - 1)))), path
+
+
+def _shared_order(z: Array, rng: np.random.Generator) -> list[Finding]:
+    n, T, d = z.shape
+    z = z[evenly(n, SUBJECTS)][:, rng.permutation(T)[:SLICES]]
+    D = _squared_distances(z)
+    ratio, path = _closeness(D)
+    nulls = [
+        _closeness(_squared_distances(rng.permuted(z, axis=1) if d == 1 else _shuffled(z, rng)))[0]
+        for _ in range(SHUFFLES)
+    ]
+    p = (1 + sum(null <= ratio for null in nulls)) / (1 + SHUFFLES)
+    closer = (
+        f"neighbouring slices are {1 / ratio:.1f} times closer than two slices at random; without an order "
+        f"they would be {1 / np.mean(nulls):.1f} times closer (p {'≤' if p <= 1 / (1 + SHUFFLES) else '='} {p:.2g})"
+    )  # fmt: skip
+    found = []
+    if p <= ALPHA:
+        found.append(Finding("order", "good", f"The slices have an order to be found: {closer}."))
+    else:
+        found.append(
+            Finding("order", "caution", f"The slices show no order: {closer}.", "More subjects or variables "
+                    "help; so does anything known about time (--time), or --observation-noise estimate.")
+        )  # fmt: skip
+    usual = np.sqrt(D[np.triu_indices(len(D), 1)]).mean()
+    if len(path) >= 8 and p <= ALPHA and np.sqrt(D[path[0], path[-1]]) < CLOSED * usual:
+        found.append(
+            Finding("order", "caution", "The path of the slices closes on itself: this looks like a cycle, whose "
+                    "order has no first slice, and whose direction its shape does not tell.", "Say which slice comes "
+                    "first, and which next, if you know it (--time).")
+        )  # fmt: skip
+    if d == 1:
+        found.append(_one_variable())
+    return found
+
+
+def _shuffled(z: Array, rng: np.random.Generator) -> Array:
+    """Every subject's observations in an order of its own."""
+    moved = rng.permuted(np.tile(np.arange(z.shape[1]), (len(z), 1)), axis=1)
+    return np.take_along_axis(z, moved[:, :, None], axis=1)
+
+
+def _own_orders(z: Array, rng: np.random.Generator) -> list[Finding]:
+    n, _, d = z.shape
+    if d == 1:
+        return [_one_variable()]
+    groups = [each[~np.isnan(each).any(axis=1)] for each in z[evenly(n, SUBJECTS)]]
+    groups = [each[rng.permutation(len(each))[:SLICES]] for each in groups if len(each) >= 4]
+    if len(groups) < 2:
+        return [
+            Finding("order", "caution", "Too few subjects have 4 complete observations to tell whether there is an "
+                    "order.")
+        ]  # fmt: skip
+    centred = [each - each.mean(axis=0) for each in groups]
+    pool, cuts = np.concatenate(centred), np.cumsum([len(each) for each in centred])[:-1]
+    whiten = np.linalg.pinv(np.linalg.cholesky(np.cov(pool.T) + 1e-12 * np.eye(d)))
+
+    def closeness(parts: list[Array]) -> float:
+        return float(np.mean([_closeness(_pairwise(part @ whiten.T))[0] for part in parts]))
+
+    ratio = closeness(centred)
+    nulls = [closeness(np.split(rng.permutation(pool), cuts)) for _ in range(OWN_SHUFFLES)]
+    p = (1 + sum(null <= ratio for null in nulls)) / (1 + len(nulls))
+    text = (
+        f"a subject's neighbours are {1 / ratio:.1f} times closer than two of its observations at random, "
+        f"against {1 / np.mean(nulls):.1f} without an order (p {'≤' if p <= 1 / (1 + len(nulls)) else '='} {p:.2g})"
+    )  # fmt: skip
+    if p > ALPHA:
+        return [
+            Finding("order", "caution", f"The subjects' observations show no order: {text}.", "More variables "
+                    "help, and so does anything known about time (--time).")
+        ]  # fmt: skip
+    advice = (
+        ""
+        if d > 3
+        else f"With {d} variables single positions stay uncertain; the SDE can still be estimated."
+    )
+    return [Finding("order", "good", f"There are orders to be found: {text}.", advice)]
+
+
+def _pairwise(x: Array) -> Array:
+    return ((x[:, None] - x[None]) ** 2).sum(axis=2)
+
+
+def _one_variable() -> Finding:
+    return Finding(
+        "order",
+        "caution",
+        "There is one variable: a course that rises and falls folds onto itself, and states on the way up and "
+        "on the way down cannot be told apart.",
+        "Add a variable, or anything known about time (--time).",
+    )
+
+
+def _direction(panel: Panel, z: Array) -> list[Finding]:
+    n = len(z)
+    if n < 3:
+        return [
+            Finding("direction", "caution", f"With {n} subject{'s' * (n != 1)} the direction of time cannot be "
+                    "tested; at least 3 are needed.", "The order is then found up to reversal.")
+        ]  # fmt: skip
+    if panel.slices is None:
+        return [
+            Finding("direction", "caution", "Whether the direction of time can be told shows in the fit: each "
+                    "subject's order is unknown, so nothing can be compared across subjects yet.")
+        ]  # fmt: skip
+    p_mean, p_spread = _changes(z)
+    if min(p_mean, p_spread) < ALPHA / 2:
+        what = "means" if p_mean <= p_spread else "spreads"
+        return [
+            Finding("direction", "good", f"The slices differ in their {what} (p "
+                    f"{_p(min(p_mean, p_spread))}): a transient, which is what can reveal the direction of time.")
+        ]  # fmt: skip
+    return [
+        Finding("direction", "caution", "The slices differ neither in mean nor in spread "
+                f"(p {_p(p_mean)} and {_p(p_spread)}): the data look stationary, and a linear SDE then fits both "
+                "directions equally well.", "Expect the direction to be left open, unless you know the first slice.")
+    ]  # fmt: skip
+
+
+def _changes(z: Array) -> tuple[float, float]:
+    """Least p-values, by Bonferroni, of paired t-tests and of Pitman and Morgan's test on ranks."""
+    T, d = z.shape[1:]
+    least, tests = [1.0, 1.0], 0
+    for a, b in combinations(evenly(T, COMPARED), 2):
+        x, y = z[:, a], z[:, b]
+        known = ~np.isnan(x) & ~np.isnan(y)
+        m = known.sum(axis=0)
+        enough = m >= 5
+        x, y, known, m = x[:, enough], y[:, enough], known[:, enough], m[enough]
+        x, y = (np.where(known, each, 0.0) for each in (x, y))
+        shift = x.sum(axis=0) / m - y.sum(axis=0) / m
+        # Equal variances of x and y: their sum and their difference are uncorrelated.
+        u, v = (np.where(known, each - each.sum(axis=0) / m, np.nan) for each in (x + y, x - y))
+        error = np.sqrt(np.nansum(v**2, axis=0) / (m - 1) / m)
+        for k, t in enumerate((shift / np.maximum(error, 1e-300), _rank_t(u, v, m))):
+            least[k] = min([least[k], *(2 * stats.t.sf(np.abs(t), m - 1 - k))])
+        tests += d
+    return min(1.0, least[0] * tests), min(1.0, least[1] * tests)
+
+
+def _rank_t(u: Array, v: Array, m: Order) -> Array:
+    """Spearman's correlation, column by column, as a t statistic with m − 2 degrees of freedom."""
+    a, b = (stats.rankdata(each, axis=0, nan_policy="omit") - (m + 1) / 2 for each in (u, v))
+    square = np.nansum(a**2, axis=0) * np.nansum(b**2, axis=0)
+    r = np.nansum(a * b, axis=0) / np.sqrt(np.maximum(square, 1e-300))
+    return r * np.sqrt((m - 2) / np.maximum(1 - r**2, 1e-12))
+
+
+def _p(value: float) -> str:
+    return f"= {value:.2g}" if value >= 1e-4 else "< 0.0001"

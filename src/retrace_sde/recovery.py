@@ -1,0 +1,235 @@
+"""One line from a table to its order, its direction of time and its SDE."""
+
+from __future__ import annotations
+
+import html
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from retrace_sde.answers import (
+    anchored,
+    certainties,
+    parameters,
+    positions,
+    present,
+    times,
+    to_rows,
+)
+from retrace_sde.blocks import Array
+from retrace_sde.drift import Drift
+from retrace_sde.frames import Names, as_frame
+from retrace_sde.knowledge import Knowledge
+from retrace_sde.panel import Panel
+from retrace_sde.report import write_report
+from retrace_sde.retrace import ReTrace
+
+SAMPLED = 50_000_000
+"""Numbers (n T²) up to which position probabilities are computed; beyond, they are left empty."""
+
+PREVIEW = 8
+"""Rows that a notebook shows of the ordered table."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recovery:
+    """What `recover` found: the fitted `model`, the `panel` behind the table, and the table itself."""
+
+    model: ReTrace
+    panel: Panel
+    table: Any
+    subject: str
+
+    @cached_property
+    def ordered(self) -> Any:
+        """The table, same kind of frame, subject by subject in time order, with three columns more.
+
+        `position` counts from 0, the earliest, `time` is in units of dt, and `position_probability` is the
+        posterior probability of that position given the fitted parameters (so given the direction; empty where
+        there are too many to compute). A row without any value has none of the three. Where
+        the table already has such a column the new one is called `retrace_position` and so on.
+        """
+        frame = as_frame(self.table)
+        columns = self.columns()
+        key = columns["position"]
+        who = pd.factorize(frame[self.subject].to_numpy())[0]
+        sequence = np.lexsort((np.isnan(key), np.nan_to_num(key), who))
+        for name, values in columns.items():
+            kept = (
+                values.astype(np.int64)
+                if name == "position" and not np.isnan(key).any()
+                else values
+            )
+            new = name if name not in frame.columns else f"retrace_{name}"
+            series = nw.new_series(new, kept, backend=frame.implementation)
+            if frame.implementation.is_pandas_like():
+                native = series.to_native()
+                native.index = frame.to_native().index
+                series = nw.from_native(native, series_only=True)
+            frame = frame.with_columns(series)
+        return frame[sequence.tolist()].to_native()
+
+    def columns(self) -> dict[str, Array]:
+        """Position, time and position probability of each row of the table, NaN for rows without a value."""
+        result, panel = self.model.result_, self.panel
+        n, count = len(panel.ids), len(as_frame(self.table))
+        position = positions(result.order, n)
+        found: dict[str, NDArray[Any]] = {
+            "position": position.astype(float),
+            "time": anchored(times(result.times, position), panel),
+            "position_probability": np.full(position.shape, np.nan),
+        }
+        if self._probabilities is not None:
+            found["position_probability"] = certainties(self._probabilities, position)
+        return {name: to_rows(each, panel, count, np.nan) for name, each in found.items()}
+
+    @cached_property
+    def _probabilities(self) -> NDArray[np.float32] | None:
+        n, T, _ = self.panel.values.shape
+        if not hasattr(self.model, "posterior_"):
+            if (n if self.model.result_.order.ndim == 2 else 1) * T * T > SAMPLED:
+                return None
+            self.model.sample_orders()
+        return self.model.position_probabilities_
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything that was estimated, in the table's units, as plain numbers and sentences."""
+        return parameters(self.model.result_, self.panel)
+
+    def summary(self) -> str:
+        """The result as text."""
+        notes = [f"Table: {note}." for note in self.panel.notes]
+        return "\n".join([self.model.summary(), *notes])
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        """The result and the first rows of the ordered table; every name is escaped."""
+        head = as_frame(self.ordered).head(PREVIEW)
+        cells = [[html.escape(str(name)) for name in head.columns]]
+        cells += [[html.escape(_short(cell)) for cell in row] for row in head.rows()]
+        body = "".join(
+            "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in row) + "</tr>"
+            for tag, row in zip(["th"] + ["td"] * len(cells), cells, strict=False)
+        )
+        return (
+            f"{self.model.result_._repr_html_()}"
+            f"<table><caption>The table in time order, first rows</caption>{body}</table>"
+        )
+
+    def report(self, path: str | Path, *, title: str | None = None) -> Path:
+        """Write the result as one self-contained HTML page; returns its path."""
+        return write_report(self.model, self.panel, path, title=title)
+
+
+def _short(cell: Any) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def recover(
+    df: Any,
+    *,
+    subject: str,
+    slice: str | None = None,
+    time: str | None = None,
+    time_error: float | None = None,
+    time_unit: str = "days",
+    variables: Names = None,
+    covariates: Names = None,
+    drift: str | Drift = "affine",
+    knowledge: Knowledge | None = None,
+    **options: Any,
+) -> Recovery:
+    """Put a table with lost or partial time in order, and fit the SDE behind it.
+
+    The columns are those of `Panel.from_frame`: with `slice` all subjects share one unknown order of the slices,
+    without it each subject's rows have their own. `options` go to `ReTrace`. The fit works on
+    standardised variables; parameters are returned in the table's units.
+    """
+    asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
+    if slice is None and asked == "shared":
+        raise ValueError(
+            "permutation='shared' needs slice=, the column with the label that the subjects share."
+        )
+    panel = Panel.from_frame(
+        df,
+        subject=subject,
+        slice=slice,
+        time=time,
+        time_error=time_error,
+        time_unit=time_unit,
+        variables=variables,
+        covariates=covariates,
+    )
+    return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
+
+
+def recover_panel(
+    panel: Panel, df: Any, *, subject: str, knowledge: Knowledge | None = None, **options: Any
+) -> Recovery:
+    """The same from a panel and the table that it came from; times of the panel join the knowledge."""
+    if panel.times is not None and not np.isnan(panel.times).all():
+        knowledge = replace(
+            knowledge or Knowledge(), timestamps=panel.times, timestamp_error=panel.time_error
+        )
+        if "dt" not in options and panel.dt is None:
+            options["dt"] = step_of_times(panel)
+            if panel.time_error is None and not _complete(panel):
+                options["dt"] = _step_along_order(panel, knowledge, options)
+    model = ReTrace(**options).fit(panel, knowledge=knowledge)
+    return Recovery(model, panel, df, subject)
+
+
+def step_of_times(panel: Panel) -> float:
+    """The mean time between neighbours, from the times that are known.
+
+    Exact and complete: the span over the number of steps. Else by variance, which needs no order: times on
+    a grid of T have `Var = Δt² (T² − 1)/12`, plus that of their error, if those known are like the others.
+    """
+    stamps = np.atleast_2d(np.asarray(panel.times))
+    T = np.full(len(stamps), stamps.shape[1]) if panel.lengths is None else panel.lengths
+    known = ~np.isnan(stamps)
+    enough = (known.sum(axis=1) >= 2) & (T >= 2)
+    if not enough.any():
+        return 1.0
+    stamps, T, known = stamps[enough], T[enough], known[enough]
+    if panel.time_error is None and _complete(panel):
+        span = np.nanmax(stamps, axis=1) - np.nanmin(stamps, axis=1)
+        return float(span.sum() / (T - 1).sum()) or 1.0
+    variance = np.nanvar(stamps, axis=1, ddof=1) - (panel.time_error or 0.0) ** 2
+    # With a divisor of m − 1, times drawn from the grid have variance Δt² T (T + 1)/12.
+    square = 12 * variance.sum() / (T * (T + 1)).sum()
+    return float(np.sqrt(square)) if square > 0 else 1.0
+
+
+def _complete(panel: Panel) -> bool:
+    """Every observation, or slice, has a time."""
+    known = ~np.isnan(np.asarray(panel.times))
+    return bool(known.all() if panel.slices is not None else known[present(panel)].all())
+
+
+def _step_along_order(panel: Panel, knowledge: Knowledge, options: dict[str, Any]) -> float:
+    """The mean step between known times along a first, quick order, which does not depend on its unit."""
+    quick = {**options, "estimator": "em" if np.isnan(panel.values).any() else "mle"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit that counts will say it again
+        order = ReTrace(**quick).fit(panel, knowledge=knowledge).order_
+    stamps = np.atleast_2d(np.asarray(panel.times))
+    place = np.where(np.isnan(stamps), np.nan, positions(order, len(stamps)))
+    some = (~np.isnan(stamps)).sum(axis=1) >= 2
+    if not some.any():
+        return float(options["dt"])
+    span, steps = (
+        (np.nanmax(each[some], axis=1) - np.nanmin(each[some], axis=1)).sum()
+        for each in (stamps, place)
+    )
+    return float(span / steps) if span > 0 and steps > 0 else float(options["dt"])

@@ -1,0 +1,145 @@
+"""Tables are fitted in standard units and answered in their own: `z = (x − m)/s`, variable by variable.
+
+Every formula is equivariant on paper, but not in floating point: dates as numbers or a mix of kilometres and
+microns would lose digits. `dz = (A' z + c') dt + G' dW` becomes `A = S A' S⁻¹`, `c = S c' − A m`, `H = S H' S`.
+A drift without an offset admits no shift (m = 0); drifts that are not linear are fitted as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.blocks import Array, Data
+from retrace_sde.drift import Affine, Drift, Linear
+from retrace_sde.estimation import StandardErrors
+from retrace_sde.panel import Panel
+from retrace_sde.problem import Round
+from retrace_sde.result import ReTraceResult, Twin
+from retrace_sde.sde import Gaussian
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Centre m (d,) and scale s (d,), and how many values of each variable there are."""
+
+    centre: Array
+    scale: Array
+    counts: Array
+
+    @classmethod
+    def of(cls, panel: Panel, drift: Drift) -> Units | None:
+        """Mean and standard deviation over a table's observations; None: fit the data as they are."""
+        if panel.rows is None or not isinstance(drift, (Linear, Affine)):
+            return None
+        values = np.asarray(panel.values, dtype=float)
+        n, T, d = values.shape
+        lengths = np.full(n, T) if panel.lengths is None else panel.lengths
+        inside = (np.arange(T)[None] < lengths[:, None])[:, :, None] & ~np.isnan(values)
+        counts = inside.sum(axis=(0, 1)).astype(float)
+        # In two passes: the square of a large mean would drown a small spread.
+        mean = np.where(inside, values, 0.0).sum(axis=(0, 1)) / counts
+        rest = np.where(inside, values - mean, 0.0)
+        mean = mean + rest.sum(axis=(0, 1)) / counts
+        scale = np.sqrt((np.where(inside, values - mean, 0.0) ** 2).sum(axis=(0, 1)) / counts)
+        return cls(mean if isinstance(drift, Affine) else np.zeros(d), scale, counts)
+
+    def apply(self, values: Array) -> Array:
+        """The values in standard units, a copy."""
+        return (np.asarray(values, dtype=float) - self.centre) / self.scale
+
+    def restore(self, values: Array) -> Array:
+        """Values in the table's units."""
+        return values * self.scale + self.centre
+
+    def noise(self, noise: Any) -> Any:
+        """Observation noise given in the table's units, in standard ones; unknown noise stays unknown."""
+        if isinstance(noise, str):
+            return noise
+        given = np.asarray(noise, dtype=float)
+        return given / (self.scale if given.ndim < 2 else np.outer(self.scale, self.scale))
+
+    def log_volume(self, data: Data) -> float:
+        """What the density of data loses by the change of units, in nats."""
+        inside = np.arange(data.shape[1])[None] < data.observed[:, None]
+        known = ~np.isnan(np.asarray(data.values)) & inside[:, :, None]
+        return float((known.sum(axis=(0, 1)) * np.log(self.scale)).sum())
+
+    def result(self, result: ReTraceResult) -> ReTraceResult:
+        """A result in the table's units."""
+        drift, offset = self._drift(result.drift, result.offset)
+        first = result.initial
+        return replace(
+            result,
+            drift=drift,
+            offset=offset,
+            diffusion=self._square(result.diffusion),
+            standard_errors=self.errors(result.standard_errors),
+            initial=Gaussian(self.centre + self.scale * first.mean, self._square(first.covariance)),
+            alternative=None if result.alternative is None else self._twin(result.alternative),
+            log_likelihood=result.log_likelihood - self._volume,
+            history=tuple(self._round(each) for each in result.history),
+            observation_noise=None
+            if result.observation_noise is None
+            else self._square(result.observation_noise),
+        )
+
+    def errors(self, errors: StandardErrors) -> StandardErrors:
+        """Standard errors in the table's units; the offset's needs its covariance with A."""
+        d = len(self.scale)
+        offset, covariances = errors.offset, errors.covariances
+        if covariances is not None:
+            p = covariances.shape[1]
+            turn = np.diag(np.append(1 / self.scale, np.ones(p - d)))
+            turn[d:, :d] = -self.centre / self.scale
+            covariances = self.scale[:, None, None] ** 2 * (turn @ covariances @ turn.T)
+            if p > d:
+                offset = np.sqrt(covariances[:, d, d])
+        elif offset is not None:
+            offset = offset * self.scale if not self.centre.any() else np.full(d, np.nan)
+        return StandardErrors(
+            errors.drift * self._ratio, self._square(errors.diffusion), offset, covariances
+        )
+
+    @property
+    def _ratio(self) -> Array:
+        return self.scale[:, None] / self.scale[None, :]
+
+    @property
+    def _volume(self) -> float:
+        """What a density loses by the change of units, in nats."""
+        return float((self.counts * np.log(self.scale)).sum())
+
+    def _square(self, matrix: Array) -> Array:
+        return matrix * np.outer(self.scale, self.scale)
+
+    def _drift(self, A: Array, c: Array) -> tuple[Array, Array]:
+        A = A * self._ratio
+        return A, c * self.scale - A @ self.centre
+
+    def _coefficients(self, theta: Array) -> Array:
+        d = len(self.scale)
+        if theta.shape[1] == d:
+            return theta * self._ratio
+        A, c = self._drift(theta[:, :d], theta[:, d])
+        return np.column_stack([A, c])
+
+    def _round(self, each: Round) -> Round:
+        return replace(
+            each,
+            drift=self._coefficients(each.drift),
+            diffusion=self._square(each.diffusion),
+            log_likelihood=each.log_likelihood - self._volume,
+        )
+
+    def _twin(self, twin: Twin) -> Twin:
+        drift, offset = self._drift(twin.drift, twin.offset)
+        return replace(
+            twin,
+            drift=drift,
+            offset=offset,
+            diffusion=self._square(twin.diffusion),
+            log_likelihood=twin.log_likelihood - self._volume,
+        )

@@ -1,0 +1,100 @@
+"""What is said before any fit is true of data whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import retrace_sde as rt
+from retrace_sde.diagnosis import diagnose
+from retrace_sde.formats import frame_of_array
+
+
+def look(X, *, own=False, **options):
+    table = frame_of_array(X)
+    names = [name for name in table.columns if name.startswith("x")]
+    panel = rt.Panel.from_frame(
+        table, subject="subject", slice=None if own else "slice", variables=names, **options
+    )
+    return diagnose(panel)
+
+
+def kinds(found, topic):
+    return [finding.kind for finding in found.findings if finding.topic == topic]
+
+
+def sentences(found):
+    return " ".join(finding.sentence for finding in found.findings)
+
+
+@pytest.fixture(scope="module")
+def sde():
+    return rt.simulate.random_irreversible_sde(4, random_state=0)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_paths_have_an_order_and_noise_has_none(sde, own):
+    X = sde.simulate(60, 15, 0.02, x0=0.1, random_state=1)
+    assert kinds(look(X, own=own), "order")[0] == "good"
+    noise = np.random.default_rng(2).standard_normal((60, 15, 4))
+    assert kinds(look(noise, own=own), "order")[0] == "caution"
+
+
+def test_a_transient_and_a_stationary_process_are_told_apart(sde):
+    transient = sde.simulate(100, 15, 0.1, x0=0.1, random_state=1)
+    assert kinds(look(transient), "direction") == ["good"]
+    calm = [
+        sde.simulate(100, 15, 0.1, x0=sde.stationary(), random_state=seed) for seed in range(12)
+    ]
+    wrong = sum(kinds(look(X), "direction") == ["good"] for X in calm)
+    assert wrong <= 3  # of 12 at a level of 5 %: more happens once in 400
+
+
+def test_cycles_folds_constants_and_repeats_are_named():
+    rng = np.random.default_rng(0)
+    turn = 2 * np.pi * np.arange(20) / 20
+    loop = np.stack([np.cos(turn), np.sin(turn)], axis=-1) + 0.1 * rng.standard_normal((30, 20, 2))
+    assert "cycle" in sentences(look(loop))
+    walk = rng.standard_normal((30, 12, 3)).cumsum(axis=1)
+    assert "cycle" not in sentences(look(walk))
+    assert "folds onto itself" in sentences(look(walk[:, :, :1]))
+    walk[3, 5] = walk[3, 6]
+    assert "(subject '3')" in sentences(look(walk))
+    walk[:, :, 2] = walk[:, :, 0] - 2 * walk[:, :, 1]
+    assert not look(walk).usable
+    levels = np.dstack([walk[:, :, :2], np.sign(walk[:, :, 0]), np.exp(walk[:, :, 1])])
+    text = sentences(look(levels))
+    assert "At most 5 values occur in 'x2'" in text
+    assert "long upper tail: 'x3'" in text
+
+
+def test_sizes_missing_values_and_times(sde):
+    X = sde.simulate(30, 10, 0.05, x0=0.1, random_state=1)
+    X[np.random.default_rng(0).random(X.shape) < 0.6] = np.nan
+    found = look(X)
+    assert (found.subjects, found.slices) == (30, 10)
+    np.testing.assert_allclose(found.missing_share, np.isnan(X).mean(axis=(0, 1)))
+    assert kinds(found, "missing values") == ["caution"]
+    table = frame_of_array(sde.simulate(30, 10, 0.05, x0=0.1, random_state=1))
+    table["when"] = table["slice"].astype(float)
+    panel = rt.Panel.from_frame(table, subject="subject", slice="slice", time="when")
+    assert kinds(diagnose(panel), "order") == []
+    table.loc[table["slice"] == "3", "when"] = np.nan
+    panel = rt.Panel.from_frame(
+        table, subject="subject", slice="slice", time="when", variables=["x0", "x1"]
+    )
+    assert "known of 9 of 10 slices" in sentences(diagnose(panel))
+
+
+def test_few_subjects_cannot_tell_the_direction():
+    X = np.random.default_rng(0).standard_normal((2, 10, 2)).cumsum(axis=1)
+    assert "at least 3" in sentences(look(X))
+
+
+def test_a_table_of_other_names_reads_the_same():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.standard_normal(60).cumsum(), "b": rng.standard_normal(60)})
+    table["p"], table["v"] = np.repeat(range(6), 10), np.tile(range(10), 6)
+    panel = rt.Panel.from_frame(table, subject="p", slice="v")
+    assert diagnose(panel).to_dict()["variables"] == ("a", "b")

@@ -1,0 +1,215 @@
+"""`rt.recover`: one line from a table to its answer, next to the rows it belongs to."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import retrace_sde as rt
+from retrace_sde.formats import frame_of_array
+from retrace_sde.recovery import step_of_times
+
+DT = 0.05
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """A table in random order, and each row's true position."""
+    sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+    X = sde.simulate(40, 12, DT, x0=0.1, random_state=1)
+    shuffled, truth = rt.simulate.shuffle(X, random_state=2)
+    table = frame_of_array(shuffled).sample(frac=1, random_state=3)
+    return table, np.argsort(truth)[table["slice"].astype(int)]
+
+
+@pytest.fixture(scope="module")
+def recovered(shared):
+    return rt.recover(shared[0], subject="subject", slice="slice", dt=DT)
+
+
+def test_the_ordered_table_has_every_row_and_column_and_the_truth(shared, recovered):
+    table, position = shared
+    ordered = recovered.ordered
+    assert list(ordered.columns) == [*table.columns, "position", "time", "position_probability"]
+    np.testing.assert_array_equal(ordered.loc[table.index, "position"], position)
+    np.testing.assert_allclose(ordered["time"], ordered["position"] * DT)
+    assert ordered["position_probability"].between(0.5, 1).all()
+    pd.testing.assert_frame_equal(ordered[table.columns].sort_index(), table.sort_index())
+    assert (ordered.groupby("subject", sort=False)["position"].diff().dropna() == 1).all()
+
+
+@pytest.mark.parametrize("kind", [pl.from_pandas, pa.Table.from_pandas])
+def test_the_table_keeps_its_kind(kind, shared, recovered):
+    table = kind(shared[0].reset_index(drop=True))
+    ordered = rt.recover(table, subject="subject", slice="slice", dt=DT).ordered
+    assert type(ordered) is type(table)
+    expected = recovered.ordered.reset_index(drop=True)
+    plain = ordered.to_pandas()
+    pd.testing.assert_frame_equal(plain, expected, check_dtype=False)
+
+
+def test_it_is_the_fit_of_the_array_in_the_users_units(shared, recovered):
+    panel = recovered.panel
+    same = rt.ReTrace(dt=DT, drift="affine").fit(panel.values)
+    np.testing.assert_array_equal(recovered.model.order_, same.order_)
+    for name in ("drift_", "offset_", "diffusion_", "log_likelihood_"):
+        np.testing.assert_allclose(
+            getattr(recovered.model, name), getattr(same, name), rtol=1e-8, atol=1e-10
+        )
+    for name in ("drift", "offset", "diffusion"):
+        np.testing.assert_allclose(
+            getattr(recovered.model.standard_errors_, name),
+            getattr(same.standard_errors_, name),
+            rtol=1e-8,
+        )
+    assert np.isclose(recovered.model.score(panel.values), same.score(panel.values))
+    np.testing.assert_array_equal(recovered.model.reorder(panel.values), same.reorder(panel.values))
+
+
+def test_columns_that_exist_already_are_not_overwritten(shared):
+    table = shared[0].assign(time="unknown", position=7)
+    ordered = rt.recover(table, subject="subject", slice="slice", variables=["x0", "x1"]).ordered
+    assert (ordered["time"] == "unknown").all()
+    assert (ordered["position"] == 7).all()
+    assert {"retrace_time", "retrace_position", "position_probability"} <= set(ordered.columns)
+
+
+def test_own_orders_of_ragged_subjects_with_empty_rows():
+    sde = rt.simulate.random_irreversible_sde(6, random_state=0)
+    X = sde.simulate(30, 15, DT, x0=0.1, random_state=1)
+    table = frame_of_array(X).drop(columns="slice")
+    table["true"] = np.tile(np.arange(15), 30)
+    rng = np.random.default_rng(4)
+    table = table[(table["true"] < 9) | (rng.random(len(table)) < 0.7)]
+    table = table.sample(frac=1, random_state=5, ignore_index=True)
+    table.loc[0, [f"x{k}" for k in range(6)]] = np.nan
+    found = rt.recover(
+        table, subject="subject", variables=[f"x{k}" for k in range(6)], dt=DT, random_state=0,
+        estimator="mle",
+    )  # fmt: skip
+    ordered = found.ordered
+    assert len(ordered) == len(table)
+    lost = ordered[ordered["position"].isna()]
+    assert len(lost) == 1
+    assert lost[["time", "position_probability"]].isna().all(axis=None)
+    taus = [
+        own["true"].corr(own["position"], method="kendall")
+        for _, own in ordered.dropna(subset="position").groupby("subject")
+    ]
+    assert abs(np.mean(taus)) > 0.8
+    assert found.parameters["order"] is None
+    assert found.parameters["observations"] == len(table) - 1
+
+
+def test_summary_parameters_html_and_report(recovered, tmp_path):
+    assert "direction" in recovered.summary()
+    parameters = json.loads(json.dumps(recovered.parameters, allow_nan=False))
+    assert parameters["variables"] == ["x0", "x1", "x2"]
+    assert set(parameters["direction"]) >= {"identified", "p_value", "verdict"}
+    assert set(parameters["standard_errors"]) == {"drift", "offset", "diffusion"}
+    assert len(parameters["order"]) == 12
+    page = recovered.report(tmp_path / "r.html").read_text()
+    assert page.lstrip().lower().startswith("<!doctype html>")
+    assert "<td>0</td>" in recovered._repr_html_()
+
+
+def test_hostile_names_stay_text():
+    table = frame_of_array(np.random.default_rng(0).standard_normal((8, 5, 2)).cumsum(axis=1))
+    table = table.rename(columns={"x0": "<script>alert(1)</script>"})
+    page = rt.recover(table, subject="subject", slice="slice")._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_a_shared_order_needs_a_shared_label(shared):
+    with pytest.raises(ValueError, match="needs slice="):
+        rt.recover(shared[0], subject="subject", permutation="shared")
+
+
+@pytest.mark.parametrize(("error", "kept"), [(None, 1.0), (None, 0.6), (2.0, 1.0), (2.0, 0.7)])
+def test_the_step_is_found_from_times_without_their_order(error, kept):
+    """Over 400 subjects the standard error of the step is below 3 %."""
+    rng = np.random.default_rng(0)
+    n, T, step = 400, 20, 3.0
+    times = rng.permuted(np.tile(step * np.arange(T), (n, 1)), axis=1) + rng.normal(0, 50, (n, 1))
+    times = times + rng.normal(0, error or 0.0, times.shape)
+    times[rng.random(times.shape) > kept] = np.nan
+    values = np.zeros((n, T, 1))
+    panel = rt.Panel(values, ("x",), tuple(map(str, range(n))), times=times, time_error=error)
+    assert np.isclose(step_of_times(panel), step, rtol=0.03)
+
+
+@pytest.fixture(scope="module")
+def timed(shared):
+    """The shared table with its true times, in days, of slices three days apart."""
+    table, position = shared
+    return table.assign(day=3.0 * position + 100)
+
+
+def fit_times(table, **options):
+    return rt.recover(
+        table, subject="subject", slice="slice", variables=["x0", "x1", "x2"], time="day", **options
+    )
+
+
+def test_known_times_fix_order_direction_and_unit(timed, recovered):
+    found = fit_times(timed)
+    np.testing.assert_allclose(found.ordered["time"], found.ordered["day"])
+    assert np.isclose(found.model.result_.dt, 3)
+    np.testing.assert_array_equal(found.model.order_, recovered.model.order_)
+    exact = rt.ReTrace(dt=DT, drift="affine", estimator="exact").fit(recovered.panel.values)
+    error = exact.standard_errors_.drift
+    assert (np.abs(found.model.drift_ * 3 / DT - exact.drift_) < 0.05 * error).all()
+    dates = pd.Timestamp("2021-03-20", tz="Europe/Berlin") + pd.to_timedelta(timed["day"], unit="D")
+    same = fit_times(timed.assign(day=dates))
+    assert np.isclose(same.model.result_.dt, 3)
+
+
+def test_times_known_in_part_are_met_and_the_rest_is_placed_between(timed):
+    """The four earliest slices alone are dated, which says nothing of the spread of all times."""
+    part = timed.assign(day=timed["day"].where(timed["day"] < 112))
+    found = fit_times(part)
+    ordered = found.ordered
+    known = ordered["day"].notna()
+    np.testing.assert_allclose(ordered.loc[known, "time"], ordered.loc[known, "day"])
+    np.testing.assert_allclose(ordered["time"], timed.loc[ordered.index, "day"])
+    assert np.isclose(found.model.result_.dt, 3)
+
+
+def test_noisy_times_set_unit_and_origin(timed):
+    """Twelve times with an error of half a step: the origin is known to 0.5, the step to 10 %."""
+    error = np.random.default_rng(0).normal(0, 1.5, 12)[timed["slice"].astype(int)]
+    found = fit_times(timed.assign(day=timed["day"] + error), time_error=1.5)
+    ordered = found.ordered
+    np.testing.assert_allclose(ordered["time"], timed.loc[ordered.index, "day"], atol=5)
+    assert np.isclose(found.model.result_.dt, 3, rtol=0.25)
+
+
+def test_each_subject_may_have_times_of_its_own(timed):
+    shift = timed["subject"].astype(int) * 1000.0
+    table = timed.assign(day=timed["day"] + shift).drop(columns="slice")
+    found = rt.recover(
+        table, subject="subject", variables=["x0", "x1", "x2"], time="day", estimator="mle"
+    )
+    np.testing.assert_allclose(found.ordered["time"], found.ordered["day"])
+    assert (found.ordered["position_probability"] == 1).all()
+
+
+def test_values_that_are_missing_are_not_filled_in(shared):
+    table, position = shared
+    holes = table.copy()
+    rng = np.random.default_rng(0)
+    names = ["x0", "x1", "x2"]
+    holes[names] = holes[names].mask(rng.random((len(holes), 3)) < 0.1)
+    found = rt.recover(holes, subject="subject", slice="slice", dt=DT)
+    ordered = found.ordered
+    pd.testing.assert_frame_equal(ordered[holes.columns].sort_index(), holes.sort_index())
+    right = ordered.loc[table.index, "position"].to_numpy()
+    assert max((right == position).mean(), (11 - right == position).mean()) > 0.8
+    assert found.model.states_.shape == (40, 12, 3)
+    assert not np.isnan(found.model.states_).any()
