@@ -163,6 +163,8 @@ def main():
     for cell in cells:
         rows = [row for (name, _, _), row in zip(runs, found, strict=True) if name == cell]
         parts = [f"{key} {np.mean([row[key] for row in rows]):.3g}" for key in rows[0]]
+        if asked.part == "independent":
+            parts.append("each z " + " ".join(f"{row['z for the truth']:.1f}" for row in rows))
         print(f"n, noise, var X0 = {cell}: " + ", ".join(parts), flush=True)
 
 
