@@ -56,7 +56,13 @@ def test_a_polynomials_names_say_what_its_features_are(
     rng = np.random.default_rng(0)
     x, u = rng.normal(size=shape), rng.normal(size=(*shape[:-1], 2))
     drift = Polynomial(3, interactions)
-    values = {"a": x[..., 0], "b": x[..., 1], "p": u[..., 0], "q": u[..., 1], "1": np.ones(shape[:-1])}
+    values = {
+        "a": x[..., 0],
+        "b": x[..., 1],
+        "p": u[..., 0],
+        "q": u[..., 1],
+        "1": np.ones(shape[:-1]),
+    }
     names = drift.feature_names(["a", "b"], ["p", "q"])
     found = drift.features(x, u)
     assert found.shape == (*shape[:-1], len(names))
@@ -170,11 +176,17 @@ def test_costs_are_normal_densities_under_any_drift(name: str, cohort: Any) -> N
         assert_allclose(C[a, b], want)
 
 
-@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")  # orders nearly certain: chains stand
+@pytest.mark.filterwarnings(
+    "ignore::retrace_sde.ReTraceWarning"
+)  # orders nearly certain: chains stand
 @pytest.mark.parametrize(
     ("name", "permutation", "estimator"),
     [
-        *((name, permutation, "mle") for name in DRIFTS for permutation in ("shared", "independent")),
+        *(
+            (name, permutation, "mle")
+            for name in DRIFTS
+            for permutation in ("shared", "independent")
+        ),
         ("own", "independent", "mcem"),
     ],
 )
@@ -215,7 +227,9 @@ def test_a_shared_order_is_recovered_in_every_arm(arm: Any) -> None:
         assert any("cannot be told apart" in note for note in model.result_.notes)
 
 
-def test_the_untreated_arm_is_decided_by_the_joint_likelihood_and_not_by_the_conditional_one() -> None:
+def test_the_untreated_arm_is_decided_by_the_joint_likelihood_and_not_by_the_conditional_one() -> (
+    None
+):
     """Growth that slows, read backwards, is decay whose noise is smaller where the states are many: the
     conditional likelihood prefers it. The density of the first state, narrow, decides for the truth."""
     cohort = simulate_cohort(300, arm="untreated", random_state=12)
