@@ -57,6 +57,7 @@ PUBLIC = [
     rt.LinearSDE.__init__,
     rt.Panel.from_array,
     rt.write_report,
+    rt.treatment.TreatmentEffect.__init__,
 ]
 
 
