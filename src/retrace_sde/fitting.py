@@ -132,11 +132,16 @@ def fit_independent(problem: Problem, options: Options, rng: np.random.Generator
     """One permutation for each trajectory: one best order each, or an average over orders."""
     if problem.gaps is not None:
         return _of_one_order(problem, options, *_in_known_order(problem))
-    if options.estimator == "mcem":
+    turns = problem.drift.reversal(problem.data.shape[2], problem.dt) is not None
+    if options.estimator == "mcem" and turns:
         orders = first_orders(problem, rng, random_states(rng, problem.data.shape[0]))
         averaged = _averaged(problem, options, problem.fit(orders), rng, ())
         return _spacing_checked(problem, options, averaged)
     found, reverse, history, settled = recover_orders(problem, rng, max_iter=options.max_iter)
+    searched = None if turns else (found, reverse)
+    if options.estimator == "mcem":
+        averaged = _averaged(problem, options, found, rng, (), searched)
+        return _spacing_checked(problem, options, averaged)
     hard = _of_one_order(problem, options, found, reverse, history, settled)
     if options.estimator != "auto":
         return _spacing_checked(problem, options, hard)
@@ -145,7 +150,8 @@ def fit_independent(problem: Problem, options: Options, rng: np.random.Generator
         hard = replace(hard, notes=(*hard.notes, f"The orders are certain: {_agreement(sure)}."))
         return _spacing_checked(problem, options, hard)
     note = f"The orders are uncertain, so the parameters average over them: {_agreement(sure)}."
-    return _spacing_checked(problem, options, _averaged(problem, options, found, rng, (note,)))
+    averaged = _averaged(problem, options, found, rng, (note,), searched)
+    return _spacing_checked(problem, options, averaged)
 
 
 def _spacing_checked(problem: Problem, options: Options, outcome: Outcome) -> Outcome:
@@ -291,6 +297,7 @@ def _averaged(
     begin: Directed,
     rng: np.random.Generator,
     notes: tuple[str, ...],
+    searched: tuple[Directed, Directed] | None = None,
 ) -> Outcome:
     """Monte-Carlo EM, the posterior over orders under its parameters, and the most probable orders."""
     n, T, d = problem.data.shape
@@ -299,6 +306,7 @@ def _averaged(
         Law.of(problem, begin),
         begin.order,
         rng,
+        searched=searched,
         progress=lambda k, gap: options.report(
             f"round {k + 1}: Monte-Carlo error {gap:.2f} standard errors"
         ),
