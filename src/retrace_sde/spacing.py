@@ -20,7 +20,7 @@ from scipy.linalg import cholesky, solve_triangular
 from retrace_sde.blocks import Array, Order, evenly, to_numpy
 from retrace_sde.costs import Model, best_gaps, distances, gap_costs, near_costs
 from retrace_sde.direction import DirectionTest, direction_test, doubtful_direction
-from retrace_sde.dispersion import EVIDENCE, dispersion
+from retrace_sde.dispersion import dispersion
 from retrace_sde.drift import Affine, Linear
 from retrace_sde.estimation import Estimate, StandardErrors
 from retrace_sde.irregular import Irregular, Likelihood, Spans, StepMoments, transitions
@@ -110,7 +110,7 @@ def spacing_checked(
 ) -> DirectionTest:
     """The direction found with equal gaps, or doubt: equal gaps that are not can be confidently wrong.
 
-    Only where the steps are of unequal variance, and gaps estimated from the data do not give the same
+    Only where the steps are of unequal variance, and gaps estimated from the data favour the other
     direction: for independent orders gaps by position, common to all, and steps with variances of their own.
     """
     if not test.identified or test.known:
@@ -126,19 +126,20 @@ def spacing_checked(
         order = order[evenly(n, size)]
     both = order, few.data.reversed(order)
     fits = [_euler(few, each) for each in both]
+    # Schwarz' price of T − 1 gaps: unless the data pay it, equal gaps are the better account.
+    price = 0.5 * (T - 1) * np.log(float((few.data.observed - 1).sum()))
+    worth_it = fits[0].log_likelihood - few.fit(order).log_likelihood > price
     pairs: list[list[Array | None]] = []
-    if order.ndim == 1:
+    if worth_it and order.ndim == 1:
         pairs = [[fit_spacing(few, each).directed.log_likelihoods for each in fits]]
-    else:
-        if fits[0].log_likelihood - few.fit(order).log_likelihood > T + EVIDENCE:
-            pairs = [[each.log_likelihoods for each in fits]]
+    elif worth_it:
+        pairs = [[each.log_likelihoods for each in fits]]
+    if order.ndim == 2:
         pairs.append([_unequal_log_likelihoods(few, each) for each in both])
     for one, two in pairs:
         if one is not None and two is not None:
             other = direction_test(one, two, dimension=d, alpha=alpha)
-            # A part of the trajectories has less power: from it only the other direction counts.
-            sure = other.identified or few is not problem
-            if not sure or other.log_likelihood_ratio < 0:
+            if other.log_likelihood_ratio < 0:
                 return doubtful_direction(test, other)
     return test
 
