@@ -148,10 +148,32 @@ def _broken(B: NDArray[np.bool_], order: Order) -> bool:
     return bool(np.tril(along).any())
 
 
+Recovered = tuple[Hidden, Hidden, list[Round], bool]
+
+
 def recover_noisy_orders(
     problem: NoisyProblem, rng: np.random.Generator, *, max_iter: int
-) -> tuple[Hidden, Hidden, list[Round], bool]:
-    """The orders found and their twin (the better first), the rounds, and whether the orders settled."""
+) -> Recovered:
+    """The orders found and their twin (the better first), the rounds, and whether the orders settled.
+
+    Rules forbid to turn a path round that a poor start laid the wrong way: with rules there is a second start,
+    from the orders found without them, repaired, and the better of the two counts.
+    """
+    found = _recover(problem, rng, max_iter)
+    if problem.prior is None or problem.prior.before is None:
+        return found
+    free = _recover(replace(problem, prior=None), rng, max_iter)
+    pair = [_alternate(problem, problem.repaired(each.order), [], max_iter) for each in free[:2]]
+    (one, settled), (two, _) = sorted(pair, key=lambda each: -each[0].objective)
+    if one.objective <= found[0].objective:
+        return found
+    if one_way(_plain(problem), one.order):
+        two = problem.fit(problem.data.reversed(one.order))
+    one, two = (problem.fit(f.order, start=f.fit, loose=False) for f in (one, two))
+    return one, two, [*free[2], one.as_round()], settled
+
+
+def _recover(problem: NoisyProblem, rng: np.random.Generator, max_iter: int) -> Recovered:
     rounds: list[Round] = []
     start = starting_orders(problem, rng)
     current = problem.fit(start, still=True)
