@@ -96,6 +96,7 @@ def independent(seed, n, noise, variance, d, T, missing):
         "converged": float(model.converged_),
         "identified": float(model.direction_.identified),
         "confidently wrong": float(model.direction_.identified and not right),
+        "z for the truth": model.direction_.z * (1 if right else -1),
         "A / oracle": error(model.drift_, sde.drift) / error(oracle.drift, sde.drift),
         "H / oracle": error(model.diffusion_, sde.diffusion)
         / error(oracle.diffusion, sde.diffusion),
@@ -163,6 +164,8 @@ def main():
     for cell in cells:
         rows = [row for (name, _, _), row in zip(runs, found, strict=True) if name == cell]
         parts = [f"{key} {np.mean([row[key] for row in rows]):.3g}" for key in rows[0]]
+        if asked.part == "independent":
+            parts.append("each z " + " ".join(f"{row['z for the truth']:.1f}" for row in rows))
         print(f"n, noise, var X0 = {cell}: " + ", ".join(parts), flush=True)
 
 

@@ -62,6 +62,7 @@ PUBLIC = [
     rt.Panel.from_frame,
     rt.recover,
     rt.write_report,
+    rt.treatment.TreatmentEffect.__init__,
 ]
 
 

@@ -129,6 +129,7 @@ class Recovery:
 
     def report(self, path: str | Path, *, title: str | None = None) -> Path:
         """Write the result as one self-contained HTML page; returns its path."""
+        _ = self._probabilities  # sampled first, so that the page says how sure each position is
         return write_report(self.model, self.panel, path, title=title)
 
 

@@ -42,6 +42,10 @@ class Case:
     dt: float
     noise: float = 0.0
 
+    @property
+    def incomplete(self) -> bool:
+        return bool(np.isnan(self.values).any())
+
 
 def simulate_case(
     regime: Regime,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class Experiment:
 
 
 def identity(name: str, settings: Any, version: str, key: Mapping[str, Any]) -> str:
-    """One line of text that says what a task is; two tasks with the same line give the same records."""
+    """A digest of all that a task's records depend on: version, settings and key, but not how many seeds."""
     fixed = {k: v for k, v in vars(settings).items() if k != "seeds"}
     whole = {"experiment": name, "version": version, "settings": fixed, "key": dict(key)}
-    return json.dumps(whole, sort_keys=True, default=vars)
+    text = json.dumps(whole, sort_keys=True, default=vars)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]

@@ -89,11 +89,13 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(value: Any) -> str:
+    """Numbers and words as they are; what has a name by its name; other groups by their fields."""
     if isinstance(value, list | tuple):
         return ", ".join(_plain(each) for each in value)
     if isinstance(value, dict):
-        return " ".join(_plain(each) for each in value.values())
-    return str(value)
+        fields = "; ".join(f"{key} = {_plain(each)}" for key, each in value.items())
+        return str(value.get("name", fields))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _json(rows: Sequence[Record]) -> str:

@@ -19,6 +19,7 @@ COLOURS = {
     "DPT": "#CC79A7",
     "scanpy": "#E69F00",
     "limit": "#56B4E9",
+    "distances": "#E69F00",
 }
 """Okabe and Ito's colours, by the first word or words of a method's name."""
 
@@ -80,7 +81,7 @@ def look(method: str) -> dict[str, Any]:
     """Colour, marker and line of a method, the same in every figure."""
     if method.startswith("oracle"):
         return {"color": COLOURS["oracle"], "linewidth": 4, "alpha": 0.75, "zorder": 1}
-    marks = {"A": "s", "M": "^", "D": "v", "R": "o", "l": "D", "s": "P"}
+    marks = {"A": "s", "M": "^", "D": "v", "R": "o", "l": "D", "s": "P", "d": "X"}
     arbitrary = method in ("MST-MLE", "DPT-MLE", "limit")
     return {
         "color": colour(method),
