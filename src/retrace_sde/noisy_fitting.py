@@ -29,11 +29,11 @@ from retrace_sde.noisy_independent import (
     average_over_orders,
     draw,
     fit_draws,
-    recover_noisy_orders,
     search,
     starting_orders,
 )
 from retrace_sde.noisy_posterior import posterior_of
+from retrace_sde.noisy_rules import recover_ruled_orders
 from retrace_sde.noisy_shared import (
     KICKS,
     SEED,
@@ -119,7 +119,7 @@ def fit_noisy_independent(
     problem: NoisyProblem, options: Options, rng: np.random.Generator
 ) -> Outcome:
     """One permutation for each trajectory: one best order each, or an average over orders."""
-    found, reverse, history, settled = recover_noisy_orders(problem, rng, max_iter=options.max_iter)
+    found, reverse, history, settled = recover_ruled_orders(problem, rng, max_iter=options.max_iter)
     if options.estimator == "mcem":
         return _averaged(problem, options, found, rng, ())
     note = ""
