@@ -96,6 +96,7 @@ def independent(seed, n, noise, variance, d, T, missing):
         "converged": float(model.converged_),
         "identified": float(model.direction_.identified),
         "confidently wrong": float(model.direction_.identified and not right),
+        "z for the truth": model.direction_.z * (1 if right else -1),
         "A / oracle": error(model.drift_, sde.drift) / error(oracle.drift, sde.drift),
         "H / oracle": error(model.diffusion_, sde.diffusion)
         / error(oracle.diffusion, sde.diffusion),

@@ -85,6 +85,7 @@ def random_knowledge(truth, rng, *, shared):
     )
 
 
+@pytest.mark.filterwarnings("ignore:With one variable")
 @pytest.mark.parametrize("permutation", ["shared", "independent"])
 def test_hard_knowledge_is_never_violated(permutation):
     """On data that say little (d = 1, steps longer than the memory), so that the search would rather break it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import re
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde import figures
+from retrace_sde import figures, report
 from retrace_sde.direction import folded_direction
 from retrace_sde.drift import Drift
 from retrace_sde.verdicts import placement, verdicts
@@ -128,9 +129,7 @@ def test_numbers_are_the_results_to_the_digits_shown(fit, page):
     np.testing.assert_allclose(data["diffusion"]["values"], model.diffusion_, rtol=5e-4)
     excluded = {tuple(each) for each in np.argwhere(np.abs(model.drift_) > 1.96 * errors).tolist()}
     assert {(i, j) for i, j, _ in data["drift"]["clear"]} == excluded
-    told = re.findall(r'interval excludes zero">●', page)
-    lower = np.tril(np.abs(model.diffusion_) > 1.96 * model.standard_errors_.diffusion)
-    assert len(told) == len(excluded) + lower.sum()
+    assert marked(page) == told(model)
     eigenvalues = np.array(data["eigenvalues"]) @ [1, 1j]
     np.testing.assert_allclose(
         np.poly(eigenvalues),
@@ -150,6 +149,17 @@ def test_numbers_are_the_results_to_the_digits_shown(fit, page):
     np.testing.assert_allclose(restored, expected, rtol=5e-4)
 
 
+def marked(page):
+    return len(re.findall(r'interval excludes zero">●', page))
+
+
+def told(model):
+    """Entries of A and of the lower half of H whose interval excludes zero."""
+    A, H, errors = model.drift_, model.diffusion_, model.standard_errors_
+    lower = np.tril(np.abs(H) > 1.96 * errors.diffusion)
+    return (np.abs(A) > 1.96 * errors.drift).sum() + lower.sum()
+
+
 def test_costs_are_low_along_the_recovered_order(page):
     unit = embedded(page)["units"][0]
     costs, final = np.array(unit["costs"]), unit["steps"][-1]["order"]
@@ -165,18 +175,29 @@ def test_the_same_fit_gives_the_same_file_and_nothing_else(fit, page, tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["again.html"]
 
 
+def test_every_estimator_says_its_formula():
+    offered = re.search(r"estimator: Literal\[(.*?)\]", inspect.getsource(rt.ReTrace.__init__))[1]
+    names = set(re.findall(r'"(\w+)"', offered)) - {"auto"}
+    assert names == set(report.ESTIMATORS)
+
+
 def test_an_undetermined_direction_is_said_and_the_twin_is_shown(tmp_path):
-    X = shuffled(60, 15, 2, x0="stationary")
+    X = shuffled(100, 60, 2, x0="stationary")
     model = rt.ReTrace(dt=0.01, n_jobs=1).fit(X)
     assert not model.direction_.identified
+    assert (model.drift_ + 1.96 * model.standard_errors_.drift < 0).any()
     page = rt.write_report(model, X, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "It cannot be known from these data" in page
     assert "one fact about time" in page
     assert "sample_orders() would tell" in page
+    assert marked(page) == told(model)
     np.testing.assert_allclose(
         embedded(page)["twin"]["values"], model.alternative_.drift, rtol=5e-4
     )
     assert 'id="twin-map"' in page
+    strengths = [strength for _, _, strength in embedded(page)["drift"]["clear"]]
+    assert len(strengths) > 1
+    assert strengths == sorted(strengths, reverse=True)
     assert 'id="certainty"' not in page
     assert 'id="gap-plot"' not in page
 

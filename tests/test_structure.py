@@ -59,7 +59,10 @@ PUBLIC = [
     rt.ReTrace.__init__,
     rt.LinearSDE.__init__,
     rt.Panel.from_array,
+    rt.Panel.from_frame,
+    rt.recover,
     rt.write_report,
+    rt.treatment.TreatmentEffect.__init__,
 ]
 
 

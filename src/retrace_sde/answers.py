@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+MISSING_SHOWN = 8
+"""Variables whose missing share a note lists."""
+
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
@@ -18,6 +21,20 @@ def present(panel: Any) -> NDArray[np.bool_]:
     lengths = np.full(n, T) if panel.lengths is None else panel.lengths
     inside: NDArray[np.bool_] = np.arange(T)[None] < lengths[:, None]
     return inside if panel.rows is None else inside & (panel.rows >= 0)
+
+
+def table_notes(panel: Any) -> list[str]:
+    """What was left out of a table, and how much of it is missing, as sentences."""
+    inside = present(panel)
+    share = np.isnan(np.asarray(panel.values)[inside]).mean(axis=0)
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in panel.notes]
+    if share.max() > 0:
+        worst = [f"{panel.names[k]} {share[k]:.2g}" for k in np.argsort(-share)[:MISSING_SHOWN]]
+        notes.append(
+            f"Of the observations used, {share.mean():.0%} of the values are missing (the share of each variable: "
+            f"{', '.join(worst)}{', …' * (len(share) > MISSING_SHOWN)}). They are summed out, not filled in."
+        )
+    return notes
 
 
 def positions(order: Index, n: int) -> Index:
@@ -123,7 +140,7 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         "converged": bool(result.converged),
         "can": result.identifiability.can,
         "cannot": result.identifiability.cannot,
-        "notes": [*panel.notes, *result.notes],
+        "notes": [*table_notes(panel), *result.notes],
         "settings": {
             key: value
             for key, value in result.settings.items()

@@ -26,9 +26,6 @@ def main() -> None:
     """Give data its time back: order, direction of time, and the SDE behind shuffled data."""
 
 
-main.add_command(reproduce)
-
-
 @main.command()
 @click.option("--out", type=click.Path(path_type=Path), default="retrace-demo", show_default=True,
               help="Folder for the page, the figures and the results.")  # fmt: skip

@@ -116,8 +116,8 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str], files: 
     say("Order", _order(found, answer))
     say("Direction", result.direction.verdict)
     say("SDE", _effects(answer))
-    for text in (*panel.notes, *result.notes):
-        say("Note", text[:1].upper() + text[1:] + ("" if text.endswith(".") else "."))
+    for text in answer["notes"]:
+        say("Note", text)
     for text in cautions:
         if text not in result.notes:
             say("Caution", text)
@@ -139,7 +139,8 @@ def _order(found: Recovery, answer: dict[str, Any]) -> str:
     labels = [str(label) for label in answer["order"]]
     if len(labels) > 2 * ENDS:
         labels = [*labels[:ENDS], "…", *labels[-ENDS:]]
-    return f"{' → '.join(labels)}; {shown}."
+    loop = " and round again: a cycle, cut anywhere" if answer["cycle"] else ""
+    return f"{' → '.join(labels)}{loop}; {shown}."
 
 
 def _effects(answer: dict[str, Any]) -> str:

@@ -97,7 +97,7 @@ def _pair_costs(data: Data, W: Array, model: Model | None) -> Array:
     return C
 
 
-def best_gaps(increments: Array, pushes: Array, numbers: float) -> Array:
+def best_gaps(increments: Array, pushes: Array, numbers: float | Array) -> Array:
     """The gap g that makes `½ (S_ΔΔ/g + g S_bb) + ½ n d log g` least: the positive root of its derivative."""
     return 2 * increments / (numbers + np.sqrt(numbers**2 + 4 * pushes * increments))
 

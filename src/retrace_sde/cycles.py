@@ -17,14 +17,17 @@ from retrace_sde.kernels import improve_path
 LEAST = 6
 """Slices of the shortest loop that is called one: with fewer everything is near everything."""
 
+LONGER = 1.5
+"""Largest squared closing step, relative to the longest other."""
+
 NEAR = 0.5
 """Largest squared closing step, relative to the typical one between remote slices."""
 
 
 def closes(data: Data, order: Order, *, alpha: float = 0.001) -> bool:
-    """The closing step is no longer than the longest other, and far shorter than between remote slices.
+    """The closing step is not much longer than the longest other, and far shorter than between remote slices.
 
-    The second by a factor `NEAR`, and by a t-test over trajectories: where slices hardly depend on one
+    (Not much longer: a short path leaves out the longest step of a loop.) The second by a factor `NEAR`, and by a t-test over trajectories: where slices hardly depend on one
     another (steps longer than the memory of the process) all are equally near, and that is no loop.
     """
     n, T, _ = data.shape
@@ -34,7 +37,7 @@ def closes(data: Data, order: Order, *, alpha: float = 0.001) -> bool:
     lag = np.abs(np.arange(T)[:, None] - np.arange(T)[None])
     remote = np.minimum(lag, T - lag) >= max(2, T // 4)
     closing = D[-1, 0]
-    if closing > np.diagonal(D, 1).max() or closing > NEAR * np.median(D[remote]):
+    if closing > LONGER * np.diagonal(D, 1).max() or closing > NEAR * np.median(D[remote]):
         return False
     x = to_numpy(data.some(min(n, 500)).values)[:, order] / spread(data)
     ends = ((x[:, -1] - x[:, 0]) ** 2).sum(axis=1)
@@ -43,17 +46,14 @@ def closes(data: Data, order: Order, *, alpha: float = 0.001) -> bool:
 
 
 def may_fold(data: Data, order: Order, model: Model) -> bool:
-    """One variable, unequal steps, and none that go on as they went: a path that rose and fell may lie folded.
+    """One variable whose path may have risen and fallen and now lies folded onto itself.
 
     Slices of the way up and of the way down that hold the same values are neighbours, whatever their times. A
-    folded order jumps between the two: its steps are unequal, and its residuals are not positively
-    correlated from one to the next. Signs, not proof; a fold without them goes unnoticed.
+    folded order jumps between the two: residuals of successive steps are negatively correlated, or at least
+    the steps are unequal and do not go on as they went. Signs, not proof: noise has them too.
     """
     n, T, d = data.shape
     if d > 1 or T < 5:
-        return False
-    steps = np.diagonal(near_costs(data, order, model, 1), 1)
-    if dispersion(steps, float(n)) is None:
         return False
     few = data.some(min(n, 500))
     x, u = few.block(slice(None), order)
@@ -61,7 +61,9 @@ def may_fold(data: Data, order: Order, model: Model) -> bool:
     ahead = to_numpy(model.predict(x[:, :-1], None if u is None else to_numpy(u)[:, :-1]))
     e = (x[:, 1:] - ahead)[..., 0]
     correlation = (e[:, 1:] * e[:, :-1]).sum() / (e**2).sum()
-    return bool(correlation * np.sqrt(len(e) * (T - 2)) < 1.96)
+    z = correlation * np.sqrt(len(e) * (T - 2))
+    steps = np.diagonal(near_costs(data, order, model, 1), 1)
+    return bool(z < -1.96 or (z < 1.96 and dispersion(steps, float(n)) is not None))
 
 
 def cyclic_order(squared_distances: Array, order: Order) -> Order:

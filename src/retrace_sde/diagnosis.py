@@ -72,6 +72,11 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
     known = ~np.isnan(values)
     total = int(present(panel).sum())
     findings = [*_missing(panel, known, total), *_times(panel), *_variables(panel, values)]
+    if len(panel.ids) < 2:
+        findings.append(
+            Finding("subjects", "stop", "There is one subject: an order and its direction show in what several have "
+                    "in common.", "Is this the right column?")
+        )  # fmt: skip
     if not any(finding.kind == "stop" for finding in findings):
         z = values / np.nanstd(values, axis=(0, 1))
         findings += _identical(panel, z)

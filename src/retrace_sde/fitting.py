@@ -115,8 +115,7 @@ def fit_shared(problem: Problem, options: Options) -> Outcome:
                 _of_one_order(problem, options, *problem.both_directions(order), history, settled)
             )
         outcome = _of_one_order(problem, options, found, reverse, history, settled)
-        outcome = replace(outcome, direction=spacing_checked(problem, found, outcome.direction))
-        return _unfolded(problem, outcome)
+        return _unfolded(problem, _spacing_checked(problem, options, outcome))
     else:
         found, history, settled = score_order(
             problem,
@@ -133,18 +132,31 @@ def fit_independent(problem: Problem, options: Options, rng: np.random.Generator
     """One permutation for each trajectory: one best order each, or an average over orders."""
     if problem.gaps is not None:
         return _of_one_order(problem, options, *_in_known_order(problem))
-    if options.estimator == "mcem":
+    turns = problem.drift.reversal(problem.data.shape[2], problem.dt) is not None
+    if options.estimator == "mcem" and turns:
         orders = first_orders(problem, rng, random_states(rng, problem.data.shape[0]))
-        return _averaged(problem, options, problem.fit(orders), rng, ())
+        averaged = _averaged(problem, options, problem.fit(orders), rng, ())
+        return _spacing_checked(problem, options, averaged)
     found, reverse, history, settled = recover_orders(problem, rng, max_iter=options.max_iter)
+    searched = None if turns else (found, reverse)
+    if options.estimator == "mcem":
+        averaged = _averaged(problem, options, found, rng, (), searched)
+        return _spacing_checked(problem, options, averaged)
     hard = _of_one_order(problem, options, found, reverse, history, settled)
     if options.estimator != "auto":
-        return hard
+        return _spacing_checked(problem, options, hard)
     sure = certainty(problem, Law.of(problem, found), found.order, rng)
     if sure >= CERTAIN:
-        return replace(hard, notes=(*hard.notes, f"The orders are certain: {_agreement(sure)}."))
+        hard = replace(hard, notes=(*hard.notes, f"The orders are certain: {_agreement(sure)}."))
+        return _spacing_checked(problem, options, hard)
     note = f"The orders are uncertain, so the parameters average over them: {_agreement(sure)}."
-    return _averaged(problem, options, found, rng, (note,))
+    averaged = _averaged(problem, options, found, rng, (note,), searched)
+    return _spacing_checked(problem, options, averaged)
+
+
+def _spacing_checked(problem: Problem, options: Options, outcome: Outcome) -> Outcome:
+    test = spacing_checked(problem, outcome.order, outcome.direction, alpha=options.alpha)
+    return replace(outcome, direction=test)
 
 
 def _of_spacing(problem: Problem, options: Options) -> Outcome:
@@ -168,20 +180,20 @@ def _of_spacing(problem: Problem, options: Options) -> Outcome:
 
 def _unfolded(problem: Problem, outcome: Outcome) -> Outcome:
     """The outcome, with a caution and without a direction where one variable may have folded onto itself."""
-    if problem.prior is not None or problem.data.shape[2] > 1:
+    if problem.data.shape[2] > 1:
         return outcome
     if not may_fold(problem.data, outcome.order, problem.fit(outcome.order).model):
         return outcome
     caution = (
         "With one variable a path that rises and falls folds onto itself: slices of the same level are "
         "neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
-        "variable or any knowledge of time (the first slice, a few positions or precedences)."
+        "variable or some knowledge of time (the last slice, which half a slice is in, a few positions)."
     )
-    direction = folded_direction(outcome.direction) if outcome.direction.identified else None
+    test = outcome.direction
     return replace(
         outcome,
         cautions=(*outcome.cautions, caution),
-        direction=direction or outcome.direction,
+        direction=folded_direction(test) if test.identified and not test.known else test,
     )
 
 
@@ -285,6 +297,7 @@ def _averaged(
     begin: Directed,
     rng: np.random.Generator,
     notes: tuple[str, ...],
+    searched: tuple[Directed, Directed] | None = None,
 ) -> Outcome:
     """Monte-Carlo EM, the posterior over orders under its parameters, and the most probable orders."""
     n, T, d = problem.data.shape
@@ -293,6 +306,7 @@ def _averaged(
         Law.of(problem, begin),
         begin.order,
         rng,
+        searched=searched,
         progress=lambda k, gap: options.report(
             f"round {k + 1}: Monte-Carlo error {gap:.2f} standard errors"
         ),

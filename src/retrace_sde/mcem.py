@@ -20,7 +20,7 @@ from retrace_sde.independent import BLOCK, Law, one_way, random_states
 from retrace_sde.kernels import State
 from retrace_sde.knowledge import Prior
 from retrace_sde.moments import Moments
-from retrace_sde.problem import Problem
+from retrace_sde.problem import Directed, Problem
 from retrace_sde.sampling import KINDS, SHARES, SHARPNESS, adapted, length_table, sample_block
 from retrace_sde.sde import Gaussian
 from retrace_sde.start import START_FLOOR
@@ -307,17 +307,24 @@ def average_over_orders(
     orders: Order,
     rng: np.random.Generator,
     *,
+    searched: tuple[Directed, Directed] | None = None,
     progress: Callable[[int, float], None] = lambda k, gap: None,
 ) -> Averaged:
     """Monte-Carlo EM with the direction decided by likelihoods in which the orders are summed out.
 
-    Both directions get the same short run; the bridge between them decides; the winner goes on.
+    Both directions get the same short run; the bridge between them decides; the winner goes on. Where the
+    drift's reversal leaves its class no bridge holds: `searched`, the better and the worse direction, then decide.
     """
     never = WARM_ROUNDS + 1
     chains = Chains.start(orders, rng)
     if problem.prior is not None and one_way(problem, orders):
         run = run_mcem(problem, law, chains, progress=progress)
         return Averaged(run, None, np.zeros(problem.data.shape[0]))
+    if searched is not None:
+        ratios = searched[0].log_likelihoods - searched[1].log_likelihoods
+        rival, other = Law.of(problem, searched[1]), Chains.start(searched[1].order, rng)
+        two = run_mcem(problem, rival, other, rounds=WARM_ROUNDS, least=never)
+        return Averaged(run_mcem(problem, law, chains, progress=progress), two, ratios)
     one = run_mcem(problem, law, chains, rounds=WARM_ROUNDS, least=never)
     reversed_law = maximise(problem, _reversed(problem, one.statistics))
     chains = one.chains.reversed(problem)
@@ -329,14 +336,9 @@ def average_over_orders(
 
 
 def _reversed(problem: Problem, statistics: Statistics) -> Statistics:
-    """A start for the twin: exact for a linear drift, whose features of x + Δx are linear in (x, Δx).
-
-    Other drifts keep their coefficients with the opposite sign: a start, which the rounds correct.
-    """
-    d = problem.data.shape[2]
-    turn = problem.drift.reversal(d, problem.dt)
-    if turn is None:
-        turn = np.diag(np.r_[np.ones(len(statistics.gram) - d), -np.ones(d)])
+    """A start for the twin, for a drift whose features of x + Δx are linear in those of x and Δx."""
+    turn = problem.drift.reversal(problem.data.shape[2], problem.dt)
+    assert turn is not None  # other drifts are searched in both directions
     gram = turn @ statistics.gram @ turn.T
     return Statistics(
         gram,

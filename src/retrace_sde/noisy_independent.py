@@ -28,7 +28,7 @@ from retrace_sde.process import process
 from retrace_sde.sde import Gaussian
 from retrace_sde.statespace import StateSpace, kalman
 from retrace_sde.statespace_em import EMResult, em
-from retrace_sde.statespace_steps import Parameters, pack, unpack
+from retrace_sde.statespace_steps import Parameters, as_noise, pack, unpack
 from retrace_sde.statespace_steps import Problem as SmoothingProblem
 
 CHAINS = 2
@@ -285,6 +285,20 @@ def fit_draws(
     )
 
 
+def warmed(problem: NoisyProblem, fit: EMResult) -> EMResult:
+    """A fit to best orders with what of H they owe to noise given back to it.
+
+    Best orders explain noise away as if it were part of the path, and EM hardly leaves R = 0. From the other
+    side, where half of a step's variance `H dt + 2 R` is noise, it finds its way down.
+    """
+    _, unknown, _ = as_noise(problem.noise, problem.values.shape[2])
+    old = fit.parameters
+    R = old.R.copy()
+    R[unknown, unknown] = np.maximum(np.diag(R), np.diag(old.H) * problem.dt / 4)[unknown]
+    share = np.where(unknown, np.sqrt(0.5), 1.0)
+    return replace(fit, parameters=replace(old, R=R, H=old.H * np.outer(share, share)))
+
+
 def overstep(old: Parameters, new: Parameters) -> Parameters:
     """`old + OVERSTEP (new − old)`, in coordinates that keep covariances positive."""
     scale = np.sqrt(np.diag(new.H))
@@ -336,7 +350,7 @@ def average_over_orders(
     n = len(begin.order)
     states = random_states(rng, CHAINS * n).reshape(CHAINS, n)
     orders = np.tile(begin.order, (CHAINS, 1, 1))
-    one = run_mcem(problem, begin.fit, orders, states, progress=progress)
+    one = run_mcem(problem, warmed(problem, begin.fit), orders, states, progress=progress)
     # The twin starts from the mirror image of what has converged, so that neither is judged half-way.
     back = np.stack([problem.repaired(problem.data.reversed(each)) for each in one.orders])
     turned = problem.fit(back[0]).fit

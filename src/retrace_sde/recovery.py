@@ -20,6 +20,7 @@ from retrace_sde.answers import (
     parameters,
     positions,
     present,
+    table_notes,
     times,
     to_rows,
 )
@@ -106,7 +107,7 @@ class Recovery:
 
     def summary(self) -> str:
         """The result as text."""
-        notes = [f"Table: {note}." for note in self.panel.notes]
+        notes = [f"Table: {note}" for note in table_notes(self.panel)]
         return "\n".join([self.model.summary(), *notes])
 
     def __str__(self) -> str:
@@ -128,6 +129,7 @@ class Recovery:
 
     def report(self, path: str | Path, *, title: str | None = None) -> Path:
         """Write the result as one self-contained HTML page; returns its path."""
+        _ = self._probabilities  # sampled first, so that the page says how sure each position is
         return write_report(self.model, self.panel, path, title=title)
 
 
@@ -177,6 +179,11 @@ def recover_panel(
     panel: Panel, df: Any, *, subject: str, knowledge: Knowledge | None = None, **options: Any
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
+    if len(panel.ids) < 2:
+        raise ValueError(
+            f"the table has one subject, {panel.ids[0]!r}, but an order and its direction show in what several "
+            f"have in common: is {subject!r} the right column? A single series is fitted by ReTrace, as an array."
+        )
     if panel.times is not None and not np.isnan(panel.times).all():
         knowledge = replace(
             knowledge or Knowledge(), timestamps=panel.times, timestamp_error=panel.time_error

@@ -32,17 +32,36 @@ from retrace_sde.verdicts import verdicts
 LISTED = 200
 """Rows of a table of parameters: the clearest ones."""
 
+RESIDUALS = (
+    "Ĥ is the covariance of what the drift leaves unexplained, per unit of time: Σ e eᵀ / (N Δt), "
+    "e = Δx − Θ φ(x) Δt"
+)
 ESTIMATORS = {
-    "mle": "Maximum likelihood along the order: Θ̂ = (R_φφ⁻¹ R_φΔ)ᵀ, the regression of Δx on φ(x) Δt.",
-    "ols": "Least squares, equation by equation: the regression of Δx on φ(x) Δt, with N − p degrees of "
-    "freedom in H.",
-    "exact": "Exact discretisation: A = log(F) / Δt, F the regression of each state on the one before it.",
-    "mcem": "Maximum likelihood averaged over orders: Monte-Carlo EM, the regression of Δx on φ(x) Δt with "
-    "each pair weighted by how often it is adjacent. Errors include the uncertainty of the order (Louis) "
-    "unless a note says otherwise.",
-    "em": "Maximum likelihood with observation noise: EM with a Kalman smoother along the order.",
+    "mle": (
+        "Maximum likelihood along the order: Θ̂ = (R_φφ⁻¹ R_φΔ)ᵀ, the regression of Δx on φ(x) Δt.",
+        f"{RESIDUALS}. Errors: Var Ĥ_ij = (H_ii H_jj + H_ij²) / N.",
+    ),
+    "ols": (
+        "Least squares, equation by equation: the regression of Δx on φ(x) Δt.",
+        f"{RESIDUALS}, with N less the number of features in the divisor. "
+        "Errors: Var Ĥ_ij = (H_ii H_jj + H_ij²) / N.",
+    ),
+    "exact": (
+        "Exact discretisation: A = log(F) / Δt, F the regression of each state on the one before it.",
+        "From the covariance V of that regression's residuals: A V + V Aᵀ = F H Fᵀ − H.",
+    ),
+    "mcem": (
+        "Maximum likelihood averaged over orders: Monte-Carlo EM, the regression of Δx on φ(x) Δt with each pair "
+        "weighted by how often it is adjacent. Errors include the uncertainty of the order (Louis) unless a "
+        "note says otherwise.",
+        f"{RESIDUALS}, averaged over the orders; errors as for the drift.",
+    ),
+    "em": (
+        "Maximum likelihood of what was observed: EM with a Kalman smoother along the order.",
+        f"{RESIDUALS}, in expectation over the states behind noise and missing values.",
+    ),
 }
-"""How each estimator arrives at the drift, in a sentence."""
+"""How each estimator arrives at the drift and at the diffusion, in a sentence each."""
 
 PACKAGES = ("retrace-sde", "numpy", "scipy", "numba", "scikit-learn")
 
@@ -70,7 +89,7 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         cost_kind=data["units"][0]["kind"],
         data_clear=data["drift"]["n_clear"],
         ragged=panel.lengths is not None,
-        estimator_text=ESTIMATORS.get(result.settings["estimator"], ""),
+        formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
         drift=_rows(result.drift, result.standard_errors.drift, result.feature_names, result.names),
         offset=_offset(model),
         diffusion=_rows(

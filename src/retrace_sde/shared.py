@@ -12,7 +12,7 @@ import numpy as np
 
 from retrace_sde.blocks import Array, Order
 from retrace_sde.costs import distances, near_costs, transition_costs
-from retrace_sde.dispersion import Dispersion, dispersion
+from retrace_sde.dispersion import dispersion
 from retrace_sde.ordering import guided_paths, improve, shortest_path
 from retrace_sde.problem import Directed, Problem, Round
 from retrace_sde.start import start_log_densities
@@ -36,9 +36,8 @@ def recover_order(
         starts = [shortest_path(near)]
     else:
         starts = guided_paths(near, few.data.shape[0] * d, problem.prior)
-    runs = [_alternate(few, start, max_iter) for start in starts]
-    # Where something is known each start keeps its own way round, so the best of the ends decides.
-    worth = [few.both_directions(run[0])[0].objective for run in runs] if len(runs) > 1 else [0.0]
+    runs = [_run(few, start, max_iter) for start in starts]
+    worth = [_worth(few, run[0]) for run in runs] if len(runs) > 1 else [0.0]
     found, rounds, settled = runs[int(np.argmax(worth))]
     better, worse = problem.both_directions(found)
     if few is not problem and not _verified(problem, better):
@@ -47,14 +46,35 @@ def recover_order(
     return better, worse, [*rounds, better.as_round()], settled
 
 
-def _alternate(problem: Problem, order: Order, max_iter: int) -> tuple[Order, list[Round], bool]:
+Run = tuple[Order, list[Round], bool]
+
+
+def _run(problem: Problem, start: Order, max_iter: int) -> Run:
+    """From one start: steps taken for equal, or for unequal where they are.
+
+    Misplaced slices make steps unequal too, and would be excused by it. So both are tried; the order that took
+    steps for equal must be better by more than the nat per step that unequal variances can feign.
+    """
+    equal = _alternate(problem, start, max_iter, equal=True)
+    if not _evidence(problem, problem.both_directions(start)[0]):
+        return equal
+    unequal = _alternate(problem, start, max_iter, equal=False)
+    if _worth(problem, equal[0]) <= _worth(problem, unequal[0]) + len(start) - 1:
+        return unequal
+    return _alternate(problem, equal[0], max_iter, equal=False)
+
+
+def _alternate(problem: Problem, order: Order, max_iter: int, *, equal: bool = True) -> Run:
     """Fit in the better direction, search under the fit, until the order stops changing."""
     rounds: list[Round] = []
     every = np.arange(len(order))
     for _ in range(max_iter):
         current, _ = problem.both_directions(order)
         rounds.append(current.as_round())
-        costs = step_costs(problem, current)
+        if equal:
+            costs = transition_costs(problem.data, current.model)
+        else:
+            costs = step_costs(problem, current)
         start = -start_log_densities(
             problem.data.slices(every), current.model, problem.variances
         ).sum(axis=1)
@@ -64,17 +84,26 @@ def _alternate(problem: Problem, order: Order, max_iter: int) -> tuple[Order, li
     return order, rounds, False
 
 
-def dispersed(problem: Problem, found: Directed, costs: Array) -> Dispersion | None:
-    """How the variance of the steps varies along an order, from its costs; None where it does not."""
+def _evidence(problem: Problem, found: Directed) -> float:
+    """Nats by which unequal steps explain an order better than equal ones; 0 where that may be chance."""
     n, T, d = problem.data.shape
-    steps = costs[found.order[:-1], found.order[1:]]
-    return dispersion(steps, float(n * d)) if T > 3 else None
+    steps = np.diagonal(near_costs(problem.data, found.order, found.model, 1), 1)
+    unequal = dispersion(steps, float(n * d)) if T > 3 else None
+    return 0.0 if unequal is None else unequal.evidence
+
+
+def _worth(problem: Problem, order: Order) -> float:
+    """Log-likelihood and log-prior of an order in its better direction, with steps equal or unequal."""
+    better = problem.both_directions(order)[0]
+    return better.objective + _evidence(problem, better)
 
 
 def step_costs(problem: Problem, found: Directed) -> Array:
     """Costs (T, T) of one slice after another under a fit, robust where its steps differ in variance."""
     costs = transition_costs(problem.data, found.model)
-    unequal = dispersed(problem, found, costs)
+    n, T, d = problem.data.shape
+    steps = costs[found.order[:-1], found.order[1:]]
+    unequal = dispersion(steps, float(n * d)) if T > 3 else None
     return costs if unequal is None else unequal.costs(costs)
 
 
@@ -82,8 +111,6 @@ def _verified(problem: Problem, found: Directed) -> bool:
     """No reversal or move among near neighbours would be more likely on all the trajectories."""
     costs = near_costs(problem.data, found.order, found.model, VERIFIED_WIDTH)
     positions = np.arange(len(found.order))
-    steps = dispersion(np.diagonal(costs, 1), float(problem.data.shape[0] * problem.data.shape[2]))
-    costs = costs if steps is None else steps.costs(costs)
     ends = positions[: VERIFIED_WIDTH + 1]
     start = np.full(len(positions), np.inf)
     states = problem.data.slices(found.order[ends])

@@ -13,15 +13,14 @@ then only the spread of a step tells its length. Each direction has its own gaps
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
-from retrace_sde.blocks import Array, Order, to_numpy
+from retrace_sde.blocks import Array, Order, evenly, to_numpy
 from retrace_sde.costs import Model, best_gaps, distances, gap_costs, near_costs
-from retrace_sde.direction import DirectionTest, doubtful_direction
-from retrace_sde.dispersion import dispersion
+from retrace_sde.direction import DirectionTest, direction_test, doubtful_direction
+from retrace_sde.dispersion import EVIDENCE, dispersion
 from retrace_sde.drift import Affine, Linear
 from retrace_sde.estimation import Estimate, StandardErrors
 from retrace_sde.irregular import Irregular, Likelihood, Spans, StepMoments, transitions
@@ -103,22 +102,34 @@ def both_spacings(problem: Problem, order: Order) -> tuple[Spaced, Spaced]:
     return (one, two) if one.directed.objective >= two.directed.objective else (two, one)
 
 
-def spacing_checked(problem: Problem, found: Directed, test: DirectionTest) -> DirectionTest:
+def spacing_checked(
+    problem: Problem, order: Order, test: DirectionTest, *, alpha: float
+) -> DirectionTest:
     """The direction found with equal gaps, or doubt: equal gaps that are not can be confidently wrong.
 
-    Only where the steps are of unequal variance, and gaps estimated from the data prefer the reverse.
+    Only where the steps are of unequal variance, and gaps estimated from the data do not give the same
+    direction. Independent orders are looked at with gaps by position, common to all trajectories.
     """
     if not test.identified or test.known:
         return test
-    steps = np.diagonal(near_costs(problem.data, found.order, found.model, 1), 1)
     n, T, d = problem.data.shape
-    if dispersion(steps, float(n * d)) is None:
+    if order.ndim == 1:
+        model = problem.fit(order).model
+        steps = np.diagonal(near_costs(problem.data, order, model, 1), 1)
+        if dispersion(steps, float(n * d)) is None:
+            return test
+    size = max(CHECKED // (T * d), 2 * d + 20)
+    few = problem.some(size)
+    order = order if order.ndim == 1 else order[evenly(n, size)]
+    both = [_euler(few, each) for each in (order, few.data.reversed(order))]
+    if order.ndim == 1:
+        both = [fit_spacing(few, each).directed for each in both]
+    elif both[0].log_likelihood - few.fit(order).log_likelihood < T + EVIDENCE:
         return test
-    few = problem.some(max(CHECKED // (T * d), 2 * d + 20))
-    better, worse = both_spacings(few, found.order)
-    ratio = better.directed.objective - worse.directed.objective
-    agree = np.array_equal(better.directed.order, found.order)
-    return test if agree else doubtful_direction(test, -ratio)
+    one, two = (each.log_likelihoods for each in both)
+    other = direction_test(one, two, dimension=d, alpha=alpha)
+    agree = other.identified and other.log_likelihood_ratio > 0
+    return test if agree else doubtful_direction(test, other)
 
 
 def exact_fits(problem: Problem) -> bool:
@@ -129,8 +140,10 @@ def exact_fits(problem: Problem) -> bool:
 
 def spans(problem: Problem, order: Order) -> Spans:
     """Stretches of known length along an order, in units of dt: all of it, unless two times or more are known."""
-    S = len(order) - 1
-    times = np.full(S + 1, np.nan) if problem.stamps is None else problem.stamps[order]
+    S = order.shape[-1] - 1
+    times = np.full(S + 1, np.nan)
+    if order.ndim == 1 and problem.stamps is not None:
+        times = problem.stamps[order]
     known = np.flatnonzero(~np.isnan(times))
     lengths = np.diff(times[known]) / problem.dt
     # Equal times, or an order against them (the reverse of what is known), set no unit.
@@ -159,34 +172,42 @@ def _step_squares(problem: Problem, order: Order, model: Model | None) -> tuple[
     data, dt = problem.data, problem.dt
     W = np.diag(problem.variances**-0.5) if model is None else model.whitening
 
-    def of_block(x: Any, u: Any | None) -> Array:
-        x, u = to_numpy(x), None if u is None else to_numpy(u)
+    def of_block(rows: slice) -> Array:
+        x, u = data.block(rows, order)
+        x, u, live = to_numpy(x), None if u is None else to_numpy(u), data.live(rows)
         step = np.diff(x, axis=1) @ W.T
         if model is None:
             push = np.zeros_like(step)
         else:
             phi = to_numpy(model.drift.features(x[:, :-1], None if u is None else u[:, :-1]))
             push = phi @ (W @ model.coefficients * dt).T
-        return np.stack([(step**2).sum(axis=(0, 2)), (push**2).sum(axis=(0, 2))])
+        squares = np.stack([step**2, push**2])
+        return (squares if live is None else squares * live).sum(axis=(1, 3))
 
-    both = np.sum(list(data.map(of_block, order)), axis=0)
+    both = np.sum(list(data.map_rows(of_block)), axis=0)
     return both[0], both[1]
+
+
+def step_numbers(problem: Problem) -> Array:
+    """How many numbers are behind each step: n d, less where trajectories have ended."""
+    _, T, d = problem.data.shape
+    there = problem.data.observed[:, None] > np.arange(1, T)[None]
+    return d * there.sum(axis=0).astype(float)
 
 
 def _constrained_gaps(problem: Problem, found: Directed, stretch: Spans) -> Array:
     """Each stretch's best gaps with its length kept: a multiplier λ adds 2λ to S_bb, found by bisection."""
     increments, pushes = _step_squares(problem, found.order, found.model)
-    numbers = float(problem.data.shape[0] * problem.data.shape[2])
+    numbers = step_numbers(problem)
     gaps = best_gaps(increments, pushes, numbers)
     for a, b, length in zip(stretch.begin, stretch.end, stretch.length, strict=True):
-        D, P = increments[a:b], pushes[a:b]
+        D, P, N = increments[a:b], pushes[a:b], numbers[a:b]
 
-        def total(c: float, D: Array = D, P: Array = P) -> Array:
+        def total(c: float, D: Array = D, P: Array = P, N: Array = N) -> Array:
             # The root of (S_bb + c) g² + n d g − S_ΔΔ = 0; without one (c too negative) the gap has no bound.
-            inside = numbers**2 + 4 * (P + c) * D
-            return 2 * D / (numbers + np.sqrt(np.maximum(inside, 0.0)))
+            return 2 * D / (N + np.sqrt(np.maximum(N**2 + 4 * (P + c) * D, 0.0)))
 
-        low = -float(np.min(numbers**2 / np.maximum(4 * D, 1e-300) + P))
+        low = -float(np.min(N**2 / np.maximum(4 * D, 1e-300) + P))
         high = float(np.max(D) * len(D) ** 2 / length**2)
         if total(low).sum() <= length:  # even the longest gaps are too short: scale them
             gaps[a:b] = total(low) * length / total(low).sum()

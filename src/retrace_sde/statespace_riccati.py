@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 from retrace_sde.sde import Array
 from retrace_sde.statespace_model import Mask, Stack, StateSpace
@@ -62,7 +63,8 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
     P = np.broadcast_to(model.initial.covariance, (G, d, d))
     for t in range(T):
         if t > 1 and full[t] and full[t - 1]:
-            repeats[t] = repeats[t - 1] or _settled(P, predicted[-1])
+            # looking costs as much as a product: now and then is enough
+            repeats[t] = repeats[t - 1] or (t % 4 == 0 and _settled(P, predicted[-1]))
         if repeats[t]:
             for series in (predicted, gain, weight, log_det, filtered):
                 series.append(series[-1])
@@ -71,7 +73,7 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
         if not full[t]:
             both = seen[t, :, :, None] & seen[t, :, None, :]
             S = np.where(both, S, eye)
-        lower = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+        lower = _cholesky(S)
         root = _inverse(lower)
         W = _t(root) @ root
         K = P @ W if full[t] else (P @ W) * seen[t, :, None, :]
@@ -79,7 +81,7 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
         predicted.append(P)
         gain.append(K)
         weight.append(W)
-        log_det.append(2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1))
+        log_det.append(np.diagonal(lower, axis1=1, axis2=2))
         filtered.append(_symmetric(rest @ P @ _t(rest) + K @ R @ _t(K)))
         P = _symmetric(F @ filtered[-1] @ F.T + Q)
 
@@ -96,7 +98,7 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
         if same:
             J = back[-1]
         else:
-            lower = np.asarray(np.linalg.cholesky(predicted[t + 1]), dtype=np.float64)
+            lower = _cholesky(predicted[t + 1])
             root = _inverse(lower)
             J = filtered[t] @ F.T @ _t(root) @ root
         rest = eye - J @ F
@@ -107,7 +109,7 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
     return Gains(
         np.array(gain),
         np.array(weight),
-        np.array(log_det),
+        2 * np.log(np.array(log_det)).sum(axis=2),
         np.array(back[::-1]) if back else none,
         np.array(smoothed[::-1]),
         np.array(lag[::-1]) if lag else none,
@@ -140,6 +142,16 @@ def smooth(stack: Stack, gains: Gains, model: StateSpace) -> Means:
     return Means(m, -0.5 * (squares + constant[:, None]))
 
 
+def _cholesky(S: Array) -> Array:
+    """Lower factors (G, d, d). For one matrix numpy's checks would cost several times LAPACK's work."""
+    if len(S) > 1:
+        return np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+    lower, failed = dpotrf(S[0], lower=1, clean=1)
+    if failed:
+        raise np.linalg.LinAlgError("Matrix is not positive definite")
+    return np.asarray(lower[None])
+
+
 def _inverse(lower: Array) -> Array:
     """Inverses of triangular matrices (G, d, d).
 
@@ -149,6 +161,8 @@ def _inverse(lower: Array) -> Array:
     G, d, _ = lower.shape
     if d == 1:
         return 1 / lower
+    if G == 1:
+        return np.asarray(dtrtri(lower[0], lower=1)[0][None])
     if G < MANY:
         return np.asarray(np.linalg.inv(lower), dtype=np.float64)
     h, result = d // 2, np.zeros_like(lower)

@@ -43,21 +43,24 @@ function showTip(svg, mark, aloud) {
 }
 
 // A chart redraws itself when its width or what it shows changes. `draw(svg, width)` returns
-// {height, marks, columns, reach}: marks {x, y, text, w} are what can be pointed at; columns make a grid of them.
+// {height, marks, columns, reach, bars}: marks {x, y, text, w, node} are what can be pointed at (node lights up);
+// columns make a grid of them; with bars only the distance along x counts.
 const charts = [];
 
 function chart(id, label, draw) {
   const holder = $(id);
   if (!holder) return () => {};
   const svg = make("svg", { tabindex: 0, role: "application", "aria-roledescription": "figure" }, holder);
-  let drawn = { marks: [] }, at = -1, ring = null;
+  let drawn = { marks: [] }, at = -1, ring = null, lit = null;
 
   function point(k, aloud) {
     at = k;
     if (ring) ring.remove();
-    ring = null;
+    if (lit) lit.classList.remove("lit");
+    ring = lit = null;
     if (k < 0) return hideTip();
     const mark = drawn.marks[k], w = mark.w || 0;
+    if (mark.node) (lit = mark.node).classList.add("lit");
     ring = w ? make("rect", { x: mark.x - w / 2, y: mark.y - w / 2, width: w, height: w, class: "ring" }, svg)
              : make("circle", { cx: mark.x, cy: mark.y, r: 6, class: "ring" }, svg);
     showTip(svg, mark, aloud);
@@ -66,7 +69,7 @@ function chart(id, label, draw) {
   function redraw() {
     const width = Math.max(260, holder.clientWidth || 600);
     svg.replaceChildren();
-    at = -1; ring = null; hideTip();
+    at = -1; ring = lit = null; hideTip();
     drawn = draw(svg, width);
     svg.setAttribute("viewBox", `0 0 ${width} ${drawn.height}`);
     svg.setAttribute("width", width);
@@ -315,7 +318,7 @@ function pathChart(id, label, restored) {
       text: `${paths.ids[trajectory]}, ${paths.variables[variable]}: ${show(b)}\n${restored ? `time ${show(a)}, ${name}` : name}`,
     }));
     if (marks.length <= 60) marks.forEach((m) => make("circle", { cx: m.x, cy: m.y, r: 2.5, class: "dot" }, svg));
-    return { height: 304, marks };
+    return { height: 304, marks, bars: true };
   });
 }
 
@@ -489,16 +492,17 @@ function curve(a, b, r) {
 const graph = chart("graph", () => `Directed graph of the ${edges} clearest effects.`, (svg, width) => {
   const { columns, values, low, high } = data.drift, rows = data.names, marks = [];
   const [from, to, height] = places(width, rows, columns);
-  const r = clamp(130 / Math.max(rows.length, columns.length), 4, 14);
+  const many = Math.max(rows.length, columns.length), around = square && !loops ? (2 * Math.PI * (height / 2 - 90)) / many : 99;
+  const r = clamp(Math.min(130 / many, around * 0.4), 2, 14), font = clamp(around, 6, 12);
   const strongest = effects.length ? effects[0][2] : 1;
   for (const [i, j, strength] of effects.slice(0, edges).reverse()) {
     const sign = values[i][j] < 0 ? "neg" : "pos", thick = 1 + 3 * Math.sqrt(strength / strongest);
     const { d, end, back, at } = curve(from[j], to[i], r);
-    make("path", { d, class: sign, fill: "none", "stroke-width": thick.toFixed(2), opacity: 0.8 }, svg);
+    const node = make("path", { d, class: sign, fill: "none", "stroke-width": thick.toFixed(2), opacity: 0.8 }, svg);
     const turn = Math.atan2(end.y - back.y, end.x - back.x), head = 5 + thick * 1.2;
     const wing = (side) => `${end.x - head * Math.cos(turn + side * 0.45)} ${end.y - head * Math.sin(turn + side * 0.45)}`;
     make("path", { d: `M${end.x} ${end.y}L${wing(1)}L${wing(-1)}z`, class: `fill-${sign}` }, svg);
-    marks.unshift({ ...at, text: `${columns[j]} → ${rows[i]}: ${show(values[i][j])}\n95 % interval ${show(low[i][j])} … ${show(high[i][j])}` });
+    marks.unshift({ ...at, node, text: `${columns[j]} → ${rows[i]}: ${show(values[i][j])}\n95 % interval ${show(low[i][j])} … ${show(high[i][j])}` });
   }
   const label = (node, name) => {
     make("circle", { cx: node.x, cy: node.y, r, class: "node" }, svg);
@@ -507,7 +511,8 @@ const graph = chart("graph", () => `Directed graph of the ${edges} clearest effe
     if (square && !loops) {
       if (rows.length > 90) return;
       const turn = (node.angle * 180) / Math.PI + (left ? 180 : 0);
-      make("text", { x, y: y + 4, "text-anchor": left ? "end" : "start", transform: `rotate(${turn} ${x} ${y})` }, svg, short(name, 12));
+      const text = make("text", { x, y: y + font / 3, "text-anchor": left ? "end" : "start", transform: `rotate(${turn} ${x} ${y})` }, svg, short(name, 12));
+      text.style.fontSize = `${font}px`;
       return;
     }
     const middle = square && Math.abs(ux) < 0.3, room = Math.floor((middle ? width : left ? x : width - x) / 7.2);
@@ -522,7 +527,7 @@ const graph = chart("graph", () => `Directed graph of the ${edges} clearest effe
 if (effects.length > 12) {
   $("edges").max = effects.length;
   $("edges").value = edges;
-  const count = () => { $("edges-text").textContent = `${edges} of ${effects.length}`; };
+  const count = () => { $("edges-text").textContent = `${edges} of ${effects.length}${data.drift.n_clear > data.drift.clear.length ? " drawn at most" : ""}`; };
   $("edges").addEventListener("input", (event) => { edges = +event.target.value; count(); graph(); });
   count();
 } else $("edges-control").hidden = true;
