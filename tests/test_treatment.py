@@ -230,8 +230,11 @@ def test_it_is_an_estimator_and_does_not_change_its_input() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("design", ["observational", "two-arm"])
 def test_the_interval_of_the_average_effect_covers_it(design: str) -> None:
-    """95 % intervals from shuffled visits, 50 replicates: at least 45 hold the cohort's own average."""
-    held = 0
+    """95 % intervals from shuffled visits, 50 replicates: nine in ten hold the cohort's own average.
+
+    A hundred untreated subjects do not always tell the direction; such a cohort is refused, and few are.
+    """
+    held = refused = 0
     for seed in range(50):
         names = ("observational",) if design == "observational" else ("untreated", "treated")
         panels, truths = {}, []
@@ -240,7 +243,12 @@ def test_the_interval_of_the_average_effect_covers_it(design: str) -> None:
             panels[arm] = _shuffled(cohort, seed + 100 * k)[0]
             truths.append(_truth(cohort))
         model = TreatmentEffect(random_state=seed)
-        model.fit(panels if len(names) > 1 else panels["observational"])
+        try:
+            model.fit(panels if len(names) > 1 else panels["observational"])
+        except UndeterminedDirectionError:
+            refused += 1
+            continue
         low, high = model.ate_interval(**({} if len(names) > 1 else {"T0": T0, "T1": T1}))
         held += bool(low < np.concatenate(truths).mean() < high)
-    assert held >= 45
+    assert refused <= (5 if design == "two-arm" else 0)
+    assert held >= 0.9 * (50 - refused)

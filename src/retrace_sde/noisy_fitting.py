@@ -29,12 +29,14 @@ from retrace_sde.noisy_independent import (
     average_over_orders,
     draw,
     fit_draws,
-    recover_noisy_orders,
     search,
     starting_orders,
 )
 from retrace_sde.noisy_posterior import posterior_of
+from retrace_sde.noisy_rules import recover_ruled_orders
 from retrace_sde.noisy_shared import (
+    KICKS,
+    SEED,
     PairMoments,
     arrangement,
     recover_noisy_order,
@@ -58,7 +60,7 @@ def fit_noisy(
     elif options.order == "score":
         return fit_noisy_score(noisy, problem, options)
     elif options.permutation == "shared":
-        outcome = fit_noisy_shared(noisy, options, rng)
+        outcome = fit_noisy_shared(noisy, options)
     else:
         outcome = fit_noisy_independent(noisy, options, rng)
     direction = from_knowledge(problem, outcome.order, outcome.direction, alpha=options.alpha)
@@ -107,9 +109,9 @@ def fit_noisy_score(noisy: NoisyProblem, problem: Problem, options: Options) -> 
     return outcome
 
 
-def fit_noisy_shared(problem: NoisyProblem, options: Options, rng: np.random.Generator) -> Outcome:
+def fit_noisy_shared(problem: NoisyProblem, options: Options) -> Outcome:
     """One permutation for all trajectories."""
-    found, reverse, history, settled = recover_noisy_order(problem, rng, max_iter=options.max_iter)
+    found, reverse, history, settled = recover_noisy_order(problem, max_iter=options.max_iter)
     return of_one_order(problem, options, found, reverse, history, settled)
 
 
@@ -117,7 +119,7 @@ def fit_noisy_independent(
     problem: NoisyProblem, options: Options, rng: np.random.Generator
 ) -> Outcome:
     """One permutation for each trajectory: one best order each, or an average over orders."""
-    found, reverse, history, settled = recover_noisy_orders(problem, rng, max_iter=options.max_iter)
+    found, reverse, history, settled = recover_ruled_orders(problem, rng, max_iter=options.max_iter)
     if options.estimator == "mcem":
         return _averaged(problem, options, found, rng, ())
     note = ""
@@ -327,10 +329,9 @@ def order_others(
         return search(problem, model, starting_orders(problem, rng))[0]
     moments = PairMoments.of(problem.values)
     tables = arrangement(moments, model, None)
-    state = rng.integers(0, 2**64, size=1, dtype=np.uint64)
     starts = shared_starts(moments, np.sqrt(problem.variances))
     found = [
-        tables.improve(order, state, kicks=6)
+        tables.improve(order, SEED.copy(), kicks=KICKS)
         for start in starts
         for order in (start, start[::-1].copy())
     ]
