@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.algorithm1 import score_order
-from retrace_sde.blocks import Order
+from retrace_sde.blocks import Data, Order
 from retrace_sde.bootstrap import errors_of_draws
-from retrace_sde.direction import direction_test
-from retrace_sde.estimation import Estimate, StandardErrors
+from retrace_sde.direction import DirectionTest, direction_test
+from retrace_sde.estimation import Estimate, StandardErrors, regression_errors
 from retrace_sde.fitting import (
     CERTAIN,
     EFFECTIVE_SIZE,
@@ -22,6 +22,7 @@ from retrace_sde.fitting import (
     from_knowledge,
 )
 from retrace_sde.independent import random_states
+from retrace_sde.moments import Moments
 from retrace_sde.noisy import Hidden, NoisyProblem
 from retrace_sde.noisy_independent import (
     FINAL,
@@ -46,6 +47,7 @@ from retrace_sde.noisy_shared import (
 )
 from retrace_sde.problem import Problem, Round
 from retrace_sde.score import GaussianScore
+from retrace_sde.spacing import spacing_checked
 from retrace_sde.statespace import StateSpace, kalman
 from retrace_sde.statespace_em import EMResult, em, errors_over_draws
 from retrace_sde.statespace_steps import as_noise
@@ -64,7 +66,27 @@ def fit_noisy(
     else:
         outcome = fit_noisy_independent(noisy, options, rng)
     direction = from_knowledge(problem, outcome.order, outcome.direction, alpha=options.alpha)
+    direction = _spacing_checked(noisy, problem, outcome, direction, alpha=options.alpha)
     return replace(outcome, direction=direction)
+
+
+def _spacing_checked(
+    noisy: NoisyProblem,
+    problem: Problem,
+    outcome: Outcome,
+    direction: DirectionTest,
+    *,
+    alpha: float,
+) -> DirectionTest:
+    """The direction, or doubt where the smoothed steps are so unequal that equal gaps may mislead it."""
+    if outcome.hidden is None:
+        return direction
+    states = outcome.hidden.fit.states.means  # in time order already
+    n, T, _ = states.shape
+    every = np.arange(T, dtype=np.intp)
+    known = Problem(Data(states, None, noisy.n_jobs, noisy.lengths), problem.dt, problem.drift)
+    order = every if outcome.order.ndim == 1 else np.tile(every, (n, 1))
+    return spacing_checked(known, order, direction, alpha=alpha)
 
 
 def _in_known_order(noisy: NoisyProblem, problem: Problem, options: Options) -> Outcome:
@@ -168,7 +190,7 @@ def _outcome(
     fit = found.fit
     return Outcome(
         order=found.order,
-        statistics=fit.moments,
+        statistics=_effective(fit),
         estimate=_estimate(problem, fit),
         model=problem.as_model(fit),
         initial=fit.initial,
@@ -182,6 +204,21 @@ def _outcome(
         hidden=found,
         **{"notes": fit.notes, **more},  # type: ignore[arg-type]
     )
+
+
+def _effective(fit: EMResult) -> Moments:
+    """The expected moments, shrunk to the information that noise and gaps left of them.
+
+    Known states would give smaller errors than those of the fit; tests on the moments must not.
+    """
+    if fit.errors is None:
+        return fit.moments
+    known = regression_errors(fit.moments, fit.parameters.H)
+    d = len(fit.parameters.H)
+    drift = float(np.median(known.drift[:, :d] / np.maximum(fit.errors.drift, 1e-300)))
+    spread = float(np.median(known.diffusion / np.maximum(fit.errors.diffusion, 1e-300)))
+    share, count = min(drift, 1.0), min(spread, 1.0) ** 2 * fit.moments.count
+    return replace(fit.moments, factor=fit.moments.factor * share, count=count)
 
 
 def _estimate(problem: NoisyProblem, fit: EMResult) -> Estimate:
