@@ -15,6 +15,7 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
+from retrace_sde import experiments
 from retrace_sde.cli import main
 from retrace_sde.experiments import NAMES, figure2, figure5, files, load, methods, runner, table1
 from retrace_sde.experiments.cases import Size
@@ -34,11 +35,27 @@ KEYS = [
     "seconds",
     "direction_identified",
 ]
-QUICK = ["reproduce", "figure5", "--quick", "--seeds", "1"]
+SMALL = replace(
+    figure5.EXPERIMENT,
+    quick=replace(figure5.EXPERIMENT.quick, knobs=figure5.EXPERIMENT.quick.knobs[2:4], seeds=2),
+)
+"""Figure 5 with two of its knobs."""
+
+RUN = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from retrace_sde.experiments import figure5, files, runner
+
+quick, folder = figure5.EXPERIMENT.quick, Path(sys.argv[1])
+settings = replace(quick, knobs=quick.knobs[2:4], seeds=2)
+records = runner.run(figure5.EXPERIMENT, settings, folder, jobs=int(sys.argv[2]))
+files.write(files.Finished(figure5.EXPERIMENT, settings, records), folder, command="retrace")
+"""
 
 
-def command(folder, *more):
-    return [sys.executable, "-m", "retrace_sde", *QUICK, "--out", str(folder), *more]
+def command(folder, jobs):
+    return [sys.executable, "-c", RUN, str(folder), jobs]
 
 
 def without_seconds(path):
@@ -53,26 +70,24 @@ def killed_and_whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     killed, whole = folder / "killed", folder / "whole"
     log = killed / "figure5.records.jsonl"
-    victim = subprocess.Popen(command(killed, "--jobs", "1"), stdout=subprocess.DEVNULL)
+    victim = subprocess.Popen(command(killed, "1"))
     while not log.exists() or log.read_bytes().count(b"\n") < 20:
         assert victim.poll() is None, "the run ended before it could be killed"
         time.sleep(0.005)
     victim.send_signal(signal.SIGKILL)
     victim.wait()
     half = log.read_bytes()
-    resumed = subprocess.run(
-        command(killed, "--jobs", "2"), capture_output=True, text=True, check=True
-    )
-    result = CliRunner().invoke(main, [*QUICK, "--out", str(whole), "--jobs", "1"])
-    assert result.exit_code == 0, result.output
-    return killed, whole, half, resumed
+    subprocess.run(command(killed, "2"), check=True)
+    records = runner.run(SMALL, SMALL.quick, whole)
+    files.write(files.Finished(SMALL, SMALL.quick, records), whole, command="retrace")
+    return killed, whole, half
 
 
 def test_a_killed_run_resumes_and_gives_the_files_of_a_whole_one(killed_and_whole):
     """All but the measured seconds are equal, to the byte for the pictures and the text."""
-    killed, whole, half, _ = killed_and_whole
+    killed, whole, half = killed_and_whole
     finished = half[: half.rfind(b"\n") + 1]
-    total = len(list(figure5.tasks(replace(figure5.EXPERIMENT.quick, seeds=1))))
+    total = len(list(figure5.tasks(SMALL.quick)))
     assert 20 <= finished.count(b"\n") < total
     log = (killed / "figure5.records.jsonl").read_bytes()
     assert log.startswith(
@@ -87,20 +102,23 @@ def test_a_killed_run_resumes_and_gives_the_files_of_a_whole_one(killed_and_whol
     )
 
 
-def test_a_pipe_sees_no_progress_and_the_text_names_the_files(killed_and_whole):
-    *_, run = killed_and_whole
-    assert run.stderr == ""
-    assert "\x1b" not in run.stdout
-    assert "figure5.svg" in run.stdout.splitlines()[-1]
-
-
-def test_writing_again_from_the_same_log_gives_the_same_bytes(killed_and_whole):
+def test_the_command_resumes_too_and_is_silent_in_a_pipe(killed_and_whole, monkeypatch):
+    """From a finished log: no progress, no escape codes, and the same bytes except for the command's name."""
     killed, *_ = killed_and_whole
-    before = {path.name: path.read_bytes() for path in killed.iterdir()}
-    result = CliRunner().invoke(main, [*QUICK, "--out", str(killed), "--json"])
-    assert result.exit_code == 0, result.output
-    assert {path.name: path.read_bytes() for path in killed.iterdir()} == before
-    assert json.loads(result.stdout)["records"]["figure5"]
+    monkeypatch.setattr(experiments, "load", lambda name: SMALL)
+    before = {path.name: path.read_bytes() for path in killed.iterdir() if path.suffix != ".md"}
+    arguments = ["reproduce", "figure5", "--quick", "--out", str(killed)]
+    plain, as_json = (CliRunner().invoke(main, [*arguments, *more]) for more in ([], ["--json"]))
+    for result in (plain, as_json):
+        assert result.exit_code == 0, result.output
+        assert result.stderr == ""
+        assert "\x1b" not in result.stdout
+    assert "figure5.svg" in plain.stdout.splitlines()[-1]
+    records = json.loads(as_json.stdout)["records"]["figure5"]
+    assert len(records) == len(json.loads((killed / "figure5.json").read_text()))
+    after = {path.name: path.read_bytes() for path in killed.iterdir() if path.suffix != ".md"}
+    assert after == before
+    assert "`retrace reproduce figure5 --quick`" in (killed / "figure5.md").read_text()
 
 
 def toy(counter):
@@ -239,7 +257,9 @@ def test_all_experiments_have_both_sizes_and_unique_tasks():
             assert len(set(keys)) == len(keys) > 0
 
 
-def test_figure2_shows_what_ignored_noise_costs(tmp_path):
+def test_figure2_shows_what_ignored_noise_costs(tmp_path, monkeypatch):
+    few = ("Algorithm 1-MLE", "MST-MLE", "oracle", "oracle, noise estimated")
+    monkeypatch.setattr(figure2, "available", lambda *names: few)
     settings = figure2.Settings((60,), (0.1, 0.5), seeds=1)
     records = runner.run(figure2.EXPERIMENT, settings, tmp_path)
     ignored, modelled = (

@@ -256,3 +256,18 @@ def test_the_bridge_under_knowledge_is_the_ratio_of_marginal_likelihoods():
     error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
     assert np.all(np.abs(np.mean(found, axis=0) - exact) < 7 * error + 0.05)
     assert np.abs(exact).max() > 0.1
+
+
+def test_times_of_a_panel_are_known():
+    rng = np.random.default_rng(2)
+    times = np.sort(rng.uniform(0, 9, 8))
+    X = np.cumsum(rng.standard_normal((20, 8, 2)), axis=1)
+    moved = rng.permutation(8)
+    panel = rt.Panel(X[:, moved], ("a", "b"), tuple(map(str, range(20))), times=times[moved])
+    model = rt.ReTrace(estimator="mle", n_jobs=1).fit(panel)
+    other = rt.ReTrace(estimator="mle", n_jobs=1).fit(
+        X[:, moved], knowledge=rt.Knowledge(timestamps=times[moved])
+    )
+    np.testing.assert_allclose(model.times_, times)
+    np.testing.assert_array_equal(model.drift_, other.drift_)
+    assert model.result_.dt == pytest.approx(np.diff(times).mean())

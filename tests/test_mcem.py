@@ -642,6 +642,7 @@ def test_a_certain_shared_order_is_certain():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The chains over orders mix slowly")
 def test_95_percent_intervals_of_A_cover_92_to_98_percent():
     """100 replicates at d = 3, T = 50, n = 200: about ten minutes."""
     covered = []

@@ -183,3 +183,13 @@ def test_averaging_over_orders_recovers_the_noise_that_one_order_hides():
     assert error < 8 * np.abs(oracle.diffusion - sde.diffusion).mean()
     assert np.isfinite(many.standard_errors_.drift).all()
     assert many.position_probabilities_.shape == (200, 20, 20)
+
+
+def test_few_trajectories_with_gaps_keep_the_order_that_plain_distances_find():
+    """Pairs of slices seen together are few here: the likelihood of what was seen has the last word."""
+    _, Y, truth, rng = panel(24, d=5, n=12, T=30, noise=1e-9)
+    Y[rng.random(Y.shape) < 0.1] = np.nan
+    model = rt.ReTrace(dt=DT).fit(Y)
+    assert up_to_reversal(truth, model.order_) == 1.0
+    again = rt.ReTrace(dt=DT, random_state=5).fit(Y)
+    np.testing.assert_array_equal(again.order_, model.order_)

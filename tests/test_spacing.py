@@ -227,3 +227,32 @@ def test_95_percent_intervals_of_gaps_cover_90_to_98_percent():
                 hits.append((low <= gaps) & (gaps <= high))
     share = np.concatenate(hits).mean()
     assert 0.90 < share < 0.98
+
+
+def test_independent_orders_with_irregular_visits_are_not_called_backwards():
+    """Decays that are looked at ever more rarely, each trajectory shuffled on its own.
+
+    Taken for equal, such gaps favour the reverse; steps with variances of their own have to confirm it.
+    """
+    rng = np.random.default_rng(0)
+    sde = rt.LinearSDE(np.diag([-0.5, -0.4, -0.6, -0.5]), 0.3 * np.eye(4))
+    gaps = 1.4 ** np.arange(9)
+    x = 3 + 0.5 * rng.standard_normal((120, 4))
+    path = [x]
+    for g in 0.5 * gaps / gaps.mean():
+        step = sde.transition(g, scheme="exact")
+        x = (
+            x @ step.matrix.T
+            + rng.standard_normal((120, 4)) @ np.linalg.cholesky(step.covariance).T
+        )
+        path.append(x)
+    X, truth = rt.simulate.shuffle(
+        np.stack(path, axis=1), permutation="independent", random_state=1
+    )
+    model = rt.ReTrace(
+        drift="affine", permutation="independent", estimator="mle", random_state=0, n_jobs=1
+    ).fit(X)
+    wrong = rt.metrics.kendall_tau(truth, model.order_) < 0
+    assert not (model.direction_.identified and wrong)
+    assert model.direction_.log_likelihood_ratio > 0
+    assert wrong  # as equal gaps would have it

@@ -17,6 +17,9 @@ from retrace_sde.kernels import improve_path
 LEAST = 6
 """Slices of the shortest loop that is called one: with fewer everything is near everything."""
 
+LOOKED_AT = 500
+"""Trajectories, evenly spaced, that tell a loop or a fold."""
+
 LONGER = 1.5
 """Largest squared closing step, relative to the longest other."""
 
@@ -33,13 +36,14 @@ def closes(data: Data, order: Order, *, alpha: float = 0.001) -> bool:
     n, T, _ = data.shape
     if T < LEAST or n < 3:
         return False
+    data = data.some(min(n, LOOKED_AT))
     D = distances(data)[np.ix_(order, order)]
     lag = np.abs(np.arange(T)[:, None] - np.arange(T)[None])
     remote = np.minimum(lag, T - lag) >= max(2, T // 4)
     closing = D[-1, 0]
     if closing > LONGER * np.diagonal(D, 1).max() or closing > NEAR * np.median(D[remote]):
         return False
-    x = to_numpy(data.some(min(n, 500)).values)[:, order] / spread(data)
+    x = to_numpy(data.values)[:, order] / spread(data)
     ends = ((x[:, -1] - x[:, 0]) ** 2).sum(axis=1)
     across = ((x - np.roll(x, T // 2, axis=1)) ** 2).sum(axis=2).mean(axis=1)
     return bool(stats.ttest_rel(across, ends, alternative="greater").pvalue < alpha)
@@ -55,7 +59,7 @@ def may_fold(data: Data, order: Order, model: Model) -> bool:
     n, T, d = data.shape
     if d > 1 or T < 5:
         return False
-    few = data.some(min(n, 500))
+    few = data.some(min(n, LOOKED_AT))
     x, u = few.block(slice(None), order)
     x = to_numpy(x)
     ahead = to_numpy(model.predict(x[:, :-1], None if u is None else to_numpy(u)[:, :-1]))

@@ -35,6 +35,12 @@ class Dispersion:
         cost: Array = (self.numbers / 2 + self.alpha) * np.log1p(halves / self.beta)
         return cost
 
+    def log_densities(self, halves: Array) -> Array:
+        """Log-densities of whitened steps, their variances integrated out (constants of 2π left out)."""
+        m, a, b = self.numbers / 2, self.alpha, self.beta
+        value: Array = gammaln(m + a) - gammaln(a) + a * np.log(b) - (m + a) * np.log(b + halves)
+        return value
+
 
 def dispersion(halves: Array, numbers: float) -> Dispersion | None:
     """From the half squares of an order's steps, N numbers each; None where the steps are alike."""

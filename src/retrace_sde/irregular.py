@@ -54,7 +54,7 @@ class Spans:
 
     def gaps(self, u: Array) -> Array:
         """`g = e^u`, scaled within each stretch to its known length."""
-        g = np.exp(u)
+        g = np.exp(np.clip(u, -50, 50))  # a trial step may go astray
         for a, b, length in zip(self.begin, self.end, self.length, strict=True):
             g[a:b] *= length / g[a:b].sum()
         return g

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.algorithm1 import score_order
-from retrace_sde.blocks import Order
+from retrace_sde.blocks import Data, Order
 from retrace_sde.bootstrap import errors_of_draws
-from retrace_sde.direction import direction_test
-from retrace_sde.estimation import Estimate, StandardErrors
+from retrace_sde.direction import DirectionTest, direction_test
+from retrace_sde.estimation import Estimate, StandardErrors, regression_errors
 from retrace_sde.fitting import (
     CERTAIN,
     EFFECTIVE_SIZE,
@@ -22,6 +22,7 @@ from retrace_sde.fitting import (
     from_knowledge,
 )
 from retrace_sde.independent import random_states
+from retrace_sde.moments import Moments
 from retrace_sde.noisy import Hidden, NoisyProblem
 from retrace_sde.noisy_independent import (
     FINAL,
@@ -29,12 +30,14 @@ from retrace_sde.noisy_independent import (
     average_over_orders,
     draw,
     fit_draws,
-    recover_noisy_orders,
     search,
     starting_orders,
 )
 from retrace_sde.noisy_posterior import posterior_of
+from retrace_sde.noisy_rules import recover_ruled_orders
 from retrace_sde.noisy_shared import (
+    KICKS,
+    SEED,
     PairMoments,
     arrangement,
     recover_noisy_order,
@@ -44,6 +47,7 @@ from retrace_sde.noisy_shared import (
 )
 from retrace_sde.problem import Problem, Round
 from retrace_sde.score import GaussianScore
+from retrace_sde.spacing import spacing_checked
 from retrace_sde.statespace import StateSpace, kalman
 from retrace_sde.statespace_em import EMResult, em, errors_over_draws
 from retrace_sde.statespace_steps import as_noise
@@ -58,11 +62,31 @@ def fit_noisy(
     elif options.order == "score":
         return fit_noisy_score(noisy, problem, options)
     elif options.permutation == "shared":
-        outcome = fit_noisy_shared(noisy, options, rng)
+        outcome = fit_noisy_shared(noisy, options)
     else:
         outcome = fit_noisy_independent(noisy, options, rng)
     direction = from_knowledge(problem, outcome.order, outcome.direction, alpha=options.alpha)
+    direction = _spacing_checked(noisy, problem, outcome, direction, alpha=options.alpha)
     return replace(outcome, direction=direction)
+
+
+def _spacing_checked(
+    noisy: NoisyProblem,
+    problem: Problem,
+    outcome: Outcome,
+    direction: DirectionTest,
+    *,
+    alpha: float,
+) -> DirectionTest:
+    """The direction, or doubt where the smoothed steps are so unequal that equal gaps may mislead it."""
+    if outcome.hidden is None:
+        return direction
+    states = outcome.hidden.fit.states.means  # in time order already
+    n, T, _ = states.shape
+    every = np.arange(T, dtype=np.intp)
+    known = Problem(Data(states, None, noisy.n_jobs, noisy.lengths), problem.dt, problem.drift)
+    order = every if outcome.order.ndim == 1 else np.tile(every, (n, 1))
+    return spacing_checked(known, order, direction, alpha=alpha)
 
 
 def _in_known_order(noisy: NoisyProblem, problem: Problem, options: Options) -> Outcome:
@@ -107,9 +131,9 @@ def fit_noisy_score(noisy: NoisyProblem, problem: Problem, options: Options) -> 
     return outcome
 
 
-def fit_noisy_shared(problem: NoisyProblem, options: Options, rng: np.random.Generator) -> Outcome:
+def fit_noisy_shared(problem: NoisyProblem, options: Options) -> Outcome:
     """One permutation for all trajectories."""
-    found, reverse, history, settled = recover_noisy_order(problem, rng, max_iter=options.max_iter)
+    found, reverse, history, settled = recover_noisy_order(problem, max_iter=options.max_iter)
     return of_one_order(problem, options, found, reverse, history, settled)
 
 
@@ -117,7 +141,7 @@ def fit_noisy_independent(
     problem: NoisyProblem, options: Options, rng: np.random.Generator
 ) -> Outcome:
     """One permutation for each trajectory: one best order each, or an average over orders."""
-    found, reverse, history, settled = recover_noisy_orders(problem, rng, max_iter=options.max_iter)
+    found, reverse, history, settled = recover_ruled_orders(problem, rng, max_iter=options.max_iter)
     if options.estimator == "mcem":
         return _averaged(problem, options, found, rng, ())
     note = ""
@@ -166,7 +190,7 @@ def _outcome(
     fit = found.fit
     return Outcome(
         order=found.order,
-        statistics=fit.moments,
+        statistics=_effective(fit),
         estimate=_estimate(problem, fit),
         model=problem.as_model(fit),
         initial=fit.initial,
@@ -180,6 +204,21 @@ def _outcome(
         hidden=found,
         **{"notes": fit.notes, **more},  # type: ignore[arg-type]
     )
+
+
+def _effective(fit: EMResult) -> Moments:
+    """The expected moments, shrunk to the information that noise and gaps left of them.
+
+    Known states would give smaller errors than those of the fit; tests on the moments must not.
+    """
+    if fit.errors is None:
+        return fit.moments
+    known = regression_errors(fit.moments, fit.parameters.H)
+    d = len(fit.parameters.H)
+    drift = float(np.median(known.drift[:, :d] / np.maximum(fit.errors.drift, 1e-300)))
+    spread = float(np.median(known.diffusion / np.maximum(fit.errors.diffusion, 1e-300)))
+    share, count = min(drift, 1.0), min(spread, 1.0) ** 2 * fit.moments.count
+    return replace(fit.moments, factor=fit.moments.factor * share, count=count)
 
 
 def _estimate(problem: NoisyProblem, fit: EMResult) -> Estimate:
@@ -327,10 +366,9 @@ def order_others(
         return search(problem, model, starting_orders(problem, rng))[0]
     moments = PairMoments.of(problem.values)
     tables = arrangement(moments, model, None)
-    state = rng.integers(0, 2**64, size=1, dtype=np.uint64)
     starts = shared_starts(moments, np.sqrt(problem.variances))
     found = [
-        tables.improve(order, state, kicks=6)
+        tables.improve(order, SEED.copy(), kicks=KICKS)
         for start in starts
         for order in (start, start[::-1].copy())
     ]

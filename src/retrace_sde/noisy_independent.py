@@ -160,13 +160,13 @@ def recover_noisy_orders(
         current = problem.fit(orders, still=True, start=current.fit)
         if changed == 0:
             break
-    turned = align(_plain(problem), orders, rng)
-    one, settled = _alternate(problem, turned, rounds, max_iter)
+    turned = align(plain_problem(problem), orders, rng)
+    one, settled = alternate(problem, turned, rounds, max_iter)
     back = problem.data.reversed(one.order)
-    if problem.prior is not None and one_way(_plain(problem), one.order):
+    if problem.prior is not None and one_way(plain_problem(problem), one.order):
         two = problem.fit(back)
     else:
-        two, _ = _alternate(problem, problem.repaired(back), [], max_iter)
+        two, _ = alternate(problem, problem.repaired(back), [], max_iter)
     better, worse = (one, two) if one.objective >= two.objective else (two, one)
     better, worse = (problem.fit(f.order, start=f.fit, loose=False) for f in (better, worse))
     return better, worse, [*rounds, better.as_round()], settled
@@ -175,7 +175,7 @@ def recover_noisy_orders(
 def starting_orders(problem: NoisyProblem, rng: np.random.Generator) -> Order:
     """Short paths through the observations as they are; where entries are missing, through those seen."""
     n, T, _ = problem.values.shape
-    plain = _plain(problem)
+    plain = plain_problem(problem)
     lengths = problem.data.observed
     inside = np.arange(T)[None] < lengths[:, None]
     if not np.isnan(problem.values[inside]).any():
@@ -198,7 +198,7 @@ def _seen_distances(problem: NoisyProblem, j: int, length: int) -> Array:
     return np.where(counts > 0, D, D[known].mean() if known.any() else 1.0)
 
 
-def _plain(problem: NoisyProblem) -> Problem:
+def plain_problem(problem: NoisyProblem) -> Problem:
     """The problem as the engine without noise sees it, for a start."""
     y = problem.values
     filled = np.where(np.isnan(y), problem.means, y)
@@ -206,7 +206,7 @@ def _plain(problem: NoisyProblem) -> Problem:
     return Problem(replace(problem.data, values=filled), problem.dt, drift, problem.prior)
 
 
-def _alternate(
+def alternate(
     problem: NoisyProblem, orders: Order, rounds: list[Round], max_iter: int
 ) -> tuple[Hidden, bool]:
     """Search under the fit and fit again until all but one in a hundred orders stand."""

@@ -83,19 +83,22 @@ class Problem:
         return replace(self, data=self.data.some(size), prior=prior, gaps=gaps)
 
     def informed(self, knowledge: Knowledge, *, shared: bool) -> Problem:
-        """The same problem with what is known of time; the true gaps too where all times are known."""
+        """The same problem with what is known of time; the true gaps too, and their mean as dt, where all is."""
         n, T, _ = self.data.shape
         lengths = self.data.lengths
         prior = knowledge.compiled(n, T, shared=shared, dt=self.dt, lengths=lengths)
         times = knowledge.known_times(n, T, shared=shared, lengths=lengths)
         gaps = origins = None
+        dt = self.dt
         if times is not None:
             origins = np.nanmin(times, axis=-1, keepdims=True)
-            gaps = np.nan_to_num(np.diff(np.sort(times, axis=-1), axis=-1), nan=self.dt)
+            gaps = np.diff(np.sort(times, axis=-1), axis=-1)
+            dt = float(np.nanmean(gaps))
+            gaps = np.nan_to_num(gaps, nan=dt)
         stamps = None
         if shared and knowledge.timestamps is not None and knowledge.timestamp_error is None:
             stamps = np.asarray(knowledge.timestamps, dtype=float)
-        return replace(self, prior=prior, gaps=gaps, stamps=stamps, origins=origins)
+        return replace(self, dt=dt, prior=prior, gaps=gaps, stamps=stamps, origins=origins)
 
     def times(self, order: Order, gaps: Array | None) -> Array:
         """The times along an order: a regular grid from 0, or those that gaps and known times give."""

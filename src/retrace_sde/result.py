@@ -144,6 +144,7 @@ class ReTraceResult:
             ),
             ("log-likelihood", f"{self.log_likelihood:,.1f} nats"),
             *self._noise(),
+            *self._gaps(),
             ("direction", self.direction.verdict),
         ]
         if self.alternative is not None:
@@ -151,6 +152,18 @@ class ReTraceResult:
                 ("alternative", "the reversed order with its own drift is in `alternative_`")
             )
         return rows
+
+    def _gaps(self) -> list[Row]:
+        if self.gap_intervals is None:
+            return []
+        gaps, (low, high) = np.diff(self.times), self.gap_intervals.T
+        width = np.median(high / low)
+        return [
+            (
+                "gaps",
+                f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}",
+            )
+        ]
 
     def _noise(self) -> list[Row]:
         if self.observation_noise is None:

@@ -49,6 +49,7 @@ from retrace_sde.validation import (
     check_panel,
     check_spacing,
     has_missing,
+    with_times,
 )
 
 
@@ -131,6 +132,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
         check_settings(self.get_params(deep=False))
+        knowledge = with_times(X, knowledge) if self.order == "likelihood" else knowledge
         check_knowledge(knowledge, self.order)
         drift = as_drift(self.drift)
         panel = check_panel(

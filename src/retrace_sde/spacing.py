@@ -20,7 +20,7 @@ from scipy.linalg import cholesky, solve_triangular
 from retrace_sde.blocks import Array, Order, evenly, to_numpy
 from retrace_sde.costs import Model, best_gaps, distances, gap_costs, near_costs
 from retrace_sde.direction import DirectionTest, direction_test, doubtful_direction
-from retrace_sde.dispersion import EVIDENCE, dispersion
+from retrace_sde.dispersion import dispersion
 from retrace_sde.drift import Affine, Linear
 from retrace_sde.estimation import Estimate, StandardErrors
 from retrace_sde.irregular import Irregular, Likelihood, Spans, StepMoments, transitions
@@ -31,6 +31,9 @@ from retrace_sde.start import start_log_densities
 EXACT_WORK = 2_000_000
 """T (4d + 4)³, the work of an exponential for each gap, up to which a linear drift is fitted with exact
 transitions (T = 40 at d = 8); beyond, Euler's step has to do."""
+
+UNEQUAL_ROUNDS = 15
+"""Alternations between θ and the variances of single steps."""
 
 CHECKED = 200_000
 """Numbers (n T d) on which the check of a direction against unequal gaps is run."""
@@ -107,29 +110,71 @@ def spacing_checked(
 ) -> DirectionTest:
     """The direction found with equal gaps, or doubt: equal gaps that are not can be confidently wrong.
 
-    Only where the steps are of unequal variance, and gaps estimated from the data do not give the same
-    direction. Independent orders are looked at with gaps by position, common to all trajectories.
+    Only where the steps are of unequal variance, and gaps estimated from the data favour the other
+    direction: for independent orders gaps by position, common to all, and steps with variances of their own.
     """
     if not test.identified or test.known:
         return test
     n, T, d = problem.data.shape
-    if order.ndim == 1:
-        model = problem.fit(order).model
-        steps = np.diagonal(near_costs(problem.data, order, model, 1), 1)
-        if dispersion(steps, float(n * d)) is None:
-            return test
     size = max(CHECKED // (T * d), 2 * d + 20)
     few = problem.some(size)
-    order = order if order.ndim == 1 else order[evenly(n, size)]
-    both = [_euler(few, each) for each in (order, few.data.reversed(order))]
     if order.ndim == 1:
-        both = [fit_spacing(few, each).directed for each in both]
-    elif both[0].log_likelihood - few.fit(order).log_likelihood < T + EVIDENCE:
-        return test
-    one, two = (each.log_likelihoods for each in both)
-    other = direction_test(one, two, dimension=d, alpha=alpha)
-    agree = other.identified and other.log_likelihood_ratio > 0
-    return test if agree else doubtful_direction(test, other)
+        steps = np.diagonal(near_costs(few.data, order, few.fit(order).model, 1), 1)
+        if dispersion(steps, float(few.data.shape[0] * d)) is None:
+            return test
+    else:
+        order = order[evenly(n, size)]
+    both = order, few.data.reversed(order)
+    fits = [_euler(few, each) for each in both]
+    # Schwarz' price of T − 1 gaps: unless the data pay it, equal gaps are the better account.
+    price = 0.5 * (T - 1) * np.log(float((few.data.observed - 1).sum()))
+    worth_it = fits[0].log_likelihood - few.fit(order).log_likelihood > price
+    pairs: list[list[Array | None]] = []
+    if worth_it and order.ndim == 1:
+        pairs = [[fit_spacing(few, each).directed.log_likelihoods for each in fits]]
+    elif worth_it:
+        pairs = [[each.log_likelihoods for each in fits]]
+    if order.ndim == 2:
+        pairs.append([_unequal_log_likelihoods(few, each) for each in both])
+    for one, two in pairs:
+        if one is not None and two is not None:
+            other = direction_test(one, two, dimension=d, alpha=alpha)
+            if other.log_likelihood_ratio < 0:
+                return doubtful_direction(test, other)
+    return test
+
+
+def _unequal_log_likelihoods(problem: Problem, orders: Order) -> Array | None:
+    """Joint log-likelihoods (n,) of independent orders whose steps have variances of their own; None if alike.
+
+    θ, the spread (α, β) of the variances and each step's own, `(β + s)/(d/2 + α)`, in turn; the variances enter
+    the fit as gaps, and are integrated out of the likelihood (see `dispersion`).
+    """
+    data = problem.data
+    _, T, d = data.shape
+    live = np.arange(1, T)[None] < data.observed[:, None]
+    found, total = problem.fit(orders), None
+    for _ in range(UNEQUAL_ROUNDS):
+        W = found.model.whitening
+
+        def of_block(rows: slice, W: Array = W, model: Model = found.model) -> Array:
+            x, u = data.block(rows, orders)
+            x = to_numpy(x)
+            ahead = model.predict(x[:, :-1], None if u is None else to_numpy(u)[:, :-1])
+            return 0.5 * (((x[:, 1:] - to_numpy(ahead)) @ W.T) ** 2).sum(axis=2)
+
+        halves = np.concatenate(list(data.map_rows(of_block)))
+        unequal = dispersion(halves[live], float(d))
+        if unequal is None:
+            return None
+        first = data.states(orders)[None]
+        start = start_log_densities(first, found.model, problem.variances)[0]
+        steps = np.where(live, unequal.log_densities(halves) + np.log(np.diag(W)).sum(), 0.0)
+        total = start + steps.sum(axis=1)
+        gaps = np.where(live, unequal.beta + halves, 0.0)
+        gaps = np.where(live, gaps * live.sum() / gaps.sum(), 1.0) * problem.dt
+        found = problem.fit(orders, gaps)
+    return total
 
 
 def exact_fits(problem: Problem) -> bool:

@@ -134,6 +134,17 @@ def check_noise(noise: Any, d: int) -> None:
         raise ValueError(f"observation_noise cannot be used: {error}") from None
 
 
+def with_times(X: Any, knowledge: Any) -> Any:
+    """What is known of time, joined by the times that a panel brings, where the knowledge has none."""
+    if not isinstance(X, Panel) or X.times is None or np.isnan(X.times).all():
+        return knowledge
+    if knowledge is None:
+        knowledge = Knowledge()
+    if not isinstance(knowledge, Knowledge) or knowledge.timestamps is not None:
+        return knowledge
+    return replace(knowledge, timestamps=X.times, timestamp_error=X.time_error)
+
+
 def check_spacing(spacing: str, problem: Problem, *, noisy: bool) -> None:
     """Gaps are estimated, or irregular times used, only where the engine can."""
     irregular = problem.gaps is not None and not np.allclose(problem.gaps, problem.dt)

@@ -54,7 +54,7 @@ Estimator = Callable[[Directed], tuple[Array, Array]]
 
 def likelihood(case: Case) -> Found:
     """Maximum likelihood over the order, the direction and the parameters."""
-    model = ReTrace(dt=case.dt, n_jobs=1).fit(case.values)
+    model = ReTrace(dt=case.dt, n_jobs=1, random_state=0).fit(case.values)
     return Found(
         model.order_, model.drift_, model.diffusion_, model.direction_.identified, model.history_
     )
