@@ -81,6 +81,10 @@ def test_the_recovered_order_gives_the_effects_of_the_true_one(observational: An
     assert rmse["found"] < 1.1 * rmse["known"] < 0.44
     assert abs(bias["found"] - bias["known"]) < 0.06
     assert abs(found.error_[""] - 0.01) < 0.001
+    read = found.parameters_[""]
+    assert_allclose(read.estimated["beta_c"], 0.028, rtol=0.05)
+    assert_allclose(read.estimated["alpha_r + beta_r"], 0.04378, rtol=0.1)
+    assert "K" in read.not_identified
 
 
 def test_intervals_hold_the_truth(observational: Any) -> None:

@@ -25,6 +25,7 @@ from retrace_sde.problem import Problem
 from retrace_sde.regime import Regime, fit_regime
 from retrace_sde.retrace import ReTrace
 from retrace_sde.subjects import SubjectFit
+from retrace_sde.tumour import TumourParameters, growth_parameters
 from retrace_sde.validation import check_choice, check_enough, check_features, check_panel
 
 SHARED_DRAWS = 20
@@ -180,6 +181,21 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         """The mixed model of each arm; of the one panel under the name ""."""
         check_is_fitted(self, "interventions_")
         return {name: each.fit for name, each in self.interventions_.regimes.items()}
+
+    @property
+    def parameters_(self) -> dict[str, TumourParameters]:
+        """Growth parameters of each arm under drift="tumour": estimated, or named as not identified and why.
+
+        With arms, `a` is an arm's own net rate: growth less what its treatment takes.
+        """
+        check_is_fitted(self, "interventions_")
+        covariates = self.interventions_.covariates
+        return {
+            name: growth_parameters(
+                each.problem.drift, each.fit.coefficients, covariates=covariates
+            )
+            for name, each in self.interventions_.regimes.items()
+        }
 
     @property
     def error_(self) -> dict[str, float]:
