@@ -59,11 +59,11 @@ class PairMoments:
             S = (flat.T @ flat).reshape(T, d, T, d).transpose(0, 2, 1, 3)
             return cls(np.ascontiguousarray(S), y.sum(axis=0), n)
         m = seen.astype(float)
-        counts = m.sum(axis=0)
-        means = y.sum(axis=0) / np.maximum(counts, 1)
-        y = (
-            y - means
-        ) * m  # about each slice's mean, so that little is left to differ between averages
+        # About one centre for all slices: about each slice's own mean, two slices seen in different
+        # trajectories would differ by what those trajectories do.
+        centre = y.sum(axis=(0, 1)) / np.maximum(m.sum(axis=(0, 1)), 1)
+        y = (y - centre) * m
+        sums = n * y.sum(axis=0) / np.maximum(m.sum(axis=0), 1)
         squares = np.empty((T, T, d, d))
         own = np.einsum("jax,jay->axy", y, y) / np.maximum(np.einsum("jax,jay->axy", m, m), 1)
         for x in range(d):
@@ -79,8 +79,10 @@ class PairMoments:
                 squares[:, :, x, z] = np.where(trust > 0, trust * seen_together, 0.0)
         every = np.arange(T)
         squares[every, every] = own
-        squares += means[:, None, :, None] * means[None, :, None, :]
-        return cls(squares * n, means * n, n)
+        squares *= n
+        squares += centre[:, None] * sums[None, :, None] + sums[:, None, :, None] * centre
+        squares += n * np.outer(centre, centre)
+        return cls(squares, sums + n * centre, n)
 
     def seen_by(self, directions: Array) -> PairMoments:
         """The same of `directions @ y`."""

@@ -118,7 +118,7 @@ def closing(records: Sequence[Record]) -> str:
     return (
         f"Over all panels ReTrace-likelihood calls the direction in {len(called)} of {len(ours)} and is right in "
         f"{len(right)} of them; it abstains in {len(silent)}, of which {sum(each['kendall_tau'] > 0 for each in silent)} "
-        f"run the right way. Up to reversal it stays {percent(gap)} points below the limit on average."
+        f"run the right way. Up to reversal the limit is {percent(gap)} points better on average."
     )
 
 
