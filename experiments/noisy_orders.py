@@ -19,7 +19,7 @@ from joblib import Parallel, delayed
 import retrace_sde as rt
 from retrace_sde.blocks import one_blas_thread
 from retrace_sde.noisy import NoisyProblem
-from retrace_sde.noisy_independent import search
+from retrace_sde.noisy_orders import search
 from retrace_sde.noisy_shared import PairMoments, arrangement
 
 DT = 0.01

@@ -193,3 +193,34 @@ def test_few_trajectories_with_gaps_keep_the_order_that_plain_distances_find():
     assert up_to_reversal(truth, model.order_) == 1.0
     again = rt.ReTrace(dt=DT, random_state=5).fit(Y)
     np.testing.assert_array_equal(again.order_, model.order_)
+
+
+def test_independent_orders_with_gaps_and_lengths_of_their_own():
+    """Entries and a whole observation missing, trajectories of different length: little is lost by it."""
+    _, Y, truth, rng = independent(25, d=10, n=40, T=10, noise=1e-9, spread=1.0)
+    lengths = rng.integers(7, 11, size=40)
+    trajectories, orders = [], []
+    for y, order, length in zip(Y, truth, lengths, strict=True):
+        kept = np.sort(order[:length])  # the first visits in time, as they were stored
+        trajectories.append(y[kept])
+        orders.append(np.searchsorted(kept, order[:length]))
+
+    def neighbours(estimator):
+        panel_ = rt.Panel.from_trajectories(trajectories, dt=DT)
+        model = rt.ReTrace(permutation="independent", estimator=estimator, random_state=0)
+        found = model.fit(panel_).order_
+        outside = np.arange(10)[None] >= lengths[:, None]
+        assert np.all(found[outside] == np.nonzero(outside)[1])
+        return np.mean(
+            [
+                np.mean(np.abs(np.diff(np.argsort(order)[each[:length]])) == 1)
+                for each, order, length in zip(found, orders, lengths, strict=True)
+            ]
+        )
+
+    complete = neighbours("mle")
+    for each in trajectories:
+        each[rng.random(each.shape) < 0.1] = np.nan
+    trajectories[3][2] = np.nan
+    assert complete > 0.9
+    assert neighbours("em") > complete - 0.1

@@ -26,13 +26,11 @@ from retrace_sde.moments import Moments
 from retrace_sde.noisy import Hidden, NoisyProblem
 from retrace_sde.noisy_independent import (
     FINAL,
-    agreement,
     average_over_orders,
-    draw,
     fit_draws,
-    search,
     starting_orders,
 )
+from retrace_sde.noisy_orders import agreement, draw, search
 from retrace_sde.noisy_posterior import posterior_of
 from retrace_sde.noisy_rules import recover_ruled_orders
 from retrace_sde.noisy_shared import (

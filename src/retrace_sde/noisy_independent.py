@@ -17,16 +17,14 @@ from retrace_sde.blocks import Array, Order, evenly
 from retrace_sde.drift import Affine, Linear
 from retrace_sde.estimation import regression_errors
 from retrace_sde.flips import align
-from retrace_sde.independent import BLOCK, first_orders, one_way, random_states
+from retrace_sde.independent import first_orders, one_way, random_states
 from retrace_sde.kernels import State
-from retrace_sde.knowledge import NO_COSTS, NO_RULES
 from retrace_sde.noisy import Hidden, NoisyProblem
-from retrace_sde.noisy_kernels import descend, fill, pulls, sample
+from retrace_sde.noisy_orders import draw, search
 from retrace_sde.ordering import shortest_path
 from retrace_sde.problem import Problem, Round
-from retrace_sde.process import process
 from retrace_sde.sde import Gaussian
-from retrace_sde.statespace import StateSpace, kalman
+from retrace_sde.statespace import kalman
 from retrace_sde.statespace_em import EMResult, em
 from retrace_sde.statespace_steps import Parameters, as_noise, pack, unpack
 from retrace_sde.statespace_steps import Problem as SmoothingProblem
@@ -50,102 +48,6 @@ BRIDGED, BRIDGES = 500, 20
 
 FINAL = 10
 """Orders per chain that the parameters returned are fitted to."""
-
-
-def search(problem: NoisyProblem, model: StateSpace, orders: Order) -> tuple[Order, int]:
-    """Improve each trajectory's order, tried both ways round; the new orders and how many changed."""
-    found = orders.copy()
-    laws = _laws(problem, model)
-
-    def work(rows: slice) -> int:
-        changed = 0
-        for j in range(*rows.indices(len(found))):
-            y, seen, U, B = _trajectory(problem, j)
-            M, h = laws[len(y)]
-            best, cost = found[j, : len(y)].copy(), np.inf
-            for begin in (best.copy(), best[::-1].copy()):
-                if B.size and _broken(B, begin):
-                    continue
-                value = _descend(M, h, y.copy(), seen, U, B, begin)
-                if value < cost - 1e-9:
-                    best, cost = begin, value
-            changed += int(not np.array_equal(best, found[j, : len(y)]))
-            found[j, : len(y)] = best
-        return changed
-
-    return found, sum(problem.data.map_rows(work, size=BLOCK))
-
-
-def _descend(
-    M: Array, h: Array, y: Array, seen: NDArray[np.bool_], U: Array, B: NDArray[np.bool_], o: Order
-) -> float:
-    """Local search; missing entries follow at their conditional means, a few times in turn."""
-    if seen.all():
-        return float(descend(M, h, y, U, B, o))
-    w, nobody = np.empty_like(y), np.zeros(1, dtype=np.uint64)
-    cost = np.inf
-    for _ in range(4):
-        for _ in range(5):  # each entry given the others: a few sweeps bring them to the joint mean
-            pulls(M, h, y, o, w)
-            fill(M, h, y, seen, o, w, nobody, 0.0)
-        cost = float(descend(M, h, y, U, B, o))
-    return cost
-
-
-def draw(
-    problem: NoisyProblem,
-    model: StateSpace,
-    orders: Order,
-    states: State,
-    *,
-    burn: int,
-    samples: int,
-    thin: int,
-) -> NDArray[np.int16]:
-    """Advance chains (C, n, T) in place under a model; the orders they went through, (C, n, samples, T)."""
-    C, n, T = orders.shape
-    kept = np.tile(np.arange(T, dtype=np.int16), (C, n, samples, 1))
-    laws = _laws(problem, model)
-
-    def work(rows: slice) -> None:
-        for j in range(*rows.indices(n)):
-            y, seen, U, B = _trajectory(problem, j)
-            M, h = laws[len(y)]
-            for c in range(C):
-                path = np.ascontiguousarray(orders[c, j, : len(y)])
-                state = states[c, j : j + 1]
-                sample(M, h, y.copy(), seen, U, B, path, state, burn, thin, kept[c, j])
-                orders[c, j, : len(y)] = path
-
-    list(problem.data.map_rows(work, size=BLOCK))
-    return kept
-
-
-def _laws(problem: NoisyProblem, model: StateSpace) -> dict[int, tuple[Array, Array]]:
-    laws = {}
-    for length in np.unique(problem.data.observed):
-        found = process(model, int(length))
-        laws[int(length)] = (found.precision, found.shift)
-    return laws
-
-
-def _trajectory(
-    problem: NoisyProblem, j: int
-) -> tuple[Array, NDArray[np.bool_], Array, NDArray[np.bool_]]:
-    """Observations with missing entries at the variable's mean, what was seen, and the prior."""
-    T = int(problem.data.observed[j])
-    y = problem.values[j, :T]
-    seen = ~np.isnan(y)
-    prior = problem.prior
-    U, B = (NO_COSTS, NO_RULES) if prior is None else prior.arrays(slice(j, j + 1))
-    U = np.ascontiguousarray(U[0, :T, :T]) if len(U) else U.reshape(0, 0)
-    B = np.ascontiguousarray(B[0, :T, :T]) if len(B) else B.reshape(0, 0)
-    return np.where(seen, y, problem.means), seen, U, B
-
-
-def _broken(B: NDArray[np.bool_], order: Order) -> bool:
-    along = B[np.ix_(order, order)]
-    return bool(np.tril(along).any())
 
 
 def recover_noisy_orders(
@@ -387,13 +289,3 @@ def _bridge(problem: NoisyProblem, one: Run, two: Run) -> Array:
         return np.asarray(top + np.log(np.exp(g - top).mean(axis=0)))
 
     return 0.5 * (one_sided(two, one) - one_sided(one, two))
-
-
-def agreement(problem: NoisyProblem, kept: NDArray[np.int16], orders: Order) -> float:
-    """How often neighbours in the given orders are neighbours in orders drawn (C, n, R, T)."""
-    lengths = problem.data.observed
-    place = np.argsort(kept, axis=-1)
-    where = np.take_along_axis(place, np.broadcast_to(orders[None, :, None], kept.shape), axis=-1)
-    near = np.diff(where, axis=-1) == 1
-    live = np.arange(1, kept.shape[-1])[None] < lengths[:, None]
-    return float((near.mean(axis=(0, 2)) * live).sum() / (lengths - 1).sum())

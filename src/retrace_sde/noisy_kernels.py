@@ -233,9 +233,9 @@ def _normal(state: State) -> float:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def fill(
-    M: Array, h: Array, y: Array, seen: Bool, o: Path, w: Array, state: State, noise: float
+    M: Array, y: Array, seen: Bool, o: Path, w: Array, state: State
 ) -> None:  # pragma: no cover - compiled
-    """Draw each missing entry given the rest (noise 1), or put it at its conditional mean (noise 0)."""
+    """Draw each missing entry given the rest."""
     T, d = y.shape
     for i in range(T):
         a = o[i]
@@ -243,7 +243,7 @@ def fill(
             if seen[a, x]:
                 continue
             weight = M[i, i, x, x]
-            step = -w[i, x] / weight + noise * _normal(state) / np.sqrt(weight)
+            step = -w[i, x] / weight + _normal(state) / np.sqrt(weight)
             y[a, x] += step
             for k in range(T):
                 for z in range(d):
@@ -263,7 +263,7 @@ def sample(
     back, v = o.copy(), w.copy()
     for count in range(burn + thin * len(kept)):
         if gaps and count % T == 0:
-            fill(M, h, y, seen, o, w, state, 1.0)
+            fill(M, y, seen, o, w, state)
         kind = random_unit(state)
         if kind < FLIPS:
             cost = pulls(M, h, y, o, w)

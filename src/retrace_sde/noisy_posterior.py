@@ -9,7 +9,8 @@ from retrace_sde.blocks import Array, Order, evenly
 from retrace_sde.independent import random_states
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.noisy import NoisyProblem
-from retrace_sde.noisy_independent import CHAINS, draw
+from retrace_sde.noisy_independent import CHAINS
+from retrace_sde.noisy_orders import draw
 from retrace_sde.noisy_shared import PairMoments, arrangement
 from retrace_sde.posterior import KEPT, OrderPosterior, convergence
 from retrace_sde.statespace import StateSpace, kalman
