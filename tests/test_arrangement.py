@@ -8,7 +8,7 @@ import pytest
 import retrace_sde as rt
 from retrace_sde.arrangement import Arrangement
 from retrace_sde.noisy_kernels import descend, prior_cost, pulls, sample
-from retrace_sde.noisy_shared import PairMoments, arrangement, clearest
+from retrace_sde.noisy_shared import PairMoments, arrangement, clearest, seen_distances
 from retrace_sde.process import process
 from retrace_sde.sde import Gaussian
 from retrace_sde.statespace import StateSpace, kalman
@@ -163,11 +163,16 @@ def test_pairs_seen_together_stand_for_all(model):
     gone = walk.copy()
     gone[rng.random(walk.shape) < 0.2] = np.nan
     scale = np.ones(D)
-    full, part = (PairMoments.of(each).distances(scale) for each in (walk, gone))
+    full, part = (seen_distances(each, scale) for each in (walk, gone))
     # a squared step has relative error √(2/d): averaged over 0.64 n trajectories or n
     tolerance = 5 * np.sqrt(2 / (0.64 * n))
     off = ~np.eye(T, dtype=bool)
     np.testing.assert_allclose(part[off], full[off], rtol=tolerance)
+    # the moments know the same distances, variable by variable
+    for each, known in ((walk, full), (gone, part)):
+        S = np.einsum("abxx->ab", PairMoments.of(each).squares) / n
+        own = np.diag(S)
+        np.testing.assert_allclose((own[:, None] + own - S - S.T)[off], known[off], rtol=tolerance)
 
 
 def test_clearest_directions_are_a_model_of_themselves(values, model):

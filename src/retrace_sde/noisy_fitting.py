@@ -33,16 +33,7 @@ from retrace_sde.noisy_independent import (
 from retrace_sde.noisy_orders import agreement, draw, search
 from retrace_sde.noisy_posterior import posterior_of
 from retrace_sde.noisy_rules import recover_ruled_orders
-from retrace_sde.noisy_shared import (
-    KICKS,
-    SEED,
-    PairMoments,
-    arrangement,
-    recover_noisy_order,
-)
-from retrace_sde.noisy_shared import (
-    starting_orders as shared_starts,
-)
+from retrace_sde.noisy_shared import best_order, recover_noisy_order
 from retrace_sde.problem import Problem, Round
 from retrace_sde.score import GaussianScore
 from retrace_sde.spacing import spacing_checked
@@ -362,12 +353,4 @@ def order_others(
     """The most likely order of other trajectories under fixed parameters."""
     if not shared:
         return search(problem, model, starting_orders(problem, rng))[0]
-    moments = PairMoments.of(problem.values)
-    tables = arrangement(moments, model, None)
-    starts = shared_starts(moments, np.sqrt(problem.variances))
-    found = [
-        tables.improve(order, SEED.copy(), kicks=KICKS)
-        for start in starts
-        for order in (start, start[::-1].copy())
-    ]
-    return min(found, key=tables.cost)
+    return best_order(problem, model)

@@ -29,6 +29,10 @@ SEARCH_WIDTH = 2000
 """Numbers T·r that the search looks at: with more variables than r those that noise hides least."""
 
 KICKS, POLISHES = 6, 3
+
+REACH, CHEAP = 3, 100_000
+"""How far slices are moved when orders are polished, where one likelihood costs no more than n T d³ = CHEAP."""
+
 SEED = np.array([20261115], dtype=np.uint64)
 """The kicks are the same in every fit: a shared order needs no seed."""
 
@@ -89,11 +93,22 @@ class PairMoments:
         squares = directions @ self.squares @ directions.T
         return PairMoments(np.ascontiguousarray(squares), self.sums @ directions.T, self.count)
 
-    def distances(self, scale: Array) -> Array:
-        """Mean squared distances between slices in the units `scale` (d,)."""
-        S = np.einsum("abxx,x->ab", self.squares, 1 / scale**2) / self.count
-        own = np.diag(S)
-        return np.maximum(own[:, None] + own - S - S.T, 0.0)
+
+def seen_distances(values: Array, scale: Array) -> Array:
+    """Mean squared distance between slices over all that was seen of both, in the units `scale` (d,).
+
+    Trajectories and variables are pooled: with few of them an average for each variable hangs on two or three values.
+    """
+    n, T, d = values.shape
+    seen = ~np.isnan(values)
+    centre = np.where(seen, values, 0.0).sum(axis=(0, 1)) / np.maximum(seen.sum(axis=(0, 1)), 1)
+    y = np.where(seen, (values - centre) / scale, 0.0).transpose(1, 0, 2).reshape(T, n * d)
+    m = seen.transpose(1, 0, 2).reshape(T, n * d).astype(float)
+    both = m @ m.T
+    squares = (y**2) @ m.T
+    D = np.maximum(squares + squares.T - 2 * y @ y.T, 0.0) / np.maximum(both, 1)
+    known = (both > 0) & ~np.eye(T, dtype=bool)
+    return d * np.where(both > 0, D, D[known].mean() if known.any() else 1.0)
 
 
 def recover_noisy_order(
@@ -103,7 +118,7 @@ def recover_noisy_order(
     moments = PairMoments.of(problem.values)
     few = problem.some(SEARCH_TRAJECTORIES)
     search = _Search(few, moments, max_iter)
-    starts = starting_orders(moments, np.sqrt(problem.variances))
+    starts = starting_orders(problem)
     if problem.prior is not None:  # which way round then matters from the start
         starts = [problem.repaired(way) for o in starts for way in (o, o[::-1].copy())]
     still = [search.without_drift(order) for order in starts]
@@ -154,35 +169,54 @@ class _Search:
     def _improved(self, current: Hidden) -> Order:
         tables = arrangement(self.moments, current.model, self.few.prior)
         found = tables.improve(current.order, self.state, kicks=KICKS)
-        return found if self.few.complete else self._exactly(current, found)
+        if self.few.complete:
+            return found
+        return polished(self.few, current.model, (current.order, found))
 
-    def _exactly(self, current: Hidden, found: Order) -> Order:
-        """The better of two orders, and of its exchanges of neighbours, by the likelihood of what was seen.
 
-        Moments of pairs stand for the values that are missing only on average: with few trajectories, and most
-        of all with little noise, the search on them may leave the best order behind.
-        """
+def best_order(problem: NoisyProblem, model: StateSpace) -> Order:
+    """The most likely order found under given parameters."""
+    tables = arrangement(PairMoments.of(problem.values), model, problem.prior)
+    found = []
+    for start in starting_orders(problem):
+        for order in (problem.repaired(start), problem.repaired(start[::-1].copy())):
+            found += [tables.improve(order, SEED.copy(), kicks=KICKS), order]
+    if problem.complete:
+        return min(found, key=tables.cost)
+    return polished(problem, model, tuple(found))
 
-        def worth(order: Order) -> float:
-            value = kalman(
-                self.few.along(order), current.model, covariances=False, n_jobs=self.few.n_jobs
-            )
-            cost = 0.0 if self.few.prior is None else float(self.few.prior.cost(order)[0])
-            return float(value.log_likelihood.sum()) - cost
 
-        best = max((current.order, found), key=worth)
-        value = worth(best)
-        for _ in range(POLISHES):
-            moved = False
-            for i in range(len(best) - 1):
-                trial = best.copy()
-                trial[i], trial[i + 1] = best[i + 1], best[i]
+def polished(problem: NoisyProblem, model: StateSpace, orders: tuple[Order, ...]) -> Order:
+    """The best of some orders, moved while it helps, by the likelihood of what was seen.
+
+    Moments of pairs stand for the values that are missing only on average: with few trajectories, and most
+    of all with little noise, the search on them may leave the best order behind.
+    """
+
+    def worth(order: Order) -> float:
+        value = kalman(problem.along(order), model, covariances=False, n_jobs=problem.n_jobs)
+        cost = 0.0 if problem.prior is None else float(problem.prior.cost(order)[0])
+        return float(value.log_likelihood.sum()) - cost
+
+    values = [worth(order) for order in orders]
+    best, value = orders[int(np.argmax(values))], max(values)
+    T, d = problem.values.shape[1:]
+    reach = REACH if problem.values.size * d**2 <= CHEAP else 1
+    for _ in range(POLISHES):
+        moved = False
+        for a in range(T):
+            for step in (*range(1, reach + 1), *range(-reach, 0)) if reach > 1 else (1,):
+                p = int(np.flatnonzero(best == a)[0])
+                q = p + step
+                if not 0 <= q < T:
+                    continue
+                trial = np.insert(np.delete(best, p), q, a)
                 other = worth(trial)
                 if other > value + 1e-6:
                     best, value, moved = trial, other, True
-            if not moved:
-                break
-        return best
+        if not moved:
+            break
+    return best
 
 
 def arrangement(moments: PairMoments, model: StateSpace, prior: Prior | None) -> Arrangement:
@@ -224,13 +258,13 @@ def clearest(model: StateSpace, r: int) -> tuple[Array, StateSpace]:
     return rest, StateSpace(moved, rest @ model.noise @ rest.T, law)
 
 
-def starting_orders(moments: PairMoments, scale: Array) -> list[Order]:
+def starting_orders(problem: NoisyProblem) -> list[Order]:
     """Where the search starts: a shortest path, best with little noise, and spectral, best with much.
 
     The noise adds the same to every distance; what it adds is where the mean distance at lag k, along
     the last guess of the order, meets lag 0.
     """
-    D = moments.distances(scale)
+    D = seen_distances(problem.values, np.sqrt(problem.variances))
     T = len(D)
     path = shortest_path(D)
     order, floor = path, 0.0
