@@ -47,6 +47,12 @@ class OrderPosterior:
 
     def precedence(self, i: int, j: int) -> float | Array:
         """The probability that observation i came before observation j (one for each trajectory)."""
+        T = self.samples.shape[-1]
+        for each in (i, j):
+            if not 0 <= each < T:
+                raise ValueError(f"observations run from 0 to {T - 1}; got {each}.")
+        if i == j:
+            raise ValueError(f"observation {i} is not before or after itself: give two.")
         place = np.argsort(self.samples, axis=-1)
         before: Array = (place[..., i] < place[..., j]).mean(axis=-1)
         return float(before) if before.ndim == 0 else before

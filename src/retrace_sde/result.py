@@ -210,7 +210,10 @@ class ReTraceResult:
     @classmethod
     def load(cls, path: str | Path) -> ReTraceResult:
         """Read what `save` wrote."""
-        with np.load(Path(path), allow_pickle=False) as file:
+        source = Path(path)
+        if source.suffix != ".npz" and not source.exists():
+            source = source.with_name(source.name + ".npz")
+        with np.load(source, allow_pickle=False) as file:
             if "json" not in file:
                 raise ValueError(f"{path} was not written by ReTraceResult.save.")
             text = json.loads(str(file["json"]))

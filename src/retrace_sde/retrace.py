@@ -37,7 +37,7 @@ from retrace_sde.score import Score, ScoreDrift
 from retrace_sde.sde import LinearSDE
 from retrace_sde.settings import check_settings
 from retrace_sde.spacing import gap_intervals
-from retrace_sde.statespace import kalman
+from retrace_sde.statespace import StateSpace, kalman
 from retrace_sde.statespace_steps import Noise
 from retrace_sde.units import Units
 from retrace_sde.validation import (
@@ -277,7 +277,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def _order_of(self, X: Any) -> tuple[Data, Order]:
         """The most likely order of other trajectories under the fitted parameters and p₀."""
         ragged = self.permutation == "independent"
-        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=self._noisy is not None)
+        linear = is_linear(self._problem.drift)
+        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
         if panel.values.shape[2] != self.n_features_in_:
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
@@ -285,10 +286,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         raw = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
         data = self._standard(raw)
         n, T, _ = data.shape
-        if self._noisy is not None and self._hidden is not None:
-            others = NoisyProblem.of(replace(self._problem, data=data), noise=0.0)
+        others = self._others(data)
+        if others is not None:
             rng = np.random.default_rng(self.random_state)
-            return raw, order_others(others, self._hidden.model, rng, shared=not ragged)
+            return raw, order_others(others, self._state_space(), rng, shared=not ragged)
         if ragged:
             orders = np.tile(np.arange(T), (n, 1))
             states = random_states(np.random.default_rng(self.random_state), n)
@@ -300,6 +301,23 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         chain = shortest_path(distances(data))
         both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
         return raw, min(both, key=lambda order: path_cost(costs, start, order))
+
+    def _others(self, data: Data) -> NoisyProblem | None:
+        """Other trajectories as the noisy engine sees them; None where neither they nor the fit need it."""
+        if self._hidden is None and not (is_linear(self._problem.drift) and has_missing(data)):
+            return None
+        unknown = replace(self._problem, data=data, prior=None, gaps=None)
+        return NoisyProblem.of(unknown, noise=0.0)
+
+    def _state_space(self) -> StateSpace:
+        """The fitted model of noisy or incomplete observations; without noise where there was none."""
+        if self._hidden is not None:
+            return self._hidden.model
+        A, c = _split(self._law.model.coefficients, self._problem.drift)
+        H, d = self._law.model.diffusion, len(A)
+        sde = LinearSDE(A, H, offset=c)
+        step = sde.transition(self._law.model.dt, scheme="euler")
+        return StateSpace(step, np.zeros((d, d)), self._initial)
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -317,8 +335,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         with one_blas_thread():
             raw, order = self._order_of(X)
             data = self._standard(raw)
-            if self._hidden is not None:
-                each = kalman(in_order(data.values, order), self._hidden.model).log_likelihood
+            others = self._others(data)
+            if others is not None:
+                each = kalman(others.along(order), self._state_space()).log_likelihood
             else:
                 start = self._initial.log_density(data.states(order))
                 each = start + step_log_likelihoods(data, order, self._law.model)
