@@ -8,7 +8,7 @@ are found together by L-BFGS with the exact gradient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
@@ -210,6 +210,3 @@ class Likelihood:
             rows.append((self(p + e)[1] - self(p - e)[1]) / (2 * h))
         J = np.array(rows)
         return (J + J.T) / 2
-
-    def fixed_at(self, gaps: Array) -> Likelihood:
-        return replace(self, fixed=gaps)
