@@ -18,7 +18,7 @@ score_network dispersion cycles direction identifiability problem irregular subj
 noisy_kernels noisy noisy_shared bootstrap shared spacing algorithm1 flips independent noisy_orders
 noisy_independent noisy_rules sampling mcem innovations subject_orders posterior noisy_posterior fitting
 noisy_fitting result units fitted validation settings retrace counterfactual regime interventions treatment
-enumeration baselines plots verdicts figures report recovery diagnosis demo experiments cli_common cli_fit
+enumeration baselines plots verdicts figures report labels recovery diagnosis demo experiments cli_common cli_fit
 cli_diagnose cli_simulate cli_reproduce cli_effect cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent

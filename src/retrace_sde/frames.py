@@ -199,9 +199,13 @@ def _variables(
             _refuse_typing_errors(frame[name], name)
     still = [name for name, values in columns.items() if not _varies_within(values, who)]
     if asked and still:
+        one = len(still) == 1
         raise ValueError(
             f"variable {shown(still)} never changes within a subject (or is empty), so it has no dynamics: "
             "leave it out, or pass it as a covariate."
+            if one
+            else f"variables {shown(still)} never change within a subject (or are empty), so they have no dynamics: "
+            "leave them out, or pass them as covariates."
         )
     for name in still:
         del columns[name]
