@@ -11,7 +11,7 @@ import pytest
 import retrace_sde as rt
 
 LAYERS = """
-metrics answers formats frames files panel sde blocks constraints knowledge drift simulate tumour moments
+metrics answers formats columns frames files panel sde blocks constraints knowledge drift simulate tumour moments
 estimation discretisation statespace_kernels statespace_model statespace_riccati statespace_alone statespace
 statespace_steps statespace_errors statespace_em costs start kernels guided ordering score score_density
 score_network dispersion cycles direction identifiability problem irregular subjects process arrangement

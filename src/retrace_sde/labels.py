@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.frames import shown
+from retrace_sde.columns import shown
 from retrace_sde.knowledge import Knowledge
 
 

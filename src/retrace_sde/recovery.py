@@ -145,7 +145,7 @@ def recover(
     slice: str | None = None,
     time: str | None = None,
     time_error: float | None = None,
-    time_unit: str = "days",
+    time_unit: str | None = None,
     variables: Names = None,
     covariates: Names = None,
     drift: str | Drift = "affine",
