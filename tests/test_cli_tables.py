@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -100,10 +101,10 @@ def test_json_goes_to_stdout_and_nothing_else_does(simulated, tmp_path):
 
 def test_an_existing_folder_keeps_its_other_files(simulated, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
+    arguments = ("fit", simulated[0], "--subject", "subject", "--slice", "slice", "--out", tmp_path)
+    assert "\nWritten " in retrace(*arguments)
     (tmp_path / "ordered.csv").write_text("old")
-    retrace(
-        "fit", simulated[0], "--subject", "subject", "--slice", "slice", "--out", tmp_path, "--json"
-    )
+    assert "\nReplaced " in retrace(*arguments)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*WRITTEN, "notes.txt"])
     assert (tmp_path / "ordered.csv").read_text() != "old"
     assert (tmp_path / "notes.txt").read_text() == "mine"
@@ -183,3 +184,54 @@ def test_names_cannot_drive_the_terminal(tmp_path):
     )
     assert "\x1b" not in text
     assert "a�[31m" in text
+
+
+def refused(*arguments):
+    run = CliRunner().invoke(main, [str(each) for each in arguments])
+    assert run.exit_code == 2, (run.output, run.exception)
+    assert run.stderr.count("\n") == 1
+    return run.stderr
+
+
+def test_neither_the_input_nor_a_file_that_is_no_result_is_overwritten(fitted, simulated, tmp_path):
+    for path in fitted[0].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    before = (tmp_path / "ordered.csv").read_bytes()
+    roles = ("--subject", "subject", "--slice", "slice", "--out", tmp_path)
+    assert "would replace the input" in refused("fit", tmp_path / "ordered.csv", *roles)
+    (tmp_path / "result.npz").unlink()
+    assert "earlier result" in refused("fit", simulated[0], *roles)
+    assert (tmp_path / "ordered.csv").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_named(simulated, tmp_path, monkeypatch):
+    def full(**options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("retrace_sde.files.tempfile.mkdtemp", full)
+    out = tmp_path / "mine"
+    roles = ("--subject", "subject", "--slice", "slice", "--out", out)
+    assert f"{out} cannot be written to: No space" in refused("fit", simulated[0], *roles)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("sink", "code", "words"), [("| true", 0, ""), ("> /dev/full", 2, "No space left on device")]
+)
+def test_output_that_nobody_takes_is_no_bug(sink, code, words, simulated):
+    command = (
+        f"{sys.executable} -m retrace_sde diagnose {simulated[0]} --subject subject --slice slice"
+    )
+    run = subprocess.run(
+        ["bash", "-c", f"{command} {sink}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+    )
+    assert run.returncode == code
+    assert words in run.stderr
+    assert run.stderr.count("\n") == (1 if words else 0)
+
+
+def test_of_two_arrays_of_three_axes_neither_is_guessed(tmp_path):
+    X = np.zeros((3, 4, 2))
+    np.savez(tmp_path / "two.npz", one=X, two=X)
+    with pytest.raises(ValueError, match="one, two"):
+        read_table(tmp_path / "two.npz")

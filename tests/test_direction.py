@@ -10,7 +10,7 @@ from scipy import stats
 
 from retrace_sde.blocks import Data
 from retrace_sde.costs import step_log_likelihoods
-from retrace_sde.direction import DirectionTest, direction_test
+from retrace_sde.direction import DirectionTest, direction_test, doubtful_direction
 from retrace_sde.drift import Affine, Drift, Linear
 from retrace_sde.problem import Problem
 from retrace_sde.sde import Gaussian
@@ -230,3 +230,13 @@ def test_a_common_start_is_evidence_and_not_a_crash() -> None:
     assert np.all(np.isfinite(found.contributions))
     assert found.identified
     assert found.z > 0
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_abstention_advises_only_what_the_fit_accepts(shared: bool) -> None:
+    rng = np.random.default_rng(0)
+    test = direction_test(rng.normal(1, 1, 20), np.zeros(20), dimension=1)
+    doubt = doubtful_direction(test, test, shared=shared)
+    assert not doubt.identified
+    assert "Give times" in doubt.verdict
+    assert ("spacing='estimate'" in doubt.verdict) == shared

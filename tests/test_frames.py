@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -190,3 +191,53 @@ def test_slices_have_the_mean_of_their_times(table):
     )
     np.testing.assert_allclose(panel.times, [float(name[1:]) + 0.1 for name in panel.slices])
     assert "their mean is used" in panel.notes[0]
+
+
+def test_times_that_differ_more_within_slices_than_between_them_are_refused(table):
+    """Staggered enrolment, or a measured variable: no slice has a time of its own."""
+    nominal = table.plate.str[1:].astype(float)
+    roles = {"subject": "who", "slice": "plate", "variables": "a", "time": "when"}
+    staggered = table.assign(when=nominal + 2.0 * table.who.str[1:].astype(float))
+    for wrong in (staggered, table.assign(when=table.b)):
+        with pytest.raises(ValueError, match="since each subject's first visit"):
+            rt.Panel.from_frame(wrong, **roles)
+        assert rt.Panel.from_frame(wrong, **roles, time_error=2.0).times.shape == (4,)
+    since = staggered.assign(when=staggered.when - staggered.groupby("who").when.transform("min"))
+    panel = rt.Panel.from_frame(since, **roles)
+    assert panel.times.tolist() == [float(name[1:]) for name in panel.slices]
+
+
+def test_what_a_fit_wrote_is_not_analysed_again(table):
+    extra = ["position", "time", "position_probability", "retrace_position"]
+    rng = np.random.default_rng(1)
+    again = table.assign(**{name: rng.standard_normal(12) for name in extra})
+    roles = {"subject": "who", "slice": "plate"}
+    plain = rt.Panel.from_frame(table, **roles)
+    panel = rt.Panel.from_frame(again, **roles)
+    assert panel.names == plain.names
+    assert any("a fit wrote them: 'position'" in note for note in panel.notes)
+    one = rt.Panel.from_frame(again.drop(columns=extra[2:]), **roles)
+    assert one.names == (*plain.names, "position", "time")
+    assert rt.Panel.from_frame(again, variables="position", **roles).names == ("position",)
+
+
+@pytest.mark.parametrize("name", [7, ("a", "b")])
+def test_names_that_are_not_text_are_refused(name, table):
+    columns = [name if each == "b" else each for each in table.columns]
+    odd = table.set_axis(pd.Index(columns, tupleize_cols=False), axis=1)
+    with pytest.raises(ValueError, match="must be named by text"):
+        rt.Panel.from_frame(odd, subject="who", slice="plate")
+
+
+@pytest.mark.parametrize("kind", [lambda table: table, pl.from_pandas])
+def test_decimals_are_numbers(kind, table):
+    exact = kind(table.assign(a=[Decimal(str(round(each, 3))) for each in table.a]))
+    panel = rt.Panel.from_frame(exact, subject="who", slice="plate", variables=["a", "b"])
+    plain = rt.Panel.from_frame(table.round(3), subject="who", slice="plate", variables=["a", "b"])
+    np.testing.assert_allclose(panel.values[..., 0], plain.values[..., 0])
+    assert "a" in rt.Panel.from_frame(exact, subject="who", slice="plate").names
+
+
+def test_a_unit_needs_times(table):
+    with pytest.raises(ValueError, match="but no time"):
+        rt.Panel.from_frame(table, subject="who", slice="plate", time_unit="days")

@@ -162,7 +162,9 @@ def test_a_failure_leaves_an_existing_folder_as_it_was(tmp_path, monkeypatch):
     file, out = tmp_path / "t.csv", tmp_path / "out"
     file.write_bytes(text())
     out.mkdir()
-    (out / "ordered.csv").write_text("mine")
+    names = ["ordered.csv", "parameters.json", "report.html", "result.npz"]
+    for name in names:
+        (out / name).write_text("mine")
 
     def fail(*arguments, **options):
         raise OSError("No space left on device")
@@ -172,8 +174,8 @@ def test_a_failure_leaves_an_existing_folder_as_it_was(tmp_path, monkeypatch):
         ["fit", str(file), "--subject", "subject", "--slice", "slice", "--out", str(out)]
     )
     assert "No space left" in line
-    assert [path.name for path in out.iterdir()] == ["ordered.csv"]
-    assert (out / "ordered.csv").read_text() == "mine"
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert all((out / name).read_text() == "mine" for name in names)
 
 
 def test_an_npz_file_that_would_fill_the_memory_is_not_opened(tmp_path, monkeypatch):

@@ -213,3 +213,44 @@ def test_values_that_are_missing_are_not_filled_in(shared):
     assert max((right == position).mean(), (11 - right == position).mean()) > 0.8
     assert found.model.states_.shape == (40, 12, 3)
     assert not np.isnan(found.model.states_).any()
+
+
+@pytest.mark.parametrize("label", [int, "visit {}".format], ids=["numbers", "text"])
+def test_knowledge_speaks_of_slices_by_their_labels(label, shared):
+    """Rows stand in random order, so counting slices by first appearance would give another answer."""
+    table, position = shared
+    table = table.assign(slice=[label(each) for each in table["slice"]])
+    true = dict(zip(table["slice"], position.tolist(), strict=True))
+    at = {place: name for name, place in true.items()}
+    known = [
+        rt.Knowledge(last=at[0]),
+        rt.Knowledge(first=at[11]),
+        rt.Knowledge(precedences=[(at[11], at[0])]),
+        rt.Knowledge(positions={at[2]: 9}),
+        rt.Knowledge(blocks={at[1]: 2, at[10]: 1}),
+        rt.Knowledge(timestamps={at[1]: 2.0, at[10]: 1.0}),
+    ]
+    for each in known:  # all of them say that time ran the other way
+        found = rt.recover(table, subject="subject", slice="slice", dt=DT, knowledge=each)
+        place = dict(zip(found.ordered["slice"], found.ordered["position"], strict=True))
+        assert place == {name: 11 - i for name, i in true.items()}
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({"first": "p"}, "first names slice 'p'; the table has '"),
+        ({"positions": [0] * 12}, "label: value"),
+        ({"precedences": [(1, 2, 3)]}, "two labels"),
+        ({"blocks": {1: "b"}}, "must be numbers"),
+        ({"positions": {1: 0, "1": 0}}, "twice"),
+    ],
+)
+def test_labels_that_the_table_does_not_have_are_refused(known, words, shared):
+    with pytest.raises(ValueError, match=words):
+        rt.recover(shared[0], subject="subject", slice="slice", knowledge=rt.Knowledge(**known))
+
+
+def test_slices_of_a_shared_order_exclude_orders_of_their_own(shared):
+    with pytest.raises(ValueError, match="one order for all"):
+        rt.recover(shared[0], subject="subject", slice="slice", permutation="independent")

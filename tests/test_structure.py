@@ -11,14 +11,14 @@ import pytest
 import retrace_sde as rt
 
 LAYERS = """
-metrics answers formats frames files panel sde blocks constraints knowledge drift simulate tumour moments
+metrics answers formats columns frames files panel sde blocks constraints knowledge drift simulate tumour moments
 estimation discretisation statespace_kernels statespace_model statespace_riccati statespace_alone statespace
 statespace_steps statespace_errors statespace_em costs start kernels guided ordering score score_density
 score_network dispersion cycles direction identifiability problem irregular subjects process arrangement
 noisy_kernels noisy noisy_shared bootstrap shared spacing algorithm1 flips independent noisy_orders
 noisy_independent noisy_rules sampling mcem innovations subject_orders posterior noisy_posterior fitting
 noisy_fitting result units fitted validation settings retrace counterfactual regime interventions treatment
-enumeration baselines plots verdicts figures report recovery diagnosis demo experiments cli_common cli_fit
+enumeration baselines plots verdicts figures report labels recovery diagnosis demo experiments cli_common cli_fit
 cli_diagnose cli_simulate cli_reproduce cli_effect cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 SOURCE = Path(rt.__file__).parent

@@ -34,6 +34,10 @@ def set_constant(X):
     X[:, :, 2] = 3.0
 
 
+def set_two_constant(X):
+    X[:, :, 1:] = 3.0
+
+
 def set_duplicate(X):
     X[:, 9] = X[:, 2]
 
@@ -51,6 +55,7 @@ def set_huge(X):
     [
         (set_inf, ["1 infinite", "trajectory 0", "interpolate"]),
         (set_constant, ["'x2'", "constant", "drop"]),
+        (set_two_constant, ["variables 'x1', 'x2' are constant", "drop them"]),
         (set_duplicate, ["slices 2, 9", "identical", "keep one"]),
         (set_dependent, ["'x0'", "'x1'", "'x2'", "linearly dependent", "drop"]),
         (set_huge, ["too large", "rescale"]),

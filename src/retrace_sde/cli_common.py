@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 import warnings
@@ -27,8 +28,10 @@ class OneLine(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command line and leave with its exit code."""
+        output = sys.stdout
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            sys.stdout.flush()  # here, where a full disk or a closed pipe can still be answered
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(2)
@@ -38,7 +41,24 @@ class OneLine(click.Group):
         except click.Abort:
             click.echo("retrace: stopped.", err=True)
             sys.exit(130)
+        except SystemExit:
+            if sys.stdout is not output:  # click has muted a pipe that nobody reads any more
+                _drop_output()
+                sys.exit(0)
+            raise
+        except BrokenPipeError:
+            _drop_output()
+            sys.exit(0)
+        except OSError as error:
+            _drop_output()
+            click.echo(f"retrace: the output cannot be written: {error.strerror}.", err=True)
+            sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_output() -> None:
+    """What stdout still holds goes nowhere, so that Python does not fail on it again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -123,8 +143,8 @@ def table_options(command: Command) -> Command:
                      help="Each subject's rows have an order of their own (the default without --slice)."),
         click.option("--time", metavar="COL", help="Column with the times that are known; may have gaps."),
         click.option("--time-error", type=float, metavar="X", help="Standard error of the known times."),
-        click.option("--time-unit", type=click.Choice(list(UNITS)), default="days", show_default=True,
-                     help="Unit for dates; numbers are taken as they are."),
+        click.option("--time-unit", type=click.Choice(list(UNITS)),
+                     help="Unit for dates; numbers are taken as they are [default: days]."),
         click.option("--variables", multiple=True, metavar="COL[,COL…]",
                      help="Numeric columns to analyse [default: all that vary]."),
         click.option("--covariates", multiple=True, metavar="COL[,COL…]",

@@ -19,8 +19,11 @@ from retrace_sde.cli_common import (
     say,
     table_options,
 )
-from retrace_sde.files import check_target, whole_or_nothing
+from retrace_sde.files import check_replaced, check_target, whole_or_nothing
 from retrace_sde.recovery import Recovery, recover
+
+RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
+"""What a fit writes."""
 
 ENDS = 6
 """Slices shown at either end of a long order."""
@@ -71,6 +74,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     with refusing(), progress(4) as begin, collected_warnings() as cautions:
         begin("reading")
         check_target(out, folder=True)
+        replaced = check_replaced(out, file, RESULTS)
         frame, roles = load(file, **columns)
         options: dict[str, Any] = {} if dt is None else {"dt": dt}
         begin("recovering the order")
@@ -87,13 +91,12 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             found.model.result_.save(folder / "result.npz")
             found.report(folder / "report.html", title=file.name)
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
-    files = [
-        str(out / name) for name in ("ordered.csv", "parameters.json", "report.html", "result.npz")
-    ]
+    files = [str(out / name) for name in RESULTS]
     if as_json:
         click.echo(json.dumps({**answer, "warnings": cautions, "files": files}, allow_nan=False))
         return
-    _print(found, answer, cautions, files)
+    _print(found, answer, cautions)
+    say("Replaced" if replaced else "Written", ", ".join(files))
 
 
 def _lines(answer: dict[str, Any]) -> str:
@@ -105,7 +108,7 @@ def _lines(answer: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(pairs) + "\n}\n"
 
 
-def _print(found: Recovery, answer: dict[str, Any], cautions: list[str], files: list[str]) -> None:
+def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None:
     panel, result = found.panel, found.model.result_
     shared = answer["permutation"] == "shared"
     kind = "one order shared by all" if shared else "each with an order of its own"
@@ -121,7 +124,6 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str], files: 
     for text in cautions:
         if text not in result.notes:
             say("Caution", text)
-    say("Written", ", ".join(files))
 
 
 def _order(found: Recovery, answer: dict[str, Any]) -> str:

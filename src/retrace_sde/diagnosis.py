@@ -16,7 +16,7 @@ from scipy import stats
 
 from retrace_sde.answers import present
 from retrace_sde.blocks import Array, Order, evenly
-from retrace_sde.frames import shown
+from retrace_sde.columns import shown
 from retrace_sde.ordering import shortest_path
 from retrace_sde.panel import Panel
 

@@ -59,14 +59,15 @@ def cyclic_direction(test: DirectionTest) -> DirectionTest:
     return replace(test, identified=False, p_value=1.0, verdict=verdict)
 
 
-def doubtful_direction(test: DirectionTest, other: DirectionTest) -> DirectionTest:
+def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: bool) -> DirectionTest:
     """Of steps too unequal for equal gaps, where gaps estimated from the data say the opposite."""
+    advice = "Give times if there are any" + (", or use spacing='estimate'" if shared else "")
     verdict = (
         f"The direction of time is not determined: with equal gaps this order fits better "
         f"({_evidence(test.log_likelihood_ratio, test.z, test.p_value)}), but its steps differ too much for equal "
         f"gaps, and with gaps estimated from the data its reverse does "
-        f"({_evidence(other.log_likelihood_ratio, other.z, other.p_value)}). Give times if there are any, or "
-        "(one shared order) use spacing='estimate'. Both directions are returned."
+        f"({_evidence(other.log_likelihood_ratio, other.z, other.p_value)}). {advice}. "
+        "Both directions are returned."
     )
     return replace(test, identified=False, p_value=1.0, verdict=verdict)
 

@@ -190,16 +190,36 @@ def check_target(out: Path, *, folder: bool) -> None:
     if not parent.is_dir() and parent != out:
         raise ValueError(f"{parent} is not a folder, so nothing can be written to {out}.")
     if not os.access(parent, os.W_OK):
-        raise ValueError(f"{parent} cannot be written to: choose another place for the results.")
+        where = "" if parent == out else f" ({parent} is read-only)"
+        raise ValueError(
+            f"{out} cannot be written to{where}: choose another place for the results."
+        )
+
+
+def check_replaced(out: Path, source: Path, names: Sequence[str]) -> bool:
+    """Whether results of an earlier fit will be replaced; the input, or a file that is no result, never is."""
+    there = [out / name for name in names if (out / name).exists()]
+    if any(each.samefile(source) for each in there if source.exists()):
+        raise ValueError(
+            f"the results would replace the input {source}: name another folder with --out."
+        )
+    if there and not all((out / name).is_file() for name in names):
+        raise ValueError(
+            f"{there[0]} exists, and not as part of an earlier result: name another folder with --out."
+        )
+    return bool(there)
 
 
 @contextmanager
 def whole_or_nothing(out: Path) -> Iterator[Path]:
     """A folder to write in whose files move to the folder `out` at the end, or vanish if anything fails."""
     there = out.is_dir()
-    if not there:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".retrace-", dir=out if there else out.parent))
+    try:
+        if not there:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".retrace-", dir=out if there else out.parent))
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written to: {error.strerror}.") from None
     try:
         yield work
         if there:

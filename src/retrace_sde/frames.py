@@ -19,9 +19,9 @@ import pandas as pd
 from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from retrace_sde.columns import Array, Column, is_numeric, numbers, refuse_typing_errors, shown
+
 Index = NDArray[np.intp]
-Column = nw.Series[Any]
 Names = str | Sequence[str] | None
 
 UNITS = {
@@ -34,11 +34,8 @@ UNITS = {
 }
 """Units in which dates are measured, in seconds."""
 
-LARGEST = 1e140
-"""Largest number whose squares can still be summed."""
-
-SHOWN = 5
-"""Names that a message lists."""
+OURS = ("position", "time", "position_probability")
+"""Columns that a fit adds, `retrace_…` where the table has one of that name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +61,15 @@ def lay_out(
     variables: Names = None,
     slice: str | None = None,
     time: str | None = None,
-    time_unit: str = "days",
+    time_unit: str | None = None,
+    exact_times: bool = True,
     covariates: Names = None,
 ) -> Layout:
     """The panel behind a table; see `Panel.from_frame`."""
     frame = as_frame(df)
     extra = as_names(covariates)
+    if time_unit is not None and time is None:
+        raise ValueError("time_unit is given, but no time: name the column with the times.")
     special = [name for name in (subject, slice, time, *extra) if name is not None]
     _check_names(frame, special, as_names(variables))
     if len(frame) == 0:
@@ -101,9 +101,9 @@ def lay_out(
     u = np.column_stack([numbers(frame, name) for name in extra]) if extra else None
     times = None
     if time is not None:
-        times = _spread(read_times(frame, time, time_unit), rows)
+        times = _spread(read_times(frame, time, time_unit or "days"), rows)
         if slices is not None:
-            times, found = _times_of_slices(times, slices)
+            times, found = _times_of_slices(times, slices, time, exact_times)
             notes += found
     return Layout(
         _padded(_spread(values, rows), lengths),
@@ -136,18 +136,18 @@ def as_frame(df: Any) -> nw.DataFrame[Any]:
         ) from None
     except DuplicateError as error:
         raise ValueError(f"the table cannot be used. {' '.join(str(error).split())}.") from None
+    odd = next((name for name in frame.columns if not isinstance(name, str)), None)
+    if odd is not None:
+        raise ValueError(
+            f"columns must be named by text; {odd!r} is {type(odd).__name__}. Rename them first, for example "
+            "df.columns = [str(name) for name in df.columns]."
+        )
     return frame
 
 
 def as_names(names: Names) -> list[str]:
     """One column, several, or none, as a list."""
     return [] if names is None else [names] if isinstance(names, str) else list(names)
-
-
-def shown(names: Sequence[str]) -> str:
-    """A few names, quoted, and how many more there are."""
-    text = ", ".join(repr(name) for name in names[:SHOWN])
-    return text + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _check_names(frame: nw.DataFrame[Any], special: list[str], variables: list[str]) -> None:
@@ -189,23 +189,30 @@ def _variables(
 ) -> tuple[dict[str, Array], list[str]]:
     """The columns to analyse: those asked for, or every numeric one that varies within subjects."""
     free = [name for name in frame.columns if name not in special]
-    names = asked or [name for name in free if frame.schema[name].is_numeric()]
+    ours = [] if asked else _our_columns(free)
+    free = [name for name in free if name not in ours]
+    names = asked or [name for name in free if is_numeric(frame[name])]
     columns = {name: numbers(frame, name) for name in names}
     if asked:
         text = []
     else:
         text = [name for name in free if name not in columns]
         for name in text:
-            _refuse_typing_errors(frame[name], name)
+            refuse_typing_errors(frame[name], name)
     still = [name for name, values in columns.items() if not _varies_within(values, who)]
     if asked and still:
+        one = len(still) == 1
         raise ValueError(
             f"variable {shown(still)} never changes within a subject (or is empty), so it has no dynamics: "
             "leave it out, or pass it as a covariate."
+            if one
+            else f"variables {shown(still)} never change within a subject (or are empty), so they have no dynamics: "
+            "leave them out, or pass them as covariates."
         )
     for name in still:
         del columns[name]
-    left_out = [f"left out, since constant within every subject: {shown(still)}"] if still else []
+    left_out = [f"left out, since a fit wrote them: {shown(ours)}"] if ours else []
+    left_out += [f"left out, since constant within every subject: {shown(still)}"] if still else []
     left_out += [f"left out, since not numeric: {shown(text)}"] if text else []
     if not columns:
         reasons = f" ({'; '.join(left_out)})" if left_out else ""
@@ -213,14 +220,14 @@ def _variables(
     return columns, left_out
 
 
-def _refuse_typing_errors(column: Column, name: str) -> None:
-    """A column of numbers with a few words in it was meant to be analysed; it must not vanish in silence."""
-    if column.dtype not in (nw.String, nw.Object):
-        return
-    cells = pd.Series(column.to_list(), dtype=object).dropna()
-    share = pd.to_numeric(cells, errors="coerce").notna().mean()
-    if 0.5 <= share < 1:  # all of them: labels that are written in digits
-        raise ValueError(_not_numeric(column, name))
+def _our_columns(names: list[str]) -> list[str]:
+    """Those that an earlier fit added: a table that comes back is not data about its own positions."""
+    ours: set[str] = set()
+    if {"position", "position_probability"} <= set(names):
+        ours = set(OURS)
+    if ours or "retrace_position" in names:
+        ours |= {f"retrace_{name}" for name in OURS}
+    return [name for name in names if name in ours]
 
 
 def _varies_within(values: Array, who: Index) -> bool:
@@ -231,45 +238,6 @@ def _varies_within(values: Array, who: Index) -> bool:
     np.minimum.at(low, who[known], values[known])
     np.maximum.at(high, who[known], values[known])
     return bool(np.any(high > low))
-
-
-def numbers(frame: nw.DataFrame[Any], name: str) -> Array:
-    """A numeric column as float64, missing values as NaN; anything else is refused by name."""
-    column = frame[name]
-    if not column.dtype.is_numeric():
-        raise ValueError(_not_numeric(column, name))
-    values: Array = np.array(column.cast(nw.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)
-    if np.isinf(values).any():
-        row = int(np.argmax(np.isinf(values)))
-        raise ValueError(
-            f"column {name!r} is infinite in row {row + 1}: leave the cell empty if it is missing."
-        )
-    if np.nanmax(np.abs(values), initial=0.0) > LARGEST:
-        row = int(np.nanargmax(np.abs(values)))
-        raise ValueError(
-            f"column {name!r} holds {values[row]:g} in row {row + 1}, too large to square and sum: rescale it, or "
-            "leave the cell empty if the number stands for a missing value."
-        )
-    return values
-
-
-def _not_numeric(column: Column, name: str) -> str:
-    kind = str(column.dtype).split("(")[0].lower()
-    if kind not in ("string", "object"):
-        return (
-            f"column {name!r} is {kind}, not numeric: encode it as numbers or leave it out "
-            "(use variables= to choose)."
-        )
-    cells = pd.Series(column.to_list(), dtype=object)
-    wrong = cells.notna() & pd.to_numeric(cells, errors="coerce").isna()
-    if not wrong.any():
-        return f"column {name!r} holds numbers stored as text, or too large for a number: convert it, or leave it out."
-    row, count = int(np.argmax(wrong)), int(wrong.sum())
-    return (
-        f"column {name!r} holds text, not numbers: {cells[row]!r:.40} in row {row + 1}"
-        + (f" and {count - 1} more cells" if count > 1 else "")
-        + ". Correct them, encode the column as numbers, or leave it out."
-    )
 
 
 def _rows(
@@ -326,7 +294,7 @@ def read_times(frame: nw.DataFrame[Any], name: str, unit: str = "days") -> Array
     if unit not in UNITS:
         raise ValueError(f"time_unit must be one of {shown(list(UNITS))}; got {unit!r}.")
     column = frame[name]
-    if column.dtype.is_numeric():
+    if is_numeric(column):
         return numbers(frame, name)
     if isinstance(column.dtype, nw.Duration):
         return _seconds(column.to_list(), name) / UNITS[unit]
@@ -355,8 +323,10 @@ def _dates(column: Column, name: str) -> Array:
     return seconds
 
 
-def _times_of_slices(times: Array, slices: tuple[str, ...]) -> tuple[Array, list[str]]:
-    """One time for each slice: the mean over subjects of those that are known."""
+def _times_of_slices(
+    times: Array, slices: tuple[str, ...], name: str, exact: bool
+) -> tuple[Array, list[str]]:
+    """One time for each slice: the mean over subjects, who may differ by less than slices do."""
     known = ~np.isnan(times)
     count = known.sum(axis=0)
     total = np.where(known, times, 0.0).sum(axis=0)
@@ -365,4 +335,13 @@ def _times_of_slices(times: Array, slices: tuple[str, ...]) -> tuple[Array, list
     loose = [slices[k] for k in np.flatnonzero(widest > 1e-9 * (1 + np.abs(mean)))]
     if not loose:
         return mean, []
+    squares = np.where(known, (times - mean) ** 2, 0.0).sum()
+    spread = np.sqrt(squares / np.maximum(count - 1, 0).sum())
+    gap = float(np.median(np.diff(np.sort(mean[count > 0])))) if (count > 0).sum() > 1 else np.inf
+    if exact and spread > 0.5 * gap:
+        raise ValueError(
+            f"times in column {name!r} differ between subjects within a slice (standard deviation {spread:.3g}) by "
+            f"more than half the gap between slices ({gap:.3g}), so a slice has no time of its own: use the time "
+            "since each subject's first visit, or give time_error."
+        )
     return mean, [f"times differ between subjects in slices {shown(loose)}: their mean is used"]

@@ -49,7 +49,7 @@ class Panel:
         slice: str | None = None,
         time: str | None = None,
         time_error: float | None = None,
-        time_unit: str = "days",
+        time_unit: str | None = None,
         covariates: Names = None,
         dt: float | None = None,
     ) -> Panel:
@@ -75,6 +75,7 @@ class Panel:
             slice=slice,
             time=time,
             time_unit=time_unit,
+            exact_times=time_error is None,
             covariates=covariates,
         )
         if time_error is not None and (time is None or not time_error > 0):

@@ -28,6 +28,7 @@ from retrace_sde.blocks import Array
 from retrace_sde.drift import Drift
 from retrace_sde.frames import Names, as_frame
 from retrace_sde.knowledge import Knowledge
+from retrace_sde.labels import by_labels
 from retrace_sde.panel import Panel
 from retrace_sde.report import write_report
 from retrace_sde.retrace import ReTrace
@@ -144,7 +145,7 @@ def recover(
     slice: str | None = None,
     time: str | None = None,
     time_error: float | None = None,
-    time_unit: str = "days",
+    time_unit: str | None = None,
     variables: Names = None,
     covariates: Names = None,
     drift: str | Drift = "affine",
@@ -154,7 +155,8 @@ def recover(
     """Put a table with lost or partial time in order, and fit the SDE behind it.
 
     The columns are those of `Panel.from_frame`: with `slice` all subjects share one unknown order of the slices,
-    without it each subject's rows have their own. `options` go to `ReTrace`. The fit works on
+    without it each subject's rows have their own. With `slice`, `knowledge` names slices by their labels, and what
+    is an array elsewhere is {label: value}. `options` go to `ReTrace`. The fit works on
     standardised variables; parameters are returned in the table's units.
     """
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
@@ -162,6 +164,12 @@ def recover(
         raise ValueError(
             "permutation='shared' needs slice=, the column with the label that the subjects share."
         )
+    if slice is not None and asked == "independent":
+        raise ValueError(
+            "slice= means one order for all; for permutation='independent' leave slice= out."
+        )
+    if knowledge is not None and knowledge.timestamps is not None and time is not None:
+        raise ValueError("times are given twice, by time= and by knowledge: leave one of them out.")
     panel = Panel.from_frame(
         df,
         subject=subject,
@@ -172,6 +180,8 @@ def recover(
         variables=variables,
         covariates=covariates,
     )
+    if knowledge is not None and panel.slices is not None:
+        knowledge = by_labels(knowledge, panel.slices)
     return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
 
 

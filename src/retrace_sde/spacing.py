@@ -140,7 +140,7 @@ def spacing_checked(
         if one is not None and two is not None:
             other = direction_test(one, two, dimension=d, alpha=alpha)
             if other.log_likelihood_ratio < 0:
-                return doubtful_direction(test, other)
+                return doubtful_direction(test, other, shared=order.ndim == 1)
     return test
 
 

@@ -278,8 +278,11 @@ def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array
     n, T, d = data.shape
     constant = [names[k] for k in np.flatnonzero(high == low)]
     if constant:
+        one = len(constant) == 1
         raise ValueError(
-            f"variable {', '.join(map(repr, constant))} is constant, so it has no dynamics: drop it."
+            f"variable{'' if one else 's'} {', '.join(map(repr, constant))} "
+            + ("is constant, so it has" if one else "are constant, so they have")
+            + f" no dynamics: drop {'it' if one else 'them'}."
         )
     few = min(n, -(-(1000 + 20 * d) // T))
     rows = to_numpy(data.some(few).values).reshape(-1, d)
