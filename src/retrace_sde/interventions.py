@@ -93,6 +93,14 @@ class Interventions:
             raise ValueError(
                 f"X must be finite starting states of shape (m, {d}); got {start.shape}."
             )
+        drift = next(iter(self.regimes.values())).problem.drift
+        outside = (drift.admit(start) != start).any(axis=1)
+        if outside.any():
+            raise ValueError(
+                f"{outside.sum()} of the {len(start)} starting states are outside what {drift} is defined for; "
+                f"the first is {start[outside][0].tolist()}, and the nearest allowed "
+                f"{drift.admit(start[outside])[0].tolist()}."
+            )
         return start
 
     def ends(self, given: Given, steps: int, start: Array | None = None) -> Array:

@@ -26,7 +26,15 @@ from retrace_sde.regime import Regime, fit_regime
 from retrace_sde.retrace import ReTrace
 from retrace_sde.subjects import SubjectFit
 from retrace_sde.tumour import TumourParameters, growth_parameters
-from retrace_sde.validation import check_choice, check_enough, check_features, check_panel
+from retrace_sde.validation import (
+    check_choice,
+    check_count,
+    check_enough,
+    check_features,
+    check_panel,
+    check_share,
+    check_volumes,
+)
 
 SHARED_DRAWS = 20
 """Orders drawn from the posterior of one shared order."""
@@ -103,10 +111,20 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self.models_: dict[str, ReTrace] = {}
         regimes = {}
         with one_blas_thread():
-            for name, data in arms.items():
-                panel = check_panel(
-                    data, covariates, n_jobs=self.n_jobs, ragged=self.permutation == "independent"
+            ragged = self.permutation == "independent"
+            panels = {
+                name: check_volumes(
+                    check_panel(data, covariates, n_jobs=self.n_jobs, ragged=ragged),
+                    as_drift(self.drift),
                 )
+                for name, data in arms.items()
+            }
+            if not by_arm and panels[""].covariates is None:
+                raise ValueError(
+                    "there are no covariates and no arms, so there is no treatment to compare: pass the treatment "
+                    "as covariates (n, T, k), or a mapping of at least two arms to their data."
+                )
+            for name, panel in panels.items():
                 if by_arm:  # the arm is the treatment
                     panel = replace(panel, covariates=None, covariate_names=())
                 known = order[name] if by_arm and order is not None else order
