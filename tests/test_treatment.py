@@ -208,6 +208,28 @@ def test_impossible_questions_are_refused(observational: Any, options: Any, matc
         known.effect(options.pop("X", None), **options)
 
 
+def test_impossible_intervals_are_refused_and_the_summary_names_what_is_compared() -> None:
+    panels = {
+        arm: simulate_cohort(10, arm=arm, random_state=1).panel for arm in ("untreated", "treated")
+    }  # type: ignore[arg-type]
+    model = TreatmentEffect(dt=0.25).fit(panels, order=dict.fromkeys(panels, np.arange(61)))
+    for ask in (model.ate_interval, model.effect_interval):
+        for alpha in (0, 2, np.nan):
+            with pytest.raises(ValueError, match="alpha must be a number between 0 and 1"):
+                ask(alpha=alpha)
+        for draws in (1, 2.5):
+            with pytest.raises(ValueError, match="draws must be a whole number of at least 2"):
+                ask(draws=draws)  # type: ignore[arg-type]
+    for horizon in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="positive multiple of dt"):
+            model.ate(horizon=horizon)
+    assert model.direction_ == {"untreated": None, "treated": None}
+    text = model.summary()
+    name = panels["treated"].names[0]
+    assert f"effect of 'treated' against 'untreated' on {name!r} at t = 15: on average -" in text
+    assert "of arm 'treated': Not tested" in text
+
+
 def test_impossible_fits_are_refused() -> None:
     panel = simulate_cohort(20, random_state=0).panel
     with pytest.raises(ValueError, match="two arms"):
