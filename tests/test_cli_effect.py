@@ -62,7 +62,7 @@ def test_effects_from_lost_order_and_from_known_times(tables: Any) -> None:
 
 
 def test_effects_of_arms(tables: Any) -> None:
-    run = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "untreated", "--time", "day",
+    run = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "untreated",
                "--draws", "50", "--json")  # fmt: skip
     assert run.exit_code == 0, run.output
     answer = json.loads(run.stdout)
@@ -95,6 +95,24 @@ def test_arms_are_never_compared_by_the_order_of_their_names(
     assert run.exit_code == 2
     assert match in run.stderr
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_an_undetermined_direction_names_the_options_of_the_command(tmp_path: Any) -> None:
+    """Stationary: forward and backward are alike."""
+    rng = np.random.default_rng(0)
+    n, T = 60, 12
+    u = np.repeat(rng.integers(0, 2, size=(n, 1)), T, axis=1)
+    x = [u[:, 0] + rng.normal(size=n)]
+    for t in range(T - 1):
+        x.append(x[-1] + 0.1 * (u[:, t] - x[-1]) + (0.1 * 1.9) ** 0.5 * rng.normal(size=n))
+    frame = pd.DataFrame({"id": np.repeat([f"s{j}" for j in range(n)], T), "x": np.stack(x, axis=1).ravel(),
+                          "dose": u.ravel(), "slice": np.tile(list("abcdefghijkl"), n)})  # fmt: skip
+    frame.to_csv(tmp_path / "still.csv", index=False)
+    run = _run(str(tmp_path / "still.csv"), "--subject", "id", "--slice", "slice", "--variables", "x", "--treatment",
+               "dose", "--dt", "0.1", "--drift", "affine", "--alike")  # fmt: skip
+    assert run.exit_code == 2
+    assert "--both-directions" in run.stderr
+    assert "direction='both'" not in run.stderr
 
 
 def test_several_outcomes_are_named_and_kept_apart(tmp_path: Any) -> None:

@@ -262,8 +262,8 @@ def _summary(
 
     return {
         "file": file.name,
-        "T0": found.named(asked["T0"], first=True).strip("'"),
-        "T1": found.named(asked["T1"]).strip("'"),
+        "T0": asked["T0"] if found.arms else found.named(asked["T0"], first=True),
+        "T1": asked["T1"] if found.arms else found.named(asked["T1"]),
         "horizon": found.steps(asked["horizon"]) * found.dt,
         "outcomes": list(variables),
         "comparison": [found.comparison(name, **asked) for name in variables],
