@@ -174,6 +174,8 @@ def test_an_undetermined_direction_is_refused_with_its_reason() -> None:
     assert both.alternative_ is not None
     assert np.array_equal(both.alternative_.order_, np.asarray(both.order_)[::-1])
     assert np.isfinite([both.ate(), both.alternative_.ate()]).all()
+    assert not both.direction_.identified  # type: ignore[union-attr]
+    assert "If time runs the other way, effect of" in both.summary()
 
 
 def test_effects_that_the_data_cannot_tell_are_refused() -> None:

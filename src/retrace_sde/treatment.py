@@ -217,8 +217,10 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         ]
         for name, each in asked.regimes.items():
             test = each.direction
-            verdict = "Not tested: the order was given." if test is None else test.verdict
+            verdict = "Not tested: this order was given." if test is None else test.verdict
             lines.append(f"direction of time{f' of arm {name!r}' if name else ''}: {verdict}")
+        if self.alternative_ is not None:
+            lines.append(f"If time runs the other way, {self.alternative_.summary()}")
         return "\n".join(lines)
 
     @property
