@@ -62,10 +62,87 @@ def test_effects_from_lost_order_and_from_known_times(tables: Any) -> None:
 
 
 def test_effects_of_arms(tables: Any) -> None:
-    run = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--t0", "untreated", "--t1", "treated",
+    run = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "untreated",
                "--draws", "50", "--json")  # fmt: skip
     assert run.exit_code == 0, run.output
-    assert -9 < json.loads(run.stdout)["ate"] < -7
+    answer = json.loads(run.stdout)
+    assert -9 < answer["ate"] < -7
+    assert [answer[key] for key in ("T0", "T1", "horizon")] == ["untreated", "treated", 15.0]
+    assert answer["comparison"] == ["effect of 'treated' against 'untreated' on 'volume' at t = 15"]
+    assert answer["effects"][-1]["subject"].startswith("untreated")
+    turned = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "treated", "--time", "day",
+                  "--draws", "50")  # fmt: skip
+    assert (
+        "effect of 'untreated' against 'treated' on 'volume' at t = 15: on average +"
+        in turned.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ([], "which arm is the control? Name it with --control: 'treated', 'untreated'"),
+        (["--control", "placebo"], "'placebo' is not an arm"),
+        (["--control", "treated", "--t1", "treated"], "compared with itself"),
+        (["--control", "treated", "--t0", "untreated"], "give one, not both"),
+        (["--treatment", "chemo"], "give one, not both"),
+    ],
+)
+def test_arms_are_never_compared_by_the_order_of_their_names(
+    tables: Any, options: Any, match: str
+) -> None:
+    run = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", *options)
+    assert run.exit_code == 2
+    assert match in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_an_undetermined_direction_names_the_options_of_the_command(tmp_path: Any) -> None:
+    """Stationary: forward and backward are alike."""
+    rng = np.random.default_rng(0)
+    n, T = 60, 12
+    u = np.repeat(rng.integers(0, 2, size=(n, 1)), T, axis=1)
+    x = [u[:, 0] + rng.normal(size=n)]
+    for t in range(T - 1):
+        x.append(x[-1] + 0.1 * (u[:, t] - x[-1]) + (0.1 * 1.9) ** 0.5 * rng.normal(size=n))
+    frame = pd.DataFrame({"id": np.repeat([f"s{j}" for j in range(n)], T), "x": np.stack(x, axis=1).ravel(),
+                          "dose": u.ravel(), "slice": np.tile(list("abcdefghijkl"), n)})  # fmt: skip
+    frame.to_csv(tmp_path / "still.csv", index=False)
+    run = _run(str(tmp_path / "still.csv"), "--subject", "id", "--slice", "slice", "--variables", "x", "--treatment",
+               "dose", "--dt", "0.1", "--drift", "affine", "--alike")  # fmt: skip
+    assert run.exit_code == 2
+    assert "--both-directions" in run.stderr
+    assert "direction='both'" not in run.stderr
+
+
+def test_several_outcomes_are_named_and_kept_apart(tmp_path: Any) -> None:
+    rng = np.random.default_rng(0)
+    n, T = 30, 8
+    u = (rng.random((n, T)) < 0.5).astype(float)
+    x = [rng.normal(size=(n, 2))]
+    for t in range(T - 1):
+        x.append(0.8 * x[-1] + u[:, t, None] * [1.0, -10.0] + 0.1 * rng.normal(size=(n, 2)))
+    X = np.stack(x, axis=1).reshape(-1, 2)
+    frame = pd.DataFrame({"id": np.repeat([f"s{j}" for j in range(n)], T), "up": X[:, 0], "down": X[:, 1],
+                          "dose": u.ravel(), "day": np.tile(np.arange(T), n)})  # fmt: skip
+    frame.to_csv(tmp_path / "two.csv", index=False)
+    options = [str(tmp_path / "two.csv"), "--subject", "id", "--variables", "up,down", "--time", "day", "--treatment",
+               "dose", "--drift", "affine", "--alike", "--draws", "20"]  # fmt: skip
+    run = _run(*options, "--json", "--out", str(tmp_path / "effects.csv"))
+    assert run.exit_code == 0, run.output
+    answer = json.loads(run.stdout)
+    assert answer["ate"]["up"] > 0 > answer["ate"]["down"]
+    low, high = answer["ate_interval"]["down"]
+    assert low < answer["ate"]["down"] < high < 0
+    assert [each["subject"] for each in answer["effects"][:2]] == ["s0", "s1"]
+    assert set(answer["effects"][0]["effect"]) == {"up", "down"}
+    assert '"":' not in run.stdout
+    assert "effect_down" in pd.read_csv(tmp_path / "effects.csv").columns
+    text = _run(*options).stdout
+    for name, sign in (("up", "+"), ("down", "-")):
+        assert (
+            f"effect of dose = 1 against dose = 0 on {name!r} at t = 7: on average {sign}" in text
+        )
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,8 @@ def test_an_undetermined_direction_is_refused_with_its_reason() -> None:
     assert both.alternative_ is not None
     assert np.array_equal(both.alternative_.order_, np.asarray(both.order_)[::-1])
     assert np.isfinite([both.ate(), both.alternative_.ate()]).all()
+    assert not both.direction_.identified  # type: ignore[union-attr]
+    assert "If time runs the other way, effect of" in both.summary()
 
 
 def test_effects_that_the_data_cannot_tell_are_refused() -> None:
@@ -208,6 +210,28 @@ def test_impossible_questions_are_refused(observational: Any, options: Any, matc
         known.effect(options.pop("X", None), **options)
 
 
+def test_impossible_intervals_are_refused_and_the_summary_names_what_is_compared() -> None:
+    panels = {
+        arm: simulate_cohort(10, arm=arm, random_state=1).panel for arm in ("untreated", "treated")
+    }  # type: ignore[arg-type]
+    model = TreatmentEffect(dt=0.25).fit(panels, order=dict.fromkeys(panels, np.arange(61)))
+    for ask in (model.ate_interval, model.effect_interval):
+        for alpha in (0, 2, np.nan):
+            with pytest.raises(ValueError, match="alpha must be a number between 0 and 1"):
+                ask(alpha=alpha)
+        for draws in (1, 2.5):
+            with pytest.raises(ValueError, match="draws must be a whole number of at least 2"):
+                ask(draws=draws)  # type: ignore[arg-type]
+    for horizon in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="positive multiple of dt"):
+            model.ate(horizon=horizon)
+    assert model.direction_ == {"untreated": None, "treated": None}
+    text = model.summary()
+    name = panels["treated"].names[0]
+    assert f"effect of 'treated' against 'untreated' on {name!r} at t = 15: on average -" in text
+    assert "of arm 'treated': Not tested" in text
+
+
 def test_impossible_fits_are_refused() -> None:
     panel = simulate_cohort(20, random_state=0).panel
     with pytest.raises(ValueError, match="two arms"):
@@ -215,9 +239,31 @@ def test_impossible_fits_are_refused() -> None:
     with pytest.raises(ValueError, match="permutation of 0 to 60"):
         TreatmentEffect().fit(panel, order=np.zeros(61, dtype=int))
     with pytest.raises(ValueError, match="no covariates"):
-        TreatmentEffect().fit(panel.values, order=np.arange(61)).effect()
+        TreatmentEffect().fit(panel.values, order=np.arange(61))
     with pytest.raises(ValueError, match="direction"):
         TreatmentEffect(direction="forward").fit(panel)  # type: ignore[arg-type]
+
+
+def test_values_that_are_no_volumes_are_refused_and_small_errors_are_floored() -> None:
+    cohort = simulate_cohort(20, random_state=0)
+    known = np.arange(61)
+    shown = "zero or negative.*subject '3', row 2.*0.001 cm³"
+    for model in (TreatmentEffect(), rt.ReTrace(drift="tumour")):
+        for X in (cohort.observed - 3, cohort.observed.copy()):  # most values, or one far too low
+            X[3, 2] = -9.0
+            with pytest.raises(ValueError, match=shown):
+                model.fit(X, cohort.covariates)
+    X = cohort.observed.copy()
+    X[3, 2], X[4, 1] = -0.01, 0.0
+    floored = np.where(X <= 0, 1e-3, X)
+    with pytest.warns(rt.ReTraceWarning, match="^2 of 1220 values.*'3', row 2.*taken as its floor"):
+        found = TreatmentEffect().fit(X, cohort.covariates, order=known)
+    assert X[3, 2] == -0.01
+    assert_allclose(
+        found.effect(), TreatmentEffect().fit(floored, cohort.covariates, order=known).effect()
+    )
+    with pytest.raises(ValueError, match="1 of the 2 starting states"):
+        found.effect([[1.0], [-1.0]])
 
 
 def test_it_is_an_estimator_and_does_not_change_its_input() -> None:

@@ -125,7 +125,7 @@ class TumourGrowth(Drift):
     """Gompertz growth under treatment: `b(x, u) = (a − ρ log x − Σ_k κ_k u_k) x`, one variable.
 
     φ = (x, x log x, u₁ x, u₂ x, …); with chemotherapy C and radiotherapy d, κ = (β_c, α_r + β_r) and a = ρ log K.
-    Volumes below `floor` count as `floor` in the logarithm. `parameters` reads a fit, and names what it
+    Volumes below `floor` count as `floor` in the logarithm; data with many values ≤ 0 are refused. `parameters` reads a fit, and names what it
     cannot tell.
     """
 

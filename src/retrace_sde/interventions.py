@@ -29,6 +29,7 @@ class Interventions:
     covariates: tuple[str, ...]
     features: list[str]
     largest: Array | None
+    variables: tuple[str, ...]
 
     @property
     def size(self) -> int:
@@ -44,7 +45,7 @@ class Interventions:
         """The horizon in steps; None: as long as the observed trajectories."""
         if horizon is None:
             return max(each.problem.data.shape[1] for each in self.regimes.values()) - 1
-        steps = round(float(horizon) / self.dt)
+        steps = round(float(horizon) / self.dt) if np.isfinite(horizon) else 0
         if steps < 1 or abs(steps * self.dt / horizon - 1) > 1e-6:
             raise ValueError(
                 f"horizon must be a positive multiple of dt = {self.dt:g}; got {horizon!r}."
@@ -85,6 +86,29 @@ class Interventions:
         self.regimes[""].check_treatment(value[:, :1] if constant else value, self.features)
         return "", value
 
+    def named(self, T: Treatment, *, first: bool = False) -> str:
+        """A treatment in words: an arm, or how much of each covariate."""
+        if self.arms:
+            return repr(self.given(T, 1, first=first)[0])
+        if T is None:
+            T = np.zeros(len(self.covariates)) if first else self.largest
+        value = np.asarray(T, dtype=float)
+        if value.ndim > 1:
+            return f"a schedule of {', '.join(self.covariates)}"
+        pairs = zip(self.covariates, value, strict=True)
+        return ", ".join(f"{name} = {each:g}" for name, each in pairs)
+
+    def comparison(
+        self,
+        variable: str,
+        T0: Treatment = None,
+        T1: Treatment = None,
+        horizon: float | None = None,
+    ) -> str:
+        """What an effect compares, in words."""
+        time = self.steps(horizon) * self.dt
+        return f"effect of {self.named(T1)} against {self.named(T0, first=True)} on {variable!r} at t = {time:g}"
+
     def check_starts(self, X: ArrayLike) -> Array:
         """Starting states (m, d) of other subjects."""
         start = np.asarray(X, dtype=float)
@@ -92,6 +116,14 @@ class Interventions:
         if start.ndim != 2 or start.shape[1] != d or not np.isfinite(start).all():
             raise ValueError(
                 f"X must be finite starting states of shape (m, {d}); got {start.shape}."
+            )
+        drift = next(iter(self.regimes.values())).problem.drift
+        outside = (drift.admit(start) != start).any(axis=1)
+        if outside.any():
+            raise ValueError(
+                f"{outside.sum()} of the {len(start)} starting states are outside what {drift} is defined for; "
+                f"the first is {start[outside][0].tolist()}, and the nearest allowed "
+                f"{drift.admit(start[outside])[0].tolist()}."
             )
         return start
 

@@ -48,6 +48,7 @@ from retrace_sde.validation import (
     check_noise,
     check_panel,
     check_spacing,
+    check_volumes,
     has_missing,
     with_times,
 )
@@ -142,6 +143,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             ragged=self.permutation == "independent",
             missing=is_linear(drift) and self.order == "likelihood",
         )
+        panel = check_volumes(panel, drift)
         drift, absorbed = check_features(panel, drift)
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.blocks import Array, Data, Order, evenly, one_blas_thread, to_numpy
 from retrace_sde.counterfactual import Counterfactual
+from retrace_sde.direction import DirectionTest
 from retrace_sde.drift import Drift, as_drift
 from retrace_sde.interventions import Given, Interventions, Treatment
 from retrace_sde.panel import Panel
@@ -26,13 +27,25 @@ from retrace_sde.regime import Regime, fit_regime
 from retrace_sde.retrace import ReTrace
 from retrace_sde.subjects import SubjectFit
 from retrace_sde.tumour import TumourParameters, growth_parameters
-from retrace_sde.validation import check_choice, check_enough, check_features, check_panel
+from retrace_sde.validation import (
+    check_choice,
+    check_count,
+    check_enough,
+    check_features,
+    check_panel,
+    check_share,
+    check_volumes,
+)
 
 SHARED_DRAWS = 20
 """Orders drawn from the posterior of one shared order."""
 
 BLOCK = 500
 """Subjects whose sampled paths are held at once."""
+
+
+ADVICE = "Pass the order if it is known, or ask for both answers with direction='both'."
+"""What to do when the direction of time is not determined."""
 
 
 class UndeterminedDirectionError(ValueError):
@@ -103,10 +116,17 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self.models_: dict[str, ReTrace] = {}
         regimes = {}
         with one_blas_thread():
+            ragged = self.permutation == "independent"
+            panels = {}
             for name, data in arms.items():
-                panel = check_panel(
-                    data, covariates, n_jobs=self.n_jobs, ragged=self.permutation == "independent"
+                panel = check_panel(data, covariates, n_jobs=self.n_jobs, ragged=ragged)
+                panels[name] = check_volumes(panel, as_drift(self.drift))
+            if not by_arm and panels[""].covariates is None:
+                raise ValueError(
+                    "there are no covariates and no arms, so there is no treatment to compare: pass the treatment "
+                    "as covariates (n, T, k), or a mapping of at least two arms to their data."
                 )
+            for name, panel in panels.items():
                 if by_arm:  # the arm is the treatment
                     panel = replace(panel, covariates=None, covariate_names=())
                 known = order[name] if by_arm and order is not None else order
@@ -118,6 +138,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
                 panel.covariate_names,
                 drift.feature_names(panel.names, panel.covariate_names),
                 None if u is None else to_numpy(u).max(axis=(0, 1)),
+                panel.names,
             )
             self.alternative_ = self._reverse(rng) if self.direction == "both" else None
         return self
@@ -143,8 +164,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             where = f" of arm {name!r}" if name else ""
             raise UndeterminedDirectionError(
                 f"the direction of time{where} is not determined, and a reversed order can flip the sign of an "
-                f"effect. {test.verdict} Pass the order if it is known, or ask for both answers with "
-                "direction='both'."
+                f"effect. {test.verdict} {ADVICE}"
             )
         draws = None
         if self.permutation == "shared":
@@ -175,6 +195,33 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "interventions_")
         orders = {name: each.order for name, each in self.interventions_.regimes.items()}
         return orders if self.interventions_.arms else orders[""]
+
+    @property
+    def direction_(self) -> DirectionTest | dict[str, DirectionTest | None] | None:
+        """The test of the direction of time, of the panel or of each arm; None where the order was given."""
+        check_is_fitted(self, "interventions_")
+        tests = {name: each.direction for name, each in self.interventions_.regimes.items()}
+        return tests if self.interventions_.arms else tests[""]
+
+    def summary(self) -> str:
+        """What was compared (T0 and T1 left out), the average effect with its interval, and the direction."""
+        check_is_fitted(self, "interventions_")
+        asked = self.interventions_
+        low, high = (np.atleast_1d(end) for end in self.ate_interval())
+        lines = [
+            f"{asked.comparison(name)}: on average {a:+.4g} (95 % interval {lo:+.4g} to {hi:+.4g}), "
+            f"{asked.size} subjects"
+            for name, a, lo, hi in zip(
+                asked.variables, np.atleast_1d(self.ate()), low, high, strict=True
+            )
+        ]
+        for name, each in asked.regimes.items():
+            test = each.direction
+            verdict = "Not tested: this order was given." if test is None else test.verdict
+            lines.append(f"direction of time{f' of arm {name!r}' if name else ''}: {verdict}")
+        if self.alternative_ is not None:
+            lines.append(f"If time runs the other way, {self.alternative_.summary()}")
+        return "\n".join(lines)
 
     @property
     def fits_(self) -> dict[str, SubjectFit]:
@@ -233,6 +280,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         draws: int = 200,
     ) -> tuple[Array, Array]:
         """Lower and upper ends of each subject's effect; parameters', subjects' and orders' uncertainty included."""
+        check_share("alpha", alpha)
         each = np.stack(list(self._draws(X, T0, T1, horizon, draws)))
         centre = self.effect(X, T0=T0, T1=T1, horizon=horizon)
         reach = stats.norm.ppf(1 - alpha / 2) * each.std(axis=0, ddof=1)
@@ -260,6 +308,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         draws: int = 200,
     ) -> tuple[float | Array, float | Array]:
         """Lower and upper end of the average effect on these subjects."""
+        check_share("alpha", alpha)
         means = [e.mean(axis=0) for e in self._draws(X, T0, T1, horizon, draws)]
         centre = np.asarray(self.ate(X, T0=T0, T1=T1, horizon=horizon))
         reach = stats.norm.ppf(1 - alpha / 2) * np.std(means, axis=0, ddof=1)
@@ -279,6 +328,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         `subjects`: indices of those asked about; None: all, arm after arm.
         """
         check_is_fitted(self, "interventions_")
+        check_share("probability", probability)
+        check_count("samples", samples, 2)
         asked = self.interventions_
         steps = asked.steps(horizon)
         given = asked.given(T, steps)
@@ -322,6 +373,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     def _draws(
         self, X: ArrayLike | None, T0: Treatment, T1: Treatment, horizon: float | None, draws: int
     ) -> Iterator[Array]:
+        check_count("draws", draws, 2)
         asked, steps, before, after, start = self._question(X, T0, T1, horizon)
         rng = np.random.default_rng(self.random_state)
         return map(_flat, asked.effect_draws(before, after, steps, draws, rng, start))

@@ -12,7 +12,14 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.blocks import Array, Data, Order, to_numpy
-from retrace_sde.drift import Affine, Drift, Independent, Linear, independent_features
+from retrace_sde.drift import (
+    Affine,
+    Drift,
+    Independent,
+    Linear,
+    TumourGrowth,
+    independent_features,
+)
 from retrace_sde.knowledge import Knowledge
 from retrace_sde.panel import Panel
 from retrace_sde.problem import Problem
@@ -24,6 +31,10 @@ DEPENDENT = 1e-12
 
 LARGEST = 1e140
 """Largest value whose squares can still be summed."""
+
+
+NEGATIVE = 0.05
+"""How far below zero, relative to the largest, measurement error may put a volume."""
 
 
 class ReTraceWarning(UserWarning):
@@ -42,6 +53,20 @@ def check_positive(name: str, value: object) -> float:
     if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < np.inf:
         raise ValueError(f"{name} must be a positive number; got {value!r}.")
     return float(value)
+
+
+def check_share(name: str, value: object) -> float:
+    """`value` is a number between 0 and 1, both excluded."""
+    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < 1:
+        raise ValueError(f"{name} must be a number between 0 and 1; got {value!r}.")
+    return float(value)
+
+
+def check_count(name: str, value: object, least: int) -> int:
+    """`value` is a whole number of at least `least`."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+    return int(value)
 
 
 def check_panel(
@@ -165,6 +190,36 @@ def check_enough(panel: Panel, n_features: int) -> None:
             f"X has {steps} transitions ({n} trajectories of up to {T - 1} steps), but {d} variables with "
             f"{n_features} drift features need at least {needed}: add trajectories or drop variables."
         )
+
+
+def check_volumes(panel: Panel, drift: Drift) -> Panel:
+    """Under `TumourGrowth`, a few values ≤ 0 are measurement error and count as its floor; more are refused."""
+    if not isinstance(drift, TumourGrowth) or panel.values.shape[2] != 1:
+        return panel
+    values = to_numpy(panel.values)[:, :, 0]
+    n, T = values.shape
+    seen = np.arange(T) < (np.full(n, T) if panel.lengths is None else panel.lengths)[:, None]
+    low = (values <= 0) & seen
+    if not low.any():
+        return panel
+    j, t = (int(each) for each in np.unravel_index(np.where(seen, values, 1).argmin(), (n, T)))
+    found = (
+        f"{low.sum()} of {seen.sum()} values of {panel.names[0]!r} are zero or negative "
+        f"(the least, {values[j, t]:.4g}, in subject {panel.ids[j]!r}, row {t})"
+    )
+    if low.sum() > seen.sum() / 2 or values[j, t] < -NEGATIVE * values[seen].max():
+        raise ValueError(
+            f"{found}, but the tumour drift is for volumes: give the volumes themselves, neither centred nor "
+            f"in logarithms (those too small to measure as {drift.floor:g} cm³), or choose another drift."
+        )
+    warnings.warn(
+        f"{found}; the tumour drift is for volumes, so they are taken as its floor, {drift.floor:g} cm³.",
+        ReTraceWarning,
+        stacklevel=4,
+    )
+    xp = array_api_compat.array_namespace(panel.values)
+    floor = xp.full_like(panel.values, drift.floor)
+    return replace(panel, values=xp.where(panel.values <= 0, floor, panel.values))
 
 
 def check_features(panel: Panel, drift: Drift) -> tuple[Drift, list[str]]:
