@@ -20,7 +20,7 @@ import retrace_sde as rt
 from retrace_sde.blocks import one_blas_thread
 from retrace_sde.noisy import NoisyProblem
 from retrace_sde.noisy_orders import search
-from retrace_sde.noisy_shared import PairMoments, arrangement
+from retrace_sde.noisy_shared import best_order
 
 DT = 0.01
 
@@ -52,10 +52,7 @@ def shared(seed, n, noise, variance, d, T, missing):
     begin = time.perf_counter()
     model = rt.ReTrace(dt=DT, observation_noise="estimate", random_state=seed, n_jobs=1).fit(Y)
     seconds = time.perf_counter() - begin
-    tables = arrangement(PairMoments.of(Y), law, None)
-    state = np.array([seed], dtype=np.uint64)
-    ways = (model.order_, model.order_[::-1].copy())
-    limit = min((tables.improve(order, state, kicks=6) for order in ways), key=tables.cost)
+    limit = best_order(NoisyProblem(Y, DT, noise, n_jobs=1), law)
     oracle = rt.em(Y[:, truth], DT, standard_errors=False, n_jobs=1)
     right = rt.metrics.kendall_tau(truth, model.order_) > 0
     return {

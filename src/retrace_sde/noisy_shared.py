@@ -124,8 +124,7 @@ def recover_noisy_order(
     still = [search.without_drift(order) for order in starts]
     best = max(still, key=lambda found: found.fit.log_likelihood[-1] - found.prior_cost)
     found, settled = search.with_drift(best.order)
-    both = found if few is problem else tuple(problem.fit(f.order, start=f.fit) for f in found)
-    both = tuple(problem.fit(f.order, start=f.fit, loose=False) for f in both)
+    both = [problem.fit(each.order, start=each.fit, loose=False) for each in found]
     better, worse = sorted(both, key=lambda each: -each.objective)
     return better, worse, [*search.rounds, better.as_round()], settled
 
