@@ -235,3 +235,14 @@ def test_of_two_arrays_of_three_axes_neither_is_guessed(tmp_path):
     np.savez(tmp_path / "two.npz", one=X, two=X)
     with pytest.raises(ValueError, match="one, two"):
         read_table(tmp_path / "two.npz")
+
+
+def test_noise_of_its_own_for_each_variable_is_a_choice_of_the_command(tmp_path):
+    table = tmp_path / "visits.csv"
+    made = CliRunner().invoke(main, ["simulate", "--subjects", "20", "--slices", "6", "--variables", "2", "--out", str(table)])  # fmt: skip
+    assert made.exit_code == 0, made.output
+    options = ["fit", str(table), "--subject", "subject", "--slice", "slice", "--out", str(tmp_path / "out")]  # fmt: skip
+    done = CliRunner().invoke(main, [*options, "--observation-noise", "diagonal", "--json"])
+    assert done.exit_code == 0, done.output
+    refused = CliRunner().invoke(main, [*options, "--observation-noise", "loud"])
+    assert refused.exit_code == 2

@@ -33,13 +33,13 @@ CLEAR, EFFECTS = 1.96, 5
 
 
 def _noise(text: str | None) -> Any:
-    if text is None or text == "estimate":
+    if text is None or text in ("estimate", "diagonal"):
         return text
     try:
         return float(text)
     except ValueError:
         raise ValueError(
-            f"--observation-noise is a standard deviation or 'estimate'; got {text!r}."
+            f"--observation-noise is a standard deviation, 'estimate' or 'diagonal'; got {text!r}."
         ) from None
 
 
@@ -53,7 +53,9 @@ def _noise(text: str | None) -> Any:
 @click.option("--estimator", type=click.Choice(["auto", "mle", "ols", "exact", "em", "mcem"]),
               default="auto", show_default=True)  # fmt: skip
 @click.option(
-    "--observation-noise", metavar="X|estimate", help="Measurement error: its sd, or 'estimate'."
+    "--observation-noise",
+    metavar="X|estimate|diagonal",
+    help="Measurement error: its sd, 'estimate' (the same share of each variable's sd) or 'diagonal' (each its own).",
 )
 @click.option("--spacing", type=click.Choice(["regular", "estimate"]), default="regular", show_default=True,
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
