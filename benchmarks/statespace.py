@@ -15,12 +15,12 @@ import numpy as np
 from scipy.linalg import logm
 
 import retrace_sde as rt
-from retrace_sde.blocks import Data
-from retrace_sde.drift import Linear
-from retrace_sde.estimation import mle
-from retrace_sde.moments import moments
-from retrace_sde.statespace_em import em
-from retrace_sde.statespace_steps import Problem, as_noise, first_guess, spread
+from retrace_sde.data.blocks import Data
+from retrace_sde.estimate.kalman.em import em
+from retrace_sde.estimate.kalman.steps import Problem, as_noise, first_guess, spread
+from retrace_sde.estimate.moments import moments
+from retrace_sde.estimate.regression import mle
+from retrace_sde.process.drift import Linear
 
 DT = 0.01
 ROUNDS = {"dynamax": 50, "pykalman": 10}

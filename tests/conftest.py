@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrace_sde.blocks import one_blas_thread
+from retrace_sde.data.blocks import one_blas_thread
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,11 +9,11 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import retrace_sde as rt
-from retrace_sde import shared
-from retrace_sde.blocks import Data
-from retrace_sde.drift import Affine, Linear
+from retrace_sde.data.blocks import Data
+from retrace_sde.engine import shared
+from retrace_sde.engine.problem import Problem
 from retrace_sde.metrics import mean_absolute_error, order_accuracy
-from retrace_sde.problem import Problem
+from retrace_sde.process.drift import Affine, Linear
 
 DT = 0.01
 

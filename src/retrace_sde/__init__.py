@@ -4,29 +4,25 @@ Trajectories whose time order was lost: recover the order, decide the direction 
 the data cannot tell, and estimate the SDE `dX = b(X) dt + G dW` behind them.
 """
 
-from retrace_sde import (
-    baselines,
-    drift,
-    metrics,
-    plots,
-    simulate,
-    statespace,
-    statespace_em,
-    subjects,
-    treatment,
-    tumour,
-)
-from retrace_sde.direction import DirectionTest
-from retrace_sde.knowledge import Knowledge
-from retrace_sde.panel import Panel
+from retrace_sde import metrics
+from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.panel import Panel
+from retrace_sde.data.validation import ReTraceWarning
+from retrace_sde.effects import treatment
+from retrace_sde.engine.direction import DirectionTest
+from retrace_sde.estimate import subjects
+from retrace_sde.estimate.kalman import em as statespace_em
+from retrace_sde.estimate.kalman import smoother as statespace
+from retrace_sde.estimate.kalman.em import em
+from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
+from retrace_sde.paper import baselines
+from retrace_sde.process import drift, simulate, tumour
+from retrace_sde.process.sde import Gaussian, LinearSDE
 from retrace_sde.recovery import Recovery, recover
-from retrace_sde.report import write_report
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
-from retrace_sde.sde import Gaussian, LinearSDE
-from retrace_sde.statespace import StateSpace, kalman
-from retrace_sde.statespace_em import em
-from retrace_sde.validation import ReTraceWarning
+from retrace_sde.show import plots
+from retrace_sde.show.report import write_report
 
 __version__ = "0.1.0"
 

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from retrace_sde.answers import present
-from retrace_sde.blocks import Array, Order, evenly
-from retrace_sde.columns import shown
-from retrace_sde.ordering import shortest_path
-from retrace_sde.panel import Panel
+from retrace_sde.data.answers import present
+from retrace_sde.data.blocks import Array, Order, evenly
+from retrace_sde.data.columns import shown
+from retrace_sde.data.panel import Panel
+from retrace_sde.orders.paths import shortest_path
 
 SUBJECTS, SLICES, SHUFFLES, OWN_SHUFFLES = 200, 60, 49, 19
 """How many subjects and slices the tests look at, and how many shuffles they compare with."""

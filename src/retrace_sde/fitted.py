@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from retrace_sde.blocks import Array, Order, in_order, to_numpy
-from retrace_sde.direction import DirectionTest
-from retrace_sde.estimation import StandardErrors
-from retrace_sde.identifiability import IdentifiabilityReport
-from retrace_sde.noisy import Hidden
-from retrace_sde.posterior import OrderPosterior
-from retrace_sde.problem import Problem, Round
+from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
+from retrace_sde.engine.direction import DirectionTest
+from retrace_sde.engine.identifiability import IdentifiabilityReport
+from retrace_sde.engine.noisy import Hidden
+from retrace_sde.engine.posterior import OrderPosterior
+from retrace_sde.engine.problem import Problem, Round
+from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from retrace_sde.answers import (
+from retrace_sde.data.answers import (
     anchored,
     certainties,
     parameters,
@@ -24,14 +24,14 @@ from retrace_sde.answers import (
     times,
     to_rows,
 )
-from retrace_sde.blocks import Array
-from retrace_sde.drift import Drift
-from retrace_sde.frames import Names, as_frame
-from retrace_sde.knowledge import Knowledge
-from retrace_sde.labels import by_labels
-from retrace_sde.panel import Panel
-from retrace_sde.report import write_report
+from retrace_sde.data.blocks import Array
+from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.labels import by_labels
+from retrace_sde.data.panel import Panel
+from retrace_sde.data.tables import Names, as_frame
+from retrace_sde.process.drift import Drift
 from retrace_sde.retrace import ReTrace
+from retrace_sde.show.report import write_report
 
 SAMPLED = 50_000_000
 """Numbers (n T²) up to which position probabilities are computed; beyond, they are left empty."""

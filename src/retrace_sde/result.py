@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.blocks import Array, Order
-from retrace_sde.direction import DirectionTest
-from retrace_sde.estimation import StandardErrors
-from retrace_sde.identifiability import IdentifiabilityReport
-from retrace_sde.problem import Round
-from retrace_sde.sde import Gaussian, LinearSDE
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.engine.direction import DirectionTest
+from retrace_sde.engine.identifiability import IdentifiabilityReport
+from retrace_sde.engine.problem import Round
+from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.process.sde import Gaussian, LinearSDE
 
 FORMAT = 1
 """Version of the file that `save` writes."""

@@ -10,48 +10,53 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from retrace_sde.algorithm1 import Keep, ScoreName, as_score
-from retrace_sde.blocks import Array, Data, Order, in_order, one_blas_thread
-from retrace_sde.bootstrap import bootstrap_errors
-from retrace_sde.costs import distances, gap_costs, step_log_likelihoods, transition_costs
-from retrace_sde.drift import Affine, Drift, as_drift, is_linear
-from retrace_sde.estimation import StandardErrors
-from retrace_sde.fitted import Fitted
-from retrace_sde.fitting import Options, Outcome, fit_independent, fit_shared, sample_posterior
-from retrace_sde.identifiability import identify
-from retrace_sde.independent import KICKS, Law, random_states, search
-from retrace_sde.knowledge import Knowledge
-from retrace_sde.noisy import NoisyProblem
-from retrace_sde.noisy_fitting import (
-    bootstrap_noisy,
-    fit_noisy,
-    order_others,
-)
-from retrace_sde.noisy_posterior import sample_noisy
-from retrace_sde.ordering import improve, path_cost, shortest_path
-from retrace_sde.panel import Panel
-from retrace_sde.posterior import OrderPosterior
-from retrace_sde.problem import Problem
-from retrace_sde.result import ReTraceResult, Twin
-from retrace_sde.score import Score, ScoreDrift
-from retrace_sde.sde import LinearSDE
-from retrace_sde.settings import check_settings
-from retrace_sde.spacing import gap_intervals
-from retrace_sde.statespace import StateSpace, kalman
-from retrace_sde.statespace_steps import Noise
-from retrace_sde.units import Units
-from retrace_sde.validation import (
-    ReTraceWarning,
+from retrace_sde.checks import (
     check_enough,
     check_features,
     check_knowledge,
     check_noise,
-    check_panel,
+    check_settings,
     check_spacing,
     check_volumes,
-    has_missing,
     with_times,
 )
+from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread
+from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.panel import Panel
+from retrace_sde.data.validation import ReTraceWarning, check_panel, has_missing
+from retrace_sde.engine.fitting import (
+    Options,
+    Outcome,
+    fit_independent,
+    fit_shared,
+    sample_posterior,
+)
+from retrace_sde.engine.identifiability import identify
+from retrace_sde.engine.independent import KICKS, Law, random_states, search
+from retrace_sde.engine.noisy import NoisyProblem
+from retrace_sde.engine.noisy_fitting import (
+    bootstrap_noisy,
+    fit_noisy,
+    order_others,
+)
+from retrace_sde.engine.noisy_posterior import sample_noisy
+from retrace_sde.engine.posterior import OrderPosterior
+from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.spacing import gap_intervals
+from retrace_sde.estimate.bootstrap import bootstrap_errors
+from retrace_sde.estimate.euler import step_log_likelihoods
+from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
+from retrace_sde.estimate.kalman.steps import Noise
+from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.fitted import Fitted
+from retrace_sde.orders.costs import distances, gap_costs, transition_costs
+from retrace_sde.orders.paths import improve, path_cost, shortest_path
+from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
+from retrace_sde.paper.score import Score, ScoreDrift
+from retrace_sde.process.drift import Affine, Drift, as_drift, is_linear
+from retrace_sde.process.sde import LinearSDE
+from retrace_sde.result import ReTraceResult, Twin
+from retrace_sde.units import Units
 
 
 class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
@@ -378,7 +383,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                     self._noisy, self.order_, self._hidden.fit, rng, replicates=replicates
                 )
             else:
-                errors = bootstrap_errors(self._problem, self.order_, rng, replicates=replicates)
+                problem = self._problem
+                dt = problem.dt if problem.gaps is None else problem.gaps
+                errors = bootstrap_errors(
+                    problem.data, self.order_, dt, problem.drift, rng, replicates=replicates
+                )
         of_A, of_c = _split(errors.drift, self._problem.drift)
         found = StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
         return found if self._units is None else self._units.errors(found)

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.blocks import Array, Data
-from retrace_sde.drift import Affine, Drift, Linear
-from retrace_sde.estimation import StandardErrors
-from retrace_sde.panel import Panel
-from retrace_sde.problem import Round
+from retrace_sde.data.blocks import Array, Data
+from retrace_sde.data.panel import Panel
+from retrace_sde.engine.problem import Round
+from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.process.drift import Affine, Drift, Linear
+from retrace_sde.process.sde import Gaussian
 from retrace_sde.result import ReTraceResult, Twin
-from retrace_sde.sde import Gaussian
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,190 @@
+"""Every check of what a model is asked to do, once, before it sees data; and of the data it is asked to see."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Data, to_numpy
+from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.panel import Panel
+from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
+from retrace_sde.engine.problem import Problem
+from retrace_sde.estimate.kalman.steps import as_noise
+from retrace_sde.paper.algorithm1 import as_score
+from retrace_sde.paper.score import GaussianScore
+from retrace_sde.process.drift import (
+    Affine,
+    Drift,
+    Independent,
+    Linear,
+    TumourGrowth,
+    as_drift,
+    independent_features,
+    is_linear,
+)
+
+NEGATIVE = 0.05
+"""How far below zero, relative to the largest, measurement error may put a volume."""
+
+
+def check_settings(given: Mapping[str, Any]) -> None:
+    """The parameters of `ReTrace`, each by itself and together."""
+    check_positive("dt", given["dt"])
+    check_choice("permutation", given["permutation"], ["shared", "independent"])
+    check_choice("order", given["order"], ["likelihood", "score"])
+    check_choice("estimator", given["estimator"], ["auto", "mle", "ols", "exact", "em", "mcem"])
+    check_choice("spacing", given["spacing"], ["regular", "estimate"])
+    check_choice("score_drift", given["score_drift"], ["absolute", "mean"])
+    check_choice("keep", given["keep"], ["best", "last"])
+    score = as_score(given["score_model"])
+    if not isinstance(score, GaussianScore) and given["observation_noise"] is not None:
+        raise ValueError(
+            "score_model must be 'gaussian' with observation_noise: only S − R corrects for it."
+        )
+    check_positive("max_iter", given["max_iter"])
+    if not 0 < given["alpha"] < 1:
+        raise ValueError(f"alpha must lie between 0 and 1; got {given['alpha']!r}.")
+    if not is_linear(as_drift(given["drift"])):
+        if given["estimator"] in ("exact", "em"):
+            raise ValueError(
+                f"estimator={given['estimator']!r} needs a linear or affine drift; use 'mle'."
+            )
+        if given["observation_noise"] is not None:
+            raise ValueError("observation_noise needs a linear or affine drift: leave it None.")
+    if given["permutation"] == "independent" and given["order"] == "score":
+        raise ValueError(
+            "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
+            "with permutation='independent'."
+        )
+    if given["spacing"] == "estimate" and given["permutation"] == "independent":
+        raise ValueError(
+            "spacing='estimate' needs one shared permutation: a gap of one trajectory has only the d "
+            "numbers of its step behind it, so its relative error is √(2/d) even with all else known. "
+            "Give times as knowledge, or use spacing='regular'."
+        )
+    if given["spacing"] == "estimate" and given["order"] == "score":
+        raise ValueError("spacing='estimate' needs order='likelihood'.")
+    if given["permutation"] == "shared" and given["estimator"] == "mcem":
+        raise ValueError(
+            "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
+            "and sample_orders()."
+        )
+
+
+def check_knowledge(knowledge: object, order: str) -> None:
+    """What is known of time is a `Knowledge`, and the search can use it."""
+    if knowledge is None:
+        return
+    if not isinstance(knowledge, Knowledge):
+        raise ValueError(
+            f"knowledge must be a retrace_sde.Knowledge(…); got {type(knowledge).__name__}."
+        )
+    if order == "score":
+        raise ValueError(
+            "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "
+            "order='likelihood'."
+        )
+
+
+def check_noise(noise: Any, d: int) -> None:
+    """Observation noise in one of its forms, for d variables."""
+    if noise is None:
+        return
+    try:
+        as_noise(noise, d)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"observation_noise cannot be used: {error}") from None
+
+
+def with_times(X: Any, knowledge: Any) -> Any:
+    """What is known of time, joined by the times that a panel brings, where the knowledge has none."""
+    if not isinstance(X, Panel) or X.times is None or np.isnan(X.times).all():
+        return knowledge
+    if knowledge is None:
+        knowledge = Knowledge()
+    if not isinstance(knowledge, Knowledge) or knowledge.timestamps is not None:
+        return knowledge
+    return replace(knowledge, timestamps=X.times, timestamp_error=X.time_error)
+
+
+def check_spacing(spacing: str, problem: Problem, *, noisy: bool) -> None:
+    """Gaps are estimated, or irregular times used, only where the engine can."""
+    irregular = problem.gaps is not None and not np.allclose(problem.gaps, problem.dt)
+    if noisy and (spacing == "estimate" or irregular):
+        raise ValueError(
+            "irregular or unknown gaps cannot be combined with observation noise or missing values: leave "
+            "those out, or use spacing='regular' without the times."
+        )
+
+
+def check_enough(panel: Panel, n_features: int) -> None:
+    """There are more transitions than regressors and variables, so that H can be positive definite."""
+    n, T, d = panel.values.shape
+    steps = n * (T - 1) if panel.lengths is None else int((panel.lengths - 1).sum())
+    needed = n_features + d
+    if steps < needed:
+        raise ValueError(
+            f"X has {steps} transitions ({n} trajectories of up to {T - 1} steps), but {d} variables with "
+            f"{n_features} drift features need at least {needed}: add trajectories or drop variables."
+        )
+
+
+def check_volumes(panel: Panel, drift: Drift) -> Panel:
+    """Under `TumourGrowth`, a few values ≤ 0 are measurement error and count as its floor; more are refused."""
+    if not isinstance(drift, TumourGrowth) or panel.values.shape[2] != 1:
+        return panel
+    values = to_numpy(panel.values)[:, :, 0]
+    n, T = values.shape
+    seen = np.arange(T) < (np.full(n, T) if panel.lengths is None else panel.lengths)[:, None]
+    low = (values <= 0) & seen
+    if not low.any():
+        return panel
+    j, t = (int(each) for each in np.unravel_index(np.where(seen, values, 1).argmin(), (n, T)))
+    found = (
+        f"{low.sum()} of {seen.sum()} values of {panel.names[0]!r} are zero or negative "
+        f"(the least, {values[j, t]:.4g}, in subject {panel.ids[j]!r}, row {t})"
+    )
+    if low.sum() > seen.sum() / 2 or values[j, t] < -NEGATIVE * values[seen].max():
+        raise ValueError(
+            f"{found}, but the tumour drift is for volumes: give the volumes themselves, neither centred nor "
+            f"in logarithms (those too small to measure as {drift.floor:g} cm³), or choose another drift."
+        )
+    warnings.warn(
+        f"{found}; the tumour drift is for volumes, so they are taken as its floor, {drift.floor:g} cm³.",
+        ReTraceWarning,
+        stacklevel=4,
+    )
+    xp = array_api_compat.array_namespace(panel.values)
+    floor = xp.full_like(panel.values, drift.floor)
+    return replace(panel, values=xp.where(panel.values <= 0, floor, panel.values))
+
+
+def check_features(panel: Panel, drift: Drift) -> tuple[Drift, list[str]]:
+    """The drift without features that are combinations of others in these data, and a note for each."""
+    if isinstance(drift, Linear | Affine):  # dependent variables are refused above
+        return drift, []
+
+    def gram(x: Any, u: Any | None) -> Array:
+        phi = to_numpy(drift.features(x, u))
+        if not np.isfinite(phi).all():
+            raise ValueError(f"features of {drift} are not finite for some of the states of X.")
+        rows = phi.reshape(-1, phi.shape[-1])
+        return rows.T @ rows
+
+    found = independent_features(
+        drift, reduce(np.add, Data(panel.values, panel.covariates).map(gram))
+    )
+    if not isinstance(found, Independent):
+        return drift, []
+    names = drift.feature_names(panel.names, panel.covariate_names)
+    return found, [
+        f"The effect of {name} cannot be told apart: in these data it is {what}."
+        for name, what in found.absorbed(names).items()
+    ]

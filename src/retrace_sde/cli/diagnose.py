@@ -1,0 +1,63 @@
+"""`retrace diagnose`: what can be identified from a file, before any fit."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from retrace_sde.cli.common import listed, load, progress, refusing, say, table_options
+from retrace_sde.data.answers import plain
+from retrace_sde.data.panel import Panel
+from retrace_sde.diagnosis import Diagnosis, diagnose
+
+MARKS = {"good": "+", "caution": "!", "stop": "×"}
+
+
+@click.command("diagnose")
+@table_options
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def diagnose_command(file: Path, as_json: bool, **columns: Any) -> None:
+    """Say what can be learned from FILE before any fit, and what to do next."""
+    with refusing(), progress(2) as begin:
+        begin("reading")
+        frame, roles = load(file, **columns)
+        panel = Panel.from_frame(frame, **roles)
+        begin("looking")
+        found = diagnose(panel)
+    if as_json:
+        click.echo(json.dumps(plain(found.to_dict()), allow_nan=False))
+        return
+    _print(found, file, roles)
+
+
+def _print(found: Diagnosis, file: Path, roles: dict[str, Any]) -> None:
+    low, middle, high = found.observations_per_subject
+    per = f"{low}" if low == high else f"{low} to {high} (median {middle:g})"
+    shared = found.slices is not None
+    say(
+        "Data",
+        f"{found.subjects} subjects, {found.observations} observations, {per} each; "
+        + (
+            f"{found.slices} slices in one order shared by all"
+            if shared
+            else "each subject has its own order"
+        )
+        + f"; variables {listed(found.variables)}.",
+    )
+    for finding in found.findings:
+        advice = f" {finding.advice}" if finding.advice else ""
+        say(f"{MARKS[finding.kind]} {finding.topic}", f"{finding.sentence}{advice}", width=18)
+    if not found.usable:
+        say("Next", "mend what is marked ×, then run retrace diagnose again.")
+        return
+    words = ["retrace", "fit", str(file), "--subject", roles["subject"]]
+    words += ["--slice", roles["slice"]] if shared else []
+    words += ["--time", roles["time"]] if roles["time"] else []
+    words += ["--time-error", f"{roles['time_error']:g}"] if roles["time_error"] else []
+    for option in ("variables", "covariates"):
+        words += [f"--{option}", ",".join(roles[option])] if roles[option] else []
+    say("Next", shlex.join(words))

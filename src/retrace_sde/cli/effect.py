@@ -1,0 +1,309 @@
+"""`retrace effect`: treatment effects from a file whose rows have lost their order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+
+from retrace_sde.cli.common import (
+    collected_warnings,
+    columns_of,
+    listed,
+    load,
+    progress,
+    refusing,
+    say,
+    table_options,
+)
+from retrace_sde.data.answers import plain
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.files import check_target, whole_or_nothing
+from retrace_sde.data.panel import Panel
+from retrace_sde.effects.treatment import ADVICE, TreatmentEffect, UndeterminedDirectionError
+from retrace_sde.process.drift import Drift, polynomial
+
+COMMAND_ADVICE = (
+    "Name the column of times with --time if they are known, or ask for both answers with "
+    "--both-directions."
+)
+
+
+@click.command()
+@table_options
+@click.option("--treatment", multiple=True, metavar="COL[,COL…]",
+              help="Numeric columns with the treatment from a row's visit to the next.")  # fmt: skip
+@click.option(
+    "--arm", metavar="COL", help="Column with the arm of a subject, instead of --treatment."
+)
+@click.option("--control", metavar="ARM", help="With --arm: the arm to compare with (or --t0).")
+@click.option("--t0", metavar="X[,X…]|ARM", help="Treatment to compare with [default: none].")
+@click.option("--t1", metavar="X[,X…]|ARM",
+              help="Treatment whose effect is asked for [default: the most given; the other of two arms].")  # fmt: skip
+@click.option(
+    "--horizon", type=float, metavar="X", help="Time ahead [default: as long as the trajectories]."
+)
+@click.option(
+    "--dt", type=float, default=1.0, show_default=True, help="Time between neighbouring visits."
+)
+@click.option("--drift", type=click.Choice(["tumour", "affine"]), default="tumour", show_default=True,
+              help="tumour: growth of one positive variable; affine: A x + c, both changed by treatment.")  # fmt: skip
+@click.option("--alike", is_flag=True, help="Take subjects to be alike: no random intercepts.")
+@click.option("--both-directions", is_flag=True,
+              help="Answer for both directions of time where the data do not tell which is right.")  # fmt: skip
+@click.option("--draws", type=click.IntRange(20), default=200, show_default=True,
+              help="Draws from what is uncertain, for the intervals.")  # fmt: skip
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Table of each subject's effect.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
+           t1: str | None, horizon: float | None, dt: float, drift: str, alike: bool, both_directions: bool, draws: int,
+           out: Path | None, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+    """Estimate what treatment does to the subjects of FILE, whose rows have lost their time order.
+
+    The order is recovered first; it is refused where the direction of time is not determined, since the sign of
+    an effect hangs on it. Treatment is in columns that vary (--treatment), or subjects are in arms (--arm).
+    """
+    with refusing(), progress(4) as begin, collected_warnings() as cautions:
+        begin("reading")
+        if out is not None:
+            check_target(out, folder=False)
+        if arm is not None and treatment:
+            raise ValueError("--treatment and --arm exclude each other: give one, not both.")
+        if arm is None and control is not None:
+            raise ValueError("--control names an arm and needs --arm; with --treatment use --t0.")
+        if arm is None and not treatment:
+            raise ValueError(
+                "name the treatment: its columns with --treatment, or each subject's arm with --arm."
+            )
+        frame, roles = load(file, **columns)
+        roles["covariates"] = columns_of(treatment, frame) or None
+        panels = _panels(frame, roles, arm)
+        if arm is not None:
+            t0, t1 = _compared(list(panels), control, t0, t1)
+        model = TreatmentEffect(
+            dt=dt,
+            permutation="independent" if roles["slice"] is None else "shared",
+            drift=_drift(drift),
+            subjects=None if alike else "intercept",
+            direction="both" if both_directions else "test",
+            random_state=seed,
+        )
+        begin("recovering the order")
+        known = {name: _known_order(panel, dt) for name, panel in panels.items()}
+        given = None if any(each is None for each in known.values()) else known
+        data = panels if arm is not None else panels[""]
+        try:
+            model.fit(data, order=given if given is None or arm is not None else given[""])
+        except UndeterminedDirectionError as error:
+            raise ValueError(str(error).replace(ADVICE, COMMAND_ADVICE)) from None
+        begin("effects")
+        asked = {"T0": _value(t0, arm), "T1": _value(t1, arm), "horizon": horizon}
+        answers = [
+            _answer(each, asked, draws) for each in (model, model.alternative_) if each is not None
+        ]
+        begin("writing")
+        ids = [name for panel in panels.values() for name in panel.ids]
+        if out is not None:
+            with whole_or_nothing(out.absolute().parent) as folder:
+                _table(ids, answers[0], model.interventions_.variables).to_csv(
+                    folder / out.name, index=False
+                )
+    summary = _summary(file, model, answers, asked, ids)
+    summary |= {"warnings": cautions, "files": [] if out is None else [str(out)]}
+    if as_json:
+        click.echo(json.dumps(plain(summary), allow_nan=False))
+        return
+    _print(summary, answers, asked, model)
+
+
+def _drift(name: str) -> str | Drift:
+    return name if name == "tumour" else polynomial(1, interactions=True)
+
+
+def _panels(frame: pd.DataFrame, roles: dict[str, Any], arm: str | None) -> dict[str, Panel]:
+    if arm is None:
+        return {"": Panel.from_frame(frame, **roles)}
+    if arm not in frame.columns:
+        raise ValueError(f"--arm {arm!r} is not a column of the table.")
+    several = frame.groupby(roles["subject"])[arm].nunique(dropna=False) > 1
+    if several.any():
+        raise ValueError(
+            f"subject {several.idxmax()!r} is in several arms; use --treatment for treatment that changes."
+        )
+    names = sorted(frame[arm].astype(str).unique())
+    if roles["variables"] is None:
+        taken = {arm, *(name for name in roles.values() if isinstance(name, str))}
+        numeric = frame.select_dtypes("number").columns
+        roles = {**roles, "variables": [name for name in numeric if name not in taken]}
+    return {
+        name: Panel.from_frame(frame[frame[arm].astype(str) == name], **roles) for name in names
+    }
+
+
+def _compared(
+    arms: list[str], control: str | None, t0: str | None, t1: str | None
+) -> tuple[str, str]:
+    """The control arm and the other; never by the order of their names, for the sign hangs on it."""
+    names = ", ".join(map(repr, arms))
+    if control is not None and t0 is not None and control != t0:
+        raise ValueError(f"--control {control!r} and --t0 {t0!r} differ: give one, not both.")
+    before, after = control if control is not None else t0, t1
+    for each in (before, after):
+        if each is not None and each not in arms:
+            raise ValueError(f"{each!r} is not an arm; the arms are {names}.")
+    if len(arms) == 2 and (before is None) != (after is None):
+        other = {arms[0]: arms[1], arms[1]: arms[0]}
+        before, after = before or other[str(after)], after or other[str(before)]
+    if before is None:
+        raise ValueError(f"which arm is the control? Name it with --control: {names}.")
+    if after is None:
+        raise ValueError(f"which arm is compared with {before!r}? Name it with --t1: {names}.")
+    if before == after:
+        raise ValueError(f"{before!r} is compared with itself; the arms are {names}.")
+    return before, after
+
+
+def _known_order(panel: Panel, dt: float) -> Order | None:
+    """The order by the times, where all are known and regular; None where none are."""
+    if panel.times is None or np.isnan(panel.times).all():
+        return None
+    times = np.atleast_2d(panel.times)
+    T = times.shape[1]
+    lengths = np.full(len(times), T) if panel.lengths is None else panel.lengths
+    if (np.isfinite(times).sum(axis=1) < lengths).any():
+        raise ValueError(
+            "effects need all times or none: leave --time out, and the order is recovered."
+        )
+    order = np.argsort(
+        panel.times, axis=-1, kind="stable"
+    )  # padding, which has no time, stays last
+    gaps = np.diff(np.take_along_axis(panel.times, order, axis=-1), axis=-1)
+    if np.nanmax(np.abs(gaps - dt)) > 1e-3 * dt:
+        raise ValueError(
+            f"the times are {np.nanmin(gaps):g} to {np.nanmax(gaps):g} apart; effects need visits at a regular --dt."
+        )
+    return order.astype(np.intp)
+
+
+def _value(text: str | None, arm: str | None) -> Any:
+    if text is None or arm is not None:
+        return text
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--t0 and --t1 are numbers, one for each treatment column; got {text!r}."
+        ) from None
+
+
+def _answer(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[str, Any]:
+    effects: Array = model.effect(**asked)
+    low, high = model.effect_interval(**asked, draws=draws)
+    return {
+        "ate": model.ate(**asked),
+        "ate_interval": list(model.ate_interval(**asked, draws=draws)),
+        "effects": effects, "low": low, "high": high,
+    }  # fmt: skip
+
+
+def _table(ids: list[str], answer: dict[str, Any], variables: tuple[str, ...]) -> pd.DataFrame:
+    columns: dict[str, list[Any]] = {"subject": ids}
+    for name, label in (("effects", "effect"), ("low", "lower"), ("high", "upper")):
+        for k, values in enumerate(_columns(answer[name])):
+            columns[label if len(variables) == 1 else f"{label}_{variables[k]}"] = values.tolist()
+    return pd.DataFrame(columns)
+
+
+def _columns(values: Any) -> Array:
+    """(n,) or (n, d) as d columns."""
+    return np.asarray(values).reshape(len(values), -1).T
+
+
+def _by_variable(values: Any, variables: tuple[str, ...]) -> Any:
+    """A number for one variable; by their names for several."""
+    return dict(zip(variables, values, strict=True)) if len(variables) > 1 else values
+
+
+def _summary(
+    file: Path,
+    model: TreatmentEffect,
+    answers: list[dict[str, Any]],
+    asked: dict[str, Any],
+    ids: list[str],
+) -> dict[str, Any]:
+    found = model.interventions_
+    variables = found.variables
+    verdicts = {
+        name: "The order was given by the times." if each.direction is None else each.direction.verdict
+        for name, each in found.regimes.items()
+    }  # fmt: skip
+    several = len(variables) > 1
+
+    def shown(answer: dict[str, Any]) -> dict[str, Any]:
+        ends = answer["ate_interval"]
+        return {
+            "ate": _by_variable(answer["ate"], variables),
+            "ate_interval": _by_variable(np.transpose(ends) if several else ends, variables),
+            "effects": [
+                {"subject": name, "effect": _by_variable(value, variables)}
+                for name, value in zip(ids, answer["effects"], strict=True)
+            ],
+        }
+
+    return {
+        "file": file.name,
+        "T0": asked["T0"] if found.arms else found.named(asked["T0"], first=True),
+        "T1": asked["T1"] if found.arms else found.named(asked["T1"]),
+        "horizon": found.steps(asked["horizon"]) * found.dt,
+        "outcomes": list(variables),
+        "comparison": [found.comparison(name, **asked) for name in variables],
+        **shown(answers[0]),
+        "reversed": shown(answers[1]) if len(answers) > 1 else None,
+        "direction": verdicts if found.arms else verdicts[""],
+        "measurement_error": model.error_ if found.arms else model.error_[""],
+    }
+
+
+def _print(
+    summary: dict[str, Any],
+    answers: list[dict[str, Any]],
+    asked: dict[str, Any],
+    model: TreatmentEffect,
+) -> None:
+    found = model.interventions_
+    kind = (
+        f"arms {listed(found.arms)}" if found.arms else f"treatment in {listed(found.covariates)}"
+    )
+    say("Data", f"{found.size} subjects; {kind}.")
+    verdicts = summary["direction"]
+    for name, verdict in verdicts.items() if found.arms else [("", verdicts)]:
+        say("Direction", f"{name}: {verdict}" if name else verdict)
+    for answer, label, when in zip(answers, ("Effect", "Reversed"), ("", "if time runs the other way: "), strict=False):  # fmt: skip
+        for what, sentence in zip(summary["comparison"], _sentences(answer), strict=True):
+            say(label, f"{when}{what}: {sentence}")
+    for text in summary["warnings"]:
+        say("Caution", text)
+    if summary["files"]:
+        say("Written", ", ".join(summary["files"]))
+
+
+def _sentences(answer: dict[str, Any]) -> list[str]:
+    """One for each variable."""
+    low, high = (np.atleast_1d(end) for end in answer["ate_interval"])
+    return [
+        f"on average {a:+.4g} (95 % interval {lo:+.4g} to {hi:+.4g}); "
+        f"subjects from {each.min():+.4g} to {each.max():+.4g}."
+        for a, lo, hi, each in zip(
+            np.atleast_1d(answer["ate"]), low, high, _columns(answer["effects"]), strict=True
+        )
+    ]

@@ -1,0 +1,165 @@
+"""`retrace fit`: from a file to its order, its direction of time and its SDE."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from retrace_sde.cli.common import (
+    collected_warnings,
+    listed,
+    load,
+    progress,
+    refusing,
+    say,
+    table_options,
+)
+from retrace_sde.data.files import check_replaced, check_target, whole_or_nothing
+from retrace_sde.recovery import Recovery, recover
+
+RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
+"""What a fit writes."""
+
+ENDS = 6
+"""Slices shown at either end of a long order."""
+
+CLEAR, EFFECTS = 1.96, 5
+"""|t| from which a drift coefficient is shown, and how many."""
+
+
+def _noise(text: str | None) -> Any:
+    if text is None or text in ("estimate", "diagonal"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(
+            f"--observation-noise is a standard deviation, 'estimate' or 'diagonal'; got {text!r}."
+        ) from None
+
+
+@click.command()
+@table_options
+@click.option("--dt", type=float, metavar="X",
+              help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
+@click.option(
+    "--drift", type=click.Choice(["affine", "linear"]), default="affine", show_default=True
+)
+@click.option("--estimator", type=click.Choice(["auto", "mle", "ols", "exact", "em", "mcem"]),
+              default="auto", show_default=True)  # fmt: skip
+@click.option(
+    "--observation-noise",
+    metavar="X|estimate|diagonal",
+    help="Measurement error: its sd, 'estimate' (the same share of each variable's sd) or 'diagonal' (each its own).",
+)
+@click.option("--spacing", type=click.Choice(["regular", "estimate"]), default="regular", show_default=True,
+              help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str | None,
+        spacing: str, out: Path | None, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+    """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
+
+    FILE is csv, tsv, parquet, npz, h5ad or zarr, one row per observation. With --slice all subjects share
+    one unknown order of the slices; without it each subject's rows have their own. Writes
+    ordered.csv (every row and column, and position, time, position_probability), parameters.json,
+    report.html and result.npz.
+    """
+    out = out or Path(f"{file.stem}-retrace")
+    with refusing(), progress(4) as begin, collected_warnings() as cautions:
+        begin("reading")
+        check_target(out, folder=True)
+        replaced = check_replaced(out, file, RESULTS)
+        frame, roles = load(file, **columns)
+        options: dict[str, Any] = {} if dt is None else {"dt": dt}
+        begin("recovering the order")
+        found = recover(
+            frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
+            observation_noise=_noise(observation_noise), random_state=seed, **options,
+        )  # fmt: skip
+        begin("how sure it is")
+        table = found.ordered
+        begin("writing")
+        answer = {**found.parameters, "file": file.name}
+        with whole_or_nothing(out) as folder:
+            table.to_csv(folder / "ordered.csv", index=False)
+            found.model.result_.save(folder / "result.npz")
+            found.report(folder / "report.html", title=file.name)
+            (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
+    files = [str(out / name) for name in RESULTS]
+    if as_json:
+        click.echo(json.dumps({**answer, "warnings": cautions, "files": files}, allow_nan=False))
+        return
+    _print(found, answer, cautions)
+    say("Replaced" if replaced else "Written", ", ".join(files))
+
+
+def _lines(answer: dict[str, Any]) -> str:
+    """JSON with one key per line, so that a matrix does not fill a screen."""
+    pairs = (
+        f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        for key, value in answer.items()
+    )
+    return "{\n" + ",\n".join(pairs) + "\n}\n"
+
+
+def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None:
+    panel, result = found.panel, found.model.result_
+    shared = answer["permutation"] == "shared"
+    kind = "one order shared by all" if shared else "each with an order of its own"
+    size = (
+        f"{len(panel.slices or ())} slices" if shared else f"{answer['observations']} observations"
+    )
+    say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
+    say("Order", _order(found, answer))
+    say("Direction", result.direction.verdict)
+    say("SDE", _effects(answer))
+    for text in answer["notes"]:
+        say("Note", text)
+    for text in cautions:
+        if text not in result.notes:
+            say("Caution", text)
+
+
+def _order(found: Recovery, answer: dict[str, Any]) -> str:
+    sure = found.columns()["position_probability"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # all of them empty: a mean of nothing
+        mean = float(np.nanmean(sure))
+    shown = (
+        f"mean probability of the positions given {mean:.0%}"
+        if np.isfinite(mean)
+        else "not sampled"
+    )
+    if answer["order"] is None:
+        return f"in column position of ordered.csv; {shown}."
+    labels = [str(label) for label in answer["order"]]
+    if len(labels) > 2 * ENDS:
+        labels = [*labels[:ENDS], "…", *labels[-ENDS:]]
+    loop = " and round again: a cycle, cut anywhere" if answer["cycle"] else ""
+    return f"{' → '.join(labels)}{loop}; {shown}."
+
+
+def _effects(answer: dict[str, Any]) -> str:
+    """The clearest off-diagonal effects in words; all coefficients are in parameters.json."""
+    A = np.array(answer["drift"], dtype=float)
+    error = np.array(answer["standard_errors"]["drift"], dtype=float)
+    names = answer["variables"]
+    if np.isnan(error).all():
+        return "in parameters.json; this estimator gives no standard errors."
+    t = np.abs(A) / np.where(error > 0, error, np.inf)
+    if len(names) > 1:
+        np.fill_diagonal(t, 0.0)
+    best = [k for k in np.argsort(-t, axis=None) if t.flat[k] > CLEAR][:EFFECTS]
+    if not best:
+        return "no effect is told from zero; all coefficients are in parameters.json."
+    pairs = [divmod(int(k), A.shape[1]) for k in best]
+    texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
+    return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error)."

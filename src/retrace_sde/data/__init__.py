@@ -1,0 +1,1 @@
+"""What users bring: panels, tables, files, and what they know of time."""

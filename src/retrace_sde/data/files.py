@@ -1,0 +1,238 @@
+"""Tables from files (csv, tsv, parquet, npz, h5ad, zarr) and results to folders, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from retrace_sde.data.formats import frame_of_anndata, frame_of_array, frame_of_xarray, need
+
+LARGEST = 8 << 30
+"""Bytes to which an npz file may expand: more is refused before anything is read."""
+
+
+def read_table(path: str | Path, *, text: Sequence[str] = ()) -> pd.DataFrame:
+    """The table in a file, by its extension; columns named in `text` are kept as they are written.
+
+    An npz file holds columns (1-D arrays of one length), or one array (trajectory, time, variable) with optional
+    `names` and `ids`, which becomes the columns `subject`, `slice` and the variables. zarr: an AnnData or an
+    xarray store. Every failure is a ValueError of one line.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in READERS:
+        kind = f"extension {suffix!r}" if suffix else "no extension"
+        raise ValueError(f"{path} has {kind}; known are {', '.join(READERS)}.")
+    if not path.exists():
+        raise ValueError(f"{path} does not exist.")
+    if path.is_dir() != (suffix == ".zarr"):
+        kind = "folder" if path.is_dir() else "file"
+        raise ValueError(
+            f"{path} is a {kind}; a {suffix} {'store' if suffix == '.zarr' else 'file'} is needed."
+        )
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            frame = READERS[suffix](path, text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {_one_line(error)}") from None
+    except (OSError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read as {suffix}: {_one_line(error)}") from None
+    if len(frame) == 0:
+        raise ValueError(f"{path} has columns but no rows.")
+    if not isinstance(frame.index, pd.RangeIndex):  # names of the rows are a column like any other
+        names = frame.index.name if frame.index.name is not None else "obs_name"
+        frame = frame.reset_index(names=names)
+    return frame
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "…"
+
+
+def _read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
+    separator = "\t" if path.suffix.lower() == ".tsv" else ","
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = file.readline()
+            if "\0" in header:
+                raise ValueError("this is not text: it holds zero bytes.")
+            frame = pd.read_csv(
+                path, sep=separator, encoding="utf-8-sig", dtype=dict.fromkeys(text, "string"),
+                low_memory=False, float_precision="round_trip", index_col=False,
+            )  # fmt: skip
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"not UTF-8 text (byte 0x{error.object[error.start]:02x} at {error.start}): save it as UTF-8."
+        ) from None
+    except pd.errors.EmptyDataError:
+        raise ValueError("it holds no table.") from None
+    columns = [name.strip().strip('"') for name in header.rstrip("\r\n").split(separator)]
+    repeated = sorted({name for name in columns if name and columns.count(name) > 1})
+    if repeated:
+        raise ValueError(f"more than one column is named {repeated[0]!r}: rename one.")
+    if frame.shape[1] == 1:
+        other = next((sign for sign in ";\t|," if sign != separator and sign in header), None)
+        hint = (
+            f" Are the cells separated by {other!r}? Save it with {separator!r}." if other else ""
+        )
+        raise ValueError(f"only one column, {frame.columns[0]!r}, was found.{hint}")
+    return frame
+
+
+def _read_parquet(path: Path, text: Sequence[str]) -> pd.DataFrame:
+    return pd.read_parquet(path)
+
+
+def _read_npz(path: Path, text: Sequence[str]) -> pd.DataFrame:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("not an npz file (a zip archive of arrays), or cut short.")
+    with zipfile.ZipFile(path) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > LARGEST:
+        raise ValueError(f"it expands to {size / (1 << 30):.0f} GiB: too large to be read at once.")
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {}
+        for name in file.files:
+            try:
+                arrays[name] = file[name]
+            except ValueError as error:
+                if "pickle" in str(error):
+                    raise ValueError(
+                        f"array {name!r} holds Python objects, which are not loaded since they can run code: "
+                        "save numbers or text."
+                    ) from None
+                raise
+    strange = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if strange:
+        raise ValueError(f"its entry {strange[0]!r} is not an array.")
+    solid = [name for name, array in arrays.items() if array.ndim == 3]
+    if solid:
+        main = "values" if "values" in solid else "X" if "X" in solid else solid[0]
+        if len(solid) > 1 and main not in ("values", "X"):
+            raise ValueError(
+                f"several arrays have three axes, {', '.join(solid)}: name one 'values'."
+            )
+        frame = frame_of_array(arrays[main], names=_text(arrays, "names"), ids=_text(arrays, "ids"))
+        frame.attrs["array"] = True  # its columns were named here, so that nobody need name them
+        return frame
+    lengths = {name: len(array) if array.ndim == 1 else -1 for name, array in arrays.items()}
+    if not arrays or min(lengths.values()) < 0 or len(set(lengths.values())) > 1:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in list(arrays.items())[:6])
+        raise ValueError(
+            "needed is one array (trajectory, time, variable), or columns of one length; found "
+            f"{shapes or 'no arrays'}."
+        )
+    return pd.DataFrame(arrays)
+
+
+def _text(arrays: dict[str, Any], name: str) -> list[str] | None:
+    return [str(each) for each in arrays[name].ravel()] if name in arrays else None
+
+
+def _read_h5ad(path: Path, text: Sequence[str]) -> pd.DataFrame:
+    return frame_of_anndata(need("anndata").read_h5ad(path))
+
+
+def _read_zarr(path: Path, text: Sequence[str]) -> pd.DataFrame:
+    root = need("zarr").open(str(path), mode="r")
+    if dict(root.attrs).get("encoding-type") == "anndata":
+        return frame_of_anndata(need("anndata").io.read_zarr(path))
+    if not hasattr(root, "arrays"):
+        raise ValueError("a single array without names: save an xarray Dataset or an AnnData.")
+    return frame_of_xarray(need("xarray").open_zarr(path, consolidated=None))
+
+
+READERS: dict[str, Callable[[Path, Sequence[str]], pd.DataFrame]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".parquet": _read_parquet,
+    ".npz": _read_npz,
+    ".h5ad": _read_h5ad,
+    ".zarr": _read_zarr,
+}
+
+
+def write_table(frame: pd.DataFrame, path: Path) -> None:
+    """A table as csv, parquet or npz (columns), by the extension."""
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        columns = {
+            name: column.to_numpy(dtype=str if column.dtype == object else None)
+            for name, column in frame.items()
+        }
+        np.savez_compressed(path, **columns)  # type: ignore[arg-type]
+
+
+def check_target(out: Path, *, folder: bool) -> None:
+    """Results can be written there; said before the work, not after it."""
+    if out.exists() and out.is_dir() != folder:
+        raise ValueError(
+            f"{out} is a {'file' if folder else 'folder'}; name a {'folder' if folder else 'file'} for the results."
+        )
+    parent = next(each for each in (out, *out.absolute().parents) if each.exists())
+    if not parent.is_dir() and parent != out:
+        raise ValueError(f"{parent} is not a folder, so nothing can be written to {out}.")
+    if not os.access(parent, os.W_OK):
+        where = "" if parent == out else f" ({parent} is read-only)"
+        raise ValueError(
+            f"{out} cannot be written to{where}: choose another place for the results."
+        )
+
+
+def check_replaced(out: Path, source: Path, names: Sequence[str]) -> bool:
+    """Whether results of an earlier fit will be replaced; the input, or a file that is no result, never is."""
+    there = [out / name for name in names if (out / name).exists()]
+    if any(each.samefile(source) for each in there if source.exists()):
+        raise ValueError(
+            f"the results would replace the input {source}: name another folder with --out."
+        )
+    if there and not all((out / name).is_file() for name in names):
+        raise ValueError(
+            f"{there[0]} exists, and not as part of an earlier result: name another folder with --out."
+        )
+    return bool(there)
+
+
+@contextmanager
+def whole_or_nothing(out: Path) -> Iterator[Path]:
+    """A folder to write in whose files move to the folder `out` at the end, or vanish if anything fails."""
+    there = out.is_dir()
+    try:
+        if not there:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".retrace-", dir=out if there else out.parent))
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written to: {error.strerror}.") from None
+    try:
+        yield work
+        if there:
+            for file in work.iterdir():
+                file.replace(out / file.name)
+        else:
+            work.chmod(0o777 & ~_umask())
+            work.rename(out)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,197 @@
+"""The data as the package sees them: values (n, T, d) with their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from retrace_sde.data.formats import anndata_of_panel, frame_of_anndata, frame_of_xarray
+from retrace_sde.data.tables import Names, lay_out
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """n trajectories of T observations of d variables, in an order along T that need not be known.
+
+    `values` (n, T, d); `covariates` (n, T, k) travel with their observation; `ids` name the
+    trajectories; `dt` is the time between neighbouring observations, if known. Trajectories of different
+    length are padded to T, and `lengths` (n,) says how many observations each has.
+
+    A panel from a table also knows the labels of its `slices` (None: each trajectory has its own order), the
+    `times` that are known, (T,) for slices or (n, T), NaN elsewhere, with their standard error `time_error`, the
+    row of each observation in the table, `rows` (n, T), −1 for none, and `notes` on what was left out.
+    """
+
+    values: Any
+    names: tuple[str, ...]
+    ids: tuple[str, ...]
+    covariates: Any | None = None
+    covariate_names: tuple[str, ...] = ()
+    dt: float | None = None
+    lengths: NDArray[np.intp] | None = None
+    slices: tuple[str, ...] | None = None
+    times: NDArray[np.float64] | None = None
+    time_error: float | None = None
+    rows: NDArray[np.intp] | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_frame(
+        cls,
+        df: Any,
+        *,
+        subject: str,
+        variables: Names = None,
+        slice: str | None = None,
+        time: str | None = None,
+        time_error: float | None = None,
+        time_unit: str | None = None,
+        covariates: Names = None,
+        dt: float | None = None,
+    ) -> Panel:
+        """A panel from a table with one row per observation (pandas, polars, anything narwhals reads).
+
+        subject : column that says whose observation it is.
+        variables : numeric columns to analyse; if left out, every numeric one that has no other role and
+            changes within subjects.
+        slice : column with a label shared by the subjects whose order is unknown (plate, visit code): one
+            order for all. Left out: the rows of a subject are its observations, in an order of its own.
+        time : column with the times that are known, empty where they are not; `time_error` is their standard
+            deviation (None: exact). Numbers are taken as they are; dates, of any time zone, count in
+            `time_unit` (days) since the earliest.
+        covariates : numeric columns that travel with their observation.
+        dt : time between neighbouring observations.
+
+        Missing values stay NaN; so do combinations of subject and slice that have no row.
+        """
+        found = lay_out(
+            df,
+            subject=subject,
+            variables=variables,
+            slice=slice,
+            time=time,
+            time_unit=time_unit,
+            exact_times=time_error is None,
+            covariates=covariates,
+        )
+        if time_error is not None and (time is None or not time_error > 0):
+            raise ValueError("time_error must be positive and needs a time column.")
+        return cls(
+            found.values,
+            found.names,
+            found.ids,
+            found.covariates,
+            found.covariate_names,
+            dt,
+            found.lengths,
+            found.slices,
+            found.times,
+            time_error,
+            found.rows,
+            found.notes,
+        )
+
+    @classmethod
+    def from_anndata(
+        cls, adata: Any, *, subject: str, layer: str | None = None, **options: Any
+    ) -> Panel:
+        """A panel from an AnnData: `subject`, `slice`, `time` and `covariates` name columns of `obs`.
+
+        Variables are those of X (or of a layer) unless named; other options as in `from_frame`.
+        """
+        frame = frame_of_anndata(adata, layer=layer)
+        options.setdefault("variables", list(adata.var_names))
+        return cls.from_frame(frame, subject=subject, **options)
+
+    def to_anndata(self, model: Any, *, adata: Any | None = None) -> Any:
+        """The panel, or a copy of the AnnData it came from, with the answer of a fitted `ReTrace`.
+
+        `obs` gets `retrace_position` (0 is the earliest) and `retrace_time`; `uns["retrace"]` the parameters.
+        """
+        return anndata_of_panel(self, model.result_, adata)
+
+    @classmethod
+    def from_xarray(
+        cls, data: Any, *, subject: str, variable: str | None = None, **options: Any
+    ) -> Panel:
+        """A panel from a Dataset, or from a DataArray with dimensions `subject`, `slice` and `variable`.
+
+        `subject`, `slice` and `time` name dimensions or coordinates; other options as in `from_frame`.
+        """
+        return cls.from_frame(frame_of_xarray(data, variable=variable), subject=subject, **options)
+
+    @classmethod
+    def from_aeon(
+        cls, X: Any, *, names: Sequence[str] | None = None, dt: float | None = None
+    ) -> Panel:
+        """A panel from (case, channel, time) as in aeon and sktime, or a list of arrays (channel, time)."""
+        if isinstance(X, (list, tuple)):
+            return cls.from_trajectories([np.asarray(each).T for each in X], names=names, dt=dt)
+        values = np.asarray(X)
+        if values.ndim != 3:
+            raise ValueError(
+                f"aeon's layout is (case, channel, time); got an array of shape {values.shape}."
+            )
+        return cls.from_array(values.transpose(0, 2, 1), names=names, dt=dt)
+
+    @classmethod
+    def from_trajectories(
+        cls,
+        trajectories: Sequence[ArrayLike],
+        *,
+        names: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
+        dt: float | None = None,
+    ) -> Panel:
+        """A panel from arrays (T_j, d) of different length T_j, for independent orders."""
+        arrays = [np.asarray(each) for each in trajectories]
+        if not arrays or any(each.ndim != 2 for each in arrays):
+            raise ValueError("trajectories must be a list of arrays (time, variable).")
+        widths = sorted({each.shape[1] for each in arrays})
+        if len(widths) > 1:
+            raise ValueError(
+                f"all trajectories must have the same variables; got {widths} of them."
+            )
+        lengths = np.array([len(each) for each in arrays], dtype=np.intp)
+        if lengths.min() < 1:
+            raise ValueError(f"trajectory {int(lengths.argmin())} has no observations: drop it.")
+        values = np.empty((len(arrays), lengths.max(), widths[0]))
+        for row, each in zip(values, arrays, strict=True):
+            # Padded with its own last state, a trajectory keeps its range and its level.
+            row[: len(each)], row[len(each) :] = each, each[-1]
+        panel = cls.from_array(values, names=names, ids=ids, dt=dt)
+        return replace(panel, lengths=lengths)
+
+    @classmethod
+    def from_array(
+        cls,
+        values: Any,
+        *,
+        names: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
+        covariates: Any | None = None,
+        covariate_names: Sequence[str] | None = None,
+        dt: float | None = None,
+    ) -> Panel:
+        """A panel from an array (trajectory, time, variable); names and ids are numbered if left out.
+
+        The array is neither copied nor checked here: `fit` does that.
+        """
+        if not hasattr(values, "shape"):
+            values = np.asarray(values)
+        n, d = (values.shape[0], values.shape[-1]) if len(values.shape) == 3 else (0, 0)
+        k = 0 if covariates is None else covariates.shape[-1]
+        return cls(
+            values,
+            tuple(names) if names is not None else tuple(f"x{i}" for i in range(d)),
+            tuple(ids) if ids is not None else tuple(str(j) for j in range(n)),
+            covariates,
+            tuple(covariate_names)
+            if covariate_names is not None
+            else tuple(f"u{i}" for i in range(k)),
+            dt,
+        )

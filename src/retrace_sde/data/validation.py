@@ -1,0 +1,265 @@
+"""Every check of what users pass in, once, at the entry, in plain language: what, where, what to do."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.data.panel import Panel
+
+DEPENDENT = 1e-12
+"""Smallest singular value, relative to the largest, of variables that count as independent."""
+
+
+LARGEST = 1e140
+"""Largest value whose squares can still be summed."""
+
+
+class ReTraceWarning(UserWarning):
+    """The data can be used, but something about them cannot be known."""
+
+
+def check_choice(name: str, value: object, allowed: Collection[Any]) -> None:
+    """`value` is one of the words allowed for the parameter `name`."""
+    if not isinstance(value, str) or value not in allowed:
+        words = ", ".join(repr(word) for word in allowed)
+        raise ValueError(f"{name} must be one of {words}; got {value!r}.")
+
+
+def check_positive(name: str, value: object) -> float:
+    """`value` is a positive finite number."""
+    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < np.inf:
+        raise ValueError(f"{name} must be a positive number; got {value!r}.")
+    return float(value)
+
+
+def check_share(name: str, value: object) -> float:
+    """`value` is a number between 0 and 1, both excluded."""
+    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < 1:
+        raise ValueError(f"{name} must be a number between 0 and 1; got {value!r}.")
+    return float(value)
+
+
+def check_count(name: str, value: object, least: int) -> int:
+    """`value` is a whole number of at least `least`."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+    return int(value)
+
+
+def check_panel(
+    X: Any,
+    covariates: Any | None = None,
+    *,
+    n_jobs: int | None = None,
+    ragged: bool = False,
+    missing: bool = False,
+) -> Panel:
+    """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified.
+
+    `ragged`: trajectories may differ in length, and slices need not differ (each has its own order).
+    `missing`: values may be missing (NaN).
+    """
+    panel = (
+        X if isinstance(X, Panel) else Panel.from_array(_as_array(X, "X"), covariates=covariates)
+    )
+    values = _check_kind(panel.values, "X")
+    if len(values.shape) != 3:
+        hint = "one trajectory is X[None]; " if len(values.shape) == 2 else ""
+        raise ValueError(
+            f"X must have three axes (trajectory, time, variable); got shape {tuple(values.shape)}. "
+            f"Reshape it first ({hint}one variable is X[..., None])."
+        )
+    n, T, d = values.shape
+    if n < 1 or d < 1 or T < 3:
+        raise ValueError(
+            f"X has {n} trajectories, {T} time slices and {d} variables; at least 1, 3 and 1 are needed: "
+            "two slices have only two orders, and no path between them to judge."
+        )
+    u = panel.covariates
+    if u is not None:
+        u = _check_kind(_as_array(u, "covariates"), "covariates")
+        if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
+            raise ValueError(
+                f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
+                f"got {tuple(u.shape)}."
+            )
+        _check_finite(Data(u, n_jobs=n_jobs), panel.covariate_names, "covariates")
+    data = Data(values, u, n_jobs)
+    _check_variables(data, panel.names, *_check_finite(data, panel.names, "X", missing=missing))
+    lengths = _check_lengths(panel, ragged)
+    if missing:
+        _check_seen(to_numpy(values), panel.names, ragged=ragged)
+    if not ragged:
+        _check_slices(data)
+    if n == 1:
+        warnings.warn(
+            "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
+            "direction of time cannot be tested, and the order rests on distances between single states.",
+            ReTraceWarning,
+            stacklevel=3,
+        )
+    return replace(panel, values=values, covariates=u, lengths=lengths)
+
+
+def has_missing(data: Data) -> bool:
+    """Some value is NaN."""
+
+    def any_missing(x: Any, u: Any | None) -> bool:
+        xp = array_api_compat.array_namespace(x)
+        return bool(xp.any(xp.isnan(x)))
+
+    return any(data.map(any_missing))
+
+
+def _check_lengths(panel: Panel, ragged: bool) -> Order | None:
+    if panel.lengths is None:
+        return None
+    n, T, _ = panel.values.shape
+    lengths = np.asarray(panel.lengths, dtype=np.intp)
+    if lengths.shape != (n,) or lengths.min() < 1 or lengths.max() > T:
+        raise ValueError(
+            f"lengths must hold one number from 1 to {T} for each of the {n} trajectories."
+        )
+    if np.all(lengths == T):
+        return None
+    if not ragged:
+        raise ValueError(
+            "trajectories of different length have no slices in common: use permutation='independent'."
+        )
+    return lengths
+
+
+def _as_array(X: Any, name: str) -> Any:
+    if array_api_compat.is_array_api_obj(X):
+        return X
+    try:
+        return np.asarray(X)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} is not a rectangular array (trajectory, time, variable): {error}"
+        ) from None
+
+
+def _check_kind(values: Any, name: str) -> Any:
+    """Real numbers, integers turned to float64; float32 stays (sums are taken in float64 anyway)."""
+    xp = array_api_compat.array_namespace(values)
+    if array_api_compat.is_numpy_array(values) and values.dtype == object:
+        values = _numbers(values, name)
+    if xp.isdtype(values.dtype, "integral"):
+        return xp.astype(values, xp.float64)
+    if not xp.isdtype(values.dtype, "real floating"):
+        raise ValueError(
+            f"{name} must hold real numbers; got dtype {values.dtype}. Encode categories and dates first."
+        )
+    return values
+
+
+def _numbers(values: Any, name: str) -> Array:
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name} must hold real numbers; got Python objects that are not numbers."
+        ) from None
+
+
+def _check_finite(
+    data: Data, names: tuple[str, ...], what: str, *, missing: bool = False
+) -> tuple[Array, Array]:
+    """The least and the largest value of each variable; NaN and infinity would show in them."""
+
+    def extremes(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        return to_numpy(xp.stack([-xp.min(x, axis=(0, 1)), xp.max(x, axis=(0, 1))]))
+
+    least, largest = reduce(np.maximum, data.map(extremes))
+    if max(np.abs(least).max(), np.abs(largest).max()) < LARGEST:
+        return -least, largest
+    values = to_numpy(data.values)
+    bad = np.argwhere(np.isinf(values) if missing else ~np.isfinite(values))
+    if missing and len(bad) == 0 and not (np.abs(values) >= LARGEST).any():
+        seen = ~np.isnan(values)
+        low = np.where(seen, values, np.inf).min(axis=(0, 1))
+        return low, np.where(seen, values, -np.inf).max(axis=(0, 1))
+    if len(bad) == 0:
+        raise ValueError(
+            f"{what} holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
+        )
+    j, t, k = bad[0]
+    raise ValueError(
+        f"{what} has {len(bad)} {'infinite' if missing else 'missing or infinite'} values, the first in "
+        f"trajectory {j}, slice {t}, variable {names[k]!r}. Drop those trajectories or slices; do not "
+        "interpolate along an unknown order."
+    )
+
+
+def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
+    """No variable is constant, and none is a linear combination of others (H would be singular)."""
+    n, T, d = data.shape
+    constant = [names[k] for k in np.flatnonzero(high == low)]
+    if constant:
+        one = len(constant) == 1
+        raise ValueError(
+            f"variable{'' if one else 's'} {', '.join(map(repr, constant))} "
+            + ("is constant, so it has" if one else "are constant, so they have")
+            + f" no dynamics: drop {'it' if one else 'them'}."
+        )
+    few = min(n, -(-(1000 + 20 * d) // T))
+    rows = to_numpy(data.some(few).values).reshape(-1, d)
+    rows = rows[~np.isnan(rows).any(axis=1)]
+    if len(rows) <= d:
+        return
+    rows = rows - rows.mean(axis=0)
+    sizes = np.linalg.norm(rows, axis=0)
+    if len(rows) <= d or not np.all(sizes > 0):
+        return
+    _, singular, directions = np.linalg.svd(rows / sizes, full_matrices=False)
+    if singular[-1] < DEPENDENT * singular[0]:
+        loadings = np.abs(directions[-1])
+        involved = [names[k] for k in np.argsort(-loadings) if loadings[k] > 0.1 * loadings.max()]
+        raise ValueError(
+            f"variables {', '.join(map(repr, involved[:6]))} are linearly dependent, so their diffusion is "
+            "singular: drop one of them."
+        )
+
+
+def _check_seen(values: Array, names: tuple[str, ...], *, ragged: bool) -> None:
+    """Every variable, trajectory and (shared) slice has values that say something about it."""
+    seen = ~np.isnan(values)
+    if seen.all():
+        return
+    for axis, least, what in ((0, 1, "trajectory"), (1, 2, "slice"), (2, 2, "variable")):
+        if axis == 1 and ragged:
+            continue
+        counts = seen.sum(axis=tuple(k for k in range(3) if k != axis))
+        if counts.min() < least:
+            k = int(counts.argmin())
+            name = repr(names[k]) if axis == 2 else str(k)
+            raise ValueError(
+                f"{what} {name} has {counts[k]} value{'' if counts[k] == 1 else 's'} that are not missing; "
+                f"at least {least} {'is' if least == 1 else 'are'} needed: drop it."
+            )
+
+
+def _check_slices(data: Data) -> None:
+    """No two slices are identical: nothing could tell which came first."""
+    first = to_numpy(data.values[0, :, :])
+    _, group, counts = np.unique(first, axis=0, return_inverse=True, return_counts=True)
+    for label in np.flatnonzero(counts > 1):
+        members = np.flatnonzero(np.ravel(group) == label)
+        whole = data.slices(members).reshape(len(members), -1)
+        distinct, inverse = np.unique(whole, axis=0, return_inverse=True)
+        if len(distinct) < len(members):
+            same = members[np.ravel(inverse) == np.bincount(np.ravel(inverse)).argmax()]
+            raise ValueError(
+                f"slices {', '.join(map(str, same[:6]))} are identical in every trajectory, so nothing can "
+                "order them: keep one of them."
+            )

@@ -1,0 +1,1 @@
+"""What a treatment would have done."""

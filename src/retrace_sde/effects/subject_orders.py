@@ -1,0 +1,180 @@
+"""Subjects that differ and orders that are uncertain, together: Monte-Carlo EM for the mixed model.
+
+E-step: orders of each subject drawn under its own drift Θ + B_j; M-step: the mixed model from the Gram
+matrices averaged over the draws. One best order is a biased place to estimate from (see `independent`); the
+average also tells how much of the uncertainty is the order's. One variable may be measured with error, of
+a variance that is estimated too: neighbouring residuals then share an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Order, to_numpy
+from retrace_sde.engine.independent import BLOCK, Law
+from retrace_sde.engine.mcem import Chains, draw
+from retrace_sde.engine.problem import Problem
+from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.start import start_law
+from retrace_sde.estimate.subjects import SubjectFit, fit_subjects, subject_grams
+from retrace_sde.orders.innovations import innovation_gains, sample_noisy_block
+from retrace_sde.orders.search import State
+from retrace_sde.process.drift import Drift
+
+ROUNDS, KEPT = 40, 2
+"""Rounds of Monte-Carlo EM, and the orders of each subject that each of them averages over."""
+
+STRIDE = 1.6
+"""Early rounds step further than EM would, which is slow where orders are uncertain."""
+
+REACH = 12
+"""Longest segment that a proposal moves, where the search has found nearly the right order."""
+
+
+@dataclass(frozen=True, eq=False)
+class OrderDraws:
+    """The mixed model averaged over orders, each subject's orders and Gram matrices, draw by draw, and the
+    variance of the measurement error (one variable only; else zero)."""
+
+    fit: SubjectFit
+    orders: Order
+    grams: Array
+    error: float
+
+
+class _Own(Drift):
+    """A drift whose last d·s covariates are the subject's deviations: features (φ, B_j φ_S)."""
+
+    def __init__(self, drift: Drift, columns: Sequence[int], d: int) -> None:
+        self.drift, self.columns, self.d = drift, list(columns), d
+
+    def features(self, x: Any, u: Any | None) -> Any:
+        s = len(self.columns)
+        assert u is not None  # the deviations
+        whole = u.shape[-1] - self.d * s
+        phi = self.drift.features(x, u[..., :whole] if whole else None)
+        own = u[..., whole:].reshape(*u.shape[:-1], self.d, s)
+        return np.concatenate([phi, (own @ phi[..., self.columns, None])[..., 0]], axis=-1)
+
+    def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        names = self.drift.feature_names(variables, covariates[: -self.d * len(self.columns)])
+        return [*names, *(f"own {v}" for v in variables)]
+
+
+def own_law(problem: Problem, fit: SubjectFit, orders: Order) -> tuple[Problem, Law]:
+    """The problem and the law in which each subject has its own drift."""
+    n, T, d = problem.data.shape
+    model = Model(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
+    start = start_law(problem.data.states(orders), model, problem.variances)
+    if not fit.columns:
+        return problem, Law(model, start)
+    own = np.repeat(fit.deviations.reshape(n, 1, -1), T, axis=1)
+    u = problem.data.covariates
+    u = own if u is None else np.concatenate([to_numpy(u), own], axis=2)
+    drift = _Own(problem.drift, fit.columns, d)
+    model = Model(drift, np.hstack([fit.coefficients, np.eye(d)]), fit.diffusion, problem.dt)
+    return Problem(replace(problem.data, covariates=u), problem.dt, drift), Law(model, start)
+
+
+def measurement_error(problem: Problem, fit: SubjectFit, orders: Order) -> float:
+    """Variance of the error of one variable: neighbouring residuals share one error, of opposite sign.
+
+    Minus their lag-one covariance, or zero where that is negative; at most what leaves the process a tenth
+    of the residuals' variance.
+    """
+    y, f = _predictions(problem, fit)
+    if y.shape[1] < 3:
+        return 0.0
+    y, f = (np.take_along_axis(each, orders, axis=1) for each in (y, f))
+    residual = y[:, 1:] - f[:, :-1]
+    live = np.arange(1, y.shape[1])[None] < problem.data.observed[:, None]
+    pairs = live[:, 1:]
+    lagged = (residual[:, 1:] * residual[:, :-1] * pairs).sum() / max(pairs.sum(), 1)
+    variance = (residual**2 * live).sum() / live.sum()
+    return float(np.clip(-lagged, 0.0, 0.45 * variance))
+
+
+def _predictions(problem: Problem, fit: SubjectFit) -> tuple[Array, Array]:
+    """States and each subject's own predictions of the next, (n, T), of one variable."""
+    x, u = problem.data.values, problem.data.covariates
+    y = to_numpy(x)
+    phi = to_numpy(problem.drift.features(y, None if u is None else to_numpy(u)))
+    step = problem.dt * (phi @ fit.subject_coefficients.transpose(0, 2, 1))
+    return y[:, :, 0], (y + step)[:, :, 0]
+
+
+def _draw_noisy(
+    problem: Problem, fit: SubjectFit, error: float, orders: Order, states: State
+) -> Order:
+    """Advance orders in place and return KEPT of each subject's, (KEPT, n, T): one variable with error."""
+    n, T, _ = problem.data.shape
+    y, f = _predictions(problem, fit)
+    model = Model(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
+    law = start_law(problem.data.states(orders), model, problem.variances)
+    start = -law.log_density(y[:, :, None])
+    variance = float(fit.diffusion[0, 0]) * problem.dt
+    c, S = innovation_gains(T, variance - 2 * error, error)
+    kept = np.tile(np.arange(T, dtype=np.intp), (n, KEPT, 1))
+
+    def work(rows: slice) -> None:
+        sample_noisy_block(
+            y[rows], f[rows], start[rows], c, 0.5 / S, problem.data.observed[rows], orders[rows],
+            states[rows], 4 * T, 2 * T, REACH, kept[rows],
+        )  # fmt: skip
+
+    list(problem.data.map_rows(work, size=BLOCK))
+    return kept.transpose(1, 0, 2)
+
+
+def average_orders(
+    problem: Problem,
+    orders: Order,
+    rng: np.random.Generator,
+    *,
+    columns: Sequence[int] = (0,),
+    rounds: int = ROUNDS,
+    report: Callable[[str], None] = lambda line: None,
+) -> OrderDraws:
+    """From best orders (n, T), their direction known, to the mixed model averaged over orders.
+
+    One variable: measurement error is part of the model, its variance estimated. Several: there is none.
+    The answer is the fit to the averages of the last half of the rounds.
+    """
+    _, T, d = problem.data.shape
+    count, p = float((problem.data.observed - 1).sum()), problem.n_features
+    fit = fit_subjects(
+        subject_grams(problem.data, orders, problem.dt, problem.drift), count, p, columns=columns
+    )
+    error = measurement_error(problem, fit, orders) if d == 1 else 0.0
+    chains = Chains.start(orders, rng, chains=1)
+    kept: list[Order] = []
+    grams: list[Array] = []
+    errors: list[float] = []
+    for k in range(rounds):
+        if d == 1:
+            drawn = _draw_noisy(problem, fit, error, chains.orders[0], chains.states[0])
+        else:
+            there, law = own_law(problem, fit, chains.orders[0])
+            draws = draw(there, law, chains, KEPT, burn=2 * T, keep=KEPT)
+            drawn = draws.kept[0].transpose(1, 0, 2).astype(np.intp)
+        found = [subject_grams(problem.data, each, problem.dt, problem.drift) for each in drawn]
+        if 2 * k >= rounds:
+            kept.append(drawn[-1])
+            grams.append(found[-1])
+        before, mean = fit, np.mean(found, axis=0)
+        fit = fit_subjects(mean, count, p, columns=columns, begin=fit)
+        if d == 1:
+            error = float(np.mean([measurement_error(problem, fit, each) for each in drawn]))
+            errors.append(error)
+        if 2 * k < rounds:
+            ahead = fit.coefficients + (STRIDE - 1) * (fit.coefficients - before.coefficients)
+            fit = replace(fit, coefficients=ahead)
+        report(f"orders averaged, round {k + 1} of {rounds}")
+    whole = np.stack(grams)
+    fit = fit_subjects(whole.mean(axis=0), count, p, columns=columns, begin=fit)
+    error = float(np.mean(errors[rounds // 2 :])) if errors else 0.0
+    return OrderDraws(fit, np.stack(kept), whole, error)

@@ -1,0 +1,391 @@
+"""Treatment effects from data whose order is missing: fit an SDE, then ask what it would have done.
+
+`ITE_j = E[x_j(t*) | T1] − E[x_j(t*) | T0]`, each subject with its own start and its own drift. A reversed order
+flips the sign of an effect, so nothing is said while the direction of time is undetermined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from retrace_sde.checks import check_enough, check_features, check_volumes
+from retrace_sde.data.blocks import Array, Data, Order, evenly, one_blas_thread, to_numpy
+from retrace_sde.data.panel import Panel
+from retrace_sde.data.validation import check_choice, check_count, check_panel, check_share
+from retrace_sde.effects.counterfactual import Counterfactual
+from retrace_sde.effects.interventions import Given, Interventions, Treatment
+from retrace_sde.effects.regime import Regime, fit_regime
+from retrace_sde.engine.direction import DirectionTest
+from retrace_sde.engine.problem import Problem
+from retrace_sde.estimate.subjects import SubjectFit
+from retrace_sde.process.drift import Drift, as_drift
+from retrace_sde.process.tumour import TumourParameters, growth_parameters
+from retrace_sde.retrace import ReTrace
+
+SHARED_DRAWS = 20
+"""Orders drawn from the posterior of one shared order."""
+
+BLOCK = 500
+"""Subjects whose sampled paths are held at once."""
+
+
+ADVICE = "Pass the order if it is known, or ask for both answers with direction='both'."
+"""What to do when the direction of time is not determined."""
+
+
+class UndeterminedDirectionError(ValueError):
+    """The data do not tell the direction of time, and the answer depends on it."""
+
+
+class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
+    """Effects of treatment on a process observed without its time order.
+
+    Parameters
+    ----------
+    dt : time between neighbouring observations; a `Panel` may bring its own.
+    permutation : "independent", each subject's visits in an order of their own, or "shared".
+    drift : "tumour", Gompertz growth under treatment (one positive variable), or any drift of
+        `retrace_sde.drift`; `polynomial(1, interactions=True)` is an affine drift that treatment changes.
+    subjects : features whose coefficients vary between subjects, shrunk to the population's: "intercept",
+        the first (the growth rate), a tuple of indices, or None. With one panel per arm a subject's own
+        deviation is used in its own arm; nothing tells what it would be in the other.
+    average : average over uncertain independent orders rather than trust the best one.
+    direction : "test" refuses when the direction of time is undetermined; "both" never does, and
+        `alternative_` answers for the reverse.
+    alpha, random_state, n_jobs, max_iter : as in `ReTrace`.
+
+    Assumes that the drift is right, that nothing unseen decides both treatment and growth, and Euler's step.
+    Measurement error of one variable is estimated (`error_` is its standard deviation); that of several is not.
+    """
+
+    def __init__(
+        self,
+        *,
+        dt: float = 1.0,
+        permutation: Literal["shared", "independent"] = "independent",
+        drift: str | Drift = "tumour",
+        subjects: Literal["intercept"] | tuple[int, ...] | None = "intercept",
+        average: bool = True,
+        direction: Literal["test", "both"] = "test",
+        alpha: float = 0.05,
+        max_iter: int = 10,
+        random_state: int | np.random.Generator | None = None,
+        n_jobs: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.dt = dt
+        self.permutation = permutation
+        self.drift = drift
+        self.subjects = subjects
+        self.average = average
+        self.direction = direction
+        self.alpha = alpha
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, covariates: Any | None = None, *, order: Any | None = None) -> Self:
+        """Recover order and SDE. X: an array (n, T, d) or a `Panel` with covariates, or a mapping of arms to these.
+
+        With arms each has its own drift, and `T0` and `T1` are their names, or positions. `order`: an order
+        that is known, (T,) or (n, T) (a mapping for arms); then nothing is recovered.
+        """
+        check_choice("permutation", self.permutation, ["shared", "independent"])
+        check_choice("direction", self.direction, ["test", "both"])
+        by_arm = isinstance(X, Mapping)
+        arms = dict(X) if isinstance(X, Mapping) else {"": X}
+        if by_arm and len(arms) < 2:
+            raise ValueError(f"at least two arms are needed to compare; got {list(arms)}.")
+        rng = np.random.default_rng(self.random_state)
+        self.models_: dict[str, ReTrace] = {}
+        regimes = {}
+        with one_blas_thread():
+            ragged = self.permutation == "independent"
+            panels = {}
+            for name, data in arms.items():
+                panel = check_panel(data, covariates, n_jobs=self.n_jobs, ragged=ragged)
+                panels[name] = check_volumes(panel, as_drift(self.drift))
+            if not by_arm and panels[""].covariates is None:
+                raise ValueError(
+                    "there are no covariates and no arms, so there is no treatment to compare: pass the treatment "
+                    "as covariates (n, T, k), or a mapping of at least two arms to their data."
+                )
+            for name, panel in panels.items():
+                if by_arm:  # the arm is the treatment
+                    panel = replace(panel, covariates=None, covariate_names=())
+                known = order[name] if by_arm and order is not None else order
+                regimes[name] = self._fit_one(name, panel, known, rng)
+            u, drift = panel.covariates, as_drift(self.drift)
+            self.interventions_ = Interventions(
+                regimes,
+                tuple(arms) if by_arm else (),
+                panel.covariate_names,
+                drift.feature_names(panel.names, panel.covariate_names),
+                None if u is None else to_numpy(u).max(axis=(0, 1)),
+                panel.names,
+            )
+            self.alternative_ = self._reverse(rng) if self.direction == "both" else None
+        return self
+
+    def _fit_one(self, name: str, panel: Panel, order: Any, rng: np.random.Generator) -> Regime:
+        drift, _ = check_features(panel, as_drift(self.drift))
+        check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
+        dt = float(self.dt if panel.dt is None else panel.dt)
+        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
+        problem = Problem(data, dt, drift)
+        columns = (0,) if self.subjects == "intercept" else tuple(self.subjects or ())
+        report = print if self.verbose else (lambda line: None)
+        if order is not None:
+            known = _check_order(order, problem.data)
+            return fit_regime(problem, known, rng, columns=columns, average=False)
+        model = ReTrace(
+            dt=dt, permutation=self.permutation, estimator="mle", drift=as_drift(self.drift), alpha=self.alpha,
+            max_iter=self.max_iter, random_state=rng, n_jobs=self.n_jobs, verbose=self.verbose,
+        ).fit(panel)  # fmt: skip
+        self.models_[name] = model
+        test = model.direction_
+        if not test.identified and self.direction == "test":
+            where = f" of arm {name!r}" if name else ""
+            raise UndeterminedDirectionError(
+                f"the direction of time{where} is not determined, and a reversed order can flip the sign of an "
+                f"effect. {test.verdict} {ADVICE}"
+            )
+        draws = None
+        if self.permutation == "shared":
+            samples = model.sample_orders(samples=500).samples
+            draws = samples[evenly(len(samples), SHARED_DRAWS)].astype(np.intp)
+        return fit_regime(
+            problem, model.order_, rng, columns=columns, direction=test, draws=draws, report=report,
+            average=self.average and self.permutation == "independent",
+        )  # fmt: skip
+
+    def _reverse(self, rng: np.random.Generator) -> TreatmentEffect:
+        """The same questions, asked of the reversed orders."""
+        regimes = {}
+        for name, each in self.interventions_.regimes.items():
+            back = each.problem.data.reversed(each.order)
+            averaged = len(each.orders) > 1 and back.ndim == 2
+            regimes[name] = fit_regime(
+                each.problem, back, rng, columns=each.fit.columns, average=averaged
+            )
+        other = type(self)(**{**self.get_params(deep=False), "direction": "test"})
+        other.models_, other.alternative_ = {}, None
+        other.interventions_ = replace(self.interventions_, regimes=regimes)
+        return other
+
+    @property
+    def order_(self) -> Order | dict[str, Order]:
+        """The order used: of the panel, or of each arm."""
+        check_is_fitted(self, "interventions_")
+        orders = {name: each.order for name, each in self.interventions_.regimes.items()}
+        return orders if self.interventions_.arms else orders[""]
+
+    @property
+    def direction_(self) -> DirectionTest | dict[str, DirectionTest | None] | None:
+        """The test of the direction of time, of the panel or of each arm; None where the order was given."""
+        check_is_fitted(self, "interventions_")
+        tests = {name: each.direction for name, each in self.interventions_.regimes.items()}
+        return tests if self.interventions_.arms else tests[""]
+
+    def summary(self) -> str:
+        """What was compared (T0 and T1 left out), the average effect with its interval, and the direction."""
+        check_is_fitted(self, "interventions_")
+        asked = self.interventions_
+        low, high = (np.atleast_1d(end) for end in self.ate_interval())
+        lines = [
+            f"{asked.comparison(name)}: on average {a:+.4g} (95 % interval {lo:+.4g} to {hi:+.4g}), "
+            f"{asked.size} subjects"
+            for name, a, lo, hi in zip(
+                asked.variables, np.atleast_1d(self.ate()), low, high, strict=True
+            )
+        ]
+        for name, each in asked.regimes.items():
+            test = each.direction
+            verdict = "Not tested: this order was given." if test is None else test.verdict
+            lines.append(f"direction of time{f' of arm {name!r}' if name else ''}: {verdict}")
+        if self.alternative_ is not None:
+            lines.append(f"If time runs the other way, {self.alternative_.summary()}")
+        return "\n".join(lines)
+
+    @property
+    def fits_(self) -> dict[str, SubjectFit]:
+        """The mixed model of each arm; of the one panel under the name ""."""
+        check_is_fitted(self, "interventions_")
+        return {name: each.fit for name, each in self.interventions_.regimes.items()}
+
+    @property
+    def parameters_(self) -> dict[str, TumourParameters]:
+        """Growth parameters of each arm under drift="tumour": estimated, or named as not identified and why.
+
+        With arms, `a` is an arm's own net rate: growth less what its treatment takes.
+        """
+        check_is_fitted(self, "interventions_")
+        covariates = self.interventions_.covariates
+        return {
+            name: growth_parameters(
+                each.problem.drift, each.fit.coefficients, covariates=covariates
+            )
+            for name, each in self.interventions_.regimes.items()
+        }
+
+    @property
+    def error_(self) -> dict[str, float]:
+        """Standard deviation of the measurement error in each arm, as estimated."""
+        check_is_fitted(self, "interventions_")
+        return {name: each.error**0.5 for name, each in self.interventions_.regimes.items()}
+
+    def effect(
+        self,
+        X: ArrayLike | None = None,
+        *,
+        T0: Treatment = None,
+        T1: Treatment = None,
+        horizon: float | None = None,
+    ) -> Array:
+        """E[x(horizon) | T1] − E[x(horizon) | T0] of each subject, (n,), or (n, d) for several variables.
+
+        X : starting states (m, d) of other subjects; None: the subjects of the fit (arm after arm).
+        T0, T1 : a treatment (k,) held throughout, one for each step (steps, k), or for each subject and step
+            (n, steps, k); the name of an arm. Left out: none of any treatment, and the most of each that
+            was given; the first and the last arm.
+        horizon : time ahead; None: the length of the observed trajectories.
+        """
+        asked, steps, before, after, start = self._question(X, T0, T1, horizon)
+        return _flat(asked.ends(after, steps, start) - asked.ends(before, steps, start))
+
+    def effect_interval(
+        self,
+        X: ArrayLike | None = None,
+        *,
+        T0: Treatment = None,
+        T1: Treatment = None,
+        horizon: float | None = None,
+        alpha: float = 0.05,
+        draws: int = 200,
+    ) -> tuple[Array, Array]:
+        """Lower and upper ends of each subject's effect; parameters', subjects' and orders' uncertainty included."""
+        check_share("alpha", alpha)
+        each = np.stack(list(self._draws(X, T0, T1, horizon, draws)))
+        centre = self.effect(X, T0=T0, T1=T1, horizon=horizon)
+        reach = stats.norm.ppf(1 - alpha / 2) * each.std(axis=0, ddof=1)
+        return centre - reach, centre + reach
+
+    def ate(
+        self,
+        X: ArrayLike | None = None,
+        *,
+        T0: Treatment = None,
+        T1: Treatment = None,
+        horizon: float | None = None,
+    ) -> float | Array:
+        """The average of the subjects' effects."""
+        return _scalar(self.effect(X, T0=T0, T1=T1, horizon=horizon).mean(axis=0))
+
+    def ate_interval(
+        self,
+        X: ArrayLike | None = None,
+        *,
+        T0: Treatment = None,
+        T1: Treatment = None,
+        horizon: float | None = None,
+        alpha: float = 0.05,
+        draws: int = 200,
+    ) -> tuple[float | Array, float | Array]:
+        """Lower and upper end of the average effect on these subjects."""
+        check_share("alpha", alpha)
+        means = [e.mean(axis=0) for e in self._draws(X, T0, T1, horizon, draws)]
+        centre = np.asarray(self.ate(X, T0=T0, T1=T1, horizon=horizon))
+        reach = stats.norm.ppf(1 - alpha / 2) * np.std(means, axis=0, ddof=1)
+        return _scalar(centre - reach), _scalar(centre + reach)
+
+    def counterfactual(
+        self,
+        T: Treatment = None,
+        *,
+        subjects: ArrayLike | None = None,
+        horizon: float | None = None,
+        probability: float = 0.95,
+        samples: int = 200,
+    ) -> Counterfactual:
+        """Mean paths under a treatment, and bands that hold each path with a probability (pointwise).
+
+        `subjects`: indices of those asked about; None: all, arm after arm.
+        """
+        check_is_fitted(self, "interventions_")
+        check_share("probability", probability)
+        check_count("samples", samples, 2)
+        asked = self.interventions_
+        steps = asked.steps(horizon)
+        given = asked.given(T, steps)
+        rng = np.random.default_rng(self.random_state)
+        chosen = np.arange(asked.size) if subjects is None else np.atleast_1d(subjects)
+        edge = (1 - probability) / 2
+        parts = []
+        for begin in range(0, len(chosen), BLOCK):
+            some = chosen[begin : begin + BLOCK]
+            paths = asked.paths(given, some, steps, samples, rng)
+            low, high = np.quantile(paths, [edge, 1 - edge], axis=0)
+            parts.append((asked.mean_paths(given, some, steps), low, high))
+        mean, low, high = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return Counterfactual(asked.dt * np.arange(steps + 1.0), mean, low, high, probability)
+
+    def sample_paths(
+        self,
+        T: Treatment = None,
+        *,
+        subjects: ArrayLike,
+        horizon: float | None = None,
+        samples: int = 200,
+    ) -> Array:
+        """Sampled paths (samples, subjects, steps + 1, d) under a treatment, all uncertainty and noise included."""
+        check_is_fitted(self, "interventions_")
+        asked = self.interventions_
+        steps = asked.steps(horizon)
+        given = asked.given(T, steps)
+        rng = np.random.default_rng(self.random_state)
+        return asked.paths(given, np.atleast_1d(subjects), steps, samples, rng)
+
+    def _question(
+        self, X: ArrayLike | None, T0: Treatment, T1: Treatment, horizon: float | None
+    ) -> tuple[Interventions, int, Given, Given, Array | None]:
+        check_is_fitted(self, "interventions_")
+        asked = self.interventions_
+        steps = asked.steps(horizon)
+        start = None if X is None else asked.check_starts(X)
+        return asked, steps, asked.given(T0, steps, first=True), asked.given(T1, steps), start
+
+    def _draws(
+        self, X: ArrayLike | None, T0: Treatment, T1: Treatment, horizon: float | None, draws: int
+    ) -> Iterator[Array]:
+        check_count("draws", draws, 2)
+        asked, steps, before, after, start = self._question(X, T0, T1, horizon)
+        rng = np.random.default_rng(self.random_state)
+        return map(_flat, asked.effect_draws(before, after, steps, draws, rng, start))
+
+
+def _check_order(order: Any, data: Data) -> Order:
+    n, T, _ = data.shape
+    found = np.asarray(order)
+    if found.shape not in ((T,), (n, T)) or not np.array_equal(
+        np.sort(found, axis=-1), np.broadcast_to(np.arange(T), found.shape)
+    ):
+        raise ValueError(f"order must be a permutation of 0 to {T - 1}, ({T},) or ({n}, {T}).")
+    return found.astype(np.intp)
+
+
+def _flat(effects: Array) -> Array:
+    """(n, d) as (n,) for one variable."""
+    return effects[:, 0] if effects.shape[1] == 1 else effects
+
+
+def _scalar(value: Any) -> float | Array:
+    return float(value) if np.ndim(value) == 0 else np.asarray(value)

@@ -1,0 +1,1 @@
+"""Orders and parameters both unknown: the search, the average over orders, direction and guards."""

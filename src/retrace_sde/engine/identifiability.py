@@ -1,0 +1,200 @@
+"""What can and what cannot be learned from these data, each in one sentence, with the test behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.linalg import cholesky, solve_triangular
+
+from retrace_sde.data.blocks import Array, Data, Order, evenly, like, to_numpy
+from retrace_sde.engine.direction import DirectionTest
+from retrace_sde.estimate.moments import CONDITION_LIMIT, Moments
+from retrace_sde.process.sde import LinearSDE
+
+CONTRASTED = 500
+"""Trajectories that the test of stationarity looks at, evenly spaced: more only find ever smaller changes."""
+
+
+@dataclass(frozen=True)
+class IdentifiabilityReport:
+    """Stationarity, irreversibility and rank, with p-values (nan where a test has no meaning)."""
+
+    stationarity_p_value: float
+    entropy_production: float
+    detailed_balance_p_value: float
+    gram_condition: float
+    can: tuple[str, ...]
+    cannot: tuple[str, ...]
+    cycle: bool = False
+
+    def __str__(self) -> str:
+        lines = [f"  + {sentence}" for sentence in self.can]
+        lines += [f"  − {sentence}" for sentence in self.cannot]
+        return "\n".join(lines)
+
+
+def identify(
+    data: Data,
+    order: Order,
+    statistics: Moments,
+    direction: DirectionTest,
+    sde: LinearSDE | None,
+    *,
+    alpha: float = 0.05,
+    cycle: bool = False,
+) -> IdentifiabilityReport:
+    """The report on a recovered order; `sde` is the fitted linear SDE, None for other drifts."""
+    can: list[str] = []
+    cannot: list[str] = []
+    if cycle:
+        can.append("The slices form a closed loop: their cyclic order is recovered.")
+        cannot.append("A closed loop has no first slice: where the order begins is arbitrary.")
+    p_stationary = stationarity_p_value(data, order)
+    if np.isnan(p_stationary):
+        cannot.append(
+            "Whether the process is stationary cannot be tested with so few trajectories."
+        )
+    elif p_stationary < alpha:
+        can.append(
+            f"The mean or the spread changes along the order ({_p(p_stationary)}): a transient, which is "
+            "what can reveal the direction of time."
+        )
+    else:
+        cannot.append(
+            f"No change of mean or spread along the order is detectable ({_p(p_stationary)}): the data look "
+            "stationary, and a linear SDE then fits both directions equally well."
+        )
+    (can if direction.identified else cannot).append(direction.verdict)
+
+    p_balance, production = float("nan"), float("nan")
+    if sde is not None and sde.dimension > 1:
+        p_balance = detailed_balance_p_value(statistics, sde)
+        if sde.is_stable:
+            production = sde.entropy_production()
+        rate = (
+            f", plug-in entropy production {production:.3g} nats per unit time"
+            if sde.is_stable
+            else ""
+        )
+        if p_balance < alpha:
+            can.append(
+                f"The dynamics are irreversible: detailed balance A H = H Aᵀ is rejected "
+                f"({_p(p_balance)}{rate})."
+            )
+        else:
+            cannot.append(
+                f"Irreversibility is not established: detailed balance is compatible with the data "
+                f"({_p(p_balance)})."
+            )
+        if not sde.is_stable:
+            cannot.append(
+                "The fitted drift is unstable, so there is no stationary law, current or entropy production."
+            )
+    condition = statistics.condition
+    if condition < CONDITION_LIMIT:
+        can.append(
+            f"The drift is determined: the Gram matrix of the regressors has full rank (Theorem 3; scaled "
+            f"condition number {condition:.2g})."
+        )
+    else:
+        cannot.append(
+            f"Some combinations of drift coefficients are hardly determined: the regressors are nearly "
+            f"collinear (scaled condition number {condition:.2g})."
+        )
+    cannot.append(
+        "Only H = G Gᵀ can be learned, not G itself; A and H are in units of the dt given."
+    )
+    return IdentifiabilityReport(
+        p_stationary, production, p_balance, condition, tuple(can), tuple(cannot), cycle
+    )
+
+
+def stationarity_p_value(data: Data, order: Order) -> float:
+    """Test that no variable's mean or variance differs between the first and the last third of the order.
+
+    One contrast per trajectory, variable and moment; trajectories are independent, so each has a
+    t-test, and the smallest of the 2d p-values is corrected by Bonferroni. Blind to other changes.
+    """
+    if data.shape[0] > CONTRASTED:
+        rows = evenly(data.shape[0], CONTRASTED)
+        data, order = data.some(CONTRASTED), order if order.ndim == 1 else order[rows]
+    n, _, d = data.shape
+    if n < 3:
+        return float("nan")
+    third = max(1, int(data.observed.min()) // 3)
+    if order.ndim == 1:
+        ends = np.concatenate([order[:third], order[-third:]])
+    else:
+        late = data.observed[:, None] - third + np.arange(third)[None]
+        ends = np.concatenate([order[:, :third], np.take_along_axis(order, late, axis=1)], axis=1)
+    centre = np.nanmean(to_numpy(data.block(slice(0, min(n, 100)), ends)[0]), axis=(0, 1))
+
+    def contrasts(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        z = x - like(centre, x)
+        both = xp.concat([z, z * z], axis=-1)
+        late, early = _seen_mean(both[:, third:, :]), _seen_mean(both[:, :third, :])
+        return to_numpy(late - early)
+
+    each = np.concatenate(list(data.map(contrasts, ends)))
+    counts = (~np.isnan(each)).sum(axis=0)
+    if counts.min() < 3:
+        return float("nan")
+    error = np.nanstd(each, axis=0, ddof=1) / np.sqrt(counts)
+    mean = np.nanmean(each, axis=0)
+    t = np.divide(np.abs(mean), error, out=np.full(2 * d, np.inf), where=error > 0)
+    return float(min(1.0, 2 * d * 2 * stats.t.sf(t, counts - 1).min()))
+
+
+def _seen_mean(values: Any) -> Any:
+    """Mean over time of what was seen (NaN is missing; NaN where nothing was)."""
+    xp = array_api_compat.array_namespace(values)
+    seen = ~xp.isnan(values)
+    total = xp.sum(xp.where(seen, values, xp.zeros_like(values)), axis=1)
+    count = xp.sum(xp.astype(seen, values.dtype), axis=1)
+    return xp.where(count > 0, total, xp.full_like(total, xp.nan)) / xp.where(
+        count > 0, count, xp.ones_like(count)
+    )
+
+
+def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
+    """Wald test of detailed balance, `A H = H Aᵀ`, against irreversible drift.
+
+    In coordinates where H = I the drift must be symmetric. Its rows are independent with covariance
+    `(Σ φ φᵀ Δt)⁻¹`; H's own error enters as `Ã E − E Ãᵀ`, E symmetric with variance 1/N (2/N on
+    the diagonal). χ² with d(d − 1)/2 degrees of freedom.
+    """
+    d = sde.dimension
+    L = cholesky(sde.diffusion, lower=True)
+    A = solve_triangular(L, sde.drift @ L, lower=True)
+    inverse = solve_triangular(statistics.blocks[0], np.eye(statistics.n_features))
+    P = L.T @ (inverse @ inverse.T)[:d, :d] @ L
+    i, j = np.triu_indices(d, 1)
+    gap = A[i, j] - A[j, i]
+
+    def same(a: NDArray[Any], b: NDArray[Any]) -> Array:
+        return (a[:, None] == b[None, :]).astype(float)
+
+    covariance = (
+        same(i, i) * P[np.ix_(j, j)]
+        - same(i, j) * P[np.ix_(j, i)]
+        - same(j, i) * P[np.ix_(i, j)]
+        + same(j, j) * P[np.ix_(i, i)]
+    )
+    a, b = np.triu_indices(d)
+    # Derivative of (Ã E − E Ãᵀ)_ij with respect to E_ab = E_ba.
+    slope = A[np.ix_(i, a)] * same(j, b) - A[np.ix_(j, a)] * same(i, b)
+    slope += np.where(a == b, 0.0, A[np.ix_(i, b)] * same(j, a) - A[np.ix_(j, b)] * same(i, a))
+    variance = np.where(a == b, 2.0, 1.0) / statistics.count
+    covariance += (slope * variance) @ slope.T
+    wald = gap @ np.linalg.solve(covariance, gap)
+    return float(stats.chi2.sf(wald, len(gap)))
+
+
+def _p(value: float) -> str:
+    return f"p = {value:.2g}" if value >= 1e-4 else "p < 0.0001"

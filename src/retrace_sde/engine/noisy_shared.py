@@ -1,0 +1,292 @@
+"""One permutation for all trajectories, observed with noise or with gaps.
+
+Distances between neighbours drown in noise first, so every pair counts: a spectral start (Fiedler vector of a
+similarity of noise-corrected distances), then local search on the state-space likelihood in its form as a
+quadratic assignment (`arrangement`), in turn with EM; each order is tried both ways round. The first rounds have no drift.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.engine.noisy import Hidden, NoisyProblem
+from retrace_sde.engine.problem import Round
+from retrace_sde.estimate.kalman.em import EMResult
+from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
+from retrace_sde.orders.assignment import Arrangement
+from retrace_sde.orders.gaussian import process
+from retrace_sde.orders.paths import shortest_path
+from retrace_sde.orders.prior import Prior
+from retrace_sde.process.sde import Gaussian, Transition
+
+SEARCH_TRAJECTORIES = 300
+"""EM sees this many trajectories while the order changes; the search itself sees all."""
+
+SEARCH_WIDTH = 2000
+"""Numbers T·r that the search looks at: with more variables than r those that noise hides least."""
+
+KICKS, POLISHES = 6, 3
+
+REACH, CHEAP = 3, 100_000
+"""How far slices are moved when orders are polished, where one likelihood costs no more than n T d³ = CHEAP."""
+
+SEED = np.array([20261115], dtype=np.uint64)
+"""The kicks are the same in every fit: a shared order needs no seed."""
+
+DOUBT = 10.0
+"""An average over c pairs of values seen together counts c / (c + DOUBT) where variables are crossed."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairMoments:
+    """S (T, T, d, d), the sum over trajectories of `y_a y_bᵀ`, and the sums (T, d), of n trajectories."""
+
+    squares: Array
+    sums: Array
+    count: int
+
+    @classmethod
+    def of(cls, values: Array) -> PairMoments:
+        """From (n, T, d). With values missing: from pairs of slices seen together, nothing filled in.
+
+        What matters is `(y_a − y_b)(y_a − y_b)ᵀ`, small between neighbours: it is averaged over trajectories where
+        all its entries were seen, never formed from products averaged over different trajectories.
+        """
+        n, T, d = values.shape
+        seen = ~np.isnan(values)
+        y = np.nan_to_num(values)
+        if seen.all():
+            flat = y.reshape(n, T * d)
+            S = (flat.T @ flat).reshape(T, d, T, d).transpose(0, 2, 1, 3)
+            return cls(np.ascontiguousarray(S), y.sum(axis=0), n)
+        m = seen.astype(float)
+        # About one centre for all slices: about each slice's own mean, two slices seen in different
+        # trajectories would differ by what those trajectories do.
+        centre = y.sum(axis=(0, 1)) / np.maximum(m.sum(axis=(0, 1)), 1)
+        y = (y - centre) * m
+        sums = n * y.sum(axis=0) / np.maximum(m.sum(axis=0), 1)
+        squares = np.empty((T, T, d, d))
+        own = np.einsum("jax,jay->axy", y, y) / np.maximum(np.einsum("jax,jay->axy", m, m), 1)
+        for x in range(d):
+            for z in range(d):
+                both = m[:, :, x] * m[:, :, z]
+                together = both.T @ both
+                safe = np.maximum(together, 1)
+                cross = (y[:, :, x] * m[:, :, z]).T @ (m[:, :, x] * y[:, :, z]) / safe
+                here = (y[:, :, x] * y[:, :, z]).T @ both / safe
+                level = 0.5 * (own[:, None, x, z] + own[None, :, x, z])
+                seen_together = cross + level - 0.5 * (here + here.T)
+                trust = together / (together + DOUBT) if x != z else together > 0
+                squares[:, :, x, z] = np.where(trust > 0, trust * seen_together, 0.0)
+        every = np.arange(T)
+        squares[every, every] = own
+        squares *= n
+        squares += centre[:, None] * sums[None, :, None] + sums[:, None, :, None] * centre
+        squares += n * np.outer(centre, centre)
+        return cls(squares, sums + n * centre, n)
+
+    def seen_by(self, directions: Array) -> PairMoments:
+        """The same of `directions @ y`."""
+        squares = directions @ self.squares @ directions.T
+        return PairMoments(np.ascontiguousarray(squares), self.sums @ directions.T, self.count)
+
+
+def seen_distances(values: Array, scale: Array) -> Array:
+    """Mean squared distance between slices over all that was seen of both, in the units `scale` (d,).
+
+    Trajectories and variables are pooled: with few of them an average for each variable hangs on two or three values.
+    """
+    n, T, d = values.shape
+    seen = ~np.isnan(values)
+    centre = np.where(seen, values, 0.0).sum(axis=(0, 1)) / np.maximum(seen.sum(axis=(0, 1)), 1)
+    y = np.where(seen, (values - centre) / scale, 0.0).transpose(1, 0, 2).reshape(T, n * d)
+    m = seen.transpose(1, 0, 2).reshape(T, n * d).astype(float)
+    both = m @ m.T
+    squares = (y**2) @ m.T
+    D = np.maximum(squares + squares.T - 2 * y @ y.T, 0.0) / np.maximum(both, 1)
+    known = (both > 0) & ~np.eye(T, dtype=bool)
+    return d * np.where(both > 0, D, D[known].mean() if known.any() else 1.0)
+
+
+def recover_noisy_order(
+    problem: NoisyProblem, *, max_iter: int
+) -> tuple[Hidden, Hidden, list[Round], bool]:
+    """The order found and its reverse (the better first), the rounds, and whether the order settled."""
+    moments = PairMoments.of(problem.values)
+    few = problem.some(SEARCH_TRAJECTORIES)
+    search = _Search(few, moments, max_iter)
+    starts = starting_orders(problem)
+    if problem.prior is not None:  # which way round then matters from the start
+        starts = [problem.repaired(way) for o in starts for way in (o, o[::-1].copy())]
+    still = [search.without_drift(order) for order in starts]
+    best = max(still, key=lambda found: found.fit.log_likelihood[-1] - found.prior_cost)
+    found, settled = search.with_drift(best.order)
+    both = [problem.fit(each.order, start=each.fit, loose=False) for each in found]
+    better, worse = sorted(both, key=lambda each: -each.objective)
+    return better, worse, [*search.rounds, better.as_round()], settled
+
+
+class _Search:
+    """Alternates between EM on a few trajectories and the search on the moments of all."""
+
+    def __init__(
+        self,
+        few: NoisyProblem,
+        moments: PairMoments,
+        max_iter: int,
+    ) -> None:
+        self.few, self.moments, self.state = few, moments, SEED.copy()
+        self.max_iter, self.rounds = max_iter, list[Round]()
+
+    def without_drift(self, order: Order) -> Hidden:
+        """A random walk from p₀: what a rough order can be judged by. Either way round fits as well."""
+        current = self.few.fit(order, still=True)
+        for _ in range(self.max_iter):
+            order = self._improved(current)
+            if np.array_equal(order, current.order):
+                break
+            current = self.few.fit(order, still=True, start=current.fit)
+        return current
+
+    def with_drift(self, order: Order) -> tuple[tuple[Hidden, Hidden], bool]:
+        """Fit both ways round, search under the better fit, until the order stops changing."""
+        starts: tuple[EMResult | None, ...] = (None, None)
+        for _ in range(self.max_iter):
+            ways = (order, order[::-1].copy())
+            fits = [self.few.fit(o, start=s) for o, s in zip(ways, starts, strict=True)]
+            better, worse = sorted(fits, key=lambda each: -each.objective)
+            self.rounds.append(better.as_round())
+            order = self._improved(better)
+            if np.array_equal(order, better.order):
+                return (better, worse), True
+            starts = (better.fit, worse.fit)
+        return (better, worse), False
+
+    def _improved(self, current: Hidden) -> Order:
+        tables = arrangement(self.moments, current.model, self.few.prior)
+        found = tables.improve(current.order, self.state, kicks=KICKS)
+        if self.few.complete:
+            return found
+        return polished(self.few, current.model, (current.order, found))
+
+
+def best_order(problem: NoisyProblem, model: StateSpace) -> Order:
+    """The most likely order found under given parameters."""
+    tables = arrangement(PairMoments.of(problem.values), model, problem.prior)
+    found = []
+    for start in starting_orders(problem):
+        for order in (problem.repaired(start), problem.repaired(start[::-1].copy())):
+            found += [tables.improve(order, SEED.copy(), kicks=KICKS), order]
+    if problem.complete:
+        return min(found, key=tables.cost)
+    return polished(problem, model, tuple(found))
+
+
+def polished(problem: NoisyProblem, model: StateSpace, orders: tuple[Order, ...]) -> Order:
+    """The best of some orders, moved while it helps, by the likelihood of what was seen.
+
+    Moments of pairs stand for the values that are missing only on average: with few trajectories, and most
+    of all with little noise, the search on them may leave the best order behind.
+    """
+
+    def worth(order: Order) -> float:
+        value = kalman(problem.along(order), model, covariances=False, n_jobs=problem.n_jobs)
+        cost = 0.0 if problem.prior is None else float(problem.prior.cost(order)[0])
+        return float(value.log_likelihood.sum()) - cost
+
+    values = [worth(order) for order in orders]
+    best, value = orders[int(np.argmax(values))], max(values)
+    T, d = problem.values.shape[1:]
+    reach = REACH if problem.values.size * d**2 <= CHEAP else 1
+    for _ in range(POLISHES):
+        moved = False
+        for a in range(T):
+            for step in (*range(1, reach + 1), *range(-reach, 0)) if reach > 1 else (1,):
+                p = int(np.flatnonzero(best == a)[0])
+                q = p + step
+                if not 0 <= q < T:
+                    continue
+                trial = np.insert(np.delete(best, p), q, a)
+                other = worth(trial)
+                if other > value + 1e-6:
+                    best, value, moved = trial, other, True
+        if not moved:
+            break
+    return best
+
+
+def arrangement(moments: PairMoments, model: StateSpace, prior: Prior | None) -> Arrangement:
+    """The search problem under a model: on as many directions of y as its tables may hold."""
+    T, d = moments.sums.shape
+    r = max(1, SEARCH_WIDTH // T)
+    if r < d:
+        directions, model = clearest(model, r)
+        moments = moments.seen_by(directions)
+    found = process(model, T)
+    unary = -moments.sums @ found.shift.T
+    forbidden, before = np.zeros((2, T, T), dtype=bool)
+    if prior is not None:
+        costs, rules = prior.single()
+        if costs.size:
+            forbidden = np.isinf(costs)
+            unary += np.where(forbidden, 0.0, costs)
+        before = rules if rules.size else before
+    return Arrangement(found.precision, moments.squares, unary, forbidden, before)
+
+
+def clearest(model: StateSpace, r: int) -> tuple[Array, StateSpace]:
+    """The r directions in which a step moves most beside the noise, and the model there.
+
+    Directions are uncorrelated in noise and in steps; what the drift brings from the others is left out.
+    """
+    step = model.transition
+    scale = np.trace(step.covariance) / len(step.covariance)
+    total = model.noise + step.covariance + 1e-9 * scale * np.eye(len(step.covariance))
+    lower = np.linalg.cholesky(total)
+    white = np.linalg.inv(lower)
+    _, vectors = np.linalg.eigh(white @ step.covariance @ white.T)
+    to = vectors[:, ::-1].T @ white
+    back = np.linalg.inv(to)
+    F = (to @ step.matrix @ back)[:r, :r]
+    rest = to[:r]
+    law = Gaussian(rest @ model.initial.mean, rest @ model.initial.covariance @ rest.T)
+    moved = Transition(F, rest @ step.shift, rest @ step.covariance @ rest.T)
+    return rest, StateSpace(moved, rest @ model.noise @ rest.T, law)
+
+
+def starting_orders(problem: NoisyProblem) -> list[Order]:
+    """Where the search starts: a shortest path, best with little noise, and spectral, best with much.
+
+    The noise adds the same to every distance; what it adds is where the mean distance at lag k, along
+    the last guess of the order, meets lag 0.
+    """
+    D = seen_distances(problem.values, np.sqrt(problem.variances))
+    T = len(D)
+    path = shortest_path(D)
+    order, floor = path, 0.0
+    lags = np.arange(1, max(3, T // 4) + 1)
+    for _ in range(3):
+        along = D[np.ix_(order, order)]
+        means = [np.diagonal(along, k).mean() for k in lags if k < T]
+        level = np.polyfit(lags[: len(means)], means, 1)[1]
+        floor = float(np.clip(level, 0.0, D[~np.eye(T, dtype=bool)].min()))
+        order = spectral_order(np.maximum(D - floor, 0.0))
+    return [path, order]
+
+
+def spectral_order(D: Array) -> Order:
+    """By the Fiedler vector of `exp(−D_ab / (s_a s_b))`, s_a² the distance to a's T/10-th neighbour."""
+    T = len(D)
+    others = D + np.diag(np.full(T, np.inf))
+    k = min(T - 1, max(2, T // 10))
+    local = np.sort(others, axis=1)[:, k - 1]
+    local = np.maximum(local, 1e-12 * D.max() + 1e-300)
+    W = np.exp(-D / np.sqrt(np.outer(local, local)))
+    np.fill_diagonal(W, 0.0)
+    root = np.sqrt(np.maximum(W.sum(axis=1), 1e-300))
+    normal = W / np.outer(root, root)
+    vectors = np.linalg.eigh((normal + normal.T) / 2)[1]
+    return np.argsort(vectors[:, -2] / root, kind="stable").astype(np.intp)

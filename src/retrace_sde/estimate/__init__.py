@@ -1,0 +1,1 @@
+"""An order known: from moments to parameters and their errors."""

@@ -1,0 +1,70 @@
+"""Euler's transition, `x' | x ~ N(x + Θ φ(x, u) Δt, H Δt)`, and the log-likelihood of a panel along an order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from retrace_sde.data.blocks import Array, Data, Order, like, to_numpy
+from retrace_sde.estimate.moments import gaps_of
+from retrace_sde.process.drift import Drift
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Euler's transition: `x' | x ~ N(x + Θ φ(x, u) Δt, H Δt)`."""
+
+    drift: Drift
+    coefficients: Array
+    diffusion: Array
+    dt: float
+
+    @property
+    def whitening(self) -> Array:
+        """W (d, d) with `W H Δt Wᵀ = I`."""
+        L = cholesky(self.diffusion * self.dt, lower=True)
+        W: Array = solve_triangular(L, np.eye(len(L)), lower=True)
+        return W
+
+    def predict(self, x: Any, u: Any | None, gaps: Any | None = None) -> Any:
+        """The mean of the next state, after dt or after gaps of its own shape."""
+        phi = self.drift.features(x, u)
+        if gaps is not None:
+            return x + (phi @ like(self.coefficients.T, phi)) * gaps
+        return x + phi @ like(self.coefficients.T * self.dt, phi)
+
+
+def step_log_likelihoods(
+    data: Data, order: Order, model: Model, gaps: Array | None = None
+) -> Array:
+    """`Σ_i log p(x_{i+1} | x_i)` for each trajectory along `order` (Eq. log_likelihood), shape (n,).
+
+    `gaps` (T − 1,) or (n, T − 1): times between neighbours where they are not all dt.
+    """
+    W = model.whitening
+
+    def of_block(rows: slice) -> Array:
+        x, u = data.block(rows, order)
+        xp = array_api_compat.array_namespace(x)
+        step = None if gaps is None else like(np.asarray(gaps_of(gaps, rows)), x)
+        mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :], step)
+        white = (x[:, 1:, :] - mean) @ like(W.T, x)
+        if step is not None:
+            white = white * (model.dt / step) ** 0.5
+        live = data.live(rows)
+        return to_numpy(
+            xp.sum(white * white if live is None else white * white * live, axis=(1, 2))
+        )
+
+    constant = len(W) * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum()
+    steps = data.observed - 1
+    total = -0.5 * np.concatenate(list(data.map_rows(of_block))) - steps * constant
+    if gaps is None:
+        return total
+    longer = np.log(np.broadcast_to(gaps, (len(steps), data.shape[1] - 1)) / model.dt)
+    there = np.arange(longer.shape[1])[None] < steps[:, None]
+    return total - 0.5 * len(W) * np.where(there, longer, 0.0).sum(axis=1)

@@ -1,0 +1,212 @@
+"""Exact likelihood of a linear SDE observed at irregular times, common to all trajectories.
+
+Over a gap g the SDE `dX = (A X + c) dt + G dW` is exactly `X' = F X + s + N(0, Q)` with `F = e^{A g}` and
+`Q = ∫₀^g e^{Au} H e^{Aᵀu} du`: one exponential per gap (Van Loan). The likelihood needs only the second moments
+of (x, 1, x') at each step, so the number of trajectories does not enter. Parameters and, if asked for, gaps
+are found together by L-BFGS with the exact gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+
+REACH = 300.0
+"""Largest ‖A‖ g: beyond it the exponentials of Van Loan's matrix overflow."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepMoments:
+    """Second moments (S, 2d + 1, 2d + 1) of (y, 1, y') at each of S steps, `y = (x − centre) / scale`."""
+
+    grams: Array
+    count: int
+    centre: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, data: Data, order: Order, scale: Array, *, affine: bool) -> StepMoments:
+        """Of a panel along one order; a linear drift has its fixed point at 0, so only the scale changes."""
+        n, T, d = data.shape
+        few = to_numpy(data.some(min(n, 100)).values)
+        centre = few.mean(axis=(0, 1)) if affine else np.zeros(d)
+
+        def of_block(rows: slice) -> Array:
+            y = (to_numpy(data.block(rows, order)[0]) - centre) / scale
+            z = np.concatenate([y[:, :-1], np.ones((len(y), T - 1, 1)), y[:, 1:]], axis=2)
+            z = z.transpose(1, 2, 0)
+            return z @ z.transpose(0, 2, 1)
+
+        return cls(np.sum(list(data.map_rows(of_block)), axis=0) / n, n, centre, scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Stretches of steps [begin, end) whose gaps sum to a known time; steps outside them are free."""
+
+    begin: Order
+    end: Order
+    length: Array
+
+    def gaps(self, u: Array) -> Array:
+        """`g = e^u`, scaled within each stretch to its known length."""
+        g = np.exp(np.clip(u, -50, 50))  # a trial step may go astray
+        for a, b, length in zip(self.begin, self.end, self.length, strict=True):
+            g[a:b] *= length / g[a:b].sum()
+        return g
+
+    def pull_back(self, g: Array, gradient: Array) -> Array:
+        """A gradient by g as one by u."""
+        total = gradient * g
+        for a, b, length in zip(self.begin, self.end, self.length, strict=True):
+            total[a:b] = total[a:b] - g[a:b] * total[a:b].sum() / length
+        return total
+
+    def jacobian(self, g: Array) -> Array:
+        """∂ log g / ∂ u."""
+        J = np.eye(len(g))
+        for a, b, length in zip(self.begin, self.end, self.length, strict=True):
+            J[a:b, a:b] -= g[None, a:b] / length
+        return J
+
+
+def exponentials(M: Array) -> Array:
+    """`e^M` of a stack of small matrices at once: Taylor's series to order 14 of M/2ᵏ, squared k times.
+
+    scipy's, matrix by matrix, would take most of the time of a fit.
+    """
+    norm = np.abs(M).sum(axis=-2).max()
+    halvings = max(0, int(np.ceil(np.log2(max(norm, 1e-300) / 0.3))))
+    X = M / 2.0**halvings
+    E = np.eye(M.shape[-1]) + X / 14
+    for k in range(13, 0, -1):
+        E = np.eye(M.shape[-1]) + X @ E / k
+    for _ in range(halvings):
+        E = E @ E
+    return E
+
+
+def transitions(A: Array, c: Array, H: Array, gaps: Array) -> tuple[Array, Array, Array]:
+    """F (S, d, d), s (S, d) and Q (S, d, d) over each gap; `c` enters as a state that never changes."""
+    d = len(A)
+    E = exponentials(_van_loan(A, c, H) * gaps[:, None, None])
+    F = E[:, d + 1 :, d + 1 :].transpose(0, 2, 1)
+    Q = (F @ E[:, : d + 1, d + 1 :])[:, :d, :d]
+    return F[:, :d, :d], F[:, :d, d], (Q + Q.transpose(0, 2, 1)) / 2
+
+
+def _van_loan(A: Array, c: Array, H: Array) -> Array:
+    d = len(A)
+    k = d + 1
+    M = np.zeros((2 * k, 2 * k))
+    M[:d, :d], M[:d, d], M[:d, k : k + d] = -A, -c, H
+    M[k:, k:] = -M[:k, :k].T
+    return M
+
+
+@dataclass(frozen=True, eq=False)
+class Irregular:
+    """A maximum likelihood fit in the coordinates of its step moments, time in units of the mean gap."""
+
+    A: Array
+    c: Array
+    lower: Array
+    gaps: Array
+    parameters: Array
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Likelihood:
+    """−log-likelihood of (A, c, C, u): `H = C Cᵀ` with the logarithm of C's diagonal, gaps by `spans`.
+
+    `affine`: c is free, else 0. `fixed`: the gaps, where they are known.
+    """
+
+    steps: StepMoments
+    affine: bool
+    spans: Spans
+    fixed: Array | None = None
+
+    @property
+    def dimension(self) -> int:
+        return (self.steps.grams.shape[1] - 1) // 2
+
+    def split(self, p: Array) -> tuple[Array, Array, Array, Array]:
+        """A, c, C and the gaps of a parameter vector."""
+        d = self.dimension
+        A, at = p[: d * d].reshape(d, d), d * d
+        c = p[at : at + d] if self.affine else np.zeros(d)
+        at += d * self.affine
+        C = np.zeros((d, d))
+        C[np.tril_indices(d)] = p[at : at + d * (d + 1) // 2]
+        np.fill_diagonal(C, np.exp(np.minimum(np.diag(C), 50.0)))
+        at += d * (d + 1) // 2
+        return A, c, C, self.spans.gaps(p[at:]) if self.fixed is None else self.fixed
+
+    def __call__(self, p: Array) -> tuple[float, Array]:
+        """Value and gradient: the adjoint of the exponential is its Fréchet derivative at the transpose."""
+        d, n, G = self.dimension, self.steps.count, self.steps.grams
+        k = d + 1
+        A, c, C, g = self.split(p)
+        M = _van_loan(A, c, C @ C.T)
+        if not np.abs(M).sum(axis=0).max() * g.max() < REACH:  # a trial step that would overflow
+            return 1e15, np.zeros_like(p)
+        E = exponentials(M * g[:, None, None])
+        F, E12 = E[:, k:, k:].transpose(0, 2, 1), E[:, :k, k:]
+        Q = (F @ E12)[:, :d, :d]
+        values, vectors = np.linalg.eigh((Q + Q.transpose(0, 2, 1)) / 2)
+        if not values.min() > 0:  # likewise: lost to rounding
+            return 1e15, np.zeros_like(p)
+        P = (vectors / values[:, None, :]) @ vectors.transpose(0, 2, 1)
+        residual = np.concatenate([-F[:, :d], np.tile(np.eye(d), (len(g), 1, 1))], axis=2)
+        RG = residual @ G
+        R = RG @ residual.transpose(0, 2, 1)
+        value = n / 2 * (np.log(values).sum() + np.sum(P * R))
+        to_Q, to_F = np.zeros((2, len(g), k, k))
+        to_Q[:, :d, :d] = n / 2 * (P - P @ R @ P)
+        to_F[:, :d] = -n * P @ RG[:, :, :k]
+        blocks = np.zeros((len(g), 4 * k, 4 * k))
+        transposed = M.T * g[:, None, None]
+        blocks[:, : 2 * k, : 2 * k] = blocks[:, 2 * k :, 2 * k :] = transposed
+        blocks[:, :k, 3 * k :] = F.transpose(0, 2, 1) @ to_Q
+        blocks[:, k : 2 * k, 3 * k :] = (to_F + to_Q @ E12.transpose(0, 2, 1)).transpose(0, 2, 1)
+        L = exponentials(blocks)[:, : 2 * k, 2 * k :]
+        to_M = (L * g[:, None, None]).sum(axis=0)
+        drift = to_M[k:, k:].T - to_M[:k, :k]
+        to_C = (to_M[:d, k : k + d] + to_M[:d, k : k + d].T) @ C
+        np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
+        parts = [drift[:d, :d].ravel(), drift[:d, d] if self.affine else np.empty(0)]
+        parts.append(to_C[np.tril_indices(d)])
+        if self.fixed is None:
+            parts.append(self.spans.pull_back(g, np.sum(L * M, axis=(1, 2))))
+        return float(value), np.concatenate(parts)
+
+    def maximise(self, A: Array, c: Array, H: Array, gaps: Array) -> Irregular:
+        """A local maximum near a start, e.g. Euler's estimate; drifts too fast to follow are slowed."""
+        C = np.linalg.cholesky(H)
+        np.fill_diagonal(C, np.log(np.diag(C)))
+        speed = np.abs(_van_loan(A, c, H)).sum(axis=0).max() * gaps.max()
+        A, c = (each * min(1.0, REACH / 10 / max(speed, 1e-300)) for each in (A, c))
+        start = [A.ravel(), c if self.affine else np.empty(0), C[np.tril_indices(len(C))]]
+        if self.fixed is None:
+            start.append(np.log(gaps))
+        options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-10, "gtol": 1e-5}
+        found = minimize(self, np.concatenate(start), jac=True, method="L-BFGS-B", options=options)
+        A, c, C, g = self.split(found.x)
+        return Irregular(A, c, C, g, found.x, float(found.fun))
+
+    def information(self, p: Array) -> Array:
+        """Observed information: central differences of the gradient."""
+        step = 1e-5 * np.maximum(1.0, np.abs(p))
+        rows = []
+        for j, h in enumerate(step):
+            e = np.zeros_like(p)
+            e[j] = h
+            rows.append((self(p + e)[1] - self(p - e)[1]) / (2 * h))
+        J = np.array(rows)
+        return (J + J.T) / 2

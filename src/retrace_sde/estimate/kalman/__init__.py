@@ -1,0 +1,1 @@
+"""The state-space model: noise and missing values, an order known."""

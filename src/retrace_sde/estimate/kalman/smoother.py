@@ -1,0 +1,84 @@
+"""Kalman filter and smoother for many trajectories that share one model, with missing entries.
+
+    X_{i+1} = F X_i + s + N(0, Q),     Y_i = X_i + N(0, R),     X_0 ~ N(m₀, P₀).
+
+Trajectories are grouped by their pattern of missing entries. Each pattern has one Riccati recursion
+(`statespace_riccati`); where few trajectories share one and R is diagonal, the compiled smoother takes each
+by itself (`statespace_alone`), and what that would lose to rounding goes through the recursion after all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from retrace_sde.estimate.kalman.alone import alone
+from retrace_sde.estimate.kalman.model import (
+    Index,
+    StateSpace,
+    as_observations,
+    check_model,
+    group,
+    parts,
+    portions,
+)
+from retrace_sde.estimate.kalman.riccati import riccati, smooth
+from retrace_sde.process.sde import Array
+
+__all__ = ["Smoothed", "StateSpace", "kalman"]
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """What the data tell about the states: log-likelihoods (n,) and means (n, T, d) of each trajectory.
+
+    `covariances[g]` (T, d, d) holds Cov(X_i | Y), `lag_covariances[g]` (T − 1, d, d) Cov(X_{i+1}, X_i | Y), shared
+    by all trajectories with the same missing entries: g = `pattern[j]` for trajectory j.
+    """
+
+    log_likelihood: Array
+    means: Array
+    covariances: Array
+    lag_covariances: Array
+    pattern: Index
+
+
+def kalman(
+    Y: ArrayLike, model: StateSpace, *, covariances: bool = True, n_jobs: int | None = None
+) -> Smoothed:
+    """Log-likelihood, smoothed means and covariances of Y (n, T, d) in time order, NaN where missing.
+
+    Trajectories that are shorter end in rows of NaN; a regular grid is assumed. The covariances of P
+    patterns are P T d² numbers, twice; with covariances=False both arrays are of 0 patterns.
+    """
+    values = as_observations(Y)
+    n, T, d = values.shape
+    check_model(model, d)
+    pattern, stacks = group(values)
+    P = int(pattern.max()) + 1 if covariances else 0
+    means, likelihood = np.empty((n, T, d)), np.empty(n)
+    within, lags = np.empty((P, T, d, d)), np.empty((P, T - 1, d, d))
+    for stack in (some for whole in stacks for some in portions(whole, T * d * d)):
+        rows = alone(stack, model, full=True, n_jobs=n_jobs)
+        if rows is not None:
+            means[stack.rows.ravel()] = rows.means
+            likelihood[stack.rows.ravel()] = rows.likelihood
+            if covariances:
+                first = slice(None, None, stack.rows.shape[1])
+                V, C = rows.covariances[first], rows.crosses[first, 1:]
+                within[stack.patterns] = V
+                lags[stack.patterns] = (
+                    model.transition.matrix @ V[:, :-1] - model.transition.covariance @ C
+                )
+            continue
+        gains = riccati(stack.seen, model)
+        if covariances:
+            within[stack.patterns] = gains.covariance.transpose(1, 0, 2, 3)
+            lags[stack.patterns] = gains.lag.transpose(1, 0, 2, 3)
+        for part in parts(stack):
+            found = smooth(part, gains, model)
+            means[part.rows] = found.means.transpose(1, 2, 0, 3)
+            likelihood[part.rows] = found.log_likelihood
+    return Smoothed(likelihood, means, within, lags, pattern)

@@ -1,0 +1,357 @@
+"""The two steps of EM in the state-space model, what they pass between them, and where they start.
+
+E: the smoother gives the expected Gram matrix of the rows (φ √dt, η / √dt), η the noise of a step. M: the
+regression of `estimation` on it. Both know one step in Euler's form, `F = 1 + A dt`, `s = c dt`, `Q = H dt`, whatever
+the scheme: (A, c, H) = (Θ, H) here are a way to write (F, s, Q).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from retrace_sde.estimate.kalman.alone import Rows, alone
+from retrace_sde.estimate.kalman.model import (
+    Mask,
+    Stack,
+    StateSpace,
+    is_covariance,
+    parts,
+    portions,
+)
+from retrace_sde.estimate.kalman.riccati import Gains, Means, riccati, smooth
+from retrace_sde.estimate.moments import Moments
+from retrace_sde.estimate.regression import mle
+from retrace_sde.process.sde import Array, Gaussian, Transition, symmetric_root
+
+Noise = Literal["estimate", "diagonal"] | float | ArrayLike
+
+NOISE_FLOOR = 1e-6
+"""Smallest estimated noise variance, as a share of the variance that the SDE adds in one step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """Θ (d, p) and H of the Euler form of one step, R, and the law of X_0."""
+
+    theta: Array
+    H: Array
+    R: Array
+    initial: Gaussian
+
+    def model(self, dt: float) -> StateSpace:
+        d = len(self.H)
+        shift = self.theta[:, d] * dt if self.theta.shape[1] > d else np.zeros(d)
+        step = Transition(np.eye(d) + self.theta[:, :d] * dt, shift, self.H * dt)
+        return StateSpace(step, self.R, self.initial)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is known: free entries of Θ and the values of the others, H or None, free noise variances."""
+
+    dt: float
+    free: Mask
+    known: Array
+    H: Array | None
+    noise_free: Mask
+    noise_tied: bool
+    initial: Gaussian | None
+    scale: Array
+    n_jobs: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Sums over trajectories: Gram matrix of (φ √dt, η / √dt), the Θ that η belongs to, the number of steps,
+    squared noise and its counts, and the law of the first states.
+    """
+
+    likelihood: float
+    gram: Array
+    theta: Array
+    count: float
+    squares: Array
+    seen: Array
+    first: Gaussian
+
+    @property
+    def moments(self) -> Moments:
+        """Those of z = (φ √dt, ΔX / √dt), where ΔX = Θ φ dt + η: `R_φΔ = R_φη + R_φφ Θᵀ`, the rest is the same.
+
+        By way of η, since increments of a growing process are far larger than the noise that drives it.
+        """
+        p = self.theta.shape[1]
+        found = Moments.from_weights(self.gram, self.count, p)
+        factor = found.factor.copy()
+        factor[:p, p:] += factor[:p, :p] @ self.theta.T
+        return Moments(factor, self.count, p)
+
+
+def as_noise(noise: Noise, d: int) -> tuple[Array, Mask, bool]:
+    """R with NaN for unknown variances, which variances are unknown, and whether they are all the same."""
+    if isinstance(noise, str):
+        if noise not in ("estimate", "diagonal"):
+            raise ValueError(
+                f"noise must be 'estimate', 'diagonal', a standard deviation, one for each of the {d} "
+                f"variables (NaN: unknown) or a covariance ({d}, {d}); got {noise!r}."
+            )
+        return np.diag(np.full(d, np.nan)), np.ones(d, dtype=bool), noise == "estimate"
+    R = np.asarray(noise, dtype=float)
+    if R.ndim < 2:
+        deviations = np.broadcast_to(R, (d,)) if R.size in (1, d) else np.full(d, -1.0)
+        unknown = np.isnan(deviations)
+        if np.any(deviations[~unknown] < 0) or np.isinf(deviations).any():
+            raise ValueError(f"noise must be one standard deviation ≥ 0, or {d} of them; got {R}.")
+        return np.diag(deviations**2), unknown, False
+    if R.shape != (d, d) or not np.isfinite(R).all() or not is_covariance(R):
+        raise ValueError(
+            f"a noise covariance must be finite, symmetric, of shape ({d}, {d}) and without "
+            "negative eigenvalues."
+        )
+    return R, np.zeros(d, dtype=bool), False
+
+
+def spread(values: Array) -> Array:
+    """The standard deviation of each variable over all that was seen of it, 1 for a constant: its unit."""
+    seen = np.maximum((~np.isnan(values)).sum(axis=(0, 1)), 1)
+    centred = np.nan_to_num(values - np.nan_to_num(values).sum(axis=(0, 1)) / seen)
+    deviations = np.sqrt((centred**2).sum(axis=(0, 1)) / seen)
+    return np.where(deviations > 0, deviations, 1.0)
+
+
+def first_guess(values: Array, problem: Problem, R: Array) -> Parameters:
+    """From increments over k steps, whose second moment is about `k H dt + 2 R`; unknown drift starts at 0.
+
+    Products are averaged over the pairs that were seen. The longer lag is one over which the variance has
+    doubled, so that the difference is not lost in the noise.
+    """
+    T, d, unknown = *values.shape[1:], problem.noise_free
+    seen, y = (~np.isnan(values)).astype(float), np.nan_to_num(values)
+    found = {}
+    for k in (k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k == 1 or k <= T // 2):
+        both = (seen[:, k:] * seen[:, :-k]).reshape(-1, d)
+        gaps = (y[:, k:] - y[:, :-k]).reshape(-1, d) * both
+        counts = both.T @ both
+        if np.diag(counts).min() >= 2:  # two variables may never be seen together
+            found[k] = np.where(counts >= 2, gaps.T @ gaps / np.maximum(counts, 1), 0)
+    if not found:
+        raise ValueError(
+            "a variable is never, or only once, seen at both ends of a step (or of any of 2, 4, 8 … steps): "
+            "nothing tells its changes from noise."
+        )
+    first = min(found)
+    short = np.maximum(np.diag(found[first]), np.finfo(float).tiny)
+    grown = [k for k in found if np.median(np.diag(found[k]) / short) >= 2]
+    last = min(grown, default=max(found))
+    if not unknown.any():
+        Q = (found[last] - 2 * R) / last
+    elif last > first:
+        Q = (found[last] - found[first]) / (last - first)
+    else:
+        Q = found[first] / (2 * first)
+    scale = np.sqrt(short)
+    eigenvalues, vectors = np.linalg.eigh(Q / np.outer(scale, scale))
+    floored = np.maximum(eigenvalues, max(0.1 * float(eigenvalues.mean()), 1e-3))
+    Q = (vectors * floored) @ vectors.T * np.outer(scale, scale)
+    variances = np.maximum((short - first * np.diag(Q)) / 2, 0.01 * short)
+    R = R.copy()
+    R[unknown, unknown] = variances[unknown].mean() if problem.noise_tied else variances[unknown]
+    # the first slice may have few values: all others count as one more
+    counts = seen[:, 0].sum(axis=0) + 1
+    means = y.sum(axis=(0, 1)) / np.maximum(seen.sum(axis=(0, 1)), 1)
+    centre = (y[:, 0].sum(axis=0) + means) / counts
+    spread = ((y[:, 0] - centre) ** 2 * seen[:, 0]).sum(axis=0) / counts
+    law = Gaussian(centre, np.diag(np.maximum(spread - np.diag(R), 0.1 * spread) + np.diag(Q)))
+    H = Q / problem.dt if problem.H is None else problem.H
+    return Parameters(problem.known.copy(), H, R, problem.initial or law)
+
+
+def noise_rows(
+    stack: Stack, gains: Gains, found: Means, now: Parameters, dt: float
+) -> tuple[Array, Array]:
+    """Rows (φ √dt, η / √dt) (T − 1, G, k, q) of the means, and the Gram matrices (G, q, q) of what is not known."""
+    (d, p), root = now.theta.shape, dt**0.5
+    m, w, F = found.means, stack.steps, np.eye(d) + now.theta[:, :d] * dt
+    z = np.empty((*m[1:].shape[:3], p + d))
+    np.multiply(m[:-1], root, out=z[..., :d])
+    z[..., d:p] = root
+    np.subtract(m[1:], m[:-1], out=z[..., p:])
+    z[..., p:] /= root
+    z[..., p:] -= (z[..., :p].reshape(-1, p) @ now.theta.T).reshape(m[1:].shape)
+    if not w.all():
+        z *= w[:, :, None, None]
+    before, after, lag = (
+        np.einsum("tg,tgij->gij", w, C)
+        for C in (gains.covariance[:-1], gains.covariance[1:], gains.lag)
+    )
+    rest = np.zeros((z.shape[1], p + d, p + d))
+    cross = lag - F @ before
+    rest[:, :d, :d] = before * dt
+    rest[:, p:, :d] = cross
+    rest[:, :d, p:] = cross.swapaxes(1, 2)
+    rest[:, p:, p:] = (after - lag @ F.T - F @ cross.swapaxes(1, 2)) / dt
+    return z, rest
+
+
+def squared_noise(stack: Stack, gains: Gains, found: Means) -> Array:
+    """Expected squared noise of each trajectory and variable, (G, k, d)."""
+    spread = np.diagonal(gains.covariance, axis1=2, axis2=3) * stack.seen
+    gaps = (stack.values - found.means) * stack.seen[:, :, None]
+    total: Array = (gaps**2).sum(axis=0) + spread.sum(axis=0)[:, None]
+    return total
+
+
+def noise_gram(rows: Rows, steps: Array, now: Parameters, dt: float) -> Array:
+    """The Gram matrices (m, q, q) of (φ √dt, η / √dt) of trajectories smoothed by themselves.
+
+    From `Cov(η) = Q − Q N Q`, between roots of Q: a difference in Q's own units keeps its small directions.
+    """
+    (d, p), Q = now.theta.shape, now.H * dt
+    root, gram = symmetric_root(Q), np.empty((len(steps), p + d, p + d))
+    gram[:, :d, :d] = rows.xx * dt
+    gram[:, p:, :d] = Q @ rows.rx
+    if p > d:
+        gram[:, d, :d] = rows.x * dt
+        gram[:, d, d] = steps * dt
+        gram[:, p:, d] = rows.r @ Q
+        gram[:, :d, d] = gram[:, d, :d]
+    noise = root @ (np.eye(d) * steps[:, None, None] + root @ rows.rr @ root) @ root
+    gram[:, p:, p:] = noise / dt
+    gram[:, :p, p:] = gram[:, p:, :p].swapaxes(1, 2)
+    return gram
+
+
+def expect(stacks: list[Stack], problem: Problem, parameters: Parameters) -> Expected:
+    """The E-step: a pass of the smoother over all stacks, reduced to sums."""
+    d, q = len(problem.free), sum(problem.free.shape)
+    model = parameters.model(problem.dt)
+    likelihood, gram, count, squares, seen = 0.0, np.zeros((q, q)), 0.0, np.zeros(d), np.zeros(d)
+    firsts, first_covariance = [], np.zeros((d, d))
+    for stack in (some for whole in stacks for some in portions(whole, 8 * d * d)):
+        k, some = stack.rows.shape[1], stack.seen.any(axis=(0, 2))
+        count += k * float(stack.steps.sum())
+        seen += k * stack.seen.sum(axis=(0, 1))
+        rows = alone(stack, model, n_jobs=problem.n_jobs)
+        if rows is not None:
+            steps = np.repeat(stack.steps.sum(axis=0), k)
+            gram += noise_gram(rows, steps, parameters, problem.dt).sum(axis=0)
+            likelihood += float(rows.likelihood.sum())
+            squares += rows.squares.sum(axis=0)
+            some = np.repeat(some, k)
+            firsts.append(rows.means[some, 0])
+            first_covariance += rows.covariances[some, 0].sum(axis=0)
+            continue
+        for portion in portions(stack, stack.values.shape[0] * d * d):
+            some = portion.seen.any(axis=(0, 2))
+            gains = riccati(portion.seen, model)
+            for part in parts(portion):
+                found = smooth(part, gains, model)
+                z, rest = noise_rows(part, gains, found, parameters, problem.dt)
+                k, flat = z.shape[2], z.reshape(-1, q)
+                likelihood += float(found.log_likelihood.sum())
+                gram += flat.T @ flat + k * rest.sum(axis=0)
+                squares += squared_noise(part, gains, found).sum(axis=(0, 1))
+                firsts.append(found.means[0, some].reshape(-1, d))
+                first_covariance += k * gains.covariance[0, some].sum(axis=0)
+    m = np.concatenate(firsts)
+    centred = m - m.mean(axis=0)
+    first = Gaussian(m.mean(axis=0), (centred.T @ centred + first_covariance) / len(m))
+    return Expected(likelihood, gram, parameters.theta, count, squares, seen, first)
+
+
+def maximise(problem: Problem, expected: Expected, now: Parameters) -> Parameters:
+    """The M-step. With known entries of Θ: Θ given H (generalised least squares), then H given Θ."""
+    d, free = len(problem.free), problem.free
+    moments = expected.moments
+    if free.all():
+        theta = mle(moments).coefficients
+    else:
+        theta = problem.known.copy()
+        if free.any():
+            R, cross, _ = moments.blocks
+            weight, normal = np.linalg.inv(now.H), R.T @ R
+            wanted = weight @ (cross.T @ R - theta @ normal)
+            i, j = np.nonzero(free)
+            # the normal equations of Θ given H have the matrix H⁻¹ ⊗ Σ φφᵀ, here on the free entries only
+            theta[free] += np.linalg.solve(
+                weight[np.ix_(i, i)] * normal[np.ix_(j, j)], wanted[free]
+            )
+    residual = moments.factor @ np.c_[-theta, np.eye(d)].T
+    H = residual.T @ residual / expected.count if problem.H is None else problem.H
+    R, unknown = now.R.copy(), problem.noise_free
+    if unknown.any():
+        squares, seen = expected.squares[unknown], np.maximum(expected.seen[unknown], 1)
+        variances, least = squares / seen, NOISE_FLOOR * problem.dt * np.diag(H)[unknown]
+        if problem.noise_tied:
+            variances, least = squares.sum() / seen.sum(), least.min()
+        R[unknown, unknown] = np.maximum(variances, least)
+    P = expected.first.covariance
+    P = P + 1e-10 * np.diag(np.diag(P) + np.diag(H) * problem.dt)  # a common start has no logarithm
+    return Parameters(theta, H, R, problem.initial or Gaussian(expected.first.mean, P))
+
+
+def pack(x: Parameters, problem: Problem) -> Array:
+    """The free parameters as a vector without constraints: logarithms of matrices and of variances."""
+    variances = np.log(np.diag(x.R)[problem.noise_free])
+    values = [x.theta[problem.free], variances[:1] if problem.noise_tied else variances]
+    if problem.H is None:
+        values.append(_log(x.H, problem.scale))
+    if problem.initial is None:
+        values += [x.initial.mean, _log(x.initial.covariance, problem.scale)]
+    return np.concatenate(values)
+
+
+def unpack(vector: Array, like: Parameters, problem: Problem) -> Parameters:
+    """The parameters behind a vector; what is known is taken from `like`."""
+    (d, _), unknown = problem.free.shape, problem.noise_free
+    r = min(int(unknown.sum()), 1) if problem.noise_tied else int(unknown.sum())
+    sizes = [int(problem.free.sum()), r, d * (d + 1) // 2 if problem.H is None else 0]
+    theta_free, logs, H_log, first = np.split(vector, np.cumsum(sizes))
+    theta, R = like.theta.copy(), like.R.copy()
+    theta[problem.free] = theta_free
+    R[unknown, unknown] = np.exp(logs)
+    H = like.H if problem.H is not None else _exp(H_log, problem.scale)
+    initial = problem.initial or Gaussian(first[:d], _exp(first[d:], problem.scale))
+    return Parameters(theta, H, R, initial)
+
+
+def _log(S: Array, scale: Array) -> Array:
+    """The lower half of the matrix logarithm of S in the units `scale`.
+
+    In these coordinates the extrapolation needs half the steps it needs with Cholesky factors, where one
+    small eigenvalue of H is spread over all rows.
+    """
+    values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
+    logs = np.log(np.maximum(values, 1e-15 * values[-1]))
+    packed: Array = ((vectors * logs) @ vectors.T)[np.tril_indices(len(S))]
+    return packed
+
+
+def _exp(vector: Array, scale: Array) -> Array:
+    L = np.zeros((len(scale), len(scale)))
+    L[np.tril_indices(len(scale))] = vector
+    if not np.isfinite(vector).all():
+        raise np.linalg.LinAlgError("a step of the extrapolation went too far.")
+    values, vectors = np.linalg.eigh(L)  # which reads the lower half only
+    S: Array = (vectors * np.exp(values)) @ vectors.T * np.outer(scale, scale)
+    return (S + S.T) / 2
+
+
+def information_weights(now: Parameters, expected: Expected, problem: Problem) -> Array:
+    """Square roots of the complete data's information on each entry of the packed vector, roughly."""
+    (d, p), n = problem.free.shape, float(expected.seen.max())
+    regressors = np.diag(expected.gram)[:p]
+    theta = np.sqrt(np.outer(1 / np.diag(now.H), regressors))[problem.free]
+    logs = np.sqrt(expected.seen[problem.noise_free] / 2)
+    weights = [theta, np.sqrt((logs**2).sum(keepdims=True)) if problem.noise_tied else logs]
+    if problem.H is None:
+        weights.append(np.full(d * (d + 1) // 2, expected.count**0.5))
+    if problem.initial is None:
+        firsts = max(n / max(len(expected.gram), 1), 1.0)
+        P = np.diag(now.initial.covariance)
+        weights += [np.sqrt(firsts / P), np.full(d * (d + 1) // 2, firsts**0.5)]
+    return np.concatenate(weights)

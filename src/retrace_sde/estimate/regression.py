@@ -1,0 +1,72 @@
+"""From moments to parameters: `mle` and `ols`, and their standard errors.
+
+The estimator and the model are two things: whoever can form `Moments` (one order, a posterior over orders,
+chunks on a cluster) estimates with these functions. The exact discretisation is in `discretisation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from retrace_sde.estimate.moments import Moments
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class StandardErrors:
+    """Asymptotic standard errors, entry by entry; `offset` where a drift's offset is told apart.
+
+    `covariances` (d, p, p), where known, are those of the p coefficients of each equation.
+    """
+
+    drift: Array
+    diffusion: Array
+    offset: Array | None = None
+    covariances: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Drift coefficients Θ (d, p) and diffusion H (d, d), their errors, and notes in words."""
+
+    coefficients: Array
+    diffusion: Array
+    errors: StandardErrors
+    notes: tuple[str, ...] = field(default=())
+
+
+def mle(moments: Moments) -> Estimate:
+    """Maximum likelihood (Eq. MLE_A, MLE_H): `Θ̂ = (R_φφ⁻¹ R_φΔ)ᵀ`, `Ĥ = R_ΔΔᵀ R_ΔΔ / N`."""
+    return _regression(moments, moments.count)
+
+
+def ols(moments: Moments) -> Estimate:
+    """Least squares, equation by equation, with N − p degrees of freedom in H.
+
+    Every equation has the same regressors, so Θ̂ equals the maximum likelihood estimate by algebra: the
+    two estimators can differ in H only, by the factor N / (N − p).
+    """
+    return _regression(moments, moments.count - moments.n_features)
+
+
+def _regression(moments: Moments, degrees_of_freedom: float) -> Estimate:
+    R, cross, rest = moments.blocks
+    theta = solve_triangular(R, cross).T
+    H = rest.T @ rest / degrees_of_freedom
+    return Estimate(theta, H, regression_errors(moments, H))
+
+
+def regression_errors(moments: Moments, H: Array) -> StandardErrors:
+    """`Cov(vec Θ̂) = (Σ φ φᵀ Δt)⁻¹ ⊗ H` and `Var Ĥ_ij = (H_ii H_jj + H_ij²) / N`."""
+    R = moments.blocks[0]
+    inverse = solve_triangular(R, np.eye(len(R)))
+    scale = np.diag(H)
+    theta = np.sqrt(np.outer(scale, (inverse**2).sum(axis=1)))
+    diffusion = np.sqrt((np.outer(scale, scale) + H**2) / moments.count)
+    covariances = scale[:, None, None] * (inverse @ inverse.T)
+    return StandardErrors(theta, diffusion, covariances=covariances)

@@ -1,0 +1,336 @@
+"""Quadratic assignment: which observation stands at which position, when every pair of positions matters.
+
+    cost(o) = ½ Σ_ik ⟨M_ik, S_{o_i o_k}⟩ + Σ_i V[o_i, i],
+
+M (T, T, d, d) couples positions, S (T, T, d, d) observations: sums over all trajectories of `y_a y_bᵀ`, so that
+their number does not appear here. `U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩` makes an exchange of two positions O(d²), and insertions
+and reversals are chains of exchanges, each corrected for those before it: all T² of either kind cost O(T³ d²).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.orders.search import State, random_unit
+
+SMALLEST_GAIN = 1e-7
+"""Decreases of the cost below this are rounding."""
+
+FLIPS, TURNS, FAR, NEAR = 0.005, 0.3, 0.1, 4
+"""Shares of proposals: the whole order turned, a segment turned, any length; and what else counts as short."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """The tables of one quadratic assignment problem, and what is forbidden.
+
+    `forbidden[a, i]`: observation a cannot stand at position i; `before[a, b]`: a must stand before b.
+    """
+
+    precision: Array
+    moments: Array
+    unary: Array
+    forbidden: NDArray[np.bool_]
+    before: NDArray[np.bool_]
+
+    def cost(self, order: Order) -> float:
+        at = np.arange(len(order))
+        table = _table(self.precision, self.moments, order)
+        return float(0.5 * table[at, order].sum() + self.unary[order, at].sum())
+
+    def improve(self, order: Order, state: State, *, kicks: int = 0) -> Order:
+        """A local minimum under exchanges, insertions and reversals, the best of 1 + `kicks` descents."""
+        order = np.ascontiguousarray(order, dtype=np.intp).copy()
+        _search(
+            self.precision, self.moments, self.unary, self.forbidden, self.before, order, state, kicks
+        )  # fmt: skip
+        return order
+
+    def sample(
+        self, order: Order, state: State, *, burn: int, samples: int, thin: int
+    ) -> NDArray[np.int16]:
+        """Orders (samples, T) from `p(o) ∝ exp(−cost(o))` by Metropolis, `thin` proposals apart."""
+        order = np.ascontiguousarray(order, dtype=np.intp).copy()
+        kept = np.empty((samples, len(order)), dtype=np.int16)
+        _metropolis(
+            self.precision, self.moments, self.unary, self.forbidden, self.before, order, state,
+            burn, thin, kept,
+        )  # fmt: skip
+        return kept
+
+
+@numba.njit(nogil=True, cache=True)
+def _table(M: Array, S: Array, o: Order) -> Array:
+    """U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩ as one product."""
+    T, d = len(o), M.shape[2]
+    gathered = np.empty((T, T, d, d))
+    for a in range(T):
+        for k in range(T):
+            gathered[a, k] = S[a, o[k]]
+    return np.dot(M.reshape(T, T * d * d), gathered.reshape(T, T * d * d).T)
+
+
+@numba.njit(nogil=True, cache=True)
+def _exchange(
+    M: Array,
+    S: Array,
+    U: Array,
+    V: Array,
+    o: Order,
+    now: Order,
+    low: int,
+    high: int,
+    q: int,
+    r: int,
+) -> float:
+    """Change of the cost when positions q and r of `now` are exchanged.
+
+    `now` differs from o, the order that U belongs to, at positions low … high − 1 at most.
+    """
+    d = M.shape[2]
+    a, b = now[q], now[r]
+    change = U[q, b] - U[q, a] + U[r, a] - U[r, b] + V[b, q] - V[a, q] + V[a, r] - V[b, r]
+    for k in range(low, high):
+        c, c0 = now[k], o[k]
+        if c != c0:
+            for x in range(d):
+                for y in range(d):
+                    change += (M[q, k, x, y] - M[r, k, x, y]) * (
+                        S[b, c, x, y] - S[a, c, x, y] - S[b, c0, x, y] + S[a, c0, x, y]
+                    )
+    square = 0.0
+    for x in range(d):
+        for y in range(d):
+            square += (M[q, q, x, y] + M[r, r, x, y] - M[q, r, x, y] - M[r, q, x, y]) * (
+                S[b, b, x, y] - S[a, b, x, y] - S[b, a, x, y] + S[a, a, x, y]
+            )
+    return change + 0.5 * square
+
+
+@numba.njit(nogil=True, cache=True)
+def _violations(forbidden: NDArray[np.bool_], o: Order, q: int, r: int) -> int:
+    """Forbidden places after exchanging q and r, less those before."""
+    a, b = o[q], o[r]
+    return int(forbidden[b, q]) + int(forbidden[a, r]) - int(forbidden[a, q]) - int(forbidden[b, r])
+
+
+@numba.njit(nogil=True, cache=True)
+def _best_insertion(
+    M: Array, S: Array, U: Array, V: Array,
+    forbidden: NDArray[np.bool_], before: NDArray[np.bool_], o: Order, p: int, most: int,
+) -> tuple[float, int]:  # fmt: skip
+    """The best place within `most` for what stands at p; a chain of exchanges of neighbours, both ways."""
+    T = len(o)
+    best, where = 0.0, p
+    for step in (1, -1):
+        now = o.copy()
+        total, bad, q = 0.0, 0, p
+        for _ in range(most):
+            r = q + step
+            if r < 0 or r >= T:
+                break
+            first, second = (now[q], now[r]) if step == 1 else (now[r], now[q])
+            if before[first, second]:
+                break
+            total += _exchange(M, S, U, V, o, now, min(p, q), max(p, q) + 1, q, r)
+            bad += _violations(forbidden, now, q, r)
+            now[q], now[r] = now[r], now[q]
+            q = r
+            if bad == 0 and total < best:
+                best, where = total, q
+    return best, where
+
+
+@numba.njit(nogil=True, cache=True)
+def _best_reversal(
+    M: Array, S: Array, U: Array, V: Array,
+    forbidden: NDArray[np.bool_], before: NDArray[np.bool_], o: Order,
+) -> tuple[float, int, int]:  # fmt: skip
+    """The best segment to turn around: around each centre a chain of exchanges of its ends."""
+    T = len(o)
+    best, low, high = 0.0, 0, 0
+    for twice in range(1, 2 * T - 2):
+        now = o.copy()
+        total, bad = 0.0, 0
+        q, r = (twice - 1) // 2, twice // 2 + 1
+        inside = q + 1
+        while q >= 0 and r < T:
+            ordered = False
+            for k in range(q, r):  # all that q passes, and all that r passes
+                ordered = ordered or before[o[q], o[k + 1]] or before[o[k], o[r]]
+            if ordered:
+                break
+            total += _exchange(M, S, U, V, o, now, inside, r, q, r)
+            bad += _violations(forbidden, now, q, r)
+            now[q], now[r] = now[r], now[q]
+            if bad == 0 and total < best:
+                best, low, high = total, q, r
+            inside = q
+            q, r = q - 1, r + 1
+    return best, low, high
+
+
+@numba.njit(nogil=True, cache=True)
+def _move(o: Order, p: int, q: int) -> None:
+    """What stands at p moves to q, and what is between makes room."""
+    a, step = o[p], 1 if q > p else -1
+    while p != q:
+        o[p] = o[p + step]
+        p += step
+    o[q] = a
+
+
+@numba.njit(nogil=True, cache=True)
+def _descend(
+    M: Array, S: Array, V: Array, forbidden: NDArray[np.bool_], before: NDArray[np.bool_], o: Order
+) -> float:
+    """Insertions while they help, then reversals, until neither does; the change of the cost."""
+    T, total = len(o), 0.0
+    U = _table(M, S, o)
+    for _ in range(100 * T):
+        moved = False
+        for a in range(T):
+            p = 0
+            while o[p] != a:
+                p += 1
+            change, q = _best_insertion(M, S, U, V, forbidden, before, o, p, T)
+            if change < -SMALLEST_GAIN:
+                _move(o, p, q)
+                U = _table(M, S, o)
+                total, moved = total + change, True
+        if moved:
+            continue
+        change, low, high = _best_reversal(M, S, U, V, forbidden, before, o)
+        if change > -SMALLEST_GAIN:
+            return total
+        o[low : high + 1] = o[low : high + 1][::-1].copy()
+        U = _table(M, S, o)
+        total += change
+    return total
+
+
+@numba.njit(nogil=True, cache=True)
+def _feasible(forbidden: NDArray[np.bool_], before: NDArray[np.bool_], o: Order) -> bool:
+    for i in range(len(o)):
+        if forbidden[o[i], i]:
+            return False
+        for k in range(i):
+            if before[o[i], o[k]]:
+                return False
+    return True
+
+
+@numba.njit(nogil=True, cache=True)
+def _search(
+    M: Array, S: Array, V: Array, forbidden: NDArray[np.bool_], before: NDArray[np.bool_],
+    o: Order, state: State, kicks: int,
+) -> None:  # fmt: skip
+    T = len(o)
+    _descend(M, S, V, forbidden, before, o)
+    at = np.arange(T)
+    for _ in range(kicks):
+        trial = o.copy()
+        length = 2 + int(random_unit(state) * max(T // 5, 1))
+        p = int(random_unit(state) * (T - length + 1))
+        if random_unit(state) < 0.5:
+            trial[p : p + length] = trial[p : p + length][::-1].copy()
+        else:
+            q = int(random_unit(state) * T)
+            _move(trial, p, q)
+            _move(trial, (p + length) % T, int(random_unit(state) * T))
+        if not _feasible(forbidden, before, trial):
+            continue
+        U, W = _table(M, S, o), _table(M, S, trial)
+        change = 0.0
+        for i in at:
+            change += 0.5 * (W[i, trial[i]] - U[i, o[i]]) + V[trial[i], i] - V[o[i], i]
+        change += _descend(M, S, V, forbidden, before, trial)
+        if change < -SMALLEST_GAIN:
+            o[:] = trial
+
+
+@numba.njit(nogil=True, cache=True)
+def _metropolis(
+    M: Array, S: Array, V: Array, forbidden: NDArray[np.bool_], before: NDArray[np.bool_],
+    o: Order, state: State, burn: int, thin: int, kept: NDArray[np.int16],
+) -> None:  # fmt: skip
+    """Insertions and turns of segments, mostly short, and turns of the whole: symmetric proposals."""
+    T = len(o)
+    U = _table(M, S, o)
+    now = o.copy()
+    for count in range(burn + thin * len(kept)):
+        kind = random_unit(state)
+        now[:] = o
+        if kind < FLIPS:
+            now[:] = o[::-1]
+            if _feasible(forbidden, before, now):
+                W, change = _table(M, S, now), 0.0
+                for i in range(T):
+                    change += 0.5 * (W[i, now[i]] - U[i, o[i]]) + V[now[i], i] - V[o[i], i]
+                if np.log(1.0 - random_unit(state)) < -change:
+                    o[:], U = now, W
+        else:
+            reach = T - 1 if random_unit(state) < FAR else min(NEAR, T - 1)
+            p = int(random_unit(state) * T)
+            step = 1 if random_unit(state) < 0.5 else -1
+            end = p + step * (1 + int(random_unit(state) * reach))
+            if 0 <= end < T:
+                low, high = min(p, end), max(p, end) + 1
+                if kind < FLIPS + TURNS:
+                    change = _turned(M, S, U, V, o, now, low, high)
+                else:
+                    change = _moved(M, S, U, V, o, now, p, end, step)
+                if np.log(1.0 - random_unit(state)) < -change and _feasible(forbidden, before, now):
+                    _update(M, S, U, o, now, low, high)
+                    o[:] = now
+        if count >= burn and (count - burn + 1) % thin == 0:
+            kept[(count - burn) // thin] = o
+
+
+@numba.njit(nogil=True, cache=True)
+def _moved(
+    M: Array, S: Array, U: Array, V: Array, o: Order, now: Order, p: int, end: int, step: int
+) -> float:
+    """Move what stands at p of `now` to `end`; the change of the cost."""
+    total, q = 0.0, p
+    while q != end:
+        r = q + step
+        total += _exchange(M, S, U, V, o, now, min(p, q), max(p, q) + 1, q, r)
+        now[q], now[r] = now[r], now[q]
+        q = r
+    return total
+
+
+@numba.njit(nogil=True, cache=True)
+def _turned(
+    M: Array, S: Array, U: Array, V: Array, o: Order, now: Order, low: int, high: int
+) -> float:
+    """Turn low … high − 1 of `now` around, from the inside out; the change of the cost."""
+    left = (low + high - 2) // 2
+    right = low + high - 1 - left
+    inside, total = left + 1, 0.0
+    while left >= low:
+        total += _exchange(M, S, U, V, o, now, inside, right, left, right)
+        now[left], now[right] = now[right], now[left]
+        inside = left
+        left, right = left - 1, right + 1
+    return total
+
+
+@numba.njit(nogil=True, cache=True)
+def _update(M: Array, S: Array, U: Array, o: Order, now: Order, low: int, high: int) -> None:
+    """U of `now` from that of o, which differ at low … high − 1."""
+    T, d = len(o), M.shape[2]
+    for i in range(T):
+        for a in range(T):
+            change = 0.0
+            for k in range(low, high):
+                for x in range(d):
+                    for y in range(d):
+                        change += M[i, k, x, y] * (S[a, now[k], x, y] - S[a, o[k], x, y])
+            U[i, a] += change

@@ -1,0 +1,137 @@
+"""What each order costs under a model: distances and transition costs between slices.
+
+With Euler's step, `C[a, b] = ½ Σ_j ‖x_b − x_a − Θ φ(x_a) Δt‖²` in the metric of (H Δt)⁻¹ is the part of
+`−log p(slice b | slice a)` that depends on the pair. Whitened and flattened to n·d numbers a slice is a
+vector, and all T² costs are one matrix product.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Data, Order, like, to_numpy
+from retrace_sde.estimate.euler import Model
+
+
+def distances(data: Data, *, scale: Array | None = None) -> Array:
+    """Squared Euclidean distances (T, T) between slices, each variable divided by its scale.
+
+    The scale is the variable's standard deviation over the panel unless given, so that units do not matter.
+    """
+    if scale is None:
+        scale = spread(data)
+    return _pair_costs(data, np.diag(1 / scale), None) * 2
+
+
+def spread(data: Data) -> Array:
+    """Each variable's standard deviation over the observations of a panel (1 where it does not vary)."""
+
+    def about(centre: Array) -> Array:
+        def of_block(rows: slice) -> Array:
+            x = data.block(rows)[0]
+            xp = array_api_compat.array_namespace(x)
+            z = x - like(centre, x)
+            if data.lengths is not None:
+                z = z * (np.arange(z.shape[1])[None] < data.lengths[rows, None])[:, :, None]
+            return to_numpy(xp.stack([xp.sum(z, axis=(0, 1)), xp.sum(z * z, axis=(0, 1))]))
+
+        return reduce(np.add, data.map_rows(of_block)) / data.observed.sum()
+
+    zero = np.zeros(data.shape[2])
+    deviation = np.sqrt(about(about(zero)[0])[1])
+    # A variable that does not vary here has no say in the distances, whatever it is divided by.
+    return np.where(deviation > 0, deviation, 1.0)
+
+
+def transition_costs(data: Data, model: Model) -> Array:
+    """C (T, T): the cost of slice b right after slice a, summed over trajectories."""
+    return _pair_costs(data, model.whitening, model)
+
+
+def _pair_costs(data: Data, W: Array, model: Model | None) -> Array:
+    def of_block(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        Wt = like(W.T, x)
+        target = _flat_slices(x @ Wt)
+        # ‖a‖² + ‖b‖² − 2 a·b loses the digits of a distance much smaller than the norms. A slice of
+        # least norm as common centre keeps them, for a constant level as well as for growing spread.
+        centre = target[int(xp.argmin(xp.sum(target**2, axis=1))), :]
+        target = target - centre
+        source = target if model is None else _flat_slices(model.predict(x, u) @ Wt) - centre
+        before, after = xp.sum(source**2, axis=1), xp.sum(target**2, axis=1)
+        return to_numpy(0.5 * (before[:, None] + after[None, :]) - source @ target.T)
+
+    C = np.maximum(reduce(np.add, data.map(of_block)), 0.0)
+    np.fill_diagonal(C, 0.0)
+    return C
+
+
+def best_gaps(increments: Array, pushes: Array, numbers: float | Array) -> Array:
+    """The gap g that makes `½ (S_ΔΔ/g + g S_bb) + ½ n d log g` least: the positive root of its derivative."""
+    return 2 * increments / (numbers + np.sqrt(numbers**2 + 4 * pushes * increments))
+
+
+def gap_costs(data: Data, model: Model) -> Array:
+    """C (T, T): the cost of slice b after slice a across the gap that suits the pair best.
+
+    `½ (S_ΔΔ/g − 2 S_Δb + g S_bb) + ½ n d log g` at the best g, time in units of dt.
+    """
+    W = model.whitening
+
+    def of_block(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        Wt = like(W.T, x)
+        state = _flat_slices(x @ Wt)
+        push = _flat_slices((model.predict(x, u) - x) @ Wt)
+        along = push @ state.T
+        own = xp.sum(push * state, axis=1)
+        return to_numpy(xp.stack([along - own[:, None], push @ push.T]))
+
+    crossed, squares = reduce(np.add, data.map(of_block))
+    numbers = float(data.shape[0] * data.shape[2])
+    increments = 2 * _pair_costs(data, W, None)
+    pushes = np.broadcast_to(np.diag(squares)[:, None], increments.shape)
+    smallest = np.min(increments[increments > 0], initial=np.inf)
+    increments = np.where(increments > 0, increments, min(smallest, 1.0))
+    g = best_gaps(increments, pushes, numbers)
+    C = 0.5 * (increments / g + g * pushes) - crossed + 0.5 * numbers * np.log(g)
+    np.fill_diagonal(C, 0.0)
+    return C
+
+
+def near_costs(data: Data, order: Order, model: Model, width: int) -> Array:
+    """Costs (T, T), indexed by position along `order`, of pairs at most `width` apart; ∞ elsewhere.
+
+    All trajectories, but T · width pairs instead of T²: enough to verify an order found on a few.
+    """
+    T = data.shape[1]
+    width = min(width, T - 1)
+    W = model.whitening
+
+    def of_block(x: Any, u: Any | None) -> Array:
+        xp = array_api_compat.array_namespace(x)
+        Wt = like(W.T, x)
+        target, source = x @ Wt, model.predict(x, u) @ Wt
+        sums = np.zeros((width, 2, T))
+        for k in range(1, width + 1):
+            ahead = target[:, k:, :] - source[:, :-k, :]
+            back = target[:, :-k, :] - source[:, k:, :]
+            sums[k - 1, 0, : T - k] = to_numpy(xp.sum(ahead * ahead, axis=(0, 2)))
+            sums[k - 1, 1, : T - k] = to_numpy(xp.sum(back * back, axis=(0, 2)))
+        return sums
+
+    C = np.full((T, T), np.inf)
+    for k, (ahead, back) in enumerate(0.5 * reduce(np.add, data.map(of_block, order)), start=1):
+        i = np.arange(T - k)
+        C[i, i + k], C[i + k, i] = ahead[i], back[i]
+    return C
+
+
+def _flat_slices(block: Any) -> Any:
+    """(trajectories, T, d) to (T, trajectories · d)."""
+    xp = array_api_compat.array_namespace(block)
+    return xp.reshape(xp.permute_dims(block, (1, 0, 2)), (block.shape[1], -1))

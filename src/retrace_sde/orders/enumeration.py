@@ -1,0 +1,61 @@
+"""All permutations of short trajectories: the exact posterior over orders, as the paper describes it.
+
+For T ≤ 8 every one of the T! orders has its joint log-likelihood `log p₀ + Σ log p` under a fit: nothing is searched
+and nothing sampled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from retrace_sde.data.blocks import Array, Order
+
+LONGEST = 8
+"""40 320 orders each; nine visits would have 362 880."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExactOrders:
+    """All `orders` (T!, T), and the log-probability of each for each trajectory, (n, T!)."""
+
+    orders: Order
+    log_probabilities: Array
+
+    @property
+    def best(self) -> Order:
+        """The most likely order of each trajectory, (n, T)."""
+        found: Order = self.orders[self.log_probabilities.argmax(axis=1)]
+        return found
+
+    def probability(self, order: Any) -> Array:
+        """The probability of a given order of each trajectory, (n, T) or one (T,) for all."""
+        wanted = np.broadcast_to(np.asarray(order), self.best.shape)
+        T = wanted.shape[1]
+        code = T ** np.arange(T)
+        at = np.argsort(self.orders @ code)
+        place = np.searchsorted((self.orders @ code)[at], wanted @ code)
+        return np.exp(self.log_probabilities[np.arange(len(wanted)), at[place]])
+
+
+def enumerate_orders(target: Array, source: Array, start: Array) -> ExactOrders:
+    """The exact posterior over orders (T ≤ 8) from whitened states and predictions (n, T, d) and start costs (n, T).
+
+    The prior is uniform over the T! orders, and the parameters are taken as known.
+    """
+    n, T = start.shape
+    if T > LONGEST:
+        raise ValueError(
+            f"all permutations are enumerated for trajectories of up to {LONGEST} observations; these have {T}. "
+            "Use sample_orders()."
+        )
+    orders = np.array(list(permutations(range(T))), dtype=np.intp)
+    costs = 0.5 * ((target[:, None] - source[:, :, None]) ** 2).sum(axis=3)
+    values = np.empty((n, len(orders)))
+    for j in range(n):
+        values[j] = -start[j, orders[:, 0]] - costs[j][orders[:, :-1], orders[:, 1:]].sum(axis=1)
+    return ExactOrders(orders, values - logsumexp(values, axis=1, keepdims=True))

@@ -1,0 +1,84 @@
+"""Closed loops: a path with no end, whose last slice is as near to its first as neighbours are to each other.
+
+A cyclic order has no first slice. Nor has it a direction that a linear drift could tell: with the closing
+step the slices that are left and those that are entered are the same, and so are their moments.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.unequal_steps import dispersion
+from retrace_sde.orders.costs import distances, near_costs, spread
+from retrace_sde.orders.search import improve_path
+
+LEAST = 6
+"""Slices of the shortest loop that is called one: with fewer everything is near everything."""
+
+LOOKED_AT = 500
+"""Trajectories, evenly spaced, that tell a loop or a fold."""
+
+LONGER = 1.5
+"""Largest squared closing step, relative to the longest other."""
+
+NEAR = 0.5
+"""Largest squared closing step, relative to the typical one between remote slices."""
+
+
+def closes(data: Data, order: Order, *, alpha: float = 0.001) -> bool:
+    """The closing step is not much longer than the longest other, and far shorter than between remote slices.
+
+    (Not much longer: a short path leaves out the longest step of a loop.) The second by a factor `NEAR`, and by a t-test over trajectories: where slices hardly depend on one
+    another (steps longer than the memory of the process) all are equally near, and that is no loop.
+    """
+    n, T, _ = data.shape
+    if T < LEAST or n < 3:
+        return False
+    data = data.some(min(n, LOOKED_AT))
+    D = distances(data)[np.ix_(order, order)]
+    lag = np.abs(np.arange(T)[:, None] - np.arange(T)[None])
+    remote = np.minimum(lag, T - lag) >= max(2, T // 4)
+    closing = D[-1, 0]
+    if closing > LONGER * np.diagonal(D, 1).max() or closing > NEAR * np.median(D[remote]):
+        return False
+    x = to_numpy(data.values)[:, order] / spread(data)
+    ends = ((x[:, -1] - x[:, 0]) ** 2).sum(axis=1)
+    across = ((x - np.roll(x, T // 2, axis=1)) ** 2).sum(axis=2).mean(axis=1)
+    return bool(stats.ttest_rel(across, ends, alternative="greater").pvalue < alpha)
+
+
+def may_fold(data: Data, order: Order, model: Model) -> bool:
+    """One variable whose path may have risen and fallen and now lies folded onto itself.
+
+    Slices of the way up and of the way down that hold the same values are neighbours, whatever their times. A
+    folded order jumps between the two: residuals of successive steps are negatively correlated, or at least
+    the steps are unequal and do not go on as they went. Signs, not proof: noise has them too.
+    """
+    n, T, d = data.shape
+    if d > 1 or T < 5:
+        return False
+    few = data.some(min(n, LOOKED_AT))
+    x, u = few.block(slice(None), order)
+    x = to_numpy(x)
+    ahead = to_numpy(model.predict(x[:, :-1], None if u is None else to_numpy(u)[:, :-1]))
+    e = (x[:, 1:] - ahead)[..., 0]
+    correlation = (e[:, 1:] * e[:, :-1]).sum() / (e**2).sum()
+    z = correlation * np.sqrt(len(e) * (T - 2))
+    steps = np.diagonal(near_costs(data, order, model, 1), 1)
+    return bool(z < -1.96 or (z < 1.96 and dispersion(steps, float(n)) is not None))
+
+
+def cyclic_order(squared_distances: Array, order: Order) -> Order:
+    """The shortest closed tour near an order, cut at its longest step."""
+    T = len(order)
+    # The node that pads a path at both ends is here a slice itself, which closes the tour.
+    nodes = np.concatenate([order[1:], order[:1]])
+    costs = squared_distances[np.ix_(nodes, nodes)]
+    path = np.concatenate([[T - 1], np.arange(T - 1), [T - 1]]).astype(np.intp)
+    improve_path(costs, path, 1e-9 * float(costs.max()), True)
+    tour = nodes[path[:-1]]
+    steps = squared_distances[tour, np.roll(tour, -1)]
+    return np.roll(tour, -1 - int(np.argmax(steps)))

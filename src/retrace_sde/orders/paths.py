@@ -1,0 +1,123 @@
+"""From costs to an order. Nothing here knows a model: a path is judged by a matrix and a start cost.
+
+The problem is an open travelling-salesman path. Along one SDE it is nearly a chain, so a spanning tree or a
+spectral start is close, and local search closes the rest; neither promises the global optimum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csgraph, csr_array
+
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.orders.guided import cold_starts, improve_guided
+from retrace_sde.orders.prior import Prior
+from retrace_sde.orders.search import improve_path
+
+
+def path_cost(costs: Array, start: Array, order: Order) -> float:
+    """`start[o_0] + Σ_i C[o_i, o_{i+1}]`."""
+    return float(start[order[0]] + costs[order[:-1], order[1:]].sum())
+
+
+def shortest_path(squared_distances: Array) -> Order:
+    """A short Hamiltonian path through all slices: the best of two starts, each improved locally.
+
+    The path has no direction: its reverse is as short.
+    """
+    nothing = np.zeros(len(squared_distances))
+    starts = (tree_path(squared_distances), spectral_path(squared_distances))
+    paths = [improve(squared_distances, nothing, order) for order in starts]
+    return min(paths, key=lambda order: path_cost(squared_distances, nothing, order))
+
+
+def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[Order]:
+    """Short paths that obey what is known: one from each way round of the shortest, one from the prior alone.
+
+    `numbers` is the length of a slice: with the shortest path's mean step as variance the distances become
+    nats, comparable to the prior.
+    """
+    chain = shortest_path(squared_distances)
+    nothing = np.zeros(len(chain))
+    step = path_cost(squared_distances, nothing, chain) / (numbers * max(len(chain) - 1, 1))
+    costs = squared_distances / (2 * step) if step > 0 else squared_distances
+    starts = cold_starts(*prior.single(), chain)
+    paths = [improve(costs, nothing, order, prior) for order in starts]
+    return [
+        path
+        for k, path in enumerate(paths)
+        if not any(np.array_equal(path, each) for each in paths[:k])
+    ]
+
+
+def tree_path(squared_distances: Array) -> Order:
+    """Walk the minimum spanning tree from one end of its longest path, side branches on the way."""
+    tree, ends = spanning_tree(squared_distances)
+    return walk_tree(tree, squared_distances, ends[0])
+
+
+def spanning_tree(squared_distances: Array) -> tuple[Any, list[int]]:
+    """The minimum spanning tree and the two ends of its longest path, the remoter from all first."""
+    lengths = np.sqrt(squared_distances)
+    # csgraph reads 0 as "no edge", yet equal slices are the nearest of all neighbours.
+    weights = np.maximum(lengths, np.finfo(np.float64).tiny)
+    tree = csgraph.minimum_spanning_tree(csr_array(np.triu(weights, 1)))
+    ends = [int(np.argmax(csgraph.dijkstra(tree, directed=False, indices=0)))]
+    ends.append(int(np.argmax(csgraph.dijkstra(tree, directed=False, indices=ends[0]))))
+    return tree, sorted(ends, key=lambda end: -lengths[end].sum())
+
+
+def walk_tree(tree: Any, squared_distances: Array, root: int, *, by_index: bool = False) -> Order:
+    """Depth-first order of a tree; children by index, or by the longest way down, longest last."""
+    outwards, parents = csgraph.breadth_first_order(tree, root, directed=False)
+    children: list[list[int]] = [[] for _ in outwards]
+    reach = np.zeros(len(outwards))  # from a slice's parent through it to the farthest leaf
+    for node in outwards[:0:-1].tolist():
+        parent = int(parents[node])
+        below = max((reach[child] for child in children[node]), default=0.0)
+        reach[node] = below + np.sqrt(squared_distances[node, parent])
+        children[parent].append(node)
+    rank = np.arange(len(reach)) if by_index else reach
+    order, stack = [], [root]
+    while stack:
+        order.append(node := stack.pop())
+        stack.extend(sorted(children[node], key=lambda child: -rank[child]))
+    return np.array(order, dtype=np.intp)
+
+
+def spectral_path(squared_distances: Array) -> Order:
+    """Sort by the Fiedler vector of a Gaussian similarity whose scale is the nearest-neighbour distance."""
+    D = squared_distances + np.diag(np.full(len(squared_distances), np.inf))
+    scale = np.median(D.min(axis=1))
+    similarity = np.exp(-D / (2 * scale)) if scale > 0 else (D == 0).astype(float)
+    # A floor keeps the graph connected when some slices are far from all others.
+    similarity = np.maximum(similarity, 1e-12)
+    np.fill_diagonal(similarity, 0.0)
+    root = 1 / np.sqrt(similarity.sum(axis=1))
+    _, vectors = np.linalg.eigh(similarity * np.outer(root, root))
+    return np.argsort(vectors[:, -2] * root, kind="stable")
+
+
+def improve(costs: Array, start: Array, order: Order, prior: Prior | None = None) -> Order:
+    """Local search: reversals and moves of segments, until none lowers the path cost.
+
+    With a prior its cost is added, and the order given must break none of its rules.
+    """
+    T = len(costs)
+    # One more node, before the first and after the last slice, turns start costs into an ordinary edge.
+    padded = np.zeros((T + 2, T + 2))[: T + 1, : T + 1]
+    padded[:T, :T], padded[T, :T] = costs, start
+    path = np.concatenate([[T], order, [T]]).astype(np.intp)
+    before = path[:0]
+    while not np.array_equal(path, before):
+        before = path.copy()
+        edges = padded[path[:-1], path[1:]]
+        # Gains below the rounding of the sums are none; a forbidden (infinite) step does not count.
+        tolerance = 1e-9 * np.abs(edges[np.isfinite(edges)]).sum() + 1e-300
+        if prior is None:
+            improve_path(padded, path, tolerance, True)
+        else:
+            improve_guided(padded, *prior.single(), path, tolerance, True)
+    return path[1:-1]

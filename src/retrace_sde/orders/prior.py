@@ -1,0 +1,374 @@
+"""What is known of time as a prior over orders, which every search and every sampler obeys.
+
+Each piece of `Knowledge` is information about the permutation. Hard knowledge forbids orders, soft knowledge
+(timestamps with an error) makes some more likely than others; all of it compiles to one `Prior`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Order, evenly
+from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.orders.rules import Bool, close, dead_end, obedient_block, order_cost
+
+NO_COSTS, NO_RULES = np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool)
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """−log prior of an order: `Σ_i unary[o_i, i]`, and ∞ where an observation precedes one of its own past.
+
+    `unary[…, a, i]` is the cost of observation a at position i (∞: impossible); `before[…, a, b]` says that a
+    must precede b, transitively closed. Each is (T, T) for a shared order, (n, T, T) for one per
+    trajectory, or None.
+    """
+
+    unary: Array | None
+    before: Bool | None
+
+    def some(self, n: int, size: int) -> Prior:
+        """That of `size` of n trajectories, evenly spaced; a shared order's is the same for any."""
+        if size >= n:
+            return self
+        rows = evenly(n, size)
+        U, B = self.unary, self.before
+        return Prior(
+            U if U is None or U.ndim == 2 else U[rows], B if B is None or B.ndim == 2 else B[rows]
+        )
+
+    def relabelled(self, order: Order) -> Prior:
+        """That of a shared order whose observations are renamed: order[k] becomes k."""
+        unary = None if self.unary is None else self.unary[order]
+        before = None if self.before is None else self.before[np.ix_(order, order)]
+        return Prior(unary, before)
+
+    def symmetric(self, lengths: Order) -> Bool:
+        """For each trajectory: any order that breaks no rule may also be run backwards."""
+        U, B = self.arrays(slice(None))
+        same = np.ones(len(lengths), dtype=bool)
+        for j, t in enumerate(lengths.tolist()):
+            if len(B) and B[j, :t, :t].any():
+                same[j] = False
+            elif len(U):
+                open_to = np.isfinite(U[j, :t, :t])
+                same[j] = np.array_equal(open_to, open_to[:, ::-1])
+        return same
+
+    def arrays(self, rows: slice) -> tuple[Array, Bool]:
+        """Costs and rules of some trajectories (of the one shared order), stacked; empty for none."""
+
+        def stack(values: Any, nothing: Any) -> Any:
+            if values is None:
+                return nothing
+            return values[None] if values.ndim == 2 else values[rows]
+
+        return stack(self.unary, NO_COSTS), stack(self.before, NO_RULES)
+
+    def single(self) -> tuple[Array, Bool]:
+        """Costs and rules of the one shared order; empty for none."""
+        U, B = self.arrays(slice(None))
+        return (U[0] if len(U) else U.reshape(0, 0)), (B[0] if len(B) else B.reshape(0, 0))
+
+    def cost(self, order: Order, lengths: Order | None = None) -> Array:
+        """−log prior of an order, shape (1,), or of each trajectory's, shape (n,)."""
+        orders = np.atleast_2d(order)
+        U, B = self.arrays(slice(None))
+        costs = np.zeros(len(orders))
+        for j, each in enumerate(orders):
+            t = len(each) if lengths is None else int(lengths[j])
+            u = U[j, :t, :t] if len(U) else U.reshape(0, 0)
+            b = B[j, :t, :t] if len(B) else B.reshape(0, 0)
+            costs[j] = order_cost(u, b, each[:t])
+        return costs
+
+    def repair(self, order: Order, lengths: Order | None = None) -> Order:
+        """The order, or each trajectory's, changed where it breaks a rule, and there as little as it must."""
+        orders = np.atleast_2d(order).astype(np.intp)
+        T = orders.shape[1]
+        lengths = np.full(len(orders), T, dtype=np.intp) if lengths is None else lengths
+        obedient_block(*self.arrays(slice(None)), lengths, orders)
+        return orders.reshape(order.shape)
+
+
+def compiled(
+    knowledge: Knowledge,
+    n: int,
+    T: int,
+    *,
+    shared: bool,
+    dt: float = 1.0,
+    lengths: Order | None = None,
+) -> Prior | None:
+    """The prior over orders of n trajectories of T observations; None where nothing is known.
+
+    Raises ValueError, in words, where the knowledge does not fit the data or contradicts itself.
+    """
+    return _Compiler(knowledge, 1 if shared else n, T, shared, lengths).prior(dt)
+
+
+def known_times(
+    knowledge: Knowledge, n: int, T: int, *, shared: bool, lengths: Order | None = None
+) -> Array | None:
+    """Exact times (T,) or (n, T) of all observations, or None where some are unknown, noisy or equal."""
+    if knowledge.timestamps is None or knowledge.timestamp_error is not None:
+        return None
+    compiler = _Compiler(knowledge, 1 if shared else n, T, shared, lengths)
+    times = np.where(compiler.real, compiler.array(knowledge.timestamps, "timestamps"), np.nan)
+    gaps = np.diff(np.sort(times, axis=1), axis=1)
+    known = np.all(~np.isnan(times) | ~compiler.real) and not np.any(gaps == 0)
+    return (times[0] if shared else times) if known else None
+
+
+class _Compiler:
+    """Knowledge about m orders of T observations, checked and put together."""
+
+    def __init__(
+        self, known: Knowledge, m: int, T: int, shared: bool, lengths: Order | None
+    ) -> None:
+        self.known, self.m, self.T, self.shared = known, m, T, shared
+        self.lengths = np.full(m, T, dtype=np.intp) if lengths is None or shared else lengths
+        self.real = np.arange(T)[None] < self.lengths[:, None]
+        self.thing = "slice" if shared else "observation"
+
+    def prior(self, dt: float) -> Prior | None:
+        if self.known.timestamp_error is not None and self.known.timestamps is None:
+            raise ValueError("timestamp_error is given, but no timestamps.")
+        before = self._before()
+        unary = self._windows()
+        soft = self._soft(dt)
+        if before is None and unary is None and soft is None:
+            return None
+        if before is not None:
+            direct = before.copy()
+            close(before)
+            self._check_cycles(direct, before)
+        if unary is not None or before is not None:
+            self._check_possible(unary, before)
+        if soft is not None:
+            unary = soft if unary is None else unary + soft
+        if self.shared:
+            unary, before = (None if each is None else each[0] for each in (unary, before))
+        return Prior(unary, before)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def array(self, values: Any, name: str) -> Array:
+        """Numbers (m, T), NaN where unknown."""
+        try:
+            found = np.asarray(values, dtype=float)
+        except (TypeError, ValueError):
+            hint = (
+                "convert dates to numbers in the units of dt"
+                if name == "timestamps"
+                else "number them in the order of time"
+            )
+            raise ValueError(f"{name} must be numbers, NaN where unknown: {hint}.") from None
+        wanted = (self.T,) if self.shared else (self.m, self.T)
+        if found.shape != wanted:
+            each = "one for each slice" if self.shared else "one for each trajectory's observation"
+            raise ValueError(
+                f"{name} must have shape {wanted}, {each} as it stands in X; got {found.shape}."
+            )
+        found = np.where(self.real, found.reshape(self.m, self.T), np.nan)
+        if np.isinf(found).any():
+            raise ValueError(f"{name} must be finite, or NaN where unknown.")
+        return found
+
+    def _index(self, value: Any, name: str, *, j: int = 0, what: str | None = None) -> int:
+        """A slice, an observation or a position of trajectory j."""
+        what = what or self.thing
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not whole or not 0 <= value < self.lengths[j]:
+            of = "" if self.shared else f" of trajectory {j}"
+            raise ValueError(
+                f"{name} names {what} {value!r}{of}; {what}s run from 0 to {self.lengths[j] - 1}."
+            )
+        return int(value)
+
+    def _trajectory(self, value: Any, name: str) -> int:
+        if not isinstance(value, (int, np.integer)) or not 0 <= value < self.m:
+            raise ValueError(
+                f"{name} names trajectory {value!r}; trajectories run from 0 to {self.m - 1}."
+            )
+        return int(value)
+
+    def _positions(self) -> list[tuple[int, int, int]]:
+        """(trajectory, observation, position) of all that is known."""
+        given = self.known.positions
+        if given is None:
+            return []
+        if not isinstance(given, Mapping):
+            table = self.array(given, "positions")
+            known = np.argwhere(~np.isnan(table) & (table != -1))
+            if np.any(table[tuple(known.T)] % 1):
+                raise ValueError("positions must be whole numbers, −1 where unknown.")
+            pairs = [((j, a), int(table[j, a])) for j, a in known.tolist()]
+        elif self.shared:
+            pairs = [((0, a), i) for a, i in given.items()]
+        else:
+            pairs = list(given.items())
+        found = []
+        for key, i in pairs:
+            if not isinstance(key, tuple) or len(key) != 2:
+                raise ValueError(
+                    "positions of independent orders are {(trajectory, observation): position}; "
+                    f"got the key {key!r}."
+                )
+            j = self._trajectory(key[0], "positions")
+            a = self._index(key[1], "positions", j=j)
+            found.append((j, a, self._index(i, "positions", j=j, what="position")))
+        return found
+
+    def _ends(self, name: str) -> list[tuple[int, int]]:
+        """(trajectory, observation) that comes first, or last."""
+        given = getattr(self.known, name)
+        if given is None:
+            return []
+        if isinstance(given, Mapping):
+            if self.shared:
+                raise ValueError(f"{name} of a shared order is one slice, not a mapping.")
+            pairs = [(self._trajectory(j, name), a) for j, a in given.items()]
+        elif np.ndim(given) == 0:
+            pairs = [(j, given) for j in range(self.m)]
+        else:
+            every = np.asarray(given)
+            if (
+                self.shared
+                or every.shape != (self.m,)
+                or not np.issubdtype(every.dtype, np.integer)
+            ):
+                wanted = "one slice" if self.shared else f"{self.m} whole numbers, −1 where unknown"
+                raise ValueError(f"{name} must be {wanted}; got shape {every.shape}.")
+            pairs = [(j, int(a)) for j, a in enumerate(every) if a != -1]
+        return [(j, self._index(a, name, j=j)) for j, a in pairs]
+
+    # -- putting together ------------------------------------------------------------------------------
+
+    def _windows(self) -> Array | None:
+        """0 where an observation may stand, ∞ elsewhere."""
+        placed = [(j, a, i, "positions") for j, a, i in self._positions()]
+        placed += [(j, a, 0, "first") for j, a in self._ends("first")]
+        placed += [(j, a, int(self.lengths[j]) - 1, "last") for j, a in self._ends("last")]
+        if not placed:
+            return None
+        unary = np.zeros((self.m, self.T, self.T))
+        at: dict[tuple[int, int], tuple[int, str]] = {}
+        for j, a, i, source in placed:
+            other, named = at.setdefault((j, i), (a, source))
+            if other != a:
+                raise ValueError(
+                    f"{self._where(j)}{self.thing}s {other} ({named}) and {a} ({source}) cannot both "
+                    f"stand at position {i}."
+                )
+            if not np.isfinite(unary[j, a, i]):
+                raise ValueError(
+                    f"{self._where(j)}{self.thing} {a} cannot stand at position {i} ({source}): it "
+                    "already has another."
+                )
+            unary[j, a, :], unary[j, :, i] = np.inf, np.inf
+            unary[j, a, i] = 0.0
+        return unary
+
+    def _before(self) -> Bool | None:
+        known = self.known
+        exact = known.timestamps is not None and known.timestamp_error is None
+        if known.precedences is None and known.blocks is None and not exact:
+            return None
+        before = np.zeros((self.m, self.T, self.T), dtype=bool)
+        for pair in known.precedences or ():
+            size = len(pair) if isinstance(pair, (tuple, list)) else 0
+            if size != (2 if self.shared else 3):
+                form = "(a, b)" if self.shared else "(trajectory, a, b)"
+                raise ValueError(f"precedences of this permutation are {form}; got {pair!r}.")
+            j = 0 if self.shared else self._trajectory(pair[0], "precedences")
+            a, b = (self._index(each, "precedences", j=j) for each in pair[-2:])
+            before[j, a, b] = True
+        for name in ("blocks", "timestamps") if exact else ("blocks",):
+            if getattr(known, name) is not None:
+                label = self.array(getattr(known, name), name)
+                before |= label[:, :, None] < label[:, None, :]
+        return before
+
+    def _soft(self, dt: float) -> Array | None:
+        """`½ ((τ_a − t₀ − i Δt)/σ)²`: t₀ from the mean of the timestamps, its own error added to σ."""
+        known = self.known
+        if known.timestamps is None or known.timestamp_error is None:
+            return None
+        stamps = self.array(known.timestamps, "timestamps")
+        sigma = np.asarray(known.timestamp_error, dtype=float)
+        if sigma.ndim == 0:
+            sigma = np.full(stamps.shape, float(sigma))
+        elif sigma.shape != ((self.T,) if self.shared else stamps.shape):
+            raise ValueError(
+                f"timestamp_error must be one number, or one for each timestamp; got shape {sigma.shape}."
+            )
+        sigma = sigma.reshape(stamps.shape)
+        there = ~np.isnan(stamps)
+        if not np.all((sigma > 0) & np.isfinite(sigma) | ~there):
+            raise ValueError(
+                "timestamp_error must be positive; leave it out where timestamps are exact."
+            )
+        count = there.sum(axis=1)
+        m, t = np.maximum(count, 1), self.lengths
+        origin = np.where(there, stamps, 0).sum(axis=1) / m - dt * (t - 1) / 2
+        # The mean of some of the times on a grid tells its middle only so well.
+        unsure = dt**2 * (t + 1) * (t - m) / (12 * m)
+        unsure = unsure + np.where(there, sigma**2, 0).sum(axis=1) / m**2
+        grid = origin[:, None] + dt * np.arange(self.T)[None]
+        gap = np.where(there, stamps, 0)[:, :, None] - grid[:, None, :]
+        variance = np.where(there, sigma, 1)[:, :, None] ** 2 + unsure[:, None, None]
+        return np.where(there[:, :, None], 0.5 * gap**2 / variance, 0.0)
+
+    # -- contradictions --------------------------------------------------------------------------------
+
+    def _where(self, j: int) -> str:
+        return "" if self.shared else f"trajectory {j}: "
+
+    def _check_cycles(self, direct: Bool, closed: Bool) -> None:
+        for j in np.flatnonzero(np.diagonal(closed, axis1=1, axis2=2).any(axis=1)).tolist():
+            cycle = _shortest_cycle(direct[j], int(np.flatnonzero(np.diagonal(closed[j]))[0]))
+            named = [
+                name
+                for name in ("precedences", "blocks", "timestamps")
+                if getattr(self.known, name) is not None
+            ]
+            raise ValueError(
+                f"{self._where(j)}{' and '.join(named)} contradict: {self.thing} "
+                f"{' before '.join(map(str, cycle))}. Drop one of these."
+            )
+
+    def _check_possible(self, unary: Array | None, before: Bool | None) -> None:
+        for j in range(self.m):
+            t = int(self.lengths[j])
+            U = np.empty((0, 0)) if unary is None else unary[j, :t, :t]
+            B = np.empty((0, 0), dtype=bool) if before is None else before[j, :t, :t]
+            stuck = dead_end(U, B, t)
+            if stuck >= 0:
+                raise ValueError(
+                    f"{self._where(j)}no order obeys all of this knowledge: position {stuck} has no "
+                    f"{self.thing} left that may stand there. Known positions (first and last "
+                    "included) contradict what must come before what."
+                )
+
+
+def _shortest_cycle(before: Bool, start: int) -> list[int]:
+    """A shortest way along the given pairs from an observation back to itself."""
+    parents: dict[int, int] = {}
+    reached = [start]
+    for a in reached:
+        for b in np.flatnonzero(before[a]).tolist():
+            if b == start:
+                cycle = [start]
+                while a != start:
+                    cycle.append(a)
+                    a = parents[a]
+                return [start, *cycle[:0:-1], start]
+            if b not in parents:
+                parents[b] = a
+                reached.append(b)
+    return [start]

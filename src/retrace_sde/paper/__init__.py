@@ -1,0 +1,1 @@
+"""The paper's own algorithm, its scores, and the baselines it compares with."""

@@ -1,0 +1,1 @@
+"""What may have made the data: linear SDEs, drifts, simulations, tumours."""

@@ -1,0 +1,245 @@
+"""The methods that are compared, each from a shuffled panel to an order, its SDE and a verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Data, Order, evenly
+from retrace_sde.engine.noisy import NoisyProblem
+from retrace_sde.engine.noisy_fitting import order_others
+from retrace_sde.engine.problem import Directed, Problem, Round
+from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.kalman.em import em
+from retrace_sde.estimate.kalman.smoother import StateSpace
+from retrace_sde.estimate.kalman.steps import Noise
+from retrace_sde.estimate.regression import ols
+from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
+from retrace_sde.orders.costs import distances, transition_costs
+from retrace_sde.orders.paths import improve, path_cost, shortest_path
+from retrace_sde.paper.algorithm1 import score_order
+from retrace_sde.paper.baselines import dpt_order, mst_order
+from retrace_sde.paper.score import GaussianScore
+from retrace_sde.process.drift import Linear
+from retrace_sde.reproduce.cases import Case, Regime, Size, simulate_case
+from retrace_sde.reproduce.experiment import Record
+from retrace_sde.retrace import ReTrace
+
+ROUNDS = 10
+"""K of Algorithm 1, the paper's default."""
+
+EM_STEPS, EM_TRAJECTORIES = 5, 200
+"""Algorithm 1 with EM: steps in each round (the paper does not say how many), and how many trajectories
+a round's EM looks at; the parameters that are reported come from all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a method returns; `identified` is None where it does not test the direction of time."""
+
+    order: Order
+    drift: Array
+    diffusion: Array
+    identified: bool | None = None
+    rounds: tuple[Round, ...] = field(default=())
+
+
+Method = Callable[[Case], Found]
+Estimator = Callable[[Directed], tuple[Array, Array]]
+
+
+def likelihood(case: Case) -> Found:
+    """Maximum likelihood over the order, the direction and the parameters."""
+    model = ReTrace(dt=case.dt, n_jobs=1, random_state=0).fit(case.values)
+    return Found(
+        model.order_, model.drift_, model.diffusion_, model.direction_.identified, model.history_
+    )
+
+
+def noise_aware(case: Case) -> Found:
+    """The same in the state-space model: the level of the observation noise is estimated too."""
+    model = ReTrace(dt=case.dt, observation_noise="estimate", n_jobs=1, random_state=0).fit(
+        case.values
+    )
+    return Found(model.order_, model.drift_, model.diffusion_, model.direction_.identified)
+
+
+def algorithm1(case: Case, *, estimator: str = "mle") -> Found:
+    """The paper's Algorithm 1 as printed: the last round's order, and the estimator in every round.
+
+    With observation noise the paper takes R as known and corrects each slice's covariance for it.
+    """
+    problem = Problem(Data(case.values, n_jobs=1), case.dt, Linear())
+    estimators: dict[str, Estimator] = {
+        "mle": _mle,
+        "ols": _ols,
+        "em": partial(_em, case.values, case.dt),
+    }
+    estimate = estimators[estimator]
+    few = evenly(len(case.values), EM_TRAJECTORIES)
+    in_round = partial(_em, case.values[few], case.dt) if estimator == "em" else estimate
+    kept, rounds, _ = score_order(
+        problem.data,
+        problem.dt,
+        problem.fit,
+        max_iter=ROUNDS,
+        keep="last",
+        score=GaussianScore(case.noise**2 * np.eye(case.values.shape[2]) if case.noise else None),
+        diffusion=lambda fit: in_round(fit)[1],
+    )
+    A, H = estimate(kept)
+    return Found(kept.order, A, H, rounds=tuple(each.as_round() for each in rounds))
+
+
+def _mle(fit: Directed) -> tuple[Array, Array]:
+    return fit.model.coefficients, fit.model.diffusion
+
+
+def _ols(fit: Directed) -> tuple[Array, Array]:
+    found = ols(fit.moments)
+    return found.coefficients, found.diffusion
+
+
+def _em(values: Array, dt: float, fit: Directed) -> tuple[Array, Array]:
+    """A few EM steps in the state-space model with observation noise of unknown level."""
+    ordered = values[:, fit.order]
+    found = em(ordered, dt, noise="estimate", max_iter=EM_STEPS, standard_errors=False)
+    return found.drift, found.diffusion
+
+
+def along(order_of: Callable[[Array], Order], case: Case) -> Found:
+    """The order of a method that knows no SDE, and maximum likelihood along it."""
+    return at(order_of(case.values), case)
+
+
+def at(order: Order, case: Case) -> Found:
+    """Maximum likelihood along an order."""
+    fit = Problem(Data(case.values, n_jobs=1), case.dt, Linear()).fit(order)
+    return Found(order, *_mle(fit))
+
+
+def oracle(case: Case) -> Found:
+    """The true order is given; observation noise is ignored, as by the methods that know none."""
+    if case.incomplete:
+        return _em_along(case.truth, case, 0.0)
+    return at(case.truth, case)
+
+
+def oracle_with_noise(case: Case) -> Found:
+    """The true order is given; EM in the state-space model with noise of unknown level."""
+    return _em_along(case.truth, case, "estimate")
+
+
+def _em_along(order: Order, case: Case, noise: Noise) -> Found:
+    found = em(case.values[:, order], case.dt, noise=noise, standard_errors=False)
+    return Found(order, found.drift, found.diffusion)
+
+
+def seen_distances(case: Case) -> Found:
+    """The shortest path through the slices by the mean squared difference of the values seen in both."""
+    n, T, d = case.values.shape
+    flat = case.values.transpose(1, 0, 2).reshape(T, n * d)
+    seen, values = (~np.isnan(flat)).astype(float), np.nan_to_num(flat)
+    squares = values**2 @ seen.T
+    totals, counts = squares + squares.T - 2 * values @ values.T, seen @ seen.T
+    mean = np.maximum(totals, 0) / np.maximum(counts, 1)
+    order = shortest_path(np.where(counts > 0, mean, totals.max()))
+    return oracle(replace(case, truth=order))
+
+
+def limit(case: Case) -> Found:
+    """The same search with the true parameters and the true law of the start given."""
+    order = _order_under_the_truth(case)
+    known = replace(case, truth=order)
+    return oracle_with_noise(known) if case.noise else oracle(known)
+
+
+def _order_under_the_truth(case: Case) -> Order:
+    data = Data(case.values, n_jobs=1)
+    if case.noise or case.incomplete:
+        R = case.noise**2 * np.eye(data.shape[2])
+        model = StateSpace(case.sde.transition(case.dt, scheme="euler"), R, case.initial)
+        noisy = NoisyProblem.of(Problem(data, case.dt, Linear()), noise=case.noise)
+        return order_others(noisy, model, np.random.default_rng(0), shared=True)
+    costs = transition_costs(data, Model(Linear(), case.sde.drift, case.sde.diffusion, case.dt))
+    start = -case.initial.log_density(data.slices(np.arange(data.shape[1]))).sum(axis=1)
+    chain = shortest_path(distances(data))
+    both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
+    return min(both, key=lambda order: path_cost(costs, start, order))
+
+
+def scanpy_order(values: Array) -> Order:
+    """scanpy's diffusion pseudotime on slices, rooted at an extreme of its first component."""
+    import anndata
+    import scanpy
+
+    n, T, d = values.shape
+    table = anndata.AnnData(np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(T, n * d))
+    scanpy.pp.neighbors(table, n_neighbors=min(15, T - 1), use_rep="X", random_state=0)
+    scanpy.tl.diffmap(table, n_comps=min(15, T - 2), random_state=0)
+    table.uns["iroot"] = int(np.argmax(np.abs(table.obsm["X_diffmap"][:, 1])))
+    scanpy.tl.dpt(table)
+    return np.argsort(table.obs["dpt_pseudotime"].to_numpy(), kind="stable")
+
+
+METHODS: dict[str, Method] = {
+    "Algorithm 1-MLE": algorithm1,
+    "Algorithm 1-OLS": partial(algorithm1, estimator="ols"),
+    "Algorithm 1-EM": partial(algorithm1, estimator="em"),
+    "MST-MLE": partial(along, partial(mst_order, root="arbitrary")),
+    "DPT-MLE": partial(along, partial(dpt_order, root="arbitrary")),
+    "ReTrace-likelihood": likelihood,
+    "MST, proper root": partial(along, partial(mst_order, root="end")),
+    "DPT, proper root": partial(along, partial(dpt_order, root="extreme")),
+    "scanpy DPT": partial(along, scanpy_order),
+    "distances of values seen": seen_distances,
+    "limit": limit,
+    "oracle": oracle,
+    "ReTrace, noise estimated": noise_aware,
+    "oracle, noise estimated": oracle_with_noise,
+}
+"""By the name under which they are listed."""
+
+
+def available(*names: str) -> tuple[str, ...]:
+    """Those of the named methods that can run here: scanpy's needs scanpy."""
+    missing = {"scanpy DPT"} if importlib.util.find_spec("scanpy") is None else set()
+    return tuple(name for name in names if name not in missing)
+
+
+def score(method: str, case: Case) -> Record:
+    """Run a method and compare what it finds with the truth."""
+    _compile(method)
+    begin = time.perf_counter()
+    found = METHODS[method](case)
+    seconds = time.perf_counter() - begin
+    truth = case.truth
+    return {
+        "accuracy": order_accuracy(truth, found.order),
+        "accuracy_up_to_reversal": order_accuracy(truth, found.order, up_to_reversal=True),
+        "kendall_tau": kendall_tau(truth, found.order),
+        "neighbour_share": neighbour_share(truth, found.order),
+        "mae_drift": mean_absolute_error(case.sde.drift, found.drift),
+        "mae_diffusion": mean_absolute_error(case.sde.diffusion, found.diffusion),
+        "seconds": round(seconds, 3),
+        "direction_identified": found.identified,
+        "rounds": [order_accuracy(truth, each.order) for each in found.rounds],
+    }
+
+
+@cache
+def _compile(method: str) -> None:
+    """Once per process on a small panel, so that neither imports nor compilation are timed."""
+    METHODS[method](simulate_case(Regime("small", "stable", 1.0), Size(d=2, n=30, T=20), 0))
+
+
+SCORES = (
+    "accuracy", "accuracy_up_to_reversal", "kendall_tau", "neighbour_share",
+    "mae_drift", "mae_diffusion", "seconds", "direction_identified",
+)  # fmt: skip
+"""What a published record holds beside setting, method and seed."""

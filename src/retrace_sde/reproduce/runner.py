@@ -1,0 +1,123 @@
+"""Run tasks and keep their records: each is appended when it is finished, and a second run resumes there.
+
+The log is one JSON line per finished task. A run that was killed leaves at worst a broken last line, which is
+dropped. Records, with the seconds they took, are never measured again, so the files written from the
+log are those of a run without interruption.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from retrace_sde import __version__
+from retrace_sde.data.blocks import one_blas_thread
+from retrace_sde.data.validation import ReTraceWarning
+from retrace_sde.reproduce.experiment import Experiment, Record, Task, identity
+
+Progress = Callable[[str, float, float], None]
+"""Called with what was finished, the weight done so far (resumed tasks included) and the weight in all."""
+
+
+def run(
+    experiment: Experiment,
+    settings: Any,
+    folder: Path,
+    *,
+    jobs: int = 1,
+    progress: Progress = lambda what, done, total: None,
+) -> list[Record]:
+    """All records of an experiment, in the order of its tasks: from the folder's log, or run now."""
+    tasks = list(experiment.tasks(settings))
+    names = [identity(experiment.name, settings, __version__, task.key) for task in tasks]
+    log = Log(folder / f"{experiment.name}.records.jsonl")
+    finished = log.read()
+    waiting = {name: task for name, task in zip(names, tasks, strict=True) if name not in finished}
+    total = sum(task.weight for task in tasks)
+    done = total - sum(task.weight for task in waiting.values())
+    progress("resumed" if done else "started", done, total)
+    for name, records in _each(waiting, jobs):
+        log.append(name, records)
+        finished[name] = records
+        done += waiting[name].weight
+        progress(", ".join(str(part) for part in waiting[name].key.values()), done, total)
+    return [record for name in names for record in finished[name]]
+
+
+class Log:
+    """Finished tasks in a file that only grows: a line holds a task's identity and its records."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, list[Record]]:
+        """Records by identity; a last line that was cut short by a kill is removed from the file."""
+        if not self.path.exists():
+            return {}
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(self.path, len(whole))
+        lines = (json.loads(line) for line in whole.decode().splitlines())
+        return {line["task"]: line["records"] for line in lines}
+
+    def append(self, name: str, records: list[Record]) -> None:
+        """One write and a flush to the disk: a task is either in the file or not."""
+        line = json.dumps({"task": name, "records": records}, allow_nan=False) + "\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(line.encode())
+            os.fsync(file.fileno())
+
+
+def _each(waiting: dict[str, Task], jobs: int) -> Iterator[tuple[str, list[Record]]]:
+    """Tasks as they finish, here or in `jobs` processes."""
+    if jobs == 1 or len(waiting) < 2:
+        for name, task in waiting.items():
+            yield name, _work(task)
+        return
+    # Spawned, not forked: the parent's threads and compiled code do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(jobs, len(waiting)), context, initializer=_end_with_parent)
+    with pool:
+        running: dict[Future[list[Record]], str] = {}
+        queue = iter(waiting.items())
+        try:
+            while True:
+                # Few in flight: neighbours in the list share their data, and a worker keeps the last data.
+                for name, task in queue:
+                    running[pool.submit(_work, task)] = name
+                    if len(running) >= jobs:
+                        break
+                if not running:
+                    return
+                ready, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in ready:
+                    yield running.pop(future), future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed ends too, instead of waiting for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # workers have one
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _work(task: Task) -> list[Record]:
+    with one_blas_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReTraceWarning)  # some settings are hard on purpose
+        return task.work()

@@ -1,0 +1,91 @@
+"""Means and spreads of records, and the style of the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from retrace_sde.reproduce.experiment import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = {
+    "oracle": "#000000",
+    "ReTrace": "#0072B2",
+    "Algorithm 1": "#D55E00",
+    "MST": "#009E73",
+    "DPT": "#CC79A7",
+    "scanpy": "#E69F00",
+    "limit": "#56B4E9",
+    "distances": "#E69F00",
+}
+"""Okabe and Ito's colours, by the first word or words of a method's name."""
+
+
+def colour(method: str) -> str:
+    """The same method has the same colour in every figure."""
+    return next((COLOURS[key] for key in COLOURS if method.startswith(key)), "#56B4E9")
+
+
+def where(records: Iterable[Record], **wanted: Any) -> list[Record]:
+    """The records whose keys have these values."""
+    return [each for each in records if all(each[k] == v for k, v in wanted.items())]
+
+
+def values(records: Iterable[Record], key: str) -> list[float]:
+    """One column, without the missing."""
+    return [each[key] for each in records if each[key] is not None]
+
+
+def distinct(records: Iterable[Record], key: str) -> list[Any]:
+    """The values of a key in the order in which they appear."""
+    return list(dict.fromkeys(each[key] for each in records))
+
+
+def spread(numbers: Sequence[float]) -> float:
+    """Standard deviation; zero for a single number."""
+    return stdev(numbers) if len(numbers) > 1 else 0.0
+
+
+def plus_minus(numbers: Sequence[float], form: Callable[[float], str]) -> str:
+    """`mean ± sd`, or a dash where there is nothing."""
+    return f"{form(fmean(numbers))} ± {form(spread(numbers))}" if numbers else "–"
+
+
+def percent(number: float) -> str:
+    """A share as the paper prints it, without the sign."""
+    return f"{100 * number:.1f}"
+
+
+def compact(number: float) -> str:
+    """Three digits where they say something; powers of ten where there are many."""
+    if number == 0:
+        return "0"
+    return f"{number:.1e}" if abs(number) >= 1e4 else f"{number:.3g}"
+
+
+def curve(
+    ax: Axes, records: Sequence[Record], x: str, y: str, *, scale: float = 1.0, **style: Any
+) -> None:
+    """Mean of y against x with its standard error over seeds; the oracle broad, beneath the others."""
+    at = distinct(records, x)
+    groups = [[scale * each for each in values(where(records, **{x: here}), y)] for here in at]
+    errors = [spread(group) / len(group) ** 0.5 for group in groups]
+    look = {"linewidth": 1.5, "elinewidth": 0.8, "markersize": 4.5, "zorder": 3, **style}
+    ax.errorbar(at, [fmean(group) for group in groups], errors, capsize=2, **look)
+
+
+def look(method: str) -> dict[str, Any]:
+    """Colour, marker and line of a method, the same in every figure."""
+    if method.startswith("oracle"):
+        return {"color": COLOURS["oracle"], "linewidth": 4, "alpha": 0.75, "zorder": 1}
+    marks = {"A": "s", "M": "^", "D": "v", "R": "o", "l": "D", "s": "P", "d": "X"}
+    arbitrary = method in ("MST-MLE", "DPT-MLE", "limit")
+    return {
+        "color": colour(method),
+        "marker": marks.get(method[0], "x"),
+        "linestyle": "--" if arbitrary else "-",
+        "fillstyle": "none" if arbitrary else "full",
+    }

@@ -1,0 +1,216 @@
+"""Table 1 of the paper: irreversible linear SDEs, one shared permutation, no observation noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from retrace_sde.reproduce.cases import Regime, Size, case
+from retrace_sde.reproduce.experiment import Experiment, Record, Task
+from retrace_sde.reproduce.files import markdown_table
+from retrace_sde.reproduce.methods import EM_STEPS, EM_TRAJECTORIES, SCORES, available, score
+from retrace_sde.reproduce.summary import (
+    colour,
+    compact,
+    distinct,
+    percent,
+    plus_minus,
+    values,
+    where,
+)
+from retrace_sde.reproduce.table1_text import PRINTED, closing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+REGIMES = (
+    Regime("paper", "paper"),
+    Regime("growing", "growing", 0.1),
+    Regime("stable-small", "stable", 0.1),
+    Regime("stable-large", "stable", 1.0),
+    Regime("stationary", "stable", "stationary"),
+)
+METHODS = (
+    "Algorithm 1-MLE", "Algorithm 1-OLS", "Algorithm 1-EM", "MST-MLE", "DPT-MLE",
+    "ReTrace-likelihood", "MST, proper root", "DPT, proper root", "scanpy DPT", "oracle",
+)  # fmt: skip
+"""First the paper's rows."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The size of a panel, how many seeds, and the regimes."""
+
+    size: Size
+    seeds: int
+    regimes: tuple[Regime, ...] = REGIMES
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """Every method on every panel."""
+    for regime in settings.regimes:
+        for seed in range(settings.seeds):
+            for method in available(*METHODS):
+                key = {"setting": regime.name, "method": method, "seed": seed}
+                work = partial(records_of, regime, settings.size, seed, method)
+                yield Task(key, work, weight=WEIGHTS.get(method, 1.0))
+
+
+WEIGHTS = {"Algorithm 1-MLE": 20.0, "Algorithm 1-OLS": 20.0, "Algorithm 1-EM": 40.0, "ReTrace-likelihood": 4.0}  # fmt: skip
+
+
+def records_of(regime: Regime, size: Size, seed: int, method: str) -> list[Record]:
+    """One method's line for one panel."""
+    found = score(method, case(regime, size, seed))
+    return [{"setting": regime.name, "method": method, "seed": seed, **found}]
+
+
+def rounds(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The accuracy of each round, for the methods that alternate."""
+    return {
+        "table1_rounds": [
+            {
+                **{key: each[key] for key in ("setting", "method", "seed")},
+                "round": k,
+                "accuracy": accuracy,
+                "seconds": round(each["seconds"] / len(each["rounds"]), 3),
+            }
+            for each in records
+            for k, accuracy in enumerate(each["rounds"], start=1)
+        ]
+    }
+
+
+def text(records: Sequence[Record], settings: Settings) -> str:
+    """Accuracy in all settings side by side, every column for each setting, and what they say."""
+    size = settings.size
+    lines = [
+        f"Linear SDEs in {size.d} dimensions, {size.n} trajectories, {size.T} slices, Δt = {size.dt:g}, "
+        f"one permutation of the slices for all trajectories; {settings.seeds} seeds, mean ± sd. Accuracy is the share of "
+        "slices at the right place, in per cent. Algorithm 1 runs ten rounds and returns the last, as printed; "
+        f"EM takes {EM_STEPS} steps a round, on {EM_TRAJECTORIES} trajectories at most.",
+        _side_by_side(records),
+    ]
+    for regime in settings.regimes:
+        lines += [
+            f"**{regime.name}**: {_describe(regime)}",
+            _details(where(records, setting=regime.name)),
+        ]
+    return "\n\n".join([*lines, closing(records)])
+
+
+def _describe(regime: Regime) -> str:
+    drift = {
+        "paper": "A and G with entries N(0, 1), all trajectories from one point; the spread explodes",
+        "growing": "A = M − 0.5 I, M with entries N(0, 1/d)",
+        "stable": "A shifted so that the largest real part is −0.5",
+    }[regime.setting]
+    if regime.start is None:
+        return f"{drift}."
+    start = "the stationary law" if regime.start == "stationary" else f"N(0, {regime.start:g}² I)"
+    return f"{drift}; the start from {start}."
+
+
+def _side_by_side(records: Sequence[Record]) -> str:
+    regimes = distinct(records, "setting")
+    rows = []
+    for method in distinct(records, "method"):
+        mine = [where(records, setting=name, method=method) for name in regimes]
+        printed = f"{PRINTED[method]:.1f}" if method in PRINTED else "–"
+        rows.append(
+            [method, printed, *(plus_minus(values(each, "accuracy"), percent) for each in mine)]
+        )
+        if method.startswith("Algorithm 1"):
+            best = [[max(each["rounds"]) for each in some] for some in mine]
+            rows.append(["… in its best round", "", *(plus_minus(each, percent) for each in best)])
+    return markdown_table(["accuracy, %", "the paper prints", *regimes], rows)
+
+
+def _details(records: Sequence[Record]) -> str:
+    rows = []
+    for method in distinct(records, "method"):
+        mine = where(records, method=method)
+        shares = [
+            plus_minus(values(mine, key), percent)
+            for key in ("accuracy", "accuracy_up_to_reversal", "neighbour_share")
+        ]
+        tau = plus_minus(values(mine, "kendall_tau"), "{:.3f}".format)
+        errors = [plus_minus(values(mine, key), compact) for key in ("mae_drift", "mae_diffusion")]
+        per_round = [each["seconds"] / len(each["rounds"]) for each in mine if each["rounds"]]
+        called = values(mine, "direction_identified")
+        rows.append([
+            method, *shares[:2], tau, shares[2], *errors,
+            plus_minus(per_round, "{:.2f}".format), plus_minus(values(mine, "seconds"), "{:.2f}".format),
+            f"identified {sum(called)}/{len(called)}" if called else "not tested",
+        ])  # fmt: skip
+    header = ["method", "accuracy, %", "up to reversal", "τ", "neighbours, %", "MAE-A", "MAE-H",
+              "s per round", "s in all", "direction"]  # fmt: skip
+    return markdown_table(header, rows)
+
+
+def figure(records: Sequence[Record], settings: Settings) -> Figure:
+    """Above, the accuracy of every method; below, that of Algorithm 1 round by round."""
+    from matplotlib.figure import Figure
+
+    regimes, methods = distinct(records, "setting"), distinct(records, "method")
+    drawing = Figure(figsize=(3.1 * len(regimes) + 1.6, 7.5), layout="constrained")
+    above, below = drawing.subplots(2, len(regimes), sharey="row", height_ratios=(3, 2))
+    for k, name in enumerate(regimes):
+        ax, mine = above[k], where(records, setting=name)
+        for row, method in enumerate(methods):
+            _dots(ax, row, where(mine, method=method), colour(method))
+        ax.set(title=name, xlim=(-4, 104), xlabel="accuracy, %")
+        ax.set_yticks(range(len(methods)), methods)
+        ax.grid(axis="x", color="#DDDDDD")
+        _by_round(below[k], mine)
+    above[0].invert_yaxis()
+    below[0].set_ylabel("accuracy of a round, %")
+    handles, labels = above[0].get_legend_handles_labels()
+    drawing.legend(handles[:2], labels[:2], loc="outside upper right", ncols=2, frameon=False)
+    handles, labels = below[0].get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    return drawing
+
+
+def _dots(ax: Axes, row: int, records: Sequence[Record], shade: str) -> None:
+    directed = [100 * each for each in values(records, "accuracy")]
+    either = [100 * each for each in values(records, "accuracy_up_to_reversal")]
+    rows = [row] * len(records)
+    ax.plot(either, rows, "o", color=shade, fillstyle="none", markersize=10, label="up to reversal")
+    ax.plot(directed, rows, "o", color=shade, markersize=5, label="directed")
+
+
+STYLES = {
+    "Algorithm 1-MLE": ("o-", "#D55E00"),
+    "Algorithm 1-OLS": ("s--", "#56B4E9"),
+    "Algorithm 1-EM": ("^:", "#009E73"),
+}
+
+
+def _by_round(ax: Axes, records: Sequence[Record]) -> None:
+    for method, (style, shade) in STYLES.items():
+        lines = [each["rounds"] for each in where(records, method=method)]
+        longest = max(len(line) for line in lines)
+        # A round without a swap ends the run, so its order stands from then on.
+        held = [[*line, *[line[-1]] * (longest - len(line))] for line in lines]
+        mean = [100 * sum(at) / len(lines) for at in zip(*held, strict=True)]
+        ax.plot(range(1, longest + 1), mean, style, color=shade, markersize=4, label=method)
+    ax.axhline(100, color=colour("oracle"), linewidth=1.5, label="oracle")
+    ax.set(ylim=(-4, 106), xlabel="round")
+    ax.grid(axis="y", color="#DDDDDD")
+
+
+EXPERIMENT = Experiment(
+    name="table1",
+    title="Table 1: irreversible SDEs",
+    columns=("setting", "method", "seed", *SCORES),
+    full=Settings(Size(d=50, n=2000, T=250), seeds=10),
+    quick=Settings(Size(d=20, n=300, T=100), seeds=2),
+    tasks=tasks,
+    text=text,
+    figure=figure,
+    extras=rounds,
+)

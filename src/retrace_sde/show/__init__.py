@@ -1,0 +1,1 @@
+"""To look at: plots, verdicts, the report, the demo."""

@@ -1,0 +1,301 @@
+"""The numbers behind each figure of the report, ready for JSON, thinned where a panel is large.
+
+Estimates and errors are the result's own. Recomputed are only what a result does not keep: the transition
+costs under the fitted parameters and the eigenvalues of A.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
+from retrace_sde.data.panel import Panel
+from retrace_sde.estimate.euler import Model
+from retrace_sde.metrics import neighbour_share, order_accuracy
+from retrace_sde.orders.costs import transition_costs
+from retrace_sde.process.drift import Affine, as_drift
+from retrace_sde.retrace import ReTrace
+from retrace_sde.show.plots import Z, comparable
+
+SLICES, TRAJECTORIES, OWN_TRAJECTORIES, NUMBERS = 100, 30, 12, 40_000
+"""At most so many slices, trajectories (each with its own cost matrix: fewer) and numbers per figure."""
+
+BINS = 40
+EDGES = 400
+"""At most so many bars of a histogram, and edges of a graph."""
+
+
+def figures(model: ReTrace, panel: Panel) -> dict[str, Any]:
+    """Everything that the page draws, by figure, and in `thinned` what was left out, in sentences."""
+    thinned: list[str] = []
+    units, rows, variables = _selection(model, panel, thinned)
+    return {
+        "shared": model.order_.ndim == 1,
+        "units": [_unit(model, panel, each) for each in units],
+        "paths": _paths(model, panel, units, rows, variables),
+        "drift": _drift(model),
+        "twin": _twin(model),
+        "diffusion": _diffusion(model),
+        "names": list(model.result_.names),
+        "eigenvalues": _eigenvalues(model.drift_),
+        "twin_eigenvalues": None
+        if model.alternative_ is None
+        else _eigenvalues(model.alternative_.drift),
+        "direction": _direction(model, panel),
+        "gaps": _gaps(model),
+        "thinned": thinned,
+    }
+
+
+Unit = tuple[int | None, Order, Order]
+"""A trajectory (None: all, with one order), the positions shown, and the observations that stand there."""
+
+
+def _selection(model: ReTrace, panel: Panel, thinned: list[str]) -> tuple[list[Unit], Order, Order]:
+    n, T, d = panel.values.shape
+    most = min(T, SLICES)
+    variables = np.arange(min(d, NUMBERS // (4 * most)))
+    fit = NUMBERS // (most * len(variables))
+    if model.order_.ndim == 1:
+        rows = evenly(n, min(max(fit, 4), TRAJECTORIES))
+    else:
+        rows = evenly(n, min(max(min(fit, NUMBERS // most**2), 3), OWN_TRAJECTORIES))
+    for kept, all_of, what in (
+        (len(rows), n, "trajectories"), (most, T, "slices"), (len(variables), d, "variables")
+    ):  # fmt: skip
+        if kept < all_of:
+            thinned.append(f"{kept} of {all_of:,} {what} are drawn, evenly spaced")
+    if len(variables) < d:
+        thinned[-1] = f"the first {len(variables)} of {d:,} variables are drawn"
+    owners: list[int | None] = [None] if model.order_.ndim == 1 else [int(j) for j in rows]
+    return [_shown(model, panel, j, most) for j in owners], rows, variables
+
+
+def _shown(model: ReTrace, panel: Panel, j: int | None, most: int) -> Unit:
+    order = model.order_ if j is None else model.order_[j]
+    positions = evenly(_length(model, panel, j), most)
+    return j, positions, order[positions]
+
+
+def _length(model: ReTrace, panel: Panel, j: int | None) -> int:
+    ragged = j is not None and panel.lengths is not None
+    return int(panel.lengths[j]) if ragged else model.order_.shape[-1]  # type: ignore[index]
+
+
+def _unit(model: ReTrace, panel: Panel, unit: Unit) -> dict[str, Any]:
+    """One cost matrix, in stored order, and the orders that the slider walks through."""
+    j, positions, recovered = unit
+    kept = np.sort(recovered)
+    place = {int(each): k for k, each in enumerate(kept)}
+    costs, kind = _costs(model, panel, j, kept)
+    length = _length(model, panel, j)
+    final = (model.order_ if j is None else model.order_[j])[:length]
+    steps: list[dict[str, Any]] = [
+        {"label": "as stored", "detail": "", "order": list(range(len(kept)))}
+    ]
+    for k, each in enumerate(model.history_, start=1):
+        if not each.order.size:  # Monte-Carlo EM averages over orders and keeps none of its rounds
+            continue
+        order = (each.order if j is None else each.order[j])[:length]
+        agree = neighbour_share(final, order), order_accuracy(final, order)
+        detail = f"{agree[0]:.0%} of neighbours and {agree[1]:.0%} of positions as in the result."
+        if math.isfinite(each.log_likelihood):
+            detail = f"Log-likelihood {each.log_likelihood:,.1f} nats; {detail}"
+        steps.append({
+            "label": f"round {k}", "detail": detail,
+            "order": [place[int(a)] for a in order if int(a) in place],
+        })  # fmt: skip
+    result = [place[int(each)] for each in recovered]
+    if len(steps) > 1 and steps[-1]["order"] == result:
+        steps[-1]["label"] = f"{steps[-1]['label']}, the result"
+    else:
+        steps.append({"label": "the result", "detail": "", "order": result})
+    return {
+        "trajectory": None if j is None else str(panel.ids[j]),
+        "slices": kept.tolist(),
+        "labels": _labels(panel, j, kept),
+        "positions": positions.tolist(),
+        "costs": _numbers(costs),
+        "kind": kind,
+        "steps": steps,
+        "probabilities": _probabilities(model, j, positions, recovered, length),
+    }
+
+
+def _labels(panel: Panel, j: int | None, kept: Order) -> list[str]:
+    """What the stored observations are called: by the table's labels of slices, or by number."""
+    if j is None and panel.slices is not None:
+        return [str(panel.slices[int(k)]) for k in kept]
+    return [f"{'slice' if j is None else 'observation'} {k}" for k in kept]
+
+
+def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Order) -> tuple[Array, str]:
+    """Transition costs under the fit; distances where values are missing or noisy."""
+    values, u = panel.values, panel.covariates
+    if u is None:  # given to `fit` beside an array
+        u = getattr(getattr(model, "_problem", None), "data", Data(values)).covariates
+    x = _some(values, j, kept)
+    drift, theta = as_drift(model.drift), model.drift_
+    R = model.result_.observation_noise
+    noisy = R is not None and R.any()
+    if noisy or not np.isfinite(x).all() or (u is None and panel.covariate_names):
+        return _partial_distances(x), "distance"
+    if isinstance(drift, Affine):
+        theta = np.column_stack([theta, model.offset_])
+    data = Data(x, None if u is None else _some(u, j, kept), model.n_jobs)
+    return transition_costs(data, Model(drift, theta, model.diffusion_, model.result_.dt)), "cost"
+
+
+def _some(values: Any, j: int | None, kept: Order) -> Array:
+    """Some observations of one trajectory, or slices of all, (trajectories, slices, variables), in numpy."""
+    if j is None:
+        return Data(values).slices(kept).transpose(1, 0, 2)
+    return to_numpy(values[j : j + 1, ...])[:, kept]
+
+
+def _partial_distances(values: Array) -> Array:
+    """Mean squared distance between slices over the entries observed at both, each variable scaled."""
+    T = values.shape[1]
+    z = (values - np.nanmean(values, axis=(0, 1))) / np.maximum(
+        np.nanstd(values, axis=(0, 1)), 1e-300
+    )
+    flat = z.transpose(1, 0, 2).reshape(T, -1)
+    seen = np.isfinite(flat).astype(float)
+    flat = np.where(seen > 0, flat, 0.0)
+    sums = flat**2 @ seen.T + seen @ (flat**2).T - 2 * flat @ flat.T
+    pairs = seen @ seen.T
+    return np.divide(sums, pairs, out=np.full((T, T), np.nan), where=pairs > 0)
+
+
+def _probabilities(
+    model: ReTrace, j: int | None, positions: Order, recovered: Order, length: int
+) -> list[Any] | None:
+    """Rows: observations in recovered order. Columns: positions, pooled where not all are drawn."""
+    if not hasattr(model, "posterior_"):
+        return None
+    P = model.position_probabilities_ if j is None else model.position_probabilities_[j]
+    return _numbers(
+        np.add.reduceat(P[recovered, :length].astype(float), positions, axis=1), digits=3
+    )
+
+
+def _paths(
+    model: ReTrace, panel: Panel, units: list[Unit], rows: Order, variables: Order
+) -> dict[str, Any]:
+    """Values [trajectory][variable][slice kept], in stored order, and the times of the positions."""
+    values = []
+    for k, j in enumerate(rows):
+        kept = np.sort(units[0 if units[0][0] is None else k][2])
+        values.append(_numbers(to_numpy(panel.values[int(j), ...])[kept][:, variables].T))
+    times = np.asarray(model.times_, dtype=float)
+    return {
+        "ids": [str(panel.ids[int(j)]) for j in rows],
+        "variables": [model.result_.names[int(i)] for i in variables],
+        "values": values,
+        "times": [
+            _numbers((times if times.ndim == 1 else times[j or 0])[positions])
+            for j, positions, _ in units
+        ],
+    }
+
+
+def _drift(model: ReTrace) -> dict[str, Any]:
+    """Coefficients with 95 % intervals, and the ones told from zero, the clearest first."""
+    values, errors = model.drift_, model.standard_errors_.drift
+    strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
+    order = np.argsort(-strength, axis=None)
+    clear = [
+        [int(i), int(j), float(f"{strength[i, j]:.3g}")]
+        for i, j in zip(*np.unravel_index(order, values.shape), strict=True)
+        if strength[i, j] > Z
+    ]
+    shade, unit = _shade(values, model.diffusion_, errors)
+    return {
+        "columns": list(model.result_.feature_names[: values.shape[1]]),
+        **_intervals(values, errors), "shade": shade, "unit": unit,
+        "clear": clear[:EDGES], "n_clear": len(clear),
+    }  # fmt: skip
+
+
+def _twin(model: ReTrace) -> dict[str, Any] | None:
+    twin = model.alternative_
+    if twin is None:
+        return None
+    shade, unit = _shade(twin.drift, twin.diffusion, model.standard_errors_.drift)
+    columns = list(model.result_.feature_names[: twin.drift.shape[1]])
+    return {"columns": columns, "values": _numbers(twin.drift), "shade": shade, "unit": unit}
+
+
+def _diffusion(model: ReTrace) -> dict[str, Any]:
+    """H with 95 % intervals, coloured by the correlation of the noise."""
+    H = model.diffusion_
+    scale = np.sqrt(np.diag(H))
+    return {
+        "columns": list(model.result_.names), **_intervals(H, model.standard_errors_.diffusion),
+        "shade": _numbers(H / np.outer(scale, scale)), "unit": "correlation of the noise",
+    }  # fmt: skip
+
+
+def _intervals(values: Array, errors: Array) -> dict[str, Any]:
+    low, high = values - Z * errors, values + Z * errors
+    return {"values": _numbers(values), "low": _numbers(low), "high": _numbers(high)}
+
+
+def _shade(values: Array, H: Array, errors: Array) -> tuple[Any, str]:
+    """What colours compare, free of the variables' units: `A_ij √(H_jj / H_ii)`, or estimate / error."""
+    if values.shape[0] == values.shape[1]:
+        return _numbers(comparable(values, H)), "in units of each variable's noise"
+    return _numbers(values / np.where(errors > 0, errors, np.inf)), "estimate / standard error"
+
+
+def _eigenvalues(A: Array) -> list[Any] | None:
+    if A.shape[0] != A.shape[1]:
+        return None
+    found = np.linalg.eigvals(A)
+    found = found[np.lexsort((found.imag, -found.real))]
+    return _numbers(np.column_stack([found.real, found.imag]))
+
+
+def _direction(model: ReTrace, panel: Panel) -> dict[str, Any]:
+    """A histogram of `Δ_j`, with the names of the trajectories in each bar as far as there is room."""
+    delta = np.asarray(model.direction_.contributions, dtype=float)
+    rows = np.flatnonzero(np.isfinite(delta))
+    delta = delta[rows] if rows.size else np.zeros(1)
+    width = np.ptp(delta) / min(BINS, max(5, len(delta) // 4)) or 1.0
+    # Zero is an edge: a bar speaks for one direction.
+    edges = width * np.arange(np.floor(delta.min() / width), np.floor(delta.max() / width) + 2)
+    bar = np.clip(np.searchsorted(edges, delta, side="right") - 1, 0, len(edges) - 2)
+    named = [
+        [str(panel.ids[int(j)]) for j in rows[np.flatnonzero(bar == k)[:5]]]
+        for k in range(len(edges) - 1)
+    ]
+    return {
+        "edges": _numbers(edges, digits=6), "names": named,
+        "counts": np.bincount(bar, minlength=len(edges) - 1).tolist(),
+        "mean": _numbers(delta.mean()), "identified": model.direction_.identified,
+    }  # fmt: skip
+
+
+def _gaps(model: ReTrace) -> dict[str, Any] | None:
+    """Gaps along a shared order, with intervals where estimated; a regular grid has none to show."""
+    gaps = np.asarray(model.gaps_, dtype=float)
+    if gaps.ndim != 1 or not gaps.size or np.ptp(gaps) <= 1e-9 * np.abs(gaps).max():
+        return None
+    found = {"values": _numbers(gaps), "times": _numbers(model.times_)}
+    intervals = model.result_.gap_intervals
+    if intervals is not None:
+        found |= {"low": _numbers(intervals[:, 0]), "high": _numbers(intervals[:, 1])}
+    return found
+
+
+def _numbers(values: Any, *, digits: int = 4) -> Any:
+    """Nested lists of numbers short enough for a page; what is not a number becomes null."""
+    array: NDArray[Any] = np.asarray(values, dtype=float)
+    if array.ndim:
+        return [_numbers(each, digits=digits) for each in array]
+    number = float(array)
+    return float(f"{number:.{digits}g}") if math.isfinite(number) else None

@@ -1,0 +1,267 @@
+"""Pictures of a result. Every function takes and returns a matplotlib Axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.engine.direction import DirectionTest
+from retrace_sde.metrics import position_calibration
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORWARD, BACKWARD, NEUTRAL = "#0072B2", "#D55E00", "#666666"
+"""Okabe and Ito's colours, told apart with every kind of colour vision."""
+
+Z = 1.96
+"""Half-width of a 95 % interval in standard errors."""
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    # Drawing is the only thing that needs matplotlib's state machine, and it is slow to import.
+    import matplotlib.pyplot as plt
+
+    return plt.subplots()[1]
+
+
+def cost_matrix(costs: Array, order: Order | None = None, *, ax: Axes | None = None) -> Axes:
+    """Cost of slice b (column) right after slice a (row), as stored or along an order.
+
+    Along the right order the cheap pairs lie next to the diagonal. Colours are ranks, so that a few
+    very far pairs do not hide the rest.
+    """
+    ax = _axes(ax)
+    T = len(costs)
+    if order is not None:
+        costs = costs[np.ix_(order, order)]
+    off = ~np.eye(T, dtype=bool)
+    ranks = np.full((T, T), np.nan)
+    ranks[off] = np.argsort(np.argsort(costs[off])) / max(T * (T - 1) - 1, 1)
+    image = ax.imshow(ranks, cmap="viridis", interpolation="nearest", vmin=0, vmax=1)
+    bar = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04, ticks=[0, 1])
+    bar.ax.set_yticklabels(["cheap", "dear"])
+    where = "as stored" if order is None else "in recovered order"
+    ax.set(title=f"Transition costs {where}", xlabel="next slice", ylabel="slice")
+    return ax
+
+
+def matrix(
+    values: Array,
+    *,
+    title: str,
+    limit: float | None = None,
+    shade: Array | None = None,
+    names: Sequence[str] | None = None,
+    features: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """A drift or diffusion matrix as a heat map, zero in white, symmetric in ±limit.
+
+    `shade` colours by another matrix, such as `comparable(A, H)` where variables differ in units; the
+    numbers of `values` are then written into the cells. `names` label rows and, without `features`, columns.
+    """
+    ax = _axes(ax)
+    colours = values if shade is None else shade
+    limit = float(np.abs(colours).max()) if limit is None else limit
+    image = ax.imshow(colours, cmap="RdBu", vmin=-limit, vmax=limit, interpolation="nearest")
+    ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
+    if shade is not None:
+        for (i, j), value in np.ndenumerate(values):
+            strong = abs(colours[i, j]) > 0.6 * limit
+            ax.text(
+                j, i, f"{value:.2g}", ha="center", va="center", color="white" if strong else "black"
+            )
+    if names is not None:
+        columns = names if features is None else features
+        ax.set_xticks(range(len(columns)), columns, rotation=90)
+        ax.set_yticks(range(len(names)), names)
+    ax.set(title=title, xlabel="effect of variable", ylabel="on variable")
+    return ax
+
+
+def comparable(drift: Array, diffusion: Array) -> Array:
+    """`A_ij √(H_jj / H_ii)`: the drift with each variable in units of its noise, so that entries compare."""
+    scale = np.sqrt(np.diag(diffusion))
+    scaled: Array = drift * scale[None, :] / scale[:, None]
+    return scaled
+
+
+def drift_graph(
+    values: Array,
+    errors: Array,
+    *,
+    names: Sequence[str] | None = None,
+    most: int = 60,
+    ax: Axes | None = None,
+) -> Axes:
+    """Variables on a circle; an arrow from j to i where the 95 % interval of A_ij excludes zero.
+
+    Solid blue is positive, dashed orange negative; width grows with |estimate| / standard error. The
+    `most` clearest are drawn; a ring around a variable is its effect on itself.
+    """
+    ax = _axes(ax)
+    d = len(values)
+    names = [f"x{i}" for i in range(d)] if names is None else names
+    angle = np.pi / 2 - 2 * np.pi * np.arange(d) / d
+    at = np.column_stack([np.cos(angle), np.sin(angle)]) * (d > 1)
+    strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
+    rank = np.argsort(-strength, axis=None)[:most]
+    for i, j in zip(*np.unravel_index(rank, values.shape), strict=True):
+        if strength[i, j] <= Z:
+            break
+        colour, line = (FORWARD, "-") if values[i, j] > 0 else (BACKWARD, "--")
+        width = 0.8 + 2.5 * np.sqrt(strength[i, j] / strength.max())
+        if i == j:
+            ring = {"facecolors": "none", "edgecolors": colour, "linewidths": width}
+            ax.scatter(at[i, 0], at[i, 1], s=700, linestyle=line, **ring)
+            continue
+        style = {"arrowstyle": "-|>", "color": colour, "linestyle": line, "linewidth": width,
+                 "shrinkA": 12, "shrinkB": 14, "connectionstyle": "arc3,rad=0.15"}  # fmt: skip
+        ax.annotate("", xy=at[i], xytext=at[j], arrowprops=style)
+    ax.scatter(at[:, 0], at[:, 1], s=350, color="white", edgecolors="black", zorder=3)
+    for name, (x, y) in zip(names, at, strict=True):
+        side = "center" if abs(x) < 0.1 else "left" if x > 0 else "right"
+        ax.text(1.2 * x, 1.25 * y, name, ha=side, va="center", zorder=4)
+    ax.set(title="Effects told from zero", xlim=(-1.8, 1.8), ylim=(-1.4, 1.4), aspect="equal")
+    ax.axis("off")
+    return ax
+
+
+def eigenvalues(drift: Array, *, twin: Array | None = None, ax: Axes | None = None) -> Axes:
+    """Eigenvalues of A in the complex plane: left decays, right grows, off the axis turns."""
+    ax = _axes(ax)
+    own = np.linalg.eigvals(drift)
+    ax.axvspan(min(own.real.min(), 0) * 1.2 - 1e-12, 0, color=FORWARD, alpha=0.07)
+    ax.axhline(0, color=NEUTRAL, linewidth=0.8)
+    ax.axvline(0, color=NEUTRAL, linewidth=0.8)
+    ax.plot(own.real, own.imag, "o", color=FORWARD, label="A")
+    if twin is not None:
+        other = np.linalg.eigvals(twin)
+        ax.plot(other.real, other.imag, "s", fillstyle="none", color="black", label="reversed twin")
+        ax.legend(frameon=False)
+    ax.set(title="Eigenvalues of A", xlabel="real part", ylabel="imaginary part")
+    return ax
+
+
+def parameter_intervals(
+    values: Array,
+    errors: Array,
+    *,
+    names: Sequence[str] | None = None,
+    features: Sequence[str] | None = None,
+    most: int = 20,
+    ax: Axes | None = None,
+) -> Axes:
+    """The `most` clearest coefficients with their 95 % intervals, the clearest on top."""
+    ax = _axes(ax)
+    names = [f"x{i}" for i in range(len(values))] if names is None else names
+    features = list(names)[: values.shape[1]] if features is None else features
+    strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
+    rank = np.argsort(-strength, axis=None)[:most]
+    i, j = np.unravel_index(rank, values.shape)
+    y = np.arange(len(rank))[::-1]
+    ax.errorbar(values[i, j], y, xerr=Z * errors[i, j], fmt="o", color=FORWARD, ecolor=NEUTRAL)
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.set_yticks(y, [f"{features[b]} → {names[a]}" for a, b in zip(i, j, strict=True)])
+    ax.set(title="Estimates with 95 % intervals", xlabel="estimate")
+    return ax
+
+
+def gaps(
+    values: Array, *, low: Array | None = None, high: Array | None = None, ax: Axes | None = None
+) -> Axes:
+    """Estimated time from each position to the next, with intervals where given."""
+    ax = _axes(ax)
+    ax.bar(np.arange(len(values)), values, color=FORWARD, alpha=0.6)
+    if low is not None and high is not None:
+        ax.vlines(np.arange(len(values)), low, high, color="black")
+    ax.set(title="Gaps", xlabel="position", ylabel="gap to the next")
+    return ax
+
+
+def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
+    """Each trajectory's log-likelihood, this order minus its reverse: right of zero speaks for this order."""
+    ax = _axes(ax)
+    delta = test.contributions
+    bins = min(40, max(5, len(delta) // 4))
+    ax.hist(delta, bins=bins, color=FORWARD if test.identified else NEUTRAL, alpha=0.75)
+    ax.axvline(0, color="black", linewidth=1)
+    ax.axvline(delta.mean(), color=BACKWARD, linewidth=2, label=f"mean {delta.mean():+.2g}")
+    called = "identified" if test.identified else "undetermined"
+    ax.set(
+        title=f"Direction {called} (z = {test.z:.1f})",
+        xlabel="forward − backward, nats per trajectory",
+        ylabel="trajectories",
+    )
+    ax.legend(frameon=False)
+    return ax
+
+
+def calibration(true: Order, probabilities: NDArray[Any], *, ax: Axes | None = None) -> Axes:
+    """How often placements came true against the probability they were given, with 95 % error bars."""
+    ax = _axes(ax)
+    given, came, count = np.array(
+        position_calibration(true, probabilities, edges=np.linspace(0.05, 1, 11))
+    ).T
+    error = 1.96 * np.sqrt(came * (1 - came) / count)
+    ax.plot([0, 1], [0, 1], color=NEUTRAL, linewidth=1, label="calibrated")
+    ax.errorbar(given, came, error, fmt="o", color=FORWARD, capsize=3, label="placements")
+    ax.set(
+        title="Position probabilities",
+        xlabel="probability given",
+        ylabel="share that was right",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
+    ax.legend(frameon=False)
+    return ax
+
+
+def position_probabilities(
+    probabilities: NDArray[Any], order: Order, *, ax: Axes | None = None
+) -> Axes:
+    """Where each observation of one trajectory (or of a shared order) may stand; dark is likely."""
+    ax = _axes(ax)
+    image = ax.imshow(probabilities[order], cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
+    ax.set(
+        title="Position probabilities",
+        xlabel="position",
+        ylabel="observation, in the most probable order",
+    )
+    return ax
+
+
+def order_certainty(probabilities: NDArray[Any], order: Order, *, ax: Axes | None = None) -> Axes:
+    """The probability `P[o_k, k]` that each position holds the observation placed there."""
+    ax = _axes(ax)
+    own = probabilities[order, np.arange(len(order))]
+    ax.vlines(np.arange(len(order)), 0, own, color=NEUTRAL, linewidth=0.8)
+    ax.plot(own, "o", markersize=4, color=FORWARD)
+    ax.axhline(0.95, color=NEUTRAL, linewidth=0.8, linestyle=":")
+    ax.set(title="Certainty of the order", xlabel="position", ylabel="probability", ylim=(0, 1.03))
+    return ax
+
+
+def trajectories(
+    X: Array,
+    order: Order | None = None,
+    *,
+    variable: int = 0,
+    most: int = 30,
+    ax: Axes | None = None,
+) -> Axes:
+    """One variable of a few trajectories against slice, as stored or along an order."""
+    ax = _axes(ax)
+    rows = np.linspace(0, len(X) - 1, min(most, len(X))).astype(int)
+    lines = X[rows, :, variable]
+    ax.plot(lines.T if order is None else lines[:, order].T, linewidth=0.7, alpha=0.6)
+    ax.set(title="as stored" if order is None else "restored", xlabel="slice", ylabel="value")
+    return ax

@@ -1,0 +1,243 @@
+"""The report: one HTML file that needs nothing else, not even a network.
+
+Verdicts first, in sentences; then the figures, drawn in the browser as SVG by `templates/report.js` from numbers
+inside the page; then tables. Every name from the data is escaped: jinja2 escapes HTML, `_json` escapes what
+could end a script element, and the page's policy runs no script but its own, by hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import platform
+from functools import cache
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from retrace_sde.data.blocks import Array, to_numpy
+from retrace_sde.data.panel import Panel
+from retrace_sde.result import ReTraceResult
+from retrace_sde.retrace import ReTrace
+from retrace_sde.show.figures import figures
+from retrace_sde.show.plots import Z
+from retrace_sde.show.verdicts import verdicts
+
+LISTED = 200
+"""Rows of a table of parameters: the clearest ones."""
+
+RESIDUALS = (
+    "Ĥ is the covariance of what the drift leaves unexplained, per unit of time: Σ e eᵀ / (N Δt), "
+    "e = Δx − Θ φ(x) Δt"
+)
+ESTIMATORS = {
+    "mle": (
+        "Maximum likelihood along the order: Θ̂ = (R_φφ⁻¹ R_φΔ)ᵀ, the regression of Δx on φ(x) Δt.",
+        f"{RESIDUALS}. Errors: Var Ĥ_ij = (H_ii H_jj + H_ij²) / N.",
+    ),
+    "ols": (
+        "Least squares, equation by equation: the regression of Δx on φ(x) Δt.",
+        f"{RESIDUALS}, with N less the number of features in the divisor. "
+        "Errors: Var Ĥ_ij = (H_ii H_jj + H_ij²) / N.",
+    ),
+    "exact": (
+        "Exact discretisation: A = log(F) / Δt, F the regression of each state on the one before it.",
+        "From the covariance V of that regression's residuals: A V + V Aᵀ = F H Fᵀ − H.",
+    ),
+    "mcem": (
+        "Maximum likelihood averaged over orders: Monte-Carlo EM, the regression of Δx on φ(x) Δt with each pair "
+        "weighted by how often it is adjacent. Errors include the uncertainty of the order (Louis) unless a "
+        "note says otherwise.",
+        f"{RESIDUALS}, averaged over the orders; errors as for the drift.",
+    ),
+    "em": (
+        "Maximum likelihood of what was observed: EM with a Kalman smoother along the order.",
+        f"{RESIDUALS}, in expectation over the states behind noise and missing values.",
+    ),
+}
+"""How each estimator arrives at the drift and at the diffusion, in a sentence each."""
+
+PACKAGES = ("retrace-sde", "numpy", "scipy", "numba", "scikit-learn")
+
+
+def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None = None) -> Path:
+    """Write the report of a fit to one HTML file and return its path.
+
+    X is what `model` was fitted on: a `Panel` (its names and ids appear in the page) or an array (n, T, d).
+    Call `model.sample_orders()` first to see how sure each position is. Large panels are thinned in the
+    figures, and the page says so; verdicts and tables always speak of all the data.
+    """
+    panel = _panel(model, X)
+    result = model.result_
+    data = figures(model, panel)
+    page = render(
+        "report.html",
+        title=title or "ReTrace report",
+        result=result,
+        shape=tuple(panel.values.shape),
+        verdicts=verdicts(model, panel),
+        data=data,
+        thinned=data["thinned"],
+        gaps=data["gaps"] is not None,
+        square=data["eigenvalues"] is not None,
+        cost_kind=data["units"][0]["kind"],
+        data_clear=data["drift"]["n_clear"],
+        ragged=panel.lengths is not None,
+        formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
+        drift=_rows(result.drift, result.standard_errors.drift, result.feature_names, result.names),
+        offset=_offset(model),
+        diffusion=_rows(
+            *_lower(result.diffusion, result.standard_errors.diffusion), result.names, result.names
+        ),
+        noise=_noise(result),
+        listed=LISTED,
+        twin=model.alternative_,
+        posterior=getattr(model, "posterior_", None),
+        settings={name: str(value) for name, value in sorted(result.settings.items())},
+        versions=_versions(),
+        fingerprint=_fingerprint(panel.values),
+    )
+    return write_whole(page, path)
+
+
+def render(template: str, **values: Any) -> str:
+    """A page of `templates/`, with the house style and script inside."""
+    if "data" in values:
+        values["data"] = _json(values["data"])
+    script = _text("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            style=Markup(_text("report.css")),
+            script=Markup(script),
+            script_hash=f"sha256-{digest}",
+            **values,
+        )
+    )
+
+
+def write_whole(page: str, path: str | Path) -> Path:
+    """Write a page, whole or not at all."""
+    target = Path(path)
+    partial = target.with_name(target.name + ".partial")
+    partial.write_text(page, encoding="utf-8")
+    partial.replace(target)
+    return target
+
+
+def _json(data: Any) -> Markup:
+    """JSON that is safe inside a script element: no `<`, so neither `</script>` nor `<!--` can occur."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("retrace_sde", "show/templates")
+    environment = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    return environment
+
+
+@cache
+def _text(name: str) -> str:
+    return (files("retrace_sde.show") / "templates" / name).read_text(encoding="utf-8")
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number for reading: four digits, a true minus sign, a dash for none."""
+    if not np.isfinite(value):
+        return "\N{EN DASH}"
+    return f"{value:.{digits}g}".replace("-", "\N{MINUS SIGN}")
+
+
+def _panel(model: ReTrace, X: Any) -> Panel:
+    if not hasattr(model, "result_"):
+        raise ValueError("the model is not fitted: call fit(X) before the report.")
+    panel = X if isinstance(X, Panel) else Panel.from_array(X)
+    result = model.result_
+    fitted = (result.n_trajectories, result.order.shape[-1], len(result.names))
+    if tuple(panel.values.shape) != fitted:
+        raise ValueError(
+            f"X has shape {tuple(panel.values.shape)}, but the model was fitted on {fitted}: pass the data of "
+            "the fit."
+        )
+    return panel
+
+
+def _rows(
+    values: Array, errors: Array, causes: tuple[str, ...], effects: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Entries with 95 % intervals, those best told from zero first; entries that are nan are left out."""
+    strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
+    rows = []
+    for i, j in zip(*np.unravel_index(np.argsort(-strength, axis=None), values.shape), strict=True):
+        value, error = float(values[i, j]), float(errors[i, j])
+        if np.isfinite(value):
+            low, high = value - Z * error, value + Z * error
+            rows.append({
+                "cause": causes[j], "effect": effects[i], "value": value, "error": error,
+                "low": low, "high": high, "told": low > 0 or high < 0,
+            })  # fmt: skip
+    return rows
+
+
+def _lower(values: Array, errors: Array) -> tuple[Array, Array]:
+    """A symmetric matrix without its repeated half."""
+    upper = np.triu_indices(len(values), 1)
+    half = values.astype(float)
+    half[upper] = np.nan
+    return half, errors
+
+
+def _offset(model: ReTrace) -> list[dict[str, Any]]:
+    result = model.result_
+    errors = result.standard_errors.offset
+    if errors is None or not result.offset.any():
+        return []
+    return _rows(result.offset[:, None], errors[:, None], ("1",), result.names)
+
+
+def _noise(result: ReTraceResult) -> list[tuple[str, float]]:
+    """Each variable's standard deviation of observation noise, where it is in the model."""
+    R = result.observation_noise
+    if R is None or not R.any():  # values may be missing without noise
+        return []
+    return list(zip(result.names, np.sqrt(np.diag(R)).tolist(), strict=True))
+
+
+def _versions() -> dict[str, str]:
+    found = {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # used from its source tree
+            continue
+    return found
+
+
+def _fingerprint(values: Any) -> str:
+    """SHA-256 of the values as float64, trajectory by trajectory: which data this was."""
+    digest = hashlib.sha256()
+    for j in range(values.shape[0]):
+        digest.update(to_numpy(values[j, ...]).astype("<f8").tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,182 @@
+"""The answers in plain sentences, the most important first: what a reader takes home from a fit.
+
+Nothing is estimated here. Each sentence is read off the result: its posterior over orders, its test of the
+direction, its identifiability report, its notes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.panel import Panel
+from retrace_sde.retrace import ReTrace
+
+SURE, LIKELY = 0.95, 0.5
+"""Probability of its position from which an observation counts as placed, and as more likely there than not."""
+
+
+LISTED = 30
+"""Slices named in the sentence that gives the order."""
+
+Standing = Literal["good", "mixed", "open"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One question, its answer in a few words, how far it can be trusted, and the reasons."""
+
+    question: str
+    answer: str
+    standing: Standing
+    sentences: tuple[str, ...]
+
+
+def verdicts(model: ReTrace, panel: Panel) -> tuple[Verdict, ...]:
+    """Order, direction, identifiability and what to do next."""
+    return (
+        _order(model, panel),
+        _direction(model),
+        _identifiability(model),
+        _next_steps(model, panel),
+    )
+
+
+def placement(model: ReTrace, *, lengths: Order | None = None) -> Array | None:
+    """The probability of each recovered position, `P[o_k, k]` for all k (and trajectories) in one row.
+
+    None without a posterior: `sample_orders()` or `estimator="mcem"` give one.
+    """
+    if not hasattr(model, "posterior_"):
+        return None
+    P, order = model.position_probabilities_, model.order_
+    own: Array = np.take_along_axis(P, order[..., None, :], axis=-2)[..., 0, :].astype(float)
+    if lengths is not None and own.ndim == 2:
+        own = own[np.arange(own.shape[1])[None] < lengths[:, None]]
+    return own.ravel()
+
+
+def _order(model: ReTrace, panel: Panel) -> Verdict:
+    question = "Which order?"
+    standing: Standing
+    shared = model.order_.ndim == 1
+    what = "a time slice" if shared else "an observation"
+    rounds = f"{model.n_iter_} round{'' if model.n_iter_ == 1 else 's'}"
+    settled = (
+        f"The search settled after {rounds}, at a log-likelihood of {model.log_likelihood_:,.1f} nats."
+        if model.converged_
+        else f"The search was still changing after {rounds}: raise max_iter."
+    )
+    listed = _listed(model, panel)
+    own = placement(model, lengths=panel.lengths)
+    if own is None:
+        answer = "The most likely order was found" if model.converged_ else "The order is unsettled"
+        unsure = "How sure each position is has not been sampled: sample_orders() would tell."
+        standing = "mixed" if model.converged_ else "open"
+        return Verdict(question, answer, standing, (*listed, settled, unsure))
+    mean, placed, doubtful = own.mean(), (own >= SURE).sum(), (own < LIKELY).sum()
+    if mean >= 0.99:
+        answer, standing = "The order is certain", "good"
+    elif mean >= 0.8:
+        answer, standing = "Most of the order is certain", "good"
+    elif mean >= 0.5:
+        answer, standing = "The order is right in its broad course", "mixed"
+    else:
+        answer, standing = "The exact order cannot be known", "open"
+    certain = (
+        f"On average {what} stands where it is placed with probability {mean:.3g}; "
+        f"{placed} of {own.size} are placed with probability {SURE:g} or more"
+        + (f", {doubtful} are more likely elsewhere than at their place." if doubtful else ".")
+    )
+    given = "These probabilities are those under the fitted parameters."
+    if not model.direction_.identified:
+        given += " They say nothing about the direction, which is a question of its own."
+    if "folded" in model.direction_.verdict:
+        answer, standing = "The order may be folded", "open"
+        given += " They do not see a fold, which is part of what was fitted."
+    if model.result_.cycle:
+        answer, standing = "A closed loop: the order is cyclic", "mixed"
+        given += " Where the loop is cut is arbitrary."
+    return Verdict(question, answer, standing, (*listed, certain, settled, given))
+
+
+def _listed(model: ReTrace, panel: Panel) -> tuple[str, ...]:
+    """The order itself, where its slices have names: all of them, or both ends."""
+    if model.order_.ndim == 2 or panel.slices is None:
+        return ()
+    labels = [panel.slices[int(k)] for k in model.order_]
+    if len(labels) > LISTED:
+        labels = [*labels[: LISTED // 2], "…", *labels[-LISTED // 2 :]]
+    return (f"The order is {' → '.join(labels)}.",)
+
+
+def _direction(model: ReTrace) -> Verdict:
+    test, question = model.direction_, "Which way does time run?"
+    if test.known:
+        return Verdict(question, "As the knowledge given says", "good", (test.verdict,))
+    if test.identified:
+        why = _first(model.identifiability_.can, "a transient")
+        return Verdict(question, "In the order shown", "good", (test.verdict, *why))
+    why = _first(model.identifiability_.cannot, "look stationary")
+    both = ("The reversed order, with its own drift, is shown beside the one returned.",)
+    shown = both if model.alternative_ is not None else ()
+    return Verdict(
+        question, "It cannot be known from these data", "open", (test.verdict, *why, *shown)
+    )
+
+
+def _identifiability(model: ReTrace) -> Verdict:
+    report, said = model.identifiability_, _direction(model).sentences
+    can = tuple(f"Yes: {each}" for each in report.can if each not in said)
+    cannot = tuple(f"No: {each}" for each in report.cannot if each not in said)
+    # The last sentence on what cannot be learned (only G Gᵀ) holds for every data set.
+    standing: Standing = "good" if len(cannot) <= 1 else "mixed"
+    answer = "Everything that was asked" if len(cannot) <= 1 else "Not everything"
+    return Verdict("What else can these data tell?", answer, standing, (*can, *cannot))
+
+
+def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
+    result, steps = model.result_, []
+    if not model.converged_:
+        steps.append("Raise max_iter: the alternation stopped before it settled.")
+    if not model.direction_.identified:
+        steps.append(
+            "To settle the direction, find one fact about time (one pair of observations whose order is known, "
+            "or which one came first), or data from a transient: soon after a start or a change. "
+            "Until then report both directions."
+        )
+    own = placement(model, lengths=panel.lengths)
+    if own is None:
+        steps.append("Call sample_orders() before the report to see how sure each position is.")
+    elif own.mean() < 0.8 and result.settings["estimator"] == "mcem":
+        steps.append(
+            "Use the parameters, which average over the orders, and the position probabilities; do not "
+            "build on a single order. Any known times, or more variables, would sharpen it."
+        )
+    elif own.mean() < 0.8:
+        steps.append(
+            "Do not build on a single order: use the position probabilities, and add any known times."
+        )
+    if result.n_trajectories < 20:
+        steps.append(
+            f"{result.n_trajectories} trajectories are few: the tests above are weak, and the intervals, "
+            "which assume many, may be too short."
+        )
+    if len(result.names) == 1 and not any("fold" in note for note in result.notes):
+        steps.append(
+            "One variable that rises and falls can fold onto itself: check the restored picture, and add "
+            "a variable or a known time if it looks folded."
+        )
+    question = "What to do next?"
+    notes = tuple(f"Note: {note.rstrip('.')}." for note in (*result.notes, *panel.notes))
+    if steps:
+        return Verdict(question, "Look at these first", "mixed", (*steps, *notes))
+    nothing = "Nothing in these results stands in the way of using them."
+    return Verdict(question, "Use the restored order and the parameters", "good", (nothing, *notes))
+
+
+def _first(sentences: tuple[str, ...], word: str) -> tuple[str, ...]:
+    return tuple(each for each in sentences if word in each)[:1]

@@ -1,0 +1,170 @@
+"""Orders of noisy and incomplete observations beside the limit: the same search with the true parameters.
+
+    python studies/noisy_orders.py shared --cell 50,0.3,0.1 --cell 50,0.5,0.1 --seeds 100:110
+    python studies/noisy_orders.py shared --cell 2000,0.3,1.0 --missing 0.2 --seeds 100:103
+    python studies/noisy_orders.py independent --cell 200,0.03,0.1 --size 5,30 --seeds 100:103
+    python studies/noisy_orders.py em --seeds 100:105
+
+A cell is n, the noise's standard deviation and the variance of X₀. `--jobs` runs seeds side by side.
+"""
+
+import argparse
+import time
+import warnings
+from itertools import product
+
+import numpy as np
+from joblib import Parallel, delayed
+
+import retrace_sde as rt
+from retrace_sde.data.blocks import one_blas_thread
+from retrace_sde.engine.noisy import NoisyProblem
+from retrace_sde.engine.noisy_orders import search
+from retrace_sde.engine.noisy_shared import best_order
+
+DT = 0.01
+
+
+def panel(seed, n, T, d, noise, variance, missing, permutation):
+    rng = np.random.default_rng(seed)
+    sde = rt.simulate.random_irreversible_sde(d, random_state=rng)
+    start = rng.standard_normal((n, d)) * variance**0.5
+    X = sde.simulate(n, T, DT, x0=start, random_state=rng)
+    Y = rt.simulate.add_noise(X, noise, random_state=rng)
+    shuffled, truth = rt.simulate.shuffle(Y, permutation=permutation, random_state=rng)
+    shuffled = np.ascontiguousarray(shuffled)
+    shuffled[rng.random(shuffled.shape) < missing] = np.nan
+    step = sde.transition(DT, scheme="euler")
+    law = rt.StateSpace(step, noise**2 * np.eye(d), rt.Gaussian(np.zeros(d), variance * np.eye(d)))
+    return sde, shuffled, truth, law
+
+
+def up_to_reversal(truth, order):
+    return max(rt.metrics.order_accuracy(truth, way) for way in (order, order[..., ::-1]))
+
+
+def error(found, truth):
+    return float(np.abs(found - truth).mean())
+
+
+def shared(seed, n, noise, variance, d, T, missing):
+    sde, Y, truth, law = panel(seed, n, T, d, noise, variance, missing, "shared")
+    begin = time.perf_counter()
+    model = rt.ReTrace(dt=DT, observation_noise="estimate", random_state=seed, n_jobs=1).fit(Y)
+    seconds = time.perf_counter() - begin
+    limit = best_order(NoisyProblem(Y, DT, noise, n_jobs=1), law)
+    oracle = rt.em(Y[:, truth], DT, standard_errors=False, n_jobs=1)
+    right = rt.metrics.kendall_tau(truth, model.order_) > 0
+    return {
+        "up to reversal": up_to_reversal(truth, model.order_),
+        "limit": up_to_reversal(truth, limit),
+        "directed": rt.metrics.order_accuracy(truth, model.order_),
+        "identified": float(model.direction_.identified),
+        "confidently wrong": float(model.direction_.identified and not right),
+        "A / oracle": error(model.drift_, sde.drift) / error(oracle.drift, sde.drift),
+        "H / oracle": error(model.diffusion_, sde.diffusion)
+        / error(oracle.diffusion, sde.diffusion),
+        "seconds": seconds,
+    }
+
+
+def independent(seed, n, noise, variance, d, T, missing):
+    sde, Y, truth, law = panel(seed, n, T, d, noise, variance, missing, "independent")
+    begin = time.perf_counter()
+    model = rt.ReTrace(
+        dt=DT,
+        permutation="independent",
+        observation_noise="estimate",
+        random_state=seed,
+        n_jobs=1,
+    ).fit(Y)
+    seconds = time.perf_counter() - begin
+    problem = NoisyProblem(Y, DT, noise)
+    limit, _ = search(problem, law, truth)
+    oracle = problem.fit(truth, loose=False).fit
+    right = rt.metrics.kendall_tau(truth, model.order_) > 0
+    low = model.drift_ - 1.96 * model.standard_errors_.drift
+    high = model.drift_ + 1.96 * model.standard_errors_.drift
+    return {
+        "accuracy": rt.metrics.order_accuracy(truth, model.order_),
+        "limit from truth": rt.metrics.order_accuracy(truth, limit),
+        "tau": rt.metrics.kendall_tau(truth, model.order_),
+        "averaged": float(model.result_.settings["estimator"] == "mcem"),
+        "converged": float(model.converged_),
+        "identified": float(model.direction_.identified),
+        "confidently wrong": float(model.direction_.identified and not right),
+        "z for the truth": model.direction_.z * (1 if right else -1),
+        "A / oracle": error(model.drift_, sde.drift) / error(oracle.drift, sde.drift),
+        "H / oracle": error(model.diffusion_, sde.diffusion)
+        / error(oracle.diffusion, sde.diffusion),
+        "noise / truth": float(np.sqrt(np.diag(model.observation_noise_).mean())) / noise,
+        "A covered": float(((low < sde.drift) & (sde.drift < high)).mean()),
+        "seconds": seconds,
+    }
+
+
+def em(seed, n, noise, variance, d, T, missing):
+    rng = np.random.default_rng(seed)
+    sde = rt.simulate.random_irreversible_sde(d, random_state=rng)
+    start = rng.standard_normal((n, d)) * variance**0.5
+    X = sde.simulate(n, T, DT, x0=start, random_state=rng, scheme="exact")
+    Y = rt.simulate.add_noise(X, noise, random_state=rng)
+    begin = time.perf_counter()
+    full = rt.em(Y, DT, scheme="exact", standard_errors=False, n_jobs=1)
+    seconds = time.perf_counter() - begin
+    Z = Y.copy()
+    Z[rng.random(Z.shape) < 0.2] = np.nan
+    gaps = rt.em(Z, DT, scheme="exact", standard_errors=False, n_jobs=1)
+    rises = min(np.diff(each.log_likelihood).min() for each in (full, gaps))
+    return {
+        "MAE-A": error(full.drift, sde.drift),
+        "MAE-H": error(full.diffusion, sde.diffusion),
+        "20 % missing: A / complete": error(gaps.drift, sde.drift) / error(full.drift, sde.drift),
+        "H / complete": error(gaps.diffusion, sde.diffusion) / error(full.diffusion, sde.diffusion),
+        "least rise": float(rises),
+        "seconds": seconds,
+    }
+
+
+def quietly(work, *arguments):
+    with warnings.catch_warnings(), one_blas_thread():
+        warnings.simplefilter("ignore", rt.ReTraceWarning)
+        return work(*arguments)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("part", choices=["shared", "independent", "em"])
+    parser.add_argument("--cell", action="append", default=[], help="n, noise, variance of X0")
+    parser.add_argument("--size", default="10,50", help="d, T")
+    parser.add_argument("--missing", type=float, default=0.0)
+    parser.add_argument("--seeds", default="100:103")
+    parser.add_argument("--jobs", type=int, default=1)
+    asked = parser.parse_args()
+    d, T = (int(each) for each in asked.size.split(","))
+    cells = asked.cell or (["200,0.1,0.1", "200,0.5,0.1"] if asked.part == "em" else ["50,0.3,0.1"])
+    if asked.part == "em" and asked.size == "10,50":
+        T = 100
+    seeds = range(*(int(each) for each in asked.seeds.split(":")))
+    work = {"shared": shared, "independent": independent, "em": em}[asked.part]
+    runs = [
+        (cell, seed, (int(n), float(noise), float(variance)))
+        for cell, seed in product(cells, seeds)
+        for n, noise, variance in [cell.split(",")]
+    ]
+    found = Parallel(n_jobs=asked.jobs)(
+        delayed(quietly)(work, seed, *numbers, d, T, asked.missing) for _, seed, numbers in runs
+    )
+    print(f"{asked.part}: d = {d}, T = {T}, missing {asked.missing:.0%}, seeds {asked.seeds}")
+    for cell in cells:
+        rows = [row for (name, _, _), row in zip(runs, found, strict=True) if name == cell]
+        parts = [f"{key} {np.mean([row[key] for row in rows]):.3g}" for key in rows[0]]
+        if asked.part == "independent":
+            parts.append("each z " + " ".join(f"{row['z for the truth']:.1f}" for row in rows))
+        print(f"n, noise, var X0 = {cell}: " + ", ".join(parts), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The command line as a stranger meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import retrace_sde as rt
+from retrace_sde.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    command = [sys.executable, "-m", "retrace_sde", "demo", "--out", str(folder)]
+    return folder, subprocess.run(command, capture_output=True, text=True, check=True)
+
+
+def test_the_demo_recovers_the_order_and_writes_three_figures(demo):
+    folder, run = demo
+    lines = run.stdout.splitlines()
+    ours = next(line for line in lines if line.startswith("ReTrace (likelihood)"))
+    oracle = next(line for line in lines if line.startswith("oracle"))
+    assert ours.count("100.0%") == 3
+    assert ours.split()[6:8] == oracle.split()[7:9]
+    assert "not determined" in run.stdout
+    for name in ("order.png", "drift.png", "direction.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    assert rt.ReTraceResult.load(folder / "result.npz").direction.identified
+
+
+def test_the_demo_writes_a_page_whose_links_lead_somewhere(demo):
+    folder, _ = demo
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    for method in ("ReTrace (likelihood)", "Algorithm 1, as printed", "MST, from an end", "oracle"):
+        assert method in page
+    links = re.findall(r'(?:href|src)="([^"]+)"', page)
+    assert {"report.html", "stationary.html", "own-orders.html", "order.png"} <= set(links)
+    assert all((folder / link).is_file() for link in links)
+    assert "No direction is claimed" in page
+    assert "The order is certain" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_pipe_gets_no_progress_bar_and_no_escape_codes(demo):
+    _, run = demo
+    assert run.stderr == ""
+    assert "\x1b" not in run.stdout
+
+
+def test_json_is_machine_readable(tmp_path):
+    run = CliRunner().invoke(main, ["demo", "--json", "--seed", "3", "--out", str(tmp_path / "o")])
+    assert run.exit_code == 0
+    rows = {row["method"]: row for row in json.loads(run.stdout)["rows"]}
+    assert rows["ReTrace (likelihood)"]["accuracy"] == 1.0
+    assert rows["ReTrace (likelihood)"]["mae_drift"] == rows["oracle (true order)"]["mae_drift"]
+
+
+def test_wrong_use_exits_with_2_and_one_clear_line(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    run = CliRunner().invoke(main, ["demo", "--out", str(file)])
+    assert run.exit_code == 2
+    assert "is a file; name a folder" in run.stderr
+    assert "Traceback" not in run.output
+    assert CliRunner().invoke(main, ["dmo"]).exit_code == 2
+
+
+def test_version_and_help():
+    run = CliRunner().invoke(main, ["--version"])
+    assert rt.__version__ in run.output
+    assert "demo" in CliRunner().invoke(main, ["--help"]).output
+    assert Path(rt.__file__).with_name("py.typed").exists()

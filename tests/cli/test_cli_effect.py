@@ -1,0 +1,165 @@
+"""`retrace effect` as a stranger meets it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from retrace_sde.cli.main import main
+from retrace_sde.process.tumour import Cohort, simulate_cohort
+
+
+def _frame(cohort: Cohort, tag: str) -> pd.DataFrame:
+    n, T = cohort.observed.shape[:2]
+    moved = np.random.default_rng(0).permuted(np.tile(np.arange(T), (n, 1)), axis=1)
+    panel = cohort.shuffled(moved)
+    return pd.DataFrame({
+        "id": np.repeat([f"{tag}{j}" for j in range(n)], T), "volume": panel.values.ravel(),
+        "chemo": panel.covariates[:, :, 0].ravel(), "radio": panel.covariates[:, :, 1].ravel(),
+        "day": (moved * cohort.dt).ravel(), "arm": tag,
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("effect")
+    cohort = simulate_cohort(60, random_state=5)
+    _frame(cohort, "a").to_csv(folder / "visits.csv", index=False)
+    arms = [_frame(simulate_cohort(40, arm=a, random_state=6), a) for a in ("untreated", "treated")]  # type: ignore[arg-type]
+    pd.concat(arms).to_csv(folder / "arms.csv", index=False)
+    return folder, (cohort.expected("treated") - cohort.expected("untreated"))[:, -1].mean()
+
+
+BASE = ["--subject", "id", "--variables", "volume", "--dt", "0.25"]
+TREATED = ["--treatment", "chemo,radio", "--t0", "0,0", "--t1", "5,1", "--draws", "50"]
+
+
+def _run(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["effect", *arguments])
+
+
+def test_effects_from_lost_order_and_from_known_times(tables: Any) -> None:
+    folder, truth = tables
+    file, out = str(folder / "visits.csv"), folder / "effects.csv"
+    run = _run(file, *BASE, *TREATED, "--json", "--out", str(out))
+    assert run.exit_code == 0, run.output
+    answer = json.loads(run.stdout)
+    low, high = answer["ate_interval"]
+    assert low < truth < high
+    table = pd.read_csv(out)
+    assert list(table.columns) == ["subject", "effect", "lower", "upper"]
+    assert len(table) == 60
+    np.testing.assert_allclose(table["effect"].mean(), answer["ate"])
+    timed = _run(file, *BASE, *TREATED, "--time", "day")
+    assert timed.exit_code == 0, timed.output
+    assert "given by the times" in timed.stdout
+    assert "95 % interval" in timed.stdout
+
+
+def test_effects_of_arms(tables: Any) -> None:
+    run = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "untreated",
+               "--draws", "50", "--json")  # fmt: skip
+    assert run.exit_code == 0, run.output
+    answer = json.loads(run.stdout)
+    assert -9 < answer["ate"] < -7
+    assert [answer[key] for key in ("T0", "T1", "horizon")] == ["untreated", "treated", 15.0]
+    assert answer["comparison"] == ["effect of 'treated' against 'untreated' on 'volume' at t = 15"]
+    assert answer["effects"][-1]["subject"].startswith("untreated")
+    turned = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "treated", "--time", "day",
+                  "--draws", "50")  # fmt: skip
+    assert (
+        "effect of 'untreated' against 'treated' on 'volume' at t = 15: on average +"
+        in turned.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ([], "which arm is the control? Name it with --control: 'treated', 'untreated'"),
+        (["--control", "placebo"], "'placebo' is not an arm"),
+        (["--control", "treated", "--t1", "treated"], "compared with itself"),
+        (["--control", "treated", "--t0", "untreated"], "give one, not both"),
+        (["--treatment", "chemo"], "give one, not both"),
+    ],
+)
+def test_arms_are_never_compared_by_the_order_of_their_names(
+    tables: Any, options: Any, match: str
+) -> None:
+    run = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", *options)
+    assert run.exit_code == 2
+    assert match in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_an_undetermined_direction_names_the_options_of_the_command(tmp_path: Any) -> None:
+    """Stationary: forward and backward are alike."""
+    rng = np.random.default_rng(0)
+    n, T = 60, 12
+    u = np.repeat(rng.integers(0, 2, size=(n, 1)), T, axis=1)
+    x = [u[:, 0] + rng.normal(size=n)]
+    for t in range(T - 1):
+        x.append(x[-1] + 0.1 * (u[:, t] - x[-1]) + (0.1 * 1.9) ** 0.5 * rng.normal(size=n))
+    frame = pd.DataFrame({"id": np.repeat([f"s{j}" for j in range(n)], T), "x": np.stack(x, axis=1).ravel(),
+                          "dose": u.ravel(), "slice": np.tile(list("abcdefghijkl"), n)})  # fmt: skip
+    frame.to_csv(tmp_path / "still.csv", index=False)
+    run = _run(str(tmp_path / "still.csv"), "--subject", "id", "--slice", "slice", "--variables", "x", "--treatment",
+               "dose", "--dt", "0.1", "--drift", "affine", "--alike")  # fmt: skip
+    assert run.exit_code == 2
+    assert "--both-directions" in run.stderr
+    assert "direction='both'" not in run.stderr
+
+
+def test_several_outcomes_are_named_and_kept_apart(tmp_path: Any) -> None:
+    rng = np.random.default_rng(0)
+    n, T = 30, 8
+    u = (rng.random((n, T)) < 0.5).astype(float)
+    x = [rng.normal(size=(n, 2))]
+    for t in range(T - 1):
+        x.append(0.8 * x[-1] + u[:, t, None] * [1.0, -10.0] + 0.1 * rng.normal(size=(n, 2)))
+    X = np.stack(x, axis=1).reshape(-1, 2)
+    frame = pd.DataFrame({"id": np.repeat([f"s{j}" for j in range(n)], T), "up": X[:, 0], "down": X[:, 1],
+                          "dose": u.ravel(), "day": np.tile(np.arange(T), n)})  # fmt: skip
+    frame.to_csv(tmp_path / "two.csv", index=False)
+    options = [str(tmp_path / "two.csv"), "--subject", "id", "--variables", "up,down", "--time", "day", "--treatment",
+               "dose", "--drift", "affine", "--alike", "--draws", "20"]  # fmt: skip
+    run = _run(*options, "--json", "--out", str(tmp_path / "effects.csv"))
+    assert run.exit_code == 0, run.output
+    answer = json.loads(run.stdout)
+    assert answer["ate"]["up"] > 0 > answer["ate"]["down"]
+    low, high = answer["ate_interval"]["down"]
+    assert low < answer["ate"]["down"] < high < 0
+    assert [each["subject"] for each in answer["effects"][:2]] == ["s0", "s1"]
+    assert set(answer["effects"][0]["effect"]) == {"up", "down"}
+    assert '"":' not in run.stdout
+    assert "effect_down" in pd.read_csv(tmp_path / "effects.csv").columns
+    text = _run(*options).stdout
+    for name, sign in (("up", "+"), ("down", "-")):
+        assert (
+            f"effect of dose = 1 against dose = 0 on {name!r} at t = 7: on average {sign}" in text
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ([], "name the treatment"),
+        (["--treatment", "chemo,radio", "--t1", "5"], "a treatment must be finite numbers"),
+        (["--treatment", "chemo,radio", "--t1", "five,one"], "--t0 and --t1 are numbers"),
+        (["--arm", "ward"], "not a column"),
+        (["--arm", "chemo"], "several arms"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_and_exit_code_2(
+    tables: Any, options: Any, match: str
+) -> None:
+    timed = ["--time", "day"] if "--t1" in options else []
+    run = _run(str(tables[0] / "visits.csv"), *BASE, *options, *timed)
+    assert run.exit_code == 2
+    assert match in run.stderr
+    assert len(run.stderr.splitlines()) == 1
