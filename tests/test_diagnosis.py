@@ -92,6 +92,15 @@ def test_few_subjects_cannot_tell_the_direction():
     assert "at least 3" in sentences(look(X))
 
 
+def test_a_column_called_cycle_is_no_cycle(sde):
+    X = sde.simulate(30, 12, 0.05, x0=0.1, random_state=1)
+    table = frame_of_array(X).rename(columns={"x0": "cycle"})
+    table.loc[0, "cycle"] = np.nan
+    found = diagnose(rt.Panel.from_frame(table, subject="subject", slice="slice"))
+    assert "cycle" in sentences(found)
+    assert len(kinds(found, "direction")) == 1
+
+
 def test_a_table_of_other_names_reads_the_same():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.standard_normal(60).cumsum(), "b": rng.standard_normal(60)})

@@ -81,9 +81,11 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
         z = values / np.nanstd(values, axis=(0, 1))
         findings += _identical(panel, z)
         if not _all_times_known(panel):
-            findings += _shared_order(z, rng) if panel.slices is not None else _own_orders(z, rng)
-            if not any("cycle" in finding.sentence for finding in findings):
-                findings += _direction(panel, z)
+            if panel.slices is None:
+                order, loop = _own_orders(z, rng), False
+            else:
+                order, loop = _shared_order(z, rng)
+            findings += order if loop else [*order, *_direction(panel, z)]
     return Diagnosis(
         len(panel.ids),
         total,
@@ -214,7 +216,8 @@ def _closeness(D: Array) -> tuple[float, Order]:
     return float(steps / (D.sum() / (len(D) * (len(D) - 1)))), path
 
 
-def _shared_order(z: Array, rng: np.random.Generator) -> list[Finding]:
+def _shared_order(z: Array, rng: np.random.Generator) -> tuple[list[Finding], bool]:
+    """Whether there is an order, and whether it closes on itself."""
     n, T, d = z.shape
     z = z[evenly(n, SUBJECTS)][:, rng.permutation(T)[:SLICES]]
     D = _squared_distances(z)
@@ -237,7 +240,8 @@ def _shared_order(z: Array, rng: np.random.Generator) -> list[Finding]:
                     "help; so does anything known about time (--time), or --observation-noise estimate.")
         )  # fmt: skip
     usual = np.sqrt(D[np.triu_indices(len(D), 1)]).mean()
-    if len(path) >= 8 and p <= ALPHA and np.sqrt(D[path[0], path[-1]]) < CLOSED * usual:
+    loop = bool(len(path) >= 8 and p <= ALPHA and np.sqrt(D[path[0], path[-1]]) < CLOSED * usual)
+    if loop:
         found.append(
             Finding("order", "caution", "The path of the slices closes on itself: this looks like a cycle, whose "
                     "order has no first slice, and whose direction its shape does not tell.", "Say which slice comes "
@@ -245,7 +249,7 @@ def _shared_order(z: Array, rng: np.random.Generator) -> list[Finding]:
         )  # fmt: skip
     if d == 1:
         found.append(_one_variable())
-    return found
+    return found, loop
 
 
 def _shuffled(z: Array, rng: np.random.Generator) -> Array:

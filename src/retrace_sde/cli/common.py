@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from retrace_sde.data.files import read_table
 from retrace_sde.data.tables import UNITS
+from retrace_sde.data.validation import ReTraceWarning
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -84,7 +85,7 @@ def collected_warnings() -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield found
-    texts = [str(each.message) for each in caught if each.category.__name__ == "ReTraceWarning"]
+    texts = [str(each.message) for each in caught if issubclass(each.category, ReTraceWarning)]
     found += list(dict.fromkeys(texts))
 
 

@@ -24,7 +24,7 @@ from retrace_sde.data.answers import plain
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.files import check_target, whole_or_nothing
 from retrace_sde.data.panel import Panel
-from retrace_sde.effects.treatment import ADVICE, TreatmentEffect, UndeterminedDirectionError
+from retrace_sde.effects.treatment import TreatmentEffect, UndeterminedDirectionError
 from retrace_sde.process.drift import Drift, polynomial
 
 COMMAND_ADVICE = (
@@ -105,7 +105,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         try:
             model.fit(data, order=given if given is None or arm is not None else given[""])
         except UndeterminedDirectionError as error:
-            raise ValueError(str(error).replace(ADVICE, COMMAND_ADVICE)) from None
+            raise ValueError(f"{error.finding} {COMMAND_ADVICE}") from None
         begin("effects")
         asked = {"T0": _value(t0, arm), "T1": _value(t1, arm), "horizon": horizon}
         answers = [

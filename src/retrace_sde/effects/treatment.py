@@ -42,7 +42,14 @@ ADVICE = "Pass the order if it is known, or ask for both answers with direction=
 
 
 class UndeterminedDirectionError(ValueError):
-    """The data do not tell the direction of time, and the answer depends on it."""
+    """The data do not tell the direction of time, and the answer depends on it: what was found, and advice."""
+
+    def __init__(self, finding: str, advice: str = ADVICE) -> None:
+        super().__init__(finding, advice)
+        self.finding = finding
+
+    def __str__(self) -> str:
+        return " ".join(self.args)
 
 
 class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
@@ -157,7 +164,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             where = f" of arm {name!r}" if name else ""
             raise UndeterminedDirectionError(
                 f"the direction of time{where} is not determined, and a reversed order can flip the sign of an "
-                f"effect. {test.verdict} {ADVICE}"
+                f"effect. {test.verdict}"
             )
         draws = None
         if self.permutation == "shared":
