@@ -8,6 +8,12 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
+from retrace_sde.engine.direction import (
+    cyclic_direction,
+    doubtful_direction,
+    folded_direction,
+    known_direction,
+)
 
 
 @pytest.fixture(scope="module", params=[0.1, "stationary"])
@@ -52,9 +58,10 @@ def assert_equal(a, b):
     assert type(a) is type(b)
     for field in dataclasses.fields(a):
         one, other = getattr(a, field.name), getattr(b, field.name)
+        assert type(one) is type(other), field.name
         if dataclasses.is_dataclass(one):
             assert_equal(one, other)
-        elif field.name == "history":
+        elif field.name in ("history", "findings"):
             for x, y in zip(one, other, strict=True):
                 assert_equal(x, y)
         else:
@@ -66,6 +73,23 @@ def test_load_gives_back_everything_that_was_saved(model, tmp_path):
     assert path.name == "fit.npz"
     assert [each.name for each in tmp_path.iterdir()] == ["fit.npz"]
     assert_equal(model.result_, rt.ReTraceResult.load(path))
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        cyclic_direction,
+        folded_direction,
+        lambda test: known_direction(test, 0.01),
+        lambda test: doubtful_direction(test, test, shared=False),
+    ],
+)
+def test_the_reason_of_a_direction_survives_saving(model, variant, tmp_path):
+    result = dataclasses.replace(model.result_, direction=variant(model.direction_))
+    again = rt.ReTraceResult.load(result.save(tmp_path / "fit"))
+    assert_equal(result, again)
+    assert again.direction.reason is result.direction.reason
+    assert again.direction.verdict == result.direction.verdict
 
 
 def test_files_of_another_kind_are_refused(tmp_path):

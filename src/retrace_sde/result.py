@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from retrace_sde.engine.problem import Round
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file that `save` writes."""
 
 SHOWN = 10
@@ -224,52 +224,47 @@ class ReTraceResult:
         return built
 
 
-_NESTED: dict[str, type] = {
-    "standard_errors": StandardErrors,
-    "initial": Gaussian,
-    "direction": DirectionTest,
-    "alternative": Twin,
-    "identifiability": IdentifiabilityReport,
-}
-
-
 def _pack(record: Any, prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """Split a record into arrays, by dotted name, and a JSON-ready rest."""
     text: dict[str, Any] = {}
-    for name, value in _items(record):
-        key = f"{prefix}{name}"
+    for name, part in _parts(type(record)).items():
+        key, value = f"{prefix}{name}", getattr(record, name)
         if isinstance(value, np.ndarray):
             arrays[key] = value
-        elif name == "history":
-            text[name] = [_pack(each, f"{key}.{k}.", arrays) for k, each in enumerate(value)]
-        elif name in _NESTED and value is not None:
+        elif is_dataclass(value):
             text[name] = _pack(value, f"{key}.", arrays)
+        elif part is not None and isinstance(value, tuple):
+            text[name] = [_pack(each, f"{key}.{k}.", arrays) for k, each in enumerate(value)]
         else:
             text[name] = value
     return text
 
 
-def _items(record: Any) -> Iterator[tuple[str, Any]]:
-    return ((field.name, getattr(record, field.name)) for field in fields(record))
-
-
 def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDArray[Any]]) -> Any:
     values: dict[str, Any] = {}
-    for field in fields(kind):
-        key = f"{prefix}{field.name}"
-        if key in arrays:
-            values[field.name] = arrays[key]
-        elif field.name == "history":
-            rounds = enumerate(text["history"])
-            values["history"] = tuple(
-                _unpack(Round, each, f"{key}.{k}.", arrays) for k, each in rounds
-            )
-        elif field.name in _NESTED and text[field.name] is not None:
-            values[field.name] = _unpack(_NESTED[field.name], text[field.name], f"{key}.", arrays)
+    for name, part in _parts(kind).items():
+        key = f"{prefix}{name}"
+        stored: Any = arrays[key] if key in arrays else text[name]
+        if part is None or stored is None:
+            values[name] = tuple(stored) if isinstance(stored, list) else stored
+        elif issubclass(part, Enum):
+            values[name] = part(stored)
+        elif isinstance(stored, list):
+            each = enumerate(stored)
+            values[name] = tuple(_unpack(part, one, f"{key}.{k}.", arrays) for k, one in each)
         else:
-            stored = text[field.name]
-            values[field.name] = tuple(stored) if isinstance(stored, list) else stored
+            values[name] = _unpack(part, stored, f"{key}.", arrays)
     return kind(**values)
+
+
+def _parts(kind: type) -> dict[str, type | None]:
+    """The fields of a record, and the record or enum that each holds, alone, as an option or in a tuple."""
+    found: dict[str, type | None] = {}
+    for name, hint in get_type_hints(kind).items():
+        types = [each for each in (hint, *get_args(hint)) if isinstance(each, type)]
+        parts = (each for each in types if is_dataclass(each) or issubclass(each, Enum))
+        found[name] = next(parts, None)
+    return found
 
 
 def _latex(cell: str) -> str:

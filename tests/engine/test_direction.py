@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.direction import DirectionTest, direction_test, doubtful_direction
+from retrace_sde.engine.direction import (
+    DirectionTest,
+    Reason,
+    direction_test,
+    doubtful_direction,
+    known_direction,
+)
 from retrace_sde.engine.problem import Problem
 from retrace_sde.estimate.euler import step_log_likelihoods
 from retrace_sde.process.drift import Affine, Drift, Linear
@@ -230,6 +237,25 @@ def test_a_common_start_is_evidence_and_not_a_crash() -> None:
     assert np.all(np.isfinite(found.contributions))
     assert found.identified
     assert found.z > 0
+
+
+def test_knowledge_is_doubted_only_where_the_data_fit_the_reverse_better() -> None:
+    delta, zero = np.array([1.0, 2.0, 3.0, 2.5, 1.5]), np.zeros(5)
+    against = known_direction(direction_test(zero, delta, dimension=1), 0.0)
+    agreeing = known_direction(direction_test(delta, zero, dimension=1), 0.0)
+    untested = known_direction(direction_test(zero[:2], delta[:2], dimension=1), 0.0)
+    assert all(each.known and each.identified for each in (against, agreeing, untested))
+    assert (against.p_value, against.evidence.p_value) == pytest.approx((0.0, 0.0067), abs=1e-4)
+    assert "nats, z = -5.2, p = 0.0067): check that knowledge." in against.verdict
+    assert "check" not in agreeing.verdict + untested.verdict
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_its_words(reason: Reason) -> None:
+    test = direction_test(np.arange(5.0), np.zeros(5), dimension=1)
+    words = {each: replace(test, reason=each).verdict for each in Reason}
+    assert len(set(words.values())) == len(Reason)
+    assert words[reason].endswith(".")
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.engine.direction import folded_direction
+from retrace_sde.engine.direction import Caution, folded_direction, known_direction
 from retrace_sde.process.drift import Drift
 from retrace_sde.show import figures, report
 from retrace_sde.show.verdicts import placement, verdicts
@@ -244,7 +244,7 @@ def test_estimated_gaps_are_drawn_with_their_intervals(tmp_path):
 def test_a_known_direction_a_closed_loop_and_a_fold_are_said(fit):
     model, panel = fit
     told = copy.copy(model)
-    told.result_ = replace(model.result_, direction=replace(model.direction_, known=True))
+    told.result_ = replace(model.result_, direction=known_direction(model.direction_, 0.0))
     assert verdicts(told, panel)[1].answer == "As the knowledge given says"
     loop = copy.copy(model)
     loop.result_ = replace(
@@ -254,6 +254,18 @@ def test_a_known_direction_a_closed_loop_and_a_fold_are_said(fit):
     fold = copy.copy(model)
     fold.result_ = replace(model.result_, direction=folded_direction(model.direction_))
     assert "folded" in verdicts(fold, panel)[0].answer
+
+
+def test_a_fold_that_was_cautioned_of_is_not_advised_on_again(tmp_path):
+    model = rt.ReTrace(dt=0.1, n_jobs=1)
+    X = np.random.default_rng(0).standard_normal((30, 8, 1)).cumsum(axis=1)
+    model.fit(X)
+    panel = rt.Panel.from_array(X)
+    advice = "One variable that rises and falls"
+    for notes in ((), (str(Caution.FOLD),)):
+        model.result_ = replace(model.result_, notes=notes)
+        steps = verdicts(model, panel)[3].sentences
+        assert any(each.startswith(advice) for each in steps) == (not notes)
 
 
 class Cubic(Drift):

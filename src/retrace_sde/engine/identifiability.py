@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import array_api_compat
@@ -20,6 +22,27 @@ CONTRASTED = 500
 """Trajectories that the test of stationarity looks at, evenly spaced: more only find ever smaller changes."""
 
 
+class Topic(StrEnum):
+    """What a finding speaks of."""
+
+    CYCLE = "cycle"
+    STATIONARITY = "stationarity"
+    DIRECTION = "direction"
+    REVERSIBILITY = "reversibility"
+    STABILITY = "stability"
+    RANK = "rank"
+    FACTOR = "factor"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence, what it speaks of, and whether it tells what can be learned or what cannot."""
+
+    topic: Topic
+    learned: bool
+    sentence: str
+
+
 @dataclass(frozen=True)
 class IdentifiabilityReport:
     """Stationarity, irreversibility and rank, with p-values (nan where a test has no meaning)."""
@@ -28,9 +51,18 @@ class IdentifiabilityReport:
     entropy_production: float
     detailed_balance_p_value: float
     gram_condition: float
-    can: tuple[str, ...]
-    cannot: tuple[str, ...]
+    findings: tuple[Finding, ...]
     cycle: bool = False
+
+    @property
+    def can(self) -> tuple[str, ...]:
+        """What can be learned."""
+        return tuple(each.sentence for each in self.findings if each.learned)
+
+    @property
+    def cannot(self) -> tuple[str, ...]:
+        """What cannot be learned."""
+        return tuple(each.sentence for each in self.findings if not each.learned)
 
     def __str__(self) -> str:
         lines = [f"  + {sentence}" for sentence in self.can]
@@ -49,69 +81,85 @@ def identify(
     cycle: bool = False,
 ) -> IdentifiabilityReport:
     """The report on a recovered order; `sde` is the fitted linear SDE, None for other drifts."""
-    can: list[str] = []
-    cannot: list[str] = []
-    if cycle:
-        can.append("The slices form a closed loop: their cyclic order is recovered.")
-        cannot.append("A closed loop has no first slice: where the order begins is arbitrary.")
     p_stationary = stationarity_p_value(data, order)
-    if np.isnan(p_stationary):
-        cannot.append(
-            "Whether the process is stationary cannot be tested with so few trajectories."
-        )
-    elif p_stationary < alpha:
-        can.append(
-            f"The mean or the spread changes along the order ({_p(p_stationary)}): a transient, which is "
+    p_balance, production = float("nan"), float("nan")
+    balance: Iterable[Finding] = ()
+    if sde is not None and sde.dimension > 1:
+        p_balance = detailed_balance_p_value(statistics, sde)
+        production = sde.entropy_production() if sde.is_stable else production
+        balance = _reversibility(p_balance, production, alpha, stable=sde.is_stable)
+    findings = [
+        *(_loop() if cycle else ()),
+        _stationarity(p_stationary, alpha),
+        Finding(Topic.DIRECTION, direction.identified, direction.verdict),
+        *balance,
+        _rank(statistics.condition),
+        Finding(
+            Topic.FACTOR,
+            False,
+            "Only H = G Gᵀ can be learned, not G itself; A and H are in units of the dt given.",
+        ),
+    ]
+    return IdentifiabilityReport(
+        p_stationary, production, p_balance, statistics.condition, tuple(findings), cycle
+    )
+
+
+def _loop() -> Iterator[Finding]:
+    yield Finding(
+        Topic.CYCLE, True, "The slices form a closed loop: their cyclic order is recovered."
+    )
+    yield Finding(
+        Topic.CYCLE, False, "A closed loop has no first slice: where the order begins is arbitrary."
+    )
+
+
+def _stationarity(p_value: float, alpha: float) -> Finding:
+    if np.isnan(p_value):
+        sentence = "Whether the process is stationary cannot be tested with so few trajectories."
+    elif p_value < alpha:
+        sentence = (
+            f"The mean or the spread changes along the order ({_p(p_value)}): a transient, which is "
             "what can reveal the direction of time."
         )
     else:
-        cannot.append(
-            f"No change of mean or spread along the order is detectable ({_p(p_stationary)}): the data look "
+        sentence = (
+            f"No change of mean or spread along the order is detectable ({_p(p_value)}): the data look "
             "stationary, and a linear SDE then fits both directions equally well."
         )
-    (can if direction.identified else cannot).append(direction.verdict)
+    return Finding(Topic.STATIONARITY, p_value < alpha, sentence)
 
-    p_balance, production = float("nan"), float("nan")
-    if sde is not None and sde.dimension > 1:
-        p_balance = detailed_balance_p_value(statistics, sde)
-        if sde.is_stable:
-            production = sde.entropy_production()
-        rate = (
-            f", plug-in entropy production {production:.3g} nats per unit time"
-            if sde.is_stable
-            else ""
-        )
-        if p_balance < alpha:
-            can.append(
-                f"The dynamics are irreversible: detailed balance A H = H Aᵀ is rejected "
-                f"({_p(p_balance)}{rate})."
-            )
-        else:
-            cannot.append(
-                f"Irreversibility is not established: detailed balance is compatible with the data "
-                f"({_p(p_balance)})."
-            )
-        if not sde.is_stable:
-            cannot.append(
-                "The fitted drift is unstable, so there is no stationary law, current or entropy production."
-            )
-    condition = statistics.condition
-    if condition < CONDITION_LIMIT:
-        can.append(
-            f"The drift is determined: the Gram matrix of the regressors has full rank (Theorem 3; scaled "
-            f"condition number {condition:.2g})."
-        )
+
+def _reversibility(
+    p_value: float, production: float, alpha: float, *, stable: bool
+) -> Iterator[Finding]:
+    if p_value < alpha:
+        rate = f", plug-in entropy production {production:.3g} nats per unit time" if stable else ""
+        sentence = f"The dynamics are irreversible: detailed balance A H = H Aᵀ is rejected ({_p(p_value)}{rate})."
     else:
-        cannot.append(
-            f"Some combinations of drift coefficients are hardly determined: the regressors are nearly "
-            f"collinear (scaled condition number {condition:.2g})."
+        sentence = (
+            f"Irreversibility is not established: detailed balance is compatible with the data "
+            f"({_p(p_value)})."
         )
-    cannot.append(
-        "Only H = G Gᵀ can be learned, not G itself; A and H are in units of the dt given."
+    yield Finding(Topic.REVERSIBILITY, p_value < alpha, sentence)
+    if not stable:
+        yield Finding(
+            Topic.STABILITY,
+            False,
+            "The fitted drift is unstable, so there is no stationary law, current or entropy production.",
+        )
+
+
+def _rank(condition: float) -> Finding:
+    determined = condition < CONDITION_LIMIT
+    sentence = (
+        f"The drift is determined: the Gram matrix of the regressors has full rank (Theorem 3; scaled "
+        f"condition number {condition:.2g})."
+        if determined
+        else f"Some combinations of drift coefficients are hardly determined: the regressors are nearly "
+        f"collinear (scaled condition number {condition:.2g})."
     )
-    return IdentifiabilityReport(
-        p_stationary, production, p_balance, condition, tuple(can), tuple(cannot), cycle
-    )
+    return Finding(Topic.RANK, determined, sentence)
 
 
 def stationarity_p_value(data: Data, order: Order) -> float:

@@ -13,6 +13,8 @@ import numpy as np
 
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.panel import Panel
+from retrace_sde.engine.direction import Caution, Reason
+from retrace_sde.engine.identifiability import Finding, Topic
 from retrace_sde.retrace import ReTrace
 
 SURE, LIKELY = 0.95, 0.5
@@ -94,7 +96,7 @@ def _order(model: ReTrace, panel: Panel) -> Verdict:
     given = "These probabilities are those under the fitted parameters."
     if not model.direction_.identified:
         given += " They say nothing about the direction, which is a question of its own."
-    if "folded" in model.direction_.verdict:
+    if model.direction_.reason is Reason.FOLD:
         answer, standing = "The order may be folded", "open"
         given += " They do not see a fold, which is part of what was fitted."
     if model.result_.cycle:
@@ -117,10 +119,9 @@ def _direction(model: ReTrace) -> Verdict:
     test, question = model.direction_, "Which way does time run?"
     if test.known:
         return Verdict(question, "As the knowledge given says", "good", (test.verdict,))
+    why = (each.sentence for each in model.identifiability_.findings if _explains(model, each))
     if test.identified:
-        why = _first(model.identifiability_.can, "a transient")
         return Verdict(question, "In the order shown", "good", (test.verdict, *why))
-    why = _first(model.identifiability_.cannot, "look stationary")
     both = ("The reversed order, with its own drift, is shown beside the one returned.",)
     shown = both if model.alternative_ is not None else ()
     return Verdict(
@@ -128,13 +129,25 @@ def _direction(model: ReTrace) -> Verdict:
     )
 
 
+def _explains(model: ReTrace, finding: Finding) -> bool:
+    """A transient explains a direction that was found, stationary data one that was not."""
+    test, untested = model.direction_, np.isnan(model.identifiability_.stationarity_p_value)
+    about = finding.topic is Topic.STATIONARITY and not test.known and not untested
+    return about and finding.learned == test.identified
+
+
 def _identifiability(model: ReTrace) -> Verdict:
-    report, said = model.identifiability_, _direction(model).sentences
-    can = tuple(f"Yes: {each}" for each in report.can if each not in said)
-    cannot = tuple(f"No: {each}" for each in report.cannot if each not in said)
-    # The last sentence on what cannot be learned (only G Gᵀ) holds for every data set.
-    standing: Standing = "good" if len(cannot) <= 1 else "mixed"
-    answer = "Everything that was asked" if len(cannot) <= 1 else "Not everything"
+    rest = [
+        each
+        for each in model.identifiability_.findings
+        if each.topic is not Topic.DIRECTION and not _explains(model, each)
+    ]
+    can = tuple(f"Yes: {each.sentence}" for each in rest if each.learned)
+    cannot = tuple(f"No: {each.sentence}" for each in rest if not each.learned)
+    # That only G Gᵀ can be learned holds for every data set.
+    complete = all(each.learned or each.topic is Topic.FACTOR for each in rest)
+    standing: Standing = "good" if complete else "mixed"
+    answer = "Everything that was asked" if complete else "Not everything"
     return Verdict("What else can these data tell?", answer, standing, (*can, *cannot))
 
 
@@ -165,7 +178,7 @@ def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
             f"{result.n_trajectories} trajectories are few: the tests above are weak, and the intervals, "
             "which assume many, may be too short."
         )
-    if len(result.names) == 1 and not any("fold" in note for note in result.notes):
+    if len(result.names) == 1 and Caution.FOLD not in result.notes:
         steps.append(
             "One variable that rises and falls can fold onto itself: check the restored picture, and add "
             "a variable or a known time if it looks folded."
@@ -176,7 +189,3 @@ def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
         return Verdict(question, "Look at these first", "mixed", (*steps, *notes))
     nothing = "Nothing in these results stands in the way of using them."
     return Verdict(question, "Use the restored order and the parameters", "good", (nothing, *notes))
-
-
-def _first(sentences: tuple[str, ...], word: str) -> tuple[str, ...]:
-    return tuple(each for each in sentences if word in each)[:1]
