@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import retrace_sde as rt
 from retrace_sde.engine.direction import (
@@ -46,10 +47,10 @@ def test_latex_escapes_names_from_the_data(model):
     assert table.startswith(r"\begin{tabular}")
 
 
-def test_the_listed_intervals_are_estimate_plus_minus_196_errors(model):
+def test_the_listed_intervals_are_students(model):
     A, error = model.drift_, model.standard_errors_.drift
     i, j = np.unravel_index(np.argmax(np.abs(A) / error), A.shape)
-    low, high = A[i, j] - 1.96 * error[i, j], A[i, j] + 1.96 * error[i, j]
+    low, high = stats.t.interval(0.95, 59, A[i, j], error[i, j])
     assert f"{A[i, j]:.4g}" in model.summary()
     assert f"[{low:.4g}, {high:.4g}]" in model.summary()
 

@@ -16,6 +16,7 @@ from retrace_sde.data.blocks import Array, Order
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.problem import Round
+from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
@@ -180,9 +181,10 @@ class ReTraceResult:
         values, errors = self.drift, self.standard_errors.drift
         t = np.abs(values) / np.where(errors > 0, errors, np.inf)
         best = np.argsort(-t, axis=None)[:SHOWN]
+        reach = half_widths(errors, self.n_trajectories)
         rows = []
         for i, j in zip(*np.unravel_index(best, values.shape), strict=True):
-            low, high = values[i, j] - 1.96 * errors[i, j], values[i, j] + 1.96 * errors[i, j]
+            low, high = values[i, j] - reach[i, j], values[i, j] + reach[i, j]
             rows.append(
                 (
                     self.feature_names[j],

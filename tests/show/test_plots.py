@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy import stats
 
 from retrace_sde.engine.direction import direction_test
 from retrace_sde.show import plots
@@ -63,6 +64,9 @@ def test_the_graph_has_an_arrow_for_each_interval_that_excludes_zero(ax):
     assert len(arrows) == 2
     rings = [each for each in ax.collections if not each.get_facecolor().size]
     assert len(rings) == 3
+    # Of two trajectories Student's quantile is 12.7: nothing is told from zero.
+    few = plots.drift_graph(A, ERRORS, n=2, ax=Figure().subplots())
+    assert not [each for each in few.texts if getattr(each, "arrow_patch", None) is not None]
     one = plots.drift_graph(A[:1, :1], ERRORS[:1, :1], ax=Figure().subplots())
     assert [each.get_text() for each in one.texts] == ["x0"]
 
@@ -77,7 +81,7 @@ def test_intervals_are_listed_by_clearness(ax):
     labels = [each.get_text() for each in ax.get_yticklabels()]
     assert labels == ["b → b", "c → c", "a → a", "a → c"]
     segments = ax.collections[0].get_segments()
-    np.testing.assert_allclose(segments[0][:, 0], [-2 - 1.96 * 0.2, -2 + 1.96 * 0.2])
+    np.testing.assert_allclose(segments[0][:, 0], stats.norm.interval(0.95, -2, 0.2))
 
 
 def test_certainty_is_the_probability_of_the_place_given(ax):

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import retrace_sde as rt
 from retrace_sde.engine.direction import Caution, folded_direction, known_direction
@@ -123,11 +124,11 @@ def test_the_probability_of_a_placement_is_the_posteriors(fit):
 def test_numbers_are_the_results_to_the_digits_shown(fit, page):
     model, panel = fit
     data = embedded(page)
-    errors = model.standard_errors_.drift
+    errors, reach = model.standard_errors_.drift, stats.t.ppf(0.975, 39)
     np.testing.assert_allclose(data["drift"]["values"], model.drift_, rtol=5e-4)
-    np.testing.assert_allclose(data["drift"]["low"], model.drift_ - 1.96 * errors, rtol=5e-4)
+    np.testing.assert_allclose(data["drift"]["low"], model.drift_ - reach * errors, rtol=5e-4)
     np.testing.assert_allclose(data["diffusion"]["values"], model.diffusion_, rtol=5e-4)
-    excluded = {tuple(each) for each in np.argwhere(np.abs(model.drift_) > 1.96 * errors).tolist()}
+    excluded = {tuple(each) for each in np.argwhere(np.abs(model.drift_) > reach * errors).tolist()}
     assert {(i, j) for i, j, _ in data["drift"]["clear"]} == excluded
     assert marked(page) == told(model)
     eigenvalues = np.array(data["eigenvalues"]) @ [1, 1j]
@@ -156,8 +157,9 @@ def marked(page):
 def told(model):
     """Entries of A and of the lower half of H whose interval excludes zero."""
     A, H, errors = model.drift_, model.diffusion_, model.standard_errors_
-    lower = np.tril(np.abs(H) > 1.96 * errors.diffusion)
-    return (np.abs(A) > 1.96 * errors.drift).sum() + lower.sum()
+    reach = stats.t.ppf(0.975, model.result_.n_trajectories - 1)
+    lower = np.tril(np.abs(H) > reach * errors.diffusion)
+    return (np.abs(A) > reach * errors.drift).sum() + lower.sum()
 
 
 def test_costs_are_low_along_the_recovered_order(page):

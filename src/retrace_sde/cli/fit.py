@@ -20,6 +20,7 @@ from retrace_sde.cli.common import (
     table_options,
 )
 from retrace_sde.data.files import check_replaced, check_target, whole_or_nothing
+from retrace_sde.estimate.intervals import critical
 from retrace_sde.recovery import Recovery, recover
 
 RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
@@ -28,8 +29,8 @@ RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
 ENDS = 6
 """Slices shown at either end of a long order."""
 
-CLEAR, EFFECTS = 1.96, 5
-"""|t| from which a drift coefficient is shown, and how many."""
+EFFECTS = 5
+"""Drift coefficients shown, of those told from zero."""
 
 
 def _noise(text: str | None) -> Any:
@@ -157,7 +158,8 @@ def _effects(answer: dict[str, Any]) -> str:
     t = np.abs(A) / np.where(error > 0, error, np.inf)
     if len(names) > 1:
         np.fill_diagonal(t, 0.0)
-    best = [k for k in np.argsort(-t, axis=None) if t.flat[k] > CLEAR][:EFFECTS]
+    clear = critical(answer["subjects"])
+    best = [k for k in np.argsort(-t, axis=None) if t.flat[k] > clear][:EFFECTS]
     if not best:
         return "no effect is told from zero; all coefficients are in parameters.json."
     pairs = [divmod(int(k), A.shape[1]) for k in best]

@@ -12,7 +12,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -25,6 +24,7 @@ from retrace_sde.effects.interventions import Given, Interventions, Treatment
 from retrace_sde.effects.regime import Regime, fit_regime
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.problem import Problem
+from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.estimate.subjects import SubjectFit
 from retrace_sde.process.drift import Drift, as_drift
 from retrace_sde.process.tumour import TumourParameters, growth_parameters
@@ -283,7 +283,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         check_share("alpha", alpha)
         each = np.stack(list(self._draws(X, T0, T1, horizon, draws)))
         centre = self.effect(X, T0=T0, T1=T1, horizon=horizon)
-        reach = stats.norm.ppf(1 - alpha / 2) * each.std(axis=0, ddof=1)
+        reach = half_widths(each.std(axis=0, ddof=1), self._fewest, 1 - alpha)
         return centre - reach, centre + reach
 
     def ate(
@@ -311,7 +311,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         check_share("alpha", alpha)
         means = [e.mean(axis=0) for e in self._draws(X, T0, T1, horizon, draws)]
         centre = np.asarray(self.ate(X, T0=T0, T1=T1, horizon=horizon))
-        reach = stats.norm.ppf(1 - alpha / 2) * np.std(means, axis=0, ddof=1)
+        reach = half_widths(np.std(means, axis=0, ddof=1), self._fewest, 1 - alpha)
         return _scalar(centre - reach), _scalar(centre + reach)
 
     def counterfactual(
@@ -360,6 +360,11 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         given = asked.given(T, steps)
         rng = np.random.default_rng(self.random_state)
         return asked.paths(given, np.atleast_1d(subjects), steps, samples, rng)
+
+    @property
+    def _fewest(self) -> int:
+        """Subjects of the smallest arm: an effect between arms is no surer than they are."""
+        return min(each.size for each in self.interventions_.regimes.values())
 
     def _question(
         self, X: ArrayLike | None, T0: Treatment, T1: Treatment, horizon: float | None

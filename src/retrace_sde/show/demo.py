@@ -15,6 +15,7 @@ from sklearn.base import clone
 from retrace_sde.data.blocks import Array, Data, Order
 from retrace_sde.data.validation import ReTraceWarning
 from retrace_sde.engine.problem import Problem
+from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.paper.baselines import dpt_order, mst_order
@@ -217,7 +218,7 @@ def save_plots(demo: Demonstration, folder: Path) -> list[Path]:
     limit = float(np.abs(demo.sde.drift).max())
     plots.matrix(demo.sde.drift, title="Drift A, true", limit=limit, ax=axes[0])
     plots.matrix(model.drift_, title="Drift A, estimated", limit=limit, ax=axes[1])
-    errors = 1.96 * model.standard_errors_.drift.ravel()
+    errors = half_widths(model.standard_errors_.drift.ravel(), demo.settings.n)
     axes[2].errorbar(
         demo.sde.drift.ravel(), model.drift_.ravel(), errors,
         fmt="o", markersize=3, linewidth=0.8, color=plots.FORWARD, ecolor="#AAAAAA",

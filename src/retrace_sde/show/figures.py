@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.data.panel import Panel
 from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.intervals import critical, half_widths
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.process.drift import Affine, as_drift
 from retrace_sde.retrace import ReTrace
-from retrace_sde.show.plots import Z, comparable
+from retrace_sde.show.plots import comparable
 
 SLICES, TRAJECTORIES, OWN_TRAJECTORIES, NUMBERS = 100, 30, 12, 40_000
 """At most so many slices, trajectories (each with its own cost matrix: fewer) and numbers per figure."""
@@ -207,16 +208,16 @@ def _drift(model: ReTrace) -> dict[str, Any]:
     """Coefficients with 95 % intervals, and the ones told from zero, the clearest first."""
     values, errors = model.drift_, model.standard_errors_.drift
     strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
-    order = np.argsort(-strength, axis=None)
+    order, least = np.argsort(-strength, axis=None), critical(model.result_.n_trajectories)
     clear = [
         [int(i), int(j), float(f"{strength[i, j]:.3g}")]
         for i, j in zip(*np.unravel_index(order, values.shape), strict=True)
-        if strength[i, j] > Z
+        if strength[i, j] > least
     ]
     shade, unit = _shade(values, model.diffusion_, errors)
     return {
         "columns": list(model.result_.feature_names[: values.shape[1]]),
-        **_intervals(values, errors), "shade": shade, "unit": unit,
+        **_intervals(model, values, errors), "shade": shade, "unit": unit,
         "clear": clear[:EDGES], "n_clear": len(clear),
     }  # fmt: skip
 
@@ -235,14 +236,15 @@ def _diffusion(model: ReTrace) -> dict[str, Any]:
     H = model.diffusion_
     scale = np.sqrt(np.diag(H))
     return {
-        "columns": list(model.result_.names), **_intervals(H, model.standard_errors_.diffusion),
+        "columns": list(model.result_.names), **_intervals(model, H, model.standard_errors_.diffusion),
         "shade": _numbers(H / np.outer(scale, scale)), "unit": "correlation of the noise",
     }  # fmt: skip
 
 
-def _intervals(values: Array, errors: Array) -> dict[str, Any]:
-    low, high = values - Z * errors, values + Z * errors
-    return {"values": _numbers(values), "low": _numbers(low), "high": _numbers(high)}
+def _intervals(model: ReTrace, values: Array, errors: Array) -> dict[str, Any]:
+    reach = half_widths(errors, model.result_.n_trajectories)
+    ends = {"low": _numbers(values - reach), "high": _numbers(values + reach)}
+    return {"values": _numbers(values), **ends}
 
 
 def _shade(values: Array, H: Array, errors: Array) -> tuple[Any, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.engine.direction import DirectionTest
+from retrace_sde.estimate.intervals import critical, half_widths
 from retrace_sde.metrics import position_calibration
 
 if TYPE_CHECKING:
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
 
 FORWARD, BACKWARD, NEUTRAL = "#0072B2", "#D55E00", "#666666"
 """Okabe and Ito's colours, told apart with every kind of colour vision."""
-
-Z = 1.96
-"""Half-width of a 95 % interval in standard errors."""
 
 
 def _axes(ax: Axes | None) -> Axes:
@@ -97,6 +96,7 @@ def drift_graph(
     values: Array,
     errors: Array,
     *,
+    n: float = math.inf,
     names: Sequence[str] | None = None,
     most: int = 60,
     ax: Axes | None = None,
@@ -104,7 +104,8 @@ def drift_graph(
     """Variables on a circle; an arrow from j to i where the 95 % interval of A_ij excludes zero.
 
     Solid blue is positive, dashed orange negative; width grows with |estimate| / standard error. The
-    `most` clearest are drawn; a ring around a variable is its effect on itself.
+    `most` clearest are drawn; a ring around a variable is its effect on itself. n : trajectories behind the
+    errors; left out, many.
     """
     ax = _axes(ax)
     d = len(values)
@@ -112,9 +113,9 @@ def drift_graph(
     angle = np.pi / 2 - 2 * np.pi * np.arange(d) / d
     at = np.column_stack([np.cos(angle), np.sin(angle)]) * (d > 1)
     strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
-    rank = np.argsort(-strength, axis=None)[:most]
+    rank, least = np.argsort(-strength, axis=None)[:most], critical(n)
     for i, j in zip(*np.unravel_index(rank, values.shape), strict=True):
-        if strength[i, j] <= Z:
+        if strength[i, j] <= least:
             break
         colour, line = (FORWARD, "-") if values[i, j] > 0 else (BACKWARD, "--")
         width = 0.8 + 2.5 * np.sqrt(strength[i, j] / strength.max())
@@ -154,12 +155,13 @@ def parameter_intervals(
     values: Array,
     errors: Array,
     *,
+    n: float = math.inf,
     names: Sequence[str] | None = None,
     features: Sequence[str] | None = None,
     most: int = 20,
     ax: Axes | None = None,
 ) -> Axes:
-    """The `most` clearest coefficients with their 95 % intervals, the clearest on top."""
+    """The `most` clearest coefficients with their 95 % intervals, the clearest on top; n as in `drift_graph`."""
     ax = _axes(ax)
     names = [f"x{i}" for i in range(len(values))] if names is None else names
     features = list(names)[: values.shape[1]] if features is None else features
@@ -167,7 +169,8 @@ def parameter_intervals(
     rank = np.argsort(-strength, axis=None)[:most]
     i, j = np.unravel_index(rank, values.shape)
     y = np.arange(len(rank))[::-1]
-    ax.errorbar(values[i, j], y, xerr=Z * errors[i, j], fmt="o", color=FORWARD, ecolor=NEUTRAL)
+    reach = half_widths(errors[i, j], n)
+    ax.errorbar(values[i, j], y, xerr=reach, fmt="o", color=FORWARD, ecolor=NEUTRAL)
     ax.axvline(0, color="black", linewidth=0.8)
     ax.set_yticks(y, [f"{features[b]} → {names[a]}" for a, b in zip(i, j, strict=True)])
     ax.set(title="Estimates with 95 % intervals", xlabel="estimate")
@@ -210,7 +213,7 @@ def calibration(true: Order, probabilities: NDArray[Any], *, ax: Axes | None = N
     given, came, count = np.array(
         position_calibration(true, probabilities, edges=np.linspace(0.05, 1, 11))
     ).T
-    error = 1.96 * np.sqrt(came * (1 - came) / count)
+    error = half_widths(np.sqrt(came * (1 - came) / count))
     ax.plot([0, 1], [0, 1], color=NEUTRAL, linewidth=1, label="calibrated")
     ax.errorbar(given, came, error, fmt="o", color=FORWARD, capsize=3, label="placements")
     ax.set(

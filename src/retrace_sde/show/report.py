@@ -23,10 +23,10 @@ from markupsafe import Markup
 
 from retrace_sde.data.blocks import Array, to_numpy
 from retrace_sde.data.panel import Panel
+from retrace_sde.estimate.intervals import critical, half_widths
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.figures import figures
-from retrace_sde.show.plots import Z
 from retrace_sde.show.verdicts import verdicts
 
 LISTED = 200
@@ -90,10 +90,11 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         data_clear=data["drift"]["n_clear"],
         ragged=panel.lengths is not None,
         formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
-        drift=_rows(result.drift, result.standard_errors.drift, result.feature_names, result.names),
+        critical=critical(result.n_trajectories),
+        drift=_rows(result, result.drift, result.standard_errors.drift, result.feature_names),
         offset=_offset(model),
         diffusion=_rows(
-            *_lower(result.diffusion, result.standard_errors.diffusion), result.names, result.names
+            result, *_lower(result.diffusion, result.standard_errors.diffusion), result.names
         ),
         noise=_noise(result),
         listed=LISTED,
@@ -182,17 +183,18 @@ def _panel(model: ReTrace, X: Any) -> Panel:
 
 
 def _rows(
-    values: Array, errors: Array, causes: tuple[str, ...], effects: tuple[str, ...]
+    result: ReTraceResult, values: Array, errors: Array, causes: tuple[str, ...]
 ) -> list[dict[str, Any]]:
     """Entries with 95 % intervals, those best told from zero first; entries that are nan are left out."""
+    reach = half_widths(errors, result.n_trajectories)
     strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
     rows = []
     for i, j in zip(*np.unravel_index(np.argsort(-strength, axis=None), values.shape), strict=True):
         value, error = float(values[i, j]), float(errors[i, j])
         if np.isfinite(value):
-            low, high = value - Z * error, value + Z * error
+            low, high = value - reach[i, j], value + reach[i, j]
             rows.append({
-                "cause": causes[j], "effect": effects[i], "value": value, "error": error,
+                "cause": causes[j], "effect": result.names[i], "value": value, "error": error,
                 "low": low, "high": high, "told": low > 0 or high < 0,
             })  # fmt: skip
     return rows
@@ -211,7 +213,7 @@ def _offset(model: ReTrace) -> list[dict[str, Any]]:
     errors = result.standard_errors.offset
     if errors is None or not result.offset.any():
         return []
-    return _rows(result.offset[:, None], errors[:, None], ("1",), result.names)
+    return _rows(result, result.offset[:, None], errors[:, None], ("1",))
 
 
 def _noise(result: ReTraceResult) -> list[tuple[str, float]]:

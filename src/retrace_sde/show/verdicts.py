@@ -176,7 +176,7 @@ def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
     if result.n_trajectories < 20:
         steps.append(
             f"{result.n_trajectories} trajectories are few: the tests above are weak, and the intervals, "
-            "which assume many, may be too short."
+            "whose errors assume many, may be too short."
         )
     if len(result.names) == 1 and Caution.FOLD not in result.notes:
         steps.append(
