@@ -15,6 +15,7 @@ from retrace_sde.engine.direction import (
     folded_direction,
     known_direction,
 )
+from retrace_sde.paper.score_density import KernelScore
 
 
 @pytest.fixture(scope="module", params=[0.1, "stationary"])
@@ -91,6 +92,52 @@ def test_the_reason_of_a_direction_survives_saving(model, variant, tmp_path):
     assert_equal(result, again)
     assert again.direction.reason is result.direction.reason
     assert again.direction.verdict == result.direction.verdict
+
+
+SETTINGS = {
+    "an array": ({"observation_noise": np.array([0.1, 0.2])}, [0.1, 0.2]),
+    "an array with an unknown": ({"observation_noise": np.array([0.1, np.nan])}, [0.1, np.nan]),
+    "a matrix": ({"observation_noise": 0.01 * np.eye(2)}, [[0.01, 0.0], [0.0, 0.01]]),
+    "a list": ({"observation_noise": [0.1, 0.2]}, [0.1, 0.2]),
+    "a tuple": ({"observation_noise": (np.float64(0.1), 0.2)}, [0.1, 0.2]),
+    "a scalar of numpy": ({"observation_noise": np.float64(0.1)}, 0.1),
+    "an array without axes": ({"observation_noise": np.array(0.1)}, 0.1),
+    "a single-precision step": ({"dt": np.float32(0.5)}, 0.5),
+    "an integer of numpy": ({"max_iter": np.int64(3)}, 3),
+    "a truth value of numpy": ({"verbose": np.bool_(False)}, False),
+    "a drift": ({"drift": rt.drift.polynomial(2)}, str(rt.drift.polynomial(2))),
+    "a score": (
+        {"score_model": KernelScore(), "order": "score"},
+        str(KernelScore()),
+    ),
+    "a generator": ({"random_state": np.random.default_rng(0)}, None),
+}
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_settings_of_every_kind_survive_saving(kind, tmp_path):
+    options, expected = SETTINGS[kind]
+    X = np.random.default_rng(0).standard_normal((20, 6, 2)).cumsum(axis=1)
+    model = rt.ReTrace(**{"dt": 0.1, "n_jobs": 1, **options}).fit(X)
+    found = rt.ReTraceResult.load(model.result_.save(tmp_path / "fit")).settings
+    assert found.keys() == model.result_.settings.keys()
+    assert type(found[next(iter(options))]) is type(expected)
+    np.testing.assert_equal(found[next(iter(options))], expected)
+
+
+def test_a_save_that_fails_leaves_nothing_and_the_old_file_alone(model, tmp_path, monkeypatch):
+    path = model.result_.save(tmp_path / "fit")
+    before = path.read_bytes()
+
+    def full(file, **arrays):
+        file.write(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="no space"):
+        model.result_.save(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["fit.npz"]
+    assert path.read_bytes() == before
 
 
 def test_files_of_another_kind_are_refused(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.files import replacing
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.problem import Round
@@ -203,10 +204,8 @@ class ReTraceResult:
         arrays: dict[str, NDArray[Any]] = {}
         text = _pack(self, "", arrays)
         text["format"] = FORMAT
-        partial = target.with_name(target.name + ".partial")
-        with partial.open("wb") as file:
+        with replacing(target) as partial, partial.open("wb") as file:
             np.savez_compressed(file, json=np.array(json.dumps(text)), **arrays)  # type: ignore[arg-type]
-        partial.replace(target)
         return target
 
     @classmethod
@@ -237,9 +236,20 @@ def _pack(record: Any, prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str
             text[name] = _pack(value, f"{key}.", arrays)
         elif part is not None and isinstance(value, tuple):
             text[name] = [_pack(each, f"{key}.{k}.", arrays) for k, each in enumerate(value)]
+        elif isinstance(value, dict):
+            text[name] = {each: _setting(one) for each, one in value.items()}
         else:
             text[name] = value
     return text
+
+
+def _setting(value: Any) -> Any:
+    """A setting as JSON knows it: arrays as lists, and objects, such as a drift, by their names."""
+    if hasattr(value, "__array__"):
+        value = np.asarray(value).tolist()
+    if isinstance(value, list | tuple):
+        return [_setting(each) for each in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDArray[Any]]) -> Any:

@@ -277,7 +277,7 @@ def test_the_readme_holds_every_experiment(tmp_path, small_table):
     text = path.read_text()
     assert text.count("## Table 1") == 2
     assert "`retrace reproduce all --quick`" in text
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob("*.part*"))
 
 
 @pytest.mark.parametrize(

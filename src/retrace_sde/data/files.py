@@ -232,6 +232,17 @@ def whole_or_nothing(out: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A path to write a file to that becomes `target` at the end, or vanishes if anything fails."""
+    partial = target.with_name(target.name + ".partial")
+    try:
+        yield partial
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

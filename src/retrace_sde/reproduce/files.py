@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrace_sde.data.files import replacing
 from retrace_sde.reproduce.experiment import Experiment, Record
 
 if TYPE_CHECKING:
@@ -113,9 +113,8 @@ def _csv(rows: Sequence[Record]) -> str:
 
 def _put(path: Path, content: str | bytes) -> Path:
     """Whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(part, path)
+    with replacing(path) as partial:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 

@@ -22,6 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from retrace_sde.data.blocks import Array, to_numpy
+from retrace_sde.data.files import replacing
 from retrace_sde.data.panel import Panel
 from retrace_sde.estimate.intervals import critical, half_widths
 from retrace_sde.result import ReTraceResult
@@ -128,9 +129,8 @@ def render(template: str, **values: Any) -> str:
 def write_whole(page: str, path: str | Path) -> Path:
     """Write a page, whole or not at all."""
     target = Path(path)
-    partial = target.with_name(target.name + ".partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(target)
+    with replacing(target) as partial:
+        partial.write_text(page, encoding="utf-8")
     return target
 
 
