@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
@@ -17,14 +20,36 @@ from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units
 
 
+def _read(name: str) -> Any:
+    """The field of the result that is shown under a name ending in `_`."""
+    return property(attrgetter(f"result_.{name}"), doc=f"`result_.{name}`.")
+
+
 class Fitted:
-    """Names that end in `_`, each read off the result or the posterior over orders."""
+    """Names that end in `_`, each read off the result or the posterior over orders.
+
+    `observation_noise_` is the covariance R of the noise, given or estimated; None without noise.
+    """
 
     result_: ReTraceResult
     posterior_: OrderPosterior
     _problem: Problem
     _hidden: Hidden | None
     _units: Units | None
+
+    order_: Order = _read("order")
+    times_: Array = _read("times")
+    drift_: Array = _read("drift")
+    offset_: Array = _read("offset")
+    diffusion_: Array = _read("diffusion")
+    observation_noise_: Array | None = _read("observation_noise")
+    standard_errors_: StandardErrors = _read("standard_errors")
+    direction_: DirectionTest = _read("direction")
+    alternative_: Twin | None = _read("alternative")
+    identifiability_: IdentifiabilityReport = _read("identifiability")
+    log_likelihood_: float = _read("log_likelihood")
+    converged_: bool = _read("converged")
+    history_: tuple[Round, ...] = _read("history")
 
     @property
     def position_probabilities_(self) -> NDArray[np.float32]:
@@ -48,27 +73,6 @@ class Fitted:
         return self.result_.summary()
 
     @property
-    def order_(self) -> Order:
-        return self.result_.order
-
-    @property
-    def drift_(self) -> Array:
-        return self.result_.drift
-
-    @property
-    def offset_(self) -> Array:
-        return self.result_.offset
-
-    @property
-    def diffusion_(self) -> Array:
-        return self.result_.diffusion
-
-    @property
-    def observation_noise_(self) -> Array | None:
-        """The covariance R of the observation noise, given or estimated; None without noise."""
-        return self.result_.observation_noise
-
-    @property
     def states_(self) -> Array:
         """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
         if self._hidden is None:
@@ -78,41 +82,11 @@ class Fitted:
         return means if self._units is None else self._units.restore(means)
 
     @property
-    def standard_errors_(self) -> StandardErrors:
-        return self.result_.standard_errors
-
-    @property
-    def direction_(self) -> DirectionTest:
-        return self.result_.direction
-
-    @property
-    def alternative_(self) -> Twin | None:
-        return self.result_.alternative
-
-    @property
-    def identifiability_(self) -> IdentifiabilityReport:
-        return self.result_.identifiability
-
-    @property
-    def log_likelihood_(self) -> float:
-        return self.result_.log_likelihood
-
-    @property
     def n_iter_(self) -> int:
+        """Rounds of the search."""
         return len(self.result_.history)
 
     @property
-    def converged_(self) -> bool:
-        return self.result_.converged
-
-    @property
-    def history_(self) -> tuple[Round, ...]:
-        return self.result_.history
-
-    @property
-    def times_(self) -> Array:
-        return self.result_.times
-
-    @property
     def gaps_(self) -> Array:
+        """Times between neighbours along the order."""
         return np.diff(self.result_.times)
