@@ -247,25 +247,29 @@ function ranks(k) {
   return found;
 }
 
+// A square heat map over positions: its ticks, titles and key, and a mark with a text for each cell.
+function positionMap(svg, width, values, palette, titles, ends, text) {
+  const T = values.length, size = Math.min(width - 52, 440), box = { x: 46, y: 8, w: size, h: size }, w = size / T;
+  heat(svg, values, box, palette);
+  for (const k of ticks(0, T - 1, 4)) {
+    if (k % 1) continue;
+    make("text", { x: box.x + (k + 0.5) * w, y: box.y + size + 15, "text-anchor": "middle", class: "soft" }, svg, now().positions[k]);
+    make("text", { x: box.x - 5, y: box.y + (k + 0.5) * w + 4, "text-anchor": "end", class: "soft" }, svg, now().positions[k]);
+  }
+  make("text", { x: box.x + size / 2, y: box.y + size + 32, "text-anchor": "middle" }, svg, titles[0]);
+  make("text", { x: 12, y: box.y + size / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${box.y + size / 2})` }, svg, titles[1]);
+  const marks = values.flatMap((row, i) => row.map((_, j) => ({
+    x: box.x + (j + 0.5) * w, y: box.y + (i + 0.5) * w, w: Math.max(w, 5), text: text(i, j),
+  })));
+  key(svg, box.x, box.y + size + 42, Math.min(180, size), palette, ends);
+  return { height: size + 82, marks, columns: T, reach: Math.max(w, 6) };
+}
+
 function costChart(id, label, order) {
   return chart(id, label, (svg, width) => {
-    const at = order(), rank = ranks(unit), costs = now().costs, T = at.length;
-    const size = Math.min(width - 52, 440), box = { x: 46, y: 8, w: size, h: size }, w = size / T;
-    heat(svg, at.map((a) => at.map((b) => rank[a][b])), box, viridis);
-    for (const k of ticks(0, T - 1, 4)) {
-      if (k % 1) continue;
-      make("text", { x: box.x + (k + 0.5) * w, y: box.y + size + 15, "text-anchor": "middle", class: "soft" }, svg, now().positions[k]);
-      make("text", { x: box.x - 5, y: box.y + (k + 0.5) * w + 4, "text-anchor": "end", class: "soft" }, svg, now().positions[k]);
-    }
-    make("text", { x: box.x + size / 2, y: box.y + size + 32, "text-anchor": "middle" }, svg, "next position");
-    make("text", { x: 12, y: box.y + size / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${box.y + size / 2})` }, svg, "position");
-    const marks = [];
-    at.forEach((a, i) => at.forEach((b, j) => marks.push({
-      x: box.x + (j + 0.5) * w, y: box.y + (i + 0.5) * w, w: Math.max(w, 5),
-      text: a === b ? now().labels[a] : `${now().labels[a]}, then ${now().labels[b]}\n${now().kind} ${show(costs[a][b])}`,
-    })));
-    key(svg, box.x, box.y + size + 42, Math.min(180, size), viridis, ["near", "far"]);
-    return { height: size + 82, marks, columns: T, reach: Math.max(w, 6) };
+    const at = order(), rank = ranks(unit), { costs, labels, kind } = now();
+    const text = (i, j) => i === j ? labels[at[i]] : `${labels[at[i]]}, then ${labels[at[j]]}\n${kind} ${show(costs[at[i]][at[j]])}`;
+    return positionMap(svg, width, at.map((a) => at.map((b) => rank[a][b])), viridis, ["next position", "position"], ["near", "far"], text);
   });
 }
 
@@ -331,23 +335,9 @@ $("variable").addEventListener("change", (event) => { variable = +event.target.v
 // ---- certainty ------------------------------------------------------------------------------------------------------
 
 const certain = chart("positions", "Heat map of the probability of each position.", (svg, width) => {
-  const P = now().probabilities, T = P.length, size = Math.min(width - 52, 440), w = size / T;
-  const box = { x: 46, y: 8, w: size, h: size };
-  heat(svg, P, box, signed);
-  for (const k of ticks(0, T - 1, 4)) {
-    if (k % 1) continue;
-    make("text", { x: box.x + (k + 0.5) * w, y: box.y + size + 15, "text-anchor": "middle", class: "soft" }, svg, now().positions[k]);
-    make("text", { x: box.x - 5, y: box.y + (k + 0.5) * w + 4, "text-anchor": "end", class: "soft" }, svg, now().positions[k]);
-  }
-  make("text", { x: box.x + size / 2, y: box.y + size + 32, "text-anchor": "middle" }, svg, "position where it may stand");
-  make("text", { x: 12, y: box.y + size / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${box.y + size / 2})` }, svg, "position given");
-  const last = now().steps[now().steps.length - 1].order, marks = [];
-  P.forEach((row, i) => row.forEach((p, j) => marks.push({
-    x: box.x + (j + 0.5) * w, y: box.y + (i + 0.5) * w, w: Math.max(w, 5),
-    text: `${now().labels[last[i]]} at position ${now().positions[j]}: probability ${show(p)}`,
-  })));
-  key(svg, box.x, box.y + size + 42, Math.min(180, size), signed, ["0", "probability 1"]);
-  return { height: size + 82, marks, columns: T, reach: Math.max(w, 6) };
+  const { probabilities: P, positions, labels, steps } = now(), last = steps[steps.length - 1].order;
+  const text = (i, j) => `${labels[last[i]]} at position ${positions[j]}: probability ${show(P[i][j])}`;
+  return positionMap(svg, width, P, signed, ["position where it may stand", "position given"], ["0", "probability 1"], text);
 });
 
 const placed = chart("placed", "Probability of each observation's own position.", (svg, width) => {
