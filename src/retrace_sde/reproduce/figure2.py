@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from retrace_sde.reproduce.cases import Regime, Size, case
 from retrace_sde.reproduce.experiment import Experiment, Record, Task
-from retrace_sde.reproduce.files import markdown_table
 from retrace_sde.reproduce.methods import SCORES, available, score
 from retrace_sde.reproduce.summary import (
+    by_method,
     compact,
-    curve,
+    curves,
     distinct,
-    look,
     percent,
     plus_minus,
     values,
@@ -74,30 +73,21 @@ def text(records: Sequence[Record], settings: Settings) -> str:
         "are harder. Algorithm 1 is told σ (the paper's correction S − R), the limit everything but the order; the others "
         "are told nothing."
     ]
+    sigmas = settings.sigmas
+    header = ["method", *(f"σ = {sigma:g}" for sigma in sigmas)]
     for n in settings.trajectories:
         mine = where(records, n=n)
         lines += [
             f"**n = {n}**, accuracy in per cent (up to reversal in brackets):",
-            _table(mine, settings.sigmas, _accuracies),
+            by_method(mine, "sigma", sigmas, header),
             f"**n = {n}**, MAE-A:",
-            _table(
-                mine, settings.sigmas, lambda some: plus_minus(values(some, "mae_drift"), compact)
-            ),
+            by_method(mine, "sigma", sigmas, header, _errors),
         ]
     return "\n\n".join([*lines, closing(records)])
 
 
-def _accuracies(records: Sequence[Record]) -> str:
-    either = fmean(values(records, "accuracy_up_to_reversal"))
-    return f"{plus_minus(values(records, 'accuracy'), percent)} ({percent(either)})"
-
-
-def _table(records: Sequence[Record], sigmas: Sequence[float], cell: Any) -> str:
-    rows = [
-        [method, *(cell(where(records, method=method, sigma=sigma)) for sigma in sigmas)]
-        for method in distinct(records, "method")
-    ]
-    return markdown_table(["method", *(f"σ = {sigma:g}" for sigma in sigmas)], rows)
+def _errors(records: Sequence[Record]) -> str:
+    return plus_minus(values(records, "mae_drift"), compact)
 
 
 def closing(records: Sequence[Record]) -> str:
@@ -143,12 +133,7 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
         axes[0][k].set_title(f"n = {n}")
         for row, (key, scale, label) in enumerate(panels):
             ax = axes[row][k]
-            for method in distinct(records, "method"):
-                mine = where(records, n=n, method=method)
-                style = {**look(method), **DASHED.get(method, {})}
-                curve(ax, mine, "sigma", key, scale=scale, label=method, **style)
-            ax.set_axisbelow(True)
-            ax.grid(color="#DDDDDD")
+            curves(ax, where(records, n=n), "sigma", key, scale=scale, styles=DASHED)
             if k == 0:
                 ax.set_ylabel(label)
             if scale == 100:

@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from retrace_sde.reproduce.cases import Regime, Size, case
 from retrace_sde.reproduce.experiment import Experiment, Record, Task
-from retrace_sde.reproduce.files import markdown_table
 from retrace_sde.reproduce.methods import SCORES, available, score
-from retrace_sde.reproduce.summary import (
-    curve,
-    distinct,
-    look,
-    percent,
-    plus_minus,
-    values,
-    where,
-)
+from retrace_sde.reproduce.summary import by_method, curves, percent, where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,17 +83,8 @@ def text(records: Sequence[Record], settings: Settings) -> str:
     for knob in settings.knobs:
         mine = where(records, knob=knob.name)
         header = [LABELS[knob.name], *(f"{value:g}" for value in knob.values)]
-        rows = [
-            [name, *(_cell(where(mine, method=name, value=value)) for value in knob.values)]
-            for name in distinct(mine, "method")
-        ]
-        lines.append(markdown_table(header, rows))
+        lines.append(by_method(mine, "value", knob.values, header))
     return "\n\n".join([*lines, closing(records)])
-
-
-def _cell(records: Sequence[Record]) -> str:
-    either = fmean(values(records, "accuracy_up_to_reversal"))
-    return f"{plus_minus(values(records, 'accuracy'), percent)} ({percent(either)})"
 
 
 def closing(records: Sequence[Record]) -> str:
@@ -133,12 +115,8 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
     for k, knob in enumerate(knobs):
         for row, (key, label) in enumerate(rows):
             ax = axes[row][k]
-            for method in distinct(records, "method"):
-                mine = where(records, knob=knob.name, method=method)
-                curve(ax, mine, "value", key, scale=100, label=method, **look(method))
+            curves(ax, where(records, knob=knob.name), "value", key, scale=100)
             ax.set(ylim=(-4, 106), xscale="linear" if knob.values[0] == 0 else "log")
-            ax.set_axisbelow(True)
-            ax.grid(color="#DDDDDD")
             if k == 0:
                 ax.set_ylabel(label)
         axes[1][k].set_xlabel(LABELS[knob.name])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from retrace_sde.reproduce.experiment import Record
+from retrace_sde.reproduce.files import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +55,27 @@ def plus_minus(numbers: Sequence[float], form: Callable[[float], str]) -> str:
     return f"{form(fmean(numbers))} ± {form(spread(numbers))}" if numbers else "–"
 
 
+def accuracies(records: Sequence[Record]) -> str:
+    """Directed accuracy, mean ± sd, and up to reversal in brackets, in per cent."""
+    either = fmean(values(records, "accuracy_up_to_reversal"))
+    return f"{plus_minus(values(records, 'accuracy'), percent)} ({percent(either)})"
+
+
+def by_method(
+    records: Sequence[Record],
+    key: str,
+    at: Sequence[float],
+    header: Sequence[str],
+    cell: Callable[[Sequence[Record]], str] = accuracies,
+) -> str:
+    """A table with a row for each method and a column for each value of a key."""
+    rows = [
+        [method, *(cell(where(records, method=method, **{key: here})) for here in at)]
+        for method in distinct(records, "method")
+    ]
+    return markdown_table(header, rows)
+
+
 def percent(number: float) -> str:
     """A share as the paper prints it, without the sign."""
     return f"{100 * number:.1f}"
@@ -75,6 +97,23 @@ def curve(
     errors = [spread(group) / len(group) ** 0.5 for group in groups]
     look = {"linewidth": 1.5, "elinewidth": 0.8, "markersize": 4.5, "zorder": 3, **style}
     ax.errorbar(at, [fmean(group) for group in groups], errors, capsize=2, **look)
+
+
+def curves(
+    ax: Axes,
+    records: Sequence[Record],
+    x: str,
+    y: str,
+    *,
+    scale: float = 1.0,
+    styles: Mapping[str, dict[str, Any]] | None = None,
+) -> None:
+    """A curve for each method, in its own style, on a light grid."""
+    for method in distinct(records, "method"):
+        style = look(method) | (styles or {}).get(method, {})
+        curve(ax, where(records, method=method), x, y, scale=scale, label=method, **style)
+    ax.set_axisbelow(True)
+    ax.grid(color="#DDDDDD")
 
 
 def look(method: str) -> dict[str, Any]:
