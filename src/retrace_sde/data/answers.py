@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from retrace_sde.data.blocks import Array, Order
+
 MISSING_SHOWN = 8
 """Variables whose missing share a note lists."""
-
-Array = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 
 def present(panel: Any) -> NDArray[np.bool_]:
@@ -37,13 +36,13 @@ def table_notes(panel: Any) -> list[str]:
     return notes
 
 
-def positions(order: Index, n: int) -> Index:
+def positions(order: Order, n: int) -> Order:
     """The position of each observation, (n, T): the inverse of one order, or of each trajectory's own."""
     inverse = np.argsort(order, axis=-1)
     return np.broadcast_to(inverse, (n, order.shape[-1]))
 
 
-def times(known: Array, position: Index) -> Array:
+def times(known: Array, position: Order) -> Array:
     """The time of each observation from the times along the order, (T,) or (n, T)."""
     return known[position] if known.ndim == 1 else np.take_along_axis(known, position, axis=1)
 
@@ -72,7 +71,7 @@ def anchored(grid: Array, panel: Any) -> Array:
     return found
 
 
-def certainties(probabilities: NDArray[np.float32], position: Index) -> Array:
+def certainties(probabilities: NDArray[np.float32], position: Order) -> Array:
     """The posterior probability that each observation stands where it was put, (n, T)."""
     P = np.broadcast_to(probabilities, (len(position), *probabilities.shape[-2:]))
     return np.take_along_axis(P, position[:, :, None], axis=2)[:, :, 0].astype(float)

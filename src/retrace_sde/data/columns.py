@@ -9,9 +9,9 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from retrace_sde.data.blocks import Array
+
 Column = nw.Series[Any]
 
 LARGEST = 1e140

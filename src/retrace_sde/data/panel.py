@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.formats import anndata_of_panel, frame_of_anndata, frame_of_xarray
 from retrace_sde.data.tables import Names, lay_out
 
@@ -32,11 +33,11 @@ class Panel:
     covariates: Any | None = None
     covariate_names: tuple[str, ...] = ()
     dt: float | None = None
-    lengths: NDArray[np.intp] | None = None
+    lengths: Order | None = None
     slices: tuple[str, ...] | None = None
-    times: NDArray[np.float64] | None = None
+    times: Array | None = None
     time_error: float | None = None
-    rows: NDArray[np.intp] | None = None
+    rows: Order | None = None
     notes: tuple[str, ...] = ()
 
     @classmethod

@@ -17,11 +17,10 @@ import narwhals as nw
 import numpy as np
 import pandas as pd
 from narwhals.exceptions import DuplicateError
-from numpy.typing import NDArray
 
-from retrace_sde.data.columns import Array, Column, is_numeric, numbers, refuse_typing_errors, shown
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.columns import Column, is_numeric, numbers, refuse_typing_errors, shown
 
-Index = NDArray[np.intp]
 Names = str | Sequence[str] | None
 
 UNITS = {
@@ -45,11 +44,11 @@ class Layout:
     values: Array
     names: tuple[str, ...]
     ids: tuple[str, ...]
-    rows: Index
+    rows: Order
     covariates: Array | None
     covariate_names: tuple[str, ...]
     slices: tuple[str, ...] | None
-    lengths: Index | None
+    lengths: Order | None
     times: Array | None
     notes: tuple[str, ...]
 
@@ -165,7 +164,7 @@ def _check_names(frame: nw.DataFrame[Any], special: list[str], variables: list[s
         raise ValueError(f"column {twice[0]!r} is asked for in two roles: name it once.")
 
 
-def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Index, tuple[str, ...]]:
+def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tuple[str, ...]]:
     """Numbers for the labels of a column, in order of appearance, and the labels as text."""
     codes, labels = pd.factorize(frame[column].to_numpy())
     if (codes < 0).any():
@@ -185,7 +184,7 @@ def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Index, tup
 
 
 def _variables(
-    frame: nw.DataFrame[Any], asked: list[str], special: list[str], who: Index
+    frame: nw.DataFrame[Any], asked: list[str], special: list[str], who: Order
 ) -> tuple[dict[str, Array], list[str]]:
     """The columns to analyse: those asked for, or every numeric one that varies within subjects."""
     free = [name for name in frame.columns if name not in special]
@@ -230,7 +229,7 @@ def _our_columns(names: list[str]) -> list[str]:
     return [name for name in names if name in ours]
 
 
-def _varies_within(values: Array, who: Index) -> bool:
+def _varies_within(values: Array, who: Order) -> bool:
     known = ~np.isnan(values)
     if not known.any():
         return False
@@ -241,8 +240,8 @@ def _varies_within(values: Array, who: Index) -> bool:
 
 
 def _rows(
-    frame: nw.DataFrame[Any], who: Index, ids: tuple[str, ...], slice: str | None, values: Array
-) -> tuple[Index, tuple[str, ...] | None, list[str]]:
+    frame: nw.DataFrame[Any], who: Order, ids: tuple[str, ...], slice: str | None, values: Array
+) -> tuple[Order, tuple[str, ...] | None, list[str]]:
     """Where each observation stands in the table, (n, T); the slices' labels, None for own orders."""
     n = len(ids)
     if slice is None:
@@ -272,7 +271,7 @@ def _rows(
     return rows, labels, notes
 
 
-def _spread(column: Array, rows: Index) -> Array:
+def _spread(column: Array, rows: Order) -> Array:
     """Row-wise data laid out (n, T, …), NaN where there is no row."""
     return np.where(_like(rows >= 0, column), column[rows], np.nan)
 
@@ -281,7 +280,7 @@ def _like(mask: Any, column: Array) -> Any:
     return mask if column.ndim == 1 else mask[:, :, None]
 
 
-def _padded(values: Array, lengths: Index | None) -> Array:
+def _padded(values: Array, lengths: Order | None) -> Array:
     """Short trajectories padded with their last state: range and level stay what they are."""
     if lengths is None:
         return values

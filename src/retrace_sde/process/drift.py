@@ -16,6 +16,8 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
+from retrace_sde.data.blocks import Array
+
 
 class Drift(ABC):
     """Features φ: (…, d) states and (…, k) covariates to (…, p) regressors; any array-API namespace."""
@@ -32,7 +34,7 @@ class Drift(ABC):
         """The nearest states that the drift is defined for; simulated paths are kept there."""
         return x
 
-    def reversal(self, d: int, dt: float) -> NDArray[np.float64] | None:
+    def reversal(self, d: int, dt: float) -> Array | None:
         """The matrix that takes the row (φ(x) √Δt, Δx/√Δt) of a step to that of the step run backwards.
 
         It exists where φ(x + Δx) is linear in φ(x) and Δx; None: the backward rows must be formed anew.
@@ -47,7 +49,7 @@ class Linear(Drift):
     def features(self, x: Any, u: Any | None) -> Any:
         return x
 
-    def reversal(self, d: int, dt: float) -> NDArray[np.float64]:
+    def reversal(self, d: int, dt: float) -> Array:
         return _step_back(d, d, dt)
 
     def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
@@ -63,14 +65,14 @@ class Affine(Drift):
         one = xp.ones((*x.shape[:-1], 1), dtype=x.dtype, device=array_api_compat.device(x))
         return xp.concat([x, one], axis=-1)
 
-    def reversal(self, d: int, dt: float) -> NDArray[np.float64]:
+    def reversal(self, d: int, dt: float) -> Array:
         return _step_back(d, d + 1, dt)
 
     def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
         return [*variables, "1"]
 
 
-def _step_back(d: int, p: int, dt: float) -> NDArray[np.float64]:
+def _step_back(d: int, p: int, dt: float) -> Array:
     """x → x + Δx in the regressors, Δx → −Δx."""
     turn = np.eye(p + d)
     turn[p:, p:] *= -1
@@ -187,7 +189,7 @@ class Independent(Drift):
 
     whole: Drift
     kept: tuple[int, ...]
-    weights: NDArray[np.float64]
+    weights: Array
 
     def features(self, x: Any, u: Any | None) -> Any:
         phi = self.whole.features(x, u)
@@ -222,7 +224,7 @@ DEPENDENT = 1e-12
 """Share of a feature's square left, after earlier ones are taken out, below which it counts as dependent."""
 
 
-def independent_features(drift: Drift, gram: NDArray[np.float64]) -> Drift:
+def independent_features(drift: Drift, gram: Array) -> Drift:
     """The drift itself where `gram` = Σ φ φᵀ has full rank, else what is left of it.
 
     Features do not depend on the order, so this can be asked before it is known.

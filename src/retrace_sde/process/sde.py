@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import cholesky, expm, solve_continuous_lyapunov, solve_triangular
 
+from retrace_sde.data.blocks import Array as Array
+
 Scheme = Literal["euler", "exact"]
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from retrace_sde.data.blocks import Array
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
 Setting = Literal["stable", "growing", "rotation", "paper"]
@@ -52,9 +53,7 @@ def random_irreversible_sde(
     return LinearSDE(A, G @ G.T, initial=Gaussian(np.zeros(d), 0.01 * np.eye(d)))
 
 
-def add_noise(
-    X: NDArray[np.float64], sigma: float, *, random_state: Seed = None
-) -> NDArray[np.float64]:
+def add_noise(X: Array, sigma: float, *, random_state: Seed = None) -> Array:
     """Noisy measurements `Y = X + ε`, `ε ~ N(0, σ² I)` (the paper's observation model, R = σ² I)."""
     rng = np.random.default_rng(random_state)
     return X + sigma * rng.standard_normal(X.shape)
