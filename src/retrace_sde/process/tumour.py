@@ -113,6 +113,14 @@ class Cohort:
         return np.stack(path, axis=1)
 
 
+@dataclass(frozen=True)
+class Regimen:
+    """What is seldom varied: how long subjects are watched, and the dose of radiotherapy when given (2: in Gy)."""
+
+    days: float = 15.0
+    radiotherapy: float = 1.0
+
+
 def simulate_cohort(
     n: int = 5000,
     *,
@@ -120,19 +128,18 @@ def simulate_cohort(
     sigma_tumour: float = 0.015,
     sigma_obs: float = 0.01,
     variability: float = 0.05,
-    days: float = 15.0,
     steps: int = 60,
     confounding: float = 2.0,
-    radiotherapy: float = 1.0,
     literature: bool = False,
     random_state: Seed = None,
+    **regimen: float,
 ) -> Cohort:
     """n subjects of one arm: "treated" (C = 5, d = 1 throughout), "untreated", or "observational".
 
     Observational treatment is confounded: each visit C = 5 · Bernoulli(p), d = Bernoulli(p), with
     `p = sigmoid(confounding/13 · (diameter − 6.5))`. `variability`: lognormal, of every parameter including
-    σ_tumour. `radiotherapy`: its dose when given (2: in Gy). The same seed gives the same subjects and
-    noise in every arm.
+    σ_tumour. Further keywords are those of `Regimen`: `days` and `radiotherapy`. The same seed gives the same
+    subjects and noise in every arm.
 
     `literature=True`: the setting of CRN and Causal Transformer instead (60 daily steps unless `steps`
     is given otherwise, volumes of all stages, multiplicative noise of 1 %, a drug half-life of one day, 2 Gy,
@@ -142,7 +149,7 @@ def simulate_cohort(
         raise ValueError(f"arm must be one of {', '.join(map(repr, ARMS))}; got {arm!r}.")
     if n < 1 or steps < 1:
         raise ValueError(f"n and steps must be at least 1; got {n} and {steps}.")
-    rng = np.random.default_rng(random_state)
+    rng, course = np.random.default_rng(random_state), Regimen(**regimen)
     if literature:
         return _literature(n, arm, steps, confounding, rng)
     own = {
@@ -154,7 +161,9 @@ def simulate_cohort(
     draws = rng.random((2, steps + 1, n))
     error = sigma_obs * rng.standard_normal((n, steps + 1, 1))
     runs = {
-        name: _run(name, own, start, noise, draws, days / steps, confounding, radiotherapy)
+        name: _run(
+            name, own, start, noise, draws, course.days / steps, confounding, course.radiotherapy
+        )
         for name in ARMS
     }
     states, covariates, hits = runs[arm]
@@ -165,9 +174,9 @@ def simulate_cohort(
         covariates,
         {name: run[0] for name, run in runs.items()},
         own,
-        days / steps,
+        course.days / steps,
         hits,
-        radiotherapy=radiotherapy,
+        radiotherapy=course.radiotherapy,
     )
 
 
