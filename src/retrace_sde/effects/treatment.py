@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -50,6 +50,14 @@ class UndeterminedDirectionError(ValueError):
 
     def __str__(self) -> str:
         return " ".join(self.args)
+
+
+class Comparison(TypedDict, total=False):
+    """What is compared, and when: see `TreatmentEffect.effect`."""
+
+    T0: Treatment
+    T1: Treatment
+    horizon: float | None
 
 
 class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
@@ -250,14 +258,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "interventions_")
         return {name: each.error**0.5 for name, each in self.interventions_.regimes.items()}
 
-    def effect(
-        self,
-        X: ArrayLike | None = None,
-        *,
-        T0: Treatment = None,
-        T1: Treatment = None,
-        horizon: float | None = None,
-    ) -> Array:
+    def effect(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> Array:
         """E[x(horizon) | T1] − E[x(horizon) | T0] of each subject, (n,), or (n, d) for several variables.
 
         X : starting states (m, d) of other subjects; None: the subjects of the fit (arm after arm).
@@ -266,51 +267,40 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             was given; the first and the last arm.
         horizon : time ahead; None: the length of the observed trajectories.
         """
-        asked, steps, before, after, start = self._question(X, T0, T1, horizon)
-        return _flat(asked.ends(after, steps, start) - asked.ends(before, steps, start))
+        model, steps, before, after, start = self._question(X, **asked)
+        return _flat(model.ends(after, steps, start) - model.ends(before, steps, start))
 
     def effect_interval(
         self,
         X: ArrayLike | None = None,
         *,
-        T0: Treatment = None,
-        T1: Treatment = None,
-        horizon: float | None = None,
         alpha: float = 0.05,
         draws: int = 200,
+        **asked: Unpack[Comparison],
     ) -> tuple[Array, Array]:
         """Lower and upper ends of each subject's effect; parameters', subjects' and orders' uncertainty included."""
         check_share("alpha", alpha)
-        each = np.stack(list(self._draws(X, T0, T1, horizon, draws)))
-        centre = self.effect(X, T0=T0, T1=T1, horizon=horizon)
+        each = np.stack(list(self._draws(X, draws, **asked)))
+        centre = self.effect(X, **asked)
         reach = half_widths(each.std(axis=0, ddof=1), self._fewest, 1 - alpha)
         return centre - reach, centre + reach
 
-    def ate(
-        self,
-        X: ArrayLike | None = None,
-        *,
-        T0: Treatment = None,
-        T1: Treatment = None,
-        horizon: float | None = None,
-    ) -> float | Array:
+    def ate(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> float | Array:
         """The average of the subjects' effects."""
-        return _scalar(self.effect(X, T0=T0, T1=T1, horizon=horizon).mean(axis=0))
+        return _scalar(self.effect(X, **asked).mean(axis=0))
 
     def ate_interval(
         self,
         X: ArrayLike | None = None,
         *,
-        T0: Treatment = None,
-        T1: Treatment = None,
-        horizon: float | None = None,
         alpha: float = 0.05,
         draws: int = 200,
+        **asked: Unpack[Comparison],
     ) -> tuple[float | Array, float | Array]:
         """Lower and upper end of the average effect on these subjects."""
         check_share("alpha", alpha)
-        means = [e.mean(axis=0) for e in self._draws(X, T0, T1, horizon, draws)]
-        centre = np.asarray(self.ate(X, T0=T0, T1=T1, horizon=horizon))
+        means = [each.mean(axis=0) for each in self._draws(X, draws, **asked)]
+        centre = np.asarray(self.ate(X, **asked))
         reach = half_widths(np.std(means, axis=0, ddof=1), self._fewest, 1 - alpha)
         return _scalar(centre - reach), _scalar(centre + reach)
 
@@ -327,13 +317,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
 
         `subjects`: indices of those asked about; None: all, arm after arm.
         """
-        check_is_fitted(self, "interventions_")
         check_share("probability", probability)
         check_count("samples", samples, 2)
-        asked = self.interventions_
-        steps = asked.steps(horizon)
-        given = asked.given(T, steps)
-        rng = np.random.default_rng(self.random_state)
+        asked, given, steps, rng = self._under(T, horizon)
         chosen = np.arange(asked.size) if subjects is None else np.atleast_1d(subjects)
         edge = (1 - probability) / 2
         parts = []
@@ -354,12 +340,16 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         samples: int = 200,
     ) -> Array:
         """Sampled paths (samples, subjects, steps + 1, d) under a treatment, all uncertainty and noise included."""
+        asked, given, steps, rng = self._under(T, horizon)
+        return asked.paths(given, np.atleast_1d(subjects), steps, samples, rng)
+
+    def _under(
+        self, T: Treatment, horizon: float | None
+    ) -> tuple[Interventions, Given, int, np.random.Generator]:
         check_is_fitted(self, "interventions_")
         asked = self.interventions_
         steps = asked.steps(horizon)
-        given = asked.given(T, steps)
-        rng = np.random.default_rng(self.random_state)
-        return asked.paths(given, np.atleast_1d(subjects), steps, samples, rng)
+        return asked, asked.given(T, steps), steps, np.random.default_rng(self.random_state)
 
     @property
     def _fewest(self) -> int:
@@ -367,7 +357,11 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return min(each.size for each in self.interventions_.regimes.values())
 
     def _question(
-        self, X: ArrayLike | None, T0: Treatment, T1: Treatment, horizon: float | None
+        self,
+        X: ArrayLike | None,
+        T0: Treatment = None,
+        T1: Treatment = None,
+        horizon: float | None = None,
     ) -> tuple[Interventions, int, Given, Given, Array | None]:
         check_is_fitted(self, "interventions_")
         asked = self.interventions_
@@ -376,12 +370,12 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return asked, steps, asked.given(T0, steps, first=True), asked.given(T1, steps), start
 
     def _draws(
-        self, X: ArrayLike | None, T0: Treatment, T1: Treatment, horizon: float | None, draws: int
+        self, X: ArrayLike | None, draws: int, **asked: Unpack[Comparison]
     ) -> Iterator[Array]:
         check_count("draws", draws, 2)
-        asked, steps, before, after, start = self._question(X, T0, T1, horizon)
+        model, steps, before, after, start = self._question(X, **asked)
         rng = np.random.default_rng(self.random_state)
-        return map(_flat, asked.effect_draws(before, after, steps, draws, rng, start))
+        return map(_flat, model.effect_draws(before, after, steps, draws, rng, start))
 
 
 def _check_order(order: Any, data: Data) -> Order:
