@@ -17,7 +17,7 @@ from retrace_sde.data.files import replacing
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.problem import Round
-from retrace_sde.estimate.intervals import half_widths
+from retrace_sde.estimate.intervals import clearest, half_widths
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
@@ -180,11 +180,9 @@ class ReTraceResult:
     def _coefficients(self) -> list[tuple[str, str, str, str]]:
         """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|."""
         values, errors = self.drift, self.standard_errors.drift
-        t = np.abs(values) / np.where(errors > 0, errors, np.inf)
-        best = np.argsort(-t, axis=None)[:SHOWN]
         reach = half_widths(errors, self.n_trajectories)
         rows = []
-        for i, j in zip(*np.unravel_index(best, values.shape), strict=True):
+        for i, j in clearest(values, errors, SHOWN):
             low, high = values[i, j] - reach[i, j], values[i, j] + reach[i, j]
             rows.append(
                 (

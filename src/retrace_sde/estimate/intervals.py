@@ -10,6 +10,7 @@ with few trajectories the intervals are too long rather than too short.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,3 +32,14 @@ def critical(n: float = math.inf, level: float = 0.95) -> float:
 def half_widths(errors: Any, n: float = math.inf, level: float = 0.95) -> Array:
     """What to add to estimates and to take from them: intervals that hold the truth with probability `level`."""
     return critical(n, level) * np.asarray(errors, dtype=float)
+
+
+def clearness(values: Array, errors: Array) -> Array:
+    """|estimate| / standard error, how far each is told from zero; 0 where there is no error to compare with."""
+    return np.abs(values) / np.where(errors > 0, errors, np.inf)
+
+
+def clearest(values: Array, errors: Array, most: int | None = None) -> Iterator[tuple[int, int]]:
+    """Row and column of the `most` entries best told from zero, the clearest first."""
+    rank = np.argsort(-clearness(values, errors), axis=None)[:most]
+    return ((int(i), int(j)) for i, j in zip(*np.unravel_index(rank, values.shape), strict=True))

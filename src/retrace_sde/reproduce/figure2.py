@@ -16,8 +16,8 @@ from retrace_sde.reproduce.summary import (
     compact,
     curves,
     distinct,
+    drift_errors,
     percent,
-    plus_minus,
     values,
     where,
 )
@@ -81,13 +81,9 @@ def text(records: Sequence[Record], settings: Settings) -> str:
             f"**n = {n}**, accuracy in per cent (up to reversal in brackets):",
             by_method(mine, "sigma", sigmas, header),
             f"**n = {n}**, MAE-A:",
-            by_method(mine, "sigma", sigmas, header, _errors),
+            by_method(mine, "sigma", sigmas, header, drift_errors),
         ]
     return "\n\n".join([*lines, closing(records)])
-
-
-def _errors(records: Sequence[Record]) -> str:
-    return plus_minus(values(records, "mae_drift"), compact)
 
 
 def closing(records: Sequence[Record]) -> str:

@@ -61,6 +61,11 @@ def accuracies(records: Sequence[Record]) -> str:
     return f"{plus_minus(values(records, 'accuracy'), percent)} ({percent(either)})"
 
 
+def drift_errors(records: Sequence[Record]) -> str:
+    """Mean absolute error of A, mean ± sd."""
+    return plus_minus(values(records, "mae_drift"), compact)
+
+
 def by_method(
     records: Sequence[Record],
     key: str,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.data.panel import Panel
 from retrace_sde.estimate.euler import Model
-from retrace_sde.estimate.intervals import critical, half_widths
+from retrace_sde.estimate.intervals import clearest, clearness, critical, half_widths
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.process.drift import Affine, as_drift
@@ -207,11 +207,10 @@ def _paths(
 def _drift(model: ReTrace) -> dict[str, Any]:
     """Coefficients with 95 % intervals, and the ones told from zero, the clearest first."""
     values, errors = model.drift_, model.standard_errors_.drift
-    strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
-    order, least = np.argsort(-strength, axis=None), critical(model.result_.n_trajectories)
+    strength, least = clearness(values, errors), critical(model.result_.n_trajectories)
     clear = [
-        [int(i), int(j), float(f"{strength[i, j]:.3g}")]
-        for i, j in zip(*np.unravel_index(order, values.shape), strict=True)
+        [i, j, float(f"{strength[i, j]:.3g}")]
+        for i, j in clearest(values, errors)
         if strength[i, j] > least
     ]
     shade, unit = _shade(values, model.diffusion_, errors)

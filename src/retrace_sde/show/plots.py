@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.estimate.intervals import critical, half_widths
+from retrace_sde.estimate.intervals import clearest, clearness, critical, half_widths
 from retrace_sde.metrics import position_calibration
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def drift_graph(
     values: Array,
     errors: Array,
     *,
-    n: float = math.inf,
     names: Sequence[str] | None = None,
     most: int = 60,
+    n: float = math.inf,
     ax: Axes | None = None,
 ) -> Axes:
     """Variables on a circle; an arrow from j to i where the 95 % interval of A_ij excludes zero.
@@ -112,9 +112,8 @@ def drift_graph(
     names = [f"x{i}" for i in range(d)] if names is None else names
     angle = np.pi / 2 - 2 * np.pi * np.arange(d) / d
     at = np.column_stack([np.cos(angle), np.sin(angle)]) * (d > 1)
-    strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
-    rank, least = np.argsort(-strength, axis=None)[:most], critical(n)
-    for i, j in zip(*np.unravel_index(rank, values.shape), strict=True):
+    strength, least = clearness(values, errors), critical(n)
+    for i, j in clearest(values, errors, most):
         if strength[i, j] <= least:
             break
         colour, line = (FORWARD, "-") if values[i, j] > 0 else (BACKWARD, "--")
@@ -155,20 +154,18 @@ def parameter_intervals(
     values: Array,
     errors: Array,
     *,
-    n: float = math.inf,
     names: Sequence[str] | None = None,
     features: Sequence[str] | None = None,
     most: int = 20,
+    n: float = math.inf,
     ax: Axes | None = None,
 ) -> Axes:
     """The `most` clearest coefficients with their 95 % intervals, the clearest on top; n as in `drift_graph`."""
     ax = _axes(ax)
     names = [f"x{i}" for i in range(len(values))] if names is None else names
     features = list(names)[: values.shape[1]] if features is None else features
-    strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
-    rank = np.argsort(-strength, axis=None)[:most]
-    i, j = np.unravel_index(rank, values.shape)
-    y = np.arange(len(rank))[::-1]
+    i, j = np.array(list(clearest(values, errors, most))).T
+    y = np.arange(len(i))[::-1]
     reach = half_widths(errors[i, j], n)
     ax.errorbar(values[i, j], y, xerr=reach, fmt="o", color=FORWARD, ecolor=NEUTRAL)
     ax.axvline(0, color="black", linewidth=0.8)

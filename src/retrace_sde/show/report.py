@@ -24,7 +24,7 @@ from markupsafe import Markup
 from retrace_sde.data.blocks import Array, to_numpy
 from retrace_sde.data.files import replacing
 from retrace_sde.data.panel import Panel
-from retrace_sde.estimate.intervals import critical, half_widths
+from retrace_sde.estimate.intervals import clearest, critical, half_widths
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.figures import figures
@@ -187,9 +187,8 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """Entries with 95 % intervals, those best told from zero first; entries that are nan are left out."""
     reach = half_widths(errors, result.n_trajectories)
-    strength = np.abs(values) / np.where(errors > 0, errors, np.inf)
     rows = []
-    for i, j in zip(*np.unravel_index(np.argsort(-strength, axis=None), values.shape), strict=True):
+    for i, j in clearest(values, errors):
         value, error = float(values[i, j]), float(errors[i, j])
         if np.isfinite(value):
             low, high = value - reach[i, j], value + reach[i, j]
