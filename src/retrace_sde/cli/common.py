@@ -109,6 +109,13 @@ def progress(steps: int) -> Iterator[Callable[[str], None]]:
         yield begin
 
 
+@contextmanager
+def working(steps: int) -> Iterator[tuple[Callable[[str], None], list[str]]]:
+    """Work on somebody's data: what names each step, and the cautions, which are there at the end."""
+    with refusing(), progress(steps) as begin, collected_warnings() as cautions:
+        yield begin, cautions
+
+
 def say(label: str, text: str, *, width: int = 11) -> None:
     """A labelled paragraph: wrapped on a terminal, one line in a pipe."""
     text = printable(text)
@@ -154,6 +161,9 @@ def table_options(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+seed_option = click.option("--seed", type=int, default=0, show_default=True)
 
 
 def columns_of(names: tuple[str, ...], frame: pd.DataFrame) -> list[str]:

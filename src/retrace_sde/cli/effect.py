@@ -11,14 +11,13 @@ import numpy as np
 import pandas as pd
 
 from retrace_sde.cli.common import (
-    collected_warnings,
     columns_of,
     listed,
     load,
-    progress,
-    refusing,
     say,
+    seed_option,
     table_options,
+    working,
 )
 from retrace_sde.data.answers import plain
 from retrace_sde.data.blocks import Array, Order
@@ -63,7 +62,7 @@ COMMAND_ADVICE = (
     metavar="FILE.csv",
     help="Table of each subject's effect.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
            t1: str | None, horizon: float | None, dt: float, drift: str, alike: bool, both_directions: bool, draws: int,
@@ -73,7 +72,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
     The order is recovered first; it is refused where the direction of time is not determined, since the sign of
     an effect hangs on it. Treatment is in columns that vary (--treatment), or subjects are in arms (--arm).
     """
-    with refusing(), progress(4) as begin, collected_warnings() as cautions:
+    with working(4) as (begin, cautions):
         begin("reading")
         if out is not None:
             check_target(out, folder=False)

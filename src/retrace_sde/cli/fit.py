@@ -10,17 +10,9 @@ from typing import Any
 import click
 import numpy as np
 
-from retrace_sde.cli.common import (
-    collected_warnings,
-    listed,
-    load,
-    progress,
-    refusing,
-    say,
-    table_options,
-)
+from retrace_sde.cli.common import listed, load, say, seed_option, table_options, working
 from retrace_sde.data.files import check_replaced, check_target, whole_or_nothing
-from retrace_sde.estimate.intervals import critical
+from retrace_sde.estimate.intervals import clearest, clearness, critical
 from retrace_sde.recovery import Recovery, recover
 
 RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
@@ -62,7 +54,7 @@ def _noise(text: str | None) -> Any:
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True)
+@seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str | None,
         spacing: str, out: Path | None, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
@@ -74,7 +66,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
-    with refusing(), progress(4) as begin, collected_warnings() as cautions:
+    with working(4) as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)
         replaced = check_replaced(out, file, RESULTS)
@@ -155,13 +147,11 @@ def _effects(answer: dict[str, Any]) -> str:
     names = answer["variables"]
     if np.isnan(error).all():
         return "in parameters.json; this estimator gives no standard errors."
-    t = np.abs(A) / np.where(error > 0, error, np.inf)
+    told = clearness(A, error) > critical(answer["subjects"])
     if len(names) > 1:
-        np.fill_diagonal(t, 0.0)
-    clear = critical(answer["subjects"])
-    best = [k for k in np.argsort(-t, axis=None) if t.flat[k] > clear][:EFFECTS]
-    if not best:
+        np.fill_diagonal(told, False)
+    pairs = [pair for pair in clearest(A, error) if told[pair]][:EFFECTS]
+    if not pairs:
         return "no effect is told from zero; all coefficients are in parameters.json."
-    pairs = [divmod(int(k), A.shape[1]) for k in best]
     texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
     return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error)."

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from retrace_sde.cli.common import refusing, say
+from retrace_sde.cli.common import refusing, say, seed_option
 from retrace_sde.data.answers import plain
 from retrace_sde.data.files import check_target, whole_or_nothing, write_table
 from retrace_sde.data.formats import frame_of_array
@@ -36,7 +36,7 @@ from retrace_sde.process.simulate import (
               help="Standard deviation of the measurement error.")  # fmt: skip
 @click.option("--missing", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
               help="Share of the values that are missing.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True)
+@seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def simulate(out: Path, subjects: int, slices: int, variables: int, setting: Setting, permutation: Permutation,
              dt: float, noise: float, missing: float, seed: int, as_json: bool) -> None:  # fmt: skip
