@@ -29,6 +29,7 @@ METHODS = (
     "Algorithm 1-MLE", "MST-MLE", "DPT-MLE", "MST, proper root", "DPT, proper root",
     "ReTrace-likelihood", "ReTrace, noise estimated", "limit", "oracle", "oracle, noise estimated",
 )  # fmt: skip
+WEIGHTS = {"Algorithm 1-MLE": 3.0, "ReTrace, noise estimated": 20.0, "oracle, noise estimated": 5.0}
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,6 @@ def tasks(settings: Settings) -> Iterator[Task]:
                     key = {"n": n, "sigma": sigma, "method": method, "seed": seed}
                     work = partial(records_of, settings, n, sigma, seed, method)
                     yield Task(key, work, weight=WEIGHTS.get(method, 1.0) * (1 + n / 200))
-
-
-WEIGHTS = {"Algorithm 1-MLE": 3.0, "ReTrace, noise estimated": 20.0, "oracle, noise estimated": 5.0}
 
 
 def records_of(settings: Settings, n: int, sigma: float, seed: int, method: str) -> list[Record]:

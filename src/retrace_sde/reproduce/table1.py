@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from retrace_sde.reproduce.cases import Regime, Size, case
 from retrace_sde.reproduce.experiment import Experiment, Record, Task
 from retrace_sde.reproduce.files import markdown_table
-from retrace_sde.reproduce.methods import EM_STEPS, EM_TRAJECTORIES, SCORES, available, score
+from retrace_sde.reproduce.methods import SCORES, available, score
 from retrace_sde.reproduce.summary import (
     colour,
     compact,
@@ -20,7 +20,7 @@ from retrace_sde.reproduce.summary import (
     values,
     where,
 )
-from retrace_sde.reproduce.table1_text import PRINTED, closing
+from retrace_sde.reproduce.table1_text import PRINTED, closing, opening
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,14 +86,7 @@ def rounds(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def text(records: Sequence[Record], settings: Settings) -> str:
     """Accuracy in all settings side by side, every column for each setting, and what they say."""
-    size = settings.size
-    lines = [
-        f"Linear SDEs in {size.d} dimensions, {size.n} trajectories, {size.T} slices, Δt = {size.dt:g}, "
-        f"one permutation of the slices for all trajectories; {settings.seeds} seeds, mean ± sd. Accuracy is the share of "
-        "slices at the right place, in per cent. Algorithm 1 runs ten rounds and returns the last, as printed; "
-        f"EM takes {EM_STEPS} steps a round, on {EM_TRAJECTORIES} trajectories at most.",
-        _side_by_side(records),
-    ]
+    lines = [opening(settings.size, settings.seeds), _side_by_side(records)]
     for regime in settings.regimes:
         lines += [
             f"**{regime.name}**: {_describe(regime)}",

@@ -1,11 +1,13 @@
-"""What the numbers of Table 1 say, in sentences made from them."""
+"""What Table 1 shows and what its numbers say, in sentences made from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
 
+from retrace_sde.reproduce.cases import Size
 from retrace_sde.reproduce.experiment import Record
+from retrace_sde.reproduce.methods import EM_STEPS, EM_TRAJECTORIES
 from retrace_sde.reproduce.summary import compact, distinct, percent, plus_minus, values, where
 
 PRINTED = {
@@ -18,6 +20,16 @@ PRINTED = {
 """The accuracies that the paper prints, in per cent."""
 
 OURS, ALGORITHM, MET = "ReTrace-likelihood", "Algorithm 1-MLE", 0.99
+
+
+def opening(size: Size, seeds: int) -> str:
+    """What was simulated, and how the columns read."""
+    return (
+        f"Linear SDEs in {size.d} dimensions, {size.n} trajectories, {size.T} slices, Δt = {size.dt:g}, "
+        f"one permutation of the slices for all trajectories; {seeds} seeds, mean ± sd. Accuracy is the share of "
+        "slices at the right place, in per cent. Algorithm 1 runs ten rounds and returns the last, as printed; "
+        f"EM takes {EM_STEPS} steps a round, on {EM_TRAJECTORIES} trajectories at most."
+    )
 
 
 def closing(records: Sequence[Record]) -> str:
