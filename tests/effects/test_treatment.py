@@ -36,6 +36,12 @@ def observational() -> Any:
     return cohort, panel, order, known, found
 
 
+def test_a_misspelt_treatment_is_refused(observational: Any) -> None:
+    for ask in (observational[3].effect, observational[3].ate, observational[3].ate_interval):
+        with pytest.raises(TypeError, match="t1"):
+            ask(t1=[5.0, 1.0])
+
+
 def test_a_linear_effect_is_a_geometric_series() -> None:
     """`x' = x + (c + a x + b u) Δt`: the effect of u = 1 after k steps is `b (((1 + aΔt)ᵏ − 1)/a)`."""
     rng = np.random.default_rng(0)

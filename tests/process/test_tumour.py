@@ -90,7 +90,10 @@ def test_treatment_follows_the_arm_and_the_policy_is_confounded() -> None:
         simulate_cohort(5, arm="treated", random_state=0).covariates == [CHEMOTHERAPY, 1.0]
     )
     assert np.all(simulate_cohort(5, arm="untreated", random_state=0).covariates == 0)
-    strong = simulate_cohort(5, arm="treated", radiotherapy=2.0, random_state=0)
+    strong = simulate_cohort(5, arm="treated", radiotherapy=2.0, days=30, random_state=0)
+    assert strong.dt == 0.5
+    with pytest.raises(TypeError, match="chemo"):
+        simulate_cohort(5, chemo=2.0)
     assert np.all(strong.covariates == [CHEMOTHERAPY, 2.0])
     cohort = simulate_cohort(4000, random_state=3)
     given = cohort.covariates / [CHEMOTHERAPY, 1.0]
