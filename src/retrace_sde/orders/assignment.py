@@ -229,14 +229,9 @@ def _search(tables: _Tables, rules: Rules | None, o: Order, state: State, kicks:
 
 @numba.njit(nogil=True, cache=True)
 def _metropolis(
-    tables: _Tables,
-    rules: Rules | None,
-    o: Order,
-    state: State,
-    burn: int,
-    thin: int,
+    tables: _Tables, rules: Rules | None, o: Order, state: State, burn: int, thin: int,
     kept: NDArray[np.int16],
-) -> None:
+) -> None:  # fmt: skip
     """Insertions and turns of segments, mostly short, and turns of the whole: symmetric proposals."""
     M, S, V = tables
     T = len(o)

@@ -156,15 +156,9 @@ def _locate(path: Order, place: Order, i: int, j: int) -> None:  # pragma: no co
 
 @njit(cache=True, nogil=True)
 def _try_reversal(
-    C: Array,
-    rules: Rules | None,
-    path: Order,
-    place: Order,
-    i: int,
-    j: int,
-    ratio: float,
+    C: Array, rules: Rules | None, path: Order, place: Order, i: int, j: int, ratio: float,
     state: State,
-) -> bool:  # pragma: no cover - compiled
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to reverse path[i … j]."""
     left, right, head, tail = path[i - 1], path[j + 1], path[i], path[j]
     change = C[left, tail] + C[head, right] - C[left, head] - C[tail, right]
@@ -180,16 +174,9 @@ def _try_reversal(
 
 @njit(cache=True, nogil=True)
 def _try_exchange(
-    C: Array,
-    rules: Rules | None,
-    path: Order,
-    place: Order,
-    i: int,
-    j: int,
-    k: int,
-    ratio: float,
-    state: State,
-) -> bool:  # pragma: no cover - compiled
+    C: Array, rules: Rules | None, path: Order, place: Order, i: int, j: int, k: int,
+    ratio: float, state: State,
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to exchange the segments [i, j) and [j, k)."""
     left, right = path[i - 1], path[k]
     a, b, c, e = path[i], path[j - 1], path[j], path[k - 1]
@@ -204,16 +191,9 @@ def _try_exchange(
 
 @njit(cache=True, nogil=True)
 def _try_swap(
-    C: Array,
-    rules: Rules | None,
-    path: Order,
-    place: Order,
-    i: int,
-    j: int,
-    k: int,
-    q: int,
+    C: Array, rules: Rules | None, path: Order, place: Order, i: int, j: int, k: int, q: int,
     state: State,
-) -> bool:  # pragma: no cover - compiled
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to swap the segments [i, j) and [k, q) around [j, k), which stays as it is."""
     left, right = path[i - 1], path[q]
     change = C[left, path[k]] + C[path[q - 1], path[j]] + C[path[k - 1], path[i]]
@@ -279,8 +259,9 @@ def _likely_neighbours(C: Array, sharpness: float) -> _Neighbours:  # pragma: no
 
 @njit(cache=True, nogil=True)
 def _join_by_reversal(
-    C: Array, rules: Rules | None, path: Order, place: Order, q: Array, a: int, b: int, state: State
-) -> bool:  # pragma: no cover - compiled
+    C: Array, rules: Rules | None, path: Order, place: Order, q: Array, a: int, b: int,
+    state: State,
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Make b a neighbour of a by reversing what lies between.
 
     The same reversal is proposed from its left and from its right neighbour, and back likewise: hence
@@ -297,16 +278,9 @@ def _join_by_reversal(
 
 @njit(cache=True, nogil=True)
 def _join_by_insertion(
-    C: Array,
-    rules: Rules | None,
-    path: Order,
-    place: Order,
-    q: Array,
-    a: int,
-    b: int,
-    after: bool,
-    state: State,
-) -> bool:  # pragma: no cover - compiled
+    C: Array, rules: Rules | None, path: Order, place: Order, q: Array, a: int, b: int,
+    after: bool, state: State,
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Take b out and put it right after (or before) a; each gap is proposed from both of its sides."""
     p = place[b]
     g = place[a] if after else place[a] - 1
@@ -321,14 +295,9 @@ def _join_by_insertion(
 
 @njit(cache=True, nogil=True)
 def _moves(
-    C: Array,
-    rules: Rules | None,
-    chain: _Chain,
-    neighbours: _Neighbours,
-    proposals: Proposals,
-    records: Records,
-    count: int,
-) -> None:  # pragma: no cover - compiled
+    C: Array, rules: Rules | None, chain: _Chain, neighbours: _Neighbours, proposals: Proposals,
+    records: Records, count: int,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """`count` proposals; tally and scales count tries and acceptances by kind and by octave of length."""
     path, place, state = chain
     q, keep, alias = neighbours
@@ -448,15 +417,9 @@ def _records_of(records: Records, j: int) -> Records:  # pragma: no cover - comp
 
 @njit(cache=True, nogil=True)
 def sample_block(
-    steps: Steps,
-    rules: Rules | None,
-    lengths: Order,
-    orders: Order,
-    states: State,
-    schedule: Schedule,
-    proposals: Proposals,
-    records: Records,
-) -> None:  # pragma: no cover - compiled
+    steps: Steps, rules: Rules | None, lengths: Order, orders: Order, states: State,
+    schedule: Schedule, proposals: Proposals, records: Records,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """`sample_path` for each trajectory of a block; one padded cost matrix exists at a time."""
     n, T, _ = steps.target.shape
     room = np.empty((T + 1, T + 1))

@@ -146,8 +146,7 @@ def swap_change(
     """Of swapping the segments [i, j) and [k, q) around [j, k)."""
     if rules is None:
         return 0.0
-    U, B = rules.costs, rules.before
-    change = 0.0
+    U, B, change = rules.costs, rules.before, 0.0
     if len(U) > 0:
         change += shifted(U, path, i, j, i + q - j, False)
         change += shifted(U, path, j, k, i + q - k, False)

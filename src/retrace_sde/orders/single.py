@@ -248,16 +248,9 @@ def _flip(
 
 @njit(cache=True, nogil=True)
 def sample(
-    law: Process,
-    y: Array,
-    seen: Mask,
-    rules: Rules | None,
-    o: Order,
-    state: State,
-    burn: int,
-    thin: int,
-    kept: NDArray[np.int16],
-) -> None:  # pragma: no cover - compiled
+    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Order, state: State,
+    burn: int, thin: int, kept: NDArray[np.int16],
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Metropolis over the order o of one trajectory, in place; `kept` (samples, ≥ T) records orders."""
     M, h, T = law.precision, law.shift, len(o)
     w, gap, now = np.empty(y.shape), np.zeros(y.shape), o.copy()
