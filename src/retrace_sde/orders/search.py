@@ -222,8 +222,8 @@ def _insertions(
                     plain += _insertion_change(rules, path, i, length, k, False)
                 if plain < best:
                     best, best_k, best_flip = plain, k, False
-                if length == 1:
-                    continue
+                if rules is not None and length == 1:
+                    continue  # alike both ways round, and rules are dear
                 flipped = costs[left, tail] + costs[head, right] + turned - gap
                 if rules is not None and (len(rules.costs) > 0 or flipped < best):
                     flipped += _insertion_change(rules, path, i, length, k, True)
