@@ -10,7 +10,7 @@ import pytest
 import retrace_sde as rt
 from retrace_sde.orders.prior import Prior, known_times
 from retrace_sde.orders.prior import compiled as prior_of
-from retrace_sde.orders.rules import dead_end, windows
+from retrace_sde.orders.rules import Rules, dead_end, windows
 
 NAN = float("nan")
 
@@ -162,14 +162,14 @@ def test_windows_and_precedences_are_feasible_exactly_when_some_order_is():
             B |= B[:, [k]] & B[[k], :]
         prior = Prior(U, B)
         possible = [o for o in orders if np.isfinite(prior.cost(o)[0])]
-        assert (dead_end(U, B, T) < 0) == bool(possible)
+        assert (dead_end(Rules(U, B), T) < 0) == bool(possible)
         seen.add(bool(possible))
         if possible:
             wish = rng.permutation(T)
             mended = prior.repair(wish)
             assert np.isfinite(prior.cost(mended)[0])
             places = np.argsort(possible, axis=1)
-            assert np.all(windows(U, B, T)[:, 0] <= places.min(axis=0))
+            assert np.all(windows(Rules(U, B), T)[:, 0] <= places.min(axis=0))
             kept = possible[rng.integers(len(possible))]
             assert np.array_equal(prior.repair(kept), kept)
     assert seen == {True, False}

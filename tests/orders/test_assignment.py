@@ -10,13 +10,13 @@ from retrace_sde.engine.noisy_shared import PairMoments, arrangement, clearest, 
 from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
 from retrace_sde.orders.assignment import Arrangement
 from retrace_sde.orders.gaussian import process
-from retrace_sde.orders.single import descend, prior_cost, pulls, sample
+from retrace_sde.orders.rules import Rules, order_cost
+from retrace_sde.orders.single import descend, pulls, sample
 from retrace_sde.process.sde import Gaussian
 
 T, D, DT = 6, 2, 0.05
 EVERY = np.array(list(permutations(range(T))), dtype=np.intp)
 NUMBER = {tuple(order): k for k, order in enumerate(EVERY.tolist())}
-NO_COSTS, NO_RULES = np.zeros((0, 0)), np.zeros((0, 0), dtype=bool)
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,6 @@ def model():
 @pytest.fixture(scope="module")
 def values():
     return np.random.default_rng(2).standard_normal((5, T, D)) * 0.4
-
-
-def one_trajectory(values, model):
-    law = process(model, T)
-    return law.precision, law.shift, np.ascontiguousarray(values)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 0.0])
@@ -69,8 +64,9 @@ def test_search_obeys_what_is_known(values, model):
     forbidden, before = np.zeros((2, T, T), dtype=bool)
     forbidden[2, :3] = True  # slice 2 comes late
     before[0, 5] = before[4, 5] = True
+    rules = Rules(np.where(forbidden, np.inf, 0.0), before)
     free = arrangement(PairMoments.of(values), model, None)
-    tables = Arrangement(free.precision, free.moments, free.unary, forbidden, before)
+    tables = Arrangement(free.precision, free.moments, free.unary, rules)
 
     def allowed(order):
         place = np.argsort(order)
@@ -107,8 +103,7 @@ def test_shared_orders_are_drawn_from_their_posterior(values, model):
 
 @pytest.mark.parametrize("case", ["complete", "missing", "known"])
 def test_single_orders_are_drawn_from_their_posterior(values, model, case):
-    M, h, y = one_trajectory(values[0], model)
-    seen, U, B = np.ones((T, D), dtype=bool), NO_COSTS, NO_RULES
+    y, seen, rules = values[0], np.ones((T, D), dtype=bool), None
     start = EVERY[0].copy()
     if case == "missing":
         seen[0, 0] = seen[3] = False
@@ -117,6 +112,7 @@ def test_single_orders_are_drawn_from_their_posterior(values, model, case):
         U[1, 2] = np.inf
         B = np.zeros((T, T), dtype=bool)
         B[0, 4] = B[2, 4] = True
+        rules = Rules(U, B)
     observed = np.where(seen, y, np.nan)
     log = np.array([kalman(observed[order][None], model).log_likelihood[0] for order in EVERY])
     if case == "known":
@@ -127,28 +123,33 @@ def test_single_orders_are_drawn_from_their_posterior(values, model, case):
     kept = np.zeros((15_000, T), dtype=np.int16)
     state = np.array([3], dtype=np.uint64)
     filled = np.where(seen, y, 0.0)
-    sample(M, h, filled, seen, U, B, start, state, 1000, 60, kept)
+    sample(process(model, T), filled, seen, rules, start, state, 1000, 60, kept)
     assert distance_from(kept, as_weights(log)) < 1.5
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_single_search_reports_its_cost_and_finds_the_best(values, model, known):
-    U, B = NO_COSTS, NO_RULES
+    rules, law = None, process(model, T)
     if known:
-        U = np.abs(np.random.default_rng(0).standard_normal((T, T)))
-        B = np.zeros((T, T), dtype=bool)
-        B[0, 4] = True
+        rules = Rules(
+            np.abs(np.random.default_rng(0).standard_normal((T, T))),
+            np.zeros((T, T), dtype=bool),
+        )
+        rules.before[0, 4] = True
     place = np.argsort(EVERY, axis=1)
     possible = EVERY[place[:, 0] < place[:, 4]] if known else EVERY
     reached = 0
     for trajectory in values:
-        M, h, y = one_trajectory(trajectory, model)
+        y = np.ascontiguousarray(trajectory)
         w = np.empty((T, D))
-        costs = [pulls(M, h, y, order, w) + prior_cost(U, order) for order in possible]
+        costs = [
+            pulls(law.precision, law.shift, y, order, w) + order_cost(rules, order)
+            for order in possible
+        ]
         reports = []
         for start in (np.argmax(costs), 0, len(possible) // 2):  # the worst of all, and two others
             found = possible[int(start)].copy()
-            reports.append(descend(M, h, y, U, B, found))
+            reports.append(descend(law, y, rules, found))
             number = int(np.flatnonzero((possible == found).all(axis=1))[0])
             assert reports[-1] == pytest.approx(costs[number])
         reached += min(reports) < min(costs) + 1e-9

@@ -15,6 +15,7 @@ from retrace_sde.engine.independent import random_states
 from retrace_sde.engine.problem import Problem
 from retrace_sde.estimate.subjects import fit_subjects, subject_grams
 from retrace_sde.orders.innovations import innovation_gains, sample_noisy_block
+from retrace_sde.orders.search import Steps
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import simulate_cohort
 
@@ -52,14 +53,13 @@ def test_the_chain_has_the_enumerated_posterior() -> None:
     start = np.array([0.0, 0.7, 0.2, 1.5, 0.4])
     orders = list(permutations(range(T)))
     weight = np.array([np.exp(-_cost(y, order) - start[order[0]]) for order in orders])
-    c, S = innovation_gains(T, NOISE, ERROR)
     kept = np.zeros((chains, draws, T), dtype=np.intp)
     path = np.tile(np.arange(T), (chains, 1))
     tile = np.tile(y, (chains, 1))
     states = random_states(np.random.default_rng(0), chains)
-    sample_noisy_block(
-        tile, tile, np.tile(start, (chains, 1)), c, 0.5 / S, np.full(chains, T), path, states, 500, 5, T, kept
-    )  # fmt: skip
+    steps = Steps(tile, tile, np.tile(start, (chains, 1)))
+    gains, lengths = innovation_gains(T, NOISE, ERROR), np.full(chains, T)
+    sample_noisy_block(steps, gains, lengths, path, states, 500, 5, T, kept)
     code = T ** np.arange(T)
     seen, counts = np.unique(kept.reshape(-1, T) @ code, return_counts=True)
     found = dict(zip(seen.tolist(), (counts / counts.sum()).tolist(), strict=True))
@@ -69,13 +69,11 @@ def test_the_chain_has_the_enumerated_posterior() -> None:
 
 def test_shorter_trajectories_leave_their_padding_alone() -> None:
     y = np.random.default_rng(0).normal(size=(2, 6))
-    c, S = innovation_gains(6, NOISE, ERROR)
     path = np.tile(np.arange(6), (2, 1))
     kept = np.tile(np.arange(6), (2, 3, 1))
     states = random_states(np.random.default_rng(0), 2)
-    sample_noisy_block(
-        y, y, np.zeros((2, 6)), c, 0.5 / S, np.array([4, 6]), path, states, 50, 10, 6, kept
-    )
+    steps, gains = Steps(y, y, np.zeros((2, 6))), innovation_gains(6, NOISE, ERROR)
+    sample_noisy_block(steps, gains, np.array([4, 6]), path, states, 50, 10, 6, kept)
     assert np.all(path[0, 4:] == [4, 5])
     assert sorted(path[0, :4]) == [0, 1, 2, 3]
     assert np.all(kept[0, :, 4:] == [4, 5])

@@ -13,12 +13,17 @@ from retrace_sde.orders.metropolis import (
     SHARES,
     SHARPNESS,
     TABLE,
+    Proposals,
+    Records,
+    Schedule,
     adapted,
     length_table,
     sample_block,
     sample_path,
 )
-from retrace_sde.orders.prior import NO_COSTS, NO_RULES, Prior
+from retrace_sde.orders.prior import Prior
+from retrace_sde.orders.rules import Rules
+from retrace_sde.orders.search import Steps
 
 NAMES = ["reversal", "exchange", "swap", "flip", "join by reversal", "join by insertion"]
 
@@ -66,26 +71,16 @@ def run_block(
 ):
     """One chain for each row of `orders`, all on the same trajectory."""
     n, T = orders.shape
-    known = NO_COSTS, NO_RULES
+    rules = None
     if prior is not None:
-        known = tuple(np.repeat(each, n, axis=0) for each in prior.arrays(slice(None)))
-    target, source, start = (np.repeat(each[None], n, axis=0) for each in geometry)
-    counts = {
-        "pairs": np.zeros((n, T, T), np.int32),
-        "first": np.zeros((n, T), np.int32),
-        "last": np.zeros((n, T), np.int32),
-        "positions": np.zeros((n if positions else 0, T, T), np.int32),
-        "kept": np.zeros((n, keep, T), np.int16),
-        "tally": np.zeros((KINDS, 2), np.int64),
-        "scales": np.zeros((64, 2), np.int64),
-    }
+        rules = Rules(*(np.repeat(each, n, axis=0) for each in prior.arrays(slice(None))))
+    steps = Steps(*(np.repeat(each[None], n, axis=0) for each in geometry))
+    records = Records.none(n, T=T, keep=keep, positions=positions)
     states = np.random.default_rng(seed).integers(0, 2**64, n, dtype=np.uint64)
     orders = orders.astype(np.intp).copy()
-    sample_block(
-        target, source, start, np.full(n, T), orders, states, burn, samples, thin, table, shares,
-        SHARPNESS, *counts.values(), *known,
-    )  # fmt: skip
-    return orders, counts
+    schedule, proposals = Schedule(burn, samples, thin), Proposals(table, shares, SHARPNESS)
+    sample_block(steps, rules, np.full(n, T), orders, states, schedule, proposals, records)
+    return orders, records._asdict()
 
 
 def codes(orders):
@@ -242,30 +237,23 @@ def test_a_block_is_each_trajectory_alone_with_its_state():
     n, T, burn, samples, thin = 6, 20, 100, 50, 7
     target = np.cumsum(rng.standard_normal((n, T, 2)), axis=1)
     source, start = target + 0.1, rng.normal(0, 1, (n, T))
-    shares, table = SHARES.astype(np.int64), length_table(T - 1)
+    proposals = Proposals(length_table(T - 1), SHARES.astype(np.int64), SHARPNESS)
+    schedule = Schedule(burn, samples, thin)
     seeds = rng.integers(0, 2**64, n, dtype=np.uint64)
-
-    def counts(n):
-        return (
-            np.zeros((n, T, T), np.int32), np.zeros((n, T), np.int32), np.zeros((n, T), np.int32),
-            np.zeros((n, T, T), np.int32), np.zeros((n, 5, T), np.int16),
-            np.zeros((KINDS, 2), np.int64), np.zeros((64, 2), np.int64),
-        )  # fmt: skip
-
-    together, orders, states = counts(n), np.tile(np.arange(T), (n, 1)), seeds.copy()
-    sample_block(
-        target, source, start, lengths, orders, states, burn, samples, thin, table, shares,
-        SHARPNESS, *together, NO_COSTS, NO_RULES,
-    )  # fmt: skip
+    together, orders, states = (
+        Records.none(n, T=T, keep=5, positions=True),
+        np.tile(np.arange(T), (n, 1)),
+        seeds.copy(),
+    )
+    steps = Steps(target, source, start)
+    sample_block(steps, None, lengths, orders, states, schedule, proposals, together)
     tally = np.zeros((KINDS, 2), np.int64)
     for j, t in enumerate(lengths):
-        one = counts(1)
+        one = Records.none(1, T=T, keep=5, positions=True)
         order, state = np.arange(T)[None].copy(), seeds[j : j + 1].copy()
         rows = slice(j, j + 1)
-        sample_block(
-            target[rows], source[rows], start[rows], lengths[rows], order, state, burn, samples,
-            thin, table, shares, SHARPNESS, *one, NO_COSTS, NO_RULES,
-        )  # fmt: skip
+        mine = Steps(target[rows], source[rows], start[rows])
+        sample_block(mine, None, lengths[rows], order, state, schedule, proposals, one)
         np.testing.assert_array_equal(order[0], orders[j])
         assert state[0] == states[j]
         for mine, theirs in zip(one[:5], together[:5], strict=True):
@@ -330,19 +318,13 @@ def test_the_longer_of_two_runs_continues_the_shorter():
     rng = np.random.default_rng(0)
     C = np.zeros((T + 1, T + 1))
     C[:, :T] = rng.gamma(1.0, 2.0, (T + 1, T))
-    counts = [
-        [np.zeros((T, T), np.int32), np.zeros(T, np.int32), np.zeros(T, np.int32)] for _ in "ab"
-    ]
+    counts = [Records.none(T=T) for _ in "ab"]
+    proposals = Proposals(length_table(T - 1), SHARES.astype(np.int64), SHARPNESS)
     ends = []
     for parts, count in zip(((50,), (25, 25)), counts, strict=True):
         order, state = np.arange(T), np.array([5], np.uint64)
         for samples in parts:
-            sample_path(
-                C, order, state, 0, samples, 6, length_table(T - 1), SHARES.astype(np.int64),
-                SHARPNESS, *count, np.zeros((0, 0), np.int32), np.zeros((0, T), np.int16),
-                np.zeros((KINDS, 2), np.int64), np.zeros((64, 2), np.int64),
-                NO_COSTS.reshape(0, 0), NO_RULES.reshape(0, 0),
-            )  # fmt: skip
+            sample_path(C, None, order, state, Schedule(0, samples, 6), proposals, count)
         ends.append(order)
     np.testing.assert_array_equal(*ends)
     for one, two in zip(*counts, strict=True):

@@ -1,4 +1,5 @@
-"""The compiled search: exact where it claims to be, never worse than where it began, blind to blocks."""
+"""The compiled search, with and without rules: exact where it claims to be, never worse than where it began, blind
+to blocks."""
 
 from __future__ import annotations
 
@@ -7,8 +8,11 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from retrace_sde.orders.prior import Prior
+from retrace_sde.orders.rules import Rules
 from retrace_sde.orders.search import (
     EXACT,
+    Steps,
     _exact,
     exchange,
     fill_costs,
@@ -36,6 +40,33 @@ def random_costs(T, rng, *, asymmetric=True):
     """Asymmetric costs without any geometry, negative start costs among them (log-densities above 1)."""
     costs = rng.gamma(1.0, 3.0, (T, T))
     return padded(costs if asymmetric else costs + costs.T, rng.normal(0, 3, T))
+
+
+def random_prior(T, rng, *, share=0.15):
+    """Soft costs, one known position and random precedences that do not contradict."""
+    U = rng.gamma(1.0, 1.0, (T, T)) if rng.random() < 0.7 else np.zeros((T, T))
+    hidden = rng.permutation(T)
+    place = np.argsort(hidden)
+    if rng.random() < 0.7:
+        a = int(rng.integers(T))
+        U[a, np.arange(T) != place[a]] = np.inf
+        U[np.arange(T) != a, place[a]] = np.inf
+    B = (place[:, None] < place[None]) & (rng.random((T, T)) < share)
+    for k in range(T):
+        B |= B[:, [k]] & B[[k], :]
+    return Prior(U, B)
+
+
+def only(prior, kind):
+    """Its costs, its precedences, both, or None."""
+    if kind == "free":
+        return None
+    return Prior(
+        None if kind == "precedences" else prior.unary, None if kind == "costs" else prior.before
+    )
+
+
+KNOWN = ["free", "costs", "precedences", "both"]
 
 
 def as_path(order):
@@ -68,9 +99,19 @@ def costs_of(target, source, start):
     return C
 
 
-def order_cost(C, order):
+def order_cost(C, order, prior=None):
+    """By plain numpy, ∞ where a rule is broken."""
     T = len(order)
-    return C[T, order[0]] + C[order[:-1], order[1:]].sum()
+    total = C[T, order[0]] + C[order[:-1], order[1:]].sum()
+    if prior is not None and prior.unary is not None:
+        total += prior.unary[order, np.arange(T)].sum()
+    if prior is not None and prior.before is not None:
+        total += np.inf if np.tril(prior.before[np.ix_(order, order)]).any() else 0.0
+    return total
+
+
+def rules_of(prior):
+    return None if prior is None else prior.single()
 
 
 def identity_orders(n, T):
@@ -117,7 +158,11 @@ def test_costs_are_half_squared_distances_with_the_start_in_the_last_row():
     fill_costs(target, source, start, C)
     np.testing.assert_allclose(C, costs_of(target, source, start), rtol=1e-13, atol=1e-13)
     order = rng.permutation(7)
-    assert padded_cost(C, as_path(order)) == pytest.approx(order_cost(C, order), rel=1e-13)
+    assert padded_cost(C, None, as_path(order)) == pytest.approx(order_cost(C, order), rel=1e-13)
+    for seed in range(20):
+        prior = random_prior(7, np.random.default_rng(seed), share=0.02)
+        total = padded_cost(C, prior.single(), as_path(order))
+        assert total == pytest.approx(order_cost(C, order, prior), rel=1e-13)
 
 
 def test_reverse_and_exchange_do_what_slices_do():
@@ -140,11 +185,25 @@ def test_the_exact_path_is_the_best_of_all_permutations(T, asymmetric):
     for _ in range(20):
         C = random_costs(T, rng, asymmetric=asymmetric)
         path = as_path(np.arange(T))
-        _exact(C, path)
+        _exact(C, None, path)
         assert sorted(path[1:-1]) == list(range(T))
         assert path[0] == path[-1] == T
         best = min(order_cost(C, order) for order in every)
-        assert padded_cost(C, path) == pytest.approx(best, abs=1e-10)
+        assert padded_cost(C, None, path) == pytest.approx(best, abs=1e-10)
+
+
+@pytest.mark.parametrize("kind", KNOWN[1:])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_exact_path_is_the_best_of_all_permutations_that_obey(seed, kind):
+    rng = np.random.default_rng(seed)
+    T = 6
+    C, prior = random_costs(T, rng), only(random_prior(T, rng), kind)
+    path = as_path(np.arange(T))
+    _exact(C, prior.single(), path)
+    assert sorted(path[1:-1]) == list(range(T))
+    best = min(order_cost(C, np.array(order), prior) for order in permutations(range(T)))
+    assert np.isfinite(best)
+    assert order_cost(C, path[1:-1], prior) == pytest.approx(best)
 
 
 def test_short_trajectories_of_a_block_get_their_best_path_whatever_they_begin_with():
@@ -152,7 +211,9 @@ def test_short_trajectories_of_a_block_get_their_best_path_whatever_they_begin_w
     target, source, start = walks(6, 7, 2, rng)
     orders = np.array([rng.permutation(7) for _ in range(6)])
     lengths = np.full(6, 7)
-    improve_block(target, source, start, lengths, orders, states_for(6), False, False, 0)
+    improve_block(
+        Steps(target, source, start), None, lengths, orders, states_for(6), False, False, 0
+    )
     every = np.array(list(permutations(range(7))))
     for j in range(6):
         C = costs_of(target[j], source[j], start[j])
@@ -160,32 +221,43 @@ def test_short_trajectories_of_a_block_get_their_best_path_whatever_they_begin_w
         assert order_cost(C, orders[j]) == pytest.approx(costs.min(), abs=1e-10)
 
 
+def neighbours(order, *, swaps):
+    """All orders one reversal, one move of up to three nodes, or one swap of two away."""
+    order = order.tolist()
+    T = len(order)
+    near = [order[:i] + order[i:j][::-1] + order[j:] for i in range(T) for j in range(i + 2, T + 1)]
+    for size in (1, 2, 3):
+        for i in range(T - size + 1):
+            rest, segment = order[:i] + order[i + size :], order[i : i + size]
+            for k in range(len(rest) + 1):
+                near += [rest[:k] + each + rest[k:] for each in (segment, segment[::-1])]
+    for p in range(T if swaps else 0):
+        for q in range(p + 1, T):
+            swapped = order.copy()
+            swapped[p], swapped[q] = order[q], order[p]
+            near.append(swapped)
+    return [np.array(each) for each in near]
+
+
+@pytest.mark.parametrize("kind", KNOWN)
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("T", [2, 3, 4, 12, 40])
-def test_local_search_never_raises_the_cost_and_stops_at_a_path_no_single_move_improves(T, deep):
+def test_local_search_breaks_no_rule_and_stops_at_a_path_no_single_move_improves(T, deep, kind):
+    """Every move is tried by hand, independently of the kernels; with rules swaps are moves too."""
     rng = np.random.default_rng(T)
-    for _ in range(10):
-        C = random_costs(T, rng)
-        path = as_path(rng.permutation(T))
-        before = padded_cost(C, path)
-        improve_path(C, path, 1e-9, deep)
-        after = padded_cost(C, path)
+    for _ in range(10 if T < 40 else 3):
+        C, prior = random_costs(T, rng), only(random_prior(T, rng), kind)
+        begin = rng.permutation(T)
+        path = as_path(begin if prior is None else prior.repair(begin))
+        before = padded_cost(C, rules_of(prior), path)
+        improve_path(C, rules_of(prior), path, 1e-9, deep)
+        order, after = path[1:-1], padded_cost(C, rules_of(prior), path)
+        assert np.isfinite(after)
         assert after <= before + 1e-9
-        assert sorted(path[1:-1]) == list(range(T))
+        assert sorted(order) == list(range(T))
         assert path[0] == path[-1] == T
-        # Independent of the kernels: no reversal, and no move of up to three nodes, helps.
-        order = path[1:-1]
-        for i in range(T):
-            for j in range(i + 2, T + 1):
-                turned = np.concatenate([order[:i], order[i:j][::-1], order[j:]])
-                assert order_cost(C, turned) >= after - 1e-7
-        for length in (1, 2, 3):
-            for i in range(T - length + 1):
-                segment, rest = order[i : i + length], np.delete(order, slice(i, i + length))
-                for k in range(len(rest) + 1):
-                    for part in (segment, segment[::-1]):
-                        moved = np.concatenate([rest[:k], part, rest[k:]])
-                        assert order_cost(C, moved) >= after - 1e-7
+        costs = [order_cost(C, each, prior) for each in neighbours(order, swaps=prior is not None)]
+        assert min(costs, default=after) >= after - 1e-7
 
 
 def test_deep_search_moves_segments_longer_than_three():
@@ -195,10 +267,10 @@ def test_deep_search_moves_segments_longer_than_three():
     for _ in range(40):
         C = random_costs(T, rng)
         path = as_path(rng.permutation(T))
-        improve_path(C, path, 1e-9, False)
-        shallow.append(padded_cost(C, path))
-        improve_path(C, path, 1e-9, True)
-        deep.append(padded_cost(C, path))
+        improve_path(C, None, path, 1e-9, False)
+        shallow.append(padded_cost(C, None, path))
+        improve_path(C, None, path, 1e-9, True)
+        deep.append(padded_cost(C, None, path))
     assert np.all(np.array(deep) <= np.array(shallow) + 1e-9)
     assert np.mean(np.array(deep) < np.array(shallow) - 1e-6) > 0.2
 
@@ -236,13 +308,14 @@ def test_just_beyond_the_exact_length_the_search_still_finds_the_best_path(T, d,
     rng = np.random.default_rng(T)
     target, source, start = walks(n, T, d, rng)
     orders = identity_orders(n, T)
-    improve_block(target, source, start, np.full(n, T), orders, states_for(n), True, True, kicks)
+    steps = Steps(target, source, start)
+    improve_block(steps, None, np.full(n, T), orders, states_for(n), True, True, kicks)
     best, found = np.empty(n), np.empty(n)
     for j in range(n):
         C = costs_of(target[j], source[j], start[j])
         path = as_path(np.arange(T))
-        _exact(C, path)
-        best[j], found[j] = padded_cost(C, path), order_cost(C, orders[j])
+        _exact(C, None, path)
+        best[j], found[j] = padded_cost(C, None, path), order_cost(C, orders[j])
     assert np.all(found >= best - 1e-9)
     assert np.mean(found <= best + 1e-7) >= share
     assert np.mean(found - best) < 0.02
@@ -254,9 +327,8 @@ def test_kicks_help_and_never_hurt():
     cost = {}
     for kicks in (0, 20):
         orders = identity_orders(n, T)
-        improve_block(
-            target, source, start, np.full(n, T), orders, states_for(n), True, True, kicks
-        )
+        steps = Steps(target, source, start)
+        improve_block(steps, None, np.full(n, T), orders, states_for(n), True, True, kicks)
         cost[kicks] = np.array(
             [order_cost(costs_of(target[j], source[j], start[j]), orders[j]) for j in range(n)]
         )
@@ -277,23 +349,14 @@ def test_ragged_blocks_leave_the_padding_alone_and_equal_each_trajectory_by_itse
         start[j, lengths[j] :] = np.nan
         together[j, lengths[j] :] = -7
     states = states_for(n)
-    improve_block(target, source, start, lengths, together, states, True, True, 10)
+    improve_block(Steps(target, source, start), None, lengths, together, states, True, True, 10)
     for j, t in enumerate(lengths):
         assert sorted(together[j, :t]) == list(range(t))
         assert np.all(together[j, t:] == -7)
         alone = identity_orders(1, t)
         one = states_for(n)[j : j + 1].copy()
-        improve_block(
-            target[j : j + 1, :t].copy(),
-            source[j : j + 1, :t].copy(),
-            start[j : j + 1, :t].copy(),
-            lengths[j : j + 1],
-            alone,
-            one,
-            True,
-            True,
-            10,
-        )
+        mine = Steps(*(each[j : j + 1, :t].copy() for each in (target, source, start)))
+        improve_block(mine, None, lengths[j : j + 1], alone, one, True, True, 10)
         np.testing.assert_array_equal(alone[0], together[j, :t])
         assert one[0] == states[j]
 
@@ -303,7 +366,7 @@ def test_the_number_of_changed_orders_is_counted_and_a_second_pass_changes_none(
     target, source, start = walks(n, T, 3, np.random.default_rng(11))
     orders = np.array([np.random.default_rng(j).permutation(T) for j in range(n)])
     before = orders.copy()
-    args = (target, source, start, np.full(n, T), orders, states_for(n))
+    args = (Steps(target, source, start), None, np.full(n, T), orders, states_for(n))
     changed = improve_block(*args, False, True, 0)
     assert changed == np.any(orders != before, axis=1).sum()
     assert changed > 0
@@ -316,9 +379,57 @@ def test_a_start_cost_decides_between_a_path_and_its_reverse():
     target, _, _ = walks(n, T, 5, np.random.default_rng(12))
     orders = identity_orders(n, T)
     lengths = np.full(n, T)
-    improve_block(target, target, np.zeros((n, T)), lengths, orders, states_for(n), True, True, 10)
+    nowhere = Steps(target, target, np.zeros((n, T)))
+    improve_block(nowhere, None, lengths, orders, states_for(n), True, True, 10)
     wanted = orders[:, -1].copy()
     start = np.full((n, T), 1.0)
     start[np.arange(n), wanted] = 0.0
-    improve_block(target, target, start, lengths, orders, states_for(n), False, True, 0)
+    somewhere = Steps(target, target, start)
+    improve_block(somewhere, None, lengths, orders, states_for(n), False, True, 0)
     assert np.mean(orders[:, 0] == wanted) == 1.0
+
+
+def test_a_block_of_trajectories_is_searched_each_under_its_own_knowledge():
+    """T = 11 (beyond the exact search) on chains that are easy but for their direction, which is known."""
+    rng = np.random.default_rng(3)
+    n, T = 20, 11
+    lengths = np.where(np.arange(n) % 3 == 0, 7, T).astype(np.intp)
+    target = np.cumsum(rng.uniform(0.5, 1.5, (n, T, 1)), axis=1)
+    orders = identity_orders(n, T)
+    hidden = orders.copy()
+    unary = np.zeros((n, T, T))
+    for j, t in enumerate(lengths):
+        hidden[j, :t] = rng.permutation(t)
+        target[j, hidden[j, :t]] = target[j, :t].copy()
+        first = hidden[j, 0]
+        unary[j, first, 1:] = np.inf
+        unary[j, np.arange(T) != first, 0] = np.inf
+    rules = Rules(unary, np.zeros((0, 0, 0), dtype=bool))
+    states = rng.integers(0, 2**64, n, dtype=np.uint64)
+    steps = Steps(target, target, np.zeros((n, T)))
+    improve_block(steps, rules, lengths, orders, states, True, True, 5)
+    np.testing.assert_array_equal(orders, hidden)
+
+
+@pytest.mark.parametrize("kind", KNOWN[1:])
+def test_just_beyond_the_exact_length_the_search_obeys_and_finds_most_best_paths(kind):
+    """The heuristic with rules against Held–Karp; 200 kicks measured 0.99, 0.99 and 0.91 of 100 (error 0.03)."""
+    n, T = 100, 11
+    rng = np.random.default_rng(0)
+    target, source, start = walks(n, T, 2, rng)
+    priors = [only(random_prior(T, rng), kind) for _ in range(n)]
+    each = [prior.single() for prior in priors]
+    rules = Rules(
+        *(np.stack(of) if of[0].size else of[0][None][:0] for of in zip(*each, strict=True))
+    )
+    orders = identity_orders(n, T)
+    steps = Steps(target, source, start)
+    improve_block(steps, rules, np.full(n, T), orders, states_for(n), True, True, 200)
+    gaps = np.empty(n)
+    for j in range(n):
+        C = costs_of(target[j], source[j], start[j])
+        path = as_path(np.arange(T))
+        _exact(C, each[j], path)
+        gaps[j] = order_cost(C, orders[j], priors[j]) - order_cost(C, path[1:-1], priors[j])
+    assert np.all(gaps >= -1e-9)
+    assert np.mean(gaps <= 1e-7) >= 0.82

@@ -22,6 +22,10 @@ from threadpoolctl import ThreadpoolController
 
 Array = NDArray[np.float64]
 Order = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+State = NDArray[np.uint64]
+"""States of random streams, one for each trajectory."""
+
 Result = TypeVar("Result")
 
 BLOCK_ELEMENTS = 1 << 18

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order, to_numpy
+from retrace_sde.data.blocks import Array, Order, State, to_numpy
 from retrace_sde.engine.independent import BLOCK, Law
 from retrace_sde.engine.mcem import Chains, draw
 from retrace_sde.engine.problem import Problem
@@ -22,7 +22,7 @@ from retrace_sde.estimate.euler import Model
 from retrace_sde.estimate.start import start_law
 from retrace_sde.estimate.subjects import SubjectFit, fit_subjects, subject_grams
 from retrace_sde.orders.innovations import innovation_gains, sample_noisy_block
-from retrace_sde.orders.search import State
+from retrace_sde.orders.search import Steps
 from retrace_sde.process.drift import Drift
 
 ROUNDS, KEPT = 40, 2
@@ -117,14 +117,14 @@ def _draw_noisy(
     law = start_law(problem.data.states(orders), model, problem.variances)
     start = -law.log_density(y[:, :, None])
     variance = float(fit.diffusion[0, 0]) * problem.dt
-    c, S = innovation_gains(T, variance - 2 * error, error)
+    innovations = innovation_gains(T, variance - 2 * error, error)
     kept = np.tile(np.arange(T, dtype=np.intp), (n, KEPT, 1))
 
     def work(rows: slice) -> None:
+        steps, lengths = Steps(y[rows], f[rows], start[rows]), problem.data.observed[rows]
         sample_noisy_block(
-            y[rows], f[rows], start[rows], c, 0.5 / S, problem.data.observed[rows], orders[rows],
-            states[rows], 4 * T, 2 * T, REACH, kept[rows],
-        )  # fmt: skip
+            steps, innovations, lengths, orders[rows], states[rows], 4 * T, 2 * T, REACH, kept[rows]
+        )
 
     list(problem.data.map_rows(work, size=BLOCK))
     return kept.transpose(1, 0, 2)

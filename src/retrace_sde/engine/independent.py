@@ -8,18 +8,16 @@ the truth, so H shrinks. `mcem` averages over orders instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.data.blocks import Array, Data, Order, State, to_numpy
 from retrace_sde.engine.problem import Directed, Problem, Round
 from retrace_sde.estimate.euler import Model
 from retrace_sde.estimate.start import start_law
-from retrace_sde.orders.guided import improve_guided_block
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.search import State, improve_block
+from retrace_sde.orders.search import Steps, improve_block
 from retrace_sde.process.sde import Gaussian
 
 BLOCK = 128
@@ -79,10 +77,12 @@ def search(
     orders = orders.copy()
 
     def work(rows: slice) -> int:
-        costs, known = law.costs(data, rows), () if prior is None else prior.arrays(rows)
-        improve: Callable[..., int] = improve_guided_block if known else improve_block
+        steps = Steps(*law.costs(data, rows))
+        rules = None if prior is None else prior.arrays(rows)
         lengths = data.observed[rows]
-        return int(improve(*costs, *known, lengths, orders[rows], states[rows], cold, deep, kicks))
+        return int(
+            improve_block(steps, rules, lengths, orders[rows], states[rows], cold, deep, kicks)
+        )
 
     changed = sum(data.map_rows(work, size=BLOCK))
     return orders, changed

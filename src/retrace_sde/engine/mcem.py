@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, evenly, to_numpy
+from retrace_sde.data.blocks import Array, Order, State, evenly, to_numpy
 from retrace_sde.engine.independent import BLOCK, Law, one_way, random_states
 from retrace_sde.engine.problem import Directed, Problem
 from retrace_sde.estimate.euler import Model, step_log_likelihoods
@@ -24,12 +24,14 @@ from retrace_sde.orders.metropolis import (
     KINDS,
     SHARES,
     SHARPNESS,
+    Proposals,
+    Records,
+    Schedule,
     adapted,
     length_table,
     sample_block,
 )
-from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.search import State
+from retrace_sde.orders.search import Steps
 from retrace_sde.process.sde import Gaussian
 
 TOLERANCE = 0.1
@@ -123,29 +125,31 @@ def draw(
     data = problem.data
     n, T, _ = data.shape
     C = len(chains.orders)
-    prior = problem.prior or Prior(None, None)
     table = length_table(max(T - 1, 1), chains.scales)
-    thin = max(T // 2, 5)
+    proposals = Proposals(table, chains.shares, SHARPNESS)
+    schedule = Schedule(burn, samples, max(T // 2, 5))
     where = np.zeros((n if positions else 0, T, T), dtype=np.int32)
     kept = np.zeros((C, n, keep, T), dtype=np.int16)
     agree = np.zeros(n)
 
     def work(rows: slice) -> tuple[list[Statistics], NDArray[np.int64], NDArray[np.int64]]:
-        target, source, start = law.costs(data, rows)
+        steps = Steps(*law.costs(data, rows))
+        rules = None if problem.prior is None else problem.prior.arrays(rows)
         x, u = data.block(rows)
-        size = len(target)
+        size = len(steps.target)
         tally, scales = np.zeros((KINDS, 2), np.int64), np.zeros((64, 2), np.int64)
         found = []
         for c in range(C):
-            pairs = np.zeros((size, T, T), np.int32)
-            first, last = np.zeros((size, T), np.int32), np.zeros((size, T), np.int32)
-            sample_block(
-                target, source, start, data.observed[rows], chains.orders[c, rows],
-                chains.states[c, rows], burn, samples, thin, table, chains.shares, SHARPNESS,
-                pairs, first, last, where[rows] if positions else where, kept[c, rows], tally, scales,
-                *prior.arrays(rows),
-            )  # fmt: skip
-            weights = (pairs / samples, first / samples, last / samples)
+            seen = Records.none(size, T=T)._replace(
+                positions=where[rows] if positions else where,
+                kept=kept[c, rows],
+                tally=tally,
+                scales=scales,
+            )
+            order, state = chains.orders[c, rows], chains.states[c, rows]
+            sample_block(steps, rules, data.observed[rows], order, state, schedule, proposals, seen)
+            pairs = seen.pairs
+            weights = (pairs / samples, seen.first / samples, seen.last / samples)
             found.append(_statistics(problem, to_numpy(x), u, *weights))
             if reference is not None:
                 o = reference[rows]

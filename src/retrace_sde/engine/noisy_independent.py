@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, evenly
+from retrace_sde.data.blocks import Array, Order, State, evenly
 from retrace_sde.engine.independent import first_orders, one_way, random_states
 from retrace_sde.engine.noisy import Hidden, NoisyProblem
 from retrace_sde.engine.noisy_orders import draw, search
@@ -24,7 +24,6 @@ from retrace_sde.estimate.kalman.steps import Parameters, as_noise, pack, unpack
 from retrace_sde.estimate.kalman.steps import Problem as SmoothingProblem
 from retrace_sde.estimate.regression import regression_errors
 from retrace_sde.orders.paths import shortest_path
-from retrace_sde.orders.search import State
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.process.sde import Gaussian
 

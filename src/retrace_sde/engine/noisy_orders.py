@@ -6,16 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.blocks import Array, Mask, Order, State
 from retrace_sde.engine.independent import BLOCK
 from retrace_sde.engine.noisy import NoisyProblem
 from retrace_sde.estimate.kalman.smoother import StateSpace
-from retrace_sde.orders.gaussian import process
-from retrace_sde.orders.prior import NO_COSTS, NO_RULES
-from retrace_sde.orders.search import State
-from retrace_sde.orders.single import descend, prior_cost, pulls, sample
-
-Bool = NDArray[np.bool_]
+from retrace_sde.orders.gaussian import Process, process
+from retrace_sde.orders.rules import Rules, order_cost, ordered, rules_of
+from retrace_sde.orders.single import descend, pulls, sample
 
 STARTS = 4
 """Descents per trajectory and way round where entries are missing."""
@@ -29,14 +26,14 @@ def search(problem: NoisyProblem, model: StateSpace, orders: Order) -> tuple[Ord
     def work(rows: slice) -> int:
         changed = 0
         for j in range(*rows.indices(len(found))):
-            y, seen, U, B = _trajectory(problem, j)
-            M, h = laws[len(y)]
+            y, seen, rules = _trajectory(problem, j)
+            law = laws[len(y)]
             best, cost = found[j, : len(y)].copy(), np.inf
             for begin in (best.copy(), best[::-1].copy()):
-                if B.size and _broken(B, begin):
+                if rules is not None and ordered(rules.before, begin[::-1], 0, len(y)):
                     continue
                 state = np.array([j + 1], dtype=np.uint64)
-                value = _descend(M, h, y.copy(), seen, U, B, begin, state)
+                value = _descend(law, y.copy(), seen, rules, begin, state)
                 if value < cost - 1e-9:
                     best, cost = begin, value
             changed += int(not np.array_equal(best, found[j, : len(y)]))
@@ -47,14 +44,7 @@ def search(problem: NoisyProblem, model: StateSpace, orders: Order) -> tuple[Ord
 
 
 def _descend(
-    M: Array,
-    h: Array,
-    y: Array,
-    seen: Bool,
-    U: Array,
-    B: Bool,
-    o: Order,
-    state: State,
+    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Order, state: State
 ) -> float:
     """Local search; the cost, missing entries summed out: `cost(o, mode) + ½ log |M_mm|`.
 
@@ -62,29 +52,29 @@ def _descend(
     entries drawn together.
     """
     if seen.all():
-        return float(descend(M, h, y, U, B, o))
+        return float(descend(law, y, rules, o))
     T, d = y.shape
-    flat = M.transpose(0, 2, 1, 3).reshape(T * d, T * d)
+    flat, h = law.precision.transpose(0, 2, 1, 3).reshape(T * d, T * d), law.shift
     w, nothing = np.empty_like(y), np.empty((0, T), dtype=np.int16)
     best, least = o.copy(), np.inf
     for k in range(STARTS):
         if k:
-            sample(M, h, y, seen, U, B, o, state, 20 * T, 1, nothing)
+            sample(law, y, seen, rules, o, state, 20 * T, 1, nothing)
         for _ in range(5):
             before = o.copy()
             _fill(flat, h, y, seen, o)
-            descend(M, h, y, U, B, o)
+            descend(law, y, rules, o)
             if np.array_equal(o, before):
                 break
         half = _fill(flat, h, y, seen, o)
-        value = pulls(M, h, y, o, w) + prior_cost(U, o) + half
+        value = pulls(law.precision, h, y, o, w) + order_cost(rules, o) + half
         if value < least - 1e-9:
             best, least = o.copy(), value
     o[:] = best
     return float(least)
 
 
-def _fill(flat: Array, h: Array, y: Array, seen: Bool, o: Order) -> float:
+def _fill(flat: Array, h: Array, y: Array, seen: Mask, o: Order) -> float:
     """Put missing entries at their joint mean given the order and what was seen; `½ log |M_mm|`."""
     gone = ~seen[o].ravel()
     along = y[o].ravel()
@@ -112,41 +102,30 @@ def draw(
 
     def work(rows: slice) -> None:
         for j in range(*rows.indices(n)):
-            y, seen, U, B = _trajectory(problem, j)
-            M, h = laws[len(y)]
+            y, seen, rules = _trajectory(problem, j)
+            law = laws[len(y)]
             for c in range(C):
                 path = np.ascontiguousarray(orders[c, j, : len(y)])
                 state = states[c, j : j + 1]
-                sample(M, h, y.copy(), seen, U, B, path, state, burn, thin, kept[c, j])
+                sample(law, y.copy(), seen, rules, path, state, burn, thin, kept[c, j])
                 orders[c, j, : len(y)] = path
 
     list(problem.data.map_rows(work, size=BLOCK))
     return kept
 
 
-def _laws(problem: NoisyProblem, model: StateSpace) -> dict[int, tuple[Array, Array]]:
-    laws = {}
-    for length in np.unique(problem.data.observed):
-        found = process(model, int(length))
-        laws[int(length)] = (found.precision, found.shift)
-    return laws
+def _laws(problem: NoisyProblem, model: StateSpace) -> dict[int, Process]:
+    return {t: process(model, t) for t in np.unique(problem.data.observed).tolist()}
 
 
-def _trajectory(problem: NoisyProblem, j: int) -> tuple[Array, Bool, Array, Bool]:
-    """Observations with missing entries at the variable's mean, what was seen, and the prior."""
+def _trajectory(problem: NoisyProblem, j: int) -> tuple[Array, Mask, Rules | None]:
+    """Observations with missing entries at the variable's mean, what was seen, and what is known."""
     T = int(problem.data.observed[j])
     y = problem.values[j, :T]
     seen = ~np.isnan(y)
     prior = problem.prior
-    U, B = (NO_COSTS, NO_RULES) if prior is None else prior.arrays(slice(j, j + 1))
-    U = np.ascontiguousarray(U[0, :T, :T]) if len(U) else U.reshape(0, 0)
-    B = np.ascontiguousarray(B[0, :T, :T]) if len(B) else B.reshape(0, 0)
-    return np.where(seen, y, problem.means), seen, U, B
-
-
-def _broken(B: Bool, order: Order) -> bool:
-    along = B[np.ix_(order, order)]
-    return bool(np.tril(along).any())
+    rules = None if prior is None else rules_of(prior.arrays(slice(j, j + 1)), 0, T)
+    return np.where(seen, y, problem.means), seen, rules
 
 
 def agreement(problem: NoisyProblem, kept: NDArray[np.int16], orders: Order) -> float:

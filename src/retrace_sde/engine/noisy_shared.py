@@ -227,14 +227,10 @@ def arrangement(moments: PairMoments, model: StateSpace, prior: Prior | None) ->
         moments = moments.seen_by(directions)
     found = process(model, T)
     unary = -moments.sums @ found.shift.T
-    forbidden, before = np.zeros((2, T, T), dtype=bool)
-    if prior is not None:
-        costs, rules = prior.single()
-        if costs.size:
-            forbidden = np.isinf(costs)
-            unary += np.where(forbidden, 0.0, costs)
-        before = rules if rules.size else before
-    return Arrangement(found.precision, moments.squares, unary, forbidden, before)
+    rules = None if prior is None else prior.single()
+    if rules is not None and rules.costs.size:
+        unary += np.where(np.isinf(rules.costs), 0.0, rules.costs)
+    return Arrangement(found.precision, moments.squares, unary, rules)
 
 
 def clearest(model: StateSpace, r: int) -> tuple[Array, StateSpace]:

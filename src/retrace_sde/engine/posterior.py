@@ -16,8 +16,17 @@ from retrace_sde.engine.problem import Problem
 from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import StandardErrors, mle, regression_errors
 from retrace_sde.metrics import kendall_tau
-from retrace_sde.orders.metropolis import KINDS, SHARES, SHARPNESS, length_table, sample_path
+from retrace_sde.orders.metropolis import (
+    SHARES,
+    SHARPNESS,
+    Proposals,
+    Records,
+    Schedule,
+    length_table,
+    sample_path,
+)
 from retrace_sde.orders.prior import Prior
+from retrace_sde.orders.search import padded_costs
 from retrace_sde.process.sde import Gaussian
 
 KEPT = 50
@@ -274,23 +283,18 @@ def shared_posterior(
     prior: Prior | None = None,
 ) -> OrderPosterior:
     """The posterior over one order shared by all trajectories, from the summed transition costs."""
-    prior = prior or Prior(None, None)
     T = len(costs)
-    padded = np.zeros((T + 2, T + 2))[: T + 1, : T + 1]
-    padded[:T, :T], padded[T, :T] = costs, start
+    padded, rules = padded_costs(costs, start), None if prior is None else prior.single()
     states = random_states(rng, chains)
-    table, thin = length_table(T - 1), max(T // 2, 5)
+    thin = max(T // 2, 5)
+    schedule = Schedule(50 * thin, samples, thin)
+    proposals = Proposals(length_table(T - 1), SHARES.astype(np.int64), SHARPNESS)
     positions = np.zeros((T, T), np.int32)
     kept = np.zeros((chains, KEPT, T), np.int16)
     for c in range(chains):
-        path = order.copy()
-        counts = np.zeros((T, T), np.int32), np.zeros(T, np.int32), np.zeros(T, np.int32)
-        tallies = np.zeros((KINDS, 2), np.int64), np.zeros((64, 2), np.int64)
-        sample_path(
-            padded, path, states[c : c + 1], 50 * thin, samples, thin, table,
-            SHARES.astype(np.int64), SHARPNESS, *counts, positions, kept[c], *tallies,
-            *prior.single(),
-        )  # fmt: skip
+        seen = Records.none(T=T)._replace(positions=positions, kept=kept[c])
+        state = states[c : c + 1]
+        sample_path(padded, rules, order.copy(), state, schedule, proposals, seen)
     cost = start[kept[..., 0]] + costs[kept[..., :-1], kept[..., 1:]].sum(axis=-1)
     r_hat, size = convergence(cost[:, :, None])
     probabilities = positions.astype(np.float32) / np.float32(samples * chains)

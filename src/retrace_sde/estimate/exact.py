@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from scipy.linalg import block_diag, expm, expm_frechet, logm, qr, solve_sylvester, solve_triangular
 from scipy.optimize import minimize
 
+from retrace_sde.data.blocks import Array
 from retrace_sde.estimate.moments import Moments
-from retrace_sde.estimate.regression import Array, Estimate, StandardErrors, mle
+from retrace_sde.estimate.regression import Estimate, StandardErrors, mle
 
 Complex = NDArray[np.complex128]
 

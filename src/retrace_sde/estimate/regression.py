@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from retrace_sde.data.blocks import Array
 from retrace_sde.estimate.moments import Moments
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,13 +10,15 @@ and reversals are chains of exchanges, each corrected for those before it: all T
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order
-from retrace_sde.orders.search import State, random_unit
+from retrace_sde.data.blocks import Array, Order, State
+from retrace_sde.orders.rules import Rules, broken, crossed, misplaced, order_cost
+from retrace_sde.orders.search import place_of, random_unit
 
 SMALLEST_GAIN = 1e-7
 """Decreases of the cost below this are rounding."""
@@ -25,18 +27,29 @@ FLIPS, TURNS, FAR, NEAR = 0.005, 0.3, 0.1, 4
 """Shares of proposals: the whole order turned, a segment turned, any length; and what else counts as short."""
 
 
+class _Tables(NamedTuple):
+    """M, S and V."""
+
+    precision: Array
+    moments: Array
+    unary: Array
+
+
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """The tables of one quadratic assignment problem, and what is forbidden.
+    """The tables M, S and V of one quadratic assignment problem, and what is known of the order.
 
-    `forbidden[a, i]`: observation a cannot stand at position i; `before[a, b]`: a must stand before b.
+    Of the rules only what they forbid counts: costs that are finite are part of `unary`.
     """
 
     precision: Array
     moments: Array
     unary: Array
-    forbidden: NDArray[np.bool_]
-    before: NDArray[np.bool_]
+    rules: Rules | None = None
+
+    @property
+    def _tables(self) -> _Tables:
+        return _Tables(self.precision, self.moments, self.unary)
 
     def cost(self, order: Order) -> float:
         at = np.arange(len(order))
@@ -46,9 +59,7 @@ class Arrangement:
     def improve(self, order: Order, state: State, *, kicks: int = 0) -> Order:
         """A local minimum under exchanges, insertions and reversals, the best of 1 + `kicks` descents."""
         order = np.ascontiguousarray(order, dtype=np.intp).copy()
-        _search(
-            self.precision, self.moments, self.unary, self.forbidden, self.before, order, state, kicks
-        )  # fmt: skip
+        _search(self._tables, self.rules, order, state, kicks)
         return order
 
     def sample(
@@ -57,10 +68,7 @@ class Arrangement:
         """Orders (samples, T) from `p(o) ∝ exp(−cost(o))` by Metropolis, `thin` proposals apart."""
         order = np.ascontiguousarray(order, dtype=np.intp).copy()
         kept = np.empty((samples, len(order)), dtype=np.int16)
-        _metropolis(
-            self.precision, self.moments, self.unary, self.forbidden, self.before, order, state,
-            burn, thin, kept,
-        )  # fmt: skip
+        _metropolis(self._tables, self.rules, order, state, burn, thin, kept)
         return kept
 
 
@@ -77,21 +85,13 @@ def _table(M: Array, S: Array, o: Order) -> Array:
 
 @numba.njit(nogil=True, cache=True)
 def _exchange(
-    M: Array,
-    S: Array,
-    U: Array,
-    V: Array,
-    o: Order,
-    now: Order,
-    low: int,
-    high: int,
-    q: int,
-    r: int,
+    tables: _Tables, U: Array, o: Order, now: Order, low: int, high: int, q: int, r: int
 ) -> float:
     """Change of the cost when positions q and r of `now` are exchanged.
 
     `now` differs from o, the order that U belongs to, at positions low … high − 1 at most.
     """
+    M, S, V = tables
     d = M.shape[2]
     a, b = now[q], now[r]
     change = U[q, b] - U[q, a] + U[r, a] - U[r, b] + V[b, q] - V[a, q] + V[a, r] - V[b, r]
@@ -113,32 +113,22 @@ def _exchange(
 
 
 @numba.njit(nogil=True, cache=True)
-def _violations(forbidden: NDArray[np.bool_], o: Order, q: int, r: int) -> int:
-    """Forbidden places after exchanging q and r, less those before."""
-    a, b = o[q], o[r]
-    return int(forbidden[b, q]) + int(forbidden[a, r]) - int(forbidden[a, q]) - int(forbidden[b, r])
-
-
-@numba.njit(nogil=True, cache=True)
 def _best_insertion(
-    M: Array, S: Array, U: Array, V: Array,
-    forbidden: NDArray[np.bool_], before: NDArray[np.bool_], o: Order, p: int, most: int,
-) -> tuple[float, int]:  # fmt: skip
-    """The best place within `most` for what stands at p; a chain of exchanges of neighbours, both ways."""
+    tables: _Tables, U: Array, rules: Rules | None, o: Order, p: int
+) -> tuple[float, int]:
+    """The best place for what stands at p: a chain of exchanges of neighbours, both ways."""
     T = len(o)
     best, where = 0.0, p
     for step in (1, -1):
         now = o.copy()
         total, bad, q = 0.0, 0, p
-        for _ in range(most):
+        while 0 <= q + step < T:
             r = q + step
-            if r < 0 or r >= T:
+            low, high = min(q, r), max(q, r)
+            if rules is not None and broken(rules.before, now, low, high, high + 1):
                 break
-            first, second = (now[q], now[r]) if step == 1 else (now[r], now[q])
-            if before[first, second]:
-                break
-            total += _exchange(M, S, U, V, o, now, min(p, q), max(p, q) + 1, q, r)
-            bad += _violations(forbidden, now, q, r)
+            total += _exchange(tables, U, o, now, min(p, q), max(p, q) + 1, q, r)
+            bad += misplaced(rules, now, q, r)
             now[q], now[r] = now[r], now[q]
             q = r
             if bad == 0 and total < best:
@@ -148,9 +138,8 @@ def _best_insertion(
 
 @numba.njit(nogil=True, cache=True)
 def _best_reversal(
-    M: Array, S: Array, U: Array, V: Array,
-    forbidden: NDArray[np.bool_], before: NDArray[np.bool_], o: Order,
-) -> tuple[float, int, int]:  # fmt: skip
+    tables: _Tables, U: Array, rules: Rules | None, o: Order
+) -> tuple[float, int, int]:
     """The best segment to turn around: around each centre a chain of exchanges of its ends."""
     T = len(o)
     best, low, high = 0.0, 0, 0
@@ -158,19 +147,14 @@ def _best_reversal(
         now = o.copy()
         total, bad = 0.0, 0
         q, r = (twice - 1) // 2, twice // 2 + 1
-        inside = q + 1
         while q >= 0 and r < T:
-            ordered = False
-            for k in range(q, r):  # all that q passes, and all that r passes
-                ordered = ordered or before[o[q], o[k + 1]] or before[o[k], o[r]]
-            if ordered:
+            if rules is not None and crossed(rules.before, o, q, q + 1, r, r + 1):
                 break
-            total += _exchange(M, S, U, V, o, now, inside, r, q, r)
-            bad += _violations(forbidden, now, q, r)
+            total += _exchange(tables, U, o, now, q + 1, r, q, r)
+            bad += misplaced(rules, now, q, r)
             now[q], now[r] = now[r], now[q]
             if bad == 0 and total < best:
                 best, low, high = total, q, r
-            inside = q
             q, r = q - 1, r + 1
     return best, low, high
 
@@ -186,26 +170,23 @@ def _move(o: Order, p: int, q: int) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _descend(
-    M: Array, S: Array, V: Array, forbidden: NDArray[np.bool_], before: NDArray[np.bool_], o: Order
-) -> float:
+def _descend(tables: _Tables, rules: Rules | None, o: Order) -> float:
     """Insertions while they help, then reversals, until neither does; the change of the cost."""
+    M, S, _ = tables
     T, total = len(o), 0.0
     U = _table(M, S, o)
     for _ in range(100 * T):
         moved = False
         for a in range(T):
-            p = 0
-            while o[p] != a:
-                p += 1
-            change, q = _best_insertion(M, S, U, V, forbidden, before, o, p, T)
+            p = place_of(o, a)
+            change, q = _best_insertion(tables, U, rules, o, p)
             if change < -SMALLEST_GAIN:
                 _move(o, p, q)
                 U = _table(M, S, o)
                 total, moved = total + change, True
         if moved:
             continue
-        change, low, high = _best_reversal(M, S, U, V, forbidden, before, o)
+        change, low, high = _best_reversal(tables, U, rules, o)
         if change > -SMALLEST_GAIN:
             return total
         o[low : high + 1] = o[low : high + 1][::-1].copy()
@@ -215,24 +196,19 @@ def _descend(
 
 
 @numba.njit(nogil=True, cache=True)
-def _feasible(forbidden: NDArray[np.bool_], before: NDArray[np.bool_], o: Order) -> bool:
+def _difference(V: Array, U: Array, o: Order, W: Array, other: Order) -> float:
+    """Cost of another order, whose table is W, less that of o."""
+    change = 0.0
     for i in range(len(o)):
-        if forbidden[o[i], i]:
-            return False
-        for k in range(i):
-            if before[o[i], o[k]]:
-                return False
-    return True
+        change += 0.5 * (W[i, other[i]] - U[i, o[i]]) + V[other[i], i] - V[o[i], i]
+    return change
 
 
 @numba.njit(nogil=True, cache=True)
-def _search(
-    M: Array, S: Array, V: Array, forbidden: NDArray[np.bool_], before: NDArray[np.bool_],
-    o: Order, state: State, kicks: int,
-) -> None:  # fmt: skip
+def _search(tables: _Tables, rules: Rules | None, o: Order, state: State, kicks: int) -> None:
+    M, S, V = tables
     T = len(o)
-    _descend(M, S, V, forbidden, before, o)
-    at = np.arange(T)
+    _descend(tables, rules, o)
     for _ in range(kicks):
         trial = o.copy()
         length = 2 + int(random_unit(state) * max(T // 5, 1))
@@ -243,23 +219,21 @@ def _search(
             q = int(random_unit(state) * T)
             _move(trial, p, q)
             _move(trial, (p + length) % T, int(random_unit(state) * T))
-        if not _feasible(forbidden, before, trial):
+        if order_cost(rules, trial) == np.inf:
             continue
-        U, W = _table(M, S, o), _table(M, S, trial)
-        change = 0.0
-        for i in at:
-            change += 0.5 * (W[i, trial[i]] - U[i, o[i]]) + V[trial[i], i] - V[o[i], i]
-        change += _descend(M, S, V, forbidden, before, trial)
+        change = _difference(V, _table(M, S, o), o, _table(M, S, trial), trial)
+        change += _descend(tables, rules, trial)
         if change < -SMALLEST_GAIN:
             o[:] = trial
 
 
 @numba.njit(nogil=True, cache=True)
 def _metropolis(
-    M: Array, S: Array, V: Array, forbidden: NDArray[np.bool_], before: NDArray[np.bool_],
-    o: Order, state: State, burn: int, thin: int, kept: NDArray[np.int16],
+    tables: _Tables, rules: Rules | None, o: Order, state: State, burn: int, thin: int,
+    kept: NDArray[np.int16],
 ) -> None:  # fmt: skip
     """Insertions and turns of segments, mostly short, and turns of the whole: symmetric proposals."""
+    M, S, V = tables
     T = len(o)
     U = _table(M, S, o)
     now = o.copy()
@@ -268,11 +242,9 @@ def _metropolis(
         now[:] = o
         if kind < FLIPS:
             now[:] = o[::-1]
-            if _feasible(forbidden, before, now):
-                W, change = _table(M, S, now), 0.0
-                for i in range(T):
-                    change += 0.5 * (W[i, now[i]] - U[i, o[i]]) + V[now[i], i] - V[o[i], i]
-                if np.log(1.0 - random_unit(state)) < -change:
+            if order_cost(rules, now) < np.inf:
+                W = _table(M, S, now)
+                if np.log(1.0 - random_unit(state)) < -_difference(V, U, o, W, now):
                     o[:], U = now, W
         else:
             reach = T - 1 if random_unit(state) < FAR else min(NEAR, T - 1)
@@ -282,10 +254,10 @@ def _metropolis(
             if 0 <= end < T:
                 low, high = min(p, end), max(p, end) + 1
                 if kind < FLIPS + TURNS:
-                    change = _turned(M, S, U, V, o, now, low, high)
+                    change = _turned(tables, U, o, now, low, high)
                 else:
-                    change = _moved(M, S, U, V, o, now, p, end, step)
-                if np.log(1.0 - random_unit(state)) < -change and _feasible(forbidden, before, now):
+                    change = _moved(tables, U, o, now, p, end, step)
+                if np.log(1.0 - random_unit(state)) < -change and order_cost(rules, now) < np.inf:
                     _update(M, S, U, o, now, low, high)
                     o[:] = now
         if count >= burn and (count - burn + 1) % thin == 0:
@@ -293,32 +265,23 @@ def _metropolis(
 
 
 @numba.njit(nogil=True, cache=True)
-def _moved(
-    M: Array, S: Array, U: Array, V: Array, o: Order, now: Order, p: int, end: int, step: int
-) -> float:
+def _moved(tables: _Tables, U: Array, o: Order, now: Order, p: int, end: int, step: int) -> float:
     """Move what stands at p of `now` to `end`; the change of the cost."""
-    total, q = 0.0, p
-    while q != end:
-        r = q + step
-        total += _exchange(M, S, U, V, o, now, min(p, q), max(p, q) + 1, q, r)
-        now[q], now[r] = now[r], now[q]
-        q = r
+    total = 0.0
+    for q in range(p, end, step):
+        total += _exchange(tables, U, o, now, min(p, q), max(p, q) + 1, q, q + step)
+        now[q], now[q + step] = now[q + step], now[q]
     return total
 
 
 @numba.njit(nogil=True, cache=True)
-def _turned(
-    M: Array, S: Array, U: Array, V: Array, o: Order, now: Order, low: int, high: int
-) -> float:
+def _turned(tables: _Tables, U: Array, o: Order, now: Order, low: int, high: int) -> float:
     """Turn low … high − 1 of `now` around, from the inside out; the change of the cost."""
-    left = (low + high - 2) // 2
-    right = low + high - 1 - left
-    inside, total = left + 1, 0.0
-    while left >= low:
-        total += _exchange(M, S, U, V, o, now, inside, right, left, right)
+    total = 0.0
+    for left in range((low + high - 2) // 2, low - 1, -1):
+        right = low + high - 1 - left
+        total += _exchange(tables, U, o, now, left + 1, right, left, right)
         now[left], now[right] = now[right], now[left]
-        inside = left
-        left, right = left - 1, right + 1
     return total
 
 

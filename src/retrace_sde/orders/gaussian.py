@@ -9,7 +9,7 @@ stands where is a quadratic assignment problem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import lu_factor, lu_solve
@@ -18,8 +18,7 @@ from retrace_sde.data.blocks import Array
 from retrace_sde.estimate.kalman.smoother import StateSpace
 
 
-@dataclass(frozen=True, eq=False)
-class Process:
+class Process(NamedTuple):
     """Precision M (T, T, d, d) in blocks, its product with the mean h (T, d), and the constant of log p."""
 
     precision: Array

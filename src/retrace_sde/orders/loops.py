@@ -78,7 +78,7 @@ def cyclic_order(squared_distances: Array, order: Order) -> Order:
     nodes = np.concatenate([order[1:], order[:1]])
     costs = squared_distances[np.ix_(nodes, nodes)]
     path = np.concatenate([[T - 1], np.arange(T - 1), [T - 1]]).astype(np.intp)
-    improve_path(costs, path, 1e-9 * float(costs.max()), True)
+    improve_path(costs, None, path, 1e-9 * float(costs.max()), True)
     tour = nodes[path[:-1]]
     steps = squared_distances[tour, np.roll(tour, -1)]
     return np.roll(tour, -1 - int(np.argmax(steps)))

@@ -8,20 +8,28 @@ has seen is counted: how often b follows a, what comes first, and what stands wh
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.orders.rules import Bool, exchange_change, reversal_change, swap_change
+from retrace_sde.data.blocks import Array, Order, State
+from retrace_sde.orders.rules import (
+    Rules,
+    exchange_change,
+    known_of,
+    reversal_change,
+    swap_change,
+)
 from retrace_sde.orders.search import (
-    Array,
-    Path,
-    State,
+    Steps,
     exchange,
-    fill_costs,
+    padded_path,
     random_bits,
     random_unit,
     reverse,
+    trajectory_costs,
 )
 
 Counts = NDArray[np.int32]
@@ -41,6 +49,69 @@ NODE_SWAPS = 0.25
 
 SHARPNESS = 0.5
 """How strongly a neighbour proposal prefers likely neighbours: `q(b | a) ∝ exp(−½ (C_ab + C_ba))` to this power."""
+
+
+class Schedule(NamedTuple):
+    """`burn` moves, then `samples` records `thin` moves apart."""
+
+    burn: int
+    samples: int
+    thin: int
+
+
+class Proposals(NamedTuple):
+    """Lengths of segments (`length_table`), cumulative shares of the kinds, sharpness of neighbour proposals."""
+
+    table: Tally
+    shares: Tally
+    sharpness: float
+
+
+class Records(NamedTuple):
+    """What a chain saw, or n of them along a first axis; every count goes on from what it was.
+
+    pairs[a, b]: how often b followed a; first and last: what stood there; positions[a, i]: what stood where, or
+    empty (not counted); kept (R, T): R orders, evenly spaced. tally and scales, the same for
+    all chains: tries and acceptances by kind and by octave of length.
+    """
+
+    pairs: Counts
+    first: Counts
+    last: Counts
+    positions: Counts
+    kept: NDArray[np.int16]
+    tally: Tally
+    scales: Tally
+
+    @classmethod
+    def none(cls, *n: int, T: int, keep: int = 0, positions: bool = False) -> Records:
+        """Nothing yet, of orders of T, of one chain or of n."""
+        where = (*n, T, T) if positions else (0,) * (len(n) + 2)
+        return cls(
+            np.zeros((*n, T, T), np.int32),
+            np.zeros((*n, T), np.int32),
+            np.zeros((*n, T), np.int32),
+            np.zeros(where, np.int32),
+            np.zeros((*n, keep, T), np.int16),
+            np.zeros((KINDS, 2), np.int64),
+            np.zeros((64, 2), np.int64),
+        )
+
+
+class _Chain(NamedTuple):
+    """A padded path, the place of each node in it, and the state of its random stream."""
+
+    path: Order
+    place: Order
+    state: State
+
+
+class _Neighbours(NamedTuple):
+    """Probabilities q[a, b] with which b is proposed as neighbour of a, and their alias tables."""
+
+    q: Array
+    keep: Array
+    alias: Order
 
 
 def length_table(reach: int, weights: Array | None = None) -> NDArray[np.int64]:
@@ -77,7 +148,7 @@ def _accept(change: float, ratio: float, state: State) -> bool:  # pragma: no co
 
 
 @njit(cache=True, nogil=True)
-def _locate(path: Path, place: Path, i: int, j: int) -> None:  # pragma: no cover - compiled
+def _locate(path: Order, place: Order, i: int, j: int) -> None:  # pragma: no cover - compiled
     """place[path[k]] = k for i ≤ k < j."""
     for k in range(i, j):
         place[path[k]] = k
@@ -85,14 +156,15 @@ def _locate(path: Path, place: Path, i: int, j: int) -> None:  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def _try_reversal(
-    C: Array, U: Array, B: Bool, path: Path, place: Path, i: int, j: int, ratio: float, state: State
-) -> bool:  # pragma: no cover - compiled
+    C: Array, rules: Rules | None, path: Order, place: Order, i: int, j: int, ratio: float,
+    state: State,
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to reverse path[i … j]."""
     left, right, head, tail = path[i - 1], path[j + 1], path[i], path[j]
     change = C[left, tail] + C[head, right] - C[left, head] - C[tail, right]
     for k in range(i, j):
         change += C[path[k + 1], path[k]] - C[path[k], path[k + 1]]
-    change += reversal_change(U, B, path, i, j)
+    change += reversal_change(rules, path, i, j)
     if not _accept(change, ratio, state):
         return False
     reverse(path, i, j)
@@ -102,14 +174,14 @@ def _try_reversal(
 
 @njit(cache=True, nogil=True)
 def _try_exchange(
-    C: Array, U: Array, B: Bool, path: Path, place: Path, i: int, j: int, k: int,
+    C: Array, rules: Rules | None, path: Order, place: Order, i: int, j: int, k: int,
     ratio: float, state: State,
 ) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to exchange the segments [i, j) and [j, k)."""
     left, right = path[i - 1], path[k]
     a, b, c, e = path[i], path[j - 1], path[j], path[k - 1]
     change = C[left, c] + C[e, a] + C[b, right] - C[left, a] - C[b, c] - C[e, right]
-    change += exchange_change(U, B, path, i, j, k, False, False)
+    change += exchange_change(rules, path, i, j, k, False, False)
     if not _accept(change, ratio, state):
         return False
     exchange(path, i, j, k)
@@ -119,7 +191,7 @@ def _try_exchange(
 
 @njit(cache=True, nogil=True)
 def _try_swap(
-    C: Array, U: Array, B: Bool, path: Path, place: Path, i: int, j: int, k: int, q: int,
+    C: Array, rules: Rules | None, path: Order, place: Order, i: int, j: int, k: int, q: int,
     state: State,
 ) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to swap the segments [i, j) and [k, q) around [j, k), which stays as it is."""
@@ -127,7 +199,7 @@ def _try_swap(
     change = C[left, path[k]] + C[path[q - 1], path[j]] + C[path[k - 1], path[i]]
     change += C[path[j - 1], right] - C[left, path[i]] - C[path[j - 1], path[j]]
     change -= C[path[k - 1], path[k]] + C[path[q - 1], right]
-    change += swap_change(U, B, path, i, j, k, q)
+    change += swap_change(rules, path, i, j, k, q)
     if not _accept(change, 1.0, state):
         return False
     middle = k - j
@@ -140,11 +212,10 @@ def _try_swap(
 
 
 @njit(cache=True, nogil=True)
-def _fill_neighbours(
-    C: Array, sharpness: float, q: Array, keep: Array, alias: Path
-) -> None:  # pragma: no cover - compiled
+def _likely_neighbours(C: Array, sharpness: float) -> _Neighbours:  # pragma: no cover - compiled
     """Neighbour proposals q[a, b] with alias tables (Vose); the padding node is never proposed."""
     T = C.shape[0] - 1
+    q, keep, alias = np.empty((T + 1, T + 1)), np.empty((T, T)), np.empty((T, T), np.intp)
     small, large = np.empty(T, np.intp), np.empty(T, np.intp)
     q[T, :] = 0.0
     q[:, T] = 0.0
@@ -183,12 +254,14 @@ def _fill_neighbours(
             keep[a, small[k]] = 1.0
         for k in range(n_large):
             keep[a, large[k]] = 1.0
+    return _Neighbours(q, keep, alias)
 
 
 @njit(cache=True, nogil=True)
 def _join_by_reversal(
-    C: Array, U: Array, B: Bool, path: Path, place: Path, q: Array, a: int, b: int, state: State
-) -> bool:  # pragma: no cover - compiled
+    C: Array, rules: Rules | None, path: Order, place: Order, q: Array, a: int, b: int,
+    state: State,
+) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Make b a neighbour of a by reversing what lies between.
 
     The same reversal is proposed from its left and from its right neighbour, and back likewise: hence
@@ -200,13 +273,13 @@ def _join_by_reversal(
     left, right = path[i - 1], path[j + 1]
     there = q[left, path[j]] + q[right, path[i]]
     back = q[left, path[i]] + q[right, path[j]]
-    return _try_reversal(C, U, B, path, place, i, j, back / there, state)
+    return _try_reversal(C, rules, path, place, i, j, back / there, state)
 
 
 @njit(cache=True, nogil=True)
 def _join_by_insertion(
-    C: Array, U: Array, B: Bool, path: Path, place: Path, q: Array, a: int, b: int, after: bool,
-    state: State,
+    C: Array, rules: Rules | None, path: Order, place: Order, q: Array, a: int, b: int,
+    after: bool, state: State,
 ) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Take b out and put it right after (or before) a; each gap is proposed from both of its sides."""
     p = place[b]
@@ -216,31 +289,21 @@ def _join_by_insertion(
     there = q[path[g], b] + q[path[g + 1], b]
     back = q[path[p - 1], b] + q[path[p + 1], b]
     if g < p:
-        return _try_exchange(C, U, B, path, place, g + 1, p, p + 1, back / there, state)
-    return _try_exchange(C, U, B, path, place, p, p + 1, g + 1, back / there, state)
+        return _try_exchange(C, rules, path, place, g + 1, p, p + 1, back / there, state)
+    return _try_exchange(C, rules, path, place, p, p + 1, g + 1, back / there, state)
 
 
 @njit(cache=True, nogil=True)
 def _moves(
-    C: Array,
-    U: Array,
-    B: Bool,
-    path: Path,
-    place: Path,
-    q: Array,
-    keep: Array,
-    alias: Path,
-    state: State,
-    count: int,
-    table: Tally,
-    shares: Tally,
-    tally: Tally,
-    scales: Tally,
-) -> None:  # pragma: no cover - compiled
+    C: Array, rules: Rules | None, chain: _Chain, neighbours: _Neighbours, proposals: Proposals,
+    records: Records, count: int,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """`count` proposals; tally and scales count tries and acceptances by kind and by octave of length."""
-    T = len(path) - 2
-    mask = np.uint64(TABLE - 1)
-    known = len(U) > 0 or len(B) > 0
+    path, place, state = chain
+    q, keep, alias = neighbours
+    table, shares = proposals.table, proposals.shares
+    tally, scales = records.tally, records.scales
+    T, mask = len(path) - 2, np.uint64(TABLE - 1)
     for _ in range(count):
         bits = random_bits(state)
         pick = int(bits & np.uint64(255))
@@ -251,35 +314,36 @@ def _moves(
         kind = 0
         while pick >= shares[kind]:
             kind += 1
-        if known and random_unit(state) < NODE_SWAPS:
+        if rules is not None and random_unit(state) < NODE_SWAPS:
             kind = 2
             k = 1 + int(random_unit(state) * T)
             i, k = min(i, k), max(i, k)
             if k > i + 1:
-                done = _try_swap(C, U, B, path, place, i, i + 1, k, k + 1, state)
+                done = _try_swap(C, rules, path, place, i, i + 1, k, k + 1, state)
         elif kind == 0:
             if i + one <= T:
-                done = _try_reversal(C, U, B, path, place, i, i + one, 1.0, state)
+                done = _try_reversal(C, rules, path, place, i, i + one, 1.0, state)
         elif kind == 1:
-            if i + one + two <= T + 1:
-                done = _try_exchange(C, U, B, path, place, i, i + one, i + one + two, 1.0, state)
+            j, k = i + one, i + one + two
+            if k <= T + 1:
+                done = _try_exchange(C, rules, path, place, i, j, k, 1.0, state)
         elif kind == 2:
-            three = int(table[int((bits >> np.uint64(52)) & mask)])
-            end = i + one + two + three
+            j, k = i + one, i + one + two
+            end = k + int(table[int((bits >> np.uint64(52)) & mask)])
             if end <= T + 1:
-                done = _try_swap(C, U, B, path, place, i, i + one, i + one + two, end, state)
+                done = _try_swap(C, rules, path, place, i, j, k, end, state)
         elif kind == 3:
-            done = _try_reversal(C, U, B, path, place, 1, T, 1.0, state)
+            done = _try_reversal(C, rules, path, place, 1, T, 1.0, state)
         else:
             u = random_unit(state) * T
             a, b = i - 1, int(u)
             if u - b >= keep[a, b]:
                 b = int(alias[a, b])
             if kind == 4:
-                done = _join_by_reversal(C, U, B, path, place, q, a, b, state)
+                done = _join_by_reversal(C, rules, path, place, q, a, b, state)
             else:
                 after = (bits >> np.uint64(63)) == np.uint64(1)
-                done = _join_by_insertion(C, U, B, path, place, q, a, b, after, state)
+                done = _join_by_insertion(C, rules, path, place, q, a, b, after, state)
         tally[kind, 0] += 1
         tally[kind, 1] += done
         if kind < 2:
@@ -289,59 +353,47 @@ def _moves(
 
 
 @njit(cache=True, nogil=True)
+def _count(path: Order, records: Records, times: int) -> None:  # pragma: no cover - compiled
+    """Count one path, so many times."""
+    T = len(path) - 2
+    records.first[path[1]] += times
+    records.last[path[T]] += times
+    for k in range(1, T):
+        records.pairs[path[k], path[k + 1]] += times
+    if len(records.positions) > 0:
+        for k in range(T):
+            records.positions[path[k + 1], k] += times
+
+
+@njit(cache=True, nogil=True)
 def sample_path(
     C: Array,
-    order: Path,
+    rules: Rules | None,
+    order: Order,
     state: State,
-    burn: int,
-    samples: int,
-    thin: int,
-    table: Tally,
-    shares: Tally,
-    sharpness: float,
-    pairs: Counts,
-    first: Counts,
-    last: Counts,
-    positions: Counts,
-    kept: NDArray[np.int16],
-    tally: Tally,
-    scales: Tally,
-    U: Array,
-    B: Bool,
+    schedule: Schedule,
+    proposals: Proposals,
+    records: Records,
 ) -> None:  # pragma: no cover - compiled
-    """Advance one chain, in place: `burn` moves, then `samples` records `thin` moves apart.
+    """Advance one chain, in place, and record what it saw.
 
-    `positions` may be empty (not counted); `kept` (R, T) receives R records, evenly spaced. U and B hold what
-    is known of the order, as in `constraints`; the chain must start at an order that breaks no rule.
+    Where something is known of the order the chain must start at one that breaks no rule.
     """
-    T = len(order)
+    T, kept = len(order), records.kept
+    path = padded_path(order)
     if T < 2:  # nothing to move, but counted all the same
-        first[0] += samples
-        last[0] += samples
-        if len(positions) > 0:
-            positions[0, 0] += samples
+        _count(path, records, schedule.samples)
         kept[:, :T] = 0
         return
-    q, keep = np.empty((T + 1, T + 1)), np.empty((T, T))
-    alias = np.empty((T, T), np.intp)
-    place = np.empty(T + 1, np.intp)
-    path = np.empty(T + 2, np.intp)
-    path[0] = path[T + 1] = T
-    path[1 : T + 1] = order
-    _locate(path, place, 1, T + 1)
-    _fill_neighbours(C, sharpness, q, keep, alias)
-    _moves(C, U, B, path, place, q, keep, alias, state, burn, table, shares, tally, scales)
+    chain = _Chain(path, np.empty(T + 1, np.intp), state)
+    _locate(path, chain.place, 1, T + 1)
+    neighbours = _likely_neighbours(C, proposals.sharpness)
+    _moves(C, rules, chain, neighbours, proposals, records, schedule.burn)
     written = 0
-    for r in range(samples):
-        _moves(C, U, B, path, place, q, keep, alias, state, thin, table, shares, tally, scales)
-        first[path[1]] += 1
-        last[path[T]] += 1
-        for k in range(1, T):
-            pairs[path[k], path[k + 1]] += 1
-        if len(positions) > 0:
-            for k in range(T):
-                positions[path[k + 1], k] += 1
-        if written < len(kept) and r * len(kept) >= written * samples:
+    for r in range(schedule.samples):
+        _moves(C, rules, chain, neighbours, proposals, records, schedule.thin)
+        _count(path, records, 1)
+        if written < len(kept) and r * len(kept) >= written * schedule.samples:
             for k in range(T):
                 kept[written, k] = path[k + 1]
             written += 1
@@ -349,40 +401,30 @@ def sample_path(
 
 
 @njit(cache=True, nogil=True)
+def _records_of(records: Records, j: int) -> Records:  # pragma: no cover - compiled
+    """Those of trajectory j of a block."""
+    where = records.positions
+    return Records(
+        records.pairs[j],
+        records.first[j],
+        records.last[j],
+        where[j] if len(where) > 0 else where[:0].reshape(0, 0),
+        records.kept[j],
+        records.tally,
+        records.scales,
+    )
+
+
+@njit(cache=True, nogil=True)
 def sample_block(
-    target: Array,
-    source: Array,
-    start: Array,
-    lengths: Path,
-    orders: Path,
-    states: State,
-    burn: int,
-    samples: int,
-    thin: int,
-    table: Tally,
-    shares: Tally,
-    sharpness: float,
-    pairs: Counts,
-    first: Counts,
-    last: Counts,
-    positions: Counts,
-    kept: NDArray[np.int16],
-    tally: Tally,
-    scales: Tally,
-    U: Array,
-    B: Bool,
-) -> None:  # pragma: no cover - compiled
+    steps: Steps, rules: Rules | None, lengths: Order, orders: Order, states: State,
+    schedule: Schedule, proposals: Proposals, records: Records,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """`sample_path` for each trajectory of a block; one padded cost matrix exists at a time."""
-    n, T, _ = target.shape
+    n, T, _ = steps.target.shape
     room = np.empty((T + 1, T + 1))
     for j in range(n):
         t = lengths[j]
-        costs = room[: t + 1, : t + 1]
-        fill_costs(target[j, :t], source[j, :t], start[j, :t], costs)
-        where = positions[j] if len(positions) > 0 else positions[:0].reshape(0, 0)
-        sample_path(
-            costs, orders[j, :t], states[j : j + 1], burn, samples, thin, table, shares, sharpness,
-            pairs[j], first[j], last[j], where, kept[j], tally, scales,
-            np.ascontiguousarray(U[j, :t, :t]) if len(U) > 0 else np.empty((0, 0)),
-            np.ascontiguousarray(B[j, :t, :t]) if len(B) > 0 else np.empty((0, 0), np.bool_),
-        )  # fmt: skip
+        costs, known = trajectory_costs(steps, j, t, room), known_of(rules, j, t)
+        state, mine = states[j : j + 1], _records_of(records, j)
+        sample_path(costs, known, orders[j, :t], state, schedule, proposals, mine)

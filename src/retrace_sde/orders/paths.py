@@ -12,9 +12,9 @@ import numpy as np
 from scipy.sparse import csgraph, csr_array
 
 from retrace_sde.data.blocks import Array, Order
-from retrace_sde.orders.guided import cold_starts, improve_guided
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.search import improve_path
+from retrace_sde.orders.rules import cold_starts
+from retrace_sde.orders.search import improve_path, padded_costs, padded_path
 
 
 def path_cost(costs: Array, start: Array, order: Order) -> float:
@@ -43,7 +43,7 @@ def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[O
     nothing = np.zeros(len(chain))
     step = path_cost(squared_distances, nothing, chain) / (numbers * max(len(chain) - 1, 1))
     costs = squared_distances / (2 * step) if step > 0 else squared_distances
-    starts = cold_starts(*prior.single(), chain)
+    starts = cold_starts(prior.single(), chain)
     paths = [improve(costs, nothing, order, prior) for order in starts]
     return [
         path
@@ -105,19 +105,13 @@ def improve(costs: Array, start: Array, order: Order, prior: Prior | None = None
 
     With a prior its cost is added, and the order given must break none of its rules.
     """
-    T = len(costs)
-    # One more node, before the first and after the last slice, turns start costs into an ordinary edge.
-    padded = np.zeros((T + 2, T + 2))[: T + 1, : T + 1]
-    padded[:T, :T], padded[T, :T] = costs, start
-    path = np.concatenate([[T], order, [T]]).astype(np.intp)
+    padded, path = padded_costs(costs, start), padded_path(np.asarray(order, dtype=np.intp))
+    rules = None if prior is None else prior.single()
     before = path[:0]
     while not np.array_equal(path, before):
         before = path.copy()
         edges = padded[path[:-1], path[1:]]
         # Gains below the rounding of the sums are none; a forbidden (infinite) step does not count.
         tolerance = 1e-9 * np.abs(edges[np.isfinite(edges)]).sum() + 1e-300
-        if prior is None:
-            improve_path(padded, path, tolerance, True)
-        else:
-            improve_guided(padded, *prior.single(), path, tolerance, True)
+        improve_path(padded, rules, path, tolerance, True)
     return path[1:-1]

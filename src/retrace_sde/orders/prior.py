@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order, evenly
+from retrace_sde.data.blocks import Array, Mask, Order, evenly
 from retrace_sde.data.knowledge import Knowledge
-from retrace_sde.orders.rules import Bool, close, dead_end, obedient_block, order_cost
+from retrace_sde.orders.rules import Rules, block_costs, close, dead_end, obedient_block, rules_of
 
-NO_COSTS, NO_RULES = np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool)
+NOTHING = Rules(np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Prior:
     """
 
     unary: Array | None
-    before: Bool | None
+    before: Mask | None
 
     def some(self, n: int, size: int) -> Prior:
         """That of `size` of n trajectories, evenly spaced; a shared order's is the same for any."""
@@ -47,7 +47,7 @@ class Prior:
         before = None if self.before is None else self.before[np.ix_(order, order)]
         return Prior(unary, before)
 
-    def symmetric(self, lengths: Order) -> Bool:
+    def symmetric(self, lengths: Order) -> Mask:
         """For each trajectory: any order that breaks no rule may also be run backwards."""
         U, B = self.arrays(slice(None))
         same = np.ones(len(lengths), dtype=bool)
@@ -59,7 +59,7 @@ class Prior:
                 same[j] = np.array_equal(open_to, open_to[:, ::-1])
         return same
 
-    def arrays(self, rows: slice) -> tuple[Array, Bool]:
+    def arrays(self, rows: slice) -> Rules:
         """Costs and rules of some trajectories (of the one shared order), stacked; empty for none."""
 
         def stack(values: Any, nothing: Any) -> Any:
@@ -67,32 +67,30 @@ class Prior:
                 return nothing
             return values[None] if values.ndim == 2 else values[rows]
 
-        return stack(self.unary, NO_COSTS), stack(self.before, NO_RULES)
+        return Rules(stack(self.unary, NOTHING.costs), stack(self.before, NOTHING.before))
 
-    def single(self) -> tuple[Array, Bool]:
+    def single(self) -> Rules:
         """Costs and rules of the one shared order; empty for none."""
         U, B = self.arrays(slice(None))
-        return (U[0] if len(U) else U.reshape(0, 0)), (B[0] if len(B) else B.reshape(0, 0))
+        return Rules(U[0] if len(U) else U.reshape(0, 0), B[0] if len(B) else B.reshape(0, 0))
 
     def cost(self, order: Order, lengths: Order | None = None) -> Array:
         """−log prior of an order, shape (1,), or of each trajectory's, shape (n,)."""
-        orders = np.atleast_2d(order)
-        U, B = self.arrays(slice(None))
-        costs = np.zeros(len(orders))
-        for j, each in enumerate(orders):
-            t = len(each) if lengths is None else int(lengths[j])
-            u = U[j, :t, :t] if len(U) else U.reshape(0, 0)
-            b = B[j, :t, :t] if len(B) else B.reshape(0, 0)
-            costs[j] = order_cost(u, b, each[:t])
-        return costs
+        orders, lengths = self._rows(order, lengths)
+        found: Array = block_costs(self.arrays(slice(None)), lengths, orders)
+        return found
 
     def repair(self, order: Order, lengths: Order | None = None) -> Order:
         """The order, or each trajectory's, changed where it breaks a rule, and there as little as it must."""
-        orders = np.atleast_2d(order).astype(np.intp)
-        T = orders.shape[1]
-        lengths = np.full(len(orders), T, dtype=np.intp) if lengths is None else lengths
-        obedient_block(*self.arrays(slice(None)), lengths, orders)
+        orders, lengths = self._rows(order, lengths)
+        obedient_block(self.arrays(slice(None)), lengths, orders)
         return orders.reshape(order.shape)
+
+    def _rows(self, order: Order, lengths: Order | None) -> tuple[Order, Order]:
+        """A copy of an order as a block of one, or of several as they are, and their lengths."""
+        orders = np.atleast_2d(order).astype(np.intp)
+        n, T = orders.shape
+        return orders, np.full(n, T, dtype=np.intp) if lengths is None else lengths
 
 
 def compiled(
@@ -274,7 +272,7 @@ class _Compiler:
             unary[j, a, i] = 0.0
         return unary
 
-    def _before(self) -> Bool | None:
+    def _before(self) -> Mask | None:
         known = self.known
         exact = known.timestamps is not None and known.timestamp_error is None
         if known.precedences is None and known.blocks is None and not exact:
@@ -329,7 +327,7 @@ class _Compiler:
     def _where(self, j: int) -> str:
         return "" if self.shared else f"trajectory {j}: "
 
-    def _check_cycles(self, direct: Bool, closed: Bool) -> None:
+    def _check_cycles(self, direct: Mask, closed: Mask) -> None:
         for j in np.flatnonzero(np.diagonal(closed, axis1=1, axis2=2).any(axis=1)).tolist():
             cycle = _shortest_cycle(direct[j], int(np.flatnonzero(np.diagonal(closed[j]))[0]))
             named = [
@@ -342,12 +340,10 @@ class _Compiler:
                 f"{' before '.join(map(str, cycle))}. Drop one of these."
             )
 
-    def _check_possible(self, unary: Array | None, before: Bool | None) -> None:
-        for j in range(self.m):
-            t = int(self.lengths[j])
-            U = np.empty((0, 0)) if unary is None else unary[j, :t, :t]
-            B = np.empty((0, 0), dtype=bool) if before is None else before[j, :t, :t]
-            stuck = dead_end(U, B, t)
+    def _check_possible(self, unary: Array | None, before: Mask | None) -> None:
+        rules = Prior(unary, before).arrays(slice(None))
+        for j, t in enumerate(self.lengths.tolist()):
+            stuck = dead_end(rules_of(rules, j, t), t)
             if stuck >= 0:
                 raise ValueError(
                     f"{self._where(j)}no order obeys all of this knowledge: position {stuck} has no "
@@ -356,7 +352,7 @@ class _Compiler:
                 )
 
 
-def _shortest_cycle(before: Bool, start: int) -> list[int]:
+def _shortest_cycle(before: Mask, start: int) -> list[int]:
     """A shortest way along the given pairs from an observation back to itself."""
     parents: dict[int, int] = {}
     reached = [start]

@@ -1,23 +1,34 @@
 """Compiled arithmetic of what is known of an order: what a move changes, and orders that break no rule.
 
-`U[a, i]` is the cost of observation a at position i (∞: impossible), `B[a, b]` says that a comes before b,
-transitively closed. Either may be empty: nothing known. Paths are padded as in `kernels`: path[k] stands at
-position k − 1. A move that would break a rule changes the cost by ∞.
+Paths are padded as in `search`: path[k] stands at position k − 1. A move that would break a rule changes
+the cost by ∞. Where nothing is known the rules are None, and no arithmetic of theirs is compiled.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
-from numpy.typing import NDArray
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-Array = NDArray[np.float64]
-Bool = NDArray[np.bool_]
-Path = NDArray[np.intp]
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+from retrace_sde.data.blocks import Array, Mask, Order
+
+
+class Rules(NamedTuple):
+    """What is known of one order, (T, T) each, or of a block of orders, (n, T, T); empty: nothing of that kind.
+
+    `costs[a, i]` is the cost of observation a at position i (∞: impossible), `before[a, b]` says that a
+    comes before b, transitively closed.
+    """
+
+    costs: Array
+    before: Mask
 
 
 @njit(cache=True, nogil=True)
-def close(B: Bool) -> None:  # pragma: no cover - compiled
+def close(B: Mask) -> None:  # pragma: no cover - compiled
     """Transitive closure of each (T, T) relation of a stack, in place (Warshall)."""
     n, T, _ = B.shape
     for j in range(n):
@@ -30,28 +41,61 @@ def close(B: Bool) -> None:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def broken(B: Bool, path: Path, i: int, j: int, k: int) -> bool:  # pragma: no cover - compiled
+def rules_of(rules: Rules, j: int, t: int) -> Rules:  # pragma: no cover - compiled
+    """Those of trajectory j of a block, which has t observations."""
+    U, B = rules.costs, rules.before
+    return Rules(
+        np.ascontiguousarray(U[j, :t, :t]) if len(U) > 0 else np.empty((0, 0)),
+        np.ascontiguousarray(B[j, :t, :t]) if len(B) > 0 else np.empty((0, 0), np.bool_),
+    )
+
+
+def known_of(rules: Rules | None, j: int, t: int) -> Rules | None:
+    """`rules_of` where something is known."""
+    return None if rules is None else rules_of(rules, j, t)
+
+
+@overload(known_of, strict=False)  # not strict: annotations count as differences
+def _known_of(rules: Any, j: Any, t: Any) -> Callable[[Any, Any, Any], Any]:
+    """By the type: either branch of an `if` would make the result optional, and every later use slower."""
+    if isinstance(rules, types.NoneType):
+        return lambda rules, j, t: None
+    return lambda rules, j, t: rules_of(rules, j, t)
+
+
+@njit(cache=True, nogil=True)
+def broken(B: Mask, path: Order, i: int, j: int, k: int) -> bool:  # pragma: no cover - compiled
     """Something in path[i … j) must come before something in path[j … k)."""
-    for p in range(i, j):
-        for q in range(j, k):
-            if B[path[p], path[q]]:
-                return True
+    if len(B) > 0:
+        for p in range(i, j):
+            for q in range(j, k):
+                if B[path[p], path[q]]:
+                    return True
     return False
 
 
 @njit(cache=True, nogil=True)
-def ordered(B: Bool, path: Path, i: int, j: int) -> bool:  # pragma: no cover - compiled
+def ordered(B: Mask, path: Order, i: int, j: int) -> bool:  # pragma: no cover - compiled
     """Something in path[i … j) must come before something after it there, which a reversal would break."""
-    for p in range(i, j):
-        for q in range(p + 1, j):
-            if B[path[p], path[q]]:
-                return True
+    if len(B) > 0:
+        for p in range(i, j):
+            for q in range(p + 1, j):
+                if B[path[p], path[q]]:
+                    return True
     return False
 
 
 @njit(cache=True, nogil=True)
-def _shifted(
-    U: Array, path: Path, i: int, j: int, to: int, flip: bool
+def crossed(
+    B: Mask, path: Order, i: int, j: int, k: int, q: int
+) -> bool:  # pragma: no cover - compiled
+    """Swapping the segments [i, j) and [k, q) around [j, k) would break a rule."""
+    return broken(B, path, i, j, q) or broken(B, path, j, k, q)
+
+
+@njit(cache=True, nogil=True)
+def shifted(
+    U: Array, path: Order, i: int, j: int, to: int, flip: bool
 ) -> float:  # pragma: no cover - compiled
     """Change of cost when path[i … j) moves so as to begin at index `to`, turned round if `flip`."""
     change = 0.0
@@ -63,10 +107,13 @@ def _shifted(
 
 @njit(cache=True, nogil=True)
 def reversal_change(
-    U: Array, B: Bool, path: Path, i: int, j: int
+    rules: Rules | None, path: Order, i: int, j: int
 ) -> float:  # pragma: no cover - compiled
     """Of reversing path[i … j]."""
-    change = _shifted(U, path, i, j + 1, i, True) if len(U) > 0 else 0.0
+    if rules is None:
+        return 0.0
+    U, B = rules.costs, rules.before
+    change = shifted(U, path, i, j + 1, i, True) if len(U) > 0 else 0.0
     if len(B) > 0 and change < np.inf and ordered(B, path, i, j + 1):
         return np.inf
     return change
@@ -74,13 +121,16 @@ def reversal_change(
 
 @njit(cache=True, nogil=True)
 def exchange_change(
-    U: Array, B: Bool, path: Path, i: int, j: int, k: int, flip_one: bool, flip_two: bool
+    rules: Rules | None, path: Order, i: int, j: int, k: int, flip_one: bool, flip_two: bool
 ) -> float:  # pragma: no cover - compiled
     """Of exchanging the neighbouring segments [i, j) and [j, k), either turned round on the way."""
+    if rules is None:
+        return 0.0
+    U, B = rules.costs, rules.before
     change = 0.0
     if len(U) > 0:
-        change += _shifted(U, path, i, j, i + k - j, flip_one)
-        change += _shifted(U, path, j, k, i, flip_two)
+        change += shifted(U, path, i, j, i + k - j, flip_one)
+        change += shifted(U, path, j, k, i, flip_two)
     if len(B) > 0 and change < np.inf:
         if broken(B, path, i, j, k):
             return np.inf
@@ -91,22 +141,37 @@ def exchange_change(
 
 @njit(cache=True, nogil=True)
 def swap_change(
-    U: Array, B: Bool, path: Path, i: int, j: int, k: int, q: int
+    rules: Rules | None, path: Order, i: int, j: int, k: int, q: int
 ) -> float:  # pragma: no cover - compiled
     """Of swapping the segments [i, j) and [k, q) around [j, k)."""
-    change = 0.0
+    if rules is None:
+        return 0.0
+    U, B, change = rules.costs, rules.before, 0.0
     if len(U) > 0:
-        change += _shifted(U, path, i, j, i + q - j, False)
-        change += _shifted(U, path, j, k, i + q - k, False)
-        change += _shifted(U, path, k, q, i, False)
-    if len(B) > 0 and change < np.inf and (broken(B, path, i, j, q) or broken(B, path, j, k, q)):
+        change += shifted(U, path, i, j, i + q - j, False)
+        change += shifted(U, path, j, k, i + q - k, False)
+        change += shifted(U, path, k, q, i, False)
+    if len(B) > 0 and change < np.inf and crossed(B, path, i, j, k, q):
         return np.inf
     return change
 
 
 @njit(cache=True, nogil=True)
-def windows(U: Array, B: Bool, T: int) -> Path:  # pragma: no cover - compiled
+def misplaced(
+    rules: Rules | None, order: Order, q: int, r: int
+) -> int:  # pragma: no cover - compiled
+    """Impossible places in an order after exchanging positions q and r, less those before."""
+    if rules is None or len(rules.costs) == 0:
+        return 0
+    U, a, b = rules.costs, order[q], order[r]
+    after = int(U[b, q] == np.inf) + int(U[a, r] == np.inf)
+    return after - int(U[a, q] == np.inf) - int(U[b, r] == np.inf)
+
+
+@njit(cache=True, nogil=True)
+def windows(rules: Rules, T: int) -> Order:  # pragma: no cover - compiled
     """First and last position open to each of T observations, (T, 2), drawn in until every precedence fits."""
+    U, B = rules.costs, rules.before
     found = np.empty((T, 2), np.intp)
     for a in range(T):
         low, high = 0, T - 1
@@ -133,7 +198,7 @@ def windows(U: Array, B: Bool, T: int) -> Path:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _fits(found: Path, used: Bool, at: int) -> int:  # pragma: no cover - compiled
+def _fits(found: Order, used: Mask, at: int) -> int:  # pragma: no cover - compiled
     """Fill the positions from `at` on, earliest deadline first; the first position that stays empty, or −1.
 
     One machine, unit tasks, windows that agree with the precedences: earliest deadline first fails only
@@ -153,16 +218,17 @@ def _fits(found: Path, used: Bool, at: int) -> int:  # pragma: no cover - compil
 
 
 @njit(cache=True, nogil=True)
-def dead_end(U: Array, B: Bool, T: int) -> int:  # pragma: no cover - compiled
+def dead_end(rules: Rules, T: int) -> int:  # pragma: no cover - compiled
     """The first position that no order can fill, or −1 where some order obeys every rule."""
-    return _fits(windows(U, B, T), np.zeros(T, np.bool_), 0)
+    return _fits(windows(rules, T), np.zeros(T, np.bool_), 0)
 
 
 @njit(cache=True, nogil=True)
-def obedient(U: Array, B: Bool, order: Path) -> Path:  # pragma: no cover - compiled
+def obedient(rules: Rules, order: Order) -> Order:  # pragma: no cover - compiled
     """An order that obeys every rule and follows the given one as far as it can, position by position."""
     T = len(order)
-    found = windows(U, B, T)
+    U, B = rules.costs, rules.before
+    found = windows(rules, T)
     used = np.zeros(T, np.bool_)
     result = np.empty(T, np.intp)
     for i in range(T):
@@ -191,20 +257,22 @@ def obedient(U: Array, B: Bool, order: Path) -> Path:  # pragma: no cover - comp
 
 @njit(cache=True, nogil=True)
 def obedient_block(
-    U: Array, B: Bool, lengths: Path, orders: Path
+    rules: Rules, lengths: Order, orders: Order
 ) -> None:  # pragma: no cover - compiled
     """`obedient` for each trajectory of a block, in place, where its order breaks a rule."""
     for j in range(len(orders)):
         t = lengths[j]
-        u = U[j, :t, :t] if len(U) > 0 else np.empty((0, 0))
-        b = B[j, :t, :t] if len(B) > 0 else np.empty((0, 0), np.bool_)
-        if not np.isfinite(order_cost(u, b, orders[j, :t])):
-            orders[j, :t] = obedient(u, b, orders[j, :t].copy())
+        known = rules_of(rules, j, t)
+        if not np.isfinite(order_cost(known, orders[j, :t])):
+            orders[j, :t] = obedient(known, orders[j, :t].copy())
 
 
 @njit(cache=True, nogil=True)
-def order_cost(U: Array, B: Bool, order: Path) -> float:  # pragma: no cover - compiled
+def order_cost(rules: Rules | None, order: Order) -> float:  # pragma: no cover - compiled
     """`Σ_i U[o_i, i]`, ∞ where an observation comes after one that it must precede."""
+    if rules is None:
+        return 0.0
+    U, B = rules.costs, rules.before
     total = 0.0
     if len(U) > 0:
         for i in range(len(order)):
@@ -215,3 +283,42 @@ def order_cost(U: Array, B: Bool, order: Path) -> float:  # pragma: no cover - c
                 if B[order[i], order[k]]:
                     return np.inf
     return total
+
+
+@njit(cache=True, nogil=True)
+def block_costs(
+    rules: Rules, lengths: Order, orders: Order
+) -> Array:  # pragma: no cover - compiled
+    """`order_cost` of each trajectory of a block."""
+    costs = np.empty(len(orders))
+    for j in range(len(orders)):
+        costs[j] = order_cost(rules_of(rules, j, lengths[j]), orders[j, : lengths[j]])
+    return costs
+
+
+@njit(cache=True, nogil=True)
+def _expected_order(U: Array) -> Order:  # pragma: no cover - compiled
+    """Observations by the position that the prior alone expects of each."""
+    T = len(U)
+    key = np.empty(T)
+    for a in range(T):
+        low = np.min(U[a])
+        weight, total = 0.0, 0.0
+        for i in range(T):
+            w = np.exp(low - U[a, i])
+            weight += w
+            total += w * i
+        key[a] = total / weight
+    return np.argsort(key, kind="mergesort")
+
+
+@njit(cache=True, nogil=True)
+def cold_starts(rules: Rules, order: Order) -> Order:  # pragma: no cover - compiled
+    """Obedient starts (k, T): a path, its reverse, and what the prior expects, each mended where it must be."""
+    U = rules.costs
+    starts = np.empty((3 if len(U) > 0 else 2, len(order)), np.intp)
+    starts[0] = obedient(rules, order)
+    starts[1] = obedient(rules, order[::-1].copy())
+    if len(U) > 0:
+        starts[2] = obedient(rules, _expected_order(U))
+    return starts

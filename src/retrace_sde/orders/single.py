@@ -13,11 +13,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.orders.search import State, random_unit
-
-Array = NDArray[np.float64]
-Path = NDArray[np.intp]
-Bool = NDArray[np.bool_]
+from retrace_sde.data.blocks import Array, Mask, Order, State
+from retrace_sde.orders.gaussian import Process
+from retrace_sde.orders.rules import Rules, crossed, order_cost
+from retrace_sde.orders.search import place_of, random_unit
 
 FLIPS, TURNS, FAR = 0.02, 0.3, 0.15
 """Shares of proposals: the whole order turned around, a segment of it, and steps of any length."""
@@ -27,7 +26,7 @@ SMALLEST_GAIN = 1e-9
 
 
 @njit(cache=True, nogil=True)
-def pulls(M: Array, h: Array, y: Array, o: Path, w: Array) -> float:  # pragma: no cover - compiled
+def pulls(M: Array, h: Array, y: Array, o: Order, w: Array) -> float:  # pragma: no cover - compiled
     """Fill w of an order, and return its cost."""
     T, d = h.shape
     cost = 0.0
@@ -44,12 +43,12 @@ def pulls(M: Array, h: Array, y: Array, o: Path, w: Array) -> float:  # pragma: 
 
 @njit(cache=True, nogil=True)
 def _exchange(
-    M: Array, y: Array, w: Array, U: Array, B: Bool,
-    now: Path, gap: Array, low: int, high: int, q: int, r: int,
+    M: Array, y: Array, w: Array, rules: Rules | None, now: Order, gap: Array,
+    low: int, high: int, q: int, r: int,
 ) -> float:  # pragma: no cover - compiled  # fmt: skip
     """Exchange q < r in `now`, and return the change of the cost (∞ where the prior forbids the result).
 
-    `gap[k] = y[now_k] − y[o_k]` is zero outside low … high − 1.
+    The gaps are zero outside low … high − 1.
     """
     d = y.shape[1]
     a, b = now[q], now[r]
@@ -68,10 +67,12 @@ def _exchange(
         gap[q, x] += e
         gap[r, x] -= e
     now[q], now[r] = b, a
-    if U.size > 0:
-        change += U[b, q] + U[a, r] - _finite(U[a, q]) - _finite(U[b, r])
-    if B.size > 0 and B[a, b]:
-        change = np.inf
+    if rules is not None:
+        U, B = rules.costs, rules.before
+        if len(U) > 0:  # impossible places may be left
+            change += U[b, q] + U[a, r] - _finite(U[a, q]) - _finite(U[b, r])
+        if len(B) > 0 and B[a, b]:
+            change = np.inf
     return change
 
 
@@ -82,7 +83,7 @@ def _finite(cost: float) -> float:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _settle(
-    M: Array, w: Array, o: Path, now: Path, gap: Array, low: int, high: int
+    M: Array, w: Array, o: Order, now: Order, gap: Array, low: int, high: int
 ) -> None:  # pragma: no cover - compiled
     """Make `now` the order: bring w up to date and forget the gaps."""
     T, d = w.shape
@@ -99,130 +100,105 @@ def _settle(
 
 
 @njit(cache=True, nogil=True)
-def _forget(o: Path, now: Path, gap: Array, low: int, high: int) -> None:  # pragma: no cover
+def _forget(
+    o: Order, now: Order, gap: Array, low: int, high: int
+) -> None:  # pragma: no cover - compiled
+    """Make `now` the order again."""
     for k in range(low, high):
         now[k] = o[k]
         gap[k] = 0.0
 
 
 @njit(cache=True, nogil=True)
+def _passed(rules: Rules | None, o: Order, left: int, right: int) -> float:  # pragma: no cover
+    """∞ where the ends of a turned segment must not change sides with something inside it."""
+    if rules is None or len(rules.before) == 0:
+        return 0.0
+    return np.inf if crossed(rules.before, o, left, left + 1, right, right + 1) else 0.0
+
+
+@njit(cache=True, nogil=True)
 def _propose(
-    M: Array, y: Array, w: Array, U: Array, B: Bool, o: Path, now: Path, gap: Array,
+    M: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, gap: Array,
     p: int, q: int, turn: bool,
 ) -> float:  # pragma: no cover - compiled  # fmt: skip
     """Turn p … q around, or move what stands at p to q (either way): the change of the cost."""
-    low, high = min(p, q), max(p, q) + 1
     total = 0.0
     if turn:
-        left = (low + high - 2) // 2  # the innermost pair
-        right = low + high - 1 - left
-        inner = left + 1
-        while left >= low:
-            total += _exchange(M, y, w, U, B, now, gap, inner, right, left, right)
-            total += _passed(B, o, left, right)
-            inner = left
-            left, right = left - 1, right + 1
+        for left in range((p + q - 1) // 2, min(p, q) - 1, -1):  # from the innermost pair outwards
+            right = p + q - left
+            total += _exchange(M, y, w, rules, now, gap, left + 1, right, left, right)
+            total += _passed(rules, o, left, right)
         return total
     step = 1 if q > p else -1
-    at = p
-    while at != q:
-        to = at + step
-        total += _exchange(
-            M, y, w, U, B, now, gap, min(p, at), max(p, at) + 1, min(at, to), max(at, to)
-        )
-        at = to
+    for k in range(p, q, step):
+        low, high, to = min(p, k), max(p, k) + 1, k + step
+        total += _exchange(M, y, w, rules, now, gap, low, high, min(k, to), max(k, to))
     return total
 
 
 @njit(cache=True, nogil=True)
 def _best_move(
-    M: Array, y: Array, w: Array, U: Array, B: Bool, o: Path, now: Path, gap: Array, p: int
+    M: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, gap: Array, p: int
 ) -> tuple[float, int]:  # pragma: no cover - compiled
     """The best place for what stands at p: one chain of exchanges to the end, one to the beginning."""
-    T = len(o)
     best, where = 0.0, p
     for step in (1, -1):
-        total, at = 0.0, p
-        while 0 <= at + step < T and total < np.inf:
-            to = at + step
-            low, high = min(p, at), max(p, at) + 1
-            total += _exchange(M, y, w, U, B, now, gap, low, high, min(at, to), max(at, to))
-            at = to
+        total, k = 0.0, p
+        while 0 <= k + step < len(o) and total < np.inf:
+            low, high, to = min(p, k), max(p, k) + 1, k + step
+            total += _exchange(M, y, w, rules, now, gap, low, high, min(k, to), max(k, to))
+            k = to
             if total < best:
-                best, where = total, at
-        _forget(o, now, gap, min(p, at), max(p, at) + 1)
+                best, where = total, k
+        _forget(o, now, gap, min(p, k), max(p, k) + 1)
     return best, where
 
 
 @njit(cache=True, nogil=True)
 def _best_turn(
-    M: Array, y: Array, w: Array, U: Array, B: Bool, o: Path, now: Path, gap: Array, middle: int
+    M: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, gap: Array, middle: int
 ) -> tuple[float, int, int]:  # pragma: no cover - compiled
     """The best segment to turn around about `middle` / 2: a chain of exchanges outwards."""
-    T = len(o)
     best, first, last = 0.0, 0, 0
     left = (middle - 1) // 2
-    right = middle - left
-    inner, total = left + 1, 0.0
-    while left >= 0 and right < T and total < np.inf:
-        total += _exchange(M, y, w, U, B, now, gap, inner, right, left, right)
-        total += _passed(B, o, left, right)
+    right, total = middle - left, 0.0
+    while left >= 0 and right < len(o) and total < np.inf:
+        total += _exchange(M, y, w, rules, now, gap, left + 1, right, left, right)
+        total += _passed(rules, o, left, right)
         if total < best:
             best, first, last = total, left, right
-        inner = left
         left, right = left - 1, right + 1
     _forget(o, now, gap, left + 1, right)
     return best, first, last
 
 
 @njit(cache=True, nogil=True)
-def _passed(B: Bool, o: Path, left: int, right: int) -> float:  # pragma: no cover - compiled
-    """∞ where the ends of a turned segment must not change sides with something inside it."""
-    if B.size > 0:
-        for k in range(left + 1, right):
-            if B[o[left], o[k]] or B[o[k], o[right]]:
-                return np.inf
-    return 0.0
-
-
-@njit(cache=True, nogil=True)
 def descend(
-    M: Array, h: Array, y: Array, U: Array, B: Bool, o: Path
+    law: Process, y: Array, rules: Rules | None, o: Order
 ) -> float:  # pragma: no cover - compiled
     """Insertions and turns while any of them helps; the final cost, prior included."""
-    T, d = y.shape
-    w, gap, now = np.empty((T, d)), np.zeros((T, d)), o.copy()
-    cost = pulls(M, h, y, o, w) + prior_cost(U, o)
+    M, h, T = law.precision, law.shift, len(o)
+    w, gap, now = np.empty(y.shape), np.zeros(y.shape), o.copy()
+    cost = pulls(M, h, y, o, w) + order_cost(rules, o)
     for _ in range(100):
         moved = False
         for a in range(T):
-            p = 0
-            while o[p] != a:
-                p += 1
-            change, q = _best_move(M, y, w, U, B, o, now, gap, p)
+            p = place_of(o, a)
+            change, q = _best_move(M, y, w, rules, o, now, gap, p)
             if change < -SMALLEST_GAIN:
-                cost += _propose(M, y, w, U, B, o, now, gap, p, q, False)
+                cost += _propose(M, y, w, rules, o, now, gap, p, q, False)
                 _settle(M, w, o, now, gap, min(p, q), max(p, q) + 1)
                 moved = True
         for middle in range(1, 2 * T - 2):
-            change, first, last = _best_turn(M, y, w, U, B, o, now, gap, middle)
+            change, first, last = _best_turn(M, y, w, rules, o, now, gap, middle)
             if change < -SMALLEST_GAIN:
-                cost += _propose(M, y, w, U, B, o, now, gap, first, last, True)
+                cost += _propose(M, y, w, rules, o, now, gap, first, last, True)
                 _settle(M, w, o, now, gap, first, last + 1)
                 moved = True
         if not moved:
             break
     return cost
-
-
-@njit(cache=True, nogil=True)
-def prior_cost(U: Array, o: Path) -> float:  # pragma: no cover - compiled
-    """`Σ_i U[o_i, i]`, 0 without a prior."""
-    total = 0.0
-    if U.size > 0:
-        for i in range(len(o)):
-            total += U[o[i], i]
-    return total
 
 
 @njit(cache=True, nogil=True)
@@ -233,7 +209,7 @@ def _normal(state: State) -> float:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def fill(
-    M: Array, y: Array, seen: Bool, o: Path, w: Array, state: State
+    M: Array, y: Array, seen: Mask, o: Order, w: Array, state: State
 ) -> None:  # pragma: no cover - compiled
     """Draw each missing entry given the rest."""
     T, d = y.shape
@@ -251,33 +227,41 @@ def fill(
 
 
 @njit(cache=True, nogil=True)
-def sample(
-    M: Array, h: Array, y: Array, seen: Bool, U: Array, B: Bool, o: Path, state: State,
-    burn: int, thin: int, kept: NDArray[np.int16],
-) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Metropolis over the order o of one trajectory, in place; `kept` (samples, ≥ T) records orders."""
-    T, d = y.shape
-    w, gap, now = np.empty((T, d)), np.zeros((T, d)), o.copy()
+def _accept(change: float, state: State) -> bool:  # pragma: no cover - compiled
+    """With probability min(1, exp(−change))."""
+    return np.log(1.0 - random_unit(state)) < -change
+
+
+@njit(cache=True, nogil=True)
+def _flip(
+    M: Array, h: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, state: State
+) -> None:  # pragma: no cover - compiled
+    """Propose to turn the whole order around."""
+    back, v = o[::-1].copy(), np.empty_like(w)
     cost = pulls(M, h, y, o, w)
+    change = pulls(M, h, y, back, v) - cost + order_cost(rules, back) - order_cost(rules, o)
+    if _accept(change, state):
+        o[:] = back
+        now[:] = back
+        w[:] = v
+
+
+@njit(cache=True, nogil=True)
+def sample(
+    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Order, state: State,
+    burn: int, thin: int, kept: NDArray[np.int16],
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """Metropolis over the order o of one trajectory, in place; `kept` (samples, ≥ T) records orders."""
+    M, h, T = law.precision, law.shift, len(o)
+    w, gap, now = np.empty(y.shape), np.zeros(y.shape), o.copy()
+    pulls(M, h, y, o, w)
     gaps = not seen.all()
-    back, v = o.copy(), w.copy()
     for count in range(burn + thin * len(kept)):
         if gaps and count % T == 0:
             fill(M, y, seen, o, w, state)
         kind = random_unit(state)
         if kind < FLIPS:
-            cost = pulls(M, h, y, o, w)
-            back[:] = o[::-1]
-            change = pulls(M, h, y, back, v) - cost + prior_cost(U, back) - prior_cost(U, o)
-            if B.size > 0:
-                for i in range(T):
-                    for k in range(i):
-                        if B[back[i], back[k]]:
-                            change = np.inf
-            if np.log(1.0 - random_unit(state)) < -change:
-                o[:] = back
-                now[:] = back
-                w[:] = v
+            _flip(M, h, y, w, rules, o, now, state)
         else:
             turn = kind < FLIPS + TURNS
             reach = T - 1 if random_unit(state) < FAR else min(NEAR, T - 1)
@@ -285,9 +269,9 @@ def sample(
             step = 1 + int(random_unit(state) * reach)
             q = p + step if random_unit(state) < 0.5 else p - step
             if 0 <= q < T:
-                change = _propose(M, y, w, U, B, o, now, gap, p, q, turn)
+                change = _propose(M, y, w, rules, o, now, gap, p, q, turn)
                 low, high = min(p, q), max(p, q) + 1
-                if np.log(1.0 - random_unit(state)) < -change:
+                if _accept(change, state):
                     _settle(M, w, o, now, gap, low, high)
                 else:
                     _forget(o, now, gap, low, high)

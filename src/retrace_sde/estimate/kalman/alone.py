@@ -1,7 +1,7 @@
 """Trajectories that share their missing entries with few others, each smoothed by itself, compiled, in threads.
 
 Entries missing at random make as many patterns as trajectories: a Riccati recursion for each, in batches of
-numpy products, costs several times what `statespace_kernels` needs. Only sums leave it unless more is asked for,
+numpy products, costs several times what `kernels` needs. Only sums leave it unless more is asked for,
 so that memory does not grow with patterns × T × d².
 """
 
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.data.blocks import Data
-from retrace_sde.estimate.kalman.kernels import LANES, backwards, forwards
-from retrace_sde.estimate.kalman.model import Mask, Stack, StateSpace
-from retrace_sde.process.sde import Array
+from retrace_sde.data.blocks import Array, Data, Mask
+from retrace_sde.estimate.kalman.kernels import LANES, Filtered, Step, backwards, forwards
+from retrace_sde.estimate.kalman.model import Stack, StateSpace
 
 ALONE = 64
 """Up to this many trajectories × variables per pattern, each trajectory is smoothed by itself."""
@@ -72,12 +71,11 @@ def smooth_rows(y: Array, seen: Mask, model: StateSpace, *, full: bool) -> Rows:
     """The smoother for y and seen (T, n, d); with `full` also means and covariances at all times."""
     (T, n, d), lanes = y.shape, LANES
     step, initial = model.transition, model.initial
-    F, Ft, shift, Q, R = (
-        np.ascontiguousarray(part, dtype=float)
-        for part in (step.matrix, step.matrix.T, step.shift, step.covariance, np.diag(model.noise))
-    )
+    parts = step.matrix, step.matrix.T, step.shift, step.covariance, np.diag(model.noise)
+    laid_out = Step(*(np.ascontiguousarray(part, dtype=float) for part in parts))
     a, g, u = (np.empty((T, d, lanes)) for _ in range(3))
     P, z, work = (np.empty((size, d, d, lanes)) for size in (T, T, 3))
+    filtered = Filtered(a, P, z, g, u)
     found = []
     for begin in range(0, n, lanes):
         some = slice(begin, min(begin + lanes, n))
@@ -92,8 +90,8 @@ def smooth_rows(y: Array, seen: Mask, model: StateSpace, *, full: bool) -> Rows:
         likelihood, fine = np.zeros(lanes), np.ones(lanes)
         matrices, vectors = np.zeros((3, d, d, lanes)), np.zeros((2, d, lanes))
         a[0], P[0] = initial.mean[:, None], initial.covariance[:, :, None]
-        forwards(values, w, F, shift, Q, R, a, P, z, g, u, likelihood, fine, work)
-        backwards(F, Ft, a[:end], P, z, g, u, live, fine, matrices, vectors, work)
+        forwards(values, w, laid_out, filtered, likelihood, fine, work)
+        backwards(laid_out, filtered, live, fine, matrices, vectors, work)
         spread = np.einsum("tiim->tim", P[:end])
         squares = (w * ((values - a[:end]) ** 2 + spread)).sum(axis=0)
         keep = slice(None) if full else slice(1)

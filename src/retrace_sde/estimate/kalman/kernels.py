@@ -14,17 +14,38 @@ one lacks an entry its update is nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from retrace_sde.data.blocks import Array
 
 LANES = 8
 """Trajectories worked on together: one vector register of float64."""
 
 LOST = 1e-10
 """A variance that a difference leaves below this share of what it was has too few correct digits."""
+
+
+class Step(NamedTuple):
+    """F, its transpose, s and Q of one step, and the diagonal of R; each contiguous."""
+
+    matrix: Array
+    transposed: Array
+    shift: Array
+    covariance: Array
+    noise: Array
+
+
+class Filtered(NamedTuple):
+    """Means a (T, d, L) and covariances P (T, d, d, L); z (T, d, d, L), 1 / f and (y − a) / f (T, d, L) of each update."""
+
+    means: Array
+    covariances: Array
+    z: Array
+    weights: Array
+    gaps: Array
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -190,10 +211,11 @@ def _undo(z: Array, g: Array, u: Array, r: Array, N: Array) -> None:  # pragma: 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def forwards(
-    y: Array, w: Array, F: Array, s: Array, Q: Array, R: Array, a: Array, P: Array, z: Array,
-    g: Array, u: Array, likelihood: Array, fine: Array, work: Array,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """Filtered means a (T, d, L) and covariances P (T, d, d, L), whose first are given as predictions."""
+    y: Array, w: Array, step: Step, filtered: Filtered, likelihood: Array, fine: Array, work: Array
+) -> None:  # pragma: no cover - compiled
+    """Filtered means and covariances, whose first are given as predictions; w = 1 where y (T, d, L) was seen."""
+    F, s, Q, R = step.matrix, step.shift, step.covariance, step.noise
+    a, P, z, g, u = filtered
     T, d, _ = y.shape
     flat = d * LANES
     for t in range(T):
@@ -216,15 +238,22 @@ def forwards(
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def backwards(
-    F: Array, Ft: Array, a: Array, P: Array, z: Array, g: Array, u: Array, live: Array, fine: Array,
-    matrices: Array, vectors: Array, work: Array,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+    step: Step,
+    filtered: Filtered,
+    live: Array,
+    fine: Array,
+    matrices: Array,
+    vectors: Array,
+    work: Array,
+) -> None:  # pragma: no cover - compiled
     """Smoothed means and covariances in place of filtered ones, N F P in place of the next z, and their sums.
 
-    matrices: Σ E[X Xᵀ], Σ E[r Xᵀ] − N F P and Σ r rᵀ − N over the steps up to a trajectory's last
-    observation; vectors: Σ E X and Σ r.
+    live (T, L): 1 for the steps up to a trajectory's last observation. Over these, matrices: Σ E[X Xᵀ],
+    Σ E[r Xᵀ] − N F P and Σ r rᵀ − N; vectors: Σ E X and Σ r.
     """
-    T, d, _ = a.shape
+    F, Ft = step.matrix, step.transposed
+    a, P, z, g, u = filtered
+    T, d = len(live), a.shape[1]
     flat = d * LANES
     r, back, N = np.zeros((d, LANES)), np.zeros((d, LANES)), np.zeros((d, d, LANES))
     B, M, D = work[0], work[1], work[2]

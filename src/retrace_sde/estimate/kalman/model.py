@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.blocks import Mask as Mask
 from retrace_sde.estimate.kalman.kernels import LANES
-from retrace_sde.process.sde import Array, Gaussian, Transition
-
-Mask = NDArray[np.bool_]
-Index = NDArray[np.intp]
+from retrace_sde.process.sde import Gaussian, Transition
 
 STACK_ELEMENTS = 1 << 21
 """Numbers per array of covariances (patterns) or of means (trajectories) worked on at a time: 16 MiB."""
@@ -40,8 +39,8 @@ class Stack:
 
     values: Array
     seen: Mask
-    patterns: Index
-    rows: Index
+    patterns: Order
+    rows: Order
 
     @property
     def steps(self) -> Array:
@@ -93,7 +92,7 @@ def is_covariance(matrix: Array) -> bool:
     return bool(np.linalg.eigvalsh(matrix)[0] >= -1e-10 * scale)
 
 
-def group(values: Array) -> tuple[Index, list[Stack]]:
+def group(values: Array) -> tuple[Order, list[Stack]]:
     """The pattern of each trajectory, and stacks of patterns with equally many trajectories."""
     n = len(values)
     seen = ~np.isnan(values)

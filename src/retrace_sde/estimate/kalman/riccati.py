@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dtrtri
 
-from retrace_sde.estimate.kalman.model import Mask, Stack, StateSpace
-from retrace_sde.process.sde import Array
+from retrace_sde.data.blocks import Array, Mask
+from retrace_sde.estimate.kalman.model import Stack, StateSpace
 
 STEADY = 1e-12
 """Relative change of a covariance from one step to the next below which it counts as converged."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from retrace_sde.data.blocks import Array, Order
 from retrace_sde.estimate.kalman.alone import alone
 from retrace_sde.estimate.kalman.model import (
-    Index,
     StateSpace,
     as_observations,
     check_model,
@@ -25,7 +25,6 @@ from retrace_sde.estimate.kalman.model import (
     portions,
 )
 from retrace_sde.estimate.kalman.riccati import riccati, smooth
-from retrace_sde.process.sde import Array
 
 __all__ = ["Smoothed", "StateSpace", "kalman"]
 
@@ -42,7 +41,7 @@ class Smoothed:
     means: Array
     covariances: Array
     lag_covariances: Array
-    pattern: Index
+    pattern: Order
 
 
 def kalman(
