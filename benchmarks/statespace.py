@@ -17,7 +17,7 @@ from scipy.linalg import logm
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
 from retrace_sde.estimate.kalman.em import em
-from retrace_sde.estimate.kalman.steps import Problem, as_noise, first_guess, spread
+from retrace_sde.estimate.kalman.steps import Setup, as_noise, first_guess, spread
 from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import mle
 from retrace_sde.process.drift import Linear
@@ -41,8 +41,8 @@ def guess(Y):
     d = Y.shape[2]
     R, unknown, tied = as_noise("estimate", d)
     free = np.ones((d, d), dtype=bool)
-    problem = Problem(DT, free, np.zeros((d, d)), None, unknown, tied, None, spread(Y))
-    return first_guess(Y, problem, R).model(DT)
+    setup = Setup(DT, free, np.zeros((d, d)), None, unknown, tied, None, spread(Y))
+    return first_guess(Y, setup, R).model(DT)
 
 
 def continuous(F, Q):
@@ -57,7 +57,7 @@ def continuous(F, Q):
 
 
 def ours(Y, scheme="exact"):
-    found = em(Y, DT, scheme=scheme, standard_errors=False)
+    found = em(Y, DT, scheme=scheme)
     return found.drift, found.diffusion
 
 
@@ -193,13 +193,13 @@ class MissingEntries:
 
     def setup(self):
         _, self.Y = panel(0.1, n=2000, T=50, missing=0.2)
-        em(self.Y[:50], DT, max_iter=1, standard_errors=False)  # compile
+        em(self.Y[:50], DT, max_iter=1)  # compile
 
     def time_three_steps(self):
-        em(self.Y, DT, max_iter=3, standard_errors=False)
+        em(self.Y, DT, max_iter=3)
 
     def peakmem_three_steps(self):
-        em(self.Y, DT, max_iter=3, standard_errors=False)
+        em(self.Y, DT, max_iter=3)
 
 
 def main():

@@ -55,7 +55,7 @@ def check(one, other, scale, shift, exact):
     start = one.result_.initial.covariance
     np.testing.assert_allclose(other.result_.initial.covariance / square, start, atol=exact)
     assert np.isclose(other.direction_.z, one.direction_.z, rtol=exact, atol=exact)
-    values = one._problem.data.observed.sum()
+    values = one._memory.model.data.observed.sum()
     expected = one.log_likelihood_ - values * np.log(scale).sum()
     assert np.isclose(other.log_likelihood_, expected, rtol=exact, atol=exact)
     if one.alternative_ is not None:

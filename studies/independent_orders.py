@@ -17,10 +17,11 @@ import numpy as np
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.independent import KICKS, Law, random_states, search
-from retrace_sde.engine.mcem import Chains, run_mcem
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine import monte_carlo_em as average
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.metrics import mean_absolute_error, order_accuracy, position_calibration
+from retrace_sde.orders.draws import Chains, random_states
+from retrace_sde.orders.own import KICKS
 from retrace_sde.process.drift import Linear
 
 
@@ -59,22 +60,15 @@ def run(setting: Setting, seed: int, jobs: int | None, from_truth: bool) -> dict
     begin = time.perf_counter()
     model.fit(shuffled)
     seconds = time.perf_counter() - begin
-    problem = Problem(Data(shuffled, n_jobs=jobs), setting.dt, Linear())
+    problem = EulerModel(Data(shuffled, n_jobs=jobs), setting.dt, Linear())
     oracle = problem.fit(truth)
     any_order = np.tile(np.arange(setting.T), (setting.n, 1))
-    limit, _ = search(
-        problem.data,
-        Law.of(problem, oracle),
-        any_order,
-        random_states(rng, setting.n),
-        cold=True,
-        deep=True,
-        kicks=2 * KICKS,
-    )
-    best = oracle.model
+    judge, states = problem.own_orders(problem.law(oracle)), random_states(rng, setting.n)
+    limit, _ = judge.improve(any_order, states, cold=True, kicks=2 * KICKS)
+    best = oracle.step
     if from_truth and setting.estimator == "mcem":
         chains = Chains.start(truth, np.random.default_rng(seed))
-        best = run_mcem(problem, Law.of(problem, oracle), chains).law.model
+        best = average.run(problem, problem.law(oracle), chains).law.step
     bins = []
     if hasattr(model, "posterior_"):
         bins = position_calibration(truth, model.position_probabilities_, edges=(0.7, 0.9))
@@ -85,8 +79,8 @@ def run(setting: Setting, seed: int, jobs: int | None, from_truth: bool) -> dict
         "errors": [
             mean_absolute_error(sde.drift, model.drift_),
             mean_absolute_error(sde.diffusion, model.diffusion_),
-            mean_absolute_error(sde.drift, oracle.model.coefficients),
-            mean_absolute_error(sde.diffusion, oracle.model.diffusion),
+            mean_absolute_error(sde.drift, oracle.step.coefficients),
+            mean_absolute_error(sde.diffusion, oracle.step.diffusion),
             mean_absolute_error(sde.drift, best.coefficients),
             mean_absolute_error(sde.diffusion, best.diffusion),
         ],

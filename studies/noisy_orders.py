@@ -17,10 +17,13 @@ import numpy as np
 from joblib import Parallel, delayed
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import one_blas_thread
-from retrace_sde.engine.noisy import NoisyProblem
-from retrace_sde.engine.noisy_orders import search
-from retrace_sde.engine.noisy_shared import best_order
+from retrace_sde.data.blocks import Data, one_blas_thread
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.fit import best_order
+from retrace_sde.engine.hidden import HiddenModel
+from retrace_sde.estimate.kalman.steps import Parameters
+from retrace_sde.orders.draws import random_states
+from retrace_sde.process.drift import Linear
 
 DT = 0.01
 
@@ -34,9 +37,13 @@ def panel(seed, n, T, d, noise, variance, missing, permutation):
     shuffled, truth = rt.simulate.shuffle(Y, permutation=permutation, random_state=rng)
     shuffled = np.ascontiguousarray(shuffled)
     shuffled[rng.random(shuffled.shape) < missing] = np.nan
-    step = sde.transition(DT, scheme="euler")
-    law = rt.StateSpace(step, noise**2 * np.eye(d), rt.Gaussian(np.zeros(d), variance * np.eye(d)))
+    initial = rt.Gaussian(np.zeros(d), variance * np.eye(d))
+    law = Parameters(sde.drift, sde.diffusion, noise**2 * np.eye(d), initial)
     return sde, shuffled, truth, law
+
+
+def hidden(Y, noise):
+    return HiddenModel.of(EulerModel(Data(Y, n_jobs=1), DT, Linear()), noise=noise)
 
 
 def up_to_reversal(truth, order):
@@ -52,8 +59,9 @@ def shared(seed, n, noise, variance, d, T, missing):
     begin = time.perf_counter()
     model = rt.ReTrace(dt=DT, observation_noise="estimate", random_state=seed, n_jobs=1).fit(Y)
     seconds = time.perf_counter() - begin
-    limit = best_order(NoisyProblem(Y, DT, noise, n_jobs=1), law)
-    oracle = rt.em(Y[:, truth], DT, standard_errors=False, n_jobs=1)
+    problem = hidden(Y, noise)
+    limit = best_order(problem, problem.orders_under(law), np.random.default_rng(seed))
+    oracle = rt.em(Y[:, truth], DT, n_jobs=1)
     right = rt.metrics.kendall_tau(truth, model.order_) > 0
     return {
         "up to reversal": up_to_reversal(truth, model.order_),
@@ -79,9 +87,9 @@ def independent(seed, n, noise, variance, d, T, missing):
         n_jobs=1,
     ).fit(Y)
     seconds = time.perf_counter() - begin
-    problem = NoisyProblem(Y, DT, noise)
-    limit, _ = search(problem, law, truth)
-    oracle = problem.fit(truth, loose=False).fit
+    problem, states = hidden(Y, noise), random_states(np.random.default_rng(seed), n)
+    limit, _ = problem.own_orders(law).improve(truth, states)
+    oracle = problem.fit(truth, final=True).step
     right = rt.metrics.kendall_tau(truth, model.order_) > 0
     low = model.drift_ - 1.96 * model.standard_errors_.drift
     high = model.drift_ + 1.96 * model.standard_errors_.drift
@@ -94,7 +102,7 @@ def independent(seed, n, noise, variance, d, T, missing):
         "identified": float(model.direction_.identified),
         "confidently wrong": float(model.direction_.identified and not right),
         "z for the truth": model.direction_.z * (1 if right else -1),
-        "A / oracle": error(model.drift_, sde.drift) / error(oracle.drift, sde.drift),
+        "A / oracle": error(model.drift_, sde.drift) / error(oracle.coefficients, sde.drift),
         "H / oracle": error(model.diffusion_, sde.diffusion)
         / error(oracle.diffusion, sde.diffusion),
         "noise / truth": float(np.sqrt(np.diag(model.observation_noise_).mean())) / noise,
@@ -110,11 +118,11 @@ def em(seed, n, noise, variance, d, T, missing):
     X = sde.simulate(n, T, DT, x0=start, random_state=rng, scheme="exact")
     Y = rt.simulate.add_noise(X, noise, random_state=rng)
     begin = time.perf_counter()
-    full = rt.em(Y, DT, scheme="exact", standard_errors=False, n_jobs=1)
+    full = rt.em(Y, DT, scheme="exact", n_jobs=1)
     seconds = time.perf_counter() - begin
     Z = Y.copy()
     Z[rng.random(Z.shape) < 0.2] = np.nan
-    gaps = rt.em(Z, DT, scheme="exact", standard_errors=False, n_jobs=1)
+    gaps = rt.em(Z, DT, scheme="exact", n_jobs=1)
     rises = min(np.diff(each.log_likelihood).min() for each in (full, gaps))
     return {
         "MAE-A": error(full.drift, sde.drift),

@@ -16,7 +16,7 @@ import numpy as np
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data, one_blas_thread
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.subjects import fit_subjects, subject_grams
 from retrace_sde.metrics import kendall_tau, order_accuracy
 from retrace_sde.process.drift import TumourGrowth
@@ -49,7 +49,7 @@ def orders(n: int, seed: int, sigma: float) -> None:
 
 def parameters(n: int, seed: int, sigma: float) -> None:
     panel = shuffled_cohort(n, "observational", sigma, seed).cohort.panel
-    problem = Problem(Data(panel.values, panel.covariates, 1), 0.25, TumourGrowth())
+    problem = EulerModel(Data(panel.values, panel.covariates, 1), 0.25, TumourGrowth())
     grams = subject_grams(problem.data, np.arange(61), problem.dt, problem.drift)
     rho, kill = POPULATION["rho"], POPULATION["alpha_r"] + POPULATION["beta_r"]
     truth = np.array([rho * np.log(POPULATION["capacity"]), -rho, -POPULATION["beta_c"], -kill])

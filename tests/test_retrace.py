@@ -10,8 +10,8 @@ from sklearn.model_selection import GridSearchCV
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine import shared
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine import euler
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.metrics import mean_absolute_error, order_accuracy
 from retrace_sde.process.drift import Affine, Linear
 
@@ -80,7 +80,7 @@ def test_stationary_data_are_called_undetermined_and_the_twin_is_the_other_direc
         if not model.direction_.identified:
             twin = model.alternative_
             np.testing.assert_array_equal(twin.order, model.order_[::-1])
-            other = Problem(Data(X), DT, Linear()).fit(model.order_[::-1]).model
+            other = EulerModel(Data(X), DT, Linear()).fit(model.order_[::-1]).step
             np.testing.assert_allclose(twin.drift, other.coefficients)
             assert twin.log_likelihood <= model.log_likelihood_
     # At most 5 % false calls: more than this many has probability < 1 in 1000 at that rate.
@@ -111,9 +111,9 @@ def test_a_point_start_is_named_in_the_verdict():
 def test_an_order_found_on_a_few_trajectories_is_verified_on_all(monkeypatch):
     """With a search on far too few numbers, the verification must notice and search again."""
     _, X, truth = shuffled_panel(d=3, n=150, T=40, seed=5)
-    monkeypatch.setattr(shared, "SEARCH_ELEMENTS", 9)
-    few = Problem(Data(X).some(3), DT, Linear())
-    guess = shared.shortest_path(shared.distances(few.data))
+    monkeypatch.setattr(euler, "SEARCH_ELEMENTS", 9)
+    few = EulerModel(Data(X).some(3), DT, Linear())
+    guess = few.shared_starts(np.random.default_rng(0))[0]
     assert order_accuracy(truth, guess, up_to_reversal=True) < 1
     np.testing.assert_array_equal(rt.ReTrace(dt=DT).fit(X).order_, truth)
 
@@ -212,7 +212,7 @@ def test_the_papers_size(setting, start):
         assert model.direction_.identified
     if model.direction_.identified:
         np.testing.assert_array_equal(model.order_, truth)
-        oracle = Problem(Data(X), DT, Linear()).fit(truth).model
+        oracle = EulerModel(Data(X), DT, Linear()).fit(truth).step
         for ours, theirs, true in (
             (model.drift_, oracle.coefficients, sde.drift),
             (model.diffusion_, oracle.diffusion, sde.diffusion),

@@ -11,7 +11,7 @@ import pytest
 import retrace_sde as rt
 
 WAY = """
-metrics data process estimate orders paper engine result units fitted checks retrace effects show diagnosis recovery
+metrics data process estimate orders engine paper result units fitted checks retrace effects show diagnosis recovery
 reproduce cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 """Rooms and the faces in front of them; each uses only what comes before it."""
@@ -50,6 +50,24 @@ def test_no_room_is_crowded():
     for folder in {path.parent for path in FILES}:
         most = 12 if folder == SOURCE else 16
         assert len(list(folder.glob("*.py"))) <= most, folder
+
+
+FUNCTIONS = [
+    (path, node)
+    for path in FILES
+    for node in ast.walk(ast.parse(path.read_text()))
+    if isinstance(node, ast.FunctionDef)
+]
+
+
+def test_functions_are_short_and_take_few_arguments():
+    """But for the estimators' own settings and the commands' own options; states and laws travel as named tuples."""
+    for path, node in FUNCTIONS:
+        where = f"{path.relative_to(SOURCE)}: {node.name}"
+        assert node.end_lineno - node.lineno <= 70, where
+        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        command = path.parent.name == "cli" and node.decorator_list
+        assert len(given) <= 10 or node.name == "__init__" or command, where
 
 
 PUBLIC = [

@@ -15,7 +15,7 @@ from retrace_sde.data.blocks import Array, Data, to_numpy
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.model import Problem
 from retrace_sde.estimate.kalman.steps import as_noise
 from retrace_sde.paper.algorithm1 import as_score
 from retrace_sde.paper.score import GaussianScore
@@ -83,9 +83,8 @@ def check_knowledge(knowledge: object, order: str) -> None:
     if knowledge is None:
         return
     if not isinstance(knowledge, Knowledge):
-        raise ValueError(
-            f"knowledge must be a retrace_sde.Knowledge(…); got {type(knowledge).__name__}."
-        )
+        kind = type(knowledge).__name__
+        raise ValueError(f"knowledge must be a retrace_sde.Knowledge(…); got {kind}.")
     if order == "score":
         raise ValueError(
             "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "

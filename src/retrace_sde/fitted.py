@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
 from retrace_sde.engine.direction import DirectionTest
+from retrace_sde.engine.fit import Outcome
 from retrace_sde.engine.identifiability import IdentifiabilityReport
-from retrace_sde.engine.noisy import Hidden
+from retrace_sde.engine.model import Model, Round
 from retrace_sde.engine.posterior import OrderPosterior
-from retrace_sde.engine.problem import Problem, Round
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units
@@ -25,6 +25,14 @@ def _read(name: str) -> Any:
     return property(attrgetter(f"result_.{name}"), doc=f"`result_.{name}`.")
 
 
+class Memory(NamedTuple):
+    """What a fitted model keeps besides its result: for other data, for more draws, for the states."""
+
+    model: Model
+    outcome: Outcome
+    units: Units | None
+
+
 class Fitted:
     """Names that end in `_`, each read off the result or the posterior over orders.
 
@@ -33,9 +41,7 @@ class Fitted:
 
     result_: ReTraceResult
     posterior_: OrderPosterior
-    _problem: Problem
-    _hidden: Hidden | None
-    _units: Units | None
+    _memory: Memory
 
     order_: Order = _read("order")
     times_: Array = _read("times")
@@ -75,11 +81,11 @@ class Fitted:
     @property
     def states_(self) -> Array:
         """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
-        if self._hidden is None:
-            means = to_numpy(in_order(self._problem.data.values, self.order_))
-        else:
-            means = self._hidden.fit.states.means
-        return means if self._units is None else self._units.restore(means)
+        model, outcome, units = self._memory
+        means = outcome.found.states
+        if means is None:
+            means = to_numpy(in_order(model.data.values, self.order_))
+        return means if units is None else units.restore(means)
 
     @property
     def n_iter_(self) -> int:

@@ -16,7 +16,7 @@ from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.files import replacing
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
-from retrace_sde.engine.problem import Round
+from retrace_sde.engine.model import Round
 from retrace_sde.estimate.intervals import clearest, half_widths
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.sde import Gaussian, LinearSDE

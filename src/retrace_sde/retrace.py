@@ -24,35 +24,19 @@ from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_threa
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_panel, has_missing
-from retrace_sde.engine.fitting import (
-    Options,
-    Outcome,
-    fit_independent,
-    fit_shared,
-    sample_posterior,
-)
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.fit import Options, Outcome, fit, order_others, sample_posterior
+from retrace_sde.engine.gaps import GapModel, gap_intervals
+from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.identifiability import identify
-from retrace_sde.engine.independent import KICKS, Law, random_states, search
-from retrace_sde.engine.noisy import NoisyProblem
-from retrace_sde.engine.noisy_fitting import (
-    bootstrap_noisy,
-    fit_noisy,
-    order_others,
-)
-from retrace_sde.engine.noisy_posterior import sample_noisy
+from retrace_sde.engine.model import Model
 from retrace_sde.engine.posterior import OrderPosterior
-from retrace_sde.engine.problem import Problem
-from retrace_sde.engine.spacing import gap_intervals
-from retrace_sde.estimate.bootstrap import bootstrap_errors
-from retrace_sde.estimate.euler import step_log_likelihoods
-from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
-from retrace_sde.estimate.kalman.steps import Noise
+from retrace_sde.estimate.kalman.steps import Noise, as_noise
 from retrace_sde.estimate.regression import StandardErrors
-from retrace_sde.fitted import Fitted
-from retrace_sde.orders.costs import distances, gap_costs, transition_costs
-from retrace_sde.orders.paths import improve, path_cost, shortest_path
+from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
+from retrace_sde.paper.search import ScoreSearch
 from retrace_sde.process.drift import Affine, Drift, as_drift, is_linear
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.result import ReTraceResult, Twin
@@ -153,123 +137,115 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
         dt = float(self.dt if panel.dt is None else panel.dt)
-        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        self._units = Units.of(panel, drift)
-        problem = Problem(self._standard(data), dt, drift)
+        units = Units.of(panel, drift)
+        model = EulerModel(self._data(panel, units), dt, drift)
         if knowledge is not None:
-            problem = problem.informed(knowledge, shared=self.permutation == "shared")
-        options = Options(
-            self.permutation,
-            self.order,
-            self.estimator,
-            self.score_drift,
-            self.keep,
-            self.max_iter,
-            self.alpha,
-            print if self.verbose else lambda line: None,
-            self.spacing,
-            as_score(self.score_model),
-        )
-        rng = np.random.default_rng(self.random_state)
-        self._noisy = self._as_noisy(problem)
-        check_spacing(self.spacing, problem, noisy=self._noisy is not None)
-        if self._noisy is not None:
-            outcome = fit_noisy(self._noisy, problem, options, rng)
-        elif self.permutation == "shared":
-            outcome = fit_shared(problem, options)
-        else:
-            outcome = fit_independent(problem, options, rng)
+            model = model.informed(knowledge, shared=self.permutation == "shared")
+        chosen = self._chosen(model, units)
+        outcome = fit(chosen, self._options(chosen), np.random.default_rng(self.random_state))
         outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
+        result = self._result(panel, chosen, outcome, tuple(features))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
-        result = self._result(panel, problem, outcome, tuple(features))
-        self.result_ = result if self._units is None else self._units.result(result)
+        # All at once, and last: a fit that fails leaves the former result as it was.
+        self.result_ = result if units is None else units.result(result)
+        self._memory = Memory(chosen, outcome, units)
+        self.n_features_in_ = panel.values.shape[2]
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
-        self._problem = problem if outcome.gaps is None else replace(problem, gaps=outcome.gaps)
-        self._law, self._initial = Law(outcome.model, outcome.initial), outcome.initial
-        self._hidden = outcome.hidden
-        self.n_features_in_ = data.shape[2]
         return self
 
-    def _standard(self, data: Data) -> Data:
-        """Data in the units of the fit: a table's are standardised."""
-        if self._units is None:
-            return data
-        return replace(data, values=self._units.apply(data.values))
+    def _data(self, panel: Panel, units: Units | None) -> Data:
+        """A panel's values in the units of the fit: a table's are standardised."""
+        values = panel.values if units is None else units.apply(panel.values)
+        return Data(values, panel.covariates, self.n_jobs, panel.lengths)
 
-    def _as_noisy(self, problem: Problem) -> NoisyProblem | None:
-        """The problem with noise or missing values; None where there are neither."""
+    def _chosen(self, model: EulerModel, units: Units | None) -> Model:
+        """The model that the settings and the data call for."""
+        noise = self._noise(model)
+        check_spacing(self.spacing, model, noisy=noise is not None)
+        if noise is not None:
+            noise = noise if units is None else units.noise(noise)
+            scheme: Any = "exact" if self.estimator == "exact" else "euler"
+            return HiddenModel.of(model, noise=noise, scheme=scheme)
+        if self.spacing == "estimate" and model.gaps is None:
+            known = (model.prior, model.gaps, model.stamps, model.origins)
+            return GapModel(model.data, model.dt, model.drift, *known)
+        return model
+
+    def _noise(self, model: EulerModel) -> Noise | None:
+        """Observation noise; 0 where there is none but values are missing, None where there are neither."""
         noise = self.observation_noise
         if noise is None and self.estimator == "em":
             noise = "estimate"
-        check_noise(noise, problem.data.shape[2])
-        if noise is None:
-            if not (is_linear(problem.drift) and has_missing(problem.data)):
-                return None
-            noise = 0.0
+        check_noise(noise, model.data.shape[2])
+        if noise is None and not (is_linear(model.drift) and has_missing(model.data)):
+            return None
         if self.estimator in ("mle", "ols") and self.order == "likelihood":
             raise ValueError(
                 f"estimator={self.estimator!r} knows neither noise nor missing values: use 'em', 'exact' (em "
                 "without the step's bias) or 'auto'."
             )
-        return NoisyProblem.of(
-            problem,
-            noise=noise if self._units is None else self._units.noise(noise),
-            scheme="exact" if self.estimator == "exact" else "euler",
+        return 0.0 if noise is None else noise
+
+    def _options(self, model: Model) -> Options:
+        hidden = isinstance(model, HiddenModel)
+        search = None
+        if self.order == "score":
+            d = model.data.shape[2]
+            R = as_noise(model.noise, d)[0] if isinstance(model, HiddenModel) else None
+            score = as_score(self.score_model)
+            search = ScoreSearch(self.max_iter, self.score_drift, self.keep, score, R)
+        estimator = self.estimator
+        if hidden and estimator != "mcem":  # the scheme knows whether transitions are exact
+            estimator = "auto" if estimator == "auto" else "em"
+        return Options(
+            self.permutation == "shared",
+            estimator,
+            self.max_iter,
+            self.alpha,
+            print if self.verbose else lambda line: None,
+            search,
         )
 
     def _result(
-        self, panel: Panel, problem: Problem, outcome: Outcome, features: tuple[str, ...]
+        self, panel: Panel, model: Model, outcome: Outcome, features: tuple[str, ...]
     ) -> ReTraceResult:
-        drift, direction, estimate = problem.drift, outcome.direction, outcome.estimate
-        A, c = _split(estimate.coefficients, drift)
-        error_A, error_c = _split(estimate.errors.drift, drift)
-        sde = LinearSDE(A, estimate.diffusion, offset=c) if is_linear(drift) else None
-        twin = None
-        if not direction.identified:
-            other = outcome.reverse_estimate
-            twin = Twin(
-                outcome.reverse_order,
-                *_split(other.coefficients, drift),
-                other.diffusion,
-                outcome.reverse_log_likelihood,
-                problem.times(outcome.reverse_order, outcome.reverse_gaps),
-            )
+        found, drift = outcome.found, model.drift
+        A, c = _split(outcome.estimate.coefficients, drift)
+        sde = LinearSDE(A, outcome.estimate.diffusion, offset=c) if is_linear(drift) else None
         return ReTraceResult(
-            order=outcome.order,
-            times=problem.times(outcome.order, outcome.gaps),
+            order=found.order,
+            times=model.times(found.order, found.gaps),
             drift=A,
             offset=c,
-            diffusion=estimate.diffusion,
-            standard_errors=StandardErrors(
-                error_A, estimate.errors.diffusion, error_c, estimate.errors.covariances
-            ),
+            diffusion=outcome.estimate.diffusion,
+            standard_errors=_told_apart(outcome.estimate.errors, drift),
             initial=outcome.initial,
-            direction=direction,
-            alternative=twin,
+            direction=outcome.direction,
+            alternative=None if outcome.direction.identified else _twin(model, outcome),
             identifiability=identify(
-                problem.data,
-                outcome.order,
+                model.data,
+                found.order,
                 outcome.statistics,
-                direction,
+                outcome.direction,
                 sde,
                 alpha=self.alpha,
                 cycle=outcome.cycle,
             ),
-            log_likelihood=outcome.log_likelihood,
+            log_likelihood=found.log_likelihood,
             history=outcome.history,
             converged=outcome.converged,
-            n_trajectories=problem.data.shape[0],
-            dt=problem.dt,
+            n_trajectories=model.data.shape[0],
+            dt=model.dt,
             names=panel.names,
             feature_names=features,
             settings=self._settings(outcome.estimator),
             notes=(*outcome.notes, *outcome.cautions),
-            observation_noise=None if outcome.hidden is None else outcome.hidden.fit.noise,
-            gap_intervals=gap_intervals(outcome.gaps, outcome.log_gap_errors),
+            observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
+            gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
         )
 
     def _settings(self, estimator: str) -> dict[str, Any]:
@@ -281,50 +257,23 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             settings["random_state"] = None
         return settings
 
-    def _order_of(self, X: Any) -> tuple[Data, Order]:
-        """The most likely order of other trajectories under the fitted parameters and p₀."""
-        ragged = self.permutation == "independent"
-        linear = is_linear(self._problem.drift)
+    def _ordered(self, X: Any) -> tuple[Panel, Model, Outcome, Order]:
+        """Other trajectories, the model and outcome that judge them, and their most likely order."""
+        memory, ragged = self._memory, self.permutation == "independent"
+        linear = is_linear(memory.model.drift)
         panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
         if panel.values.shape[2] != self.n_features_in_:
             raise ValueError(
                 f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        raw = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        data = self._standard(raw)
-        n, T, _ = data.shape
-        others = self._others(data)
-        if others is not None:
-            rng = np.random.default_rng(self.random_state)
-            return raw, order_others(others, self._state_space(), rng, shared=not ragged)
-        if ragged:
-            orders = np.tile(np.arange(T), (n, 1))
-            states = random_states(np.random.default_rng(self.random_state), n)
-            found, _ = search(data, self._law, orders, states, cold=True, deep=True, kicks=KICKS)
-            return raw, found
-        free = self.spacing == "estimate"
-        costs = (gap_costs if free else transition_costs)(data, self._law.model)
-        start = -self._initial.log_density(data.slices(np.arange(T))).sum(axis=1)
-        chain = shortest_path(distances(data))
-        both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
-        return raw, min(both, key=lambda order: path_cost(costs, start, order))
-
-    def _others(self, data: Data) -> NoisyProblem | None:
-        """Other trajectories as the noisy engine sees them; None where neither they nor the fit need it."""
-        if self._hidden is None and not (is_linear(self._problem.drift) and has_missing(data)):
-            return None
-        unknown = replace(self._problem, data=data, prior=None, gaps=None)
-        return NoisyProblem.of(unknown, noise=0.0)
-
-    def _state_space(self) -> StateSpace:
-        """The fitted model of noisy or incomplete observations; without noise where there was none."""
-        if self._hidden is not None:
-            return self._hidden.model
-        A, c = _split(self._law.model.coefficients, self._problem.drift)
-        H, d = self._law.model.diffusion, len(A)
-        sde = LinearSDE(A, H, offset=c)
-        step = sde.transition(self._law.model.dt, scheme="euler")
-        return StateSpace(step, np.zeros((d, d)), self._initial)
+        data = self._data(panel, memory.units)
+        model, outcome = memory.model.for_others(data), memory.outcome
+        if linear and has_missing(data) and not isinstance(model, HiddenModel):
+            model = HiddenModel.of(model.plain(), noise=0.0)
+            found = model.adopted(outcome.found, outcome.initial)
+            outcome = replace(outcome, found=found, law=found.law)
+        rng = np.random.default_rng(self.random_state)
+        return panel, model, outcome, order_others(model, outcome, rng)
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -333,22 +282,17 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            data, order = self._order_of(X)
-        return in_order(data.values, order)
+            panel, _, _, order = self._ordered(X)
+        return in_order(panel.values, order)
 
     def score(self, X: Any) -> float:
         """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀."""
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            raw, order = self._order_of(X)
-            data = self._standard(raw)
-            others = self._others(data)
-            if others is not None:
-                each = kalman(others.along(order), self._state_space()).log_likelihood
-            else:
-                start = self._initial.log_density(data.states(order))
-                each = start + step_log_likelihoods(data, order, self._law.model)
-            volume = 0.0 if self._units is None else self._units.log_volume(data)
+            _, model, outcome, order = self._ordered(X)
+            each = model.log_joint(order, outcome.law)
+            units = self._memory.units
+            volume = 0.0 if units is None else units.log_volume(model.data)
             return float(each.mean()) - volume / len(each)
 
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
@@ -359,14 +303,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
-            if self._noisy is not None and self._hidden is not None:
-                self.posterior_ = sample_noisy(
-                    self._noisy, self._hidden.model, self.order_, rng, samples=samples
-                )
-            else:
-                self.posterior_ = sample_posterior(
-                    self._problem, self.order_, self._law, rng, samples=samples
-                )
+            model, outcome = self._memory.model, self._memory.outcome
+            self.posterior_ = sample_posterior(model, outcome, rng, samples=samples)
         return self.posterior_
 
     def bootstrap_errors(self, *, replicates: int = 200) -> StandardErrors:
@@ -377,20 +315,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "result_")
         rng = np.random.default_rng(self.random_state)
+        model, outcome, units = self._memory
         with one_blas_thread():
-            if self._noisy is not None and self._hidden is not None:
-                errors = bootstrap_noisy(
-                    self._noisy, self.order_, self._hidden.fit, rng, replicates=replicates
-                )
-            else:
-                problem = self._problem
-                dt = problem.dt if problem.gaps is None else problem.gaps
-                errors = bootstrap_errors(
-                    problem.data, self.order_, dt, problem.drift, rng, replicates=replicates
-                )
-        of_A, of_c = _split(errors.drift, self._problem.drift)
-        found = StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
-        return found if self._units is None else self._units.errors(found)
+            errors = model.bootstrap(outcome.found, rng, replicates=replicates)
+        found = _told_apart(errors, model.drift)
+        return found if units is None else units.errors(found)
 
 
 def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:
@@ -398,3 +327,20 @@ def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:
     if isinstance(drift, Affine):
         return coefficients[:, :-1], coefficients[:, -1]
     return coefficients, np.zeros(len(coefficients))
+
+
+def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:
+    """Errors of A and c told apart, as the parameters are."""
+    of_A, of_c = _split(errors.drift, drift)
+    return StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
+
+
+def _twin(model: Model, outcome: Outcome) -> Twin:
+    reverse, estimate = outcome.reverse, outcome.reverse_estimate
+    return Twin(
+        reverse.order,
+        *_split(estimate.coefficients, model.drift),
+        estimate.diffusion,
+        reverse.log_likelihood,
+        model.times(reverse.order, reverse.gaps),
+    )

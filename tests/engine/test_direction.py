@@ -17,7 +17,7 @@ from retrace_sde.engine.direction import (
     doubtful_direction,
     known_direction,
 )
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.euler import step_log_likelihoods
 from retrace_sde.process.drift import Affine, Drift, Linear
 from retrace_sde.process.sde import Gaussian
@@ -44,14 +44,14 @@ def conditional(X: Floats, drift: Drift, dt: float = 0.1) -> tuple[Floats, Float
     """Step log-likelihoods of the fit in time and of the fit against it, without the start."""
     found = []
     for order in (np.arange(X.shape[1]), np.arange(X.shape[1])[::-1].copy()):
-        fit = Problem(Data(X, n_jobs=1), dt, drift).fit(order)
-        found.append(step_log_likelihoods(Data(X, n_jobs=1), order, fit.model))
+        fit = EulerModel(Data(X, n_jobs=1), dt, drift).fit(order)
+        found.append(step_log_likelihoods(Data(X, n_jobs=1), order, fit.step))
     return found[0], found[1]
 
 
 def judge(X: Floats, dt: float = 0.1, drift: Drift | None = None) -> DirectionTest:
     """The test of the true order against its reverse."""
-    problem, order = Problem(Data(X, n_jobs=1), dt, drift or Linear()), np.arange(X.shape[1])
+    problem, order = EulerModel(Data(X, n_jobs=1), dt, drift or Linear()), np.arange(X.shape[1])
     fits = problem.fit(order), problem.fit(order[::-1].copy())
     return direction_test(fits[0].log_likelihoods, fits[1].log_likelihoods, dimension=X.shape[2])
 
@@ -84,10 +84,10 @@ def test_the_conditional_ratio_is_a_ratio_of_determinants(
 
 def test_fitting_the_reversed_order_is_fitting_the_reversed_data() -> None:
     X, order = panel(20, 10, 3, 0, spread=0.5), np.arange(10)
-    against = Problem(Data(X), 0.1, Linear()).fit(order[::-1].copy())
-    reversed_data = Problem(Data(X[:, ::-1].copy()), 0.1, Linear()).fit(order)
+    against = EulerModel(Data(X), 0.1, Linear()).fit(order[::-1].copy())
+    reversed_data = EulerModel(Data(X[:, ::-1].copy()), 0.1, Linear()).fit(order)
     assert_allclose(against.log_likelihoods, reversed_data.log_likelihoods, rtol=1e-9)
-    assert_allclose(against.model.coefficients, reversed_data.model.coefficients, rtol=1e-9)
+    assert_allclose(against.step.coefficients, reversed_data.step.coefficients, rtol=1e-9)
 
 
 def test_without_the_start_the_ratio_is_confidently_wrong() -> None:

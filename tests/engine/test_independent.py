@@ -9,21 +9,14 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.independent import (
-    BLOCK,
-    KICKS,
-    Law,
-    _increment_covariance,
-    _within_covariance,
-    first_orders,
-    random_states,
-    recover_orders,
-    search,
-)
-from retrace_sde.engine.problem import Problem
-from retrace_sde.estimate.euler import Model
+from retrace_sde.engine.alternate import recover
+from retrace_sde.engine.euler import EulerModel, increment_covariance, within_covariance
+from retrace_sde.engine.space import Own
+from retrace_sde.estimate.euler import Euler
 from retrace_sde.metrics import kendall_tau, order_accuracy
 from retrace_sde.orders import flips
+from retrace_sde.orders.draws import random_states
+from retrace_sde.orders.own import BLOCK, KICKS, Law, OwnOrders
 from retrace_sde.process.drift import Affine, Linear
 
 DT = 0.01
@@ -57,12 +50,12 @@ def ragged(d, n, lengths, x0=0.1, seed=0):
 
 
 def problem_of(X, drift=None, lengths=None):
-    return Problem(Data(X, n_jobs=1, lengths=lengths), DT, drift or Linear())
+    return EulerModel(Data(X, n_jobs=1, lengths=lengths), DT, drift or Linear())
 
 
 def true_law(sde, sd):
     d = sde.dimension
-    model = Model(Linear(), sde.drift, sde.diffusion, DT)
+    model = Euler(Linear(), sde.drift, sde.diffusion, DT)
     return Law(model, rt.Gaussian(np.zeros(d), sd**2 * np.eye(d)))
 
 
@@ -71,7 +64,13 @@ def limit(sde, data, sd):
     n, T, _ = data.shape
     begin = np.tile(np.arange(T), (n, 1))
     states = random_states(np.random.default_rng(0), n)
-    return search(data, true_law(sde, sd), begin, states, cold=True, deep=True, kicks=KICKS)[0]
+    judge = OwnOrders(data, true_law(sde, sd))
+    return judge.improve(begin, states, cold=True, kicks=KICKS)[0]
+
+
+def recovered(problem, seed=0):
+    rng = np.random.default_rng(seed)
+    return recover(problem, Own.of(problem, rng), rng, max_iter=10)
 
 
 def along(X, order):
@@ -166,7 +165,7 @@ def test_a_subset_speaks_for_the_rest_when_memory_is_short(monkeypatch):
     """Trajectories outside the subset are turned by the search that follows."""
     _, X, truth = shuffled(10, 30, 120, 1.0, seed=3)
     monkeypatch.setattr(flips, "MEMORY", 40 * 20**2)
-    better, _, _, _ = recover_orders(problem_of(X), np.random.default_rng(0), max_iter=10)
+    better = recovered(problem_of(X)).better
     tau = [kendall_tau(truth[[j]], better.order[[j]]) for j in range(120)]
     assert np.mean(np.array(tau) > 0) >= 0.99
 
@@ -180,12 +179,11 @@ def test_orders_are_as_good_as_those_found_with_the_true_parameters(x0):
     for seed in range(3):
         sde, X, truth = shuffled(10, 30, 80, x0, seed)
         problem = problem_of(X)
-        better, worse, rounds, settled = recover_orders(
-            problem, np.random.default_rng(0), max_iter=10
-        )
+        found = recovered(problem)
+        better, worse, rounds = found.better, found.worse, found.rounds
         reached = order_accuracy(truth, better.order)
         gaps.append(order_accuracy(truth, limit(sde, problem.data, x0)) - reached)
-        assert settled
+        assert found.settled
         assert better.log_likelihood >= worse.log_likelihood
         assert rounds[-1].log_likelihood == better.log_likelihood
         # The twin runs the other way.
@@ -325,16 +323,16 @@ def test_ragged_costs_moments_and_start_equal_those_of_the_trajectories_themselv
     steps = np.concatenate([np.diff(x, axis=0) for x in ordered])
     A = np.linalg.lstsq(regressors, steps, rcond=None)[0].T / DT
     residual = steps - regressors @ A.T * DT
-    np.testing.assert_allclose(found.model.coefficients, A, rtol=1e-9)
+    np.testing.assert_allclose(found.step.coefficients, A, rtol=1e-9)
     np.testing.assert_allclose(
-        found.model.diffusion, residual.T @ residual / len(steps) / DT, rtol=1e-9
+        found.step.diffusion, residual.T @ residual / len(steps) / DT, rtol=1e-9
     )
     np.testing.assert_allclose(
-        _increment_covariance(problem.data, truth), steps.T @ steps / len(steps), rtol=1e-12
+        increment_covariance(problem.data, truth), steps.T @ steps / len(steps), rtol=1e-12
     )
     within = np.concatenate([x - x.mean(axis=0) for x in ordered])
     expected = within.T @ within / (len(within) - 30)
-    np.testing.assert_allclose(_within_covariance(problem.data), expected, rtol=1e-6)
+    np.testing.assert_allclose(within_covariance(problem.data), expected, rtol=1e-6)
     back = problem.data.reversed(truth)
     for j, t in enumerate(lengths):
         np.testing.assert_array_equal(back[j, :t], truth[j, :t][::-1])
@@ -413,10 +411,9 @@ def test_the_costs_of_a_law_are_its_log_densities_up_to_a_constant():
 def test_first_orders_use_the_metric_of_the_noise():
     """Units must not matter: variables in thirtieths and in thirties give the same paths."""
     _, X, truth = shuffled(10, 30, 60, seed=2)
-    states = random_states(np.random.default_rng(0), 60)
-    plain = first_orders(problem_of(X), np.random.default_rng(0), states.copy())
+    plain = problem_of(X).own_starts(np.random.default_rng(0))[0]
     scaled = X * np.logspace(-1.5, 1.5, 10)
-    again = first_orders(problem_of(scaled), np.random.default_rng(0), states.copy())
+    again = problem_of(scaled).own_starts(np.random.default_rng(0))[0]
     up_to = order_accuracy(plain, again, up_to_reversal=True)
     assert up_to > 0.97
     assert order_accuracy(truth, plain, up_to_reversal=True) > 0.7

@@ -10,10 +10,11 @@ from scipy.special import logsumexp
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.independent import Law
-from retrace_sde.engine.mcem import Chains, Run, _bridge, draw, log_joint
+from retrace_sde.engine.bridge import bridge
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.monte_carlo_em import Run
 from retrace_sde.engine.posterior import order_posterior
-from retrace_sde.engine.problem import Problem
+from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.prior import Prior, compiled
 from retrace_sde.process.drift import Linear
 
@@ -200,7 +201,7 @@ def joint(problem, law):
     """log p(X_j along o) − prior cost, for all orders o: (n, T!)."""
     n, T, _ = problem.data.shape
     each = [
-        log_joint(problem, np.tile(o, (n, 1)), law) - problem.prior_costs(np.tile(o, (n, 1)))
+        problem.log_joint(np.tile(o, (n, 1)), law) - problem.prior_costs(np.tile(o, (n, 1)))
         for o in every_order(T)
     ]
     return np.stack(each, axis=1)
@@ -220,13 +221,13 @@ def half_known(n, T, seed):
 
 def known_problem():
     X, truth = stationary(2, 5, 24, "independent", 4)
-    problem = Problem(Data(X, n_jobs=1), DT, Linear(), half_known(24, 5, 0))
+    problem = EulerModel(Data(X, n_jobs=1), DT, Linear(), half_known(24, 5, 0))
     return problem, truth
 
 
 def test_position_probabilities_under_knowledge_match_enumeration():
     problem, truth = known_problem()
-    law = Law.of(problem, problem.fit(truth))
+    law = problem.law(problem.fit(truth))
     p = joint(problem, law)
     p = np.exp(p - logsumexp(p, axis=1, keepdims=True))
     exact = np.zeros((24, 5, 5))
@@ -242,7 +243,7 @@ def test_position_probabilities_under_knowledge_match_enumeration():
 def test_the_bridge_under_knowledge_is_the_ratio_of_marginal_likelihoods():
     problem, truth = known_problem()
     back = truth[:, ::-1].copy()
-    laws = [Law.of(problem, problem.fit(each)) for each in (truth, back)]
+    laws = [problem.law(problem.fit(each)) for each in (truth, back)]
     exact = logsumexp(joint(problem, laws[0]), axis=1) - logsumexp(joint(problem, laws[1]), axis=1)
     rng = np.random.default_rng(0)
     found = []
@@ -250,9 +251,9 @@ def test_the_bridge_under_knowledge_is_the_ratio_of_marginal_likelihoods():
         runs = []
         for law, order in zip(laws, (truth, back), strict=True):
             chains = Chains.start(problem.repaired(order), rng)
-            statistics = draw(problem, law, chains, 1, burn=2000).pooled
-            runs.append(Run(law, statistics, chains, (), 0.0, True))
-        found.append(_bridge(problem, *runs))
+            problem.draw(law, chains, Stretch(1, 2000))
+            runs.append(Run(law, None, chains, (), 0.0, True))
+        found.append(bridge(problem, *runs))
     error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
     assert np.all(np.abs(np.mean(found, axis=0) - exact) < 7 * error + 0.05)
     assert np.abs(exact).max() > 0.1

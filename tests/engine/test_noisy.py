@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.engine.noisy import NoisyProblem
+from retrace_sde.data.blocks import Data
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.hidden import HiddenModel
+from retrace_sde.process.drift import Linear
 
 DT = 0.01
 
@@ -32,7 +35,7 @@ def test_noise_that_hides_neighbours_does_not_hide_the_order(noise):
     assert model.result_.settings["estimator"] == "em"
     assert np.sqrt(np.diag(model.observation_noise_)) == pytest.approx(0.15, rel=0.02)
     # the fit is that of em along the true order
-    known = rt.em(Y[:, truth], DT, noise=noise, standard_errors=True)
+    known = rt.em(Y[:, truth], DT, noise=noise)
     np.testing.assert_allclose(model.diffusion_, known.diffusion, atol=0.02)
     far = np.abs(model.drift_ - sde.drift) / model.standard_errors_.drift
     assert far.max() < 4.5  # 16 entries, normal errors: beyond 4.5 once in ten thousand fits
@@ -141,9 +144,9 @@ def test_what_cannot_be_combined_is_refused():
 def test_leave_one_out_start_is_the_filter_s_own_likelihood_corrected():
     """With many trajectories leaving one out changes little: the two likelihoods agree."""
     _, Y, truth, _ = panel(21, n=400, noise=0.1)
-    problem = NoisyProblem(Y, DT, 0.1)
-    found = problem.fit(truth, loose=False)
-    gap = found.log_likelihoods - found.fit.states.log_likelihood
+    problem = HiddenModel.of(EulerModel(Data(Y), DT, Linear()), noise=0.1)
+    found = problem.fit(truth, final=True)
+    gap = found.log_likelihoods - problem.log_joint(truth, found.law)
     d = Y.shape[2]
     assert abs(gap.mean()) < 2 * (d + d * (d + 1) / 2) / len(Y)
 
@@ -174,7 +177,7 @@ def test_averaging_over_orders_recovers_the_noise_that_one_order_hides():
     options = {"dt": DT, "permutation": "independent", "observation_noise": "estimate"}
     one = rt.ReTrace(**options, estimator="em", random_state=0).fit(Y)
     many = rt.ReTrace(**options, estimator="mcem", random_state=0).fit(Y)
-    oracle = rt.em(np.take_along_axis(Y, truth[:, :, None], axis=1), DT, standard_errors=False)
+    oracle = rt.em(np.take_along_axis(Y, truth[:, :, None], axis=1), DT)
     sigma = [float(np.sqrt(np.diag(fit.observation_noise_).mean())) for fit in (one, many)]
     assert sigma[0] < 0.05
     assert sigma[1] == pytest.approx(0.1, rel=0.1)
@@ -247,3 +250,42 @@ def test_knowledge_of_the_fit_does_not_bind_other_data():
     model = rt.ReTrace(dt=DT, observation_noise=0.1).fit(Y[:60], knowledge=knowledge)
     other = Y[60:][:, ::-1]
     np.testing.assert_array_equal(model.reorder(other), other[:, 19 - truth])
+
+
+SAME = {
+    "shared": {"permutation": "shared"},
+    "shared, gaps": {"permutation": "shared", "missing": 0.1},
+    "own": {"permutation": "independent", "estimator": "em"},
+    "own, gaps": {"permutation": "independent", "estimator": "em", "missing": 0.1},
+    "averaged, gaps": {"permutation": "independent", "estimator": "mcem", "missing": 0.1},
+}
+
+
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+@pytest.mark.parametrize("case", SAME)
+def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs(case):
+    """More trajectories than a block holds, so that there is something to share out."""
+    options = SAME[case].copy()
+    share = options.pop("missing", 0.0)
+    _, Y, _, rng = panel(28, d=2, n=140, T=5, noise=0.1, permutation=options["permutation"])
+    Y[rng.random(Y.shape) < share] = np.nan
+    before = Y.copy()
+
+    def fit(n_jobs, seed=3):
+        noise = {"observation_noise": "estimate", "random_state": seed, "n_jobs": n_jobs}
+        return rt.ReTrace(dt=DT, **noise, **options).fit(Y)
+
+    one, again, two = fit(1), fit(1), fit(2)
+    np.testing.assert_array_equal(Y, before)
+    for other in (again, two):
+        for name in ("order_", "drift_", "diffusion_", "observation_noise_", "states_", "times_"):
+            np.testing.assert_array_equal(getattr(other, name), getattr(one, name), err_msg=name)
+        mine, theirs = one.standard_errors_, other.standard_errors_
+        np.testing.assert_array_equal(theirs.drift, mine.drift)
+        np.testing.assert_array_equal(theirs.diffusion, mine.diffusion)
+        assert other.log_likelihood_ == one.log_likelihood_
+        np.testing.assert_array_equal(other.direction_.contributions, one.direction_.contributions)
+        assert other.score(Y[:20]) == one.score(Y[:20])
+        np.testing.assert_array_equal(
+            other.sample_orders(samples=20).samples, one.sample_orders(samples=20).samples
+        )

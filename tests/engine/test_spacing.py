@@ -10,11 +10,17 @@ from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.problem import Problem
-from retrace_sde.engine.spacing import _constrained_gaps, _euler, spans
-from retrace_sde.estimate.euler import Model
-from retrace_sde.estimate.irregular import Likelihood, Spans, StepMoments, exponentials, transitions
-from retrace_sde.orders.costs import best_gaps, gap_costs
+from retrace_sde.engine.exact_gaps import spans
+from retrace_sde.engine.gaps import GapModel, _constrained_gaps
+from retrace_sde.estimate.euler import Euler, step_log_likelihoods
+from retrace_sde.estimate.irregular_times import (
+    Likelihood,
+    Spans,
+    StepMoments,
+    exponentials,
+    transitions,
+)
+from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 from retrace_sde.process.drift import Affine, Drift
 
 DT = 0.5
@@ -89,7 +95,7 @@ def test_a_pairs_best_gap_is_the_minimum_of_its_density():
     rng = np.random.default_rng(2)
     X = rng.standard_normal((6, 4, 2)).cumsum(axis=1)
     theta = rng.standard_normal((2, 3))
-    model = Model(Affine(), theta, np.array([[1.0, 0.3], [0.3, 0.7]]), 0.4)
+    model = Euler(Affine(), theta, np.array([[1.0, 0.3], [0.3, 0.7]]), 0.4)
     C = gap_costs(Data(X, n_jobs=1), model)
 
     def density(a, b, g):
@@ -111,17 +117,15 @@ def test_constrained_gaps_keep_their_lengths_and_are_best_among_those_that_do():
     X, _, _ = irregular_panel(2, 20, 9, 0)
     stamps = np.full(9, np.nan)
     stamps[[1, 4, 6]] = [10.0, 11.7, 12.0]
-    problem = Problem(Data(X, n_jobs=1), DT, Affine(), stamps=stamps)
+    problem = GapModel(Data(X, n_jobs=1), DT, Affine(), stamps=stamps)
     order = np.arange(9)
-    found = _euler(problem, order)
+    found = problem.fit(order)
     assert found.gaps[1:4].sum() == pytest.approx(1.7)
     assert found.gaps[4:6].sum() == pytest.approx(0.3)
     best = found.log_likelihood
     rng = np.random.default_rng(0)
     gaps = DT * _constrained_gaps(problem, found, spans(problem, order))
-    model = found.model
-    from retrace_sde.estimate.euler import step_log_likelihoods
-
+    model = found.step
     at = step_log_likelihoods(problem.data, order, model, gaps).sum()
     for _ in range(20):
         other = gaps * np.exp(0.05 * rng.standard_normal(8))

@@ -6,7 +6,7 @@ import numpy as np
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.bootstrap import bootstrap_errors
 from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import mle
@@ -18,7 +18,7 @@ DT = 0.05
 def test_it_agrees_with_the_asymptotic_errors_where_the_model_holds():
     sde = rt.simulate.random_irreversible_sde(3, random_state=0)
     X = sde.simulate(400, 20, DT, random_state=1)
-    problem = Problem(Data(X), DT, Linear())
+    problem = EulerModel(Data(X), DT, Linear())
     order = np.arange(20)
     found = bootstrap_errors(
         problem.data, order, problem.dt, problem.drift, np.random.default_rng(2), replicates=400
@@ -35,7 +35,7 @@ def test_it_is_wider_where_trajectories_differ_in_their_noise():
     rng = np.random.default_rng(3)
     scale = rng.choice([0.3, 3.0], size=(200, 1, 1))
     X = np.cumsum(scale * rng.standard_normal((200, 30, 2)), axis=1)
-    problem = Problem(Data(X), 1.0, Linear())
+    problem = EulerModel(Data(X), 1.0, Linear())
     order = np.arange(30)
     found = bootstrap_errors(problem.data, order, problem.dt, problem.drift, rng, replicates=100)
     expected = mle(moments(problem.data, order, 1.0, Linear())).errors

@@ -15,7 +15,8 @@ from retrace_sde.data.blocks import Data
 from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.kalman import model as statespace_model
 from retrace_sde.estimate.kalman import riccati as statespace_riccati
-from retrace_sde.estimate.kalman.em import em
+from retrace_sde.estimate.kalman.em import Known
+from retrace_sde.estimate.kalman.em import em as plain_em
 from retrace_sde.estimate.kalman.model import group, portions
 from retrace_sde.estimate.kalman.riccati import riccati
 from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
@@ -25,6 +26,13 @@ from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.process.sde import Gaussian, LinearSDE, Transition
 
 Array = NDArray[np.float64]
+
+
+def em(Y, dt, **options):
+    """`em` with what is known of the model among the other options."""
+    names = ("drift", "diffusion", "drift_mask", "initial")
+    known = {name: options.pop(name) for name in names if name in options}
+    return plain_em(Y, dt, known=Known(**known), **options)
 
 
 def covariance(d: int, rng: np.random.Generator, scale: float = 1.0) -> Array:
@@ -164,10 +172,11 @@ def test_without_noise_em_is_the_regression(affine):
     coefficients = np.c_[found.drift, found.offset] if affine else found.drift
     np.testing.assert_allclose(coefficients, expected.coefficients, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(found.diffusion, expected.diffusion, rtol=1e-6)
-    np.testing.assert_allclose(found.errors.drift, expected.errors.drift[:, :3], rtol=0.12)
-    np.testing.assert_allclose(found.errors.diffusion, expected.errors.diffusion, rtol=0.12)
+    errors = found.standard_errors(random_state=0)
+    np.testing.assert_allclose(errors.drift, expected.errors.drift[:, :3], rtol=0.12)
+    np.testing.assert_allclose(errors.diffusion, expected.errors.diffusion, rtol=0.12)
     np.testing.assert_allclose(found.states.means, X, atol=1e-8)
-    euler = em(X, 0.05, noise=0.0, affine=affine, standard_errors=False)
+    euler = em(X, 0.05, noise=0.0, affine=affine)
     np.testing.assert_allclose(euler.diffusion, mle(data).diffusion, rtol=1e-6)
 
 
@@ -218,7 +227,7 @@ def test_em_climbs_to_a_stationary_point(case):
     truth = {"diffusion": sde.diffusion, "drift": sde.drift}
     options = {k: truth[k] if isinstance(v, str) and v == "true" else v for k, v in case.items()}
     Y = with_holes(Y, 0.05, 0)[:25]
-    found = em(Y, 0.05, **options, tolerance=1e-8, max_iter=500, standard_errors=False)
+    found = em(Y, 0.05, **options, tolerance=1e-8, max_iter=500)
     assert found.converged
     assert np.all(np.diff(found.log_likelihood) >= 0)
     assert len(found.log_likelihood) > 5
@@ -245,7 +254,7 @@ def test_ten_variables_are_estimated_almost_as_without_noise(sigma, ratio_A, rat
     """Errors of (A, H): .101/.012 without noise, ≤ .11/.03 at σ = .1 and ≤ .14/.07 at σ = .5."""
     sde, X, Y = noisy(7, d=10, n=200, T=100, dt=0.01, sigma=sigma)
     oracle = exact(moments(Data(X), np.arange(100), 0.01, Linear()), 0.01)
-    found = em(Y, 0.01, scheme="exact", standard_errors=False)
+    found = em(Y, 0.01, scheme="exact")
     assert found.converged
     assert found.evaluations < 120
     errors = [np.abs(a - b).mean() for a, b in ((found.drift, sde.drift), (oracle.coefficients, sde.drift),
@@ -259,7 +268,7 @@ def test_missing_entries_cost_little():
     sde, _, Y = noisy(9, d=4, n=150, T=50, dt=0.02, sigma=0.2)
     errors = []
     for values in (Y, with_holes(Y, 0.2, 1)):
-        found = em(values, 0.02, scheme="exact", standard_errors=False)
+        found = em(values, 0.02, scheme="exact")
         errors.append(
             [np.abs(found.drift - sde.drift).mean(), np.abs(found.diffusion - sde.diffusion).mean()]
         )
@@ -271,7 +280,7 @@ def test_rows_of_nan_at_the_end_are_shorter_trajectories():
     _, _, Y = noisy(2, n=30, T=20)
     Y[:10, 12:] = np.nan
     padded = np.concatenate([Y, np.full((30, 7, 3), np.nan)], axis=1)
-    short, long = (em(v, 0.05, standard_errors=False) for v in (Y, padded))
+    short, long = (em(v, 0.05) for v in (Y, padded))
     np.testing.assert_allclose(long.log_likelihood, short.log_likelihood, rtol=1e-9)
     np.testing.assert_allclose(long.drift, short.drift, rtol=1e-6, atol=1e-8)
 
@@ -283,11 +292,12 @@ def test_standard_errors_are_those_of_repetitions():
     for seed in range(60):
         X = sde.simulate(40, 30, 0.1, scheme="exact", random_state=seed)
         Y = with_holes(rt.simulate.add_noise(X, 0.3, random_state=seed + 99), 0.1, 0)
-        found = em(Y, 0.1, scheme="exact", standard_errors=seed < 5)
+        found = em(Y, 0.1, scheme="exact")
         drifts.append(found.drift)
         diffusions.append(found.diffusion)
         if seed < 5:
-            errors.append((found.errors.drift, found.errors.diffusion))
+            own = found.standard_errors(random_state=0)
+            errors.append((own.drift, own.diffusion))
     for estimates, mean in zip((drifts, diffusions), np.mean(errors, axis=0), strict=True):
         ratio = np.std(estimates, axis=0) / mean
         assert np.all((ratio > 0.7) & (ratio < 1.35))
@@ -298,7 +308,8 @@ def test_exact_scheme_has_no_bias_of_the_step():
     X = sde.simulate(400, 30, 0.4, scheme="exact", random_state=0)
     Y = rt.simulate.add_noise(X, 0.2, random_state=1)
     found, euler = (em(Y, 0.4, scheme=s, noise=0.2) for s in ("exact", "euler"))
-    assert np.all(np.abs(found.drift - sde.drift) < 4 * found.errors.drift)
+    errors = found.standard_errors(random_state=0)
+    assert np.all(np.abs(found.drift - sde.drift) < 4 * errors.drift)
     assert np.abs(found.diffusion - sde.diffusion).max() < 0.1
     assert np.abs(euler.diffusion - sde.diffusion).max() > 0.3
     np.testing.assert_allclose(np.eye(2) + euler.drift * 0.4, expm(found.drift * 0.4), atol=1e-3)
@@ -308,10 +319,10 @@ def test_moments_are_those_of_the_states():
     """Exact observations: the moments of the data. Noise: a fixed point of the regression on them."""
     _, X, Y = noisy(0, n=100, T=20)
     known = moments(Data(X), np.arange(20), 0.05, Affine())
-    found = em(X, 0.05, noise=0.0, affine=True, standard_errors=False)
+    found = em(X, 0.05, noise=0.0, affine=True)
     np.testing.assert_allclose(found.moments.factor, known.factor, rtol=1e-6, atol=1e-6)
     assert (found.moments.count, found.moments.n_features) == (known.count, known.n_features)
-    found = em(with_holes(Y, 0.2, 0), 0.05, tolerance=1e-6, standard_errors=False)
+    found = em(with_holes(Y, 0.2, 0), 0.05, tolerance=1e-6)
     again = mle(found.moments)
     np.testing.assert_allclose(again.coefficients, found.drift, atol=1e-3)
     np.testing.assert_allclose(again.diffusion, found.diffusion, rtol=1e-3, atol=1e-4)
@@ -321,7 +332,7 @@ def test_moments_are_those_of_the_states():
 def test_a_fit_goes_on_from_another(scheme):
     """From its own end at once, at the same likelihood; from a fit to an order with two slices exchanged, sooner."""
     _, _, Y = noisy(3, n=100, T=30)
-    fit = partial(em, dt=0.05, scheme=scheme, standard_errors=False)
+    fit = partial(em, dt=0.05, scheme=scheme)
     cold = fit(Y)
     same = fit(Y, start=cold)
     np.testing.assert_allclose(same.log_likelihood[0], cold.log_likelihood[-1], rtol=1e-12)
@@ -336,8 +347,8 @@ def test_a_fit_goes_on_from_another(scheme):
 
 def test_a_start_keeps_what_is_known_now():
     sde, X, Y = noisy(4)
-    quiet = em(X, 0.05, noise=0.0, standard_errors=False, max_iter=3)
-    found = em(Y, 0.05, start=quiet, standard_errors=False, diffusion=sde.diffusion)
+    quiet = em(X, 0.05, noise=0.0, max_iter=3)
+    found = em(Y, 0.05, start=quiet, diffusion=sde.diffusion)
     np.testing.assert_array_equal(found.diffusion, sde.diffusion)
     np.testing.assert_allclose(np.sqrt(np.diag(found.noise)), 0.3, rtol=0.05)
     with pytest.raises(ValueError, match="start is a fit"):
@@ -353,7 +364,7 @@ def test_data_without_noise_say_so():
 
 def test_an_unfinished_search_says_so():
     _, _, Y = noisy(1)
-    found = em(Y, 0.05, max_iter=2, standard_errors=False)
+    found = em(Y, 0.05, max_iter=2)
     assert not found.converged
     assert "still rising" in found.notes[0]
     assert len(found.log_likelihood) == 3

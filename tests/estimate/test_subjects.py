@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
 from retrace_sde.data.blocks import Array, Data
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import mle
 from retrace_sde.estimate.subjects import (
@@ -24,7 +24,7 @@ from retrace_sde.process.drift import Affine, TumourGrowth
 from retrace_sde.process.tumour import POPULATION, simulate_cohort
 
 
-def _panel(n: int, T: int, d: int, seed: int) -> Problem:
+def _panel(n: int, T: int, d: int, seed: int) -> EulerModel:
     """Affine growth whose offsets differ between subjects."""
     rng = np.random.default_rng(seed)
     A = -0.5 * np.eye(d) + 0.2 * rng.normal(size=(d, d))
@@ -34,10 +34,10 @@ def _panel(n: int, T: int, d: int, seed: int) -> Problem:
     for _ in range(T - 1):
         x = x + 0.2 * (x @ A.T + own) + 0.2**0.5 * 0.5 * rng.normal(size=(n, d))
         path.append(x)
-    return Problem(Data(np.stack(path, axis=1)), 0.2, Affine())
+    return EulerModel(Data(np.stack(path, axis=1)), 0.2, Affine())
 
 
-def _dense(problem: Problem, theta: Array, H: Array, omega: Array, S: list[int]) -> float:
+def _dense(problem: EulerModel, theta: Array, H: Array, omega: Array, S: list[int]) -> float:
     """The log-likelihood of all steps with each subject's deviations integrated out, as one Gaussian each."""
     x, dt = problem.data.values, problem.dt
     phi = problem.drift.features(x[:, :-1], None)
@@ -124,7 +124,7 @@ def test_deviations_are_shrunk_and_their_uncertainty_is_honest() -> None:
     x = [rng.normal(size=n)]
     for _ in range(T - 1):
         x.append(x[-1] + 0.1 * (own - x[-1]) + 0.1**0.5 * rng.normal(size=n) * 0.4)
-    problem = Problem(Data(np.stack(x, axis=1)[:, :, None]), 0.1, Affine())
+    problem = EulerModel(Data(np.stack(x, axis=1)[:, :, None]), 0.1, Affine())
     fit = fit_subjects(
         subject_grams(problem.data, np.arange(T), problem.dt, problem.drift),
         n * (T - 1),
@@ -148,7 +148,7 @@ def test_errors_of_the_coefficients_hold_over_replicates() -> None:
         for _ in range(9):
             x = x + 0.2 * (-0.5 * x + own) + 0.2**0.5 * 0.5 * rng.normal(size=60)
             path.append(x)
-        problem = Problem(Data(np.stack(path, axis=1)[:, :, None]), 0.2, Affine())
+        problem = EulerModel(Data(np.stack(path, axis=1)[:, :, None]), 0.2, Affine())
         grams = subject_grams(problem.data, np.arange(10), problem.dt, problem.drift)
         fit = fit_subjects(grams, 540, 2, columns=(1,))
         fits.append(fit.coefficients[0])
@@ -162,7 +162,7 @@ def test_between_subject_variability_no_longer_biases_growth(sigma: float) -> No
     """Pooled least squares loses a quarter of ρ or more; the mixed model is within the specification."""
     cohort = simulate_cohort(5000, sigma_tumour=sigma, random_state=77)
     panel = cohort.panel
-    problem = Problem(Data(panel.values, panel.covariates), 0.25, TumourGrowth())
+    problem = EulerModel(Data(panel.values, panel.covariates), 0.25, TumourGrowth())
     grams = subject_grams(problem.data, np.arange(61), problem.dt, problem.drift)
     rho = POPULATION["rho"]
     truth = np.array([

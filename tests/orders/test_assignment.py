@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.engine.noisy_shared import PairMoments, arrangement, clearest, seen_distances
 from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
-from retrace_sde.orders.assignment import Arrangement
-from retrace_sde.orders.gaussian import process
+from retrace_sde.orders.hidden.assignment import Arrangement
+from retrace_sde.orders.hidden.gaussian import process
+from retrace_sde.orders.hidden.pair_moments import (
+    PairMoments,
+    arrangement,
+    clearest,
+    seen_distances,
+)
+from retrace_sde.orders.hidden.single import descend, pulls, sample
 from retrace_sde.orders.rules import Rules, order_cost
-from retrace_sde.orders.single import descend, pulls, sample
 from retrace_sde.process.sde import Gaussian
 
 T, D, DT = 6, 2, 0.05

@@ -14,11 +14,11 @@ from scipy.stats import multivariate_normal
 
 from retrace_sde.data import blocks
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.problem import Problem
-from retrace_sde.estimate.euler import Model, step_log_likelihoods
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.estimate.euler import Euler, step_log_likelihoods
 from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import mle
-from retrace_sde.estimate.start import start_log_densities
+from retrace_sde.estimate.start_law import start_log_densities
 from retrace_sde.orders.costs import distances, near_costs, spread, transition_costs
 from retrace_sde.process.drift import Affine, Drift, Linear
 from retrace_sde.process.sde import Gaussian, LinearSDE
@@ -39,20 +39,20 @@ class Driven(Drift):
         return [*variables, *covariates]
 
 
-def setup(n: int = 9, T: int = 8, d: int = 3, seed: int = 0) -> tuple[Floats, Model]:
+def setup(n: int = 9, T: int = 8, d: int = 3, seed: int = 0) -> tuple[Floats, Euler]:
     """A panel and an affine model that is not the one it came from."""
     rng = np.random.default_rng(seed)
     X = random_irreversible_sde(d, random_state=rng).simulate(n, T, DT, x0=1.0, random_state=rng)
     theta, G = rng.normal(size=(d, d + 1)), rng.normal(size=(d, d))
-    return X, Model(Affine(), theta, G @ G.T + 0.1 * np.eye(d), DT)
+    return X, Euler(Affine(), theta, G @ G.T + 0.1 * np.eye(d), DT)
 
 
-def as_sde(model: Model) -> LinearSDE:
+def as_sde(model: Euler) -> LinearSDE:
     theta, d = model.coefficients, len(model.diffusion)
     return LinearSDE(theta[:, :d], model.diffusion, offset=theta[:, d])
 
 
-def plain_costs(X: Floats, model: Model, U: Floats | None = None) -> Floats:
+def plain_costs(X: Floats, model: Euler, U: Floats | None = None) -> Floats:
     """−log p(slice b | slice a) for every pair, one trajectory at a time, less its constant."""
     n, T, d = X.shape
     C = np.zeros((T, T))
@@ -82,7 +82,7 @@ def test_transition_costs_are_gaussian_log_densities() -> None:
 def test_transition_costs_with_covariates() -> None:
     X, model = setup()
     U = np.random.default_rng(1).normal(size=(9, 8, 2))
-    model = Model(Driven(), np.random.default_rng(2).normal(size=(3, 5)), model.diffusion, DT)
+    model = Euler(Driven(), np.random.default_rng(2).normal(size=(3, 5)), model.diffusion, DT)
     assert_allclose(transition_costs(Data(X, U), model), plain_costs(X, model, U), rtol=1e-9)
 
 
@@ -138,7 +138,7 @@ def test_a_large_level_costs_no_digits() -> None:
     assert np.abs(naive - expected).max() > 0.1 * expected.max()  # the case is a hard one
     assert_allclose(distances(Data(raised), scale=np.ones(3)), expected, rtol=1e-10, atol=1e-10)
     # A model without drift: the same distances in the metric of H Δt.
-    still = Model(Linear(), np.zeros((3, 3)), model.diffusion, DT)
+    still = Euler(Linear(), np.zeros((3, 3)), model.diffusion, DT)
     assert_allclose(transition_costs(Data(raised), still), plain_costs(X, still), rtol=1e-6)
 
 
@@ -170,7 +170,7 @@ def test_the_fit_is_where_the_likelihood_is_greatest() -> None:
     best = mle(moments(Data(X), order, DT, Affine()))
 
     def likelihood(theta: Floats, H: Floats) -> float:
-        return float(step_log_likelihoods(Data(X), order, Model(Affine(), theta, H, DT)).sum())
+        return float(step_log_likelihoods(Data(X), order, Euler(Affine(), theta, H, DT)).sum())
 
     top = likelihood(best.coefficients, best.diffusion)
     rng = np.random.default_rng(0)
@@ -186,7 +186,7 @@ def test_ratios_of_steps_do_not_depend_on_coordinates() -> None:
     B = np.random.default_rng(4).normal(size=(3, 3))
     order, values = np.arange(8), []
     for panel in (X, X @ B.T + 5):
-        model = Problem(Data(panel), DT, Affine()).fit(order).model
+        model = EulerModel(Data(panel), DT, Affine()).fit(order).step
         values.append(step_log_likelihoods(Data(panel), order, model))
     shift = 7 * np.linalg.slogdet(B)[1]
     assert_allclose(values[1], values[0] - shift, rtol=1e-8)
@@ -195,7 +195,7 @@ def test_ratios_of_steps_do_not_depend_on_coordinates() -> None:
 # Blocks, jobs and namespaces
 
 
-def everything(data: Data, model: Model, order: NDArray[np.intp]) -> list[Floats]:
+def everything(data: Data, model: Euler, order: NDArray[np.intp]) -> list[Floats]:
     return [
         transition_costs(data, model),
         distances(data),

@@ -8,8 +8,6 @@ from numpy.testing import assert_allclose
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.independent import Law
-from retrace_sde.engine.mcem import log_joint
 from retrace_sde.orders.enumeration import enumerate_orders
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import simulate_cohort
@@ -17,7 +15,7 @@ from retrace_sde.process.tumour import simulate_cohort
 
 def enumerated(model, panel):
     data = Data(panel.values, panel.covariates)
-    return enumerate_orders(*model._law.costs(data, slice(None)))
+    return enumerate_orders(*model._memory.outcome.law.costs(data, slice(None)))
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +34,10 @@ def test_every_permutation_has_its_joint_likelihood(short) -> None:
     exact = enumerated(model, panel)
     assert exact.orders.shape == (720, 6)
     assert_allclose(np.exp(exact.log_probabilities).sum(axis=1), 1)
-    law: Law = model._law
+    problem, outcome, _ = model._memory
+    law = outcome.law
     one, two = (np.tile(exact.orders[k], (40, 1)) for k in (17, 502))
-    gap = log_joint(model._problem, one, law) - log_joint(model._problem, two, law)
+    gap = problem.log_joint(one, law) - problem.log_joint(two, law)
     assert_allclose(exact.log_probabilities[:, 17] - exact.log_probabilities[:, 502], gap)
     assert_allclose(exact.probability(exact.orders[17]), np.exp(exact.log_probabilities[:, 17]))
     assert exact.probability(truth).mean() > 20 / 720

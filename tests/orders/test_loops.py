@@ -145,7 +145,7 @@ def test_a_direction_that_unequal_gaps_turn_round_is_not_called(monkeypatch):
         assert not model.direction_.identified or rt.metrics.kendall_tau(truth, model.order_) > 0
         with monkeypatch.context() as patched:
             patched.setattr(
-                "retrace_sde.engine.fitting.spacing_checked", lambda p, o, test, alpha: test
+                "retrace_sde.engine.guards._spacing_checked", lambda p, o, test, alpha: test
             )
             model = rt.ReTrace(drift="affine", n_jobs=1).fit(X)
         wrong = rt.metrics.kendall_tau(truth, model.order_) < 0

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Data
-from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.euler import Euler
 from retrace_sde.orders.costs import distances, transition_costs
 from retrace_sde.orders.paths import improve, path_cost, shortest_path, spectral_path, tree_path
 from retrace_sde.process.drift import Linear
@@ -51,7 +51,7 @@ def sde_costs(T: int, seed: int, n: int = 10) -> tuple[Floats, Floats, Floats]:
     rng = np.random.default_rng(seed)
     sde = random_irreversible_sde(2, random_state=rng)
     X = sde.simulate(n, T, 0.1, random_state=rng)[:, rng.permutation(T)]
-    model = Model(Linear(), sde.drift, sde.diffusion, 0.1)
+    model = Euler(Linear(), sde.drift, sde.diffusion, 0.1)
     start = 5 * rng.random(T)
     return transition_costs(Data(X), model), start, distances(Data(X))
 

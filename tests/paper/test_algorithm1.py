@@ -7,7 +7,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.metrics import order_accuracy
 from retrace_sde.paper.score import GaussianScore, score_preference
 from retrace_sde.process.drift import Linear
@@ -100,7 +100,7 @@ def test_keep_best_takes_the_most_likely_round_and_keep_last_the_printed_one():
     assert max(likelihoods) > likelihoods[-1]
     assert order_accuracy(truth, best.order_) > order_accuracy(truth, last.order_)
     for each in best.history_:
-        fit = Problem(Data(X), DT, Linear()).fit(each.order)
+        fit = EulerModel(Data(X), DT, Linear()).fit(each.order)
         assert each.log_likelihood == pytest.approx(fit.log_likelihood, rel=1e-12)
 
 

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.euler import Euler
 from retrace_sde.metrics import kendall_tau, order_accuracy
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.process.drift import (
@@ -32,9 +32,9 @@ def test_an_affine_model_predicts_eulers_mean() -> None:
     rng = np.random.default_rng(0)
     A, c, x = rng.normal(size=(3, 3)), rng.normal(size=3), rng.normal(size=(4, 5, 3))
     step = LinearSDE(A, np.eye(3), offset=c).transition(0.1, scheme="euler")
-    model = Model(Affine(), np.column_stack([A, c]), np.eye(3), 0.1)
+    model = Euler(Affine(), np.column_stack([A, c]), np.eye(3), 0.1)
     assert_allclose(model.predict(x, None), x @ step.matrix.T + step.shift)
-    linear = Model(Linear(), A, np.eye(3), 0.1)
+    linear = Euler(Linear(), A, np.eye(3), 0.1)
     assert_allclose(linear.predict(x, None), x @ step.matrix.T)
 
 
@@ -169,7 +169,7 @@ def test_costs_are_normal_densities_under_any_drift(name: str, cohort: Any) -> N
     x, u = cohort.observed[:5, :6], cohort.covariates[:5, :6]
     p = drift.features(x, u).shape[-1]
     theta = np.random.default_rng(0).normal(size=(1, p)) * 0.1
-    model = Model(drift, theta, np.array([[0.3]]), 0.5)
+    model = Euler(drift, theta, np.array([[0.3]]), 0.5)
     C = transition_costs(Data(x, u), model)
     for a, b in ((0, 3), (4, 1)):
         step = drift.features(x[:, a], u[:, a]) @ theta.T * 0.5
@@ -237,14 +237,14 @@ def test_the_untreated_arm_is_decided_by_the_joint_likelihood_and_not_by_the_con
     cohort = simulate_cohort(300, arm="untreated", random_state=12)
     model = rt.ReTrace(drift=TumourGrowth())
     model.fit(cohort.panel)
-    problem = model._problem
+    problem = model._memory.model
     forward = problem.fit(np.arange(61))
     backward = problem.fit(np.arange(61)[::-1].copy())
     joint = forward.log_likelihood - backward.log_likelihood
     from retrace_sde.estimate.euler import step_log_likelihoods
 
     conditional = sum(
-        sign * step_log_likelihoods(problem.data, each.order, each.model).sum()
+        sign * step_log_likelihoods(problem.data, each.order, each.step).sum()
         for sign, each in ((1, forward), (-1, backward))
     )
     assert joint > 50

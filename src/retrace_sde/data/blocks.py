@@ -58,9 +58,9 @@ class Data:
     def some(self, size: int) -> Data:
         """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
         rows = evenly(self.shape[0], size)
-        covariates = None if self.covariates is None else _pick(self.covariates, rows, 0)
+        covariates = None if self.covariates is None else pick(self.covariates, rows, 0)
         lengths = None if self.lengths is None else self.lengths[rows]
-        values = _pick(self.values, rows, 0)
+        values = pick(self.values, rows, 0)
         return replace(self, values=values, covariates=covariates, lengths=lengths)
 
     def block(self, rows: slice, order: Order | None = None) -> tuple[Any, Any | None]:
@@ -89,7 +89,7 @@ class Data:
 
     def slices(self, positions: Order) -> Array:
         """The given slices of all trajectories, (len(positions), n, d), in numpy."""
-        return to_numpy(_pick(self.values, positions, 1)).transpose(1, 0, 2)
+        return to_numpy(pick(self.values, positions, 1)).transpose(1, 0, 2)
 
     def map(
         self, function: Callable[[Any, Any | None], Result], order: Order | None = None
@@ -135,7 +135,7 @@ def evenly(n: int, size: int) -> Order:
     return np.linspace(0, n - 1, min(size, n)).round().astype(np.intp)
 
 
-def _pick(array: Any, index: Order, axis: int) -> Any:
+def pick(array: Any, index: Order, axis: int) -> Any:
     """Some rows, or some slices, of a whole array."""
     if array_api_compat.is_numpy_array(array):
         # numpy's take would first copy all of an array that is not contiguous, as a shuffled one is not.

@@ -12,7 +12,7 @@ from retrace_sde.data.blocks import Array, Order
 from retrace_sde.effects.counterfactual import sigma_points, walk
 from retrace_sde.effects.subject_orders import average_orders, measurement_error
 from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.subjects import (
     SubjectFit,
     coefficient_covariance,
@@ -32,7 +32,7 @@ class Regime:
     that was given. `error` is the variance of measurement error (one variable only).
     """
 
-    problem: Problem
+    problem: EulerModel
     order: Order
     fit: SubjectFit
     orders: Order
@@ -180,7 +180,7 @@ def _root(covariance: Array) -> Array:
 
 
 def fit_regime(
-    problem: Problem,
+    problem: EulerModel,
     order: Order,
     rng: np.random.Generator,
     *,

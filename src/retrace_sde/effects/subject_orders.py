@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Order, State, to_numpy
-from retrace_sde.engine.independent import BLOCK, Law
-from retrace_sde.engine.mcem import Chains, draw
-from retrace_sde.engine.problem import Problem
-from retrace_sde.estimate.euler import Model
-from retrace_sde.estimate.start import start_law
+from retrace_sde.effects.innovations import innovation_gains, sample_noisy_block
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.estimate.euler import Euler
+from retrace_sde.estimate.start_law import start_law
 from retrace_sde.estimate.subjects import SubjectFit, fit_subjects, subject_grams
-from retrace_sde.orders.innovations import innovation_gains, sample_noisy_block
+from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.orders.own import BLOCK, Law
 from retrace_sde.orders.search import Steps
 from retrace_sde.process.drift import Drift
 
@@ -65,10 +65,10 @@ class _Own(Drift):
         return [*names, *(f"own {v}" for v in variables)]
 
 
-def own_law(problem: Problem, fit: SubjectFit, orders: Order) -> tuple[Problem, Law]:
+def own_law(problem: EulerModel, fit: SubjectFit, orders: Order) -> tuple[EulerModel, Law]:
     """The problem and the law in which each subject has its own drift."""
     n, T, d = problem.data.shape
-    model = Model(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
+    model = Euler(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
     start = start_law(problem.data.states(orders), model, problem.variances)
     if not fit.columns:
         return problem, Law(model, start)
@@ -76,11 +76,11 @@ def own_law(problem: Problem, fit: SubjectFit, orders: Order) -> tuple[Problem, 
     u = problem.data.covariates
     u = own if u is None else np.concatenate([to_numpy(u), own], axis=2)
     drift = _Own(problem.drift, fit.columns, d)
-    model = Model(drift, np.hstack([fit.coefficients, np.eye(d)]), fit.diffusion, problem.dt)
-    return Problem(replace(problem.data, covariates=u), problem.dt, drift), Law(model, start)
+    model = Euler(drift, np.hstack([fit.coefficients, np.eye(d)]), fit.diffusion, problem.dt)
+    return EulerModel(replace(problem.data, covariates=u), problem.dt, drift), Law(model, start)
 
 
-def measurement_error(problem: Problem, fit: SubjectFit, orders: Order) -> float:
+def measurement_error(problem: EulerModel, fit: SubjectFit, orders: Order) -> float:
     """Variance of the error of one variable: neighbouring residuals share one error, of opposite sign.
 
     Minus their lag-one covariance, or zero where that is negative; at most what leaves the process a tenth
@@ -98,7 +98,7 @@ def measurement_error(problem: Problem, fit: SubjectFit, orders: Order) -> float
     return float(np.clip(-lagged, 0.0, 0.45 * variance))
 
 
-def _predictions(problem: Problem, fit: SubjectFit) -> tuple[Array, Array]:
+def _predictions(problem: EulerModel, fit: SubjectFit) -> tuple[Array, Array]:
     """States and each subject's own predictions of the next, (n, T), of one variable."""
     x, u = problem.data.values, problem.data.covariates
     y = to_numpy(x)
@@ -108,12 +108,12 @@ def _predictions(problem: Problem, fit: SubjectFit) -> tuple[Array, Array]:
 
 
 def _draw_noisy(
-    problem: Problem, fit: SubjectFit, error: float, orders: Order, states: State
+    problem: EulerModel, fit: SubjectFit, error: float, orders: Order, states: State
 ) -> Order:
     """Advance orders in place and return KEPT of each subject's, (KEPT, n, T): one variable with error."""
     n, T, _ = problem.data.shape
     y, f = _predictions(problem, fit)
-    model = Model(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
+    model = Euler(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
     law = start_law(problem.data.states(orders), model, problem.variances)
     start = -law.log_density(y[:, :, None])
     variance = float(fit.diffusion[0, 0]) * problem.dt
@@ -131,7 +131,7 @@ def _draw_noisy(
 
 
 def average_orders(
-    problem: Problem,
+    problem: EulerModel,
     orders: Order,
     rng: np.random.Generator,
     *,
@@ -159,7 +159,7 @@ def average_orders(
             drawn = _draw_noisy(problem, fit, error, chains.orders[0], chains.states[0])
         else:
             there, law = own_law(problem, fit, chains.orders[0])
-            draws = draw(there, law, chains, KEPT, burn=2 * T, keep=KEPT)
+            draws = there.draw(law, chains, Stretch(KEPT, 2 * T, KEPT))
             drawn = draws.kept[0].transpose(1, 0, 2).astype(np.intp)
         found = [subject_grams(problem.data, each, problem.dt, problem.drift) for each in drawn]
         if 2 * k >= rounds:

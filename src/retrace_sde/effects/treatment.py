@@ -23,7 +23,7 @@ from retrace_sde.effects.counterfactual import Counterfactual
 from retrace_sde.effects.interventions import Given, Interventions, Treatment
 from retrace_sde.effects.regime import Regime, fit_regime
 from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.estimate.subjects import SubjectFit
 from retrace_sde.process.drift import Drift, as_drift
@@ -101,8 +101,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self.drift = drift
         self.subjects = subjects
         self.average = average
-        self.direction = direction
-        self.alpha = alpha
+        self.alpha, self.direction = alpha, direction
         self.max_iter = max_iter
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -156,7 +155,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
         dt = float(self.dt if panel.dt is None else panel.dt)
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        problem = Problem(data, dt, drift)
+        problem = EulerModel(data, dt, drift)
         columns = (0,) if self.subjects == "intercept" else tuple(self.subjects or ())
         report = print if self.verbose else (lambda line: None)
         if order is not None:

@@ -15,7 +15,7 @@ from retrace_sde.process.drift import Drift
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Euler:
     """Euler's transition: `x' | x ~ N(x + Θ φ(x, u) Δt, H Δt)`."""
 
     drift: Drift
@@ -39,7 +39,7 @@ class Model:
 
 
 def step_log_likelihoods(
-    data: Data, order: Order, model: Model, gaps: Array | None = None
+    data: Data, order: Order, model: Euler, gaps: Array | None = None
 ) -> Array:
     """`Σ_i log p(x_{i+1} | x_i)` for each trajectory along `order` (Eq. log_likelihood), shape (n,).
 

@@ -16,6 +16,16 @@ from retrace_sde.estimate.moments import Moments
 
 
 @dataclass(frozen=True, eq=False)
+class Estimate:
+    """Drift coefficients Θ (d, p) and diffusion H (d, d), their errors, and notes in words."""
+
+    coefficients: Array
+    diffusion: Array
+    errors: StandardErrors
+    notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, eq=False)
 class StandardErrors:
     """Asymptotic standard errors, entry by entry; `offset` where a drift's offset is told apart.
 
@@ -26,16 +36,6 @@ class StandardErrors:
     diffusion: Array
     offset: Array | None = None
     covariances: Array | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """Drift coefficients Θ (d, p) and diffusion H (d, d), their errors, and notes in words."""
-
-    coefficients: Array
-    diffusion: Array
-    errors: StandardErrors
-    notes: tuple[str, ...] = field(default=())
 
 
 def mle(moments: Moments) -> Estimate:

@@ -14,7 +14,7 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order, like, to_numpy
-from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.euler import Euler
 
 
 def distances(data: Data, *, scale: Array | None = None) -> Array:
@@ -24,7 +24,7 @@ def distances(data: Data, *, scale: Array | None = None) -> Array:
     """
     if scale is None:
         scale = spread(data)
-    return _pair_costs(data, np.diag(1 / scale), None) * 2
+    return pair_costs(data, np.diag(1 / scale), None) * 2
 
 
 def spread(data: Data) -> Array:
@@ -47,21 +47,23 @@ def spread(data: Data) -> Array:
     return np.where(deviation > 0, deviation, 1.0)
 
 
-def transition_costs(data: Data, model: Model) -> Array:
+def transition_costs(data: Data, model: Euler) -> Array:
     """C (T, T): the cost of slice b right after slice a, summed over trajectories."""
-    return _pair_costs(data, model.whitening, model)
+    return pair_costs(data, model.whitening, model)
 
 
-def _pair_costs(data: Data, W: Array, model: Model | None) -> Array:
+def pair_costs(data: Data, W: Array, model: Euler | None) -> Array:
+    """`½ Σ_j ‖W (x_b − f(x_a))‖²` of all pairs of slices, f the prediction of a model or, without one, x_a itself."""
+
     def of_block(x: Any, u: Any | None) -> Array:
         xp = array_api_compat.array_namespace(x)
         Wt = like(W.T, x)
-        target = _flat_slices(x @ Wt)
+        target = flat_slices(x @ Wt)
         # ‖a‖² + ‖b‖² − 2 a·b loses the digits of a distance much smaller than the norms. A slice of
         # least norm as common centre keeps them, for a constant level as well as for growing spread.
         centre = target[int(xp.argmin(xp.sum(target**2, axis=1))), :]
         target = target - centre
-        source = target if model is None else _flat_slices(model.predict(x, u) @ Wt) - centre
+        source = target if model is None else flat_slices(model.predict(x, u) @ Wt) - centre
         before, after = xp.sum(source**2, axis=1), xp.sum(target**2, axis=1)
         return to_numpy(0.5 * (before[:, None] + after[None, :]) - source @ target.T)
 
@@ -70,40 +72,7 @@ def _pair_costs(data: Data, W: Array, model: Model | None) -> Array:
     return C
 
 
-def best_gaps(increments: Array, pushes: Array, numbers: float | Array) -> Array:
-    """The gap g that makes `½ (S_ΔΔ/g + g S_bb) + ½ n d log g` least: the positive root of its derivative."""
-    return 2 * increments / (numbers + np.sqrt(numbers**2 + 4 * pushes * increments))
-
-
-def gap_costs(data: Data, model: Model) -> Array:
-    """C (T, T): the cost of slice b after slice a across the gap that suits the pair best.
-
-    `½ (S_ΔΔ/g − 2 S_Δb + g S_bb) + ½ n d log g` at the best g, time in units of dt.
-    """
-    W = model.whitening
-
-    def of_block(x: Any, u: Any | None) -> Array:
-        xp = array_api_compat.array_namespace(x)
-        Wt = like(W.T, x)
-        state = _flat_slices(x @ Wt)
-        push = _flat_slices((model.predict(x, u) - x) @ Wt)
-        along = push @ state.T
-        own = xp.sum(push * state, axis=1)
-        return to_numpy(xp.stack([along - own[:, None], push @ push.T]))
-
-    crossed, squares = reduce(np.add, data.map(of_block))
-    numbers = float(data.shape[0] * data.shape[2])
-    increments = 2 * _pair_costs(data, W, None)
-    pushes = np.broadcast_to(np.diag(squares)[:, None], increments.shape)
-    smallest = np.min(increments[increments > 0], initial=np.inf)
-    increments = np.where(increments > 0, increments, min(smallest, 1.0))
-    g = best_gaps(increments, pushes, numbers)
-    C = 0.5 * (increments / g + g * pushes) - crossed + 0.5 * numbers * np.log(g)
-    np.fill_diagonal(C, 0.0)
-    return C
-
-
-def near_costs(data: Data, order: Order, model: Model, width: int) -> Array:
+def near_costs(data: Data, order: Order, model: Euler, width: int) -> Array:
     """Costs (T, T), indexed by position along `order`, of pairs at most `width` apart; ∞ elsewhere.
 
     All trajectories, but T · width pairs instead of T²: enough to verify an order found on a few.
@@ -131,7 +100,7 @@ def near_costs(data: Data, order: Order, model: Model, width: int) -> Array:
     return C
 
 
-def _flat_slices(block: Any) -> Any:
+def flat_slices(block: Any) -> Any:
     """(trajectories, T, d) to (T, trajectories · d)."""
     xp = array_api_compat.array_namespace(block)
     return xp.reshape(xp.permute_dims(block, (1, 0, 2)), (block.shape[1], -1))

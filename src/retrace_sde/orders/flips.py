@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order, evenly
-from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.moments import Moments, regression_rows
 from retrace_sde.estimate.regression import mle
-from retrace_sde.estimate.start import START_FLOOR
+from retrace_sde.estimate.start_law import START_FLOOR
 from retrace_sde.process.drift import Drift
 
 MEMORY = 25_000_000
@@ -77,18 +77,18 @@ class _Flips:
         self.count = float((data.observed - 1).sum())
         self.d = data.shape[2]
 
-    def fit(self, w: Array) -> tuple[Model, Array, Array]:
+    def fit(self, w: Array) -> tuple[Euler, Array, Array]:
         """The model, and p₀'s mean and covariance, when w is the probability of each path as it stands."""
         gram = np.tensordot(w, self.there, 1) + np.tensordot(1 - w, self.back, 1)
         found = mle(Moments.from_weights(gram, self.count, len(gram) - self.d))
-        model = Model(self.drift, found.coefficients, found.diffusion, self.dt)
+        model = Euler(self.drift, found.coefficients, found.diffusion, self.dt)
         weight = np.concatenate([w, 1 - w]) / len(w)
         ends = np.concatenate([self.first, self.last])
         mean = weight @ ends
         spread = (ends - mean).T @ ((ends - mean) * weight[:, None])
         return model, mean, spread + START_FLOOR * model.dt * model.diffusion
 
-    def log_likelihoods(self, fitted: tuple[Model, Array, Array]) -> tuple[Array, Array]:
+    def log_likelihoods(self, fitted: tuple[Euler, Array, Array]) -> tuple[Array, Array]:
         """Joint log-likelihoods of the paths as they stand and reversed, without common constants."""
         model, mean, spread = fitted
         residual = np.concatenate([-model.coefficients, np.eye(self.d)], axis=1)
@@ -102,7 +102,7 @@ class _Flips:
         there, back = of(self.there, self.first), of(self.back, self.last)
         return there + self.for_there, back + self.for_back
 
-    def constant(self, fitted: tuple[Model, Array, Array]) -> float:
+    def constant(self, fitted: tuple[Euler, Array, Array]) -> float:
         """The normalisers, which differ from fit to fit."""
         model, _, spread = fitted
         steps = self.count * np.linalg.slogdet(model.diffusion)[1]

@@ -80,6 +80,11 @@ class Prior:
         found: Array = block_costs(self.arrays(slice(None)), lengths, orders)
         return found
 
+    def one_way(self, orders: Order, back: Order, lengths: Order | None = None) -> bool:
+        """Of most orders the reverse is ruled out, or all but."""
+        against = self.cost(back, lengths) - self.cost(orders, lengths)
+        return bool(np.mean(against > DECISIVE) >= 0.5)
+
     def repair(self, order: Order, lengths: Order | None = None) -> Order:
         """The order, or each trajectory's, changed where it breaks a rule, and there as little as it must."""
         orders, lengths = self._rows(order, lengths)
@@ -91,6 +96,10 @@ class Prior:
         orders = np.atleast_2d(order).astype(np.intp)
         n, T = orders.shape
         return orders, np.full(n, T, dtype=np.intp) if lengths is None else lengths
+
+
+DECISIVE = 10.0
+"""Nats by which knowledge must favour an order over its reverse to leave no question of direction: odds of 2e4."""
 
 
 def compiled(

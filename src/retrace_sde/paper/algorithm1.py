@@ -8,12 +8,13 @@ after a good one can be worse, so `keep="best"` takes the most likely round, `ke
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeVar
+from typing import Literal
 
 import numpy as np
 from numba import njit
 
 from retrace_sde.data.blocks import Array, Data, Order
+from retrace_sde.engine.model import Fit
 from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift, score_preference
 from retrace_sde.paper.score_density import KernelScore, MixtureScore
 from retrace_sde.paper.score_network import NetworkScore
@@ -39,20 +40,6 @@ def as_score(choice: ScoreName | Score) -> Score:
         f"score_model must be one of {', '.join(map(repr, SCORES))}, or an object whose fit(data) returns "
         f"the scores of states (m, T, d); got {choice!r}."
     )
-
-
-class Fitted(Protocol):
-    """A fit along an order: its log-likelihood and its H."""
-
-    @property
-    def order(self) -> Order: ...
-    @property
-    def log_likelihood(self) -> float: ...
-    @property
-    def diffusion(self) -> Array: ...
-
-
-Fit = TypeVar("Fit", bound=Fitted)
 
 
 def score_order(

@@ -11,17 +11,19 @@ from functools import cache, partial
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order, evenly
-from retrace_sde.engine.noisy import NoisyProblem
-from retrace_sde.engine.noisy_fitting import order_others
-from retrace_sde.engine.problem import Directed, Problem, Round
-from retrace_sde.estimate.euler import Model
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.fit import best_order
+from retrace_sde.engine.hidden import HiddenModel
+from retrace_sde.engine.model import Fit, Round
+from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.kalman.em import em
-from retrace_sde.estimate.kalman.smoother import StateSpace
-from retrace_sde.estimate.kalman.steps import Noise
+from retrace_sde.estimate.kalman.steps import Noise, Parameters
 from retrace_sde.estimate.regression import ols
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
-from retrace_sde.orders.costs import distances, transition_costs
-from retrace_sde.orders.paths import improve, path_cost, shortest_path
+from retrace_sde.orders.costs import transition_costs
+from retrace_sde.orders.hidden.pair_moments import seen_distances
+from retrace_sde.orders.paths import shortest_path
+from retrace_sde.orders.shared import PathCosts
 from retrace_sde.paper.algorithm1 import score_order
 from retrace_sde.paper.baselines import dpt_order, mst_order
 from retrace_sde.paper.score import GaussianScore
@@ -32,6 +34,9 @@ from retrace_sde.retrace import ReTrace
 
 ROUNDS = 10
 """K of Algorithm 1, the paper's default."""
+
+SEED = 0
+"""Of the searches, the same for every panel: panels differ by their own seeds."""
 
 EM_STEPS, EM_TRAJECTORIES = 5, 200
 """Algorithm 1 with EM: steps in each round (the paper does not say how many), and how many trajectories
@@ -50,7 +55,7 @@ class Found:
 
 
 Method = Callable[[Case], Found]
-Estimator = Callable[[Directed], tuple[Array, Array]]
+Estimator = Callable[[Fit], tuple[Array, Array]]
 
 
 def likelihood(case: Case) -> Found:
@@ -74,7 +79,7 @@ def algorithm1(case: Case, *, estimator: str = "mle") -> Found:
 
     With observation noise the paper takes R as known and corrects each slice's covariance for it.
     """
-    problem = Problem(Data(case.values, n_jobs=1), case.dt, Linear())
+    problem = EulerModel(Data(case.values, n_jobs=1), case.dt, Linear())
     estimators: dict[str, Estimator] = {
         "mle": _mle,
         "ols": _ols,
@@ -96,19 +101,19 @@ def algorithm1(case: Case, *, estimator: str = "mle") -> Found:
     return Found(kept.order, A, H, rounds=tuple(each.as_round() for each in rounds))
 
 
-def _mle(fit: Directed) -> tuple[Array, Array]:
-    return fit.model.coefficients, fit.model.diffusion
+def _mle(fit: Fit) -> tuple[Array, Array]:
+    return fit.step.coefficients, fit.step.diffusion
 
 
-def _ols(fit: Directed) -> tuple[Array, Array]:
+def _ols(fit: Fit) -> tuple[Array, Array]:
     found = ols(fit.moments)
     return found.coefficients, found.diffusion
 
 
-def _em(values: Array, dt: float, fit: Directed) -> tuple[Array, Array]:
+def _em(values: Array, dt: float, fit: Fit) -> tuple[Array, Array]:
     """A few EM steps in the state-space model with observation noise of unknown level."""
     ordered = values[:, fit.order]
-    found = em(ordered, dt, noise="estimate", max_iter=EM_STEPS, standard_errors=False)
+    found = em(ordered, dt, noise="estimate", max_iter=EM_STEPS)
     return found.drift, found.diffusion
 
 
@@ -119,7 +124,7 @@ def along(order_of: Callable[[Array], Order], case: Case) -> Found:
 
 def at(order: Order, case: Case) -> Found:
     """Maximum likelihood along an order."""
-    fit = Problem(Data(case.values, n_jobs=1), case.dt, Linear()).fit(order)
+    fit = EulerModel(Data(case.values, n_jobs=1), case.dt, Linear()).fit(order)
     return Found(order, *_mle(fit))
 
 
@@ -136,20 +141,14 @@ def oracle_with_noise(case: Case) -> Found:
 
 
 def _em_along(order: Order, case: Case, noise: Noise) -> Found:
-    found = em(case.values[:, order], case.dt, noise=noise, standard_errors=False)
+    found = em(case.values[:, order], case.dt, noise=noise)
     return Found(order, found.drift, found.diffusion)
 
 
-def seen_distances(case: Case) -> Found:
+def seen_path(case: Case) -> Found:
     """The shortest path through the slices by the mean squared difference of the values seen in both."""
-    n, T, d = case.values.shape
-    flat = case.values.transpose(1, 0, 2).reshape(T, n * d)
-    seen, values = (~np.isnan(flat)).astype(float), np.nan_to_num(flat)
-    squares = values**2 @ seen.T
-    totals, counts = squares + squares.T - 2 * values @ values.T, seen @ seen.T
-    mean = np.maximum(totals, 0) / np.maximum(counts, 1)
-    order = shortest_path(np.where(counts > 0, mean, totals.max()))
-    return oracle(replace(case, truth=order))
+    near = seen_distances(case.values, np.ones(case.values.shape[2]))
+    return oracle(replace(case, truth=shortest_path(near)))
 
 
 def limit(case: Case) -> Found:
@@ -160,17 +159,16 @@ def limit(case: Case) -> Found:
 
 
 def _order_under_the_truth(case: Case) -> Order:
-    data = Data(case.values, n_jobs=1)
+    data, rng = Data(case.values, n_jobs=1), np.random.default_rng(SEED)
+    model = EulerModel(data, case.dt, Linear())
     if case.noise or case.incomplete:
         R = case.noise**2 * np.eye(data.shape[2])
-        model = StateSpace(case.sde.transition(case.dt, scheme="euler"), R, case.initial)
-        noisy = NoisyProblem.of(Problem(data, case.dt, Linear()), noise=case.noise)
-        return order_others(noisy, model, np.random.default_rng(0), shared=True)
-    costs = transition_costs(data, Model(Linear(), case.sde.drift, case.sde.diffusion, case.dt))
+        law = Parameters(case.sde.drift, case.sde.diffusion, R, case.initial)
+        hidden = HiddenModel.of(model, noise=case.noise)
+        return best_order(hidden, hidden.orders_under(law), rng)
+    costs = transition_costs(data, Euler(Linear(), case.sde.drift, case.sde.diffusion, case.dt))
     start = -case.initial.log_density(data.slices(np.arange(data.shape[1]))).sum(axis=1)
-    chain = shortest_path(distances(data))
-    both = [improve(costs, start, each) for each in (chain, chain[::-1].copy())]
-    return min(both, key=lambda order: path_cost(costs, start, order))
+    return best_order(model, PathCosts(costs, start), rng)
 
 
 def scanpy_order(values: Array) -> Order:
@@ -197,7 +195,7 @@ METHODS: dict[str, Method] = {
     "MST, proper root": partial(along, partial(mst_order, root="end")),
     "DPT, proper root": partial(along, partial(dpt_order, root="extreme")),
     "scanpy DPT": partial(along, scanpy_order),
-    "distances of values seen": seen_distances,
+    "distances of values seen": seen_path,
     "limit": limit,
     "oracle": oracle,
     "ReTrace, noise estimated": noise_aware,

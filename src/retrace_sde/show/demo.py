@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from retrace_sde.data.blocks import Array, Data, Order
 from retrace_sde.data.validation import ReTraceWarning
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
@@ -73,7 +73,10 @@ class Demonstration:
 
 @dataclass(frozen=True)
 class OwnOrders:
-    """Few variables, each trajectory shuffled on its own: the order cannot be known, the SDE can."""
+    """Few variables, each trajectory shuffled on its own.
+
+    The order cannot be known, the SDE can.
+    """
 
     shuffled: Array
     truth: Order
@@ -95,10 +98,10 @@ def run(
     size = (settings.n, settings.T, settings.dt)
     X = sde.simulate(*size, x0=settings.start, random_state=rng)
     shuffled, truth = shuffle(X, random_state=rng)
-    problem = Problem(Data(shuffled), settings.dt, Linear())
+    problem = EulerModel(Data(shuffled), settings.dt, Linear())
 
     def score(method: str, order: Order, seconds: float, direction: str = "arbitrary") -> Row:
-        fitted = problem.fit(order).model
+        fitted = problem.fit(order).step
         found = (order, fitted.coefficients, fitted.diffusion)
         return _row(method, sde, truth, found, seconds, direction)
 
@@ -147,7 +150,7 @@ def _own_orders(settings: Settings, rng: np.random.Generator) -> OwnOrders:
     model = ReTrace(dt=settings.dt, permutation="independent", random_state=settings.seed)
     best, best_seconds = _timed(lambda: clone(model).set_params(estimator="mle").fit(shuffled))
     averaged, seconds = _timed(lambda: clone(model).set_params(estimator="mcem").fit(shuffled))
-    oracle = Problem(Data(shuffled), settings.dt, Linear()).fit(truth).model
+    oracle = EulerModel(Data(shuffled), settings.dt, Linear()).fit(truth).step
 
     fits = (
         ("ReTrace, one best order", best, best_seconds),
@@ -201,7 +204,7 @@ def save_plots(demo: Demonstration, folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     model = demo.model
-    fitted = Problem(Data(demo.shuffled), demo.settings.dt, Linear()).fit(model.order_).model
+    fitted = EulerModel(Data(demo.shuffled), demo.settings.dt, Linear()).fit(model.order_).step
     costs = transition_costs(Data(demo.shuffled), fitted)
 
     before_after = Figure(figsize=(11, 8), layout="constrained")

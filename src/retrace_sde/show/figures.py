@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.data.panel import Panel
-from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.intervals import clearest, clearness, critical, half_widths
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
@@ -148,7 +148,7 @@ def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Order) -> tuple[Ar
     if isinstance(drift, Affine):
         theta = np.column_stack([theta, model.offset_])
     data = Data(x, None if u is None else _some(u, j, kept), model.n_jobs)
-    return transition_costs(data, Model(drift, theta, model.diffusion_, model.result_.dt)), "cost"
+    return transition_costs(data, Euler(drift, theta, model.diffusion_, model.result_.dt)), "cost"
 
 
 def _some(values: Any, j: int | None, kept: Order) -> Array:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from retrace_sde.data.blocks import evenly
+from retrace_sde.estimate.information import inverse
 from retrace_sde.estimate.kalman.alone import alone
 from retrace_sde.estimate.kalman.model import Mask, Stack, StateSpace, parts, portions
 from retrace_sde.estimate.kalman.riccati import riccati, smooth
 from retrace_sde.estimate.kalman.steps import (
     Parameters,
-    Problem,
+    Setup,
     noise_gram,
     noise_rows,
     squared_noise,
@@ -26,7 +27,12 @@ SCORES, FEWEST = 20, 4000
 
 
 def simulated_errors(
-    stacks: list[Stack], problem: Problem, found: Parameters, sde: LinearSDE, scheme: Scheme
+    stacks: list[Stack],
+    setup: Setup,
+    found: Parameters,
+    sde: LinearSDE,
+    scheme: Scheme,
+    rng: np.random.Generator,
 ) -> StandardErrors:
     """From the information of the fitted model, `Σ_j E[score scoreᵀ]`, by simulating from it.
 
@@ -36,59 +42,27 @@ def simulated_errors(
     the values estimates it without bias, and one pattern differs from another far less than one score's square
     from its mean. p₀ counts as known.
     """
-    scores = _Scores(problem, found, sde, scheme)
-    information, total = scores.information(stacks)
-    # the inverse of a mean over `total` draws is too large by this factor, on average
-    return scores.errors(information / (1 - (scores.size + 1) / total))
+    scores = Scores(setup, found, sde, scheme)
+    return scores.errors(inverse(scores.information(stacks, rng)))
 
 
-def drawn_errors(
-    draws: list[list[list[Stack]]],
-    problem: Problem,
-    found: Parameters,
-    sde: LinearSDE,
-    scheme: Scheme,
-) -> StandardErrors | None:
-    """Standard errors that include the uncertainty of the orders (Louis 1982); None where they do not exist.
-
-    `draws[c][r]` are the trajectories in the r-th orders of chain c. Observed information: that of known orders
-    less the posterior variance of its score, products of posterior means being taken across two chains.
-    """
-    scores = _Scores(problem, found, sde, scheme)
-    complete, total = scores.information(draws[0][0])
-    complete = complete / (1 - (scores.size + 1) / total)
-    square, means = np.zeros_like(complete), []
-    for chain in draws[:2]:
-        each = np.stack([scores.of(stacks) for stacks in chain])
-        flat = each.reshape(-1, scores.size)
-        square += flat.T @ flat / (2 * len(each))
-        means.append(each.mean(axis=0))
-    cross = means[0].T @ means[1]
-    information = complete - square + (cross + cross.T) / 2
-    unit = 1 / np.sqrt(np.diag(complete))
-    if not np.linalg.eigvalsh(information * np.outer(unit, unit))[0] > 1e-4:
-        return None
-    return scores.errors(information)
-
-
-class _Scores:
+class Scores:
     """Derivatives of each trajectory's log-likelihood by the free entries of Θ, H and R."""
 
-    def __init__(self, problem: Problem, found: Parameters, sde: LinearSDE, scheme: Scheme) -> None:
-        self.problem, self.found = problem, found
-        d = len(problem.free)
+    def __init__(self, setup: Setup, found: Parameters, sde: LinearSDE, scheme: Scheme) -> None:
+        self.setup, self.found = setup, found
+        d = len(setup.free)
         self.lower = np.tril_indices(d)
-        self.keep = np.r_[problem.free.ravel(), np.full(len(self.lower[0]), problem.H is None)]
-        unknown = problem.noise_free
-        noises = unknown.sum() if not problem.noise_tied else unknown.any()
+        self.keep = np.r_[setup.free.ravel(), np.full(len(self.lower[0]), setup.H is None)]
+        unknown = setup.noise_free
+        noises = unknown.sum() if not setup.noise_tied else unknown.any()
         self.size = int(self.keep.sum() + noises)
-        every = np.eye(len(self.keep)) if scheme == "euler" else _jacobian(problem, sde)
+        every = np.eye(len(self.keep)) if scheme == "euler" else _jacobian(setup, sde)
         self.jacobian = every[:, self.keep]
-        self.weight, self.model = np.linalg.inv(found.H), found.model(problem.dt)
+        self.weight, self.model = np.linalg.inv(found.H), found.model(setup.dt)
 
-    def information(self, stacks: list[Stack]) -> tuple[Array, int]:
-        """`Σ_j E[score scoreᵀ]` by simulation, and from how many trajectories."""
-        rng = np.random.default_rng(0)
+    def information(self, stacks: list[Stack], rng: np.random.Generator) -> Array:
+        """`Σ_j E[score scoreᵀ]` by simulation."""
         share = max(SCORES * self.size, FEWEST) / sum(stack.rows.size for stack in stacks)
         information, total = np.zeros((self.size, self.size)), 0
         for stack in stacks:
@@ -100,7 +74,8 @@ class _Scores:
             for _, score in self._parts(drawn):
                 information += score.T @ score * stands_for
                 total += len(score)
-        return information, total
+        # the inverse of a mean over `total` draws is too large by this factor, on average
+        return information / (1 - (self.size + 1) / total)
 
     def of(self, stacks: list[Stack]) -> Array:
         """The scores of the trajectories, (n, size)."""
@@ -111,11 +86,11 @@ class _Scores:
         return scores
 
     def _parts(self, stack: Stack) -> Iterator[tuple[Stack, Array]]:
-        (d, p), unknown = self.problem.free.shape, self.problem.noise_free
+        (d, p), unknown = self.setup.free.shape, self.setup.noise_free
         rows, columns = self.lower
         double = np.where(rows == columns, 1.0, 2.0)
         variances = np.diag(self.found.R)[unknown]
-        for part, gram, squares in _sums(stack, self.found, self.problem, self.model):
+        for part, gram, squares in _sums(stack, self.found, self.setup, self.model):
             each = part.rows.shape[1]
             steps = np.repeat(part.steps.sum(axis=0), each)[:, None, None]
             seen = np.repeat(part.seen.sum(axis=0), each, axis=0)[:, unknown]
@@ -123,15 +98,13 @@ class _Scores:
             of_theta = (self.weight @ gram[:, p:, :p]).reshape(-1, d * p)
             score = np.c_[of_theta, of_H[:, rows, columns] * double] @ self.jacobian
             of_R = 0.5 * (squares[:, unknown] / variances - seen) / variances
-            if self.problem.noise_tied:
+            if self.setup.noise_tied:
                 of_R = of_R.sum(axis=1, keepdims=True)
             yield part, np.c_[score, of_R]
 
-    def errors(self, information: Array) -> StandardErrors:
-        """Square roots of the inverse's diagonal, put where they belong; zero for what is known."""
-        (d, p), keep, (rows, columns) = self.problem.free.shape, self.keep, self.lower
-        scale = np.sqrt(np.diag(information))
-        inverse = np.linalg.inv(information / np.outer(scale, scale)) / np.outer(scale, scale)
+    def errors(self, inverse: Array) -> StandardErrors:
+        """Square roots of the diagonal of the parameters' covariance, put where they belong; zero for what is known."""
+        (d, p), keep, (rows, columns) = self.setup.free.shape, self.keep, self.lower
         known = int(keep.sum())
         covariance = np.zeros((len(keep), len(keep)))
         covariance[np.ix_(keep, keep)] = inverse[:known, :known]
@@ -143,20 +116,20 @@ class _Scores:
 
 
 def _sums(
-    stack: Stack, found: Parameters, problem: Problem, model: StateSpace
+    stack: Stack, found: Parameters, setup: Setup, model: StateSpace
 ) -> Iterator[tuple[Stack, Array, Array]]:
     """Portions of a stack; Gram matrices of (φ √dt, η / √dt) and squared noise of their trajectories, (m, …)."""
     T, _, k, d = stack.values.shape
     for portion in portions(stack, T * d * max(d, k)):
-        lonely = alone(portion, model, n_jobs=problem.n_jobs)
+        lonely = alone(portion, model, n_jobs=setup.n_jobs)
         if lonely is not None:
             steps = np.repeat(portion.steps.sum(axis=0), k)
-            yield portion, noise_gram(lonely, steps, found, problem.dt), lonely.squares
+            yield portion, noise_gram(lonely, steps, found, setup.dt), lonely.squares
             continue
         gains = riccati(portion.seen, model)
         for part in parts(portion):
             means = smooth(part, gains, model)
-            z, rest = noise_rows(part, gains, means, found, problem.dt)
+            z, rest = noise_rows(part, gains, means, found, setup.dt)
             z = z.transpose(1, 2, 0, 3)
             gram = z.swapaxes(2, 3) @ z + rest[:, None]
             squares = squared_noise(part, gains, means).reshape(-1, d)
@@ -175,9 +148,9 @@ def _simulate(seen: Mask, k: int, model: StateSpace, rng: np.random.Generator) -
     return Stack(y * seen[:, :, None], seen, np.arange(G), np.zeros((G, k), np.intp))
 
 
-def _jacobian(problem: Problem, sde: LinearSDE) -> Array:
+def _jacobian(setup: Setup, sde: LinearSDE) -> Array:
     """Derivatives of the exact step (Θ, lower H) in Euler's form by the SDE's (A, c) and lower H."""
-    (d, p), dt = problem.free.shape, problem.dt
+    (d, p), dt = setup.free.shape, setup.dt
     lower = np.tril_indices(d)
 
     def step(theta: Array, H: Array) -> Array:

@@ -7,7 +7,7 @@ the scheme: (A, c, H) = (Θ, H) here are a way to write (F, s, Q).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -50,7 +50,7 @@ class Parameters:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Setup:
     """What is known: free entries of Θ and the values of the others, H or None, free noise variances."""
 
     dt: float
@@ -67,7 +67,10 @@ class Problem:
 @dataclass(frozen=True, eq=False)
 class Expected:
     """Sums over trajectories: Gram matrix of (φ √dt, η / √dt), the Θ that η belongs to, the number of steps,
-    squared noise and its counts, and the law of the first states.
+    squared noise and its counts, and the law of the first states of so many trajectories.
+
+    Sums add up: those of two halves of a panel, or of two draws of its orders, are those of both; `parts` are
+    those that `together` added up.
     """
 
     likelihood: float
@@ -77,6 +80,8 @@ class Expected:
     squares: Array
     seen: Array
     first: Gaussian
+    trajectories: float
+    parts: tuple[Expected, ...] = ()
 
     @property
     def moments(self) -> Moments:
@@ -89,6 +94,49 @@ class Expected:
         factor = found.factor.copy()
         factor[:p, p:] += factor[:p, :p] @ self.theta.T
         return Moments(factor, self.count, p)
+
+    def _gram_about(self, theta: Array) -> Array:
+        """The Gram matrix with η about another Θ: `η' = η + (Θ − Θ') φ dt`."""
+        turn = np.eye(len(self.gram))
+        turn[theta.shape[1] :, : theta.shape[1]] = self.theta - theta
+        return turn @ self.gram @ turn.T
+
+    def __add__(self, other: Expected) -> Expected:
+        n, m = self.trajectories, other.trajectories
+        share = n / (n + m)
+        mean = share * self.first.mean + (1 - share) * other.first.mean
+        gap = self.first.mean - other.first.mean
+        spread = share * self.first.covariance + (1 - share) * other.first.covariance
+        return Expected(
+            self.likelihood + other.likelihood,
+            self.gram + other._gram_about(self.theta),
+            self.theta,
+            self.count + other.count,
+            self.squares + other.squares,
+            self.seen + other.seen,
+            Gaussian(mean, spread + share * (1 - share) * np.outer(gap, gap)),
+            n + m,
+        )
+
+    def scaled(self, factor: float) -> Expected:
+        """The same sums, counted `factor` times."""
+        return replace(
+            self,
+            likelihood=self.likelihood * factor,
+            gram=self.gram * factor,
+            count=self.count * factor,
+            squares=self.squares * factor,
+            seen=self.seen * factor,
+            trajectories=self.trajectories * factor,
+        )
+
+
+def together(parts: list[Expected]) -> Expected:
+    """The sums of all parts, which are kept."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return replace(total, parts=tuple(parts))
 
 
 def as_noise(noise: Noise, d: int) -> tuple[Array, Mask, bool]:
@@ -123,13 +171,13 @@ def spread(values: Array) -> Array:
     return np.where(deviations > 0, deviations, 1.0)
 
 
-def first_guess(values: Array, problem: Problem, R: Array) -> Parameters:
+def first_guess(values: Array, setup: Setup, R: Array) -> Parameters:
     """From increments over k steps, whose second moment is about `k H dt + 2 R`; unknown drift starts at 0.
 
     Products are averaged over the pairs that were seen. The longer lag is one over which the variance has
     doubled, so that the difference is not lost in the noise.
     """
-    T, d, unknown = *values.shape[1:], problem.noise_free
+    T, d, unknown = *values.shape[1:], setup.noise_free
     seen, y = (~np.isnan(values)).astype(float), np.nan_to_num(values)
     found = {}
     for k in (k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k == 1 or k <= T // 2):
@@ -159,15 +207,15 @@ def first_guess(values: Array, problem: Problem, R: Array) -> Parameters:
     Q = (vectors * floored) @ vectors.T * np.outer(scale, scale)
     variances = np.maximum((short - first * np.diag(Q)) / 2, 0.01 * short)
     R = R.copy()
-    R[unknown, unknown] = variances[unknown].mean() if problem.noise_tied else variances[unknown]
+    R[unknown, unknown] = variances[unknown].mean() if setup.noise_tied else variances[unknown]
     # the first slice may have few values: all others count as one more
     counts = seen[:, 0].sum(axis=0) + 1
     means = y.sum(axis=(0, 1)) / np.maximum(seen.sum(axis=(0, 1)), 1)
     centre = (y[:, 0].sum(axis=0) + means) / counts
     spread = ((y[:, 0] - centre) ** 2 * seen[:, 0]).sum(axis=0) / counts
     law = Gaussian(centre, np.diag(np.maximum(spread - np.diag(R), 0.1 * spread) + np.diag(Q)))
-    H = Q / problem.dt if problem.H is None else problem.H
-    return Parameters(problem.known.copy(), H, R, problem.initial or law)
+    H = Q / setup.dt if setup.H is None else setup.H
+    return Parameters(setup.known.copy(), H, R, setup.initial or law)
 
 
 def noise_rows(
@@ -225,20 +273,20 @@ def noise_gram(rows: Rows, steps: Array, now: Parameters, dt: float) -> Array:
     return gram
 
 
-def expect(stacks: list[Stack], problem: Problem, parameters: Parameters) -> Expected:
+def expect(stacks: list[Stack], setup: Setup, parameters: Parameters) -> Expected:
     """The E-step: a pass of the smoother over all stacks, reduced to sums."""
-    d, q = len(problem.free), sum(problem.free.shape)
-    model = parameters.model(problem.dt)
+    d, q = len(setup.free), sum(setup.free.shape)
+    model = parameters.model(setup.dt)
     likelihood, gram, count, squares, seen = 0.0, np.zeros((q, q)), 0.0, np.zeros(d), np.zeros(d)
     firsts, first_covariance = [], np.zeros((d, d))
     for stack in (some for whole in stacks for some in portions(whole, 8 * d * d)):
         k, some = stack.rows.shape[1], stack.seen.any(axis=(0, 2))
         count += k * float(stack.steps.sum())
         seen += k * stack.seen.sum(axis=(0, 1))
-        rows = alone(stack, model, n_jobs=problem.n_jobs)
+        rows = alone(stack, model, n_jobs=setup.n_jobs)
         if rows is not None:
             steps = np.repeat(stack.steps.sum(axis=0), k)
-            gram += noise_gram(rows, steps, parameters, problem.dt).sum(axis=0)
+            gram += noise_gram(rows, steps, parameters, setup.dt).sum(axis=0)
             likelihood += float(rows.likelihood.sum())
             squares += rows.squares.sum(axis=0)
             some = np.repeat(some, k)
@@ -250,7 +298,7 @@ def expect(stacks: list[Stack], problem: Problem, parameters: Parameters) -> Exp
             gains = riccati(portion.seen, model)
             for part in parts(portion):
                 found = smooth(part, gains, model)
-                z, rest = noise_rows(part, gains, found, parameters, problem.dt)
+                z, rest = noise_rows(part, gains, found, parameters, setup.dt)
                 k, flat = z.shape[2], z.reshape(-1, q)
                 likelihood += float(found.log_likelihood.sum())
                 gram += flat.T @ flat + k * rest.sum(axis=0)
@@ -260,17 +308,17 @@ def expect(stacks: list[Stack], problem: Problem, parameters: Parameters) -> Exp
     m = np.concatenate(firsts)
     centred = m - m.mean(axis=0)
     first = Gaussian(m.mean(axis=0), (centred.T @ centred + first_covariance) / len(m))
-    return Expected(likelihood, gram, parameters.theta, count, squares, seen, first)
+    return Expected(likelihood, gram, parameters.theta, count, squares, seen, first, float(len(m)))
 
 
-def maximise(problem: Problem, expected: Expected, now: Parameters) -> Parameters:
+def maximise(setup: Setup, expected: Expected, now: Parameters) -> Parameters:
     """The M-step. With known entries of Θ: Θ given H (generalised least squares), then H given Θ."""
-    d, free = len(problem.free), problem.free
+    d, free = len(setup.free), setup.free
     moments = expected.moments
     if free.all():
         theta = mle(moments).coefficients
     else:
-        theta = problem.known.copy()
+        theta = setup.known.copy()
         if free.any():
             R, cross, _ = moments.blocks
             weight, normal = np.linalg.inv(now.H), R.T @ R
@@ -281,41 +329,41 @@ def maximise(problem: Problem, expected: Expected, now: Parameters) -> Parameter
                 weight[np.ix_(i, i)] * normal[np.ix_(j, j)], wanted[free]
             )
     residual = moments.factor @ np.c_[-theta, np.eye(d)].T
-    H = residual.T @ residual / expected.count if problem.H is None else problem.H
-    R, unknown = now.R.copy(), problem.noise_free
+    H = residual.T @ residual / expected.count if setup.H is None else setup.H
+    R, unknown = now.R.copy(), setup.noise_free
     if unknown.any():
         squares, seen = expected.squares[unknown], np.maximum(expected.seen[unknown], 1)
-        variances, least = squares / seen, NOISE_FLOOR * problem.dt * np.diag(H)[unknown]
-        if problem.noise_tied:
+        variances, least = squares / seen, NOISE_FLOOR * setup.dt * np.diag(H)[unknown]
+        if setup.noise_tied:
             variances, least = squares.sum() / seen.sum(), least.min()
         R[unknown, unknown] = np.maximum(variances, least)
     P = expected.first.covariance
-    P = P + 1e-10 * np.diag(np.diag(P) + np.diag(H) * problem.dt)  # a common start has no logarithm
-    return Parameters(theta, H, R, problem.initial or Gaussian(expected.first.mean, P))
+    P = P + 1e-10 * np.diag(np.diag(P) + np.diag(H) * setup.dt)  # a common start has no logarithm
+    return Parameters(theta, H, R, setup.initial or Gaussian(expected.first.mean, P))
 
 
-def pack(x: Parameters, problem: Problem) -> Array:
+def pack(x: Parameters, setup: Setup) -> Array:
     """The free parameters as a vector without constraints: logarithms of matrices and of variances."""
-    variances = np.log(np.diag(x.R)[problem.noise_free])
-    values = [x.theta[problem.free], variances[:1] if problem.noise_tied else variances]
-    if problem.H is None:
-        values.append(_log(x.H, problem.scale))
-    if problem.initial is None:
-        values += [x.initial.mean, _log(x.initial.covariance, problem.scale)]
+    variances = np.log(np.diag(x.R)[setup.noise_free])
+    values = [x.theta[setup.free], variances[:1] if setup.noise_tied else variances]
+    if setup.H is None:
+        values.append(_log(x.H, setup.scale))
+    if setup.initial is None:
+        values += [x.initial.mean, _log(x.initial.covariance, setup.scale)]
     return np.concatenate(values)
 
 
-def unpack(vector: Array, like: Parameters, problem: Problem) -> Parameters:
+def unpack(vector: Array, like: Parameters, setup: Setup) -> Parameters:
     """The parameters behind a vector; what is known is taken from `like`."""
-    (d, _), unknown = problem.free.shape, problem.noise_free
-    r = min(int(unknown.sum()), 1) if problem.noise_tied else int(unknown.sum())
-    sizes = [int(problem.free.sum()), r, d * (d + 1) // 2 if problem.H is None else 0]
+    (d, _), unknown = setup.free.shape, setup.noise_free
+    r = min(int(unknown.sum()), 1) if setup.noise_tied else int(unknown.sum())
+    sizes = [int(setup.free.sum()), r, d * (d + 1) // 2 if setup.H is None else 0]
     theta_free, logs, H_log, first = np.split(vector, np.cumsum(sizes))
     theta, R = like.theta.copy(), like.R.copy()
-    theta[problem.free] = theta_free
+    theta[setup.free] = theta_free
     R[unknown, unknown] = np.exp(logs)
-    H = like.H if problem.H is not None else _exp(H_log, problem.scale)
-    initial = problem.initial or Gaussian(first[:d], _exp(first[d:], problem.scale))
+    H = like.H if setup.H is not None else _exp(H_log, setup.scale)
+    initial = setup.initial or Gaussian(first[:d], _exp(first[d:], setup.scale))
     return Parameters(theta, H, R, initial)
 
 
@@ -341,16 +389,16 @@ def _exp(vector: Array, scale: Array) -> Array:
     return (S + S.T) / 2
 
 
-def information_weights(now: Parameters, expected: Expected, problem: Problem) -> Array:
+def information_weights(now: Parameters, expected: Expected, setup: Setup) -> Array:
     """Square roots of the complete data's information on each entry of the packed vector, roughly."""
-    (d, p), n = problem.free.shape, float(expected.seen.max())
+    (d, p), n = setup.free.shape, float(expected.seen.max())
     regressors = np.diag(expected.gram)[:p]
-    theta = np.sqrt(np.outer(1 / np.diag(now.H), regressors))[problem.free]
-    logs = np.sqrt(expected.seen[problem.noise_free] / 2)
-    weights = [theta, np.sqrt((logs**2).sum(keepdims=True)) if problem.noise_tied else logs]
-    if problem.H is None:
+    theta = np.sqrt(np.outer(1 / np.diag(now.H), regressors))[setup.free]
+    logs = np.sqrt(expected.seen[setup.noise_free] / 2)
+    weights = [theta, np.sqrt((logs**2).sum(keepdims=True)) if setup.noise_tied else logs]
+    if setup.H is None:
         weights.append(np.full(d * (d + 1) // 2, expected.count**0.5))
-    if problem.initial is None:
+    if setup.initial is None:
         firsts = max(n / max(len(expected.gram), 1), 1.0)
         P = np.diag(now.initial.covariance)
         weights += [np.sqrt(firsts / P), np.full(d * (d + 1) // 2, firsts**0.5)]

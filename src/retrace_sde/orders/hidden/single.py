@@ -14,12 +14,16 @@ from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Mask, Order, State
-from retrace_sde.orders.gaussian import Process
+from retrace_sde.orders.hidden.gaussian import Process
 from retrace_sde.orders.rules import Rules, crossed, order_cost
 from retrace_sde.orders.search import place_of, random_unit
 
-FLIPS, TURNS, FAR = 0.02, 0.3, 0.15
-"""Shares of proposals: the whole order turned around, a segment of it, and steps of any length."""
+FLIPS, TURNS, SWAPS, FAR = 0.02, 0.28, 0.25, 0.15
+"""Shares of proposals: the whole order turned around, a segment of it, two observations that change places (what no
+other move can do across known positions), and steps of any length."""
+
+EXACT = 6
+"""Up to this many observations the best order is found exactly: 720 orders cost less than a search from several starts."""
 
 NEAR = 4
 SMALLEST_GAIN = 1e-9
@@ -118,6 +122,23 @@ def _passed(rules: Rules | None, o: Order, left: int, right: int) -> float:  # p
 
 
 @njit(cache=True, nogil=True)
+def _swap(
+    M: Array,
+    y: Array,
+    w: Array,
+    rules: Rules | None,
+    o: Order,
+    now: Order,
+    gap: Array,
+    p: int,
+    q: int,
+) -> float:  # pragma: no cover - compiled
+    """What stands at p and at q > p changes places, gaps being left between them only: the change of the cost."""
+    change = _exchange(M, y, w, rules, now, gap, p + 1, q, p, q)
+    return change + _passed(rules, o, p, q)
+
+
+@njit(cache=True, nogil=True)
 def _propose(
     M: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, gap: Array,
     p: int, q: int, turn: bool,
@@ -126,9 +147,7 @@ def _propose(
     total = 0.0
     if turn:
         for left in range((p + q - 1) // 2, min(p, q) - 1, -1):  # from the innermost pair outwards
-            right = p + q - left
-            total += _exchange(M, y, w, rules, now, gap, left + 1, right, left, right)
-            total += _passed(rules, o, left, right)
+            total += _swap(M, y, w, rules, o, now, gap, left, p + q - left)
         return total
     step = 1 if q > p else -1
     for k in range(p, q, step):
@@ -174,10 +193,24 @@ def _best_turn(
 
 
 @njit(cache=True, nogil=True)
+def _best_swap(
+    M: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, gap: Array, p: int
+) -> tuple[float, int]:  # pragma: no cover - compiled
+    """The best observation beyond its neighbour to change places with what stands at p."""
+    best, where = 0.0, p
+    for q in range(p + 2, len(o)):
+        change = _swap(M, y, w, rules, o, now, gap, p, q)
+        _forget(o, now, gap, p, q + 1)
+        if change < best:
+            best, where = change, q
+    return best, where
+
+
+@njit(cache=True, nogil=True)
 def descend(
     law: Process, y: Array, rules: Rules | None, o: Order
 ) -> float:  # pragma: no cover - compiled
-    """Insertions and turns while any of them helps; the final cost, prior included."""
+    """Insertions, swaps and turns while any of them helps; the final cost, prior included."""
     M, h, T = law.precision, law.shift, len(o)
     w, gap, now = np.empty(y.shape), np.zeros(y.shape), o.copy()
     cost = pulls(M, h, y, o, w) + order_cost(rules, o)
@@ -190,6 +223,12 @@ def descend(
                 cost += _propose(M, y, w, rules, o, now, gap, p, q, False)
                 _settle(M, w, o, now, gap, min(p, q), max(p, q) + 1)
                 moved = True
+        for p in range(T - 2):
+            change, q = _best_swap(M, y, w, rules, o, now, gap, p)
+            if change < -SMALLEST_GAIN:
+                cost += _swap(M, y, w, rules, o, now, gap, p, q)
+                _settle(M, w, o, now, gap, p, q + 1)
+                moved = True
         for middle in range(1, 2 * T - 2):
             change, first, last = _best_turn(M, y, w, rules, o, now, gap, middle)
             if change < -SMALLEST_GAIN:
@@ -199,6 +238,64 @@ def descend(
         if not moved:
             break
     return cost
+
+
+@njit(cache=True, nogil=True)
+def summed_cost(
+    law: Process, y: Array, seen: Mask, o: Order
+) -> float:  # pragma: no cover - compiled
+    """The cost of an order with missing entries summed out, those of y being 0: with w as for y alone,
+    `cost − ½ w_mᵀ M_mm⁻¹ w_m + ½ log |M_mm|`.
+    """
+    T, d = y.shape
+    w = np.empty((T, d))
+    cost = pulls(law.precision, law.shift, y, o, w)
+    place = np.empty((T * d, 2), np.intp)
+    m = 0
+    for i in range(T):
+        for x in range(d):
+            if not seen[o[i], x]:
+                place[m, 0], place[m, 1] = i, x
+                m += 1
+    if m == 0:
+        return cost
+    M, pull = np.empty((m, m)), np.empty(m)
+    for k in range(m):
+        pull[k] = w[place[k, 0], place[k, 1]]
+        for q in range(m):
+            M[k, q] = law.precision[place[k, 0], place[q, 0], place[k, 1], place[q, 1]]
+    lower = np.linalg.cholesky(M)
+    white = np.linalg.solve(lower, pull)
+    return cost - 0.5 * (white**2).sum() + np.log(np.diag(lower)).sum()
+
+
+@njit(cache=True, nogil=True)
+def exact(
+    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Order
+) -> float:  # pragma: no cover - compiled
+    """Put the best of all T! orders into o, and return its cost; missing entries of y are 0 (Heap's algorithm)."""
+    T = len(o)
+    trial, turns = np.arange(T), np.zeros(T, np.intp)
+    best, least, i = o.copy(), np.inf, 0
+    fresh = True
+    while i < T:
+        if fresh:
+            cost = order_cost(rules, trial)
+            if cost < np.inf:
+                cost += summed_cost(law, y, seen, trial)
+            if cost < least:
+                best[:], least = trial, cost
+            fresh = False
+        if turns[i] < i:
+            k = 0 if i % 2 == 0 else turns[i]
+            trial[k], trial[i] = trial[i], trial[k]
+            turns[i] += 1
+            i, fresh = 0, True
+        else:
+            turns[i] = 0
+            i += 1
+    o[:] = best
+    return least
 
 
 @njit(cache=True, nogil=True)
@@ -263,14 +360,18 @@ def sample(
         if kind < FLIPS:
             _flip(M, h, y, w, rules, o, now, state)
         else:
-            turn = kind < FLIPS + TURNS
-            reach = T - 1 if random_unit(state) < FAR else min(NEAR, T - 1)
+            turn, swap = kind < FLIPS + TURNS, FLIPS + TURNS <= kind < FLIPS + TURNS + SWAPS
+            far = random_unit(state) < FAR or (swap and rules is not None)
+            reach = T - 1 if far else min(NEAR, T - 1)
             p = int(random_unit(state) * T)
             step = 1 + int(random_unit(state) * reach)
             q = p + step if random_unit(state) < 0.5 else p - step
             if 0 <= q < T:
-                change = _propose(M, y, w, rules, o, now, gap, p, q, turn)
                 low, high = min(p, q), max(p, q) + 1
+                if swap:
+                    change = _swap(M, y, w, rules, o, now, gap, low, high - 1)
+                else:
+                    change = _propose(M, y, w, rules, o, now, gap, p, q, turn)
                 if _accept(change, state):
                     _settle(M, w, o, now, gap, low, high)
                 else:

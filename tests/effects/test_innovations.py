@@ -10,11 +10,11 @@ from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
 from retrace_sde.data.blocks import Array, Data
+from retrace_sde.effects.innovations import innovation_gains, sample_noisy_block
 from retrace_sde.effects.subject_orders import average_orders, measurement_error
-from retrace_sde.engine.independent import random_states
-from retrace_sde.engine.problem import Problem
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.subjects import fit_subjects, subject_grams
-from retrace_sde.orders.innovations import innovation_gains, sample_noisy_block
+from retrace_sde.orders.draws import random_states
 from retrace_sde.orders.search import Steps
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import simulate_cohort
@@ -86,7 +86,7 @@ def test_averaging_over_orders_finds_the_error_and_the_parameters_of_the_true_or
     moved = np.random.default_rng(2).permuted(np.tile(np.arange(61), (n, 1)), axis=1)
     truth = np.argsort(moved, axis=1)
     panel = cohort.shuffled(moved)
-    problem = Problem(Data(panel.values, panel.covariates, 1), 0.25, TumourGrowth())
+    problem = EulerModel(Data(panel.values, panel.covariates, 1), 0.25, TumourGrowth())
     known = fit_subjects(subject_grams(problem.data, truth, problem.dt, problem.drift), n * 60, 4)
     assert abs(measurement_error(problem, known, truth) ** 0.5 - 0.01) < 0.0005
     # Neighbours exchanged at random stand for a search that is nearly right.

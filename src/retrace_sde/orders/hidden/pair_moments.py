@@ -1,8 +1,8 @@
-"""One permutation for all trajectories, observed with noise or with gaps.
+"""One order for all trajectories behind noise: what every pair of slices tells, and where a search starts.
 
-Distances between neighbours drown in noise first, so every pair counts: a spectral start (Fiedler vector of a
-similarity of noise-corrected distances), then local search on the state-space likelihood in its form as a
-quadratic assignment (`arrangement`), in turn with EM; each order is tried both ways round. The first rounds have no drift.
+Distances between neighbours drown in noise first, so every pair counts. The state-space likelihood of an order needs only
+the second moments of pairs of slices, summed over trajectories (`assignment`); a start comes from the
+Fiedler vector of a similarity of noise-corrected distances.
 """
 
 from __future__ import annotations
@@ -12,32 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Order
-from retrace_sde.engine.noisy import Hidden, NoisyProblem
-from retrace_sde.engine.problem import Round
-from retrace_sde.estimate.kalman.em import EMResult
-from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
-from retrace_sde.orders.assignment import Arrangement
-from retrace_sde.orders.gaussian import process
+from retrace_sde.estimate.kalman.smoother import StateSpace
+from retrace_sde.orders.hidden.assignment import Arrangement
+from retrace_sde.orders.hidden.gaussian import process
 from retrace_sde.orders.paths import shortest_path
 from retrace_sde.orders.prior import Prior
 from retrace_sde.process.sde import Gaussian, Transition
-
-SEARCH_TRAJECTORIES = 300
-"""EM sees this many trajectories while the order changes; the search itself sees all."""
-
-SEARCH_WIDTH = 2000
-"""Numbers T·r that the search looks at: with more variables than r those that noise hides least."""
-
-KICKS, POLISHES = 6, 3
-
-REACH, CHEAP = 3, 100_000
-"""How far slices are moved when orders are polished, where one likelihood costs no more than n T d³ = CHEAP."""
-
-SEED = np.array([20261115], dtype=np.uint64)
-"""The kicks are the same in every fit: a shared order needs no seed."""
-
-DOUBT = 10.0
-"""An average over c pairs of values seen together counts c / (c + DOUBT) where variables are crossed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +74,10 @@ class PairMoments:
         return PairMoments(np.ascontiguousarray(squares), self.sums @ directions.T, self.count)
 
 
+DOUBT = 10.0
+"""An average over c pairs of values seen together counts c / (c + DOUBT) where variables are crossed."""
+
+
 def seen_distances(values: Array, scale: Array) -> Array:
     """Mean squared distance between slices over all that was seen of both, in the units `scale` (d,).
 
@@ -111,111 +95,8 @@ def seen_distances(values: Array, scale: Array) -> Array:
     return d * np.where(both > 0, D, D[known].mean() if known.any() else 1.0)
 
 
-def recover_noisy_order(
-    problem: NoisyProblem, *, max_iter: int
-) -> tuple[Hidden, Hidden, list[Round], bool]:
-    """The order found and its reverse (the better first), the rounds, and whether the order settled."""
-    moments = PairMoments.of(problem.values)
-    few = problem.some(SEARCH_TRAJECTORIES)
-    search = _Search(few, moments, max_iter)
-    starts = starting_orders(problem)
-    if problem.prior is not None:  # which way round then matters from the start
-        starts = [problem.repaired(way) for o in starts for way in (o, o[::-1].copy())]
-    still = [search.without_drift(order) for order in starts]
-    best = max(still, key=lambda found: found.fit.log_likelihood[-1] - found.prior_cost)
-    found, settled = search.with_drift(best.order)
-    both = [problem.fit(each.order, start=each.fit, loose=False) for each in found]
-    better, worse = sorted(both, key=lambda each: -each.objective)
-    return better, worse, [*search.rounds, better.as_round()], settled
-
-
-class _Search:
-    """Alternates between EM on a few trajectories and the search on the moments of all."""
-
-    def __init__(
-        self,
-        few: NoisyProblem,
-        moments: PairMoments,
-        max_iter: int,
-    ) -> None:
-        self.few, self.moments, self.state = few, moments, SEED.copy()
-        self.max_iter, self.rounds = max_iter, list[Round]()
-
-    def without_drift(self, order: Order) -> Hidden:
-        """A random walk from p₀: what a rough order can be judged by. Either way round fits as well."""
-        current = self.few.fit(order, still=True)
-        for _ in range(self.max_iter):
-            order = self._improved(current)
-            if np.array_equal(order, current.order):
-                break
-            current = self.few.fit(order, still=True, start=current.fit)
-        return current
-
-    def with_drift(self, order: Order) -> tuple[tuple[Hidden, Hidden], bool]:
-        """Fit both ways round, search under the better fit, until the order stops changing."""
-        starts: tuple[EMResult | None, ...] = (None, None)
-        for _ in range(self.max_iter):
-            ways = (order, order[::-1].copy())
-            fits = [self.few.fit(o, start=s) for o, s in zip(ways, starts, strict=True)]
-            better, worse = sorted(fits, key=lambda each: -each.objective)
-            self.rounds.append(better.as_round())
-            order = self._improved(better)
-            if np.array_equal(order, better.order):
-                return (better, worse), True
-            starts = (better.fit, worse.fit)
-        return (better, worse), False
-
-    def _improved(self, current: Hidden) -> Order:
-        tables = arrangement(self.moments, current.model, self.few.prior)
-        found = tables.improve(current.order, self.state, kicks=KICKS)
-        if self.few.complete:
-            return found
-        return polished(self.few, current.model, (current.order, found))
-
-
-def best_order(problem: NoisyProblem, model: StateSpace) -> Order:
-    """The most likely order found under given parameters."""
-    tables = arrangement(PairMoments.of(problem.values), model, problem.prior)
-    found = []
-    for start in starting_orders(problem):
-        for order in (problem.repaired(start), problem.repaired(start[::-1].copy())):
-            found += [tables.improve(order, SEED.copy(), kicks=KICKS), order]
-    if problem.complete:
-        return min(found, key=tables.cost)
-    return polished(problem, model, tuple(found))
-
-
-def polished(problem: NoisyProblem, model: StateSpace, orders: tuple[Order, ...]) -> Order:
-    """The best of some orders, moved while it helps, by the likelihood of what was seen.
-
-    Moments of pairs stand for the values that are missing only on average: with few trajectories, and most
-    of all with little noise, the search on them may leave the best order behind.
-    """
-
-    def worth(order: Order) -> float:
-        value = kalman(problem.along(order), model, covariances=False, n_jobs=problem.n_jobs)
-        cost = 0.0 if problem.prior is None else float(problem.prior.cost(order)[0])
-        return float(value.log_likelihood.sum()) - cost
-
-    values = [worth(order) for order in orders]
-    best, value = orders[int(np.argmax(values))], max(values)
-    T, d = problem.values.shape[1:]
-    reach = REACH if problem.values.size * d**2 <= CHEAP else 1
-    for _ in range(POLISHES):
-        moved = False
-        for a in range(T):
-            for step in (*range(1, reach + 1), *range(-reach, 0)) if reach > 1 else (1,):
-                p = int(np.flatnonzero(best == a)[0])
-                q = p + step
-                if not 0 <= q < T:
-                    continue
-                trial = np.insert(np.delete(best, p), q, a)
-                other = worth(trial)
-                if other > value + 1e-6:
-                    best, value, moved = trial, other, True
-        if not moved:
-            break
-    return best
+SEARCH_WIDTH = 2000
+"""Numbers T·r that the search looks at: with more variables than r those that noise hides least."""
 
 
 def arrangement(moments: PairMoments, model: StateSpace, prior: Prior | None) -> Arrangement:
@@ -253,13 +134,13 @@ def clearest(model: StateSpace, r: int) -> tuple[Array, StateSpace]:
     return rest, StateSpace(moved, rest @ model.noise @ rest.T, law)
 
 
-def starting_orders(problem: NoisyProblem) -> list[Order]:
+def starting_orders(values: Array, scale: Array) -> list[Order]:
     """Where the search starts: a shortest path, best with little noise, and spectral, best with much.
 
     The noise adds the same to every distance; what it adds is where the mean distance at lag k, along
     the last guess of the order, meets lag 0.
     """
-    D = seen_distances(problem.values, np.sqrt(problem.variances))
+    D = seen_distances(values, scale)
     T = len(D)
     path = shortest_path(D)
     order, floor = path, 0.0

@@ -15,9 +15,6 @@ from scipy.optimize import minimize
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 
-REACH = 300.0
-"""Largest ‖A‖ g: beyond it the exponentials of Van Loan's matrix overflow."""
-
 
 @dataclass(frozen=True, eq=False)
 class StepMoments:
@@ -72,6 +69,10 @@ class Spans:
         for a, b, length in zip(self.begin, self.end, self.length, strict=True):
             J[a:b, a:b] -= g[None, a:b] / length
         return J
+
+
+REACH = 300.0
+"""Largest ‖A‖ g: beyond it the exponentials of Van Loan's matrix overflow."""
 
 
 def exponentials(M: Array) -> Array:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retrace_sde.data.blocks import Array
-from retrace_sde.estimate.euler import Model
+from retrace_sde.estimate.euler import Euler
 from retrace_sde.process.sde import Gaussian
 
 START_FLOOR = 1e-2
@@ -36,7 +36,7 @@ class _Shrunk:
     covariance: Array
 
 
-def _shrink(states: Array, model: Model, variances: Array) -> _Shrunk:
+def _shrink(states: Array, model: Euler, variances: Array) -> _Shrunk:
     """Try every target and every ρ, and keep for each slice what predicts left-out trajectories best."""
     k, n, d = states.shape
     noise = model.diffusion * model.dt
@@ -68,7 +68,7 @@ def _shrink(states: Array, model: Model, variances: Array) -> _Shrunk:
     return _Shrunk(best - d * np.log(2 * np.pi) / 2, covariance)
 
 
-def start_log_densities(states: Array, model: Model, variances: Array) -> Array:
+def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
     """`log p₀` of each trajectory at each of k slices: states (k, n, d) to densities (k, n).
 
     Each trajectory is judged by the Gaussian fitted to the *others*. Judged by a fit to itself a small
@@ -80,14 +80,14 @@ def start_log_densities(states: Array, model: Model, variances: Array) -> Array:
     return np.zeros((k, n)) if n < 2 else _shrink(states, model, variances).log_densities
 
 
-def start_law(states: Array, model: Model, variances: Array) -> Gaussian:
+def start_law(states: Array, model: Euler, variances: Array) -> Gaussian:
     """p₀ fitted to the first states (n, d), for simulating from the fit and for held-out data."""
     if len(states) < 2:
         return Gaussian(states.mean(axis=0), START_FLOOR * model.diffusion * model.dt)
     return Gaussian(states.mean(axis=0), _shrink(states[None], model, variances).covariance[0])
 
 
-def is_point(states: Array, model: Model) -> bool:
+def is_point(states: Array, model: Euler) -> bool:
     """The states (n, d) have less spread than the floor: one state, common to all trajectories."""
     z = (states - states.mean(axis=0)) @ model.whitening.T
     return len(states) > 1 and bool((z**2).mean() < START_FLOOR)

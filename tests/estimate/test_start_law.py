@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.problem import Problem
-from retrace_sde.engine.shared import recover_order
-from retrace_sde.estimate.euler import Model
-from retrace_sde.estimate.start import (
+from retrace_sde.engine.alternate import recover
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.space import Shared
+from retrace_sde.estimate.euler import Euler
+from retrace_sde.estimate.start_law import (
     SHRINKAGES,
     START_FLOOR,
     is_point,
@@ -29,22 +30,22 @@ Floats = NDArray[np.float64]
 DT = 0.05
 
 
-def setup(n: int = 9, T: int = 4, d: int = 3, seed: int = 0) -> tuple[Floats, Model, Floats]:
+def setup(n: int = 9, T: int = 4, d: int = 3, seed: int = 0) -> tuple[Floats, Euler, Floats]:
     """Slices (T, n, d), a model that is not the one they came from, and the variables' variances."""
     rng = np.random.default_rng(seed)
     X = random_irreversible_sde(d, random_state=rng).simulate(n, T, DT, x0=1.0, random_state=rng)
     G = rng.normal(size=(d, d))
-    model = Model(Affine(), rng.normal(size=(d, d + 1)), G @ G.T + 0.1 * np.eye(d), DT)
+    model = Euler(Affine(), rng.normal(size=(d, d + 1)), G @ G.T + 0.1 * np.eye(d), DT)
     return X.transpose(1, 0, 2), model, X.var(axis=(0, 1))
 
 
-def thin_noise(d: int, seed: int) -> Model:
+def thin_noise(d: int, seed: int) -> Euler:
     """A model whose H is ill conditioned."""
     sde = random_irreversible_sde(d, random_state=seed)
-    return Model(Linear(), sde.drift, sde.diffusion, DT)
+    return Euler(Linear(), sde.drift, sde.diffusion, DT)
 
 
-def refits(x: Floats, model: Model, variances: Floats) -> tuple[Floats, Floats, tuple[int, float]]:
+def refits(x: Floats, model: Euler, variances: Floats) -> tuple[Floats, Floats, tuple[int, float]]:
     """One slice (n, d): every target and ρ, refitted without each trajectory; the best in total.
 
     Returns the left-out log densities (n,), the covariance of all n, and the target and ρ.
@@ -134,7 +135,7 @@ def test_densities_are_those_of_the_true_law_in_a_large_panel() -> None:
     rng = np.random.default_rng(0)
     S = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.3], [0.0, 0.3, 0.5]])
     x = rng.multivariate_normal([1.0, 2.0, 3.0], S, n)
-    model = Model(Linear(), -np.eye(d), np.eye(d), 1e-3)  # the floor is then 1e-5
+    model = Euler(Linear(), -np.eye(d), np.eye(d), 1e-3)  # the floor is then 1e-5
     truth = multivariate_normal([1.0, 2.0, 3.0], S).logpdf(x)
     found = start_log_densities(x[None], model, x.var(axis=0))[0]
     # Nine parameters are fitted: a loss of about 9/2 nats in sample, and as much out of it.
@@ -211,7 +212,8 @@ def test_two_trajectories_do_not_let_the_start_break_the_order() -> None:
         sde = random_irreversible_sde(20, random_state=seed)
         X = sde.simulate(2, 100, 0.01, x0="stationary", random_state=seed)
         shuffled, order = shuffle(X, random_state=seed)
-        found = recover_order(Problem(Data(shuffled), 0.01, Linear()), max_iter=10)[0].order
+        problem, rng = EulerModel(Data(shuffled), 0.01, Linear()), np.random.default_rng(0)
+        found = recover(problem, Shared.of(problem, rng), rng, max_iter=10).better.order
         assert found.tolist() in (order.tolist(), order[::-1].tolist())
 
 
@@ -251,7 +253,7 @@ def test_units_of_the_variables_shift_all_densities_alike(n: int, d: int) -> Non
     x, model, variances = setup(n=n, d=d)
     unit = 10.0 ** np.random.default_rng(1).uniform(-4, 4, d)
     H = model.diffusion * np.outer(unit, unit)
-    other = Model(model.drift, model.coefficients, H, model.dt)
+    other = Euler(model.drift, model.coefficients, H, model.dt)
     one = start_log_densities(x, model, variances)
     two = start_log_densities(x * unit + 5, other, variances * unit**2)
     assert_allclose(two, one - np.log(unit).sum(), rtol=1e-7)
@@ -265,7 +267,7 @@ def test_units_of_the_variables_shift_all_densities_alike(n: int, d: int) -> Non
 
 def test_units_of_time_change_nothing() -> None:
     x, model, variances = setup()
-    other = Model(model.drift, model.coefficients, model.diffusion / 60, model.dt * 60)
+    other = Euler(model.drift, model.coefficients, model.diffusion / 60, model.dt * 60)
     expected = start_log_densities(x, model, variances)
     assert_allclose(start_log_densities(x, other, variances), expected, rtol=1e-12)
 
@@ -275,7 +277,7 @@ def test_likelihood_ratios_of_a_fit_do_not_depend_on_units() -> None:
     X, unit = x.transpose(1, 0, 2), np.array([1e-3, 1.0, 1e4])
     values = []
     for panel in (X, X * unit):
-        problem, order = Problem(Data(panel), DT, Linear()), np.arange(8)
+        problem, order = EulerModel(Data(panel), DT, Linear()), np.arange(8)
         pair = problem.fit(order), problem.fit(order[::-1].copy())
         values.append([fit.log_likelihoods for fit in pair])
     assert_allclose(np.add(values[1], 8 * np.log(unit).sum()), values[0], rtol=1e-7)

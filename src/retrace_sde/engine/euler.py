@@ -1,0 +1,306 @@
+"""States observed as they are, at steps of dt or across known gaps: `x' | x ~ N(x + Θ φ(x) Δt, H Δt)`.
+
+Along an order the fit is closed form; what orders cost under it is one matrix product, or one for each
+trajectory; averaged over orders it needs only how often b followed a.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.engine.exact_gaps import exact_fit, exact_fits
+from retrace_sde.engine.model import Effort, Fit, Problem
+from retrace_sde.estimate.bootstrap import bootstrap_errors
+from retrace_sde.estimate.euler import Euler, step_log_likelihoods
+from retrace_sde.estimate.exact import exact
+from retrace_sde.estimate.frequencies import Frequencies, Statistics, statistics
+from retrace_sde.estimate.moments import Moments, moments
+from retrace_sde.estimate.regression import Estimate, StandardErrors, mle, ols, regression_errors
+from retrace_sde.estimate.scores import StepScores
+from retrace_sde.estimate.start_law import START_FLOOR, start_law, start_log_densities
+from retrace_sde.estimate.unequal_steps import dispersion
+from retrace_sde.orders.costs import distances, near_costs, transition_costs
+from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
+from retrace_sde.orders.own import BLOCK, Law, OwnOrders
+from retrace_sde.orders.paths import guided_paths, shortest_path
+from retrace_sde.orders.shared import PathCosts
+from retrace_sde.process.drift import Affine
+from retrace_sde.process.sde import Gaussian
+
+SEARCH_ELEMENTS = 5000
+"""Length n·d of a slice that the search looks at: more trajectories do not make the chain clearer."""
+
+VERIFIED_WIDTH = 2
+"""An order found on a few trajectories is verified on all of them against moves within this distance."""
+
+
+@dataclass(frozen=True, eq=False)
+class EulerModel(Problem):
+    """Euler's steps along an order. `robust`: orders are judged by steps that may differ in variance."""
+
+    robust: bool = False
+    effort = Effort(40, 1.04, 600, warm=12, bridged=2000, bridges=50, louis=50, positions=1500)
+
+    # -- an order known ----------------------------------------------------------------------------------
+
+    def fit(self, order: Order, start: Fit | None = None, *, final: bool = False) -> Fit:
+        """Maximum likelihood along an order, and the joint log-likelihood `log p₀ + Σ log p` there."""
+        return self.fit_gaps(order, self.gaps)
+
+    def fit_gaps(self, order: Order, gaps: Array | None) -> Fit:
+        """The same with given gaps between neighbours; None: all are dt."""
+        dt = self.dt if gaps is None else gaps
+        return self._judged(order, moments(self.data, order, dt, self.drift), gaps)
+
+    def _judged(self, order: Order, found: Moments, gaps: Array | None = None) -> Fit:
+        estimate = mle(found)
+        step = Euler(self.drift, estimate.coefficients, estimate.diffusion, self.dt)
+        start = start_log_densities(self.data.states(order)[None], step, self.variances)[0]
+        steps = step_log_likelihoods(self.data, order, step, gaps)
+        return Fit(order, step, found, start + steps, self.prior_costs(order), gaps=gaps)
+
+    def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
+        """The fit along the reverse of an order, whether or not that is possible; from the same moments."""
+        back = self.data.reversed(found.order)
+        if found.gaps is not None:
+            return self.fit_gaps(back, self.reversed_gaps(found.gaps))
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        if turn is None or found.moments.from_rows:
+            return self.fit(back)
+        return self._judged(back, found.moments.transformed(turn))
+
+    def estimator(self, found: Fit) -> str:
+        """The estimator of one order: with known gaps that differ, exact transitions where they can be had."""
+        common = found.gaps is not None and found.gaps.ndim == 1 and exact_fits(self)
+        return "exact" if common else "mle"
+
+    def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
+        """The parameters along the order of a fit by an estimator's name: mle, ols or exact."""
+        if name == "ols":
+            return ols(found.moments)
+        if name != "exact":
+            return mle(found.moments)
+        if found.gaps is None:
+            return exact(found.moments, self.dt, affine=isinstance(self.drift, Affine))
+        return exact_fit(self, found, found.gaps, free=False).estimate or mle(found.moments)
+
+    def initial(self, found: Fit) -> Gaussian:
+        """p₀ of the first states."""
+        return start_law(self.data.states(found.order), found.step, self.variances)
+
+    # -- one order for all -------------------------------------------------------------------------------
+
+    def for_search(self) -> Self:
+        """As many trajectories as make the order clear."""
+        n, _, d = self.data.shape
+        enough = -(-SEARCH_ELEMENTS // d)
+        return self.some(enough) if n > 2 * enough else self
+
+    def shared_starts(self, rng: np.random.Generator) -> list[Order]:
+        """Short paths through the slices; with a prior, several that obey it."""
+        n, _, d = self.data.shape
+        near = distances(self.data)
+        return (
+            [shortest_path(near)] if self.prior is None else guided_paths(near, n * d, self.prior)
+        )
+
+    def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> PathCosts:
+        """What one order for all costs under a fit; slices are judged as first ones leave-one-out, or by p₀."""
+        every = self.data.slices(np.arange(self.data.shape[1]))
+        if initial is None:
+            start = start_log_densities(every, found.step, self.variances)
+        else:
+            start = initial.log_density(every)
+        return PathCosts(self._pair_costs(found), -start.sum(axis=1), self.prior)
+
+    def _pair_costs(self, found: Fit) -> Array:
+        """Costs (T, T) of one slice after another, robust where that is asked for and steps differ in variance."""
+        costs = transition_costs(self.data, found.step)
+        if not self.robust:
+            return costs
+        unequal = self._dispersion(costs[found.order[:-1], found.order[1:]])
+        return costs if unequal is None else unequal.costs(costs)
+
+    def _dispersion(self, halves: Array) -> Any:
+        n, T, d = self.data.shape
+        return dispersion(halves, float(n * d)) if T > 3 else None
+
+    def evidence(self, found: Fit) -> float:
+        """Nats by which unequal steps explain an order better than equal ones; 0 where that may be chance."""
+        steps = np.diagonal(near_costs(self.data, found.order, found.step, 1), 1)
+        unequal = self._dispersion(steps)
+        return 0.0 if unequal is None else unequal.evidence
+
+    def made_robust(self, found: Fit) -> Self | None:
+        """The model whose steps may differ in variance, where those along an order do."""
+        return replace(self, robust=True) if self.evidence(found) else None
+
+    def worth(self, found: Fit) -> float:
+        """What orders found in different ways are compared by: steps equal or unequal, whichever is better."""
+        return found.objective + self.evidence(found)
+
+    def verified(self, found: Fit) -> bool:
+        """No reversal or move among near neighbours would be more likely on all the trajectories."""
+        costs = near_costs(self.data, found.order, found.step, VERIFIED_WIDTH)
+        positions = np.arange(len(found.order))
+        ends = positions[: VERIFIED_WIDTH + 1]
+        start = np.full(len(positions), np.inf)
+        states = self.data.slices(found.order[ends])
+        start[ends] = -start_log_densities(states, found.step, self.variances).sum(axis=1)
+        prior = None if self.prior is None else self.prior.relabelled(found.order)
+        return np.array_equal(PathCosts(costs, start, prior).improve(positions), positions)
+
+    def distances(self) -> Array:
+        """Squared distances between slices."""
+        return distances(self.data)
+
+    # -- one order each ----------------------------------------------------------------------------------
+
+    def law(self, found: Fit) -> Law:
+        """What single orders are judged by."""
+        return Law(found.step, self.initial(found))
+
+    def own_orders(self, law: Law) -> OwnOrders:
+        """What each trajectory's order costs under a law."""
+        return OwnOrders(self.data, law, self.prior)
+
+    def own_starts(self, rng: np.random.Generator) -> list[Order]:
+        """Short paths in the metric of H (H itself from the paths' increments), turned to run the same way."""
+        n, T, d = self.data.shape
+        states = random_states(rng, n)
+        orders = np.tile(np.arange(T, dtype=np.intp), (n, 1))
+        H = within_covariance(self.data)
+        zero = np.zeros((d, self.n_features))
+        for k in range(4):
+            law = Law(Euler(self.drift, zero, H, self.dt), None)
+            orders, changed = self.own_orders(law).improve(orders, states, cold=k == 0)
+            if changed == 0:
+                break
+            H = increment_covariance(self.data, orders)
+        return [self.aligned(orders, rng)]
+
+    # -- averages over orders ----------------------------------------------------------------------------
+
+    def draw(self, law: Law, chains: Chains, stretch: Stretch) -> Draws:
+        """Advance chains under a law, counting what the M-step needs."""
+
+        def count(x: Array, u: Any, frequencies: Frequencies) -> Statistics:
+            return statistics(x, u, frequencies, self.dt, self.drift)
+
+        return self.own_orders(law).draw(chains, stretch, count)
+
+    def expect(self, draws: Draws, law: Law) -> list[Statistics]:
+        """E-step: expected statistics of each chain, counted on the way."""
+        return draws.counted
+
+    def maximise(self, sums: Statistics, law: Law | None = None) -> Law:
+        """M-step: the law that expected statistics make most likely."""
+        found = mle(self.moments(sums))
+        step = Euler(self.drift, found.coefficients, found.diffusion, self.dt)
+        n = self.data.shape[0]
+        mean = sums.first / n
+        spread = sums.first_square / n - np.outer(mean, mean)
+        covariance = spread + START_FLOOR * step.dt * step.diffusion
+        return Law(step, Gaussian(mean, (covariance + covariance.T) / 2))
+
+    def ahead(self, old: Law, new: Law) -> Law:
+        """Where the next round starts."""
+        return new
+
+    def begin(self, found: Fit) -> Law:
+        """Where the average over orders starts, from best orders."""
+        return self.law(found)
+
+    def mirrored(self, sums: Statistics, chains: Chains) -> Law:
+        """A start for the twin, for a drift whose reversal is of its own class."""
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        assert turn is not None  # other drifts are searched in both directions
+        return self.maximise(sums.reversed(turn))
+
+    def moments(self, sums: Statistics) -> Moments:
+        """Expected statistics as the estimators know them."""
+        return sums.moments(float((self.data.observed - 1).sum()))
+
+    def unit(self, sums: Statistics, law: Law) -> Array:
+        """Standard errors that known orders would leave, of the numbers of `vector`."""
+        errors = regression_errors(self.moments(sums), law.step.diffusion)
+        return np.concatenate([errors.drift.ravel(), errors.diffusion.ravel()])
+
+    def log_joint(self, orders: Order, law: Law) -> Array:
+        """`log p₀ + Σ log p` of each trajectory along an order, under a fixed law, shape (n,)."""
+        steps = step_log_likelihoods(self.data, orders, law.step)
+        return (
+            steps if law.start is None else steps + law.start.log_density(self.data.states(orders))
+        )
+
+    def averaged_fit(self, orders: Order, law: Law, sums: Statistics) -> Fit:
+        """The law of an average over orders, shown along its most likely ones."""
+        found = self.moments(sums)
+        values = self.log_joint(orders, law)
+        return Fit(orders, law.step, found, values, self.prior_costs(orders), law)
+
+    def scoring(self, law: Law, sums: Statistics) -> StepScores:
+        """Scores and information of single trajectories."""
+        start = law.start or Gaussian(
+            np.zeros(len(law.step.diffusion)), np.eye(len(law.step.diffusion))
+        )
+        p = law.step.coefficients.shape[1]
+        return StepScores(self.data, law.step, start, sums.gram[:p, :p])
+
+    def numbers(self, law: Law) -> tuple[Array, Array]:
+        """Θ and H."""
+        return law.step.coefficients, law.step.diffusion
+
+    def for_others(self, data: Data) -> Self:
+        """The same for other trajectories, of whose time nothing is known."""
+        return replace(self, data=data, prior=None, gaps=None, stamps=None, origins=None)
+
+    def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
+        """Standard errors by resampling trajectories along the order of a fit."""
+        dt = self.dt if found.gaps is None else found.gaps
+        return bootstrap_errors(self.data, found.order, dt, self.drift, rng, replicates=replicates)
+
+    def visible(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Order]:
+        """The states as the guards see them, and their order."""
+        return self, found.order
+
+    def plain(self) -> EulerModel:
+        """The problem as the paper's algorithm sees it."""
+        return self
+
+    def effective(self, found: Moments, errors: StandardErrors) -> Moments:
+        """The moments that tests may trust: all of them."""
+        return found
+
+
+def within_covariance(data: Data) -> Array:
+    """Covariance about each trajectory's own mean: proportional to H for paths without drift."""
+
+    def of_block(rows: slice) -> Array:
+        x = to_numpy(data.block(rows)[0])
+        inside = (np.arange(x.shape[1])[None] < data.observed[rows, None])[:, :, None]
+        mean = (x * inside).sum(axis=1, keepdims=True) / data.observed[rows, None, None]
+        z = ((x - mean) * inside).reshape(-1, x.shape[2])
+        return z.T @ z
+
+    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    S = total / max(data.observed.sum() - data.shape[0], 1)
+    return S + 1e-9 * np.trace(S) / len(S) * np.eye(len(S))
+
+
+def increment_covariance(data: Data, orders: Order) -> Array:
+    """Covariance of the increments along orders, per step."""
+
+    def of_block(rows: slice) -> Array:
+        x = to_numpy(data.block(rows, orders)[0])
+        live = data.live(rows)
+        step = np.diff(x, axis=1) if live is None else np.diff(x, axis=1) * live
+        z = step.reshape(-1, x.shape[2])
+        return z.T @ z
+
+    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    return total / (data.observed - 1).sum()

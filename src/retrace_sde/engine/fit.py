@@ -1,0 +1,279 @@
+"""From a model to an outcome: which search, which estimator, what may be believed; for any model and either space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.data.blocks import Order, evenly
+from retrace_sde.engine.alternate import Found, recover
+from retrace_sde.engine.direction import DirectionTest, direction_test
+from retrace_sde.engine.guards import Guarded, cut, guarded, loops
+from retrace_sde.engine.louis import louis_errors
+from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
+from retrace_sde.engine.monte_carlo_em import Averaged, average
+from retrace_sde.engine.posterior import OrderPosterior, order_posterior, shared_posterior
+from retrace_sde.engine.space import Own, Shared, Space
+from retrace_sde.estimate.moments import Moments
+from retrace_sde.estimate.regression import Estimate
+from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
+from retrace_sde.orders.own import KICKS
+from retrace_sde.process.sde import Gaussian
+
+CERTAIN = 0.99
+"""Share of neighbours that the posterior must agree on for one best order to be good enough: the orders then add
+less than a hundredth to the variance of a step."""
+
+POSTERIOR_NUMBERS = 20_000_000
+"""Numbers (n T²) up to which a fit computes position probabilities; beyond, a subset is diagnosed."""
+
+Search = Callable[[Model], tuple[Found, tuple[str, ...], tuple[str, ...]]]
+"""Another way to an order than the engine's: what was found, notes and cautions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The order found with its fit, the same for the reverse, and what may be believed of them."""
+
+    found: Fit
+    reverse: Fit
+    estimate: Estimate
+    reverse_estimate: Estimate
+    statistics: Moments
+    initial: Gaussian
+    direction: DirectionTest
+    history: tuple[Round, ...]
+    converged: bool
+    estimator: str
+    notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+    cycle: bool = False
+    law: Any = None
+    posterior: OrderPosterior | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose. `search`: another way to a shared order than maximum likelihood."""
+
+    shared: bool
+    estimator: str
+    max_iter: int
+    alpha: float
+    report: Callable[[str], None]
+    search: Search | None = None
+
+
+def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
+    """Order, direction and parameters."""
+    space: Space = (Shared if options.shared else Own).of(model, rng)
+    notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+    if model.gaps is not None:
+        found = _in_known_order(model, options)
+    elif options.search is not None:
+        found, notes, cautions = options.search(model)
+    elif options.shared:
+        found = recover(model, space, rng, max_iter=options.max_iter)
+        if loops(model, found.better):
+            return _of_found(model, cut(model, found), options, rng, cycle=True)
+    else:
+        return _fit_own(model, space, options, rng)
+    outcome = _of_found(model, found, options, rng)
+    return replace(outcome, notes=(*outcome.notes, *notes), cautions=(*outcome.cautions, *cautions))
+
+
+def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Generator) -> Outcome:
+    """One best order for each trajectory, or an average over orders where they are not certain."""
+    turns = model.drift.reversal(model.data.shape[2], model.dt) is not None
+    if options.estimator == "mcem" and turns:
+        begin = model.fit(space.starts(model, rng)[0])
+        return _averaged(model, begin, None, options, rng)
+    found = recover(model, space, rng, max_iter=options.max_iter)
+    searched = None if turns else found
+    if options.estimator == "mcem":
+        return _averaged(model, found.better, searched, options, rng)
+    if options.estimator != "auto":
+        return _of_found(model, found, options, rng, cycle=loops(model, found.better))
+    sure = certainty(model, found.better, rng)
+    said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
+    if sure >= CERTAIN:
+        cycle, note = loops(model, found.better), "The orders are certain"
+        outcome = _of_found(model, found, options, rng, cycle=cycle)
+    else:
+        outcome = _averaged(model, found.better, searched, options, rng)
+        note = "The orders are uncertain, so the parameters average over them"
+    return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
+
+
+def certainty(model: Model, found: Fit, rng: np.random.Generator) -> float:
+    """How often, in the posterior over orders, the neighbours in the best orders are neighbours."""
+    n, T, _ = model.data.shape
+    few, rows = model.some(model.effort.bridged), evenly(n, model.effort.bridged)
+    orders = found.order[rows]
+    chains = Chains.start(orders, rng, chains=1)
+    draws = few.draw(model.law(found), chains, Stretch(40, 10 * T, 40))
+    return agreement(draws.kept, orders, few.data.observed)
+
+
+def _in_known_order(model: Model, options: Options) -> Found:
+    """All times are known: the one order that obeys them, fitted with its true gaps."""
+    n, T, _ = model.data.shape
+    every = np.arange(T, dtype=np.intp)
+    order = model.repaired(every if options.shared else np.tile(every, (n, 1)))
+    found = model.fit(order, final=True)
+    return Found(found, model.reversed_fit(found, final=True), (found.as_round(),), True)
+
+
+def _of_found(
+    model: Model, found: Found, options: Options, rng: np.random.Generator, *, cycle: bool = False
+) -> Outcome:
+    """The outcome of one best order, or of one for each trajectory; `cycle`: it closes to a loop."""
+    for k, each in enumerate(found.rounds, start=1):
+        options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
+    better, worse = found.better, found.worse
+    test = direction_test(
+        better.log_likelihoods,
+        worse.log_likelihoods,
+        dimension=model.data.shape[2],
+        alpha=options.alpha,
+    )
+    name = model.estimator(better) if options.estimator == "auto" else options.estimator
+    estimate, other = model.estimate(better, name, rng), model.estimate(worse, name)
+    outcome = Outcome(
+        better,
+        worse,
+        estimate,
+        other,
+        model.effective(better.moments, estimate.errors),
+        model.initial(better),
+        test,
+        found.rounds,
+        found.settled,
+        name,
+        (*better.notes, *estimate.notes),
+        law=model.law(better),
+    )
+    return _believed(outcome, guarded(model, better, test, alpha=options.alpha, cycle=cycle))
+
+
+def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
+    return replace(
+        outcome,
+        direction=seen.direction,
+        cautions=(*outcome.cautions, *seen.cautions),
+        cycle=seen.cycle,
+    )
+
+
+def _averaged(
+    model: Model,
+    begin: Fit,
+    searched: Found | None,
+    options: Options,
+    rng: np.random.Generator,
+) -> Outcome:
+    """Monte-Carlo EM, the posterior over orders under its parameters, and the most likely orders."""
+    averaged = average(
+        model,
+        begin,
+        rng,
+        searched=searched,
+        progress=lambda k, gap: options.report(
+            f"round {k + 1}: Monte-Carlo error {gap:.2f} standard errors"
+        ),
+    )
+    run, twin = averaged.run, averaged.twin or averaged.run
+    orders = _best_orders(model, averaged, begin.order, rng)
+    found = model.averaged_fit(orders, run.law, run.sums)
+    back = model.repaired(model.data.reversed(orders))
+    reverse = model.averaged_fit(back, twin.law, twin.sums)
+    posterior, errors, notes, cautions = _uncertainty(model, averaged, rng)
+    estimate = replace(model.estimate(found, "mcem"), errors=errors)
+    test = direction_test(
+        averaged.log_ratios,
+        np.zeros_like(averaged.log_ratios),
+        dimension=model.data.shape[2],
+        alpha=options.alpha,
+    )
+    outcome = Outcome(
+        found,
+        reverse,
+        estimate,
+        model.estimate(reverse, "mcem"),
+        model.effective(found.moments, errors),
+        model.initial(found),
+        test,
+        run.rounds,
+        run.converged,
+        "mcem",
+        (*found.notes, *notes),
+        cautions,
+        law=run.law,
+        posterior=posterior,
+    )
+    cycle = loops(model, found)
+    return _believed(outcome, guarded(model, found, test, alpha=options.alpha, cycle=cycle))
+
+
+def _best_orders(model: Model, averaged: Averaged, begin: Order, rng: np.random.Generator) -> Order:
+    """The most likely orders under the averaged parameters, from where the chains stand."""
+    chain = averaged.run.chains.orders[0]
+    states = random_states(rng, len(begin))
+    return model.own_orders(averaged.run.law).improve(chain, states, cold=True, kicks=KICKS)[0]
+
+
+def _uncertainty(
+    model: Model, averaged: Averaged, rng: np.random.Generator
+) -> tuple[OrderPosterior | None, Any, tuple[str, ...], tuple[str, ...]]:
+    """The posterior over orders, the errors of the parameters, notes and cautions."""
+    run, T = averaged.run, model.data.shape[1]
+    notes: list[str] = []
+    cautions: list[str] = []
+    few = model.some(max(1, POSTERIOR_NUMBERS // (T * T)))
+    chains = run.chains.some(few.data.shape[0])
+    posterior, draws = order_posterior(few, run.law, chains, samples=model.effort.positions)
+    some = draws.kept[:, :, :: draws.kept.shape[2] // model.effort.louis]
+    errors, note = louis_errors(model, few, run.law, run.sums, some, rng)
+    if note is not None:
+        notes.append(note)
+    if not posterior.mixed:
+        cautions.append(
+            f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
+            f"{posterior.effective_size:.0f}): read position probabilities with care."
+        )
+    if few is not model:
+        notes.append("Call sample_orders() for the position probabilities of so many orders.")
+    if not run.converged:
+        cautions.append(
+            f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors)."
+        )
+    return posterior if few is model else None, errors, tuple(notes), tuple(cautions)
+
+
+def sample_posterior(
+    model: Model, outcome: Outcome, rng: np.random.Generator, *, samples: int
+) -> OrderPosterior:
+    """The posterior over orders under the parameters of an outcome, for either space."""
+    order = outcome.found.order
+    if order.ndim == 1:
+        orders = (model.made_robust(outcome.found) or model).shared_orders(outcome.found)
+        return shared_posterior(orders, order, rng, samples=samples)
+    return order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
+
+
+def order_others(model: Model, outcome: Outcome, rng: np.random.Generator) -> Order:
+    """The most likely order of other trajectories (those of `model`) under the parameters of an outcome."""
+    if outcome.found.order.ndim == 1:
+        return best_order(model, model.shared_orders(outcome.found, outcome.initial), rng)
+    orders, states = model.own_starts(rng)[0], random_states(rng, model.data.shape[0])
+    return model.own_orders(outcome.law).improve(orders, states, cold=True, kicks=KICKS)[0]
+
+
+def best_order(model: Model, judge: SharedOrders, rng: np.random.Generator) -> Order:
+    """The best shared order found under given parameters, from every start both ways round."""
+    starts = [way for o in model.shared_starts(rng) for way in (o, o[::-1].copy())]
+    return min((judge.improve(o, random_states(rng, 1)) for o in starts), key=judge.cost)

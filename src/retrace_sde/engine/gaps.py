@@ -1,0 +1,157 @@
+"""Unknown gaps: the times between neighbouring slices of one shared order, by maximum likelihood.
+
+Given θ each gap has a one-dimensional likelihood with n·d numbers behind it. With Euler's step it is
+`−½ (S_ΔΔ/g + g S_bb) − ½ n d log g`, largest at the positive root of `S_bb g² + n d g − S_ΔΔ = 0`, where S_ΔΔ and S_bb are
+the squares of increments and of drifts in the metric of H. So a pair's cost with its own best gap is again
+one number, and the search over orders stays as it is. Along the order found, θ and the gaps of a linear or affine
+drift are fitted together with exact transitions (`irregular`); other drifts alternate between the two.
+
+Gaps and drift trade off where the drift is weak: then only the spread of a step tells its length. Each direction
+has its own gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Order, to_numpy
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.exact_gaps import exact_fit, exact_fits, spans
+from retrace_sde.engine.model import Fit, Problem
+from retrace_sde.estimate.euler import Euler
+from retrace_sde.estimate.intervals import half_widths
+from retrace_sde.estimate.irregular_times import Spans
+from retrace_sde.estimate.regression import Estimate
+from retrace_sde.orders.gap_costs import best_gaps, gap_costs
+
+ROUNDS, TOLERANCE = 50, 1e-4
+"""Alternations between θ and the gaps at most, and the relative change of a gap at which they stop."""
+
+
+@dataclass(frozen=True, eq=False)
+class GapModel(EulerModel):
+    """Euler's steps across gaps that are estimated, those of a pair while searching and of the order at the end."""
+
+    def fit(self, order: Order, start: Fit | None = None, *, final: bool = False) -> Fit:
+        """θ and gaps in turn along an order, with Euler's step; at the end with exact transitions, where they fit."""
+        found = self._alternated(order)
+        return self.finished(found) if final else found
+
+    def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
+        """Each direction has its own gaps."""
+        return self.fit(self.data.reversed(found.order), start, final=final)
+
+    def estimator(self, found: Fit) -> str:
+        """Exact transitions where they were fitted."""
+        return "mle" if found.estimate is None else "exact"
+
+    def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
+        """As without gaps, but for what was fitted together with them."""
+        if name == "exact" and found.estimate is not None:
+            return found.estimate
+        return super().estimate(found, "mle" if name == "exact" else name, rng)
+
+    def for_search(self) -> Self:
+        """Every trajectory counts: gaps rest on the spread of single steps."""
+        return self
+
+    def _pair_costs(self, found: Fit) -> Array:
+        return gap_costs(self.data, found.step)
+
+    def evidence(self, found: Fit) -> float:
+        """Unequal steps are what the gaps are for."""
+        return 0.0
+
+    def _alternated(self, order: Order) -> Fit:
+        stretch = spans(self, order)
+        squares = step_squares(self, order, None)[0]
+        gaps = self.dt * stretch.gaps(np.log(np.maximum(squares, 1e-12 * squares.max())))
+        found = self.fit_gaps(order, gaps)
+        for _ in range(ROUNDS):
+            new = self.dt * _constrained_gaps(self, found, stretch)
+            moved = np.abs(np.log(new / gaps)).max()
+            gaps, found = new, self.fit_gaps(order, new)
+            if moved < TOLERANCE:
+                break
+        return found
+
+    def finished(self, found: Fit) -> Fit:
+        """Exact transitions where the drift is linear; else the errors of the gaps that Euler's step leaves."""
+        if exact_fits(self):
+            return exact_fit(self, found, found.gaps, free=True)
+        n, _, d = self.data.shape
+        increments, pushes = step_squares(self, found.order, found.step)
+        g = np.ones(len(increments)) if found.gaps is None else found.gaps / self.dt
+        # Information on the logarithms of the gaps and of the scale of H, which trade off.
+        S = len(g)
+        information = np.zeros((S + 1, S + 1))
+        information[range(S), range(S)] = (increments / g + g * pushes) / 2
+        information[:S, S] = information[S, :S] = (increments / g - g * pushes) / 2
+        information[S, S] = n * d * S / 2
+        J = np.zeros((S + 1, S + 1))
+        J[:S, :S] = spans(self, found.order).jacobian(g)
+        J[S, S] = 1.0
+        covariance = J @ np.linalg.pinv(J.T @ information @ J, rcond=1e-10, hermitian=True) @ J.T
+        return replace(found, log_gap_errors=np.sqrt(np.maximum(np.diag(covariance)[:S], 0)))
+
+
+def gap_intervals(gaps: Array | None, log_errors: Array | None, n: int) -> Array | None:
+    """95 % intervals (T − 1, 2) of gaps estimated from n trajectories, symmetric on the logarithmic scale."""
+    if gaps is None or log_errors is None:
+        return None
+    return gaps[:, None] * np.exp(half_widths(log_errors[:, None] * np.array([-1.0, 1.0]), n))
+
+
+def step_squares(problem: Problem, order: Order, step: Euler | None) -> tuple[Array, Array]:
+    """S_ΔΔ and S_bb of each step, in the metric of H, time in units of dt (without a step: of the variances)."""
+    data, dt = problem.data, problem.dt
+    W = np.diag(problem.variances**-0.5) if step is None else step.whitening
+
+    def of_block(rows: slice) -> Array:
+        x, u = data.block(rows, order)
+        x, u, live = to_numpy(x), None if u is None else to_numpy(u), data.live(rows)
+        moved = np.diff(x, axis=1) @ W.T
+        if step is None:
+            push = np.zeros_like(moved)
+        else:
+            phi = to_numpy(step.drift.features(x[:, :-1], None if u is None else u[:, :-1]))
+            push = phi @ (W @ step.coefficients * dt).T
+        squares = np.stack([moved**2, push**2])
+        return (squares if live is None else squares * live).sum(axis=(1, 3))
+
+    both = np.sum(list(data.map_rows(of_block)), axis=0)
+    return both[0], both[1]
+
+
+def step_numbers(problem: Problem) -> Array:
+    """How many numbers are behind each step: n d, less where trajectories have ended."""
+    _, T, d = problem.data.shape
+    there = problem.data.observed[:, None] > np.arange(1, T)[None]
+    return d * there.sum(axis=0).astype(float)
+
+
+def _constrained_gaps(problem: Problem, found: Fit, stretch: Spans) -> Array:
+    """Each stretch's best gaps with its length kept: a multiplier λ adds 2λ to S_bb, found by bisection."""
+    increments, pushes = step_squares(problem, found.order, found.step)
+    numbers = step_numbers(problem)
+    gaps = best_gaps(increments, pushes, numbers)
+    for a, b, length in zip(stretch.begin, stretch.end, stretch.length, strict=True):
+        D, P, N = increments[a:b], pushes[a:b], numbers[a:b]
+
+        def total(c: float, D: Array = D, P: Array = P, N: Array = N) -> Array:
+            # The root of (S_bb + c) g² + n d g − S_ΔΔ = 0; without one (c too negative) the gap has no bound.
+            return 2 * D / (N + np.sqrt(np.maximum(N**2 + 4 * (P + c) * D, 0.0)))
+
+        low = -float(np.min(N**2 / np.maximum(4 * D, 1e-300) + P))
+        high = float(np.max(D) * len(D) ** 2 / length**2)
+        if total(low).sum() <= length:  # even the longest gaps are too short: scale them
+            gaps[a:b] = total(low) * length / total(low).sum()
+            continue
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if total(middle).sum() > length else (low, middle)
+        gaps[a:b] = total(high) * length / total(high).sum()
+    return gaps

@@ -1,0 +1,184 @@
+"""What looks at every result before it is believed, whatever model and whatever space it came from.
+
+A likelihood ratio can be large for a reason that is not time: slices that close to a loop, one variable folded onto
+itself, steps too unequal for equal gaps. Guards look at the states along the order found, or at the smoothed ones
+where states are hidden, and take back a direction that rests on such a thing. They never give one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Order, evenly, to_numpy
+from retrace_sde.engine.alternate import Found
+from retrace_sde.engine.direction import (
+    Caution,
+    DirectionTest,
+    cyclic_direction,
+    direction_test,
+    doubtful_direction,
+    folded_direction,
+    known_direction,
+)
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.gaps import GapModel
+from retrace_sde.engine.model import Fit, Model
+from retrace_sde.estimate.euler import Euler
+from retrace_sde.estimate.start_law import is_point, start_log_densities
+from retrace_sde.estimate.unequal_steps import dispersion
+from retrace_sde.orders.costs import near_costs
+from retrace_sde.orders.loops import closes, cyclic_order, may_fold
+from retrace_sde.process.drift import is_linear
+
+
+@dataclass(frozen=True, eq=False)
+class Guarded:
+    """The direction that may be believed, cautions for the user, and whether the slices form a closed loop."""
+
+    direction: DirectionTest
+    cautions: tuple[str, ...] = ()
+    cycle: bool = False
+
+
+def loops(model: Model, found: Fit) -> bool:
+    """The states along the order found close to a loop; not asked where something is known of time."""
+    view, order = model.visible(found)
+    return model.prior is None and closes(view.data, order)
+
+
+def cut(model: Model, found: Found) -> Found:
+    """Of a shared order that closes to a loop the shortest closed tour near it, cut at its longest step, and fitted."""
+    tour = cyclic_order(model.distances(), found.better.order)
+    one = model.fit(tour, found.better, final=True)
+    two = model.reversed_fit(one, found.worse, final=True)
+    better, worse = (one, two) if one.objective >= two.objective else (two, one)
+    return replace(found, better=better, worse=worse)
+
+
+def guarded(model: Model, found: Fit, test: DirectionTest, *, alpha: float, cycle: bool) -> Guarded:
+    """The test of a fit's direction against its reverse, after every guard has looked at it; `cycle`: it `loops`."""
+    view, order = model.visible(found)
+    test = replace(test, point_start=is_point(view.data.states(order), found.step))
+    test = _from_knowledge(model, found.order, test, alpha=alpha)
+    if cycle:
+        return Guarded(cyclic_direction(test), cycle=True)
+    if not is_linear(model.drift):
+        # A stated mechanism stands for how steps go. Unequal ones come from subjects that differ, too: on
+        # growing tumours the check doubted a direction that was right.
+        return Guarded(test)
+    if order.ndim == 1 and model.data.shape[2] == 1 and _folds(model, found):
+        settled = test.known or not test.identified
+        return Guarded(test if settled else folded_direction(test), (Caution.FOLD,))
+    if found.gaps is None:
+        test = _spacing_checked(view, order, test, alpha=alpha)
+    return Guarded(test)
+
+
+def _folds(model: Model, found: Fit) -> bool:
+    """One variable may lie folded onto itself, by its values as they were observed.
+
+    Not by smoothed ones: what jumps between the way up and the way down is what a fit takes for noise. With one
+    variable measured with error no order can exclude a fold, and that is what is said.
+    """
+    seen, order = model.visible(found, raw=True)
+    return may_fold(seen.data, order, seen.fit(order).step)
+
+
+def _from_knowledge(
+    model: Model, order: Order, test: DirectionTest, *, alpha: float
+) -> DirectionTest:
+    """The test, or, where what is known (nearly) rules out the reverse of most orders, that instead of it."""
+    if model.prior is None:
+        return test
+    back = model.prior_costs(model.data.reversed(order))
+    odds = np.minimum(back - model.prior_costs(order), 700.0)
+    reverse = np.where(np.isfinite(back), 1 / (1 + np.exp(odds)), 0.0)
+    middle = float(np.median(reverse))
+    return known_direction(test, middle) if middle < alpha else test
+
+
+CHECKED = 200_000
+"""Numbers (n T d) on which the check of a direction against unequal gaps is run."""
+
+UNEQUAL_ROUNDS = 15
+"""Alternations between θ and the variances of single steps."""
+
+
+def _spacing_checked(
+    model: EulerModel, order: Order, test: DirectionTest, *, alpha: float
+) -> DirectionTest:
+    """The direction found with equal gaps, or doubt: equal gaps that are not can be confidently wrong.
+
+    Only where the steps are of unequal variance, and gaps estimated from the data favour the other
+    direction: for independent orders gaps by position, common to all, and steps with variances of their own.
+    """
+    if not test.identified or test.known:
+        return test
+    n, T, d = model.data.shape
+    size, shared = max(CHECKED // (T * d), 2 * d + 20), order.ndim == 1
+    few = model.some(size)
+    equal = few.fit(order if shared else order[evenly(n, size)])
+    if shared:
+        steps = np.diagonal(near_costs(few.data, equal.order, equal.step, 1), 1)
+        if dispersion(steps, float(few.data.shape[0] * d)) is None:
+            return test
+    for one, two in _unequal_accounts(few, equal, shared=shared):
+        other = direction_test(one, two, dimension=d, alpha=alpha)
+        if other.log_likelihood_ratio < 0:
+            return doubtful_direction(test, other, shared=shared)
+    return test
+
+
+def _unequal_accounts(model: EulerModel, equal: Fit, *, shared: bool) -> list[tuple[Array, Array]]:
+    """Log-likelihoods forwards and backwards with gaps of their own, and with variances of their own."""
+    free = GapModel(model.data, model.dt, model.drift, stamps=model.stamps)
+    both = equal.order, model.data.reversed(equal.order)
+    fits = [free.fit(order) for order in both]
+    # Schwarz' price of T − 1 gaps: unless the data pay it, equal gaps are the better account.
+    T = model.data.shape[1]
+    price = 0.5 * (T - 1) * np.log(float((model.data.observed - 1).sum()))
+    accounts = []
+    if fits[0].log_likelihood - equal.log_likelihood > price:
+        if shared:
+            fits = [free.finished(each) for each in fits]
+        accounts.append((fits[0].log_likelihoods, fits[1].log_likelihoods))
+    if not shared:
+        one, two = (_unequal_log_likelihoods(model, order) for order in both)
+        if one is not None and two is not None:
+            accounts.append((one, two))
+    return accounts
+
+
+def _unequal_log_likelihoods(model: EulerModel, orders: Order) -> Array | None:
+    """Joint log-likelihoods (n,) of independent orders whose steps have variances of their own; None if alike.
+
+    θ, the spread (α, β) of the variances and each step's own, `(β + s)/(d/2 + α)`, in turn; the variances enter
+    the fit as gaps, and are integrated out of the likelihood (see `unequal_steps`).
+    """
+    data = model.data
+    _, T, d = data.shape
+    live = np.arange(1, T)[None] < data.observed[:, None]
+    found, total = model.fit(orders), None
+    for _ in range(UNEQUAL_ROUNDS):
+        W = found.step.whitening
+
+        def of_block(rows: slice, W: Array = W, step: Euler = found.step) -> Array:
+            x, u = data.block(rows, orders)
+            x = to_numpy(x)
+            ahead = step.predict(x[:, :-1], None if u is None else to_numpy(u)[:, :-1])
+            return 0.5 * (((x[:, 1:] - to_numpy(ahead)) @ W.T) ** 2).sum(axis=2)
+
+        halves = np.concatenate(list(data.map_rows(of_block)))
+        unequal = dispersion(halves[live], float(d))
+        if unequal is None:
+            return None
+        first = data.states(orders)[None]
+        start = start_log_densities(first, found.step, model.variances)[0]
+        steps = np.where(live, unequal.log_densities(halves) + np.log(np.diag(W)).sum(), 0.0)
+        total = start + steps.sum(axis=1)
+        gaps = np.where(live, unequal.beta + halves, 0.0)
+        gaps = np.where(live, gaps * live.sum() / gaps.sum(), 1.0) * model.dt
+        found = model.fit_gaps(orders, gaps)
+    return total

@@ -1,0 +1,93 @@
+"""How much of the uncertainty of the parameters is due to the orders (Louis 1982).
+
+Observed information: that of known orders less the posterior variance of its score,
+`I = I_known − Σ_j Var(s_j | data)`. Products of posterior means are taken across two independent chains, so that the
+chains' autocorrelation does not bias them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.data.blocks import Array
+from retrace_sde.engine.model import Model, Scoring
+from retrace_sde.estimate.regression import StandardErrors, regression_errors
+
+LOUIS_PARAMETERS = 500
+"""Louis' information is a square matrix in the parameters; beyond this many it is not computed."""
+
+ERRORS = 3.0
+"""Monte-Carlo errors by which information must exceed nothing."""
+
+
+def louis_errors(
+    model: Model,
+    few: Model,
+    law: Any,
+    sums: Any,
+    kept: NDArray[np.int16],
+    rng: np.random.Generator,
+) -> tuple[StandardErrors, str | None]:
+    """Standard errors that include the uncertainty of the orders, and a note if they do not.
+
+    `kept` (C, m, R, T) are orders drawn for the trajectories of `few`, which speak for all of `model`.
+    """
+    scoring = model.scoring(law, sums)
+    d = model.data.shape[2]
+    if scoring.size > LOUIS_PARAMETERS:
+        known = regression_errors(model.moments(sums), model.numbers(law)[1])
+        return known, (
+            f"Standard errors are those of known orders: with {d} variables those of the orders are "
+            "not computed."
+        )
+    complete = scoring.information(rng)
+    square, cross = _squares(few.scoring(law, sums), kept)
+    lost = (square - cross) * model.data.shape[0] / few.data.shape[0]
+    covariance, floored = floored_inverse(complete - lost, complete, _floor(kept))
+    note = (
+        "In some direction the orders leave less information on the parameters than the draws can tell from none: "
+        "standard errors there are lower bounds."
+    )
+    return scoring.errors(covariance), note if floored else None
+
+
+def _squares(scoring: Scoring, kept: NDArray[np.int16]) -> tuple[Array, Array]:
+    """`Σ_j E[s_j s_jᵀ]`, and `Σ_j E[s_j] E[s_j]ᵀ` across two chains."""
+    means, square = [], np.zeros((scoring.size, scoring.size))
+    for chain in kept[:2]:
+        m, R, _ = chain.shape
+        mean = np.zeros((m, scoring.size))
+        for r in range(R):
+            each = scoring.of(chain[:, r].astype(np.intp))
+            square += each.T @ each / (2 * R)
+            mean += each / R
+        means.append(mean)
+    product = means[0].T @ means[1]
+    return square, 0.5 * (product + product.T)
+
+
+def floored_inverse(information: Array, complete: Array, floor: float) -> tuple[Array, bool]:
+    """The inverse, with the share of the complete information at least `floor` in every direction; and whether
+    that mattered.
+
+    `I = L V diag(λ) Vᵀ Lᵀ` with `complete = L Lᵀ`: λ are the shares that are left where the orders are not known.
+    """
+    unit = np.sqrt(np.diag(complete))
+    L = np.linalg.cholesky(complete / np.outer(unit, unit))
+    half = np.linalg.inv(L) / unit
+    shares, V = np.linalg.eigh(half @ information @ half.T)
+    root = half.T @ V / np.sqrt(np.maximum(shares, floor))
+    return root @ root.T, bool(shares[0] < floor)
+
+
+def _floor(kept: NDArray[np.int16]) -> float:
+    """Shares below this cannot be told from none.
+
+    The posterior variance of a score from K draws, summed over m trajectories, has a relative error of about
+    √(2/(K m)); what is left of the information is one less its share.
+    """
+    _, m, R, _ = kept.shape
+    return min(ERRORS * float(np.sqrt(2 / (2 * R * m))), 0.5)

@@ -1,0 +1,96 @@
+"""Chains over each trajectory's own order, and what a stretch of them saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.data.blocks import Array, Order, State, evenly
+from retrace_sde.orders.metropolis import SHARES, SHARPNESS, Proposals, Tally, adapted, length_table
+
+
+def random_states(rng: np.random.Generator, *shape: int) -> State:
+    """One random state for each chain of each trajectory, so that no draw depends on blocks or threads."""
+    return rng.integers(0, 2**64, size=shape, dtype=np.uint64)
+
+
+@dataclass(eq=False)
+class Chains:
+    """C chains over the orders of n trajectories, (C, n, T), with their random states and proposals.
+
+    `shares` of the kinds of moves and `scales`, weights of segment lengths, are learned while burning in.
+    """
+
+    orders: Order
+    states: State
+    shares: NDArray[np.int64] = field(default_factory=lambda: SHARES.astype(np.int64))
+    scales: Array | None = None
+
+    @classmethod
+    def start(cls, orders: Order, rng: np.random.Generator, *, chains: int = 2) -> Chains:
+        return cls(np.tile(orders, (chains, 1, 1)), random_states(rng, chains, len(orders)))
+
+    @property
+    def proposals(self) -> Proposals:
+        reach = max(self.orders.shape[-1] - 1, 1)
+        return Proposals(length_table(reach, self.scales), self.shares, SHARPNESS)
+
+    def learn(self, draws: Draws) -> None:
+        """Propose in proportion to what was accepted; a chain that keeps learning has no stationary law."""
+        if draws.tally is not None and draws.scales is not None:
+            self.shares, self.scales = adapted(draws.tally, draws.scales)
+
+    def some(self, size: int) -> Chains:
+        """Copies of the chains of `size` trajectories, evenly spaced."""
+        rows = evenly(self.orders.shape[1], size)
+        return Chains(self.orders[:, rows], self.states[:, rows], self.shares, self.scales)
+
+    def turned(self, turn: Callable[[Order], Order]) -> Chains:
+        """The same chains with each order changed by `turn`, as a start for the twin."""
+        orders = np.stack([turn(each) for each in self.orders])
+        return Chains(orders, self.states.copy(), self.shares, self.scales)
+
+
+class Stretch(NamedTuple):
+    """A stretch of every chain: `burn` moves, then `samples` records T/2 moves apart, of which `keep` are kept.
+
+    `positions`: count also what stood where.
+    """
+
+    samples: int
+    burn: int
+    keep: int = 0
+    positions: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """What a stretch of the chains saw.
+
+    `kept` (C, n, R, T): orders, evenly spaced. `positions` (n, T, T), if asked for: how often observation a stood
+    at position k. `counted`: expected statistics of each chain, for a model that counts them on the way.
+    `tally`, `scales`: tries and acceptances by kind of move and by length.
+    """
+
+    kept: NDArray[np.int16]
+    positions: NDArray[np.int32]
+    counted: list[Any] = field(default_factory=list)
+    tally: Tally | None = None
+    scales: Tally | None = None
+
+    def orders(self) -> list[Order]:
+        """The kept orders (n, T), one after another, chain by chain."""
+        return [chain[:, r].astype(np.intp) for chain in self.kept for r in range(chain.shape[1])]
+
+
+def agreement(kept: NDArray[np.int16], orders: Order, lengths: Order) -> float:
+    """How often neighbours in the given orders (n, T) are neighbours in orders drawn (C, n, R, T)."""
+    place = np.argsort(kept, axis=-1)
+    where = np.take_along_axis(place, np.broadcast_to(orders[None, :, None], kept.shape), axis=-1)
+    near = np.diff(where, axis=-1) == 1
+    live = np.arange(1, kept.shape[-1])[None] < lengths[:, None]
+    return float((near.mean(axis=(0, 2)) * live).sum() / (lengths - 1).sum())

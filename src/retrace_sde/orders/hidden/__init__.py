@@ -1,0 +1,1 @@
+"""Orders of observations behind noise: the likelihood of what was seen, states summed out."""

@@ -1,0 +1,62 @@
+"""Algorithm 1 as a way to a shared order, with the likelihood's own fits along what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array
+from retrace_sde.engine.alternate import Found
+from retrace_sde.engine.model import Model
+from retrace_sde.paper.algorithm1 import Keep, score_order
+from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift
+
+
+@dataclass(frozen=True)
+class ScoreSearch:
+    """The paper's search: rounds at most, the reading of its drift, which round is kept, and the scores.
+
+    `noise`: R where observations are noisy, NaN where unknown. Then the slices' covariances are corrected as in
+    the paper, `Σ̂ = S − R`, where R is known.
+    """
+
+    max_iter: int
+    score_drift: ScoreDrift
+    keep: Keep
+    score: Score
+    noise: Array | None = None
+
+    def __call__(self, model: Model) -> tuple[Found, tuple[str, ...], tuple[str, ...]]:
+        """The order found, fitted both ways round by the model; notes and cautions."""
+        plain = model.plain()
+        known = self.noise is not None and not np.isnan(self.noise).any()
+        score = self.score if self.noise is None else GaussianScore(self.noise if known else None)
+        kept, rounds, settled = score_order(
+            plain.data,
+            plain.dt,
+            plain.fit,
+            max_iter=self.max_iter,
+            score_drift=self.score_drift,
+            keep=self.keep,
+            score=score,
+        )
+        one = model.fit(kept.order, final=True)
+        two = model.reversed_fit(one, final=True)
+        found = Found(one, two, tuple(each.as_round() for each in rounds), settled)
+        if self.noise is None:
+            return found, (), ()
+        if not known:
+            note = "The slices' covariances are not corrected for noise, whose size was not given."
+            return found, (note,), ()
+        floored = score.fit(plain.data).floored if isinstance(score, GaussianScore) else 0
+        if not floored:
+            return found, (), ()
+        return (
+            found,
+            (),
+            (
+                f"In {floored} of {plain.data.shape[1]} slices the noise exceeds the spread in some direction: "
+                "the corrected covariance S − R is floored there, and the score is a guess.",
+            ),
+        )

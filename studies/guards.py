@@ -1,0 +1,195 @@
+"""What must not be called, and what should be: folds and loops on every path, and clean panels beside them.
+
+    python studies/guards.py --seeds 0:6
+    python studies/guards.py --seeds 0:6 --clean
+    python studies/guards.py --seeds 0:3 --only "loop, own"
+
+A fold (one variable that rises and falls) and a closed loop have no direction that a linear drift could tell; growth and a
+process on its way to rest have one. Each is fitted as it is, with one value missing, and with the observation noise
+estimated. `wrong`: a direction was called, and Kendall's τ with the truth is negative (of a loop, whose cut is arbitrary: it
+runs the other way round).
+"""
+
+import argparse
+import time
+import warnings
+from collections import Counter
+from itertools import product
+
+import numpy as np
+from joblib import Parallel, delayed
+
+import retrace_sde as rt
+from retrace_sde.data.blocks import one_blas_thread
+
+
+def fold(seed, *, n=12, T=15, level=0.1, scale=0.3, noise=0.05, peak=0.4):
+    """One variable that rises until `peak` and falls back, (n, T, 1); each subject has its own level and scale."""
+    rng = np.random.default_rng(seed)
+    t = np.linspace(0, 1, T)
+    up, down = np.sin(0.5 * np.pi * t / peak), np.cos(0.5 * np.pi * (t - peak) / (1 - peak))
+    levels = level * rng.standard_normal((n, 1))
+    scales = np.exp(scale * rng.standard_normal((n, 1)))
+    X = levels + scales * np.where(t < peak, up, down) + noise * rng.standard_normal((n, T))
+    return X[..., None]
+
+
+def loop(seed, *, n=20, T=15, d=2, level=0.15, noise=0.05, scale=0.0, second=0.0, phase=0.0):
+    """Once round a closed loop in d variables, (n, T, d), each subject with its own levels.
+
+    `scale` and `phase`: how much subjects differ in amplitude and in phase; `second`: a second wave in one variable.
+    """
+    rng = np.random.default_rng(seed)
+    angle = 2 * np.pi * np.arange(T) / T + phase * rng.standard_normal((n, 1))
+    waves = [
+        np.cos(angle),
+        0.7 * np.sin(angle) + second * np.cos(2 * angle),
+        0.5 * np.cos(angle + 1),
+        0.4 * np.sin(angle + 2),
+    ]
+    scales = np.exp(scale * rng.standard_normal((n, 1, d)))
+    levels = level * rng.standard_normal((n, 1, d))
+    return levels + scales * np.stack(waves[:d], axis=2) + noise * rng.standard_normal((n, T, d))
+
+
+def growth(seed, *, n=12, T=15, noise=0.02):
+    """Logistic growth of one variable, (n, T, 1), each subject with its own final size and onset."""
+    rng = np.random.default_rng(seed)
+    t = np.linspace(0, 1, T)
+    size = np.exp(0.15 * rng.standard_normal((n, 1)))
+    onset = 0.5 + 0.05 * rng.standard_normal((n, 1))
+    X = size / (1 + np.exp(-8 * (t - onset))) + noise * rng.standard_normal((n, T))
+    return X[..., None]
+
+
+def transient(seed, *, d=1, n=20, T=15, dt=0.2):
+    """A linear SDE on its way to rest, (n, T, d), from a narrow start away from it."""
+    rng = np.random.default_rng(seed)
+    A = -np.eye(d) + 0.3 * rng.standard_normal((d, d)) * (d > 1)
+    x0 = 2.0 + 0.3 * rng.standard_normal((n, d))
+    sde = rt.LinearSDE(A, 0.2 * np.eye(d))
+    return sde.simulate(n, T, dt, x0=x0, scheme="exact", random_state=rng)
+
+
+GAIT = {"n": 40, "T": 20, "level": 0.1, "scale": 0.2, "second": 0.4, "phase": 0.1}
+
+GUARDED = {
+    "fold, shared": (fold, {}, "shared"),
+    "loop, shared": (loop, {}, "shared"),
+    "loop in 3, shared": (loop, {"d": 3}, "shared"),
+    "loop like a gait, shared": (loop, GAIT, "shared"),
+    "loop, own": (loop, {"n": 60, "T": 20, "noise": 0.02}, "independent"),
+    "loop like a gait, own": (loop, GAIT, "independent"),
+}
+"""Panels without a direction: generator, its options, permutation."""
+
+CLEAN = {
+    "growth, shared": (growth, {}, "shared"),
+    "transient in 1, shared": (transient, {}, "shared"),
+    "transient in 3, shared": (transient, {"d": 3}, "shared"),
+    "transient in 1, own": (transient, {"T": 10}, "independent"),
+    "transient in 3, own": (transient, {"d": 3, "T": 10}, "independent"),
+}
+"""Panels with one."""
+
+WAYS = ("complete", "one missing", "noise")
+
+
+def shuffled(case, seed):
+    """The panel of a case, shuffled, and its true order (or orders)."""
+    make, options, permutation = {**GUARDED, **CLEAN}[case]
+    X, truth = rt.simulate.shuffle(
+        make(seed, **options), permutation=permutation, random_state=1000 + seed
+    )
+    return np.array(X), truth
+
+
+def fitted(case, way, seed):
+    """The fit of one panel in one of the WAYS, its true order, and what it warned of."""
+    X, truth = shuffled(case, seed)
+    if way == "one missing":
+        rng = np.random.default_rng(2000 + seed)
+        X[tuple(rng.integers(size) for size in X.shape)] = np.nan
+    model = rt.ReTrace(
+        dt=0.2,
+        drift="affine",
+        permutation={**GUARDED, **CLEAN}[case][2],
+        observation_noise="estimate" if way == "noise" else None,
+        random_state=seed,
+        n_jobs=1,
+    )
+    with warnings.catch_warnings(record=True) as caught, one_blas_thread():
+        warnings.simplefilter("always", rt.ReTraceWarning)
+        model.fit(X)
+    said = [str(each.message) for each in caught if issubclass(each.category, rt.ReTraceWarning)]
+    return model, truth, said
+
+
+def agreement(case, truth, order):
+    """Kendall's τ with the true order; of a loop, forward less backward steps round it, as a share of all."""
+    if not case.startswith("loop"):
+        return rt.metrics.kendall_tau(truth, order)
+    T = order.shape[-1]
+    place = np.take_along_axis(np.argsort(truth, axis=-1), order, axis=-1)
+    steps = (np.diff(place, axis=-1) + T // 2) % T - T // 2
+    return np.sign(steps).mean()
+
+
+def row(case, way, seed):
+    """What one fit came to."""
+    begin = time.perf_counter()
+    try:
+        model, truth, said = fitted(case, way, seed)
+    except (ValueError, np.linalg.LinAlgError) as error:
+        return {"failed": f"{type(error).__name__}: {error}", "seconds": 0.0}
+    test, tau = model.direction_, agreement(case, truth, model.order_)
+    return {
+        "called": bool(test.identified),
+        "wrong": bool(test.identified and tau < 0),
+        "cycle": bool(model.result_.cycle),
+        "said": said,
+        "p": float(test.p_value),
+        "tau": float(tau),
+        "seconds": time.perf_counter() - begin,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seeds", default="0:6")
+    parser.add_argument("--clean", action="store_true", help="panels whose direction is to be told")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--jobs", type=int, default=1)
+    asked = parser.parse_args()
+    seeds = range(*(int(each) for each in asked.seeds.split(":")))
+    cases = [case for case in (CLEAN if asked.clean else GUARDED) if asked.only in case]
+    print(f"{'case':26}{'data':13}{'called':>7}{'wrong':>6}{'cycle':>6}{'warned':>7}", end="")
+    print(f"{'least p':>9}{'mean |τ|':>10}{'seconds':>9}   of {len(seeds)}")
+    sayings = Counter()
+    for case, way in product(cases, asked.ways.split(",")):
+        rows = Parallel(n_jobs=asked.jobs)(delayed(row)(case, way, seed) for seed in seeds)
+        good = [each for each in rows if "failed" not in each]
+        for each in rows:
+            sayings.update(
+                said.split("(")[0][:90] for said in each.get("said", [each.get("failed")])
+            )
+        print(f"{case:26}{way:13}", end="")
+        if not good:
+            print("   failed")
+            continue
+        for key in ("called", "wrong", "cycle"):
+            print(f"{sum(each[key] for each in good):{7 if key == 'called' else 6}}", end="")
+        print(f"{sum(bool(each['said']) for each in good):7}", end="")
+        print(f"{min(each['p'] for each in good):9.0e}", end="")
+        print(f"{np.mean([abs(each['tau']) for each in good]):10.2f}", end="")
+        print(f"{np.mean([each['seconds'] for each in good]):9.1f}", end="")
+        print(f"   {len(rows) - len(good)} failed" if len(good) < len(rows) else "", flush=True)
+    for said, count in sayings.most_common():
+        print(f"{count:4} × {said} …")
+
+
+if __name__ == "__main__":
+    main()
