@@ -15,9 +15,11 @@ import numpy as np
 from scipy import stats
 
 from retrace_sde.data.answers import present
-from retrace_sde.data.blocks import Array, Order, evenly
+from retrace_sde.data.blocks import Array, Data, Order, evenly
 from retrace_sde.data.columns import shown
 from retrace_sde.data.panel import Panel
+from retrace_sde.orders.hidden.pair_moments import seen_distances
+from retrace_sde.orders.loops import closes
 from retrace_sde.orders.paths import shortest_path
 
 SUBJECTS, SLICES, SHUFFLES, OWN_SHUFFLES = 200, 60, 49, 19
@@ -25,9 +27,6 @@ SUBJECTS, SLICES, SHUFFLES, OWN_SHUFFLES = 200, 60, 49, 19
 
 COMPARED = 12
 """Slices whose means and spreads are compared, each with each."""
-
-CLOSED = 0.75
-"""Ends of a path nearer than this share of the usual distance close a cycle; open paths have 1.2 and more."""
 
 MANY_MISSING, FEW_LEVELS, SKEWED = 0.5, 5, 2.0
 ALPHA = 0.05
@@ -198,15 +197,8 @@ def _identical(panel: Panel, z: Array) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _squared_distances(z: Array) -> Array:
-    """Mean squared differences between slices of (n, T, d), over what both have."""
-    known = ~np.isnan(z)
-    x = np.where(known, z, 0.0).transpose(1, 0, 2).reshape(z.shape[1], -1)
-    m = known.transpose(1, 0, 2).reshape(z.shape[1], -1).astype(float)
-    total = (x**2) @ m.T + m @ (x**2).T - 2 * x @ x.T
-    D = np.maximum(total, 0.0) / np.maximum(m @ m.T, 1.0)
-    np.fill_diagonal(D, 0.0)
-    return D
+def _distances(z: Array) -> Array:
+    return seen_distances(z, np.ones(z.shape[2]))
 
 
 def _closeness(D: Array) -> tuple[float, Order]:
@@ -220,10 +212,10 @@ def _shared_order(z: Array, rng: np.random.Generator) -> tuple[list[Finding], bo
     """Whether there is an order, and whether it closes on itself."""
     n, T, d = z.shape
     z = z[evenly(n, SUBJECTS)][:, rng.permutation(T)[:SLICES]]
-    D = _squared_distances(z)
+    D = _distances(z)
     ratio, path = _closeness(D)
     nulls = [
-        _closeness(_squared_distances(rng.permuted(z, axis=1) if d == 1 else _shuffled(z, rng)))[0]
+        _closeness(_distances(rng.permuted(z, axis=1) if d == 1 else _shuffled(z, rng)))[0]
         for _ in range(SHUFFLES)
     ]
     p = (1 + sum(null <= ratio for null in nulls)) / (1 + SHUFFLES)
@@ -239,8 +231,10 @@ def _shared_order(z: Array, rng: np.random.Generator) -> tuple[list[Finding], bo
             Finding("order", "caution", f"The slices show no order: {closer}.", "More subjects or variables "
                     "help; so does anything known about time (--time), or --observation-noise estimate.")
         )  # fmt: skip
-    usual = np.sqrt(D[np.triu_indices(len(D), 1)]).mean()
-    loop = bool(len(path) >= 8 and p <= ALPHA and np.sqrt(D[path[0], path[-1]]) < CLOSED * usual)
+    known = ~np.isnan(z)
+    means = np.where(known, z, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    filled = np.where(known, z, means)
+    loop = p <= ALPHA and closes(Data(filled), path)
     if loop:
         found.append(
             Finding("order", "caution", "The path of the slices closes on itself: this looks like a cycle, whose "
