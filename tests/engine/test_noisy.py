@@ -262,7 +262,7 @@ SAME = {
 
 
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
-@pytest.mark.parametrize("case", [*SAME][:-1] + [pytest.param([*SAME][-1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", [*[*SAME][:-1], pytest.param([*SAME][-1], marks=pytest.mark.slow)])
 def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs(case):
     """More trajectories than a block holds, so that there is something to share out."""
     options = SAME[case].copy()
