@@ -24,8 +24,8 @@ from retrace_sde.orders.own import KICKS
 from retrace_sde.process.sde import Gaussian
 
 CERTAIN = 0.99
-"""Share of neighbours that the posterior must agree on for one best order to be good enough: the orders then add
-less than a hundredth to the variance of a step."""
+"""Share of neighbours that the posterior must agree on for one best order to be good enough: a wrong step is shorter than
+the true one by its whole length at most, so that H shrinks by less than a hundredth."""
 
 POSTERIOR_NUMBERS = 20_000_000
 """Numbers (n T²) up to which a fit computes position probabilities; beyond, a subset is diagnosed."""

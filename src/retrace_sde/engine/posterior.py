@@ -25,8 +25,8 @@ DIAGNOSED = 500
 """Trajectories that the convergence diagnostics look at, evenly spaced."""
 
 R_HAT, EFFECTIVE_SIZE = 1.2, 20.0
-"""Beyond these the chains have not explored the orders well enough: a mean over 20 draws has an error of a quarter
-of the posterior's spread, and R-hat of 50 draws per chain is above 1.1 by chance alone once in twenty."""
+"""Beyond these the chains have not explored the orders well enough: a mean over 20 draws has an error of a quarter of
+the posterior's spread; and of 50 independent draws per chain, two chains, R-hat is above 1.1 once in a thousand."""
 
 
 @dataclass(frozen=True, eq=False)

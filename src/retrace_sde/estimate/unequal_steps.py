@@ -18,7 +18,8 @@ from scipy.special import gammaln
 from retrace_sde.data.blocks import Array
 
 EVIDENCE = 5.0
-"""Nats by which unequal variances must fit better than equal ones."""
+"""Nats by which unequal variances must fit better than equal ones; equal ones do that in at most 0.5 % of panels (15 to
+100 slices, 12 to 1000 numbers each, 400 panels)."""
 
 
 @dataclass(frozen=True)
