@@ -13,10 +13,10 @@ demo: $(READY)
 	$(BIN)/retrace demo
 
 test: $(INSTALLED)
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n auto --dist loadfile
 
 test-slow: $(INSTALLED)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow -n auto --dist load
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
