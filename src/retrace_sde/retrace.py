@@ -255,10 +255,12 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if model.schedule is not None:
             return TimedModel.across(model, np.diff(model.schedule), noise=noise, placed=True)
         uneven = model.gaps is not None and not np.allclose(model.gaps, model.dt)
-        if free or uneven or model.data.covariates is not None:
+        if free or uneven:
             gaps = np.full(T - 1, model.dt) if model.gaps is None else model.gaps
             return TimedModel.across(model, gaps, noise=noise, free=free)
         scheme: Any = "exact" if self.estimator == "exact" else "euler"
+        if model.data.covariates is not None:
+            return TimedModel.across(model, np.full(T - 1, model.dt), noise=noise, scheme=scheme)
         return HiddenModel.of(model, noise=noise, scheme=scheme)
 
     def _noise(self, model: EulerModel) -> Noise | None:
