@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.files import replacing
 from retrace_sde.engine.direction import DirectionTest
@@ -21,7 +22,7 @@ from retrace_sde.estimate.intervals import clearest, half_widths
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file that `save` writes."""
 
 SHOWN = 10
@@ -67,6 +68,7 @@ class ReTraceResult:
     notes: tuple[str, ...] = ()
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
+    residuals: ResidualCheck | None = None
 
     @property
     def cycle(self) -> bool:
@@ -153,6 +155,8 @@ class ReTraceResult:
             rows.append(
                 ("alternative", "the reversed order with its own drift is in `alternative_`")
             )
+        if self.residuals is not None:
+            rows += [("residuals", line) for line in str(self.residuals).splitlines()]
         return rows
 
     def _gaps(self) -> list[Row]:
