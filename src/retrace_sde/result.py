@@ -20,6 +20,7 @@ from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Round
 from retrace_sde.estimate.intervals import clearest, half_widths
 from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.unequal_steps import GapClocks
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
 FORMAT = 3
@@ -68,6 +69,7 @@ class ReTraceResult:
     notes: tuple[str, ...] = ()
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
+    gap_clocks: GapClocks | None = None
     residuals: ResidualCheck | None = None
 
     @property
@@ -167,7 +169,8 @@ class ReTraceResult:
         return [
             (
                 "gaps",
-                f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}",
+                f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}"
+                + ("" if self.gap_clocks is None else f" ({self.gap_clocks})"),
             )
         ]
 

@@ -253,6 +253,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             notes=(*outcome.notes, *outcome.cautions),
             observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
+            gap_clocks=found.clocks,
         )
 
     def _residuals(self, model: Model, outcome: Outcome, rng: np.random.Generator) -> ResidualCheck:
