@@ -10,6 +10,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.after.forecast import Forecast, Imputed
+from retrace_sde.after.predict import imputed, predicted
 from retrace_sde.after.residuals import ResidualCheck, not_looked
 from retrace_sde.after.simulated import look_at
 from retrace_sde.checks import (
@@ -23,10 +25,16 @@ from retrace_sde.checks import (
     check_volumes,
     with_times,
 )
-from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread
+from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread, to_numpy
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
-from retrace_sde.data.validation import ReTraceWarning, check_panel, has_missing
+from retrace_sde.data.validation import (
+    ReTraceWarning,
+    check_count,
+    check_panel,
+    check_share,
+    has_missing,
+)
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.fit import Options, Outcome, fit, order_others, sample_posterior
 from retrace_sde.engine.gaps import GapModel, gap_intervals
@@ -310,6 +318,69 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             units = self._memory.units
             volume = 0.0 if units is None else units.log_volume(model.data)
             return float(each.mean()) - volume / len(each)
+
+    def forecast(self, X: Any, steps: int, *, level: float = 0.95) -> Forecast:
+        """Means and intervals of the next `steps` observations of each trajectory of X, put in order first.
+
+        X may be what was fitted, or other trajectories. Intervals are widened where the fit's own past predictions
+        were too sure. Steps are dt apart; a drift that is not linear is simulated, covariates as they were last.
+        """
+        check_is_fitted(self, "result_")
+        check_count("steps", steps, 1)
+        check_share("level", level)
+        if not self.direction_.identified:
+            warnings.warn(
+                "The direction of time is not determined: this is a forecast from the order shown; from its reverse, "
+                "as likely, another would follow.",
+                ReTraceWarning,
+                stacklevel=2,
+            )
+        with one_blas_thread():
+            _, model, outcome, order, times = self._placed(X)
+            last = np.take_along_axis(
+                np.atleast_2d(times), model.data.observed[:, None] - 1, axis=1
+            )
+            ahead = last + model.dt * np.arange(1, steps + 1)
+            ahead = ahead[0] if np.ptp(last) == 0 else ahead
+            rng = np.random.default_rng(self.random_state)
+            found = predicted(model, outcome, order, ahead, level, rng)
+        units = self._memory.units
+        return found if units is None else units.forecast(found)
+
+    def impute(self, X: Any, *, level: float = 0.95) -> Imputed:
+        """X, as it is stored, with missing values filled in from the whole trajectory in its order, and intervals.
+
+        Intervals are widened where values hidden on purpose were missed too often.
+        """
+        check_is_fitted(self, "result_")
+        check_share("level", level)
+        if not is_linear(self._memory.model.drift):
+            raise ValueError(
+                "impute needs a linear or affine drift: missing values have no smoother otherwise."
+            )
+        with one_blas_thread():
+            panel, model, outcome, order, _ = self._placed(X)
+            if not isinstance(model, HiddenModel):  # nothing is missing
+                values = to_numpy(panel.values).copy()
+                return Imputed(values, values, values, level, np.ones(values.shape[2]))
+            rng = np.random.default_rng(self.random_state)
+            found = imputed(model, outcome, order, level, rng)
+        units = self._memory.units
+        return found if units is None else units.imputed(found)
+
+    def _placed(self, X: Any) -> tuple[Panel, Model, Outcome, Order, Array]:
+        """The fitted data in the order found, or others in their most likely one; and the times along it."""
+        model, outcome, units = self._memory
+        panel = check_panel(
+            X, n_jobs=self.n_jobs, ragged=self.permutation == "independent",
+            missing=is_linear(model.drift),
+        )  # fmt: skip
+        if panel.values.shape == model.data.shape and np.array_equal(
+            to_numpy(self._data(panel, units).values), to_numpy(model.data.values), equal_nan=True
+        ):
+            return panel, model, outcome, outcome.found.order, self.times_
+        panel, other, judged, order = self._ordered(X)
+        return panel, other, judged, order, other.times(order, None)
 
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.model import Round
@@ -53,6 +54,16 @@ class Units:
     def restore(self, values: Array) -> Array:
         """Values in the table's units."""
         return values * self.scale + self.centre
+
+    def forecast(self, found: Forecast) -> Forecast:
+        """A forecast in the table's units."""
+        mean, low, high = (self.restore(each) for each in (found.mean, found.low, found.high))
+        return replace(found, mean=mean, low=low, high=high)
+
+    def imputed(self, found: Imputed) -> Imputed:
+        """What was filled in, in the table's units."""
+        values, low, high = (self.restore(each) for each in (found.values, found.low, found.high))
+        return replace(found, values=values, low=low, high=high)
 
     def noise(self, noise: Any) -> Any:
         """Observation noise given in the table's units, in standard ones; unknown noise stays unknown."""
