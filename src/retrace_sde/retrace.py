@@ -10,6 +10,10 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.after.forecast import Forecast, Imputed
+from retrace_sde.after.predict import imputed, predicted
+from retrace_sde.after.residuals import ResidualCheck, not_looked
+from retrace_sde.after.simulated import look_at
 from retrace_sde.checks import (
     check_centred,
     check_enough,
@@ -26,7 +30,13 @@ from retrace_sde.data.inputs import MissingInputs, filled_inputs
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.schedule import check_schedule, off_schedule, on_schedule
-from retrace_sde.data.validation import ReTraceWarning, check_panel, has_missing
+from retrace_sde.data.validation import (
+    ReTraceWarning,
+    check_count,
+    check_panel,
+    check_share,
+    has_missing,
+)
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.fit import Options, Outcome, fit, order_others, sample_posterior
 from retrace_sde.engine.gaps import GapModel, gap_intervals
@@ -162,10 +172,12 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             check_schedule(knowledge, panel, shared=shared)
             if not shared:
                 panel, knowledge = on_schedule(panel, knowledge)
-        fitted = self._fitted_inputs(panel, drift, knowledge)
+        rng = np.random.default_rng(self.random_state)
+        fitted = self._fitted_inputs(panel, drift, knowledge, rng)
         chosen, outcome, units, features, notes = fitted
         outcome = replace(outcome, notes=(*outcome.notes, *notes))
         result = self._result(whole, chosen, outcome, features)
+        result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
@@ -179,16 +191,16 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _fitted_inputs(
-        self, panel: Panel, drift: Drift, knowledge: Knowledge | None
+        self, panel: Panel, drift: Drift, knowledge: Knowledge | None, rng: np.random.Generator
     ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
         """The fit of a panel; where inputs are missing again, with what the order found says of them, until it stands."""
         u = panel.covariates
         if u is None or not np.isnan(to_numpy(u)).any():
-            return self._fit_panel(panel, drift, knowledge)
+            return self._fit_panel(panel, drift, knowledge, rng)
         given = to_numpy(u)
         filled = filled_inputs(given, self.missing_inputs)
         for _ in range(INPUT_ROUNDS):
-            found = self._fit_panel(replace(panel, covariates=filled), drift, knowledge)
+            found = self._fit_panel(replace(panel, covariates=filled), drift, knowledge, rng)
             best = found[1].found
             before, times = filled, found[0].times(best.order, best.gaps)
             filled = filled_inputs(given, self.missing_inputs, best.order, times)
@@ -201,7 +213,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         return (*found[:4], (*found[4], note))
 
     def _fit_panel(
-        self, panel: Panel, drift: Drift, knowledge: Knowledge | None
+        self, panel: Panel, drift: Drift, knowledge: Knowledge | None, rng: np.random.Generator
     ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
         """The model, its outcome, the units, the names of the drift's features, and notes."""
         if self._unseen(panel, knowledge) or (panel.covariates is not None and is_linear(drift)):
@@ -214,7 +226,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             model = model.informed(knowledge, shared=self.permutation == "shared")
         chosen = self._chosen(model, units)
         features = chosen.drift.feature_names(panel.names, panel.covariate_names)
-        outcome = fit(chosen, self._options(chosen), np.random.default_rng(self.random_state))
+        outcome = fit(chosen, self._options(chosen), rng)
         return chosen, outcome, units, tuple(features), tuple(absorbed)
 
     def _unseen(self, panel: Panel, knowledge: Knowledge | None) -> bool:
@@ -337,6 +349,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             notes=(*outcome.notes, *outcome.cautions),
             observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
+            gap_clocks=found.clocks,
         )
 
     def _as_given(self, panel: Panel, model: Model, found: Fit) -> tuple[Order, Array]:
@@ -353,6 +366,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         A, c, B = parted(estimate.coefficients, model.drift)
         order, times = self._as_given(panel, model, reverse)
         return Twin(order, A, c, estimate.diffusion, reverse.log_likelihood, times, B)
+
+    def _residuals(self, model: Model, outcome: Outcome, rng: np.random.Generator) -> ResidualCheck:
+        """What the residuals along the order say; not of own orders that are, or may be, uncertain."""
+        shared = outcome.found.order.ndim == 1
+        certain = self.estimator == "auto" and outcome.estimator != "mcem"
+        if not (shared or certain or model.gaps is not None):
+            return not_looked(model.data.shape[0])
+        return look_at(model, outcome.found, rng)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
@@ -400,6 +421,69 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             units = self._memory.units
             volume = 0.0 if units is None else units.log_volume(model.data)
             return float(each.mean()) - volume / len(each)
+
+    def forecast(self, X: Any, steps: int, *, level: float = 0.95) -> Forecast:
+        """Means and intervals of the next `steps` observations of each trajectory of X, put in order first.
+
+        X may be what was fitted, or other trajectories. Intervals are widened where the fit's own past predictions
+        were too sure. Steps are dt apart; a drift that is not linear is simulated, covariates as they were last.
+        """
+        check_is_fitted(self, "result_")
+        check_count("steps", steps, 1)
+        check_share("level", level)
+        if not self.direction_.identified:
+            warnings.warn(
+                "The direction of time is not determined: this is a forecast from the order shown; from its reverse, "
+                "as likely, another would follow.",
+                ReTraceWarning,
+                stacklevel=2,
+            )
+        with one_blas_thread():
+            _, model, outcome, order, times = self._placed(X)
+            last = np.take_along_axis(
+                np.atleast_2d(times), model.data.observed[:, None] - 1, axis=1
+            )
+            ahead = last + model.dt * np.arange(1, steps + 1)
+            ahead = ahead[0] if np.ptp(last) == 0 else ahead
+            rng = np.random.default_rng(self.random_state)
+            found = predicted(model, outcome, order, ahead, level, rng)
+        units = self._memory.units
+        return found if units is None else units.forecast(found)
+
+    def impute(self, X: Any, *, level: float = 0.95) -> Imputed:
+        """X, as it is stored, with missing values filled in from the whole trajectory in its order, and intervals.
+
+        Intervals are widened where values hidden on purpose were missed too often.
+        """
+        check_is_fitted(self, "result_")
+        check_share("level", level)
+        if not is_linear(self._memory.model.drift):
+            raise ValueError(
+                "impute needs a linear or affine drift: missing values have no smoother otherwise."
+            )
+        with one_blas_thread():
+            panel, model, outcome, order, _ = self._placed(X)
+            if not isinstance(model, HiddenModel):  # nothing is missing
+                values = to_numpy(panel.values).copy()
+                return Imputed(values, values, values, level, np.ones(values.shape[2]))
+            rng = np.random.default_rng(self.random_state)
+            found = imputed(model, outcome, order, level, rng)
+        units = self._memory.units
+        return found if units is None else units.imputed(found)
+
+    def _placed(self, X: Any) -> tuple[Panel, Model, Outcome, Order, Array]:
+        """The fitted data in the order found, or others in their most likely one; and the times along it."""
+        model, outcome, units = self._memory
+        panel = check_panel(
+            X, n_jobs=self.n_jobs, ragged=self.permutation == "independent",
+            missing=is_linear(model.drift),
+        )  # fmt: skip
+        if panel.values.shape == model.data.shape and np.array_equal(
+            to_numpy(self._data(panel, units).values), to_numpy(model.data.values), equal_nan=True
+        ):
+            return panel, model, outcome, outcome.found.order, self.times_
+        panel, other, judged, order = self._ordered(X)
+        return panel, other, judged, order, other.times(order, None)
 
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.

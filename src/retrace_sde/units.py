@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.model import Round
@@ -54,6 +55,16 @@ class Units:
         """Values in the table's units."""
         return values * self.scale + self.centre
 
+    def forecast(self, found: Forecast) -> Forecast:
+        """A forecast in the table's units."""
+        mean, low, high = (self.restore(each) for each in (found.mean, found.low, found.high))
+        return replace(found, mean=mean, low=low, high=high)
+
+    def imputed(self, found: Imputed) -> Imputed:
+        """What was filled in, in the table's units."""
+        values, low, high = (self.restore(each) for each in (found.values, found.low, found.high))
+        return replace(found, values=values, low=low, high=high)
+
     def noise(self, noise: Any) -> Any:
         """Observation noise given in the table's units, in standard ones; unknown noise stays unknown."""
         if isinstance(noise, str):
@@ -82,6 +93,7 @@ class Units:
             alternative=None if result.alternative is None else self._twin(result.alternative),
             log_likelihood=result.log_likelihood - self._volume,
             history=tuple(self._round(each) for each in result.history),
+            residuals=None if result.residuals is None else result.residuals.restored(self.restore),
             observation_noise=None
             if result.observation_noise is None
             else self._square(result.observation_noise),
