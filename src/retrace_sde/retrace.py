@@ -332,7 +332,7 @@ def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:
 def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:
     """Errors of A and c told apart, as the parameters are."""
     of_A, of_c = _split(errors.drift, drift)
-    return StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
+    return replace(errors, drift=of_A, offset=of_c)
 
 
 def _twin(model: Model, outcome: Outcome) -> Twin:

@@ -100,7 +100,11 @@ class Units:
         elif offset is not None:
             offset = offset * self.scale if not self.centre.any() else np.full(d, np.nan)
         return StandardErrors(
-            errors.drift * self._ratio, self._square(errors.diffusion), offset, covariances
+            errors.drift * self._ratio,
+            self._square(errors.diffusion),
+            offset,
+            covariances,
+            errors.kind,
         )
 
     @property

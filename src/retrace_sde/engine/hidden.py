@@ -32,6 +32,7 @@ from retrace_sde.estimate.kalman.smoother import kalman
 from retrace_sde.estimate.kalman.steps import Expected, Noise, Parameters, Setup, as_noise
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate, StandardErrors, mle, regression_errors
+from retrace_sde.estimate.scores import errors_of_scores
 from retrace_sde.estimate.start_law import start_log_densities
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden.assignment import Arrangement
@@ -227,8 +228,10 @@ class HiddenModel(Problem):
         offset = coefficients[:, d] if coefficients.shape[1] > d else None
         sde = LinearSDE(coefficients[:, :d], diffusion, offset=offset)
         scores = Scores(self.setup, found.law, sde, self.scheme)
-        information = scores.information(group(self.along(found.order))[1], rng)
-        errors = HiddenScores(self, scores).errors(inverse(information))
+        stacks, n = group(self.along(found.order))[1], len(self.values)
+        covariance = inverse(scores.information(stacks, rng))
+        each, shown = scores.of(stacks), HiddenScores(self, scores).errors
+        errors = errors_of_scores(shown, covariance, each.T @ each, n)
         return Estimate(coefficients, diffusion, errors)
 
     def estimator(self, found: Fit) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from retrace_sde.data.blocks import Array
 from retrace_sde.engine.model import Model, Scoring
 from retrace_sde.estimate.regression import StandardErrors, regression_errors
+from retrace_sde.estimate.scores import errors_of_scores
 
 LOUIS_PARAMETERS = 500
 """Louis' information is a square matrix in the parameters; beyond this many it is not computed."""
@@ -47,11 +48,15 @@ def louis_errors(
     square, cross = _squares(few.scoring(law, sums), kept)
     lost = (square - cross) * model.data.shape[0] / few.data.shape[0]
     covariance, floored = floored_inverse(complete - lost, complete, _floor(kept))
+    n = model.data.shape[0]
     note = (
         "In some direction the orders leave less information on the parameters than the draws can tell from none: "
         "standard errors there are lower bounds."
     )
-    return scoring.errors(covariance), note if floored else None
+    if floored:
+        return scoring.errors(covariance), note
+    meat = cross * n / few.data.shape[0]
+    return errors_of_scores(scoring.errors, covariance, meat, n), None
 
 
 def _squares(scoring: Scoring, kept: NDArray[np.int16]) -> tuple[Array, Array]:

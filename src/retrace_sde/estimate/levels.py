@@ -23,18 +23,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigh, solve_triangular
 from scipy.optimize import minimize
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.estimate.information import lower_half
 from retrace_sde.estimate.moments import Moments, gaps_of
-from retrace_sde.estimate.regression import mle
+from retrace_sde.estimate.regression import ErrorKind, StandardErrors, mle
+from retrace_sde.estimate.scores import ALONE
 
 ALTERNATIONS = 5
 """Closed-form turns between coefficients and variances, from each start, before quasi-Newton steps."""
 
 APART = 1e-6
 """Share of its spread that a first state must keep, those before it given, to have a slope of its own."""
+
+NOTHING = 1e-4
+"""τ Ω, in units of H, below which a variance of levels is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +78,7 @@ class LevelFit:
     effects: Array
     effect_errors: Array
     converged: bool
+    rows: LevelRows
 
     @property
     def drift(self) -> Array:
@@ -234,7 +241,7 @@ class LevelRows:
         shown = B.copy()
         shown[:, d] -= B[:, d + 1 :] @ self.centre[list(self.slopes)]
         omega = (back * np.maximum(w, 0.0)) @ back.T
-        return LevelFit(shown, H, omega, self.slopes, values, effects, errors, converged)
+        return LevelFit(shown, H, omega, self.slopes, values, effects, errors, converged, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,3 +360,140 @@ def _independent(first: Array) -> tuple[int, ...]:
 def _gram_of(z: Array) -> Array:
     flat = z.reshape(-1, z.shape[-1])
     return np.asarray(flat.T @ flat)
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def level_errors(fit: LevelFit) -> StandardErrors:
+    """Errors of A, of the average intercept and of H: the sandwich over subjects, of full information.
+
+    A, Ω and H trade off: a subject that stays away from the others has a level of its own or drifts back slowly. So
+    the bread is the observed information on all of them; scores of coefficients are corrected for their leverages. A
+    direction in which Ω is nothing is held there.
+    """
+    rows = fit.rows
+    n, _, d = rows.data.shape
+    p = rows.n_features
+    turned = _Turned.of(fit)
+    information, keep = turned.information()
+    scores = turned.scores()[:, keep]
+    unit = 1 / np.sqrt(np.maximum(np.diag(information), 1e-300))
+    values, vectors = np.linalg.eigh(information * np.outer(unit, unit))
+    # Flat directions, of levels hardly told from mean reversion, keep their large errors; rounding must not turn their sign.
+    inverse = (vectors / np.maximum(values, 1e-8)) @ vectors.T * np.outer(unit, unit)
+    moved = scores @ inverse
+    back = np.linalg.inv(turned.turn)
+    low = np.tril_indices(d)
+    of_H = np.zeros((n, d, d))
+    of_H[:, low[0], low[1]] = of_H[:, low[1], low[0]] = moved[:, d * p : d * p + len(low[0])]
+    of_H = back.T @ of_H @ back
+    of_B = (back.T @ moved[:, : d * p].reshape(n, d, p) @ turned.whitening.T)[:, :, : d + 1]
+    scale = (n - 1) / n
+    covariances = scale * np.einsum("jep,jeq->epq", of_B, of_B, optimize=True)
+    return StandardErrors(
+        np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
+        np.sqrt(scale * (of_H**2).sum(axis=0)),
+        None,
+        covariances,
+        ErrorKind.SANDWICH,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Turned:
+    """A fit in coordinates in which H = I, Ω = diag(w) and the regressors are white: `e U` and `ψ whitening`."""
+
+    fit: LevelFit
+    turn: Array
+    whitening: Array
+    w: Array
+    strata: Strata
+    own: Array
+
+    @classmethod
+    def of(cls, fit: LevelFit) -> _Turned:
+        rows, d = fit.rows, len(fit.diffusion)
+        w, U = eigh(fit.between, fit.diffusion)
+        p = rows.n_features
+        gram = rows.strata.grams.sum(axis=0)
+        factor = Moments.from_weights(gram, 1.0, p).factor
+        white = solve_triangular(factor[:p, :p], np.eye(p)) * rows.strata.counts.sum() ** 0.5
+        B = fit.coefficients.copy()
+        B[:, d] += fit.slope @ rows.centre
+        own = B - rows.pooled
+        change = np.zeros_like(gram)
+        change[:p, :p], change[:p, p:], change[p:, p:] = white, -own.T @ U, U
+        return cls(fit, U, white, np.maximum(w, 0.0), rows.strata.moved(change), change)
+
+    @property
+    def pairs(self) -> tuple[Array, Array]:
+        """The lower half of symmetric changes of H, (m, d, d), and which of them Ω can make."""
+        d = len(self.w)
+        low = np.tril_indices(d)
+        E = np.zeros((len(low[0]), d, d))
+        E[range(len(E)), low[0], low[1]] = E[range(len(E)), low[1], low[0]] = 1.0
+        alive = self.w * self.strata.times.max() > NOTHING
+        return E, alive[low[0]] | alive[low[1]]
+
+    def information(self) -> tuple[Array, NDArray[np.bool_]]:
+        """Observed information on (b, H, Ω), by strata: `−d²ℓ` of each; and which parameters are free."""
+        d = len(self.w)
+        p = self.strata.grams.shape[1] - d
+        E, free = self.pairs
+        m = len(E)
+        total = np.zeros((d * p + 2 * m, d * p + 2 * m))
+        both = slice(d * p, None)
+        for time, count, gram in zip(
+            self.strata.times, self.strata.counts, self.strata.grams, strict=True
+        ):
+            q = 1 / (1 + time * self.w)
+            D, T = gram[:p, p:], gram[p:, p:]
+            for k in range(d):
+                total[k * p : k * p + p, k * p : k * p + p] += q[k] * gram[:p, :p]
+            X = q[:, None] * E
+            XT = (X @ (q[:, None] * T)).transpose(0, 2, 1).reshape(m, -1)
+            bend = X.reshape(m, -1) @ XT.T
+            flat = X.reshape(m, -1) @ X.transpose(0, 2, 1).reshape(m, -1).T
+            of_V = 0.5 * (bend + bend.T) - 0.5 * count * flat
+            # b_k meets V through Σ_l q_k dV_kl q_l D_l.
+            cross = np.einsum("akl,l,pl->kpa", X, q, D).reshape(d * p, m)
+            parts = np.array([1.0, time])
+            total[both, both] += np.kron(np.outer(parts, parts), of_V)
+            total[: d * p, both] += np.concatenate([cross, time * cross], axis=1)
+        total[both, : d * p] = total[: d * p, both].T
+        keep = np.concatenate([np.ones(d * p + m, dtype=bool), free])
+        return total[np.ix_(keep, keep)], keep
+
+    def scores(self) -> Array:
+        """Each subject's derivatives by (b, lower H, lower Ω), those by b corrected for leverage."""
+        rows, d = self.fit.rows, len(self.w)
+        n, p = rows.data.shape[0], rows.n_features
+        # Σ q_k M_k over all subjects: what a trajectory's own share is measured by.
+        q_of = 1 / (1 + self.strata.times[:, None] * self.w)
+        whole = np.einsum("sk,spq->kpq", q_of, self.strata.grams[:, :p, :p])
+
+        def of_block(part: slice) -> Array:
+            z, root = rows.of_block(part)
+            z = z @ self.own
+            gram = z.transpose(0, 2, 1) @ z
+            one = (z * root).sum(axis=1) / np.sqrt(rows.times[part, None])
+            gram = gram - one[:, :, None] * one[:, None, :]
+            a, u = one[:, :p], one[:, p:]
+            q = 1 / (1 + rows.times[part, None] * self.w)
+            by_b = gram[:, :p, p:].transpose(0, 2, 1) + (q * u)[:, :, None] * a[:, None, :]
+            mine = (
+                gram[:, None, :p, :p] + q[:, :, None, None] * (a[:, :, None] * a[:, None])[:, None]
+            )
+            rest = np.linalg.solve(whole - (1 - ALONE) * mine, by_b[:, :, :, None])
+            by_b = (whole @ rest)[:, :, :, 0]
+            steps = (rows.data.observed[part] - 2)[:, None, None]
+            within = gram[:, p:, p:] - steps * np.eye(d)
+            between = (q * u)[:, :, None] * (q * u)[:, None, :] - q[:, :, None] * np.eye(d)
+            time = rows.times[part, None]
+            by_H, by_omega = lower_half(within + between) / 2, time * lower_half(between) / 2
+            return np.concatenate([by_b.reshape(len(z), -1), by_H, by_omega], axis=1)
+
+        found = np.concatenate(list(rows.data.map_rows(of_block)))
+        found[:, d * p :] *= n / (n - 1)
+        return found
