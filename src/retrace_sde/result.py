@@ -17,17 +17,24 @@ from retrace_sde.data.files import replacing
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Round
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.intervals import clearest, half_widths
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.regression import ErrorKind, StandardErrors
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file that `save` writes."""
 
 SHOWN = 10
 """Coefficients that a summary lists: the ones best told from zero."""
 
 Row = tuple[str, str]
+
+_ERRORS = {
+    ErrorKind.MODEL: "standard errors rest on the model (too few trajectories to tell their spread)",
+    ErrorKind.SANDWICH: "standard errors rest on the spread between trajectories, not on the model (sandwich)",
+    ErrorKind.BOOTSTRAP: "standard errors by resampling trajectories (bootstrap)",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +74,7 @@ class ReTraceResult:
     notes: tuple[str, ...] = ()
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
+    subjects: SubjectEffects | None = None
 
     @property
     def cycle(self) -> bool:
@@ -147,6 +155,8 @@ class ReTraceResult:
             ("log-likelihood", f"{self.log_likelihood:,.1f} nats"),
             *self._noise(),
             *self._gaps(),
+            *self._subjects(),
+            ("errors", _ERRORS[self.standard_errors.kind]),
             ("direction", self.direction.verdict),
         ]
         if self.alternative is not None:
@@ -166,6 +176,9 @@ class ReTraceResult:
                 f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}",
             )
         ]
+
+    def _subjects(self) -> list[Row]:
+        return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
 
     def _noise(self) -> list[Row]:
         if self.observation_noise is None:

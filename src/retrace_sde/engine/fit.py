@@ -17,6 +17,14 @@ from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
 from retrace_sde.engine.monte_carlo_em import Averaged, average
 from retrace_sde.engine.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.engine.space import Own, Shared, Space
+from retrace_sde.engine.subjects.choice import (
+    Compared,
+    SubjectEffects,
+    Subjects,
+    compared,
+    level_estimate,
+    level_moments,
+)
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
@@ -53,6 +61,7 @@ class Outcome:
     cycle: bool = False
     law: Any = None
     posterior: OrderPosterior | None = None
+    subjects: SubjectEffects | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,7 @@ class Options:
     alpha: float
     report: Callable[[str], None]
     search: Search | None = None
+    subjects: Subjects = Subjects.ALIKE
 
 
 def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
@@ -96,7 +106,7 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     searched = None if turns else found
     if options.estimator == "mcem":
         return _averaged(model, found.better, searched, options, rng)
-    if options.estimator != "auto":
+    if options.estimator != "auto" or options.subjects is Subjects.LEVELS:
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
@@ -134,7 +144,8 @@ def _of_found(
     """The outcome of one best order, or of one for each trajectory; `cycle`: it closes to a loop."""
     for k, each in enumerate(found.rounds, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
-    better, worse = found.better, found.worse
+    choice = compared(model, found, options.subjects)
+    better, worse = choice.found.better, choice.found.worse
     test = direction_test(
         better.log_likelihoods,
         worse.log_likelihoods,
@@ -142,13 +153,13 @@ def _of_found(
         alpha=options.alpha,
     )
     name = model.estimator(better) if options.estimator == "auto" else options.estimator
-    estimate, other = model.estimate(better, name, rng), model.estimate(worse, name)
+    estimate, statistics = _estimated(model, choice, name, rng)
     outcome = Outcome(
         better,
         worse,
         estimate,
-        other,
-        model.effective(better.moments, estimate.errors),
+        model.estimate(worse, name),
+        statistics,
         model.initial(better),
         test,
         found.rounds,
@@ -156,8 +167,21 @@ def _of_found(
         name,
         (*better.notes, *estimate.notes),
         law=model.law(better),
+        subjects=choice.effects,
     )
     return _believed(outcome, guarded(model, better, test, alpha=options.alpha, cycle=cycle))
+
+
+def _estimated(
+    model: Model, choice: Compared, name: str, rng: np.random.Generator
+) -> tuple[Estimate, Moments]:
+    """The parameters of the order found, and the moments that tests may trust."""
+    better, levels = choice.found.better, choice.levels
+    if levels is None:
+        estimate = model.estimate(better, name, rng)
+        return estimate, model.effective(better.moments, estimate.errors)
+    estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
+    return estimate, level_moments(levels, estimate)
 
 
 def _believed(outcome: Outcome, seen: Guarded) -> Outcome:

@@ -99,6 +99,11 @@ class LevelFit:
         return full
 
     @property
+    def average(self) -> Array:
+        """The average intercept (d,), `μ + Γ x̄₀`."""
+        return self.mean + self.slope @ self.rows.centre
+
+    @property
     def n_parameters(self) -> int:
         """Of A, μ, Γ, H and Ω."""
         d = len(self.coefficients)
