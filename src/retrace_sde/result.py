@@ -31,9 +31,9 @@ SHOWN = 10
 Row = tuple[str, str]
 
 _ERRORS = {
-    ErrorKind.MODEL: "standard errors rest on the model (too few trajectories to tell their spread)",
-    ErrorKind.SANDWICH: "standard errors rest on the spread between trajectories, not on the model (sandwich)",
-    ErrorKind.BOOTSTRAP: "standard errors by resampling trajectories (bootstrap)",
+    ErrorKind.MODEL: "of the model (too few trajectories to tell their spread)",
+    ErrorKind.SANDWICH: "of the spread between trajectories, not of the model (sandwich)",
+    ErrorKind.BOOTSTRAP: "by resampling trajectories (bootstrap)",
 }
 
 
@@ -156,7 +156,7 @@ class ReTraceResult:
             *self._noise(),
             *self._gaps(),
             *self._subjects(),
-            ("errors", _ERRORS[self.standard_errors.kind]),
+            ("standard errors", self.errors_rest),
             ("direction", self.direction.verdict),
         ]
         if self.alternative is not None:
@@ -176,6 +176,11 @@ class ReTraceResult:
                 f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}",
             )
         ]
+
+    @property
+    def errors_rest(self) -> str:
+        """What the standard errors rest on, in words."""
+        return _ERRORS[self.standard_errors.kind]
 
     def _subjects(self) -> list[Row]:
         return [] if self.subjects is None else [("subjects", self.subjects.verdict)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -33,6 +34,7 @@ from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.identifiability import identify
 from retrace_sde.engine.model import Model
 from retrace_sde.engine.posterior import OrderPosterior
+from retrace_sde.engine.subjects.bootstrap import bootstrap
 from retrace_sde.engine.subjects.choice import Subjects
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
 from retrace_sde.estimate.regression import StandardErrors
@@ -319,19 +321,38 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.posterior_ = sample_posterior(model, outcome, rng, samples=samples)
         return self.posterior_
 
-    def bootstrap_errors(self, *, replicates: int = 200) -> StandardErrors:
-        """Standard errors of the maximum likelihood fit along `order_`, by resampling trajectories.
+    def bootstrap_errors(
+        self,
+        *,
+        replicates: int = 200,
+        adopt: bool = False,
+        done: Callable[[], None] = lambda: None,
+    ) -> StandardErrors:
+        """Standard errors of the fit along `order_`, by resampling trajectories; `adopt`: they become the result's.
 
-        They hold where trajectories differ from one another more than one SDE allows; `standard_errors_`
-        assume that they do not.
+        Like `standard_errors_` by default they rest on the spread between trajectories; unlike them they need no large
+        panel, and take as many fits as there are replicates. `done` is called after each of them.
         """
         check_is_fitted(self, "result_")
-        rng = np.random.default_rng(self.random_state)
+        if replicates < 2:
+            raise ValueError(f"replicates must be at least 2 to have a spread; got {replicates!r}.")
         model, outcome, units = self._memory
+        effects = outcome.subjects
         with one_blas_thread():
-            errors = model.bootstrap(outcome.found, rng, replicates=replicates)
+            errors = bootstrap(
+                model,
+                outcome.found,
+                np.random.default_rng(self.random_state),
+                name=outcome.estimator,
+                subjects=Subjects.ALIKE if effects is None else effects.kind,
+                replicates=replicates,
+                done=done,
+            )
         found = _told_apart(errors, model.drift)
-        return found if units is None else units.errors(found)
+        found = found if units is None else units.errors(found)
+        if adopt:
+            self.result_ = replace(self.result_, standard_errors=found)
+        return found
 
 
 def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:

@@ -30,8 +30,8 @@ from scipy.optimize import minimize
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.estimate.information import lower_half
 from retrace_sde.estimate.moments import Moments, gaps_of
-from retrace_sde.estimate.regression import ErrorKind, StandardErrors, mle
-from retrace_sde.estimate.scores import ALONE
+from retrace_sde.estimate.regression import StandardErrors, mle
+from retrace_sde.estimate.scores import ALONE, errors_of_influences
 
 ALTERNATIONS = 5
 """Closed-form turns between coefficients and variances, from each start, before quasi-Newton steps."""
@@ -371,7 +371,12 @@ def _gram_of(z: Array) -> Array:
 
 
 def level_errors(fit: LevelFit) -> StandardErrors:
-    """Errors of A, of the average intercept and of H: the sandwich over subjects, of full information.
+    """Errors of A, of the average intercept and of H: the sandwich over subjects, of full information."""
+    return errors_of_influences(*level_influences(fit))
+
+
+def level_influences(fit: LevelFit) -> tuple[Array, Array]:
+    """By how much leaving each subject out moves (A, c̄), (n, d, d + 1), and H, (n, d, d); signs reversed.
 
     A, Ω and H trade off: a subject that stays away from the others has a level of its own or drifts back slowly. So
     the bread is the observed information on all of them; scores of coefficients are corrected for their leverages. A
@@ -393,16 +398,8 @@ def level_errors(fit: LevelFit) -> StandardErrors:
     of_H = np.zeros((n, d, d))
     of_H[:, low[0], low[1]] = of_H[:, low[1], low[0]] = moved[:, d * p : d * p + len(low[0])]
     of_H = back.T @ of_H @ back
-    of_B = (back.T @ moved[:, : d * p].reshape(n, d, p) @ turned.whitening.T)[:, :, : d + 1]
-    scale = (n - 1) / n
-    covariances = scale * np.einsum("jep,jeq->epq", of_B, of_B, optimize=True)
-    return StandardErrors(
-        np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
-        np.sqrt(scale * (of_H**2).sum(axis=0)),
-        None,
-        covariances,
-        ErrorKind.SANDWICH,
-    )
+    of_B = back.T @ moved[:, : d * p].reshape(n, d, p) @ turned.whitening.T
+    return of_B[:, :, : d + 1], of_H
 
 
 @dataclass(frozen=True, eq=False)

@@ -157,6 +157,22 @@ def regression_sandwich(
     return StandardErrors(of_theta, diffusion, None, covariances, ErrorKind.SANDWICH)
 
 
+def errors_of_influences(
+    of_theta: Array, of_H: Array, *, total: int | None = None
+) -> StandardErrors:
+    """Errors from what leaving each trajectory out changes, (n, d, p) and (n, d, d); `total`: of so many in all."""
+    n = len(of_theta)
+    scale = ((total or n) - 1) / n
+    covariances = scale * np.einsum("jep,jeq->epq", of_theta, of_theta, optimize=True)
+    return StandardErrors(
+        np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
+        np.sqrt(scale * (of_H**2).sum(axis=0)),
+        None,
+        covariances,
+        ErrorKind.SANDWICH,
+    )
+
+
 def errors_of_scores(
     shown: Callable[[Array], StandardErrors], inverse: Array, meat: Array, n: int
 ) -> StandardErrors:

@@ -21,15 +21,18 @@ from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.gaps import GapModel
 from retrace_sde.engine.model import Fit, Model
 from retrace_sde.estimate.exact import exact
-from retrace_sde.estimate.levels import LevelFit, fit_levels, level_errors
+from retrace_sde.estimate.levels import LevelFit, fit_levels, level_influences
 from retrace_sde.estimate.moments import Moments
-from retrace_sde.estimate.regression import Estimate, mle
-from retrace_sde.estimate.scores import widened
+from retrace_sde.estimate.regression import Estimate
+from retrace_sde.estimate.scores import errors_of_influences
 from retrace_sde.estimate.start_law import start_log_densities
 from retrace_sde.process.drift import Affine
 
 MOST_VARIABLES = 20
 """Variables up to which levels are tried unasked: their fit has 1.5 d² parameters more."""
+
+LEFT_OUT = 200
+"""Subjects whose absence is followed through the matrix logarithm."""
 
 DECIDED = 1000
 """Trajectories on which subjects are first compared: more are only fitted where these speak for levels."""
@@ -189,30 +192,57 @@ def _effects(levels: LevelFit, tried: _Tried, *, asked: bool) -> SubjectEffects:
     )
 
 
+def level_coefficients(
+    levels: LevelFit, dt: float, *, name: str, gaps: bool
+) -> tuple[Array, Array]:
+    """(A, c̄) and H of levels, without errors."""
+    coefficients = np.column_stack([levels.drift, levels.average])
+    if name != "exact" or gaps:
+        return coefficients, levels.diffusion
+    found = _exact(levels, coefficients, levels.diffusion, dt)
+    return found.coefficients, found.diffusion
+
+
+def _exact(levels: LevelFit, B: Array, H: Array, dt: float) -> Estimate:
+    """The SDE whose exact step on a regular grid Euler's (B, H) is."""
+    d, p = B.shape
+    unit = np.broadcast_to(np.eye(p), (d, p, p))
+    return exact(_moments(levels, B, H, unit), dt, affine=True)
+
+
 def level_estimate(levels: LevelFit, dt: float, *, name: str, gaps: bool) -> Estimate:
     """Parameters and errors of levels; `exact`: of the exact discretisation of a regular grid.
 
     On a regular grid Euler's step with levels is a regression like any other, (A, c̄, H) its coefficients, of which the
-    exact SDE is a smooth function.
+    exact SDE is a smooth function: it is taken of the estimates without each subject.
     """
-    coefficients = np.column_stack([levels.drift, levels.average])
-    errors = level_errors(levels)
+    B, H = np.column_stack([levels.drift, levels.average]), levels.diffusion
+    of_B, of_H = level_influences(levels)
     if name != "exact" or gaps:
-        return Estimate(coefficients, levels.diffusion, errors)
-    as_if = level_moments(levels, Estimate(coefficients, levels.diffusion, errors))
-    found = exact(as_if, dt, affine=True)
-    return replace(found, errors=widened(found.errors, errors, mle(as_if).errors))
+        return Estimate(B, H, errors_of_influences(of_B, of_H))
+    found = _exact(levels, B, H, dt)
+    some = evenly(len(of_B), LEFT_OUT)
+    left = [_exact(levels, B + of_B[j], H + of_H[j], dt) for j in some]
+    errors = errors_of_influences(
+        np.stack([each.coefficients for each in left]) - found.coefficients,
+        np.stack([each.diffusion for each in left]) - found.diffusion,
+        total=len(of_B),
+    )
+    return replace(found, errors=errors)
 
 
 def level_moments(levels: LevelFit, estimate: Estimate) -> Moments:
     """Moments of a regression that would give these coefficients with these errors: what tests may trust."""
-    H, covariances = estimate.diffusion, estimate.errors.covariances
-    assert covariances is not None
+    assert estimate.errors.covariances is not None
+    return _moments(levels, estimate.coefficients, estimate.diffusion, estimate.errors.covariances)
+
+
+def _moments(levels: LevelFit, coefficients: Array, H: Array, covariances: Array) -> Moments:
     inverse = (covariances / np.diag(H)[:, None, None]).mean(axis=0)
     R = cholesky(np.linalg.inv(inverse))
-    d, p = estimate.coefficients.shape
+    d, p = coefficients.shape
     count = float(levels.rows.strata.counts.sum())
     factor = np.zeros((p + d, p + d))
-    factor[:p, :p], factor[:p, p:] = R, R @ estimate.coefficients.T
+    factor[:p, :p], factor[:p, p:] = R, R @ coefficients.T
     factor[p:, p:] = cholesky(H * count)
     return Moments(factor, count, p)
