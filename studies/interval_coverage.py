@@ -72,7 +72,8 @@ def simulated(seeds, cases):
 def values(path):
     """A complete panel (n, T, d) of a long table `subject, time, …`, in time order."""
     frame = pd.read_csv(path)
-    names = [each for each in frame.columns if each not in ("subject", "time", "actual_hours")]
+    numbers = frame.select_dtypes("number").columns
+    names = [each for each in numbers if each not in ("subject", "time", "actual_hours")]
     groups = [each[names].to_numpy(float) for _, each in frame.groupby("subject", sort=False)]
     return np.stack(groups) if len({len(each) for each in groups}) == 1 else None
 

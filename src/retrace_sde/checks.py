@@ -17,7 +17,7 @@ from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.model import Model, Problem
-from retrace_sde.engine.subjects.choice import Subjects
+from retrace_sde.engine.subjects.choice import MOST_VARIABLES, Subjects
 from retrace_sde.estimate.kalman.steps import as_noise
 from retrace_sde.paper.algorithm1 import as_score
 from retrace_sde.paper.score import GaussianScore
@@ -102,6 +102,10 @@ def check_levels(subjects: str, model: Model) -> None:
             "use subjects='alike'."
         )
     n, _, d = model.data.shape
+    if d > MOST_VARIABLES:
+        raise ValueError(
+            f"subjects='levels' is for up to {MOST_VARIABLES} variables; got {d}: choose some of them."
+        )
     if n <= 2 * d + 2 or (model.data.observed - 2).sum() <= 2 * d:
         raise ValueError(
             f"subjects='levels' needs more than {2 * d + 2} subjects for {d} variables, and three observations of "

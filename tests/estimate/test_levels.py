@@ -183,3 +183,23 @@ def test_intervals_cover_whatever_the_levels() -> None:
             errors = level_errors(fit)
             inside.append(np.abs(fit.drift - A) < half_widths(errors.drift[:, :2], 40))
         assert abs(np.mean(inside) - 0.95) < 4 * 0.016
+
+
+def test_levels_of_less_than_full_rank_keep_finite_errors() -> None:
+    """Three variables of which one has levels: Ω ends at its boundary, where its rank bends the likelihood."""
+    rng = np.random.default_rng(12)
+    drift = np.diag([-1.0, -0.8, -1.2]) + 0.2
+    c, x = np.zeros((50, 3)), rng.normal(size=(50, 3))
+    c[:, 0] = rng.normal(size=50)
+    path = [x]
+    for _ in range(11):
+        x = x + 0.2 * (x @ drift.T + c) + 0.5 * 0.2**0.5 * rng.normal(size=x.shape)
+        path.append(x)
+    data = Data(np.stack(path, axis=1))
+    fit = levels(data)
+    assert np.linalg.eigvalsh(fit.between)[0] < 1e-3
+    errors = level_errors(fit).drift[:, :3]
+    rest = (levels(Data(np.delete(data.values, j, axis=0))).drift for j in range(50))
+    moved = np.stack(list(rest)) - fit.drift
+    ratio = errors / np.sqrt(49 / 50 * (moved**2).sum(axis=0))
+    assert 0.8 < ratio.min() < ratio.max() < 1.25

@@ -463,9 +463,35 @@ class _Turned:
             parts = np.array([1.0, time])
             total[both, both] += np.kron(np.outer(parts, parts), of_V)
             total[: d * p, both] += np.concatenate([cross, time * cross], axis=1)
+        total[d * p + m :, d * p + m :] += self._bend()
         total[both, : d * p] = total[: d * p, both].T
         keep = np.concatenate([np.ones(d * p + m, dtype=bool), free])
         return total[np.ix_(keep, keep)], keep
+
+    def _bend(self) -> Array:
+        """What the rank of Ω adds to the information on it.
+
+        Where Ω has nothing in directions l, m, a covariance t with a direction k that has some drags a variance along,
+        `Ω_lm = t_l t_m / w_k`, which the likelihood, at its boundary, pays for with S_lm = ∂ℓ/∂Ω_lm ⪯ 0: −2 S_lm/w_k.
+        """
+        d = len(self.w)
+        q = 1 / (1 + self.strata.times[:, None] * self.w)
+        T = self.strata.grams[:, -d:, -d:]
+        each = q[:, :, None] * T * q[:, None, :]
+        each -= (self.strata.counts[:, None] * q)[:, :, None] * np.eye(d)
+        S = 0.5 * np.einsum("s,skl->kl", self.strata.times, each)
+        alive = self.w * self.strata.times.max() > NOTHING
+        low = list(zip(*np.tril_indices(d), strict=True))
+        bend = np.zeros((len(low), len(low)))
+        if alive.all():
+            return bend
+        for a, (i, j) in enumerate(low):
+            for b, (g, h) in enumerate(low):
+                k, m = (i, j) if alive[i] else (j, i)
+                other, o = (g, h) if alive[g] else (h, g)
+                if k == other and alive[k] and not alive[m] and not alive[o]:
+                    bend[a, b] = -2 * S[m, o] / self.w[k]
+        return bend
 
     def scores(self) -> Array:
         """Each subject's derivatives by (b, lower H, lower Ω), those by b corrected for leverage."""

@@ -29,7 +29,7 @@ from retrace_sde.estimate.start_law import start_log_densities
 from retrace_sde.process.drift import Affine
 
 MOST_VARIABLES = 20
-"""Variables up to which levels are tried unasked: their fit has 1.5 d² parameters more."""
+"""Variables up to which levels are fitted: their information is a square matrix in 3 d² parameters."""
 
 LEFT_OUT = 200
 """Subjects whose absence is followed through the matrix logarithm."""
@@ -140,11 +140,10 @@ class _Tried(NamedTuple):
 
 def _applies(model: Model, *, by_name: bool) -> bool:
     """Complete data, an intercept to differ in, and subjects enough; gaps that are estimated only where asked."""
-    if not isinstance(model, EulerModel) or not isinstance(model.drift, Affine):
+    affine = isinstance(model, EulerModel) and isinstance(model.drift, Affine)
+    if not affine or model.data.shape[2] > MOST_VARIABLES:
         return False
-    if isinstance(model, GapModel) or model.data.shape[2] > MOST_VARIABLES:
-        return by_name
-    return True
+    return by_name or not isinstance(model, GapModel)
 
 
 def _some(model: EulerModel, few: EulerModel, found: Fit) -> Order:
