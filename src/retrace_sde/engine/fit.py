@@ -10,8 +10,9 @@ import numpy as np
 
 from retrace_sde.data.blocks import Order, evenly
 from retrace_sde.engine.alternate import Found, recover
+from retrace_sde.engine.arrow.ladder import judged
 from retrace_sde.engine.direction import DirectionTest, direction_test
-from retrace_sde.engine.guards import Guarded, cut, guarded, loops
+from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
 from retrace_sde.engine.louis import louis_errors
 from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
 from retrace_sde.engine.monte_carlo_em import Averaged, average
@@ -134,13 +135,7 @@ def _of_found(
     """The outcome of one best order, or of one for each trajectory; `cycle`: it closes to a loop."""
     for k, each in enumerate(found.rounds, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
-    better, worse = found.better, found.worse
-    test = direction_test(
-        better.log_likelihoods,
-        worse.log_likelihoods,
-        dimension=model.data.shape[2],
-        alpha=options.alpha,
-    )
+    better, worse, test = _directed(model, found, options, rng, cycle=cycle)
     name = model.estimator(better) if options.estimator == "auto" else options.estimator
     estimate, other = model.estimate(better, name, rng), model.estimate(worse, name)
     outcome = Outcome(
@@ -158,6 +153,29 @@ def _of_found(
         law=model.law(better),
     )
     return _believed(outcome, guarded(model, better, test, alpha=options.alpha, cycle=cycle))
+
+
+def _directed(
+    model: Model, found: Found, options: Options, rng: np.random.Generator, *, cycle: bool
+) -> tuple[Fit, Fit, DirectionTest]:
+    """Both ways round, the one that is believed first, and the test between them.
+
+    The order was found with one model; where the models that the data prefer call its reverse, that is the order.
+    """
+    better, worse = found.better, found.worse
+    test = direction_test(
+        better.log_likelihoods,
+        worse.log_likelihoods,
+        dimension=model.data.shape[2],
+        alpha=options.alpha,
+    )
+    test = from_knowledge(model, better.order, test, alpha=options.alpha)
+    if cycle:
+        return better, worse, test
+    test = judged(model, better, test, rng.spawn(1)[0], alpha=options.alpha)
+    if test.identified and test.log_likelihood_ratio < 0 and not test.known:
+        return worse, better, test.turned()
+    return better, worse, test
 
 
 def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
@@ -215,7 +233,8 @@ def _averaged(
         law=run.law,
         posterior=posterior,
     )
-    cycle = loops(model, found)
+    test = from_knowledge(model, found.order, test, alpha=options.alpha)
+    outcome, cycle = replace(outcome, direction=test), loops(model, found)
     return _believed(outcome, guarded(model, found, test, alpha=options.alpha, cycle=cycle))
 
 
