@@ -128,7 +128,7 @@ def epidemic(seed: int, *, n: int = 40) -> Floats:
     x0 = np.stack([1 - i, i], axis=1)
 
     def field(x: Floats) -> Floats:
-        s, i = x[:, 0], x[:, 1]
+        s, i = np.clip(x, 0, None).T
         return np.stack([-1.5 * s * i, 1.5 * s * i - 0.4 * i], axis=1)
 
     return stepped(seed, field, x0, T=20, dt=0.8, noise=np.full(2, 0.01))

@@ -47,8 +47,9 @@ SEEN = 200_000
 ROUNDING = 1e-12
 """Variance of a step, in units of the variables' own, below which second moments cannot tell it."""
 
-NOISY, HIDDEN_WORK = -3.0, 3e6
-"""Correlation of successive residuals, in standard errors, that suggests noise, and the n T d³ up to which it is fitted."""
+WHITE, HIDDEN_WORK = 3.0, 3e6
+"""Correlation of successive residuals, in standard errors, that a model must not leave (negative: noise), and the n T d³ up to
+which noise is fitted."""
 
 
 class Role(StrEnum):
@@ -106,8 +107,9 @@ def judged(
             each.rung,
             float(each.log_evidence),
             each.ratio,
-            *tests.get(each.rung, (None, None)),
-            counted=each.rung in counted,
+            tests[each.rung].p_value if each.rung in tests else None,
+            tests[each.rung].p_error if each.rung in tests else None,
+            each.rung in counted,
         )
         for each in sorted(listed, key=lambda each: -each.log_evidence)
     )
@@ -140,13 +142,19 @@ def _tested(
     *,
     alpha: float,
 ) -> Simulated:
-    """The p-value of one model: by simulation where its closed form allows and Vuong's statistic leaves doubt."""
+    """The p-value of one model: by simulation where its closed form allows and Vuong's statistic leaves doubt.
+
+    Simulated worlds are those of the model. Where its residuals say that it is not the whole story Vuong's p-value, which
+    rests on how the trajectories differ and on no model, must be small too.
+    """
     p = _vuong(account, test, alpha=alpha).p_value
     assert p is not None  # there are enough trajectories
     clear = p < SURE or abs(account.ratio) < NOTHING
     if clear or panels is None or account.form is None:
         return Simulated(p, 0.0)
-    return simulated_test(panels, account.form, rng, alpha=alpha)
+    found = simulated_test(panels, account.form, rng, alpha=alpha)
+    doubted = abs(memory_left(panels, account.form)) > WHITE and p > found.p_value
+    return Simulated(p, 0.0) if doubted else found
 
 
 # -- the models --------------------------------------------------------------------------------------------
@@ -271,16 +279,23 @@ def _unequal_accounts(
     ]
 
 
-def _looks_noisy(panels: Panels, form: Form) -> bool:
-    """Successive residuals are correlated negatively, as measurement noise makes them."""
-    n, T, d = panels.x.shape[1:]
-    if panels.lengths is not None or T < 4 or n * T * d**3 > HIDDEN_WORK:
-        return False
+def memory_left(panels: Panels, form: Form) -> float:
+    """Correlation of successive residuals that a model leaves, in the standard errors of independent ones."""
+    d = panels.x.shape[3]
     way = max(ways(panels, form), key=lambda each: float(each.total[0]))
     e = each_trajectory(panels, way)[1][0]
     white = np.linalg.solve(np.linalg.cholesky(way.H[0]), e.reshape(-1, d).T).T.reshape(e.shape)
-    products = (white[:, 1:] * white[:, :-1]).sum(axis=(1, 2))
-    return bool(products.sum() < NOISY * np.sqrt((products**2).sum()))
+    products, count = float((white[:, 1:] * white[:, :-1]).sum()), white[:, 1:].size
+    if form.levels:  # residuals that sum to zero are correlated by −1/(S − 1)
+        products += float((white**2).sum()) / e.shape[1]
+    return products / float(np.sqrt(count))
+
+
+def _looks_noisy(panels: Panels, form: Form) -> bool:
+    """Successive residuals are correlated negatively, as measurement noise makes them."""
+    n, T, d = panels.x.shape[1:]
+    small = panels.lengths is None and n * T * d**3 <= HIDDEN_WORK
+    return small and memory_left(panels, form) < -WHITE
 
 
 def _noise_account(model: Model, found: Fit, panels: Panels) -> list[Account]:
