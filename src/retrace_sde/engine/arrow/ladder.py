@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
+from scipy import stats
 
 from retrace_sde.data.blocks import Array, Mask, evenly, to_numpy
 from retrace_sde.engine.arrow.linear import Form, Panels, each_trajectory, unequal, ways
@@ -47,9 +48,11 @@ SEEN = 200_000
 ROUNDING = 1e-12
 """Variance of a step, in units of the variables' own, below which second moments cannot tell it."""
 
-WHITE, HIDDEN_WORK = 3.0, 3e6
-"""Correlation of successive residuals, in standard errors, that a model must not leave (negative: noise), and the n T d³ up to
-which noise is fitted."""
+MISFIT, LAGS = 0.005, 4
+"""Level at which residuals say that a model is not the whole story, and how far apart they are compared."""
+
+NOISY, HIDDEN_WORK = -3.0, 3e6
+"""Correlation of successive residuals, in standard errors, that suggests noise, and the n T d³ up to which it is fitted."""
 
 
 class Role(StrEnum):
@@ -153,7 +156,7 @@ def _tested(
     if clear or panels is None or account.form is None:
         return Simulated(p, 0.0)
     found = simulated_test(panels, account.form, rng, alpha=alpha)
-    doubted = abs(memory_left(panels, account.form)) > WHITE and p > found.p_value
+    doubted = p > found.p_value and left_over(panels, account.form) < MISFIT
     return Simulated(p, 0.0) if doubted else found
 
 
@@ -279,23 +282,37 @@ def _unequal_accounts(
     ]
 
 
-def memory_left(panels: Panels, form: Form) -> float:
-    """Correlation of successive residuals that a model leaves, in the standard errors of independent ones."""
-    d = panels.x.shape[3]
+def _white(panels: Panels, form: Form) -> Array:
+    """Residuals (n, S, d) of the better way round, with unit covariance."""
     way = max(ways(panels, form), key=lambda each: float(each.total[0]))
     e = each_trajectory(panels, way)[1][0]
-    white = np.linalg.solve(np.linalg.cholesky(way.H[0]), e.reshape(-1, d).T).T.reshape(e.shape)
-    products, count = float((white[:, 1:] * white[:, :-1]).sum()), white[:, 1:].size
+    flat = e.reshape(-1, e.shape[2]).T
+    return np.asarray(np.linalg.solve(np.linalg.cholesky(way.H[0]), flat).T.reshape(e.shape))
+
+
+def _correlation(white: Array, lag: int, form: Form) -> float:
+    """Of residuals some steps apart, in the standard errors of independent ones."""
+    products = float((white[:, lag:] * white[:, :-lag]).sum())
     if form.levels:  # residuals that sum to zero are correlated by −1/(S − 1)
-        products += float((white**2).sum()) / e.shape[1]
-    return products / float(np.sqrt(count))
+        products += float((white**2).sum()) * (1 - lag / white.shape[1]) / white.shape[1]
+    return products / float(np.sqrt(white[:, lag:].size))
+
+
+def left_over(panels: Panels, form: Form) -> float:
+    """The smaller p-value of two questions to the residuals: do they go on, and have they a mean that changes with time?"""
+    white = _white(panels, form)
+    n, S, d = white.shape
+    lags = range(1, min(LAGS, S - 2) + 1)
+    goes_on = sum(_correlation(white, lag, form) ** 2 for lag in lags)
+    middle = n * float((white.mean(axis=0) ** 2).sum())
+    return float(min(stats.chi2.sf(goes_on, len(lags)), stats.chi2.sf(middle, S * d)))
 
 
 def _looks_noisy(panels: Panels, form: Form) -> bool:
     """Successive residuals are correlated negatively, as measurement noise makes them."""
     n, T, d = panels.x.shape[1:]
     small = panels.lengths is None and n * T * d**3 <= HIDDEN_WORK
-    return small and memory_left(panels, form) < -WHITE
+    return small and _correlation(_white(panels, form), 1, form) < NOISY
 
 
 def _noise_account(model: Model, found: Fit, panels: Panels) -> list[Account]:
