@@ -10,6 +10,7 @@ import numpy as np
 
 from retrace_sde.data.blocks import Order, evenly
 from retrace_sde.engine.alternate import Found, recover
+from retrace_sde.engine.arrow.again import searched_again
 from retrace_sde.engine.arrow.ladder import judged
 from retrace_sde.engine.direction import DirectionTest, direction_test
 from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
@@ -79,6 +80,7 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
         found, notes, cautions = options.search(model)
     elif options.shared:
         found = recover(model, space, rng, max_iter=options.max_iter)
+        found = searched_again(model, space, found, max_iter=options.max_iter)
         if loops(model, found.better):
             return _of_found(model, cut(model, found), options, rng, cycle=True)
     else:
