@@ -272,6 +272,10 @@ def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDA
     values: dict[str, Any] = {}
     for name, part in _parts(kind).items():
         key = f"{prefix}{name}"
+        if (
+            key not in arrays and name not in text
+        ):  # written before there was such a field: its default
+            continue
         stored: Any = arrays[key] if key in arrays else text[name]
         if part is None or stored is None:
             values[name] = tuple(stored) if isinstance(stored, list) else stored

@@ -135,6 +135,8 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         "direction": {
             "identified": bool(test.identified),
             "p_value": test.p_value,
+            "p_error": test.p_error,
+            "models": [vars(each) for each in test.models],
             "verdict": test.verdict,
             "log_likelihood_ratio": test.log_likelihood_ratio,
             "z": test.z,
