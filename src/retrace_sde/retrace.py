@@ -11,6 +11,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.after.residuals import ResidualCheck, not_looked
+from retrace_sde.after.simulated import look_at
 from retrace_sde.checks import (
     check_centred,
     check_enough,
@@ -35,7 +37,7 @@ from retrace_sde.engine.identifiability import identify
 from retrace_sde.engine.model import Model
 from retrace_sde.engine.posterior import OrderPosterior
 from retrace_sde.engine.subjects.bootstrap import bootstrap
-from retrace_sde.engine.subjects.choice import Subjects
+from retrace_sde.engine.subjects.choice import Subjects, levelled
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.fitted import Fitted, Memory
@@ -154,9 +156,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             model = model.informed(knowledge, shared=self.permutation == "shared")
         chosen = self._chosen(model, units)
         check_levels(self.subjects, chosen)
-        outcome = fit(chosen, self._options(chosen), np.random.default_rng(self.random_state))
+        rng = np.random.default_rng(self.random_state)
+        outcome = fit(chosen, self._options(chosen), rng)
         outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
         result = self._result(panel, chosen, outcome, tuple(features))
+        result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
@@ -260,7 +264,19 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
             subjects=outcome.subjects,
+            gap_clocks=found.clocks,
         )
+
+    def _residuals(self, model: Model, outcome: Outcome, rng: np.random.Generator) -> ResidualCheck:
+        """What the residuals along the order say; not of own orders that are, or may be, uncertain."""
+        shared = outcome.found.order.ndim == 1
+        certain = self.estimator == "auto" and outcome.estimator != "mcem"
+        if not (shared or certain or model.gaps is not None):
+            return not_looked(model.data.shape[0])
+        found = outcome.found
+        if outcome.levels is not None and isinstance(model, EulerModel):
+            model, found = levelled(model, found, outcome.levels, rng)
+        return look_at(model, found, rng)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}

@@ -170,3 +170,9 @@ def test_bootstrap_is_the_same_whatever_the_jobs_and_can_be_adopted():
     assert "bootstrap" in one.summary()
     with pytest.raises(ValueError, match="at least 2"):
         one.bootstrap_errors(replicates=1)
+
+
+def test_residuals_are_looked_at_with_the_levels_taken_out():
+    X = panel(14)[0]
+    assert fit(X).result_.residuals.passed
+    assert not fit(X, subjects="alike").result_.residuals.passed

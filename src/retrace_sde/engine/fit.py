@@ -28,6 +28,7 @@ from retrace_sde.engine.subjects.choice import (
     level_estimate,
     level_moments,
 )
+from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
@@ -65,6 +66,7 @@ class Outcome:
     law: Any = None
     posterior: OrderPosterior | None = None
     subjects: SubjectEffects | None = None
+    levels: LevelFit | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def _of_found(
         (*better.notes, *estimate.notes),
         law=model.law(better),
         subjects=choice.effects,
+        levels=choice.levels,
     )
     return _believed(outcome, guarded(model, better, test, alpha=options.alpha, cycle=cycle))
 

@@ -103,6 +103,14 @@ class LevelFit:
         """The average intercept (d,), `μ + Γ x̄₀`."""
         return self.mean + self.slope @ self.rows.centre
 
+    def drawn(self, rng: np.random.Generator) -> Array:
+        """Intercepts (n, d) drawn given each subject's steps: residuals from these are as independent as the noise is."""
+        w, U = eigh(self.between, self.diffusion)
+        w = np.maximum(w, 0.0)
+        spread = np.sqrt(w / (1 + self.rows.times[:, None] * w))
+        noise = spread * rng.standard_normal(self.effects.shape)
+        return self.effects + noise @ (self.diffusion @ U).T
+
     @property
     def n_parameters(self) -> int:
         """Of A, μ, Γ, H and Ω."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cholesky
 
-from retrace_sde.data.blocks import Array, Order, evenly
+from retrace_sde.data.blocks import Array, Order, evenly, to_numpy
 from retrace_sde.engine.alternate import Found
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.gaps import GapModel
@@ -187,6 +187,20 @@ def _effects(levels: LevelFit, tried: _Tried, *, asked: bool) -> SubjectEffects:
         float(levels.rows.times.mean()),
         1 / rate if rate > 0 else float("inf"),
     )
+
+
+def levelled(
+    model: EulerModel, found: Fit, levels: LevelFit, rng: np.random.Generator
+) -> tuple[EulerModel, Fit]:
+    """Subjects moved to where they are alike, `x + A⁻¹ (c_j − c̄)`, so that what looks at one SDE can look at levels.
+
+    The intercepts are drawn, not expected: residuals from expected ones would be correlated.
+    """
+    apart = levels.drawn(rng) - levels.average
+    shift = apart @ np.linalg.pinv(levels.drift, rcond=1e-6).T
+    values = to_numpy(model.data.values) + shift[:, None]
+    moved = replace(model, data=replace(model.data, values=values))
+    return moved, moved.fit_gaps(found.order, found.gaps)
 
 
 def level_coefficients(
