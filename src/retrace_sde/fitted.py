@@ -16,6 +16,7 @@ from retrace_sde.engine.fit import Outcome
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Model, Round
 from retrace_sde.engine.posterior import OrderPosterior
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units
@@ -55,6 +56,7 @@ class Fitted:
     direction_: DirectionTest = _read("direction")
     alternative_: Twin | None = _read("alternative")
     identifiability_: IdentifiabilityReport = _read("identifiability")
+    subject_effects_: SubjectEffects | None = _read("subjects")
     log_likelihood_: float = _read("log_likelihood")
     converged_: bool = _read("converged")
     history_: tuple[Round, ...] = _read("history")

@@ -18,8 +18,9 @@ from retrace_sde.data.files import replacing
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Round
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.intervals import clearest, half_widths
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.regression import ErrorKind, StandardErrors
 from retrace_sde.estimate.unequal_steps import GapClocks
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
@@ -30,6 +31,12 @@ SHOWN = 10
 """Coefficients that a summary lists: the ones best told from zero."""
 
 Row = tuple[str, str]
+
+_ERRORS = {
+    ErrorKind.MODEL: "of the model (too few trajectories to tell their spread)",
+    ErrorKind.SANDWICH: "of the spread between trajectories, not of the model (sandwich)",
+    ErrorKind.BOOTSTRAP: "by resampling trajectories (bootstrap)",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +78,7 @@ class ReTraceResult:
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
     inputs: Array | None = None
+    subjects: SubjectEffects | None = None
     gap_clocks: GapClocks | None = None
     residuals: ResidualCheck | None = None
 
@@ -153,6 +161,8 @@ class ReTraceResult:
             ("log-likelihood", f"{self.log_likelihood:,.1f} nats"),
             *self._noise(),
             *self._gaps(),
+            *self._subjects(),
+            ("standard errors", self.errors_rest),
             ("direction", self.direction.verdict),
         ]
         if self.alternative is not None:
@@ -175,6 +185,14 @@ class ReTraceResult:
                 + ("" if self.gap_clocks is None else f" ({self.gap_clocks})"),
             )
         ]
+
+    @property
+    def errors_rest(self) -> str:
+        """What the standard errors rest on, in words."""
+        return _ERRORS[self.standard_errors.kind]
+
+    def _subjects(self) -> list[Row]:
+        return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
 
     def _noise(self) -> list[Row]:
         if self.observation_noise is None:
@@ -268,6 +286,10 @@ def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDA
     values: dict[str, Any] = {}
     for name, part in _parts(kind).items():
         key = f"{prefix}{name}"
+        if (
+            key not in arrays and name not in text
+        ):  # written before there was such a field: its default
+            continue
         stored: Any = arrays[key] if key in arrays else text[name]
         if part is None or stored is None:
             values[name] = tuple(stored) if isinstance(stored, list) else stored

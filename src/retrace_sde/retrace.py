@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -19,6 +20,7 @@ from retrace_sde.checks import (
     check_enough,
     check_features,
     check_knowledge,
+    check_levels,
     check_noise,
     check_settings,
     check_state_space,
@@ -44,6 +46,8 @@ from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.identifiability import identify
 from retrace_sde.engine.model import Fit, Model
 from retrace_sde.engine.posterior import OrderPosterior
+from retrace_sde.engine.subjects.bootstrap import bootstrap
+from retrace_sde.engine.subjects.choice import Subjects, levelled
 from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
@@ -87,6 +91,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         estimated; orders of their own have a law of gaps, over which all is averaged.
     missing_inputs : covariates that are missing here and there: "refuse", "carry" the last value on, or "interpolate", both
         along the order found.
+    subjects : "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "auto":
+        whichever the data prefer, as the summary says. Left out, levels make the drift several times too small.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
     score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
         torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
@@ -108,6 +114,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         observation_noise: Noise | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
         missing_inputs: MissingInputs = "refuse",
+        subjects: Literal["auto", "alike", "levels"] = "auto",
         score_drift: ScoreDrift = "absolute",
         score_model: ScoreName | Score = "gaussian",
         keep: Keep = "best",
@@ -125,6 +132,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.observation_noise = observation_noise
         self.spacing = spacing
         self.missing_inputs = missing_inputs
+        self.subjects = subjects
         self.score_drift = score_drift
         self.score_model = score_model
         self.keep = keep
@@ -225,6 +233,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if knowledge is not None:
             model = model.informed(knowledge, shared=self.permutation == "shared")
         chosen = self._chosen(model, units)
+        check_levels(self.subjects, chosen)
         features = chosen.drift.feature_names(panel.names, panel.covariate_names)
         outcome = fit(chosen, self._options(chosen), rng)
         return chosen, outcome, units, tuple(features), tuple(absorbed)
@@ -309,6 +318,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.alpha,
             print if self.verbose else lambda line: None,
             search,
+            Subjects(self.subjects) if search is None else Subjects.ALIKE,
         )
 
     def _result(
@@ -349,6 +359,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             notes=(*outcome.notes, *outcome.cautions),
             observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
+            subjects=outcome.subjects,
             gap_clocks=found.clocks,
         )
 
@@ -373,7 +384,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         certain = self.estimator == "auto" and outcome.estimator != "mcem"
         if not (shared or certain or model.gaps is not None):
             return not_looked(model.data.shape[0])
-        return look_at(model, outcome.found, rng)
+        found = outcome.found
+        if outcome.levels is not None and isinstance(model, EulerModel):
+            model, found = levelled(model, found, outcome.levels, rng)
+        return look_at(model, found, rng)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
@@ -497,19 +511,38 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.posterior_ = sample_posterior(model, outcome, rng, samples=samples)
         return self.posterior_
 
-    def bootstrap_errors(self, *, replicates: int = 200) -> StandardErrors:
-        """Standard errors of the maximum likelihood fit along `order_`, by resampling trajectories.
+    def bootstrap_errors(
+        self,
+        *,
+        replicates: int = 200,
+        adopt: bool = False,
+        done: Callable[[], None] = lambda: None,
+    ) -> StandardErrors:
+        """Standard errors of the fit along `order_`, by resampling trajectories; `adopt`: they become the result's.
 
-        They hold where trajectories differ from one another more than one SDE allows; `standard_errors_`
-        assume that they do not.
+        Like `standard_errors_` by default they rest on the spread between trajectories; unlike them they need no large
+        panel, and take as many fits as there are replicates. `done` is called after each of them.
         """
         check_is_fitted(self, "result_")
-        rng = np.random.default_rng(self.random_state)
+        if replicates < 2:
+            raise ValueError(f"replicates must be at least 2 to have a spread; got {replicates!r}.")
         model, outcome, units = self._memory
+        effects = outcome.subjects
         with one_blas_thread():
-            errors = model.bootstrap(outcome.found, rng, replicates=replicates)
+            errors = bootstrap(
+                model,
+                outcome.found,
+                np.random.default_rng(self.random_state),
+                name=outcome.estimator,
+                subjects=Subjects.ALIKE if effects is None else effects.kind,
+                replicates=replicates,
+                done=done,
+            )
         found = _told_apart(errors, model.drift)
-        return found if units is None else units.errors(found)
+        found = found if units is None else units.errors(found)
+        if adopt:
+            self.result_ = replace(self.result_, standard_errors=found)
+        return found
 
 
 def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:

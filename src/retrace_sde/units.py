@@ -16,6 +16,7 @@ from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.model import Round
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.drift import Drift, has_offset, has_state_space
 from retrace_sde.process.sde import Gaussian
@@ -97,6 +98,7 @@ class Units:
             observation_noise=None
             if result.observation_noise is None
             else self._square(result.observation_noise),
+            subjects=self._subjects(result.subjects, drift),
         )
 
     def errors(self, errors: StandardErrors) -> StandardErrors:
@@ -159,6 +161,27 @@ class Units:
             drift=self._coefficients(each.drift),
             diffusion=self._square(each.diffusion),
             log_likelihood=each.log_likelihood - self._volume,
+        )
+
+    def _subjects(self, found: SubjectEffects | None, A: Array) -> SubjectEffects | None:
+        """`c = S c' − A m`, and its law: `Γ = S Γ' S⁻¹`, `μ = S μ' − (A + Γ) m`, `Ω = S Ω' S`."""
+        if (
+            found is None
+            or found.intercepts is None
+            or found.errors is None
+            or found.mean is None
+            or found.slope is None
+            or found.between is None
+        ):
+            return found
+        slope = found.slope * self._ratio
+        return replace(
+            found,
+            intercepts=found.intercepts * self.scale - A @ self.centre,
+            errors=found.errors * self.scale,
+            mean=found.mean * self.scale - (A + slope) @ self.centre,
+            slope=slope,
+            between=self._square(found.between),
         )
 
     def _twin(self, twin: Twin) -> Twin:

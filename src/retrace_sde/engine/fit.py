@@ -10,13 +10,25 @@ import numpy as np
 
 from retrace_sde.data.blocks import Order, evenly
 from retrace_sde.engine.alternate import Found, recover
+from retrace_sde.engine.arrow.again import searched_again
+from retrace_sde.engine.arrow.ladder import judged
 from retrace_sde.engine.direction import DirectionTest, direction_test
-from retrace_sde.engine.guards import Guarded, cut, guarded, loops
+from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
 from retrace_sde.engine.louis import louis_errors
 from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
 from retrace_sde.engine.monte_carlo_em import Averaged, average
 from retrace_sde.engine.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.engine.space import Own, Shared, Space
+from retrace_sde.engine.subjects.choice import (
+    Compared,
+    SubjectEffects,
+    Subjects,
+    compared,
+    level_coefficients,
+    level_estimate,
+    level_moments,
+)
+from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
@@ -53,6 +65,8 @@ class Outcome:
     cycle: bool = False
     law: Any = None
     posterior: OrderPosterior | None = None
+    subjects: SubjectEffects | None = None
+    levels: LevelFit | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,7 @@ class Options:
     alpha: float
     report: Callable[[str], None]
     search: Search | None = None
+    subjects: Subjects = Subjects.ALIKE
 
 
 def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
@@ -78,6 +93,7 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
         found, notes, cautions = options.search(model)
     elif options.shared:
         found = recover(model, space, rng, max_iter=options.max_iter)
+        found = searched_again(model, space, found, max_iter=options.max_iter)
         if loops(model, found.better):
             return _of_found(model, cut(model, found), options, rng, cycle=True)
     else:
@@ -96,7 +112,7 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     searched = None if turns else found
     if options.estimator == "mcem":
         return _averaged(model, found.better, searched, options, rng)
-    if options.estimator != "auto":
+    if options.estimator != "auto" or options.subjects is Subjects.LEVELS:
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
@@ -135,21 +151,17 @@ def _of_found(
     """The outcome of one best order, or of one for each trajectory; `cycle`: it closes to a loop."""
     for k, each in enumerate(found.rounds, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
-    better, worse = found.better, found.worse
-    test = direction_test(
-        better.log_likelihoods,
-        worse.log_likelihoods,
-        dimension=model.data.shape[2],
-        alpha=options.alpha,
-    )
+    better, worse, test = _directed(model, found, options, rng, cycle=cycle)
+    choice = compared(model, replace(found, better=better, worse=worse), options.subjects)
+    better, worse = choice.found.better, choice.found.worse
     name = model.estimator(better) if options.estimator == "auto" else options.estimator
-    estimate, other = model.estimate(better, name, rng), model.estimate(worse, name)
+    estimate, statistics = _estimated(model, choice, name, rng)
     outcome = Outcome(
         better,
         worse,
         estimate,
-        other,
-        model.effective(better.moments, estimate.errors),
+        _twin(model, choice, name),
+        statistics,
         model.initial(better),
         test,
         found.rounds,
@@ -157,8 +169,55 @@ def _of_found(
         name,
         (*better.notes, *estimate.notes),
         law=model.law(better),
+        subjects=choice.effects,
+        levels=choice.levels,
     )
     return _believed(outcome, guarded(model, better, test, alpha=options.alpha, cycle=cycle))
+
+
+def _estimated(
+    model: Model, choice: Compared, name: str, rng: np.random.Generator
+) -> tuple[Estimate, Moments]:
+    """The parameters of the order found, and the moments that tests may trust."""
+    better, levels = choice.found.better, choice.levels
+    if levels is None:
+        estimate = model.estimate(better, name, rng)
+        return estimate, model.effective(better.moments, estimate.errors)
+    estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
+    return estimate, level_moments(levels, estimate)
+
+
+def _twin(model: Model, choice: Compared, name: str) -> Estimate:
+    """The parameters of the reverse."""
+    worse, levels = choice.found.worse, choice.reverse
+    alike = model.estimate(worse, name)
+    if levels is None:
+        return alike
+    B, H = level_coefficients(levels, model.dt, name=name, gaps=worse.gaps is not None)
+    return replace(alike, coefficients=B, diffusion=H)
+
+
+def _directed(
+    model: Model, found: Found, options: Options, rng: np.random.Generator, *, cycle: bool
+) -> tuple[Fit, Fit, DirectionTest]:
+    """Both ways round, the one that is believed first, and the test between them.
+
+    The order was found with one model; where the models that the data prefer call its reverse, that is the order.
+    """
+    better, worse = found.better, found.worse
+    test = direction_test(
+        better.log_likelihoods,
+        worse.log_likelihoods,
+        dimension=model.data.shape[2],
+        alpha=options.alpha,
+    )
+    test = from_knowledge(model, better.order, test, alpha=options.alpha)
+    if cycle:
+        return better, worse, test
+    test = judged(model, better, test, rng.spawn(1)[0], alpha=options.alpha)
+    if test.identified and test.log_likelihood_ratio < 0 and not test.known:
+        return worse, better, test.turned()
+    return better, worse, test
 
 
 def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
@@ -216,7 +275,8 @@ def _averaged(
         law=run.law,
         posterior=posterior,
     )
-    cycle = loops(model, found)
+    test = from_knowledge(model, found.order, test, alpha=options.alpha)
+    outcome, cycle = replace(outcome, direction=test), loops(model, found)
     return _believed(outcome, guarded(model, found, test, alpha=options.alpha, cycle=cycle))
 
 

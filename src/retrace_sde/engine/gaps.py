@@ -55,11 +55,11 @@ class GapModel(EulerModel):
         """Exact transitions where they were fitted."""
         return "mle" if found.estimate is None else "exact"
 
-    def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
+    def _estimate(self, found: Fit, name: str) -> Estimate:
         """As without gaps, but for what was fitted together with them."""
         if name == "exact" and found.estimate is not None:
             return found.estimate
-        return super().estimate(found, "mle" if name == "exact" else name, rng)
+        return super()._estimate(found, "mle" if name == "exact" else name)
 
     def for_search(self) -> Self:
         """Every trajectory counts: gaps rest on the spread of single steps."""

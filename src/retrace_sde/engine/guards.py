@@ -61,7 +61,6 @@ def guarded(model: Model, found: Fit, test: DirectionTest, *, alpha: float, cycl
     """The test of a fit's direction against its reverse, after every guard has looked at it; `cycle`: it `loops`."""
     view, order = model.visible(found)
     test = replace(test, point_start=is_point(view.data.states(order), found.step))
-    test = _from_knowledge(model, found.order, test, alpha=alpha)
     if cycle:
         return Guarded(cyclic_direction(test), cycle=True)
     if not is_linear(model.drift):
@@ -71,7 +70,10 @@ def guarded(model: Model, found: Fit, test: DirectionTest, *, alpha: float, cycl
     if order.ndim == 1 and model.data.shape[2] == 1 and _folds(model, found):
         settled = test.known or not test.identified
         return Guarded(test if settled else folded_direction(test), (Caution.FOLD,))
-    if found.gaps is None:
+    laddered = (
+        view is model and order.ndim == 1
+    )  # the ladder has a model with gaps for a shared order
+    if found.gaps is None and not laddered:
         test = _spacing_checked(view, order, test, alpha=alpha)
     return Guarded(test)
 
@@ -86,7 +88,7 @@ def _folds(model: Model, found: Fit) -> bool:
     return may_fold(seen.data, order, seen.fit(order).step)
 
 
-def _from_knowledge(
+def from_knowledge(
     model: Model, order: Order, test: DirectionTest, *, alpha: float
 ) -> DirectionTest:
     """The test, or, where what is known (nearly) rules out the reverse of most orders, that instead of it."""
@@ -96,7 +98,7 @@ def _from_knowledge(
     odds = np.minimum(back - model.prior_costs(order), 700.0)
     reverse = np.where(np.isfinite(back), 1 / (1 + np.exp(odds)), 0.0)
     middle = float(np.median(reverse))
-    return known_direction(test, middle) if middle < alpha else test
+    return known_direction(test) if middle < alpha else test
 
 
 CHECKED = 200_000
