@@ -33,6 +33,7 @@ class Reason(StrEnum):
     FOLD = "fold"
     UNEQUAL_STEPS = "unequal steps"
     MODELS_DISAGREE = "models disagree"
+    RESIDUALS = "residuals"
 
 
 class Rung(StrEnum):
@@ -45,6 +46,7 @@ class Rung(StrEnum):
     NOISE = "measurement noise"
     GAPS = "unequal gaps"
     VARIANCES = "unequal steps"
+    RESIDUALS = "independent residuals"
 
 
 class Caution(StrEnum):
@@ -57,6 +59,12 @@ class Caution(StrEnum):
     )
 
 
+def _p(value: float | None) -> str:
+    if value is None:
+        return "not tested"
+    return f"p = {value:.2g}" if value >= 1e-4 else "p < 0.0001"
+
+
 @dataclass(frozen=True)
 class Evidence:
     """A log-likelihood ratio in nats, its z and its two-sided p-value."""
@@ -67,7 +75,7 @@ class Evidence:
     p_error: float | None = None
 
     def __str__(self) -> str:
-        shown = f"p = {self.p_value:.2g}" if self.p_value >= 1e-4 else "p < 0.0001"
+        shown = _p(self.p_value)
         if self.p_error:
             shown += f" ± {self.p_error:.1g} by simulation"
         return (
@@ -269,6 +277,14 @@ def _models_disagree(test: DirectionTest) -> str:
     )
 
 
+def _residuals(test: DirectionTest) -> str:
+    return (
+        "The direction of time is identified by noise that is not Gaussian: what a step leaves unexplained is independent of "
+        f"the past in this order, and not in its reverse ({_p(test.p_value)}). Means and spreads alone do not decide "
+        f"(log-likelihood ratio {test.log_likelihood_ratio:+.1f} nats)."
+    )
+
+
 def _too_few(test: DirectionTest) -> str:
     n = len(test.contributions)
     return (
@@ -317,4 +333,5 @@ _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.FOLD: _folded,
     Reason.UNEQUAL_STEPS: _unequal_steps,
     Reason.MODELS_DISAGREE: _models_disagree,
+    Reason.RESIDUALS: _residuals,
 }
