@@ -40,6 +40,7 @@ class Twin:
     diffusion: Array
     log_likelihood: float
     times: Array | None = None
+    inputs: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,7 @@ class ReTraceResult:
     notes: tuple[str, ...] = ()
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
+    inputs: Array | None = None
 
     @property
     def cycle(self) -> bool:
@@ -179,14 +181,19 @@ class ReTraceResult:
 
     def _coefficients(self) -> list[tuple[str, str, str, str]]:
         """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|."""
-        values, errors = self.drift, self.standard_errors.drift
+        values, errors, names = self.drift, self.standard_errors.drift, self.feature_names
+        if self.inputs is not None:
+            d, k = self.drift.shape[1], self.inputs.shape[1]
+            names = (*names[:d], *names[len(names) - k :])
+            values = np.c_[values, self.inputs]
+            errors = np.c_[errors, _or_nan(self.standard_errors.inputs, self.inputs)]
         reach = half_widths(errors, self.n_trajectories)
         rows = []
         for i, j in clearest(values, errors, SHOWN):
             low, high = values[i, j] - reach[i, j], values[i, j] + reach[i, j]
             rows.append(
                 (
-                    self.feature_names[j],
+                    names[j],
                     self.names[i],
                     f"{values[i, j]:.4g}",
                     f"[{low:.4g}, {high:.4g}]",
@@ -279,6 +286,10 @@ def _parts(kind: type) -> dict[str, type | None]:
         parts = (each for each in types if is_dataclass(each) or issubclass(each, Enum))
         found[name] = next(parts, None)
     return found
+
+
+def _or_nan(errors: Array | None, values: Array) -> Array:
+    return np.full_like(values, np.nan) if errors is None else errors
 
 
 def _latex(cell: str) -> str:

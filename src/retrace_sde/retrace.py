@@ -17,31 +17,38 @@ from retrace_sde.checks import (
     check_knowledge,
     check_noise,
     check_settings,
-    check_spacing,
+    check_state_space,
     check_volumes,
     with_times,
 )
-from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread
+from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread, to_numpy
+from retrace_sde.data.inputs import MissingInputs, filled_inputs
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
+from retrace_sde.data.schedule import check_schedule, off_schedule, on_schedule
 from retrace_sde.data.validation import ReTraceWarning, check_panel, has_missing
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.fit import Options, Outcome, fit, order_others, sample_posterior
 from retrace_sde.engine.gaps import GapModel, gap_intervals
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.identifiability import identify
-from retrace_sde.engine.model import Model
+from retrace_sde.engine.model import Fit, Model
 from retrace_sde.engine.posterior import OrderPosterior
+from retrace_sde.engine.timed.drawn import DrawnModel
+from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
 from retrace_sde.paper.search import ScoreSearch
-from retrace_sde.process.drift import Affine, Drift, as_drift, is_linear
+from retrace_sde.process.drift import Drift, as_drift, driven, has_state_space, is_linear, parted
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units
+
+INPUT_ROUNDS = 4
+"""Fits, at most, between which missing inputs are filled in along the order found."""
 
 
 class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
@@ -66,6 +73,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     observation_noise : None, a standard deviation, one for each variable (NaN: unknown), a covariance R
         (d, d), "estimate" (R = σ² I) or "diagonal"; linear and affine drifts only. The order is then judged by the
         likelihood of what was observed. Values may be missing, with noise or without.
+    spacing : "regular", or "estimate": the times between neighbours are not known. One shared order has its own gaps,
+        estimated; orders of their own have a law of gaps, over which all is averaged.
+    missing_inputs : covariates that are missing here and there: "refuse", "carry" the last value on, or "interpolate", both
+        along the order found.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
     score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
         torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
@@ -86,6 +97,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         drift: Literal["linear", "affine"] | Drift = "affine",
         observation_noise: Noise | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
+        missing_inputs: MissingInputs = "refuse",
         score_drift: ScoreDrift = "absolute",
         score_model: ScoreName | Score = "gaussian",
         keep: Keep = "best",
@@ -102,6 +114,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.drift = drift
         self.observation_noise = observation_noise
         self.spacing = spacing
+        self.missing_inputs = missing_inputs
         self.score_drift = score_drift
         self.score_model = score_model
         self.keep = keep
@@ -112,12 +125,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def fit(
-        self, X: Any, covariates: Any | None = None, knowledge: Knowledge | None = None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        covariates: Any | None = None,
+        knowledge: Knowledge | None = None,
     ) -> Self:
         """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified.
 
-        `knowledge` is what is known of time: see `Knowledge`. With all times known the order is given, and
-        the SDE is fitted with the true gaps.
+        `covariates` (n, T, k) are inputs: with a linear or affine drift `dX = (A X + B u + c) dt + G dW`, each held from its
+        observation to the next. `knowledge` is what is known of time: see `Knowledge`. With all times known the
+        order is given, and the SDE is fitted with the true gaps. `y` is ignored, for scikit-learn.
         """
         with one_blas_thread():
             return self._fit(X, covariates, knowledge)
@@ -126,28 +145,27 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_settings(self.get_params(deep=False))
         knowledge = with_times(X, knowledge) if self.order == "likelihood" else knowledge
         check_knowledge(knowledge, self.order)
-        drift = as_drift(self.drift)
+        drift, shared = as_drift(self.drift), self.permutation == "shared"
         panel = check_panel(
             X,
             covariates,
             n_jobs=self.n_jobs,
-            ragged=self.permutation == "independent",
-            missing=is_linear(drift) and self.order == "likelihood",
+            ragged=not shared,
+            missing=self.order == "likelihood" and has_state_space(driven(drift)),
+            missing_inputs=self.missing_inputs != "refuse",
         )
         panel = check_volumes(panel, drift)
-        drift, absorbed = check_features(panel, drift)
-        features = drift.feature_names(panel.names, panel.covariate_names)
-        check_enough(panel, len(features))
+        check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
         check_centred(panel, drift)
-        dt = float(self.dt if panel.dt is None else panel.dt)
-        units = Units.of(panel, drift)
-        model = EulerModel(self._data(panel, units), dt, drift)
-        if knowledge is not None:
-            model = model.informed(knowledge, shared=self.permutation == "shared")
-        chosen = self._chosen(model, units)
-        outcome = fit(chosen, self._options(chosen), np.random.default_rng(self.random_state))
-        outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
-        result = self._result(panel, chosen, outcome, tuple(features))
+        whole = panel
+        if knowledge is not None and knowledge.schedule is not None:
+            check_schedule(knowledge, panel, shared=shared)
+            if not shared:
+                panel, knowledge = on_schedule(panel, knowledge)
+        fitted = self._fitted_inputs(panel, drift, knowledge)
+        chosen, outcome, units, features, notes = fitted
+        outcome = replace(outcome, notes=(*outcome.notes, *notes))
+        result = self._result(whole, chosen, outcome, features)
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
@@ -160,6 +178,52 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             del self.posterior_
         return self
 
+    def _fitted_inputs(
+        self, panel: Panel, drift: Drift, knowledge: Knowledge | None
+    ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
+        """The fit of a panel; where inputs are missing again, with what the order found says of them, until it stands."""
+        u = panel.covariates
+        if u is None or not np.isnan(to_numpy(u)).any():
+            return self._fit_panel(panel, drift, knowledge)
+        given = to_numpy(u)
+        filled = filled_inputs(given, self.missing_inputs)
+        for _ in range(INPUT_ROUNDS):
+            found = self._fit_panel(replace(panel, covariates=filled), drift, knowledge)
+            best = found[1].found
+            before, times = filled, found[0].times(best.order, best.gaps)
+            filled = filled_inputs(given, self.missing_inputs, best.order, times)
+            if np.allclose(filled, before):
+                break
+        note = (
+            f"{np.isnan(given).mean():.2g} of the inputs are missing; they are "
+            f"{'carried on' if self.missing_inputs == 'carry' else 'interpolated'} along the order found."
+        )
+        return (*found[:4], (*found[4], note))
+
+    def _fit_panel(
+        self, panel: Panel, drift: Drift, knowledge: Knowledge | None
+    ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
+        """The model, its outcome, the units, the names of the drift's features, and notes."""
+        if self._unseen(panel, knowledge) or (panel.covariates is not None and is_linear(drift)):
+            drift = driven(drift) if panel.covariates is not None else drift
+        drift, absorbed = check_features(panel, drift)
+        dt = float(self.dt if panel.dt is None else panel.dt)
+        units = Units.of(panel, drift)
+        model = EulerModel(self._data(panel, units), dt, drift)
+        if knowledge is not None:
+            model = model.informed(knowledge, shared=self.permutation == "shared")
+        chosen = self._chosen(model, units)
+        features = chosen.drift.feature_names(panel.names, panel.covariate_names)
+        outcome = fit(chosen, self._options(chosen), np.random.default_rng(self.random_state))
+        return chosen, outcome, units, tuple(features), tuple(absorbed)
+
+    def _unseen(self, panel: Panel, knowledge: Knowledge | None) -> bool:
+        """States are not all seen as they are, or their times are not: only drifts linear in the state will do."""
+        scheduled = knowledge is not None and knowledge.schedule is not None
+        drawn = self.spacing == "estimate" and self.permutation == "independent"
+        noisy = self.observation_noise is not None or self.estimator == "em"
+        return scheduled or drawn or noisy or has_missing(Data(panel.values))
+
     def _data(self, panel: Panel, units: Units | None) -> Data:
         """A panel's values in the units of the fit: a table's are standardised."""
         values = panel.values if units is None else units.apply(panel.values)
@@ -168,15 +232,34 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def _chosen(self, model: EulerModel, units: Units | None) -> Model:
         """The model that the settings and the data call for."""
         noise = self._noise(model)
-        check_spacing(self.spacing, model, noisy=noise is not None)
-        if noise is not None:
-            noise = noise if units is None else units.noise(noise)
-            scheme: Any = "exact" if self.estimator == "exact" else "euler"
-            return HiddenModel.of(model, noise=noise, scheme=scheme)
-        if self.spacing == "estimate" and model.gaps is None:
-            known = (model.prior, model.gaps, model.stamps, model.origins)
-            return GapModel(model.data, model.dt, model.drift, *known)
-        return model
+        own, free = (
+            self.permutation == "independent",
+            self.spacing == "estimate" and model.gaps is None,
+        )
+        timed = model.schedule is not None or (own and free)
+        if noise is None and not timed:
+            if not free:
+                return model
+            found = GapModel(model.data, model.dt, model.drift)
+            return found.knowing(model)
+        check_state_space(model.drift, noise=noise, timed=timed)
+        noise = 0.0 if noise is None else noise
+        noise = noise if units is None else units.noise(noise)
+        return self._hidden(model, noise, free=free)
+
+    def _hidden(self, model: EulerModel, noise: Noise, *, free: bool) -> HiddenModel:
+        """The state-space model for the steps that there are: equal, known, scheduled or unknown ones."""
+        T = model.data.shape[1]
+        if free and self.permutation == "independent":
+            return DrawnModel.unknown(model, noise=noise)
+        if model.schedule is not None:
+            return TimedModel.across(model, np.diff(model.schedule), noise=noise, placed=True)
+        uneven = model.gaps is not None and not np.allclose(model.gaps, model.dt)
+        if free or uneven or model.data.covariates is not None:
+            gaps = np.full(T - 1, model.dt) if model.gaps is None else model.gaps
+            return TimedModel.across(model, gaps, noise=noise, free=free)
+        scheme: Any = "exact" if self.estimator == "exact" else "euler"
+        return HiddenModel.of(model, noise=noise, scheme=scheme)
 
     def _noise(self, model: EulerModel) -> Noise | None:
         """Observation noise; 0 where there is none but values are missing, None where there are neither."""
@@ -184,7 +267,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if noise is None and self.estimator == "em":
             noise = "estimate"
         check_noise(noise, model.data.shape[2])
-        if noise is None and not (is_linear(model.drift) and has_missing(model.data)):
+        missing = has_state_space(driven(model.drift)) and has_missing(model.data)
+        if noise is None and not missing:
             return None
         if self.estimator in ("mle", "ols") and self.order == "likelihood":
             raise ValueError(
@@ -217,18 +301,20 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self, panel: Panel, model: Model, outcome: Outcome, features: tuple[str, ...]
     ) -> ReTraceResult:
         found, drift = outcome.found, model.drift
-        A, c = _split(outcome.estimate.coefficients, drift)
+        A, c, B = parted(outcome.estimate.coefficients, drift)
         sde = LinearSDE(A, outcome.estimate.diffusion, offset=c) if is_linear(drift) else None
+        order, times = self._as_given(panel, model, found)
         return ReTraceResult(
-            order=found.order,
-            times=model.times(found.order, found.gaps),
+            order=order,
+            times=times,
             drift=A,
             offset=c,
+            inputs=B,
             diffusion=outcome.estimate.diffusion,
             standard_errors=_told_apart(outcome.estimate.errors, drift),
             initial=outcome.initial,
             direction=outcome.direction,
-            alternative=None if outcome.direction.identified else _twin(model, outcome),
+            alternative=None if outcome.direction.identified else self._twin(panel, model, outcome),
             identifiability=identify(
                 model.data,
                 found.order,
@@ -251,6 +337,21 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
         )
 
+    def _as_given(self, panel: Panel, model: Model, found: Fit) -> tuple[Order, Array]:
+        """The order of the panel's own observations, without visits that were missed, and its times."""
+        times = model.times(found.order, found.gaps)
+        n, T, _ = panel.values.shape
+        if found.order.shape[-1] == T and (panel.lengths is None or model.data.lengths is not None):
+            return found.order, times
+        lengths = np.full(n, T) if panel.lengths is None else panel.lengths
+        return off_schedule(found.order, times, lengths, T)
+
+    def _twin(self, panel: Panel, model: Model, outcome: Outcome) -> Twin:
+        reverse, estimate = outcome.reverse, outcome.reverse_estimate
+        A, c, B = parted(estimate.coefficients, model.drift)
+        order, times = self._as_given(panel, model, reverse)
+        return Twin(order, A, c, estimate.diffusion, reverse.log_likelihood, times, B)
+
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
         settings["drift"] = str(settings["drift"])
@@ -263,7 +364,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def _ordered(self, X: Any) -> tuple[Panel, Model, Outcome, Order]:
         """Other trajectories, the model and outcome that judge them, and their most likely order."""
         memory, ragged = self._memory, self.permutation == "independent"
-        linear = is_linear(memory.model.drift)
+        linear = has_state_space(memory.model.drift)
         panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
         if panel.values.shape[2] != self.n_features_in_:
             raise ValueError(
@@ -325,25 +426,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         return found if units is None else units.errors(found)
 
 
-def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:
-    """A and c of an affine drift; other drifts have no offset of their own."""
-    if isinstance(drift, Affine):
-        return coefficients[:, :-1], coefficients[:, -1]
-    return coefficients, np.zeros(len(coefficients))
-
-
 def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:
-    """Errors of A and c told apart, as the parameters are."""
-    of_A, of_c = _split(errors.drift, drift)
-    return StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
-
-
-def _twin(model: Model, outcome: Outcome) -> Twin:
-    reverse, estimate = outcome.reverse, outcome.reverse_estimate
-    return Twin(
-        reverse.order,
-        *_split(estimate.coefficients, model.drift),
-        estimate.diffusion,
-        reverse.log_likelihood,
-        model.times(reverse.order, reverse.gaps),
-    )
+    """Errors of A, c and B told apart, as the parameters are."""
+    of_A, of_c, of_B = parted(errors.drift, drift)
+    return replace(errors, drift=of_A, offset=of_c, inputs=of_B)

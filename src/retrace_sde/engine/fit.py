@@ -103,12 +103,13 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
-    if sure >= CERTAIN:
+    if sure >= CERTAIN and not model.averages:
         cycle, note = loops(model, found.better), "The orders are certain"
         outcome = _of_found(model, found, options, rng, cycle=cycle)
     else:
         outcome = _averaged(model, found.better, searched, options, rng)
-        note = "The orders are uncertain, so the parameters average over them"
+        unsure = "gaps are not known" if sure >= CERTAIN else "orders are uncertain"
+        note = f"The {unsure}, so the parameters average over them"
     return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
 
 
@@ -255,7 +256,7 @@ def _uncertainty(
     few = model.some(max(1, POSTERIOR_NUMBERS // (T * T)))
     chains = run.chains.some(few.data.shape[0])
     posterior, draws = order_posterior(few, run.law, chains, samples=model.effort.positions)
-    some = draws.kept[:, :, :: draws.kept.shape[2] // model.effort.louis]
+    some = draws.thinned(model.effort.louis)
     errors, note = louis_errors(model, few, run.law, run.sums, some, rng)
     if note is not None:
         notes.append(note)

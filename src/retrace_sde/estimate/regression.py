@@ -27,7 +27,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class StandardErrors:
-    """Asymptotic standard errors, entry by entry; `offset` where a drift's offset is told apart.
+    """Asymptotic standard errors, entry by entry; `offset` and `inputs` where a drift's c and B are told apart.
 
     `covariances` (d, p, p), where known, are those of the p coefficients of each equation.
     """
@@ -36,6 +36,7 @@ class StandardErrors:
     diffusion: Array
     offset: Array | None = None
     covariances: Array | None = None
+    inputs: Array | None = None
 
 
 def mle(moments: Moments) -> Estimate:
