@@ -105,7 +105,9 @@ def run(s: Setting) -> dict[str, float]:
         "random_state": s.seed,
         "n_jobs": 1,
     }
-    known = {"times": {"timestamps": stamps}, "schedule": {"schedule": times[0]}, "nothing": {}}[s.told]
+    known = {"times": {"timestamps": stamps}, "schedule": {"schedule": times[0]}, "nothing": {}}[
+        s.told
+    ]
     spacing = "estimate" if s.told == "nothing" and s.gaps != "equal" else "regular"
     u = inputs if s.inputs else None
     model = rt.ReTrace(**options, spacing=spacing)
@@ -133,7 +135,9 @@ def shuffle(s: Setting, Y, times, U, rng):  # type: ignore[no-untyped-def]
     return truth, take(Y), np.take_along_axis(times, rows, axis=1), take(U)
 
 
-def judged(s: Setting, model: rt.ReTrace, truth: np.ndarray, theta: np.ndarray, H: np.ndarray) -> dict[str, float]:
+def judged(
+    s: Setting, model: rt.ReTrace, truth: np.ndarray, theta: np.ndarray, H: np.ndarray
+) -> dict[str, float]:
     """Estimates of one fit beside the truth."""
     d, errors = s.d, model.standard_errors_
     A, n = theta[:, :d], model.result_.n_trajectories
@@ -174,11 +178,17 @@ def positions(model: rt.ReTrace, truth: np.ndarray) -> dict[str, float]:
     j, a, k = np.nonzero(there)
     if len(j) == 0:
         return {"given": np.nan, "right": np.nan, "said": 0.0}
-    return {"given": float(P[there].sum()), "right": float((place[j, a] == k).sum()), "said": float(len(j))}
+    return {
+        "given": float(P[there].sum()),
+        "right": float((place[j, a] == k).sum()),
+        "said": float(len(j)),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", default="100:130")
     parser.add_argument("--only", default=None)
     parser.add_argument("--jobs", type=int, default=1)
@@ -195,11 +205,17 @@ def main() -> None:
             if key in ("given", "right", "said"):
                 continue
             each = np.array([r[key] for r in rows])
-            print(f"  {key:<22}{np.nanmean(each):8.3f}   from {np.nanmin(each):.3f} to {np.nanmax(each):.3f}")
+            print(
+                f"  {key:<22}{np.nanmean(each):8.3f}   from {np.nanmin(each):.3f} to {np.nanmax(each):.3f}"
+            )
         if "said" in rows[0]:
             said = sum(r["said"] for r in rows)
-            given_, right = (np.nansum([r[k] for r in rows]) / max(said, 1) for k in ("given", "right"))
-            print(f"  positions given .7 to .9: {given_:.3f} on average, right in {right:.3f} of {said:.0f}")
+            given_, right = (
+                np.nansum([r[k] for r in rows]) / max(said, 1) for k in ("given", "right")
+            )
+            print(
+                f"  positions given .7 to .9: {given_:.3f} on average, right in {right:.3f} of {said:.0f}"
+            )
 
 
 if __name__ == "__main__":

@@ -99,6 +99,13 @@ class ModelEvidence:
     p_error: float | None = None
     counted: bool = False
 
+    @property
+    def ratio_said(self) -> str:
+        """The ratio in words; tests of independence have none, and only say which way round."""
+        if np.isinf(self.log_likelihood_ratio):
+            return "for this order" if self.log_likelihood_ratio > 0 else "for the reverse"
+        return f"{self.log_likelihood_ratio:+.1f} nats"
+
     def turned(self) -> ModelEvidence:
         """The same for the reverse of the order."""
         return replace(self, log_likelihood_ratio=-self.log_likelihood_ratio)
@@ -268,9 +275,7 @@ def _tested(test: DirectionTest) -> str:
 
 
 def _models_disagree(test: DirectionTest) -> str:
-    said = [
-        f"{each.name} {each.log_likelihood_ratio:+.1f} nats" for each in test.models if each.counted
-    ]
+    said = [f"{each.name} {each.ratio_said}" for each in test.models if each.counted]
     return (
         "The direction of time is not determined: models that explain these data equally well do not agree on it "
         f"({', '.join(said)}). Both directions are returned."
