@@ -214,10 +214,8 @@ def _directed(
     test = from_knowledge(model, better.order, test, alpha=options.alpha)
     if cycle:
         return better, worse, test
-    test = judged(model, better, test, rng.spawn(1)[0], alpha=options.alpha)
-    if test.identified and test.log_likelihood_ratio < 0 and not test.known:
-        return worse, better, test.turned()
-    return better, worse, test
+    test, reverse = judged(model, (better, worse), test, rng.spawn(1)[0], alpha=options.alpha)
+    return (worse, better, test.turned()) if reverse else (better, worse, test)
 
 
 def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
