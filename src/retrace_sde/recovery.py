@@ -203,7 +203,7 @@ def recover_panel(
             if panel.time_error is None and not _complete(panel):
                 options["dt"] = _step_along_order(panel, knowledge, options)
     model = ReTrace(**options).fit(panel, knowledge=knowledge)
-    return Recovery(model, panel, df, subject)
+    return Recovery(model, panel.without(model.result_.left_out), df, subject)
 
 
 def step_of_times(panel: Panel) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.files import replacing
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
@@ -21,7 +22,7 @@ from retrace_sde.estimate.intervals import clearest, half_widths
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file that `save` writes."""
 
 SHOWN = 10
@@ -67,6 +68,7 @@ class ReTraceResult:
     notes: tuple[str, ...] = ()
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def cycle(self) -> bool:
@@ -139,6 +141,7 @@ class ReTraceResult:
                 "data",
                 f"{self.n_trajectories} trajectories × {T} slices × {d} variables, dt = {self.dt:g}",
             ),
+            *self._used(),
             (
                 "method",
                 f"order by {self.settings['order']}, estimator {self.settings['estimator']}, "
@@ -154,6 +157,13 @@ class ReTraceResult:
                 ("alternative", "the reversed order with its own drift is in `alternative_`")
             )
         return rows
+
+    def _used(self) -> list[Row]:
+        """The variables that were used, where some were not."""
+        if not self.left_out:
+            return []
+        dropped = ", ".join(f"{each.name} ({each.why})" for each in self.left_out)
+        return [("variables", f"{', '.join(self.names)}; left out: {dropped}")]
 
     def _gaps(self) -> list[Row]:
         if self.gap_intervals is None:

@@ -18,9 +18,11 @@ from retrace_sde.checks import (
     check_settings,
     check_spacing,
     check_volumes,
+    noise_of_kept,
     with_times,
 )
 from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread
+from retrace_sde.data.clocks import coarse
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_panel, has_missing
@@ -131,6 +133,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             n_jobs=self.n_jobs,
             ragged=self.permutation == "independent",
             missing=is_linear(drift) and self.order == "likelihood",
+            idle=not (is_linear(drift) and self.order == "likelihood"),
         )
         panel = check_volumes(panel, drift)
         drift, absorbed = check_features(panel, drift)
@@ -141,16 +144,23 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         model = EulerModel(self._data(panel, units), dt, drift)
         if knowledge is not None:
             model = model.informed(knowledge, shared=self.permutation == "shared")
-        chosen = self._chosen(model, units)
+        noise = noise_of_kept(self.observation_noise, panel.left_out)
+        chosen = self._chosen(model, units, noise)
         outcome = fit(chosen, self._options(chosen), np.random.default_rng(self.random_state))
-        outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
+        raw = Data(panel.values, lengths=panel.lengths)
+        rounded = coarse(raw, outcome.found.order, panel.names) if noise is None else ()
+        outcome = replace(
+            outcome,
+            notes=(*outcome.notes, *absorbed, *rounded),
+            cautions=(*(each.sentence for each in panel.left_out), *outcome.cautions),
+        )
         result = self._result(panel, chosen, outcome, tuple(features))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
         self.result_ = result if units is None else units.result(result)
         self._memory = Memory(chosen, outcome, units)
-        self.n_features_in_ = panel.values.shape[2]
+        self.n_features_in_ = panel.values.shape[2] + len(panel.left_out)
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
@@ -162,9 +172,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         values = panel.values if units is None else units.apply(panel.values)
         return Data(values, panel.covariates, self.n_jobs, panel.lengths)
 
-    def _chosen(self, model: EulerModel, units: Units | None) -> Model:
+    def _chosen(self, model: EulerModel, units: Units | None, noise: Noise | None) -> Model:
         """The model that the settings and the data call for."""
-        noise = self._noise(model)
+        noise = self._noise(model, noise)
         check_spacing(self.spacing, model, noisy=noise is not None)
         if noise is not None:
             noise = noise if units is None else units.noise(noise)
@@ -175,9 +185,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             return GapModel(model.data, model.dt, model.drift, *known)
         return model
 
-    def _noise(self, model: EulerModel) -> Noise | None:
+    def _noise(self, model: EulerModel, noise: Noise | None) -> Noise | None:
         """Observation noise; 0 where there is none but values are missing, None where there are neither."""
-        noise = self.observation_noise
         if noise is None and self.estimator == "em":
             noise = "estimate"
         check_noise(noise, model.data.shape[2])
@@ -246,6 +255,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             notes=(*outcome.notes, *outcome.cautions),
             observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
+            left_out=panel.left_out,
         )
 
     def _settings(self, estimator: str) -> dict[str, Any]:
@@ -261,19 +271,19 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """Other trajectories, the model and outcome that judge them, and their most likely order."""
         memory, ragged = self._memory, self.permutation == "independent"
         linear = is_linear(memory.model.drift)
-        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
-        if panel.values.shape[2] != self.n_features_in_:
+        whole = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
+        if whole.values.shape[2] != self.n_features_in_:
             raise ValueError(
-                f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
+                f"X has {whole.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = self._data(panel, memory.units)
+        data = self._data(whole.without(self.result_.left_out), memory.units)
         model, outcome = memory.model.for_others(data), memory.outcome
         if linear and has_missing(data) and not isinstance(model, HiddenModel):
             model = HiddenModel.of(model.plain(), noise=0.0)
             found = model.adopted(outcome.found, outcome.initial)
             outcome = replace(outcome, found=found, law=found.law)
         rng = np.random.default_rng(self.random_state)
-        return panel, model, outcome, order_others(model, outcome, rng)
+        return whole, model, outcome, order_others(model, outcome, rng)
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.

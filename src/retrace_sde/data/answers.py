@@ -104,6 +104,10 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
     slices = panel.slices
     found: dict[str, Any] = {
         "variables": result.names,
+        "left_out": [
+            {"name": each.name, "why": each.why, "sentence": each.sentence}
+            for each in result.left_out
+        ],
         "drift": result.drift,
         "offset": result.offset,
         "diffusion": result.diffusion,

@@ -171,8 +171,8 @@ def number(value: float, digits: int = 4) -> str:
 def _panel(model: ReTrace, X: Any) -> Panel:
     if not hasattr(model, "result_"):
         raise ValueError("the model is not fitted: call fit(X) before the report.")
-    panel = X if isinstance(X, Panel) else Panel.from_array(X)
     result = model.result_
+    panel = (X if isinstance(X, Panel) else Panel.from_array(X)).without(result.left_out)
     fitted = (result.n_trajectories, result.order.shape[-1], len(result.names))
     if tuple(panel.values.shape) != fitted:
         raise ValueError(
