@@ -37,22 +37,22 @@ class SharedOrder:
         sde = rt.simulate.random_irreversible_sde(d, setting=setting, random_state=0)
         X = sde.simulate(n, T, DT, random_state=1)
         self.X, self.truth = rt.simulate.shuffle(X, random_state=2)
-        rt.ReTrace(dt=DT).fit(self.X[: min(n, 20)])  # compile
+        rt.ReTrace(dt=DT, drift="linear").fit(self.X[: min(n, 20)])  # compile
 
     def time_closed_form_known_order(self, size, setting):
         closed_form(self.X, self.truth)
 
     def time_fit_likelihood(self, size, setting):
-        rt.ReTrace(dt=DT).fit(self.X)
+        rt.ReTrace(dt=DT, drift="linear").fit(self.X)
 
     def time_algorithm1_one_round(self, size, setting):
-        rt.ReTrace(dt=DT, order="score", max_iter=1).fit(self.X)
+        rt.ReTrace(dt=DT, order="score", max_iter=1, drift="linear").fit(self.X)
 
     def peakmem_closed_form_known_order(self, size, setting):
         closed_form(self.X, self.truth)
 
     def peakmem_fit_likelihood(self, size, setting):
-        rt.ReTrace(dt=DT).fit(self.X)
+        rt.ReTrace(dt=DT, drift="linear").fit(self.X)
 
     def track_ratio(self, size, setting):
         """Seconds of the fit over seconds of the closed form: medians of five, taken in turn."""
@@ -62,7 +62,7 @@ class SharedOrder:
 
     def _pair(self):
         begin = time.perf_counter()
-        rt.ReTrace(dt=DT).fit(self.X)
+        rt.ReTrace(dt=DT, drift="linear").fit(self.X)
         middle = time.perf_counter()
         closed_form(self.X, self.truth)
         return middle - begin, time.perf_counter() - middle

@@ -21,7 +21,7 @@ def panel(seed: int, n: int = 60):
 
 
 def fit(X, **parameters):
-    return rt.ReTrace(dt=DT, n_jobs=1, **parameters).fit(X)
+    return rt.ReTrace(dt=DT, n_jobs=1, **{"drift": "linear", **parameters}).fit(X)
 
 
 @given(seeds)
@@ -40,7 +40,7 @@ def test_permuting_the_input_slices_permutes_the_answer(seed):
 def test_units_of_the_variables_and_of_time_only_rescale_the_parameters(seed):
     rng, X = panel(seed)
     unit = 10.0 ** rng.integers(-4, 5, X.shape[2])
-    one, other = fit(X), rt.ReTrace(dt=60 * DT, n_jobs=1).fit(X * unit)
+    one, other = fit(X), rt.ReTrace(dt=60 * DT, drift="linear", n_jobs=1).fit(X * unit)
     np.testing.assert_array_equal(other.order_, one.order_)
     ratio = unit[:, None] / unit[None, :]
     np.testing.assert_allclose(other.drift_ * 60 / ratio, one.drift_, rtol=1e-6, atol=1e-8)

@@ -56,6 +56,7 @@ def run(setting: Setting, seed: int, jobs: int | None, from_truth: bool) -> dict
         estimator=setting.estimator,
         random_state=seed,
         n_jobs=jobs,
+        drift="linear",
     )
     begin = time.perf_counter()
     model.fit(shuffled)

@@ -57,7 +57,9 @@ def error(found, truth):
 def shared(seed, n, noise, variance, d, T, missing):
     sde, Y, truth, law = panel(seed, n, T, d, noise, variance, missing, "shared")
     begin = time.perf_counter()
-    model = rt.ReTrace(dt=DT, observation_noise="estimate", random_state=seed, n_jobs=1).fit(Y)
+    model = rt.ReTrace(
+        dt=DT, observation_noise="estimate", random_state=seed, n_jobs=1, drift="linear"
+    ).fit(Y)
     seconds = time.perf_counter() - begin
     problem = hidden(Y, noise)
     limit = best_order(problem, problem.orders_under(law), np.random.default_rng(seed))
@@ -85,6 +87,7 @@ def independent(seed, n, noise, variance, d, T, missing):
         observation_noise="estimate",
         random_state=seed,
         n_jobs=1,
+        drift="linear",
     ).fit(Y)
     seconds = time.perf_counter() - begin
     problem, states = hidden(Y, noise), random_states(np.random.default_rng(seed), n)

@@ -41,7 +41,12 @@ def timestamps(permutation: str, d: int, T: int, n: int, slots: float, seed: int
     for known in (knowledge, None):
         estimator = "mle" if permutation == "independent" else "auto"
         model = rt.ReTrace(
-            dt=dt, permutation=permutation, estimator=estimator, random_state=0, n_jobs=1
+            dt=dt,
+            permutation=permutation,
+            estimator=estimator,
+            random_state=0,
+            n_jobs=1,
+            drift="linear",
         )
         found.append(model.fit(shuffled, knowledge=known).order_)
     taus = [float(rt.metrics.kendall_tau(truth, each)) for each in found]

@@ -58,7 +58,7 @@ def settings(size: tuple[int, int, int], seeds: range) -> None:
             right, either, called, wrong, nats, ratios = [], [], [], 0, [], []
             for seed in seeds:
                 sde, X, truth = panel(setting, kind, size, seed)
-                model = rt.ReTrace(dt=DT).fit(X)
+                model = rt.ReTrace(dt=DT, drift="linear").fit(X)
                 right.append(order_accuracy(truth, model.order_))
                 either.append(order_accuracy(truth, model.order_, up_to_reversal=True))
                 called.append(model.direction_.identified)
@@ -96,7 +96,7 @@ def direction(seeds: range) -> None:
         rows = []
         for seed in seeds:
             _, X, truth = panel("stable", kind, size, seed)
-            model = rt.ReTrace(dt=DT).fit(X)
+            model = rt.ReTrace(dt=DT, drift="linear").fit(X)
             exact = order_accuracy(truth, model.order_) == 1
             either = order_accuracy(truth, model.order_, up_to_reversal=True) == 1
             called = model.direction_.identified
@@ -119,7 +119,9 @@ def algorithm1(size: tuple[int, int, int], seeds: range) -> None:
         for reading in ("absolute", "mean"):
             for seed in seeds:
                 _, X, truth = panel(setting, kind, size, seed)
-                model = rt.ReTrace(dt=DT, order="score", score_drift=reading, max_iter=4).fit(X)
+                model = rt.ReTrace(
+                    dt=DT, order="score", score_drift=reading, max_iter=4, drift="linear"
+                ).fit(X)
                 rounds = [order_accuracy(truth, each.order) for each in model.history_]
                 shown = ", ".join(f"{100 * share:.1f} %" for share in rounds)
                 print(f"{setting:8} {kind:6} {reading:9} seed {seed}: {shown}", flush=True)

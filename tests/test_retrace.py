@@ -31,19 +31,28 @@ def shuffled_panel(setting="stable", d=10, n=200, T=60, x0=0.1, seed=0, scheme="
 
 @pytest.mark.parametrize("setting", ["stable", "growing", "rotation", "paper"])
 @pytest.mark.parametrize("start", [0.1, "shifted", "point"])
-def test_the_order_is_right_with_direction_and_the_parameters_equal_the_oracles(setting, start):
+@pytest.mark.parametrize("drift", ["affine", "linear"])
+@pytest.mark.filterwarnings(
+    "ignore:drift='linear'"
+)  # right here, though a shifted start is far from zero
+def test_the_order_is_right_with_direction_and_the_parameters_equal_the_oracles(
+    setting, start, drift
+):
     _, X, truth = shuffled_panel(setting, x0=start, seed=hash_seed(setting, start))
-    model = rt.ReTrace(dt=DT).fit(X)
+    model = rt.ReTrace(dt=DT, drift=drift).fit(X)
     np.testing.assert_array_equal(model.order_, truth)
     assert model.direction_.identified
     assert model.alternative_ is None
     assert model.converged_
     # The oracle: plain normal equations with the true order.
     x, y = X[:, truth[:-1]].reshape(-1, 10), np.diff(X[:, truth], axis=1).reshape(-1, 10)
-    A = np.linalg.lstsq(x, y, rcond=None)[0].T / DT
-    residual = y - x @ A.T * DT
+    phi = x if drift == "linear" else np.c_[x, np.ones(len(x))]
+    theta = np.linalg.lstsq(phi, y, rcond=None)[0].T / DT
+    residual = y - phi @ theta.T * DT
     H = residual.T @ residual / len(y) / DT
-    np.testing.assert_allclose(model.drift_, A, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(model.drift_, theta[:, :10], rtol=1e-6, atol=1e-8)
+    c = np.zeros(10) if drift == "linear" else theta[:, 10]
+    np.testing.assert_allclose(model.offset_, c, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(model.diffusion_, H, rtol=1e-8, atol=1e-10)
 
 
@@ -80,8 +89,8 @@ def test_stationary_data_are_called_undetermined_and_the_twin_is_the_other_direc
         if not model.direction_.identified:
             twin = model.alternative_
             np.testing.assert_array_equal(twin.order, model.order_[::-1])
-            other = EulerModel(Data(X), DT, Linear()).fit(model.order_[::-1]).step
-            np.testing.assert_allclose(twin.drift, other.coefficients)
+            other = EulerModel(Data(X), DT, Affine()).fit(model.order_[::-1]).step
+            np.testing.assert_allclose(np.c_[twin.drift, twin.offset], other.coefficients)
             assert twin.log_likelihood <= model.log_likelihood_
     # At most 5 % false calls: more than this many has probability < 1 in 1000 at that rate.
     assert calls <= binom.ppf(0.999, runs, 0.05)
@@ -134,6 +143,19 @@ def test_affine_drift_recovers_the_offset():
     np.testing.assert_array_equal(same.offset_, model.offset_)
 
 
+def test_a_linear_drift_is_warned_of_once_far_from_zero_and_never_near_it():
+    """And it has an offset all the same: zeros."""
+    _, X, _ = shuffled_panel(d=3, n=40, T=20, x0=0.5, seed=9)
+    near = rt.ReTrace(dt=DT, drift="linear").fit(X)  # warnings are errors here
+    np.testing.assert_array_equal(near.offset_, np.zeros(3))
+    with pytest.warns(rt.ReTraceWarning) as caught:
+        rt.ReTrace(dt=DT, drift="linear").fit(X + np.array([0.0, 50.0, 10.0]))
+    (said,) = [str(each.message) for each in caught if "drift='linear'" in str(each.message)]
+    assert "x1" in said
+    assert "use drift='affine'" in said
+    rt.ReTrace(dt=DT).fit(X + np.array([0.0, 50.0, 10.0]))
+
+
 def test_exact_beats_euler_on_exactly_simulated_data():
     sde, X, truth = shuffled_panel(d=5, n=500, T=30, scheme="exact", dt=0.3, seed=7)
     euler = rt.ReTrace(dt=0.3, estimator="mle").fit(X)
@@ -148,7 +170,7 @@ def test_ols_equals_mle_in_the_drift():
     mle, ols = (rt.ReTrace(dt=DT, estimator=name).fit(X) for name in ("mle", "ols"))
     np.testing.assert_array_equal(ols.drift_, mle.drift_)
     count = 30 * 19
-    np.testing.assert_allclose(ols.diffusion_, mle.diffusion_ * count / (count - 4))
+    np.testing.assert_allclose(ols.diffusion_, mle.diffusion_ * count / (count - 5))
 
 
 def test_one_trajectory_is_fitted_with_a_warning_and_no_direction():
@@ -201,12 +223,13 @@ def test_unfitted_models_say_so():
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["stable", "growing", "rotation", "paper"])
 @pytest.mark.parametrize("start", [0.1, 1.0, "shifted", "point", "stationary"])
+@pytest.mark.filterwarnings("ignore:drift='linear'")
 def test_the_papers_size(setting, start):
     """d = 50, n = 2000, T = 250: right with direction, or right up to reversal with an abstention."""
     if start == "stationary" and setting != "stable":
         pytest.skip("only a stable drift has a stationary law")
     sde, X, truth = shuffled_panel(setting, 50, 2000, 250, start, seed=hash_seed(setting, start))
-    model = rt.ReTrace(dt=DT).fit(X)
+    model = rt.ReTrace(dt=DT, drift="linear").fit(X)
     assert order_accuracy(truth, model.order_, up_to_reversal=True) == 1
     if start in (0.1, "point", "shifted"):
         assert model.direction_.identified

@@ -31,6 +31,13 @@ from retrace_sde.process.drift import (
     is_linear,
 )
 
+FAR = 2.0
+"""|mean| / standard deviation beyond which a drift without offset is warned of: about a level m a slope through zero is
+shrunk by 1 / (1 + m²/s²), here fivefold."""
+
+GLANCED = 200
+"""Trajectories that show where the data lie."""
+
 NEGATIVE = 0.05
 """How far below zero, relative to the largest, measurement error may put a volume."""
 
@@ -144,6 +151,30 @@ def check_enough(panel: Panel, n_features: int) -> None:
             f"X has {steps} transitions ({n} trajectories of up to {T - 1} steps), but {d} variables with "
             f"{n_features} drift features need at least {needed}: add trajectories or drop variables."
         )
+
+
+def check_centred(panel: Panel, drift: Drift) -> None:
+    """Warn where `A x` without an offset is asked of data far from zero, where it cannot mean revert to their level."""
+    if not isinstance(drift, Linear):
+        return
+    far = _distances_from_zero(panel)
+    k = int(far.argmax())
+    if far[k] > FAR:
+        warnings.warn(
+            f"drift='linear' has its equilibrium at zero, but the mean of {panel.names[k]!r} is {far[k]:.1f} standard "
+            "deviations away: its drift, and the direction of time, can be confidently wrong; use drift='affine'.",
+            ReTraceWarning,
+            stacklevel=5,
+        )
+
+
+def _distances_from_zero(panel: Panel) -> Array:
+    """|mean| / standard deviation of each variable, (d,), over the observations of some trajectories."""
+    some = Data(panel.values, lengths=panel.lengths).some(GLANCED)
+    inside = np.arange(some.shape[1]) < some.observed[:, None]
+    x = to_numpy(some.values)[inside]
+    spread = np.nanstd(x, axis=0)
+    return np.asarray(np.abs(np.nanmean(x, axis=0)) / np.maximum(spread, 1e-300), dtype=np.float64)
 
 
 def check_volumes(panel: Panel, drift: Drift) -> Panel:

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.checks import (
+    check_centred,
     check_enough,
     check_features,
     check_knowledge,
@@ -57,12 +58,13 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     dt : time between neighbouring observations; A and H are in its units. A `Panel` may bring its own.
     permutation : "shared", one unknown permutation of the slices for all trajectories, or "independent",
         one for each trajectory (which may then differ in length).
-    order : "likelihood", or "score" for the paper's Algorithm 1 as printed.
+    order : "likelihood", or "score" for the paper's Algorithm 1 (as printed with drift="linear").
     estimator : "mle" (the paper's equations), "ols" (degrees of freedom in H), "exact" (matrix
         logarithm: no bias from the step), "em" (state space: noise, missing values), "mcem" (independent
         orders: averages over them), or "auto": mle, or em where there is noise or values are missing (NaN);
         mcem where independent orders are not certain, as the summary says.
-    drift : "linear" (A x), "affine" (A x + c), or an object of `retrace_sde.drift`.
+    drift : "affine" (A x + c), "linear" (A x, the paper's: for data centred at their equilibrium, or it is confidently
+        wrong), or an object of `retrace_sde.drift`.
     observation_noise : None, a standard deviation, one for each variable (NaN: unknown), a covariance R
         (d, d), "estimate" (R = σ² I) or "diagonal"; linear and affine drifts only. The order is then judged by the
         likelihood of what was observed. Values may be missing, with noise or without.
@@ -83,7 +85,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         permutation: Literal["shared", "independent"] = "shared",
         order: Literal["likelihood", "score"] = "likelihood",
         estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto",
-        drift: Literal["linear", "affine"] | Drift = "linear",
+        drift: Literal["linear", "affine"] | Drift = "affine",
         observation_noise: Noise | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
         score_drift: ScoreDrift = "absolute",
@@ -139,6 +141,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         drift, absorbed = check_features(panel, drift)
         features = drift.feature_names(panel.names, panel.covariate_names)
         check_enough(panel, len(features))
+        check_centred(panel, drift)
         dt = float(self.dt if panel.dt is None else panel.dt)
         units = Units.of(panel, drift)
         model = EulerModel(self._data(panel, units), dt, drift)

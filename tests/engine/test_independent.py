@@ -79,7 +79,7 @@ def along(X, order):
 
 def fit(X, **settings):
     settings = {"dt": DT, "estimator": "mle", "random_state": 0, "n_jobs": 1, **settings}
-    return rt.ReTrace(permutation="independent", **settings).fit(X)
+    return rt.ReTrace(permutation="independent", **{"drift": "linear", **settings}).fit(X)
 
 
 # Directions
@@ -365,7 +365,7 @@ def test_trajectories_of_one_and_two_observations_are_allowed():
 def test_different_lengths_need_independent_orders():
     _, trajectories, _ = ragged(3, 10, [5, 6] * 5)
     with pytest.raises(ValueError, match="independent"):
-        rt.ReTrace(dt=DT).fit(rt.Panel.from_trajectories(trajectories))
+        rt.ReTrace(dt=DT, drift="linear").fit(rt.Panel.from_trajectories(trajectories))
 
 
 @pytest.mark.parametrize(
@@ -424,4 +424,4 @@ def test_settings_that_contradict_independent_orders_are_refused():
     with pytest.raises(ValueError, match="score"):
         fit(X, order="score")
     with pytest.raises(ValueError, match="mcem"):
-        rt.ReTrace(estimator="mcem").fit(X)
+        rt.ReTrace(estimator="mcem", drift="linear").fit(X)

@@ -40,7 +40,7 @@ def test_a_shared_order_is_better_than_sorting_by_noisy_timestamps(slots):
         X, truth = stationary(2, 30, 5, "shared", seed)
         stamps = noisy_stamps(truth, slots, seed)
         known = rt.Knowledge(timestamps=stamps, timestamp_error=slots * DT)
-        model = rt.ReTrace(dt=DT, n_jobs=1).fit(X, knowledge=known)
+        model = rt.ReTrace(dt=DT, n_jobs=1, drift="linear").fit(X, knowledge=known)
         assert model.direction_.known
         tau = rt.metrics.kendall_tau(truth, model.order_)
         gains.append(tau - rt.metrics.kendall_tau(truth, np.argsort(stamps)))
@@ -57,7 +57,7 @@ def test_independent_orders_are_better_than_sorting_by_noisy_timestamps(slots, m
     stamps[np.random.default_rng(0).random(stamps.shape) < 0.1] = np.nan
     known = rt.Knowledge(timestamps=stamps, timestamp_error=slots * DT)
     model = rt.ReTrace(
-        dt=DT, permutation="independent", estimator="mle", n_jobs=1, random_state=0
+        dt=DT, permutation="independent", estimator="mle", n_jobs=1, random_state=0, drift="linear"
     ).fit(X, knowledge=known)
     sorting = rt.metrics.kendall_tau(truth, np.argsort(np.nan_to_num(stamps, nan=7 * DT), axis=1))
     assert rt.metrics.kendall_tau(truth, model.order_) > sorting + margin
@@ -111,9 +111,11 @@ def test_hard_knowledge_is_never_violated(permutation):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_first_slice_fixes_a_direction_that_the_data_cannot_tell(seed):
     X, truth = stationary(3, 20, 30, "shared", seed)
-    without = rt.ReTrace(dt=DT, n_jobs=1).fit(X)
+    without = rt.ReTrace(dt=DT, n_jobs=1, drift="linear").fit(X)
     assert not without.direction_.identified
-    model = rt.ReTrace(dt=DT, n_jobs=1).fit(X, knowledge=rt.Knowledge(first=int(truth[0])))
+    model = rt.ReTrace(dt=DT, n_jobs=1, drift="linear").fit(
+        X, knowledge=rt.Knowledge(first=int(truth[0]))
+    )
     assert model.direction_.identified
     assert model.direction_.known
     assert model.direction_.p_value == 0
@@ -127,7 +129,7 @@ def test_knowledge_of_a_few_trajectories_is_no_direction_of_its_own():
     X, truth = stationary(5, 8, 200, "independent", 2)
     first = np.where(np.arange(200) < 10, truth[:, 0], -1)
     model = rt.ReTrace(
-        dt=DT, permutation="independent", estimator="mle", n_jobs=1, random_state=0
+        dt=DT, permutation="independent", estimator="mle", n_jobs=1, random_state=0, drift="linear"
     ).fit(X, knowledge=rt.Knowledge(first=first))
     np.testing.assert_array_equal(model.order_[:10, 0], truth[:10, 0])
     assert not model.direction_.known
@@ -168,7 +170,7 @@ def test_each_trajectorys_own_times_are_used():
     stamps = np.full((60, lengths.max()), np.nan)
     for row, t in zip(stamps, shuffled_times, strict=True):
         row[: len(t)] = t
-    model = rt.ReTrace(permutation="independent", n_jobs=1).fit(
+    model = rt.ReTrace(permutation="independent", n_jobs=1, drift="linear").fit(
         rt.Panel.from_trajectories(shuffled_paths), knowledge=rt.Knowledge(timestamps=stamps)
     )
     rows = [
@@ -185,7 +187,7 @@ def test_each_trajectorys_own_times_are_used():
 def test_score_and_other_objects_are_refused():
     X = np.random.default_rng(0).standard_normal((10, 5, 1)).cumsum(axis=1)
     with pytest.raises(ValueError, match="order='likelihood'"):
-        rt.ReTrace(order="score").fit(X, knowledge=rt.Knowledge(first=0))
+        rt.ReTrace(order="score", drift="linear").fit(X, knowledge=rt.Knowledge(first=0))
     with pytest.raises(ValueError, match=r"retrace_sde\.Knowledge"):
         rt.ReTrace().fit(X, knowledge={"first": 0})
 
@@ -265,8 +267,8 @@ def test_times_of_a_panel_are_known():
     X = np.cumsum(rng.standard_normal((20, 8, 2)), axis=1)
     moved = rng.permutation(8)
     panel = rt.Panel(X[:, moved], ("a", "b"), tuple(map(str, range(20))), times=times[moved])
-    model = rt.ReTrace(estimator="mle", n_jobs=1).fit(panel)
-    other = rt.ReTrace(estimator="mle", n_jobs=1).fit(
+    model = rt.ReTrace(estimator="mle", n_jobs=1, drift="linear").fit(panel)
+    other = rt.ReTrace(estimator="mle", n_jobs=1, drift="linear").fit(
         X[:, moved], knowledge=rt.Knowledge(timestamps=times[moved])
     )
     np.testing.assert_allclose(model.times_, times)

@@ -53,7 +53,7 @@ def ragged_panel(d, n, shortest, longest, x0=0.1, seed=0):
 
 def fit(X, **settings):
     settings = {"dt": DT, "estimator": "mcem", "random_state": 0, "n_jobs": 1, **settings}
-    return rt.ReTrace(permutation="independent", **settings).fit(X)
+    return rt.ReTrace(permutation="independent", **{"drift": "linear", **settings}).fit(X)
 
 
 def every_order(T):
@@ -658,7 +658,7 @@ def test_sampled_shared_orders_match_enumeration(n, seed):
     T = 6
     sde = rt.simulate.random_irreversible_sde(2, random_state=seed)
     X, _ = rt.simulate.shuffle(sde.simulate(n, T, DT, random_state=seed), random_state=seed)
-    model = rt.ReTrace(dt=DT, estimator="mle", random_state=0).fit(X)
+    model = rt.ReTrace(dt=DT, estimator="mle", random_state=0, drift="linear").fit(X)
     with pytest.raises(AttributeError, match=r"call sample_orders\(\)"):
         _ = model.position_probabilities_
     found = model.sample_orders(samples=20_000)
@@ -685,7 +685,7 @@ def test_sampled_shared_orders_match_enumeration(n, seed):
 def test_a_certain_shared_order_is_certain():
     sde = rt.simulate.random_irreversible_sde(5, random_state=0)
     X, truth = rt.simulate.shuffle(sde.simulate(100, 20, DT, random_state=0), random_state=0)
-    model = rt.ReTrace(dt=DT, random_state=0).fit(X)
+    model = rt.ReTrace(dt=DT, random_state=0, drift="linear").fit(X)
     posterior = model.sample_orders(samples=200)
     np.testing.assert_array_equal(posterior.expected_order(), truth)
     assert posterior.position_probabilities[truth, np.arange(20)].min() > 0.99
@@ -717,6 +717,7 @@ def test_many_trajectories_are_represented_by_some_where_all_would_cost_too_much
     X = sde.simulate(150, 12, 0.01, x0=0.1, random_state=rng)
     X, _ = rt.simulate.shuffle(X, permutation="independent", random_state=rng)
     options = {"dt": 0.01, "permutation": "independent", "estimator": "mcem", "random_state": 0}
+    options["drift"] = "linear"
     whole = rt.ReTrace(**options).fit(X)
     monkeypatch.setattr(EulerModel, "effort", EulerModel.effort._replace(bridged=40))
     monkeypatch.setattr(engine_fit, "POSTERIOR_NUMBERS", 60 * 12 * 12)

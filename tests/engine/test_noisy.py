@@ -29,7 +29,7 @@ def up_to_reversal(truth, order):
 def test_noise_that_hides_neighbours_does_not_hide_the_order(noise):
     """Steps have standard deviation 0.1: nearest slices mislead, the likelihood does not."""
     sde, Y, truth, _ = panel(11, n=300)
-    model = rt.ReTrace(dt=DT, observation_noise=noise, random_state=0).fit(Y)
+    model = rt.ReTrace(dt=DT, observation_noise=noise, random_state=0, drift="linear").fit(Y)
     assert rt.metrics.order_accuracy(truth, model.order_) == 1.0
     assert model.direction_.identified
     assert model.result_.settings["estimator"] == "em"
@@ -43,16 +43,16 @@ def test_noise_that_hides_neighbours_does_not_hide_the_order(noise):
 
 def test_ignoring_the_noise_gives_a_worse_order():
     _, Y, truth, _ = panel(12, n=40, noise=0.3)
-    aware = rt.ReTrace(dt=DT, observation_noise="estimate", random_state=0).fit(Y)
-    naive = rt.ReTrace(dt=DT).fit(Y)
+    aware = rt.ReTrace(dt=DT, observation_noise="estimate", random_state=0, drift="linear").fit(Y)
+    naive = rt.ReTrace(dt=DT, drift="linear").fit(Y)
     assert up_to_reversal(truth, aware.order_) > up_to_reversal(truth, naive.order_) + 0.1
 
 
 def test_without_noise_both_engines_agree():
     """R → 0: the state-space likelihood is that of the states, p₀ and direction test included."""
     _, Y, _, _ = panel(13, noise=1e-4)
-    plain = rt.ReTrace(dt=DT).fit(Y)
-    noisy = rt.ReTrace(dt=DT, observation_noise=1e-4).fit(Y)
+    plain = rt.ReTrace(dt=DT, drift="linear").fit(Y)
+    noisy = rt.ReTrace(dt=DT, observation_noise=1e-4, drift="linear").fit(Y)
     np.testing.assert_array_equal(noisy.order_, plain.order_)
     np.testing.assert_allclose(noisy.drift_, plain.drift_, atol=0.05)
     np.testing.assert_allclose(noisy.diffusion_, plain.diffusion_, rtol=2e-3, atol=2e-3)
@@ -62,12 +62,12 @@ def test_without_noise_both_engines_agree():
 
 def test_entries_and_whole_observations_may_be_missing():
     _, Y, truth, rng = panel(14, n=300, noise=0.1)
-    full = rt.ReTrace(dt=DT, observation_noise=0.1, random_state=0).fit(Y)
+    full = rt.ReTrace(dt=DT, observation_noise=0.1, random_state=0, drift="linear").fit(Y)
     Z = Y.copy()
     Z[rng.random(Z.shape) < 0.15] = np.nan
     Z[rng.random(Z.shape[:2]) < 0.05] = np.nan
     before = Z.copy()
-    model = rt.ReTrace(dt=DT, observation_noise=0.1, random_state=0).fit(Z)
+    model = rt.ReTrace(dt=DT, observation_noise=0.1, random_state=0, drift="linear").fit(Z)
     np.testing.assert_array_equal(Z, before)
     assert rt.metrics.order_accuracy(truth, model.order_) == 1.0
     assert not np.isnan(model.states_).any()
@@ -77,7 +77,7 @@ def test_entries_and_whole_observations_may_be_missing():
 def test_missing_values_without_noise_need_no_setting():
     _, Y, truth, rng = panel(15, noise=1e-9)
     Y[rng.random(Y.shape) < 0.1] = np.nan
-    model = rt.ReTrace(dt=DT).fit(Y)
+    model = rt.ReTrace(dt=DT, drift="linear").fit(Y)
     assert rt.metrics.order_accuracy(truth, model.order_) == 1.0
     assert model.result_.settings["estimator"] == "em"
     assert np.all(model.observation_noise_ == 0)
@@ -91,7 +91,7 @@ def test_stationary_data_have_no_direction_under_noise():
     Y, truth = rt.simulate.shuffle(
         rt.simulate.add_noise(X, 0.1, random_state=rng), random_state=rng
     )
-    model = rt.ReTrace(dt=0.1, observation_noise=0.1).fit(Y)
+    model = rt.ReTrace(dt=0.1, observation_noise=0.1, drift="linear").fit(Y)
     assert up_to_reversal(truth, model.order_) == 1.0
     assert not model.direction_.identified
     np.testing.assert_array_equal(model.alternative_.order, model.order_[::-1])
@@ -101,7 +101,7 @@ def test_knowledge_is_obeyed_under_noise():
     _, Y, truth, _ = panel(17, n=30, noise=0.4)
     first, last = int(truth[0]), int(truth[-1])
     knowledge = rt.Knowledge(first=first, last=last, precedences=[(int(truth[5]), int(truth[9]))])
-    model = rt.ReTrace(dt=DT, observation_noise=0.4).fit(Y, knowledge=knowledge)
+    model = rt.ReTrace(dt=DT, observation_noise=0.4, drift="linear").fit(Y, knowledge=knowledge)
     place = np.argsort(model.order_)
     assert model.order_[0] == first
     assert model.order_[-1] == last
@@ -111,7 +111,7 @@ def test_knowledge_is_obeyed_under_noise():
 
 def test_posterior_score_reorder_and_bootstrap_under_noise():
     _, Y, _, _ = panel(18, n=60, noise=0.3)
-    model = rt.ReTrace(dt=DT, observation_noise=0.3, random_state=0).fit(Y[:40])
+    model = rt.ReTrace(dt=DT, observation_noise=0.3, random_state=0, drift="linear").fit(Y[:40])
     posterior = model.sample_orders(samples=200)
     P = posterior.position_probabilities
     np.testing.assert_allclose(P.sum(axis=0), 1, rtol=1e-5)
@@ -127,16 +127,16 @@ def test_posterior_score_reorder_and_bootstrap_under_noise():
 def test_the_paper_s_correction_and_its_warning():
     _, Y, _, _ = panel(19, n=60, noise=0.3, spread=0.05)
     with pytest.warns(rt.ReTraceWarning, match="S − R is floored"):
-        model = rt.ReTrace(dt=DT, order="score", observation_noise=0.35).fit(Y)
+        model = rt.ReTrace(dt=DT, order="score", observation_noise=0.35, drift="linear").fit(Y)
     assert model.result_.settings["estimator"] == "em"
-    unknown = rt.ReTrace(dt=DT, order="score", observation_noise="estimate").fit(Y)
+    unknown = rt.ReTrace(dt=DT, order="score", observation_noise="estimate", drift="linear").fit(Y)
     assert any("not corrected" in note for note in unknown.result_.notes)
 
 
 def test_what_cannot_be_combined_is_refused():
     _, Y, _, _ = panel(20, n=10)
     with pytest.raises(ValueError, match="estimator='mle'"):
-        rt.ReTrace(dt=DT, estimator="mle", observation_noise=0.1).fit(Y)
+        rt.ReTrace(dt=DT, estimator="mle", observation_noise=0.1, drift="linear").fit(Y)
     with pytest.raises(ValueError, match="linear or affine"):
         rt.ReTrace(dt=DT, drift=rt.drift.Polynomial(2), observation_noise=0.1).fit(Y)
 
@@ -159,7 +159,12 @@ def independent(seed, **options):
 def test_independent_orders_with_little_noise():
     _, Y, truth, _ = independent(22, d=8, n=60, T=15, noise=0.02, spread=1.0)
     model = rt.ReTrace(
-        dt=DT, permutation="independent", estimator="em", observation_noise=0.02, random_state=0
+        dt=DT,
+        permutation="independent",
+        estimator="em",
+        observation_noise=0.02,
+        random_state=0,
+        drift="linear",
     ).fit(Y)
     order = model.order_ if model.direction_.identified else model.alternative_.order
     accuracy = max(
@@ -174,7 +179,8 @@ def test_independent_orders_with_little_noise():
 def test_averaging_over_orders_recovers_the_noise_that_one_order_hides():
     """σ is as large as a step: best orders explain the noise away, the average over orders does not."""
     sde, Y, truth, _ = independent(23, d=3, n=200, T=20, noise=0.1)
-    options = {"dt": DT, "permutation": "independent", "observation_noise": "estimate"}
+    options = {"dt": DT, "drift": "linear", "permutation": "independent"}
+    options["observation_noise"] = "estimate"
     one = rt.ReTrace(**options, estimator="em", random_state=0).fit(Y)
     many = rt.ReTrace(**options, estimator="mcem", random_state=0).fit(Y)
     oracle = rt.em(np.take_along_axis(Y, truth[:, :, None], axis=1), DT)
@@ -192,9 +198,9 @@ def test_few_trajectories_with_gaps_keep_the_order_that_plain_distances_find():
     """Pairs of slices seen together are few here: the likelihood of what was seen has the last word."""
     _, Y, truth, rng = panel(24, d=5, n=12, T=30, noise=1e-9)
     Y[rng.random(Y.shape) < 0.1] = np.nan
-    model = rt.ReTrace(dt=DT).fit(Y)
+    model = rt.ReTrace(dt=DT, drift="linear").fit(Y)
     assert up_to_reversal(truth, model.order_) == 1.0
-    again = rt.ReTrace(dt=DT, random_state=5).fit(Y)
+    again = rt.ReTrace(dt=DT, random_state=5, drift="linear").fit(Y)
     np.testing.assert_array_equal(again.order_, model.order_)
 
 
@@ -210,7 +216,9 @@ def test_independent_orders_with_gaps_and_lengths_of_their_own():
 
     def neighbours(estimator):
         panel_ = rt.Panel.from_trajectories(trajectories, dt=DT)
-        model = rt.ReTrace(permutation="independent", estimator=estimator, random_state=0)
+        model = rt.ReTrace(
+            permutation="independent", estimator=estimator, random_state=0, drift="linear"
+        )
         found = model.fit(panel_).order_
         outside = np.arange(10)[None] >= lengths[:, None]
         assert np.all(found[outside] == np.nonzero(outside)[1])
@@ -232,7 +240,7 @@ def test_independent_orders_with_gaps_and_lengths_of_their_own():
 def test_values_missing_only_from_new_data():
     """A fit to complete data orders and scores trajectories with gaps; without gaps both ways agree."""
     _, Y, truth, rng = panel(26, noise=1e-9)
-    model = rt.ReTrace(dt=DT).fit(Y[:80])
+    model = rt.ReTrace(dt=DT, drift="linear").fit(Y[:80])
     holes = Y[80:].copy()
     holes[rng.random(holes.shape) < 0.1] = np.nan
     np.testing.assert_array_equal(model.reorder(holes)[:, 0], holes[:, truth[0]])
@@ -247,7 +255,9 @@ def test_values_missing_only_from_new_data():
 def test_knowledge_of_the_fit_does_not_bind_other_data():
     _, Y, truth, _ = panel(27, n=100, noise=0.1)
     knowledge = rt.Knowledge(first=int(truth[0]))
-    model = rt.ReTrace(dt=DT, observation_noise=0.1).fit(Y[:60], knowledge=knowledge)
+    model = rt.ReTrace(dt=DT, observation_noise=0.1, drift="linear").fit(
+        Y[:60], knowledge=knowledge
+    )
     other = Y[60:][:, ::-1]
     np.testing.assert_array_equal(model.reorder(other), other[:, 19 - truth])
 
@@ -273,7 +283,7 @@ def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs(case):
 
     def fit(n_jobs, seed=3):
         noise = {"observation_noise": "estimate", "random_state": seed, "n_jobs": n_jobs}
-        return rt.ReTrace(dt=DT, **noise, **options).fit(Y)
+        return rt.ReTrace(dt=DT, drift="linear", **noise, **options).fit(Y)
 
     one, again, two = fit(1), fit(1), fit(2)
     np.testing.assert_array_equal(Y, before)

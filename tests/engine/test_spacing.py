@@ -191,8 +191,8 @@ def test_exact_transitions_with_known_irregular_times_have_no_bias_of_the_step()
     times = np.concatenate([[0], np.cumsum(2.5 * gaps)])
     slow = rt.LinearSDE(sde.drift / 2.5, sde.diffusion / 2.5)
     known = rt.Knowledge(timestamps=times)
-    exact = rt.ReTrace(estimator="exact", n_jobs=1).fit(X, knowledge=known)
-    euler = rt.ReTrace(estimator="mle", n_jobs=1).fit(X, knowledge=known)
+    exact = rt.ReTrace(estimator="exact", n_jobs=1, drift="linear").fit(X, knowledge=known)
+    euler = rt.ReTrace(estimator="mle", n_jobs=1, drift="linear").fit(X, knowledge=known)
     away = np.abs(exact.drift_ - slow.drift) / exact.standard_errors_.drift
     assert away.max() < 4
     assert np.abs(euler.drift_ - slow.drift).max() > 5 * exact.standard_errors_.drift.max()
@@ -211,11 +211,11 @@ def test_the_result_with_gaps_is_saved_and_loaded(tmp_path):
 def test_what_cannot_be_estimated_is_refused_with_the_reason():
     X = np.random.default_rng(0).standard_normal((10, 5, 1)).cumsum(axis=1)
     with pytest.raises(ValueError, match="√"):
-        rt.ReTrace(spacing="estimate", permutation="independent").fit(X)
+        rt.ReTrace(spacing="estimate", permutation="independent", drift="linear").fit(X)
     with pytest.raises(ValueError, match="order='likelihood'"):
-        rt.ReTrace(spacing="estimate", order="score").fit(X)
+        rt.ReTrace(spacing="estimate", order="score", drift="linear").fit(X)
     with pytest.raises(ValueError, match="observation noise"):
-        rt.ReTrace(spacing="estimate", observation_noise=0.1).fit(X)
+        rt.ReTrace(spacing="estimate", observation_noise=0.1, drift="linear").fit(X)
 
 
 @pytest.mark.slow

@@ -46,7 +46,9 @@ def test_the_fitted_model_offers_it_and_ordering_of_the_slices_does_not_matter()
     sde = rt.simulate.random_irreversible_sde(3, random_state=4)
     X = sde.simulate(60, 15, DT, random_state=5)
     moved, _ = rt.simulate.shuffle(X, random_state=6)
-    one, other = (rt.ReTrace(dt=DT, random_state=0).fit(each) for each in (X, moved))
+    one, other = (
+        rt.ReTrace(dt=DT, random_state=0, drift="linear").fit(each) for each in (X, moved)
+    )
     a, b = one.bootstrap_errors(replicates=50), other.bootstrap_errors(replicates=50)
     np.testing.assert_allclose(a.drift, b.drift, rtol=1e-6)
     assert a.drift.shape == one.drift_.shape

@@ -59,7 +59,7 @@ def test_every_round_equals_the_literal_listing(setting, reading, seed):
     sde = rt.simulate.random_irreversible_sde(3, setting=setting, random_state=seed)
     X = sde.simulate(25, 9, DT, x0=0.3, random_state=seed + 10)
     X, _ = rt.simulate.shuffle(X, random_state=seed + 20)
-    model = rt.ReTrace(dt=DT, order="score", score_drift=reading, max_iter=4).fit(X)
+    model = rt.ReTrace(dt=DT, order="score", score_drift=reading, max_iter=4, drift="linear").fit(X)
     literal = literal_algorithm(X, DT, 4, reading)
     assert [list(each.order) for each in model.history_] == literal
 
@@ -84,16 +84,21 @@ def test_it_sorts_by_growing_spread_and_so_reverses_shrinking_data():
     spread = np.linspace(1, 3, 12)[None, :, None]
     walk = np.cumsum(rng.standard_normal((400, 12, 4)) * 0.01, axis=1)
     X = rng.standard_normal((400, 1, 4)) * spread + walk
-    growing = rt.ReTrace(order="score", max_iter=1, score_drift="mean").fit(X)
+    growing = rt.ReTrace(order="score", max_iter=1, score_drift="mean", drift="linear").fit(X)
     np.testing.assert_array_equal(growing.order_, np.arange(12))
-    shrinking = rt.ReTrace(order="score", max_iter=1, score_drift="mean").fit(X[:, ::-1])
+    shrinking = rt.ReTrace(order="score", max_iter=1, score_drift="mean", drift="linear").fit(
+        X[:, ::-1]
+    )
     np.testing.assert_array_equal(shrinking.order_, np.arange(12)[::-1])
 
 
 def test_keep_best_takes_the_most_likely_round_and_keep_last_the_printed_one():
     sde = rt.simulate.random_irreversible_sde(10, setting="growing", random_state=2)
     X, truth = rt.simulate.shuffle(sde.simulate(300, 60, DT, random_state=3), random_state=4)
-    best, last = (rt.ReTrace(dt=DT, order="score", keep=keep).fit(X) for keep in ("best", "last"))
+    best, last = (
+        rt.ReTrace(dt=DT, order="score", keep=keep, drift="linear").fit(X)
+        for keep in ("best", "last")
+    )
     likelihoods = [each.log_likelihood for each in best.history_]
     assert best.log_likelihood_ == max(likelihoods)
     np.testing.assert_array_equal(last.order_, last.history_[-1].order)
@@ -109,7 +114,7 @@ def test_the_papers_regime_is_reached_in_some_round(reading):
     """A common start and explosive growth: spread grows monotonically, the point slice comes first."""
     sde = rt.simulate.random_irreversible_sde(20, setting="paper", random_state=5)
     X, truth = rt.simulate.shuffle(sde.simulate(300, 100, DT, random_state=6), random_state=7)
-    model = rt.ReTrace(dt=DT, order="score", score_drift=reading, max_iter=4).fit(X)
+    model = rt.ReTrace(dt=DT, order="score", score_drift=reading, max_iter=4, drift="linear").fit(X)
     reached = [order_accuracy(truth, each.order) for each in model.history_]
     assert max(reached) >= 0.97
     assert truth[0] == model.history_[0].order[0]
@@ -123,7 +128,7 @@ def test_the_measured_table_of_the_paper_size():
         sde = rt.simulate.random_irreversible_sde(50, setting=setting, random_state=8)
         X = sde.simulate(2000, 250, DT, x0=x0, random_state=9)
         X, truth = rt.simulate.shuffle(X, random_state=10)
-        model = rt.ReTrace(dt=DT, order="score", max_iter=3).fit(X)
+        model = rt.ReTrace(dt=DT, order="score", max_iter=3, drift="linear").fit(X)
         return [order_accuracy(truth, each.order) for each in model.history_]
 
     growing = accuracies("growing", 0.1)

@@ -157,7 +157,9 @@ def test_algorithm1_takes_any_score(name):
     rng = np.random.default_rng(6)
     base = two_hills(250, rng)[:, None, :]
     X = base * np.linspace(1, 3, 4)[None, :, None] + 0.01 * rng.standard_normal((250, 4, 2))
-    model = rt.ReTrace(order="score", score_drift="mean", max_iter=1, score_model=name)
+    model = rt.ReTrace(
+        order="score", score_drift="mean", max_iter=1, score_model=name, drift="linear"
+    )
     np.testing.assert_array_equal(model.fit(X[:, [3, 0, 2, 1]]).order_, [1, 3, 2, 0])
     assert model.result_.settings["score_model"] == name
 
@@ -173,7 +175,9 @@ def test_an_own_score_is_used_and_anything_else_refused():
     rng = np.random.default_rng(7)
     X = rng.standard_normal((300, 1, 2)) * np.linspace(1, 3, 5)[None, :, None]
     X = X + 0.001 * rng.standard_normal((300, 5, 2))
-    model = rt.ReTrace(order="score", score_drift="mean", max_iter=1, score_model=Backwards())
+    model = rt.ReTrace(
+        order="score", score_drift="mean", max_iter=1, score_model=Backwards(), drift="linear"
+    )
     assert model.fit(X).order_[0] != 0
     for wrong in ("spline", 3, None):
         with pytest.raises(ValueError, match="score_model"):
@@ -181,4 +185,6 @@ def test_an_own_score_is_used_and_anything_else_refused():
     with pytest.raises(ValueError, match="bandwidth"):
         KernelScore(1.5).fit(Data(X))
     with pytest.raises(ValueError, match="only S − R"):
-        rt.ReTrace(order="score", score_model="mixture", observation_noise=0.1).fit(X)
+        rt.ReTrace(order="score", score_model="mixture", observation_noise=0.1, drift="linear").fit(
+            X
+        )

@@ -36,7 +36,7 @@ def pages(tmp_path_factory):
         shuffled(40, 15, 3, permutation="shared"),
         names=HOSTILE, ids=[f"<img src=x onerror=alert({j})>" for j in range(40)], dt=0.01,
     )  # fmt: skip
-    model = rt.ReTrace(order="score", n_jobs=1).fit(panel)
+    model = rt.ReTrace(order="score", drift="linear", n_jobs=1).fit(panel)
     model.sample_orders(samples=200)
     X = shuffled(20, 10, 4, permutation="independent", x0="stationary")
     own = rt.ReTrace(permutation="independent", estimator="mle", dt=0.01, random_state=0, n_jobs=1)

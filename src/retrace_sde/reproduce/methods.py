@@ -60,7 +60,7 @@ Estimator = Callable[[Fit], tuple[Array, Array]]
 
 def likelihood(case: Case) -> Found:
     """Maximum likelihood over the order, the direction and the parameters."""
-    model = ReTrace(dt=case.dt, n_jobs=1, random_state=0).fit(case.values)
+    model = ReTrace(dt=case.dt, n_jobs=1, random_state=0, drift="linear").fit(case.values)
     return Found(
         model.order_, model.drift_, model.diffusion_, model.direction_.identified, model.history_
     )
@@ -68,9 +68,9 @@ def likelihood(case: Case) -> Found:
 
 def noise_aware(case: Case) -> Found:
     """The same in the state-space model: the level of the observation noise is estimated too."""
-    model = ReTrace(dt=case.dt, observation_noise="estimate", n_jobs=1, random_state=0).fit(
-        case.values
-    )
+    model = ReTrace(
+        dt=case.dt, observation_noise="estimate", n_jobs=1, random_state=0, drift="linear"
+    ).fit(case.values)
     return Found(model.order_, model.drift_, model.diffusion_, model.direction_.identified)
 
 

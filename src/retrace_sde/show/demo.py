@@ -106,18 +106,22 @@ def run(
         return _row(method, sde, truth, found, seconds, direction)
 
     progress("compiling, once per installation")
-    ReTrace(dt=settings.dt, order="likelihood", max_iter=1).fit(shuffled[:20])
-    ReTrace(dt=settings.dt, order="score", max_iter=1).fit(shuffled[:20])
-    own = ReTrace(dt=settings.dt, permutation="independent", estimator="mcem", random_state=0)
+    ReTrace(dt=settings.dt, order="likelihood", max_iter=1, drift="linear").fit(shuffled[:20])
+    ReTrace(dt=settings.dt, order="score", max_iter=1, drift="linear").fit(shuffled[:20])
+    own = ReTrace(
+        dt=settings.dt, permutation="independent", estimator="mcem", random_state=0, drift="linear"
+    )
     with warnings.catch_warnings():  # so few short trajectories say nothing, which is not the point
         warnings.simplefilter("ignore", ReTraceWarning)
         own.fit(shuffled[:20, :10])
     rows = []
     progress("ReTrace, likelihood")
-    model, seconds = _timed(lambda: ReTrace(dt=settings.dt).fit(shuffled))
+    model, seconds = _timed(lambda: ReTrace(dt=settings.dt, drift="linear").fit(shuffled))
     rows.append(score("ReTrace (likelihood)", model.order_, seconds, _called(model)))
     progress("the paper's Algorithm 1")
-    printed, seconds = _timed(lambda: ReTrace(dt=settings.dt, order="score").fit(shuffled))
+    printed, seconds = _timed(
+        lambda: ReTrace(dt=settings.dt, order="score", drift="linear").fit(shuffled)
+    )
     rows.append(score("Algorithm 1, best round", printed.order_, seconds, "by spread"))
     last = printed.history_[-1].order
     rows.append(score("Algorithm 1, as printed", last, seconds, "by spread"))
@@ -135,7 +139,7 @@ def run(
     progress("the same from stationary data")
     steady = sde.simulate(*size, x0="stationary", random_state=rng)
     steady = shuffle(steady, random_state=rng)[0]
-    stationary = ReTrace(dt=settings.dt).fit(steady)
+    stationary = ReTrace(dt=settings.dt, drift="linear").fit(steady)
     progress("each trajectory on its own")
     own_orders = _own_orders(settings, rng)
     found = (model, steady, stationary, tuple(rows), own_orders)
@@ -147,7 +151,9 @@ def _own_orders(settings: Settings, rng: np.random.Generator) -> OwnOrders:
     sde = random_irreversible_sde(d, setting="stable", random_state=rng)
     X = sde.simulate(n, T, settings.dt, x0=settings.start, random_state=rng)
     shuffled, truth = shuffle(X, permutation="independent", random_state=rng)
-    model = ReTrace(dt=settings.dt, permutation="independent", random_state=settings.seed)
+    model = ReTrace(
+        dt=settings.dt, permutation="independent", random_state=settings.seed, drift="linear"
+    )
     best, best_seconds = _timed(lambda: clone(model).set_params(estimator="mle").fit(shuffled))
     averaged, seconds = _timed(lambda: clone(model).set_params(estimator="mcem").fit(shuffled))
     oracle = EulerModel(Data(shuffled), settings.dt, Linear()).fit(truth).step
