@@ -22,7 +22,7 @@ from retrace_sde.estimate.intervals import clearest, half_widths
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
-FORMAT = 3
+FORMAT = 2
 """Version of the file that `save` writes."""
 
 SHOWN = 10
