@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.fit import Outcome
@@ -56,6 +57,7 @@ class Fitted:
     log_likelihood_: float = _read("log_likelihood")
     converged_: bool = _read("converged")
     history_: tuple[Round, ...] = _read("history")
+    residuals_: ResidualCheck = _read("residuals")
 
     @property
     def position_probabilities_(self) -> NDArray[np.float32]:

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.files import replacing
@@ -20,9 +21,10 @@ from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Round
 from retrace_sde.estimate.intervals import clearest, half_widths
 from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.unequal_steps import GapClocks
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file that `save` writes."""
 
 SHOWN = 10
@@ -68,6 +70,8 @@ class ReTraceResult:
     notes: tuple[str, ...] = ()
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
+    gap_clocks: GapClocks | None = None
+    residuals: ResidualCheck | None = None
     left_out: tuple[LeftOut, ...] = ()
 
     @property
@@ -156,6 +160,8 @@ class ReTraceResult:
             rows.append(
                 ("alternative", "the reversed order with its own drift is in `alternative_`")
             )
+        if self.residuals is not None:
+            rows += [("residuals", line) for line in str(self.residuals).splitlines()]
         return rows
 
     def _used(self) -> list[Row]:
@@ -173,7 +179,8 @@ class ReTraceResult:
         return [
             (
                 "gaps",
-                f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}",
+                f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}"
+                + ("" if self.gap_clocks is None else f" ({self.gap_clocks})"),
             )
         ]
 

@@ -10,6 +10,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.after.residuals import ResidualCheck, not_looked
+from retrace_sde.after.simulated import look_at
 from retrace_sde.checks import (
     check_centred,
     check_enough,
@@ -149,7 +151,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             model = model.informed(knowledge, shared=self.permutation == "shared")
         noise = noise_of_kept(self.observation_noise, panel.left_out)
         chosen = self._chosen(model, units, noise)
-        outcome = fit(chosen, self._options(chosen), np.random.default_rng(self.random_state))
+        rng = np.random.default_rng(self.random_state)
+        outcome = fit(chosen, self._options(chosen), rng)
         raw = Data(panel.values, lengths=panel.lengths)
         rounded = coarse(raw, outcome.found.order, panel.names) if noise is None else ()
         outcome = replace(
@@ -158,6 +161,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             cautions=(*(each.sentence for each in panel.left_out), *outcome.cautions),
         )
         result = self._result(panel, chosen, outcome, tuple(features))
+        result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
@@ -258,8 +262,17 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             notes=(*outcome.notes, *outcome.cautions),
             observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
+            gap_clocks=found.clocks,
             left_out=panel.left_out,
         )
+
+    def _residuals(self, model: Model, outcome: Outcome, rng: np.random.Generator) -> ResidualCheck:
+        """What the residuals along the order say; not of own orders that are, or may be, uncertain."""
+        shared = outcome.found.order.ndim == 1
+        certain = self.estimator == "auto" and outcome.estimator != "mcem"
+        if not (shared or certain or model.gaps is not None):
+            return not_looked(model.data.shape[0])
+        return look_at(model, outcome.found, rng)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}

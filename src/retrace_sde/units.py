@@ -81,6 +81,7 @@ class Units:
             alternative=None if result.alternative is None else self._twin(result.alternative),
             log_likelihood=result.log_likelihood - self._volume,
             history=tuple(self._round(each) for each in result.history),
+            residuals=None if result.residuals is None else result.residuals.restored(self.restore),
             observation_noise=None
             if result.observation_noise is None
             else self._square(result.observation_noise),
