@@ -111,7 +111,9 @@ def _missing(panel: Panel, known: Any, total: int) -> list[Finding]:
     found = []
     share = 1 - known.sum(axis=(0, 1)) / total
     if share.max() > 0:
-        worst = [f"{panel.names[k]} {share[k]:.0%}" for k in np.argsort(-share) if share[k] > 0]
+        worst = [
+            f"{panel.names[k]} {_percent(share[k])}" for k in np.argsort(-share) if share[k] > 0
+        ]
         found.append(
             Finding(
                 "missing values",
@@ -124,6 +126,10 @@ def _missing(panel: Panel, known: Any, total: int) -> list[Finding]:
         )
     found += [Finding("table", "good", f"{note[:1].upper()}{note[1:]}.") for note in panel.notes]
     return found
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "less than 1%"
 
 
 def _known_times(panel: Panel) -> Any:

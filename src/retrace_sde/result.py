@@ -43,6 +43,7 @@ class Twin:
     diffusion: Array
     log_likelihood: float
     times: Array | None = None
+    standard_errors: StandardErrors | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +93,9 @@ class ReTraceResult:
         lines = ["ReTrace result", "=============="]
         lines += [f"{name:<{width}}  {text}" for name, text in self._overview()]
         lines += ["", "What these data can tell (+) and cannot (−)", str(self.identifiability), ""]
-        lines += [f"Drift coefficients (95 % intervals), the {SHOWN} clearest"]
-        table = [("effect of", "on", "estimate", "interval"), *self._coefficients()]
-        columns = [max(len(row[k]) for row in table) for k in range(4)]
+        lines += [f"{self._caption} (95 % intervals), the {SHOWN} clearest"]
+        table = [self._header, *self._coefficients()]
+        columns = [max(len(row[k]) for row in table) for k in range(len(self._header))]
         lines += [
             "  "
             + "  ".join(cell.ljust(size) for cell, size in zip(row, columns, strict=True)).rstrip()
@@ -122,9 +123,8 @@ class ReTraceResult:
         )
         return (
             f"<table><caption>ReTrace result</caption>{head}</table>"
-            f"<table><caption>Drift coefficients, the {SHOWN} clearest</caption>"
-            "<tr><th>effect of</th><th>on</th><th>estimate</th><th>95 % interval</th></tr>"
-            f"{body}</table>"
+            f"<table><caption>{self._caption} (95 % intervals), the {SHOWN} clearest</caption>"
+            f"<tr>{''.join(f'<th>{name}</th>' for name in self._header)}</tr>{body}</table>"
         )
 
     def to_latex(self) -> str:
@@ -132,8 +132,9 @@ class ReTraceResult:
         rows = "\n".join(
             " & ".join(_latex(cell) for cell in row) + r" \\" for row in self._coefficients()
         )
+        header = " & ".join(self._header).replace("interval", "95\\,\\% interval")
         return (
-            "\\begin{tabular}{llrr}\n\\toprule\neffect of & on & estimate & 95\\,\\% interval \\\\\n"
+            f"\\begin{{tabular}}{{ll{'r' * (len(self._header) - 2)}}}\n\\toprule\n{header} \\\\\n"
             f"\\midrule\n{rows}\n\\bottomrule\n\\end{{tabular}}"
         )
 
@@ -158,7 +159,10 @@ class ReTraceResult:
         ]
         if self.alternative is not None:
             rows.append(
-                ("alternative", "the reversed order with its own drift is in `alternative_`")
+                (
+                    "alternative",
+                    "the reversed order with its own drift and errors is in `alternative_`",
+                )
             )
         if self.residuals is not None:
             rows += [("residuals", line) for line in str(self.residuals).splitlines()]
@@ -194,21 +198,32 @@ class ReTraceResult:
             shown = f"{deviations[0]:.3g} in every variable"
         return [("observation noise", f"standard deviation {shown}")]
 
-    def _coefficients(self) -> list[tuple[str, str, str, str]]:
-        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|."""
-        values, errors = self.drift, self.standard_errors.drift
-        reach = half_widths(errors, self.n_trajectories)
+    @property
+    def _caption(self) -> str:
+        open_ = "" if self.alternative is None else " either way round: the direction is open"
+        return f"Drift coefficients{open_}"
+
+    @property
+    def _header(self) -> tuple[str, ...]:
+        """No sign is printed as *the* effect while the direction is open: both ways round stand side by side."""
+        if self.alternative is None:
+            return "effect of", "on", "estimate", "interval"
+        return "effect of", "on", "in this order", "interval", "in its reverse", "interval"
+
+    def _coefficients(self) -> list[tuple[str, ...]]:
+        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|; the twin's beside."""
+        ways = [(self.drift, self.standard_errors.drift)]
+        if self.alternative is not None:
+            drift, known = self.alternative.drift, self.alternative.standard_errors
+            ways.append((drift, np.full_like(drift, np.nan) if known is None else known.drift))
         rows = []
-        for i, j in clearest(values, errors, SHOWN):
-            low, high = values[i, j] - reach[i, j], values[i, j] + reach[i, j]
-            rows.append(
-                (
-                    self.feature_names[j],
-                    self.names[i],
-                    f"{values[i, j]:.4g}",
-                    f"[{low:.4g}, {high:.4g}]",
-                )
-            )
+        for i, j in clearest(*ways[0], SHOWN):
+            cells = [self.feature_names[j], self.names[i]]
+            for values, errors in ways:
+                reach = half_widths(errors[i, j], self.n_trajectories)
+                low, high = values[i, j] - reach, values[i, j] + reach
+                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]"]
+            rows.append(tuple(cells))
         return rows
 
     def save(self, path: str | Path) -> Path:

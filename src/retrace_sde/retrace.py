@@ -361,6 +361,25 @@ def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:
     return StandardErrors(of_A, errors.diffusion, of_c, errors.covariances)
 
 
+def _twin_errors(outcome: Outcome, drift: Drift) -> StandardErrors:
+    """Errors of the twin's parameters: its own where one order was fitted, else those of the answer itself.
+
+    `Var Θ̂_ij = H_ii [(Σ φ φᵀ Δt)⁻¹]_jj`, and both ways round have the same states but for the first and the last; what is
+    not known of orders and states costs both the same. So only H differs.
+    """
+    own, other = outcome.estimate, outcome.reverse_estimate
+    if outcome.estimator != "mcem" and np.isfinite(other.errors.drift).all():
+        return _told_apart(other.errors, drift)
+    scale = np.sqrt(np.diag(other.diffusion) / np.diag(own.diffusion))
+    errors = _told_apart(own.errors, drift)
+    return StandardErrors(
+        errors.drift * scale[:, None],
+        errors.diffusion * np.outer(scale, scale),
+        None if errors.offset is None else errors.offset * scale,
+        None if errors.covariances is None else errors.covariances * scale[:, None, None] ** 2,
+    )
+
+
 def _twin(model: Model, outcome: Outcome) -> Twin:
     reverse, estimate = outcome.reverse, outcome.reverse_estimate
     return Twin(
@@ -369,4 +388,5 @@ def _twin(model: Model, outcome: Outcome) -> Twin:
         estimate.diffusion,
         reverse.log_likelihood,
         model.times(reverse.order, reverse.gaps),
+        _twin_errors(outcome, model.drift),
     )
