@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -12,6 +12,7 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, to_numpy
+from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
@@ -133,6 +134,16 @@ def check_noise(noise: Any, d: int) -> None:
         as_noise(noise, d)
     except (TypeError, ValueError) as error:
         raise ValueError(f"observation_noise cannot be used: {error}") from None
+
+
+def noise_of_kept(noise: Any, left_out: Collection[LeftOut]) -> Any:
+    """Observation noise that was given for all variables, for those that were not left out."""
+    if not left_out or isinstance(noise, str) or np.ndim(noise) == 0:
+        return noise
+    given, dropped = np.asarray(noise), [each.index for each in left_out]
+    if min(given.shape) <= max(dropped):
+        return noise  # of another size, as its check will say
+    return reduce(lambda kept, axis: np.delete(kept, dropped, axis), range(given.ndim), given)
 
 
 def with_times(X: Any, knowledge: Any) -> Any:

@@ -25,9 +25,11 @@ from retrace_sde.checks import (
     check_settings,
     check_state_space,
     check_volumes,
+    noise_of_kept,
     with_times,
 )
 from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread, to_numpy
+from retrace_sde.data.clocks import coarse
 from retrace_sde.data.inputs import MissingInputs, filled_inputs
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
@@ -171,6 +173,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             ragged=not shared,
             missing=self.order == "likelihood" and has_state_space(driven(drift)),
             missing_inputs=self.missing_inputs != "refuse",
+            idle=not (has_state_space(driven(drift)) and self.order == "likelihood"),
         )
         panel = check_volumes(panel, drift)
         check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
@@ -183,7 +186,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         rng = np.random.default_rng(self.random_state)
         fitted = self._fitted_inputs(panel, drift, knowledge, rng)
         chosen, outcome, units, features, notes = fitted
-        outcome = replace(outcome, notes=(*outcome.notes, *notes))
+        if self.observation_noise is None:
+            raw = Data(panel.values, lengths=panel.lengths)
+            notes = (*notes, *coarse(raw, outcome.found.order, panel.names))
+        outcome = replace(
+            outcome,
+            notes=(*outcome.notes, *notes),
+            cautions=(*(each.sentence for each in panel.left_out), *outcome.cautions),
+        )
         result = self._result(whole, chosen, outcome, features)
         result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
@@ -191,7 +201,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         # All at once, and last: a fit that fails leaves the former result as it was.
         self.result_ = result if units is None else units.result(result)
         self._memory = Memory(chosen, outcome, units)
-        self.n_features_in_ = panel.values.shape[2]
+        self.n_features_in_ = panel.values.shape[2] + len(panel.left_out)
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
@@ -232,7 +242,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         model = EulerModel(self._data(panel, units), dt, drift)
         if knowledge is not None:
             model = model.informed(knowledge, shared=self.permutation == "shared")
-        chosen = self._chosen(model, units)
+        noise = noise_of_kept(self.observation_noise, panel.left_out)
+        chosen = self._chosen(model, units, noise)
         check_levels(self.subjects, chosen)
         features = chosen.drift.feature_names(panel.names, panel.covariate_names)
         outcome = fit(chosen, self._options(chosen), rng)
@@ -250,13 +261,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         values = panel.values if units is None else units.apply(panel.values)
         return Data(values, panel.covariates, self.n_jobs, panel.lengths)
 
-    def _chosen(self, model: EulerModel, units: Units | None) -> Model:
+    def _chosen(self, model: EulerModel, units: Units | None, noise: Noise | None) -> Model:
         """The model that the settings and the data call for."""
-        noise = self._noise(model)
-        own, free = (
-            self.permutation == "independent",
-            self.spacing == "estimate" and model.gaps is None,
-        )
+        noise = self._noise(model, noise)
+        own = self.permutation == "independent"
+        free = self.spacing == "estimate" and model.gaps is None
         timed = model.schedule is not None or (own and free)
         if noise is None and not timed:
             if not free:
@@ -284,9 +293,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             return TimedModel.across(model, np.full(T - 1, model.dt), noise=noise, scheme=scheme)
         return HiddenModel.of(model, noise=noise, scheme=scheme)
 
-    def _noise(self, model: EulerModel) -> Noise | None:
+    def _noise(self, model: EulerModel, noise: Noise | None) -> Noise | None:
         """Observation noise; 0 where there is none but values are missing, None where there are neither."""
-        noise = self.observation_noise
         if noise is None and self.estimator == "em":
             noise = "estimate"
         check_noise(noise, model.data.shape[2])
@@ -361,6 +369,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
             subjects=outcome.subjects,
             gap_clocks=found.clocks,
+            left_out=panel.left_out,
         )
 
     def _as_given(self, panel: Panel, model: Model, found: Fit) -> tuple[Order, Array]:
@@ -376,7 +385,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         reverse, estimate = outcome.reverse, outcome.reverse_estimate
         A, c, B = parted(estimate.coefficients, model.drift)
         order, times = self._as_given(panel, model, reverse)
-        return Twin(order, A, c, estimate.diffusion, reverse.log_likelihood, times, B)
+        errors = _twin_errors(outcome, model.drift)
+        return Twin(order, A, c, estimate.diffusion, reverse.log_likelihood, times, errors, B)
 
     def _residuals(self, model: Model, outcome: Outcome, rng: np.random.Generator) -> ResidualCheck:
         """What the residuals along the order say; not of own orders that are, or may be, uncertain."""
@@ -402,19 +412,19 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """Other trajectories, the model and outcome that judge them, and their most likely order."""
         memory, ragged = self._memory, self.permutation == "independent"
         linear = has_state_space(memory.model.drift)
-        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
-        if panel.values.shape[2] != self.n_features_in_:
+        whole = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
+        if whole.values.shape[2] != self.n_features_in_:
             raise ValueError(
-                f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
+                f"X has {whole.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = self._data(panel, memory.units)
+        data = self._data(whole.without(self.result_.left_out), memory.units)
         model, outcome = memory.model.for_others(data), memory.outcome
         if linear and has_missing(data) and not isinstance(model, HiddenModel):
             model = HiddenModel.of(model.plain(), noise=0.0)
             found = model.adopted(outcome.found, outcome.initial)
             outcome = replace(outcome, found=found, law=found.law)
         rng = np.random.default_rng(self.random_state)
-        return panel, model, outcome, order_others(model, outcome, rng)
+        return whole, model, outcome, order_others(model, outcome, rng)
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -549,3 +559,23 @@ def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:
     """Errors of A, c and B told apart, as the parameters are."""
     of_A, of_c, of_B = parted(errors.drift, drift)
     return replace(errors, drift=of_A, offset=of_c, inputs=of_B)
+
+
+def _twin_errors(outcome: Outcome, drift: Drift) -> StandardErrors:
+    """Errors of the twin's parameters: its own where one order was fitted, else those of the answer itself.
+
+    `Var Θ̂_ij = H_ii [(Σ φ φᵀ Δt)⁻¹]_jj`, and both ways round have the same states but for the first and the last; what is
+    not known of orders and states costs both the same. So only H differs.
+    """
+    own, other = outcome.estimate, outcome.reverse_estimate
+    if outcome.estimator != "mcem" and np.isfinite(other.errors.drift).all():
+        return _told_apart(other.errors, drift)
+    scale = np.sqrt(np.diag(other.diffusion) / np.diag(own.diffusion))
+    errors, covariances = own.errors, own.errors.covariances
+    scaled = replace(
+        errors,
+        drift=errors.drift * scale[:, None],
+        diffusion=errors.diffusion * np.outer(scale, scale),
+        covariances=None if covariances is None else covariances * scale[:, None, None] ** 2,
+    )
+    return _told_apart(scaled, drift)

@@ -48,7 +48,10 @@ Search = Callable[[Model], tuple[Found, tuple[str, ...], tuple[str, ...]]]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The order found with its fit, the same for the reverse, and what may be believed of them."""
+    """The order found with its fit, the same for the reverse, and what may be believed of them.
+
+    `folded`: the probability that one variable lies folded onto itself along the order.
+    """
 
     found: Fit
     reverse: Fit
@@ -67,6 +70,7 @@ class Outcome:
     posterior: OrderPosterior | None = None
     subjects: SubjectEffects | None = None
     levels: LevelFit | None = None
+    folded: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,8 @@ def _of_found(
         subjects=choice.effects,
         levels=choice.levels,
     )
-    return _believed(outcome, guarded(model, better, test, alpha=options.alpha, cycle=cycle))
+    seen = guarded(model, better, test, alpha=options.alpha, cycle=cycle, rng=rng.spawn(1)[0])
+    return _believed(outcome, seen)
 
 
 def _estimated(
@@ -224,6 +229,7 @@ def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
         direction=seen.direction,
         cautions=(*outcome.cautions, *seen.cautions),
         cycle=seen.cycle,
+        folded=0.0 if seen.fold is None else seen.fold.probability,
     )
 
 
@@ -320,7 +326,10 @@ def sample_posterior(
     order = outcome.found.order
     if order.ndim == 1:
         orders = (model.made_robust(outcome.found) or model).shared_orders(outcome.found)
-        return shared_posterior(orders, order, rng, samples=samples)
+        found = shared_posterior(orders, order, rng, samples=samples)
+        if outcome.folded and model.prior is None:
+            found = found.unfolded(order, outcome.folded, rng)
+        return found
     return order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
 
 
