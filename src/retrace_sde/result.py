@@ -246,7 +246,8 @@ class ReTraceResult:
             for values, errors in ways:
                 reach = half_widths(errors[i, j], self.n_trajectories)
                 low, high = values[i, j] - reach, values[i, j] + reach
-                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]"]
+                known = np.isfinite(reach)
+                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]" if known else "unknown"]
             rows.append(tuple(cells))
         return rows
 

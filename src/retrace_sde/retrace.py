@@ -53,7 +53,7 @@ from retrace_sde.engine.subjects.choice import Subjects, levelled
 from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.regression import Estimate, StandardErrors
 from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
@@ -267,6 +267,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         own = self.permutation == "independent"
         free = self.spacing == "estimate" and model.gaps is None
         timed = model.schedule is not None or (own and free)
+        own_times = model.gaps is not None and model.gaps.ndim == 2
+        if own_times and self.estimator == "exact" and has_state_space(model.drift):
+            timed = True  # exact transitions across each trajectory's own gaps
         if noise is None and not timed:
             if not free:
                 return model
@@ -358,7 +361,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             ),
             log_likelihood=found.log_likelihood,
             history=outcome.history,
-            converged=outcome.converged,
+            converged=outcome.converged and _all_finite(outcome.estimate),
             n_trajectories=model.data.shape[0],
             dt=model.dt,
             names=panel.names,
@@ -553,6 +556,13 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)
         return found
+
+
+def _all_finite(estimate: Estimate) -> bool:
+    """Parameters and errors are numbers: a result with NaN in it has not converged, whatever its search says."""
+    errors = estimate.errors
+    every = estimate.coefficients, estimate.diffusion, errors.drift, errors.diffusion
+    return all(bool(np.isfinite(each).all()) for each in every)
 
 
 def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:

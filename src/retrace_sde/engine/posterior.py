@@ -85,6 +85,19 @@ class OrderPosterior:
         P = (1 - probability) * self.position_probabilities + probability * where
         return replace(self, position_probabilities=P.astype(np.float32), samples=samples)
 
+    def halved(self, other: OrderPosterior) -> OrderPosterior:
+        """Half of this and half of another posterior over the same orders: the other direction's."""
+        probabilities = (self.position_probabilities + other.position_probabilities) / 2
+        samples = np.concatenate([self.samples, other.samples], axis=-2)
+        r_hat, size = max(self.r_hat, other.r_hat), self.effective_size + other.effective_size
+        return replace(
+            self,
+            position_probabilities=probabilities.astype(np.float32),
+            samples=samples,
+            r_hat=r_hat,
+            effective_size=size,
+        )
+
     @property
     def mixed(self) -> bool:
         """The chains have explored the orders well enough to read probabilities off them."""
