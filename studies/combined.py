@@ -50,6 +50,8 @@ SETTINGS = (
     Setting("stationary, noise", missing=0.0, noise=0.1, start=None),
     Setting("schedule", n=100, T=20, permutation="shared", missing=0.2, noise=0.1, gaps="common", told="schedule"),
     Setting("schedule, gaps unknown", n=100, T=20, permutation="shared", missing=0.2, noise=0.1, gaps="common"),
+    Setting("schedule, stationary", n=100, T=20, permutation="shared", missing=0.2, noise=0.1, gaps="common", told="schedule", start=None),
+    Setting("schedule, stationary, gaps unknown", n=100, T=20, permutation="shared", missing=0.2, noise=0.1, gaps="common", start=None),
     Setting("schedule, two missed", missing=0.0, gaps="common", told="schedule", missed=2),
     Setting("schedule, two missed, gaps unknown", missing=0.0, gaps="common", missed=2),
     Setting("unknown gaps", missing=0.0, gaps="own"),

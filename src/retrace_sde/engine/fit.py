@@ -309,7 +309,10 @@ def _over_twins(model: Model, outcome: Outcome, twin: Run) -> Outcome:
     if posterior is not None:
         chains = twin.chains.some(model.data.shape[0])
         back, _ = order_posterior(model, twin.law, chains, samples=model.effort.positions)
-        posterior = posterior.halved(back)
+        n, prior = model.data.shape[0], model.prior
+        turn = np.ones(n, dtype=bool) if prior is None else prior.symmetric(model.data.observed)
+        # A run is sure of how single trajectories lie, by parameters that it fitted to them.
+        posterior = posterior.halved(back).either_way(turn, model.data.observed)
     note = "The direction is open: errors and position probabilities are over both directions, each as likely."
     return replace(
         outcome,
