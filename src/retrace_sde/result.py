@@ -42,6 +42,7 @@ class Twin:
     diffusion: Array
     log_likelihood: float
     times: Array | None = None
+    standard_errors: StandardErrors | None = None
 
 
 @dataclass(frozen=True, eq=False)

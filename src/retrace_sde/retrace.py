@@ -430,4 +430,5 @@ def _twin(model: Model, outcome: Outcome) -> Twin:
         estimate.diffusion,
         reverse.log_likelihood,
         model.times(reverse.order, reverse.gaps),
+        _told_apart(estimate.errors, model.drift),
     )

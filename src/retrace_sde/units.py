@@ -153,5 +153,8 @@ class Units:
             drift=drift,
             offset=offset,
             diffusion=self._square(twin.diffusion),
+            standard_errors=None
+            if twin.standard_errors is None
+            else self.errors(twin.standard_errors),
             log_likelihood=twin.log_likelihood - self._volume,
         )
