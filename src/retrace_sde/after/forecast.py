@@ -25,6 +25,9 @@ from retrace_sde.estimate.kalman.smoother import kalman
 TRIED = 60
 """Errors behind a quantile, at least, for intervals to be widened by it."""
 
+SURE = 0.005
+"""Chance of taking errors for shared where they are not."""
+
 HIDDEN = 0.05
 """Share of the observed values that is hidden to try how well they are filled in."""
 
@@ -125,9 +128,35 @@ def missed(y: Array, spaces: Sequence[StateSpace], steps: int, level: float) -> 
         known = Known(states.mean[:, t], spread)
         for h, space in enumerate(spaces[t : t + steps]):
             known = known.ahead(space)
-            ratios[h].append(np.abs(y[:, t + h + 1] - known.mean) / known.deviations(space))
-    found = [_factors(np.concatenate(each), level) if each else np.ones(d) for each in ratios]
+            ratios[h].append((y[:, t + h + 1] - known.mean) / known.deviations(space))
+    found = [
+        np.hypot(
+            _factors(np.abs(np.concatenate(each)), level), _shared(np.stack(each), h + 1, level)
+        )
+        if each
+        else np.ones(d)
+        for h, each in enumerate(ratios)
+    ]
     return np.maximum.accumulate(np.array(found), axis=0)
+
+
+def _shared(ratios: Array, horizon: int, level: float) -> Array:
+    """What errors (origins, n, d) that all trajectories share add to the intervals' length, by variable, in its own units.
+
+    All of them will be wrong together again, by as much as at one more of the past origins: `s √(1 + 1/m)` times Student's quantile,
+    m of them being `horizon` apart. Nothing where the mean errors are those of n independent trajectories.
+    """
+    counts = np.maximum((~np.isnan(ratios)).sum(axis=1), 1)
+    together = np.nansum(ratios, axis=1) / counts
+    within = np.nanvar(ratios, axis=1).mean(axis=0)
+    chance = within[None] / counts
+    origins = len(ratios)
+    apart = max(origins // horizon, 2)
+    p = stats.chi2.sf((together**2 / np.maximum(chance, 1e-300)).sum(axis=0), origins)
+    variance = np.maximum((together**2 - chance).mean(axis=0), 0.0)
+    student = float(stats.t.ppf((1 + level) / 2, apart - 1) / stats.norm.ppf((1 + level) / 2))
+    reach: Array = np.sqrt(variance * (1 + 1 / apart)) * student
+    return np.where((p < SURE) & (ratios.shape[1] > 1), reach, 0.0)
 
 
 def _factors(ratios: Array, level: float) -> Array:
