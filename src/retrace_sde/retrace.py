@@ -19,6 +19,7 @@ from retrace_sde.checks import (
     check_centred,
     check_enough,
     check_features,
+    check_gaps,
     check_knowledge,
     check_levels,
     check_noise,
@@ -449,15 +450,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             volume = 0.0 if units is None else units.log_volume(model.data)
             return float(each.mean()) - volume / len(each)
 
-    def forecast(self, X: Any, steps: int, *, level: float = 0.95) -> Forecast:
+    def forecast(
+        self, X: Any, steps: int, *, gaps: Any | None = None, level: float = 0.95
+    ) -> Forecast:
         """Means and intervals of the next `steps` observations of each trajectory of X, put in order first.
 
         X may be what was fitted, or other trajectories. Intervals are widened where the fit's own past predictions
-        were too sure. Steps are dt apart; a drift that is not linear is simulated, covariates as they were last.
+        were too sure. Steps are dt apart, or `gaps` (steps,); a drift that is not linear is simulated, covariates as they were last.
         """
         check_is_fitted(self, "result_")
         check_count("steps", steps, 1)
         check_share("level", level)
+        ahead = check_gaps(gaps, steps, self.result_.dt)
         if not self.direction_.identified:
             warnings.warn(
                 "The direction of time is not determined: this is a forecast from the order shown; from its reverse, "
@@ -467,13 +471,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             )
         with one_blas_thread():
             _, model, outcome, order, times = self._placed(X)
-            last = np.take_along_axis(
-                np.atleast_2d(times), model.data.observed[:, None] - 1, axis=1
-            )
-            ahead = last + model.dt * np.arange(1, steps + 1)
-            ahead = ahead[0] if np.ptp(last) == 0 else ahead
+            every = np.broadcast_to(times, model.data.shape[:2])
+            last = np.take_along_axis(every, model.data.observed[:, None] - 1, axis=1)
             rng = np.random.default_rng(self.random_state)
             found = predicted(model, outcome, order, ahead, level, rng)
+            found = replace(found, times=(last[0] if np.ptp(last) == 0 else last) + found.times)
         units = self._memory.units
         return found if units is None else units.forecast(found)
 

@@ -162,6 +162,8 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         else None,
         "times": result.times,
         "gap_intervals": result.gap_intervals,
+        "gap_clocks": None if result.gap_clocks is None else result.gap_clocks.clocks,
+        "residuals": _verdicts(result.residuals, [str(each) for each in panel.ids]),
         "cycle": bool(result.cycle),
         "dt": result.dt,
         "observation_noise": result.observation_noise,
@@ -197,6 +199,17 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             },
         }
     return {key: plain(value) for key, value in found.items()}
+
+
+def _verdicts(check: Any, names: list[str]) -> list[dict[str, Any]] | None:
+    """What the residuals say, question by question; None where they were not looked at."""
+    if check is None or not check.looked:
+        return None
+    shown = ("aspect", "failed", "cause", "statistic", "p_value")
+    return [
+        {**{key: getattr(each, key) for key in shown}, "sentence": each.sentence(names)}
+        for each in check.verdicts
+    ]
 
 
 def annotate(adata: Any, panel: Any, result: Any) -> Any:

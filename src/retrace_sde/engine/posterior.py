@@ -110,7 +110,8 @@ class OrderPosterior:
             self.samples, np.broadcast_to(back[:, None], self.samples.shape), axis=2
         )
         samples = np.concatenate([self.samples, turned], axis=1)
-        return replace(self, position_probabilities=(P + mirrored) / 2, samples=samples)
+        shares = ((P + mirrored) / 2).astype(np.float32)
+        return replace(self, position_probabilities=shares, samples=samples)
 
     @property
     def mixed(self) -> bool:
