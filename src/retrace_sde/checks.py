@@ -15,9 +15,9 @@ from retrace_sde.data.blocks import Array, Data, to_numpy
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
+from retrace_sde.engine.account.subjects import MOST_VARIABLES, Subjects
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.model import Model, Problem
-from retrace_sde.engine.subjects.choice import MOST_VARIABLES, Subjects
 from retrace_sde.estimate.kalman.steps import as_noise
 from retrace_sde.paper.algorithm1 import as_score
 from retrace_sde.paper.score import GaussianScore
@@ -54,7 +54,9 @@ def check_settings(given: Mapping[str, Any]) -> None:
     check_choice("score_drift", given["score_drift"], ["absolute", "mean"])
     check_choice("keep", given["keep"], ["best", "last"])
     score = as_score(given["score_model"])
-    if not isinstance(score, GaussianScore) and given["observation_noise"] is not None:
+    noise = given["observation_noise"]
+    noisy = noise is not None and not (isinstance(noise, str) and noise == "auto")
+    if not isinstance(score, GaussianScore) and noisy:
         raise ValueError(
             "score_model must be 'gaussian' with observation_noise: only S − R corrects for it."
         )
@@ -66,7 +68,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"estimator={given['estimator']!r} needs a linear or affine drift; use 'mle'."
             )
-        if given["observation_noise"] is not None:
+        if noisy:
             raise ValueError("observation_noise needs a linear or affine drift: leave it None.")
     if given["permutation"] == "independent" and given["order"] == "score":
         raise ValueError(

@@ -29,6 +29,9 @@ from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_threa
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_panel, has_missing
+from retrace_sde.engine.account.bootstrap import bootstrap
+from retrace_sde.engine.account.noise import NoiseChoice, noise_by_evidence
+from retrace_sde.engine.account.subjects import Subjects, levelled
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.fit import Options, Outcome, fit, order_others, sample_posterior
 from retrace_sde.engine.gaps import GapModel, gap_intervals
@@ -36,8 +39,6 @@ from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.identifiability import identify
 from retrace_sde.engine.model import Model
 from retrace_sde.engine.posterior import OrderPosterior
-from retrace_sde.engine.subjects.bootstrap import bootstrap
-from retrace_sde.engine.subjects.choice import Subjects, levelled
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.fitted import Fitted, Memory
@@ -70,7 +71,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     drift : "affine" (A x + c), "linear" (A x, the paper's: for data centred at their equilibrium, or it is confidently
         wrong), or an object of `retrace_sde.drift`.
     observation_noise : None, a standard deviation, one for each variable (NaN: unknown), a covariance R
-        (d, d), "estimate" (R = σ² I) or "diagonal"; linear and affine drifts only. The order is then judged by the
+        (d, d), "estimate" (R = σ² I), "diagonal", or "auto": noise where the data prefer it; linear and affine drifts only. The order is then judged by the
         likelihood of what was observed. Values may be missing, with noise or without.
     subjects : "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "auto":
         whichever the data prefer, as the summary says. Left out, levels make the drift several times too small.
@@ -92,7 +93,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         order: Literal["likelihood", "score"] = "likelihood",
         estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto",
         drift: Literal["linear", "affine"] | Drift = "affine",
-        observation_noise: Noise | None = None,
+        observation_noise: Noise | Literal["auto"] | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
         subjects: Literal["auto", "alike", "levels"] = "auto",
         score_drift: ScoreDrift = "absolute",
@@ -158,9 +159,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_levels(self.subjects, chosen)
         rng = np.random.default_rng(self.random_state)
         outcome = fit(chosen, self._options(chosen), rng)
+        noise = self._preferred_noise(chosen, outcome)
+        if noise is not None and noise.noise is not None:
+            chosen = self._with_noise(model, noise.noise)
+            outcome = fit(chosen, self._options(chosen), rng)
         outcome = replace(outcome, notes=(*outcome.notes, *absorbed))
         result = self._result(panel, chosen, outcome, tuple(features))
-        result = replace(result, residuals=self._residuals(chosen, outcome, rng))
+        residuals = self._residuals(chosen, outcome, rng)
+        result = replace(result, residuals=residuals, noise_choice=noise)
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
@@ -183,17 +189,25 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         noise = self._noise(model)
         check_spacing(self.spacing, model, noisy=noise is not None)
         if noise is not None:
-            noise = noise if units is None else units.noise(noise)
-            scheme: Any = "exact" if self.estimator == "exact" else "euler"
-            return HiddenModel.of(model, noise=noise, scheme=scheme)
+            return self._with_noise(model, noise if units is None else units.noise(noise))
         if self.spacing == "estimate" and model.gaps is None:
             known = (model.prior, model.gaps, model.stamps, model.origins)
             return GapModel(model.data, model.dt, model.drift, *known)
         return model
 
+    def _with_noise(self, model: EulerModel, noise: Noise) -> HiddenModel:
+        scheme: Any = "exact" if self.estimator == "exact" else "euler"
+        return HiddenModel.of(model, noise=noise, scheme=scheme)
+
+    def _preferred_noise(self, model: Model, outcome: Outcome) -> NoiseChoice | None:
+        """What the data say of noise, where they are asked; one best order must be worth looking along."""
+        if not _is_auto(self.observation_noise) or outcome.estimator == "mcem":
+            return None
+        return noise_by_evidence(model, outcome.found, outcome.levels)
+
     def _noise(self, model: EulerModel) -> Noise | None:
         """Observation noise; 0 where there is none but values are missing, None where there are neither."""
-        noise = self.observation_noise
+        noise = None if _is_auto(self.observation_noise) else self.observation_noise
         if noise is None and self.estimator == "em":
             noise = "estimate"
         check_noise(noise, model.data.shape[2])
@@ -369,6 +383,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)
         return found
+
+
+def _is_auto(noise: Any) -> bool:
+    return isinstance(noise, str) and noise == "auto"
 
 
 def _split(coefficients: Array, drift: Drift) -> tuple[Array, Array]:

@@ -176,3 +176,17 @@ def test_residuals_are_looked_at_with_the_levels_taken_out():
     X = panel(14)[0]
     assert fit(X).result_.residuals.passed
     assert not fit(X, subjects="alike").result_.residuals.passed
+
+
+def test_noise_is_chosen_by_evidence_and_only_where_residuals_call_for_it():
+    X = panel(15, n=60, sd=0.0)[0]
+    clean = fit(X, observation_noise="auto")
+    assert clean.result_.noise_choice.noise is None
+    assert clean.observation_noise_ is None
+    assert "no measurement noise" in clean.summary()
+    rng = np.random.default_rng(15)
+    noisy = fit(X + 0.3 * rng.normal(size=X.shape), observation_noise="auto")
+    assert noisy.result_.noise_choice.noise is not None
+    assert noisy.result_.noise_choice.nats > 10
+    assert "observation_noise=None" in noisy.summary()
+    assert_allclose(np.sqrt(np.diag(noisy.observation_noise_)), 0.3, rtol=0.3)

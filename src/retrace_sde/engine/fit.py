@@ -9,6 +9,15 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.data.blocks import Order, evenly
+from retrace_sde.engine.account.subjects import (
+    Compared,
+    SubjectEffects,
+    Subjects,
+    compared,
+    level_coefficients,
+    level_estimate,
+    level_moments,
+)
 from retrace_sde.engine.alternate import Found, recover
 from retrace_sde.engine.arrow.again import searched_again
 from retrace_sde.engine.arrow.ladder import judged
@@ -19,15 +28,6 @@ from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
 from retrace_sde.engine.monte_carlo_em import Averaged, average
 from retrace_sde.engine.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.engine.space import Own, Shared, Space
-from retrace_sde.engine.subjects.choice import (
-    Compared,
-    SubjectEffects,
-    Subjects,
-    compared,
-    level_coefficients,
-    level_estimate,
-    level_moments,
-)
 from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
