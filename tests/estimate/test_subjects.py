@@ -16,6 +16,7 @@ from retrace_sde.estimate.regression import mle
 from retrace_sde.estimate.subjects import (
     coefficient_covariance,
     fit_subjects,
+    log_likelihood,
     posterior_deviations,
     subject_grams,
     subject_scores,
@@ -62,6 +63,8 @@ def test_the_fit_is_where_the_dense_likelihood_is_stationary(
     assert fit.converged
     S = list(columns)
     here = _dense(problem, fit.coefficients, fit.diffusion, fit.between, S)
+    volume = 40 * 11 * d * np.log(problem.dt) / 2
+    assert_allclose(log_likelihood(grams, 40 * 11, fit) - volume, here, rtol=1e-8)
     for name in ("coefficients", "diffusion", "between"):
         value = getattr(fit, name)
         for at in np.ndindex(value.shape):

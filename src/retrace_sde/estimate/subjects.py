@@ -170,6 +170,27 @@ def _em_step(grams: Array, count: float, S: list[int], at: _Point) -> _Point:
     return _Point(theta, (H + H.T) / 2, (omega + omega.T) / 2)
 
 
+def log_likelihood(grams: Array, count: float, fit: SubjectFit) -> float:
+    """Of all steps in units of √Δt, deviations integrated out; two fits to the same Gram matrices can be compared.
+
+    `−½ N log|2πH| − ½ Σ tr H⁻¹E_j + ½ Σ (v_jᵀ K_j⁻¹ v_j − log|Ω K_j|)` with `K_j = Ω⁻¹ + H⁻¹ ⊗ Σ φ_S φ_Sᵀ Δt`.
+    """
+    p = fit.coefficients.shape[1]
+    total, theta = grams.sum(axis=0), fit.coefficients
+    P = np.linalg.inv(fit.diffusion)
+    E = total[p:, p:] - theta @ total[:p, p:] - (theta @ total[:p, p:]).T
+    E = E + theta @ total[:p, :p] @ theta.T
+    value = -0.5 * (count * np.linalg.slogdet(2 * np.pi * fit.diffusion)[1] + np.sum(P * E))
+    if not fit.columns:
+        return float(value)
+    mean, covariance = posterior_deviations(grams, fit)
+    flat = mean.reshape(len(grams), -1)
+    gain = np.einsum("na,nab,nb->", flat, np.linalg.inv(covariance), flat)
+    log_det = len(grams) * np.linalg.slogdet(fit.between)[1]
+    log_det -= np.linalg.slogdet(covariance)[1].sum()
+    return float(value + 0.5 * (gain - log_det))
+
+
 def coefficient_covariance(grams: Array, fit: SubjectFit, *, missing: Array | None = None) -> Array:
     """Covariance of vec Θ̂ (equations first), robust: `I⁻¹ (Σ_j s_j s_jᵀ) I⁻¹` over subjects' scores s_j.
 
