@@ -159,18 +159,17 @@ def predators(seed: int, *, n: int = 40) -> Floats:
 def skewed(seed: int, *, kind: str, d: int = 4, n: int = 40, T: int = 40) -> Floats:
     """A stationary linear process whose noise is Gaussian, t with 3 degrees of freedom, or exponential."""
     rng = np.random.default_rng(500_000 + seed)
-    M = rng.standard_normal((d, d))
-    F = 0.8 * M / np.abs(np.linalg.eigvals(M)).max()
-    G = rng.standard_normal((d, d)) / np.sqrt(d) + np.eye(d)
+    sde = random_irreversible_sde(d, random_state=seed)
+    F, G = np.eye(d) + DT * sde.drift, np.linalg.cholesky(DT * sde.diffusion)
     x, found = np.zeros((n, d)), []
-    for t in range(T + 60):
+    for t in range(T + 300):
         e = {
             "gaussian": rng.standard_normal((n, d)),
             "t3": rng.standard_t(3, (n, d)),
             "exponential": rng.exponential(size=(n, d)) - 1,
         }[kind]
         x = x @ F.T + e @ G.T
-        if t >= 60:
+        if t >= 300:
             found.append(x)
     return np.stack(found, axis=1)
 

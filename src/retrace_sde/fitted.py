@@ -38,7 +38,7 @@ class Memory(NamedTuple):
 class Fitted:
     """Names that end in `_`, each read off the result or the posterior over orders.
 
-    `observation_noise_` is the covariance R of the noise, given or estimated; None without noise.
+    `inputs_` (d, k) is B, what inputs add to the drift; None without inputs. `observation_noise_` is the covariance R of the noise, given or estimated; None without noise.
     """
 
     result_: ReTraceResult
@@ -49,6 +49,7 @@ class Fitted:
     times_: Array = _read("times")
     drift_: Array = _read("drift")
     offset_: Array = _read("offset")
+    inputs_: Array | None = _read("inputs")
     diffusion_: Array = _read("diffusion")
     observation_noise_: Array | None = _read("observation_noise")
     standard_errors_: StandardErrors = _read("standard_errors")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.files import replacing
 from retrace_sde.engine.account.noise import NoiseChoice
 from retrace_sde.engine.account.subjects import SubjectEffects
@@ -50,6 +51,8 @@ class Twin:
     diffusion: Array
     log_likelihood: float
     times: Array | None = None
+    standard_errors: StandardErrors | None = None
+    inputs: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +80,12 @@ class ReTraceResult:
     notes: tuple[str, ...] = ()
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
+    inputs: Array | None = None
     subjects: SubjectEffects | None = None
     noise_choice: NoiseChoice | None = None
     gap_clocks: GapClocks | None = None
     residuals: ResidualCheck | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def cycle(self) -> bool:
@@ -100,9 +105,9 @@ class ReTraceResult:
         lines = ["ReTrace result", "=============="]
         lines += [f"{name:<{width}}  {text}" for name, text in self._overview()]
         lines += ["", "What these data can tell (+) and cannot (−)", str(self.identifiability), ""]
-        lines += [f"Drift coefficients (95 % intervals), the {SHOWN} clearest"]
-        table = [("effect of", "on", "estimate", "interval"), *self._coefficients()]
-        columns = [max(len(row[k]) for row in table) for k in range(4)]
+        lines += [f"{self._caption} (95 % intervals), the {SHOWN} clearest"]
+        table = [self._header, *self._coefficients()]
+        columns = [max(len(row[k]) for row in table) for k in range(len(self._header))]
         lines += [
             "  "
             + "  ".join(cell.ljust(size) for cell, size in zip(row, columns, strict=True)).rstrip()
@@ -130,9 +135,8 @@ class ReTraceResult:
         )
         return (
             f"<table><caption>ReTrace result</caption>{head}</table>"
-            f"<table><caption>Drift coefficients, the {SHOWN} clearest</caption>"
-            "<tr><th>effect of</th><th>on</th><th>estimate</th><th>95 % interval</th></tr>"
-            f"{body}</table>"
+            f"<table><caption>{self._caption} (95 % intervals), the {SHOWN} clearest</caption>"
+            f"<tr>{''.join(f'<th>{name}</th>' for name in self._header)}</tr>{body}</table>"
         )
 
     def to_latex(self) -> str:
@@ -140,8 +144,9 @@ class ReTraceResult:
         rows = "\n".join(
             " & ".join(_latex(cell) for cell in row) + r" \\" for row in self._coefficients()
         )
+        header = " & ".join(self._header).replace("interval", "95\\,\\% interval")
         return (
-            "\\begin{tabular}{llrr}\n\\toprule\neffect of & on & estimate & 95\\,\\% interval \\\\\n"
+            f"\\begin{{tabular}}{{ll{'r' * (len(self._header) - 2)}}}\n\\toprule\n{header} \\\\\n"
             f"\\midrule\n{rows}\n\\bottomrule\n\\end{{tabular}}"
         )
 
@@ -153,6 +158,7 @@ class ReTraceResult:
                 "data",
                 f"{self.n_trajectories} trajectories × {T} slices × {d} variables, dt = {self.dt:g}",
             ),
+            *self._used(),
             (
                 "method",
                 f"order by {self.settings['order']}, estimator {self.settings['estimator']}, "
@@ -167,11 +173,21 @@ class ReTraceResult:
         ]
         if self.alternative is not None:
             rows.append(
-                ("alternative", "the reversed order with its own drift is in `alternative_`")
+                (
+                    "alternative",
+                    "the reversed order with its own drift and errors is in `alternative_`",
+                )
             )
         if self.residuals is not None:
             rows += [("residuals", line) for line in str(self.residuals).splitlines()]
         return rows
+
+    def _used(self) -> list[Row]:
+        """The variables that were used, where some were not."""
+        if not self.left_out:
+            return []
+        dropped = ", ".join(f"{each.name} ({each.why})" for each in self.left_out)
+        return [("variables", f"{', '.join(self.names)}; left out: {dropped}")]
 
     def _gaps(self) -> list[Row]:
         if self.gap_intervals is None:
@@ -208,21 +224,36 @@ class ReTraceResult:
             shown = f"{deviations[0]:.3g} in every variable"
         return [("observation noise", f"standard deviation {shown}")]
 
-    def _coefficients(self) -> list[tuple[str, str, str, str]]:
-        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|."""
-        values, errors = self.drift, self.standard_errors.drift
-        reach = half_widths(errors, self.n_trajectories)
+    @property
+    def _caption(self) -> str:
+        open_ = "" if self.alternative is None else " either way round: the direction is open"
+        return f"Drift coefficients{open_}"
+
+    @property
+    def _header(self) -> tuple[str, ...]:
+        """No sign is printed as *the* effect while the direction is open: both ways round stand side by side."""
+        if self.alternative is None:
+            return "effect of", "on", "estimate", "interval"
+        return "effect of", "on", "in this order", "interval", "in its reverse", "interval"
+
+    def _coefficients(self) -> list[tuple[str, ...]]:
+        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|; the twin's beside."""
+        ways = [_with_inputs(self.drift, self.inputs, self.standard_errors)]
+        if self.alternative is not None:
+            twin = self.alternative
+            ways.append(_with_inputs(twin.drift, twin.inputs, twin.standard_errors))
+        names = self.feature_names
+        if self.inputs is not None:
+            d, k = self.drift.shape[1], self.inputs.shape[1]
+            names = (*names[:d], *names[len(names) - k :])
         rows = []
-        for i, j in clearest(values, errors, SHOWN):
-            low, high = values[i, j] - reach[i, j], values[i, j] + reach[i, j]
-            rows.append(
-                (
-                    self.feature_names[j],
-                    self.names[i],
-                    f"{values[i, j]:.4g}",
-                    f"[{low:.4g}, {high:.4g}]",
-                )
-            )
+        for i, j in clearest(*ways[0], SHOWN):
+            cells = [names[j], self.names[i]]
+            for values, errors in ways:
+                reach = half_widths(errors[i, j], self.n_trajectories)
+                low, high = values[i, j] - reach, values[i, j] + reach
+                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]"]
+            rows.append(tuple(cells))
         return rows
 
     def save(self, path: str | Path) -> Path:
@@ -310,6 +341,20 @@ def _parts(kind: type) -> dict[str, type | None]:
         parts = (each for each in types if is_dataclass(each) or issubclass(each, Enum))
         found[name] = next(parts, None)
     return found
+
+
+def _with_inputs(
+    drift: Array, inputs: Array | None, errors: StandardErrors | None
+) -> tuple[Array, Array]:
+    """A, and B beside it, and their errors; NaN where there are none."""
+    values = drift if inputs is None else np.c_[drift, inputs]
+    if errors is None:
+        return values, np.full_like(values, np.nan)
+    known = errors.drift
+    if inputs is not None:
+        of_B = np.full_like(inputs, np.nan) if errors.inputs is None else errors.inputs
+        known = np.c_[known, of_B]
+    return values, known
 
 
 def _latex(cell: str) -> str:

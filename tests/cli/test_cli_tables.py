@@ -49,7 +49,9 @@ def test_fit_writes_the_table_in_time_order(simulated, fitted):
     out, _ = fitted
     assert sorted(path.name for path in out.iterdir()) == WRITTEN
     before, after = pd.read_csv(file), pd.read_csv(out / "ordered.csv")
-    assert list(after.columns) == [*before.columns, "position", "time", "position_probability"]
+    added = ["position", "time", "position_probability", "direction"]
+    assert list(after.columns) == [*before.columns, *added]
+    assert (after["direction"] == "identified").all()
     before["position"] = truth["position"]
     keys = ["subject", "slice"]
     both = before.merge(after, on=keys, suffixes=("", "_found"), validate="one_to_one")

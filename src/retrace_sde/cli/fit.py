@@ -72,7 +72,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
 
     FILE is csv, tsv, parquet, npz, h5ad or zarr, one row per observation. With --slice all subjects share
     one unknown order of the slices; without it each subject's rows have their own. Writes
-    ordered.csv (every row and column, and position, time, position_probability), parameters.json,
+    ordered.csv (every row and column, and position, time, position_probability, direction; position_reversed where
+    the direction is open), parameters.json,
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
@@ -171,5 +172,15 @@ def _effects(answer: dict[str, Any]) -> str:
     pairs = [pair for pair in clearest(A, error) if told[pair]][:EFFECTS]
     if not pairs:
         return "no effect is told from zero; all coefficients are in parameters.json."
-    texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
-    return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error)."
+    twin = answer["alternative"]
+    if twin is None:
+        texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
+        return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error)."
+    back = np.array(twin["drift"], dtype=float)
+    wide = np.array(twin["standard_errors"]["drift"], dtype=float)
+    texts = [
+        f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g} in this order, "
+        f"{back[i, j]:+.3g} ± {wide[i, j]:.2g} in its reverse"
+        for i, j in pairs
+    ]
+    return f"which effects hold depends on the direction: {'; '.join(texts)} (coefficients of A ± standard error)."

@@ -33,6 +33,7 @@ class Reason(StrEnum):
     FOLD = "fold"
     UNEQUAL_STEPS = "unequal steps"
     MODELS_DISAGREE = "models disagree"
+    RESIDUALS = "residuals"
 
 
 class Rung(StrEnum):
@@ -45,6 +46,7 @@ class Rung(StrEnum):
     NOISE = "measurement noise"
     GAPS = "unequal gaps"
     VARIANCES = "unequal steps"
+    RESIDUALS = "independent residuals"
 
 
 class Caution(StrEnum):
@@ -57,6 +59,12 @@ class Caution(StrEnum):
     )
 
 
+def _p(value: float | None) -> str:
+    if value is None:
+        return "not tested"
+    return f"p = {value:.2g}" if value >= 1e-4 else "p < 0.0001"
+
+
 @dataclass(frozen=True)
 class Evidence:
     """A log-likelihood ratio in nats, its z and its two-sided p-value."""
@@ -67,7 +75,7 @@ class Evidence:
     p_error: float | None = None
 
     def __str__(self) -> str:
-        shown = f"p = {self.p_value:.2g}" if self.p_value >= 1e-4 else "p < 0.0001"
+        shown = _p(self.p_value)
         if self.p_error:
             shown += f" ± {self.p_error:.1g} by simulation"
         return (
@@ -90,6 +98,13 @@ class ModelEvidence:
     p_value: float | None = None
     p_error: float | None = None
     counted: bool = False
+
+    @property
+    def ratio_said(self) -> str:
+        """The ratio in words; tests of independence have none, and only say which way round."""
+        if np.isinf(self.log_likelihood_ratio):
+            return "for this order" if self.log_likelihood_ratio > 0 else "for the reverse"
+        return f"{self.log_likelihood_ratio:+.1f} nats"
 
     def turned(self) -> ModelEvidence:
         """The same for the reverse of the order."""
@@ -260,12 +275,18 @@ def _tested(test: DirectionTest) -> str:
 
 
 def _models_disagree(test: DirectionTest) -> str:
-    said = [
-        f"{each.name} {each.log_likelihood_ratio:+.1f} nats" for each in test.models if each.counted
-    ]
+    said = [f"{each.name} {each.ratio_said}" for each in test.models if each.counted]
     return (
         "The direction of time is not determined: models that explain these data equally well do not agree on it "
         f"({', '.join(said)}). Both directions are returned."
+    )
+
+
+def _residuals(test: DirectionTest) -> str:
+    return (
+        "The direction of time is identified by noise that is not Gaussian: what a step leaves unexplained is independent of "
+        f"the past in this order, and not in its reverse ({_p(test.p_value)}). Means and spreads alone do not decide "
+        f"(log-likelihood ratio {test.log_likelihood_ratio:+.1f} nats)."
     )
 
 
@@ -317,4 +338,5 @@ _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.FOLD: _folded,
     Reason.UNEQUAL_STEPS: _unequal_steps,
     Reason.MODELS_DISAGREE: _models_disagree,
+    Reason.RESIDUALS: _residuals,
 }

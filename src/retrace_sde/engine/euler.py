@@ -246,7 +246,7 @@ class EulerModel(Problem):
         errors = regression_errors(self.moments(sums), law.step.diffusion)
         return np.concatenate([errors.drift.ravel(), errors.diffusion.ravel()])
 
-    def log_joint(self, orders: Order, law: Law) -> Array:
+    def log_joint(self, orders: Order, law: Law, gaps: Order | None = None) -> Array:
         """`log p₀ + Σ log p` of each trajectory along an order, under a fixed law, shape (n,)."""
         steps = step_log_likelihoods(self.data, orders, law.step)
         return (

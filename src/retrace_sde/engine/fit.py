@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.data.blocks import Order, evenly
+from retrace_sde.engine.account.noise import NoiseChoice
 from retrace_sde.engine.account.subjects import (
     Compared,
     SubjectEffects,
@@ -48,7 +49,10 @@ Search = Callable[[Model], tuple[Found, tuple[str, ...], tuple[str, ...]]]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The order found with its fit, the same for the reverse, and what may be believed of them."""
+    """The order found with its fit, the same for the reverse, and what may be believed of them.
+
+    `folded`: the probability that one variable lies folded onto itself along the order.
+    """
 
     found: Fit
     reverse: Fit
@@ -67,6 +71,8 @@ class Outcome:
     posterior: OrderPosterior | None = None
     subjects: SubjectEffects | None = None
     levels: LevelFit | None = None
+    noise: NoiseChoice | None = None
+    folded: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -116,12 +122,13 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
-    if sure >= CERTAIN:
+    if sure >= CERTAIN and not model.averages:
         cycle, note = loops(model, found.better), "The orders are certain"
         outcome = _of_found(model, found, options, rng, cycle=cycle)
     else:
         outcome = _averaged(model, found.better, searched, options, rng)
-        note = "The orders are uncertain, so the parameters average over them"
+        unsure = "gaps are not known" if sure >= CERTAIN else "orders are uncertain"
+        note = f"The {unsure}, so the parameters average over them"
     return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
 
 
@@ -171,7 +178,8 @@ def _of_found(
         subjects=choice.effects,
         levels=choice.levels,
     )
-    return _believed(outcome, guarded(model, better, test, alpha=options.alpha, cycle=cycle))
+    seen = guarded(model, better, test, alpha=options.alpha, cycle=cycle, rng=rng.spawn(1)[0])
+    return _believed(outcome, seen)
 
 
 def _estimated(
@@ -213,10 +221,8 @@ def _directed(
     test = from_knowledge(model, better.order, test, alpha=options.alpha)
     if cycle:
         return better, worse, test
-    test = judged(model, better, test, rng.spawn(1)[0], alpha=options.alpha)
-    if test.identified and test.log_likelihood_ratio < 0 and not test.known:
-        return worse, better, test.turned()
-    return better, worse, test
+    test, reverse = judged(model, (better, worse), test, rng.spawn(1)[0], alpha=options.alpha)
+    return (worse, better, test.turned()) if reverse else (better, worse, test)
 
 
 def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
@@ -225,6 +231,7 @@ def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
         direction=seen.direction,
         cautions=(*outcome.cautions, *seen.cautions),
         cycle=seen.cycle,
+        folded=0.0 if seen.fold is None else seen.fold.probability,
     )
 
 
@@ -296,7 +303,7 @@ def _uncertainty(
     few = model.some(max(1, POSTERIOR_NUMBERS // (T * T)))
     chains = run.chains.some(few.data.shape[0])
     posterior, draws = order_posterior(few, run.law, chains, samples=model.effort.positions)
-    some = draws.kept[:, :, :: draws.kept.shape[2] // model.effort.louis]
+    some = draws.thinned(model.effort.louis)
     errors, note = louis_errors(model, few, run.law, run.sums, some, rng)
     if note is not None:
         notes.append(note)
@@ -321,7 +328,10 @@ def sample_posterior(
     order = outcome.found.order
     if order.ndim == 1:
         orders = (model.made_robust(outcome.found) or model).shared_orders(outcome.found)
-        return shared_posterior(orders, order, rng, samples=samples)
+        found = shared_posterior(orders, order, rng, samples=samples)
+        if outcome.folded and model.prior is None:
+            found = found.unfolded(order, outcome.folded, rng)
+        return found
     return order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
 
 

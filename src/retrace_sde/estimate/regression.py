@@ -40,7 +40,7 @@ class ErrorKind(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class StandardErrors:
-    """Standard errors, entry by entry; `offset` where a drift's offset is told apart.
+    """Standard errors, entry by entry; `offset` and `inputs` where a drift's c and B are told apart.
 
     `covariances` (d, p, p), where known, are those of the p coefficients of each equation.
     """
@@ -50,6 +50,7 @@ class StandardErrors:
     offset: Array | None = None
     covariances: Array | None = None
     kind: ErrorKind = ErrorKind.MODEL
+    inputs: Array | None = None
 
 
 def mle(moments: Moments) -> Estimate:

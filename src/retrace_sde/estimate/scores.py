@@ -80,7 +80,7 @@ class StepScores:
         complete[at, at] = covariance_information(P0, n)
         return complete
 
-    def of(self, orders: Order) -> Array:
+    def of(self, orders: Order, gaps: Order | None = None) -> Array:
         """Derivatives (n, size) of each trajectory's log-likelihood along given orders."""
         return np.concatenate(list(self.data.map_rows(lambda rows: self._of_block(rows, orders))))
 

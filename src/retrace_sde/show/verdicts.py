@@ -164,7 +164,12 @@ def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
     result, steps = model.result_, []
     if not model.converged_:
         steps.append("Raise max_iter: the alternation stopped before it settled.")
-    if not model.direction_.identified:
+    if model.result_.cycle and not model.direction_.identified:
+        steps.append(
+            "To settle which way round the loop runs, find one fact about time: of two neighbours, which came first. "
+            "Until then report both directions."
+        )
+    elif not model.direction_.identified:
         steps.append(
             "To settle the direction, find one fact about time (one pair of observations whose order is known, "
             "or which one came first), or data from a transient: soon after a start or a change. "

@@ -17,6 +17,7 @@ from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.gaps import GapModel
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Fit, Model
+from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.process.drift import is_linear
 
@@ -56,9 +57,9 @@ class NoiseChoice:
 
 def noise_by_evidence(model: Model, found: Fit, levels: LevelFit | None) -> NoiseChoice:
     """Noise, or none, along an order found without; with values missing, R = 0 against R > 0."""
-    if not isinstance(model, EulerModel | HiddenModel) or isinstance(model, GapModel):
+    if not isinstance(model, EulerModel | HiddenModel) or not is_linear(model.drift):
         return NoiseChoice(None)
-    if not is_linear(model.drift) or model.gaps is not None or model.data.covariates is not None:
+    if isinstance(model, GapModel | TimedModel) or model.gaps is not None:
         return NoiseChoice(None)
     n, T, d = model.data.shape
     size = max(int(WORK / (T * d**3)), 2 * d + 20)

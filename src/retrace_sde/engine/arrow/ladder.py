@@ -15,13 +15,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from retrace_sde.data.blocks import Array, Mask, evenly, to_numpy
-from retrace_sde.engine.arrow.linear import Form, Panels, each_trajectory, unequal, ways
-from retrace_sde.engine.arrow.simulated import Simulated, simulated_test
+from retrace_sde.engine.arrow.independence import Independence, independence
+from retrace_sde.engine.arrow.linear import (
+    Form,
+    Panels,
+    Units,
+    Way,
+    each_trajectory,
+    unequal,
+    ways,
+)
+from retrace_sde.engine.arrow.simulated import Simulated, World, noisy_world, simulated_test
 from retrace_sde.engine.direction import (
     FEWEST,
     DirectionTest,
@@ -34,6 +44,7 @@ from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.gaps import GapModel
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Fit, Model
+from retrace_sde.estimate.start_law import Starts
 from retrace_sde.process.drift import Affine, is_linear
 
 TIE = 3.0
@@ -41,6 +52,9 @@ TIE = 3.0
 
 SURE, NOTHING = 1e-6, 1.0
 """Below this p-value of Vuong's, and below this ratio in nats, a simulation would change nothing."""
+
+CARRIED = 0.3
+"""Above this p-value of Vuong's a ratio is carried by a few trajectories, and no simulation makes it evidence."""
 
 SEEN = 200_000
 """Numbers (n T d) that the ladder looks at: a direction that shows, shows in fewer."""
@@ -75,7 +89,7 @@ FORMS = {
 class Account:
     """What a model says: evidence in nats, and each trajectory's `ℓ_j(order) − ℓ_j(reverse)`.
 
-    `form` where the test can be simulated.
+    `form` where the test can be simulated; `fits`, both ways round, where worlds behind noise are to be simulated.
     """
 
     rung: Rung
@@ -83,29 +97,62 @@ class Account:
     contributions: Array
     form: Form | None = None
     role: Role = Role.VOTE
+    fits: tuple[Fit, Fit] | None = None
 
     @property
     def ratio(self) -> float:
         return float(self.contributions.sum())
 
 
+class Judged(NamedTuple):
+    """A test of the direction, and whether it calls the reverse of the order that was found."""
+
+    test: DirectionTest
+    reverse: bool
+
+
 def judged(
-    model: Model, found: Fit, test: DirectionTest, rng: np.random.Generator, *, alpha: float
-) -> DirectionTest:
-    """The direction of the order found by the models that the data prefer; its ratio is negative where they favour the reverse."""
+    model: Model,
+    both: tuple[Fit, Fit],
+    test: DirectionTest,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+) -> Judged:
+    """The direction of the order found, or of its reverse, by the models that the data prefer; `both`: its two fits."""
     if test.reason is not Reason.TESTED or not is_linear(model.drift):
-        return test
-    listed = accounts(model, found, test)
-    if not listed:
-        return test
-    panels = _panels(model, found)
+        return Judged(test, False)
+    found, listed = both[0], accounts(model, both, test)
     voting = [each for each in listed if each.role is Role.VOTE]
+    if not voting:
+        return Judged(test, False)
+    panels = _panels(model, found)
     best = max(voting, key=lambda each: each.log_evidence)
     open_ = [each for each in voting if each.log_evidence >= best.log_evidence - TIE]
     tests = {each.rung: _tested(each, panels, rng, test, alpha=alpha) for each in open_}
     heard = [*open_, *(each for each in listed if each.role is Role.VETO)]
-    counted = {each.rung for each in heard}
-    records = tuple(
+    worst = max(tests.values(), key=lambda each: each.p_value)
+    agree = len({each.ratio > 0 for each in heard}) == 1
+    said = replace(
+        _vuong(best, test, alpha=alpha),
+        identified=agree and worst.p_value < alpha,
+        p_value=worst.p_value if agree else None,
+        p_error=worst.p_error if agree else None,
+        reason=Reason.TESTED if agree else Reason.MODELS_DISAGREE,
+        models=_records(listed, tests, {each.rung for each in heard}),
+    )
+    if agree and worst.p_value > SURE and panels is not None and best.form is not None:
+        said = _with_residuals(said, best, independence(panels, best.form, rng))
+        if said.reason is Reason.RESIDUALS:
+            return Judged(said, said.models[-1].log_likelihood_ratio < 0)
+    return Judged(said, said.identified and said.log_likelihood_ratio < 0)
+
+
+def _records(
+    listed: list[Account], tests: dict[Rung, Simulated], counted: set[Rung]
+) -> tuple[ModelEvidence, ...]:
+    """What users see of the models, the one with most evidence first."""
+    return tuple(
         ModelEvidence(
             each.rung,
             float(each.log_evidence),
@@ -116,17 +163,24 @@ def judged(
         )
         for each in sorted(listed, key=lambda each: -each.log_evidence)
     )
-    plain = _vuong(best, test, alpha=alpha)
-    worst = max(tests.values(), key=lambda each: each.p_value)
-    agree = len({each.ratio > 0 for each in heard}) == 1
-    return replace(
-        plain,
-        identified=agree and worst.p_value < alpha,
-        p_value=worst.p_value if agree else None,
-        p_error=worst.p_error if agree else None,
-        reason=Reason.TESTED if agree else Reason.MODELS_DISAGREE,
-        models=records,
-    )
+
+
+def _with_residuals(said: DirectionTest, best: Account, seen: Independence | None) -> DirectionTest:
+    """A direction that moments decide or leave open, with what residuals that are not Gaussian say of it."""
+    if seen is None:
+        return said
+    heard, p = seen.favours, min(seen)
+    # There is no likelihood: the sign says which way the residuals are independent.
+    ratio = heard * float("inf") if heard else 0.0
+    record = ModelEvidence(Rung.RESIDUALS, float(best.log_evidence), ratio, p, None, heard != 0)
+    said = replace(said, models=(*said.models, record))
+    if heard == 0 or (said.identified and heard * said.log_likelihood_ratio > 0):
+        return said
+    if said.identified:
+        return replace(
+            said, identified=False, p_value=None, p_error=None, reason=Reason.MODELS_DISAGREE
+        )
+    return replace(said, identified=True, p_value=p, p_error=None, reason=Reason.RESIDUALS)
 
 
 def _vuong(account: Account, test: DirectionTest, *, alpha: float) -> DirectionTest:
@@ -152,21 +206,26 @@ def _tested(
     """
     p = _vuong(account, test, alpha=alpha).p_value
     assert p is not None  # there are enough trajectories
-    clear = p < SURE or abs(account.ratio) < NOTHING
+    clear = p < SURE or p > CARRIED or abs(account.ratio) < NOTHING
     if clear or panels is None or account.form is None:
         return Simulated(p, 0.0)
-    found = simulated_test(panels, account.form, rng, alpha=alpha)
-    doubted = p > found.p_value and left_over(panels, account.form) < MISFIT
-    return Simulated(p, 0.0) if doubted else found
+    worlds = None
+    if account.fits is not None:
+        one, two = (_as_world(fit, panels, rng) for fit in account.fits)
+        worlds = one, two
+    found = simulated_test(panels, account.form, rng, alpha=alpha, worlds=worlds)
+    misfit = worlds is None and left_over(panels, account.form) < MISFIT
+    return Simulated(p, 0.0) if misfit and p > found.p_value else found
 
 
 # -- the models --------------------------------------------------------------------------------------------
 
 
-def accounts(model: Model, found: Fit, test: DirectionTest) -> list[Account]:
+def accounts(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> list[Account]:
     """Every model that can be fitted to these data, in both directions of the order found."""
+    found = both[0]
     panels = _panels(model, found)
-    own = _own_account(model, found, test)
+    own = _own_account(model, both, test)
     if panels is None:
         return [] if own is None else [own]
     n, T, d = panels.x.shape[1:]
@@ -187,7 +246,17 @@ def accounts(model: Model, found: Fit, test: DirectionTest) -> list[Account]:
         listed += _unequal_accounts(model, found, panels, affine=affine)
     if own is None and _looks_noisy(panels, Form(affine=affine)):
         listed += _noise_account(model, found, panels)
-    return listed
+    return [_with_statistic(each, listed) for each in listed]
+
+
+def _with_statistic(account: Account, listed: list[Account]) -> Account:
+    """A model behind noise with the closed form that comes nearest to it, where they favour the same way."""
+    closed = [each for each in listed if each.role is Role.VOTE and each.form is not None]
+    if account.fits is None or not closed:
+        return account
+    nearest = max(closed, key=lambda each: each.log_evidence)
+    same = (nearest.ratio > 0) == (account.ratio > 0)
+    return replace(account, form=nearest.form if same else None)
 
 
 def _few(model: Model, found: Fit) -> tuple[Model, Fit]:
@@ -214,12 +283,8 @@ def _panels(model: Model, found: Fit) -> Panels | None:
     scale = x[inside].std(axis=0)
     if not (scale > 0).all() or _unmoved(x, inside, scale):
         return None
-    centre = x[inside].mean(axis=0) if isinstance(model.drift, Affine) else 0.0
-    return Panels(
-        ((x - centre) / scale * inside[:, :, None])[None],
-        lengths,
-        log_volume=float(inside.sum() * np.log(scale).sum()),
-    )
+    centre = x[inside].mean(axis=0) * isinstance(model.drift, Affine)
+    return Panels(((x - centre) / scale * inside[:, :, None])[None], lengths, Units(centre, scale))
 
 
 def _unmoved(x: Array, inside: Mask, scale: Array) -> bool:
@@ -238,13 +303,13 @@ def _account(rung: Rung, panels: Panels, form: Form) -> Account:
     return Account(rung, evidence, one - two, form)
 
 
-def _own_account(model: Model, found: Fit, test: DirectionTest) -> Account | None:
+def _own_account(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> Account | None:
     """Of a model that has more than closed forms: noise, missing values, gaps; None for Euler's steps."""
     n, T, d = model.data.shape
-    evidence = found.log_likelihood + max(0.0, -test.log_likelihood_ratio) - _markov_price(model)
+    evidence = max(each.log_likelihood for each in both) - _markov_price(model)
     if isinstance(model, HiddenModel):
         evidence -= 0.5 * np.log((model.data.observed - 1).sum())
-        return Account(Rung.NOISE, evidence, test.contributions)
+        return Account(Rung.NOISE, evidence, test.contributions, fits=both)
     if isinstance(model, GapModel):
         evidence -= 0.5 * (T - 2) * np.log(n * d)
         return Account(Rung.GAPS, evidence, test.contributions)
@@ -322,4 +387,21 @@ def _noise_account(model: Model, found: Fit, panels: Panels) -> list[Account]:
     two = hidden.reversed_fit(one, final=True)
     price = _markov_price(few) + 0.5 * np.log(panels.live(1).sum())
     evidence = max(one.log_likelihood, two.log_likelihood) - price
-    return [Account(Rung.NOISE, evidence, one.log_likelihoods - two.log_likelihoods)]
+    ratios = one.log_likelihoods - two.log_likelihoods
+    return [Account(Rung.NOISE, float(evidence), ratios, fits=(one, two))]
+
+
+def _as_world(fit: Fit, panels: Panels, rng: np.random.Generator) -> World:
+    """A fit behind noise as a world to simulate, in the units of the panel."""
+    law, dt, d = fit.law, fit.step.dt, panels.x.shape[3]
+    centre, scale = (np.zeros(d), np.ones(d)) if panels.units is None else panels.units
+    A = law.theta[:, :d] * dt
+    c = law.theta[:, d] * dt if law.theta.shape[1] > d else np.zeros(d)
+    theta = np.r_[(A * scale / scale[:, None]).T, ((c + A @ centre) / scale)[None]]
+    square = np.outer(scale, scale)
+    mean = np.tile((law.initial.mean - centre) / scale, (1, 2, 1))
+    start = Starts(
+        np.zeros((1, 1)), (law.initial.covariance / square)[None], mean, np.array([[1.0, 0.0]])
+    )
+    way = Way(Form(), np.zeros(1), theta[None], (law.H * dt / square)[None], start)
+    return noisy_world(way, law.R / square, rng)

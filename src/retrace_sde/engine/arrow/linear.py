@@ -49,18 +49,31 @@ class Form(NamedTuple):
         return enough and (not self.levels or (n > self.lags * d + 3 and self.lags + 2 < T))
 
 
+class Units(NamedTuple):
+    """Where the variables had their zero, (d,), and how large they were, (d,)."""
+
+    centre: Array
+    scale: Array
+
+
 @dataclass(frozen=True, eq=False)
 class Panels:
     """B panels (B, n, T, d) in time order; `lengths` (n,) of the trajectories where they differ.
 
-    `spread` (T − 1,): the variances v of the steps, where they are not all 1. `log_volume`: what densities lose, in nats, in
-    the units that the variables came in.
+    `units`: the centre and the scale that the variables had. `spread` (T − 1,): the variances v of the steps, where they are
+    not all 1.
     """
 
     x: Array
     lengths: Order | None = None
+    units: Units | None = None
     spread: Array | None = None
-    log_volume: float = 0.0
+
+    @property
+    def log_volume(self) -> float:
+        """What densities lose, in nats, in the units that the variables came in."""
+        scale = np.ones(1) if self.units is None else self.units.scale
+        return float(self.live(0).sum() * np.log(scale).sum())
 
     def weights(self, lags: int, *, backwards: bool) -> Array:
         """1/v of the steps that are explained, by position; run backwards from the end those of the other intervals."""
@@ -207,6 +220,18 @@ def each_trajectory(panels: Panels, way: Way) -> tuple[Array, Array]:
     steps = steps + inner.sum(axis=2) + (S - 1) * (log_H[:, None] + constant)
     steps += outer + log_B[:, None] + constant + d * np.log(W)
     return way.start.log_densities - 0.5 * steps, e
+
+
+def regressors(panels: Panels, way: Way) -> Array:
+    """What the residuals of `each_trajectory` were regressed on, (B, n, S, lags·d), levels taken out."""
+    rows, _ = _rows(panels, way.form)
+    d, lags = way.H.shape[1], way.form.lags
+    rows = rows @ _turn(way.form, d) if way.backwards else rows
+    past: Array = rows[..., : lags * d]
+    if way.form.levels:
+        w = panels.weights(lags, backwards=way.backwards)
+        past = past - np.einsum("bnsp,s->bnp", past, w / w.sum())[:, :, None]
+    return past
 
 
 def _rows(panels: Panels, form: Form) -> tuple[Array, Array]:

@@ -5,6 +5,9 @@ timid. Here the ratio is compared with those of panels simulated from (i) the re
 each way's fit started from its stationary law, where it has one, in absolute value since a stationary process has
 no direction at all. Residuals are resampled, so that heavy tails count; both ways are refitted every time. The largest
 p-value counts: (i) alone would call a direction from the start law's own noise.
+
+What is compared may come from another model than the worlds do. Behind measurement noise a fit has no closed form: worlds are
+then those of the noisy model, and the ratio that of a closed form that comes near it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ NUMBERS = 2_000_000
 """Numbers that are simulated at a time."""
 
 
+GAUSSIAN_POOL = 5000
+"""Residuals drawn to stand for a Gaussian law."""
+
+
 class Simulated(NamedTuple):
     """A p-value and its own Monte-Carlo error (one standard deviation)."""
 
@@ -32,23 +39,23 @@ class Simulated(NamedTuple):
 
 
 class World(NamedTuple):
-    """A fit that panels are simulated from, its pool of residuals, and whether it starts in its stationary law."""
+    """A fit that panels are simulated from, its pool of residuals, and whether it starts in its stationary law.
+
+    `noise` (d, d), where there is measurement noise, is a root of its covariance, as it multiplies rows.
+    """
 
     way: Way
     pool: Array
-    stationary: bool
-    sign: int
+    stationary: bool = False
+    noise: Array | None = None
 
     def panels(self, like: Panels, size: int, rng: np.random.Generator) -> Panels:
-        """New panels, run the world's own way."""
+        """New panels, run the world's own way; at rest residuals act for as long before the panel as in it."""
         n, T, d = like.x.shape[1:]
         first, level = (_at_rest if self.stationary else _from_start)(self.way, size, n, rng)
         F, lags = self.way.step[0], self.way.form.lags
+        T = 2 * T if self.stationary else T
         e = self.pool[rng.integers(len(self.pool), size=(T - lags, size, n))]
-        spread = like.spread
-        if spread is not None:
-            spread = spread[::-1] if self.way.backwards else spread
-            e = e * np.sqrt(spread[lags - 1 :])[:, None, None, None]
         x = np.empty((T, size, n, d))
         x[0] = first[..., :d]
         if lags == 2:
@@ -57,23 +64,34 @@ class World(NamedTuple):
             x[t] = level + e[t - lags] + x[t - 1] @ F[:d]
             if lags == 2:
                 x[t] += x[t - 2] @ F[d:]
-        return Panels(np.ascontiguousarray(x.transpose(1, 2, 0, 3)), like.lengths, spread)
+        x = x[T // 2 :] if self.stationary else x
+        if self.noise is not None:
+            x = x + rng.standard_normal(x.shape) @ self.noise
+        return Panels(np.ascontiguousarray(x.transpose(1, 2, 0, 3)), like.lengths)
 
 
 def simulated_test(
-    panels: Panels, form: Form, rng: np.random.Generator, *, alpha: float
+    panels: Panels,
+    form: Form,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+    worlds: tuple[World, World] | None = None,
 ) -> Simulated:
-    """Of one panel, in the order that its ratio favours."""
+    """Of one panel, by a form's ratio; `worlds`: the way as it stands and its reverse, where they are not the form's own."""
     both = ways(panels, form)
-    observed = abs(float(both[0].total[0] - both[1].total[0]))
-    worlds = nulls(panels, both)
-    reached, done = np.zeros(len(worlds), dtype=np.intp), 0
+    ratio = float(both[0].total[0] - both[1].total[0])
+    if worlds is None:
+        worlds = World(both[0], _pool(panels, both[0])), World(both[1], _pool(panels, both[1]))
+    tried = nulls(worlds, favoured=0 if ratio >= 0 else 1)
+    reached, done = np.zeros(len(tried), dtype=np.intp), 0
     p = error = 1.0
     for stage in STAGES:
-        for k, world in enumerate(worlds):
-            found = _ratios(world, panels, stage - done, rng)
-            found = np.abs(found) if world.stationary else world.sign * found
-            reached[k] += int((found >= observed).sum())
+        for k, world in enumerate(tried):
+            found = _ratios(world, form, panels, stage - done, rng)
+            # A world's panels run its own way: a ratio that speaks against the reverse's is negative there.
+            found = np.abs(found) if world.stationary else -found
+            reached[k] += int((found >= abs(ratio)).sum())
         done = stage
         p = (1 + int(reached.max())) / (1 + done)
         error = float(np.sqrt(p * (1 - p) / done))
@@ -82,25 +100,19 @@ def simulated_test(
     return Simulated(p, error)
 
 
-def nulls(panels: Panels, both: tuple[Way, Way]) -> list[World]:
+def nulls(worlds: tuple[World, World], *, favoured: int) -> list[World]:
     """The reverse of what the ratio favours from its own start, and each way from its stationary law."""
-    favoured = 0 if both[0].total[0] >= both[1].total[0] else 1
-    pools = [_pool(panels, way) for way in both]
-    # A world's panels run its way: their ratio, its way less the other, speaks against it where negative.
-    found = [World(both[1 - favoured], pools[1 - favoured], False, -1)]
-    for way, pool in zip(both, pools, strict=True):
-        if _radius(way) < 1 - 1e-6:
-            found.append(World(way, pool, True, 1))
-    return found
+    at_rest = [each._replace(stationary=True) for each in worlds if _radius(each.way) < 1 - 1e-6]
+    return [worlds[1 - favoured], *at_rest]
 
 
-def _ratios(world: World, like: Panels, size: int, rng: np.random.Generator) -> Array:
+def _ratios(world: World, form: Form, like: Panels, size: int, rng: np.random.Generator) -> Array:
     """The summed ratios of simulated panels, their own way round against the reverse."""
     most = max(1, NUMBERS // like.x[0].size)
     found = []
     for begin in range(0, size, most):
         some = world.panels(like, min(most, size - begin), rng)
-        one, two = ways(some, world.way.form)
+        one, two = ways(some, form)
         found.append(one.total - two.total)
     return np.concatenate(found)
 
@@ -161,6 +173,12 @@ def _at_rest(way: Way, size: int, n: int, rng: np.random.Generator) -> tuple[Arr
         return state, level
     old, new = state[..., d:], state[..., :d]
     return np.concatenate([old, new - old], axis=2), level
+
+
+def noisy_world(law: Way, R: Array, rng: np.random.Generator) -> World:
+    """A world behind measurement noise R (d, d), its residuals Gaussian: those of hidden states cannot be resampled."""
+    pool = rng.standard_normal((GAUSSIAN_POOL, len(R))) @ _root(law.H[0])
+    return World(law, pool, noise=_root(R))
 
 
 def _root(S: Array) -> Array:
