@@ -96,6 +96,11 @@ def is_auto(noise: Any) -> bool:
 
 def check_levels(subjects: str, model: Model) -> None:
     """Levels by name are fitted where they can be, and refused elsewhere; "auto" then takes subjects as alike."""
+    if subjects == Subjects.RATES and not isinstance(model, EulerModel):
+        raise ValueError(
+            "subjects='rates' cannot yet be combined with observation noise or missing values: leave those out, or "
+            "use subjects='alike'."
+        )
     if subjects != Subjects.LEVELS:
         return
     if not isinstance(model.drift, Affine):

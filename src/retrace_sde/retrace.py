@@ -95,8 +95,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         estimated; orders of their own have a law of gaps, over which all is averaged.
     missing_inputs : covariates that are missing here and there: "refuse", "carry" the last value on, or "interpolate", both
         along the order found.
-    subjects : "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "auto":
-        whichever the data prefer, as the summary says. Left out, levels make the drift several times too small.
+    subjects : "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "rates", a
+        factor of its own on the drift; "auto": whichever the data prefer, as the summary says. Left out, levels make the
+        drift several times too small.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
     score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
         torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
@@ -118,7 +119,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         observation_noise: Noise | Literal["auto"] | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
         missing_inputs: MissingInputs = "refuse",
-        subjects: Literal["auto", "alike", "levels"] = "auto",
+        subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
         score_drift: ScoreDrift = "absolute",
         score_model: ScoreName | Score = "gaussian",
         keep: Keep = "best",

@@ -15,6 +15,7 @@ from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import mle
 from retrace_sde.estimate.subjects import (
     coefficient_covariance,
+    fit_rates,
     fit_subjects,
     log_likelihood,
     posterior_deviations,
@@ -182,3 +183,25 @@ def test_columns_that_do_not_exist_are_refused() -> None:
     grams: Any = np.ones((3, 3, 3))
     with pytest.raises(ValueError, match="columns"):
         fit_subjects(grams + np.eye(3), 9, 2, columns=(2,))
+
+
+def test_the_gain_of_rates_is_that_of_a_dense_gaussian() -> None:
+    problem = _panel(12, 8, 2, seed=3)
+    x, dt = problem.data.values, problem.dt
+    alike = mle(moments(problem.data, np.arange(8), dt, Affine()))
+    theta, H = alike.coefficients, alike.diffusion
+    grams = subject_grams(problem.data, np.arange(8), dt, problem.drift)
+    found = fit_rates(grams, theta, H)
+    assert found.variance > 0
+    push = problem.drift.features(x[:, :-1], None) @ theta.T * dt
+    noise = np.kron(np.eye(7), H * dt)
+
+    def value(omega: float) -> float:
+        laws = (
+            multivariate_normal(b, noise + omega * np.outer(b, b)) for b in push.reshape(12, -1)
+        )
+        steps = np.diff(x, axis=1).reshape(12, -1)
+        return float(sum(law.logpdf(y) for law, y in zip(laws, steps, strict=True)))
+
+    assert_allclose(found.gain, value(found.variance) - value(0.0), rtol=1e-6)
+    assert value(found.variance) >= max(value(0.9 * found.variance), value(1.1 * found.variance))

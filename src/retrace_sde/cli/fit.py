@@ -57,8 +57,8 @@ def _noise(text: str) -> Any:
 )
 @click.option("--spacing", type=click.Choice(["regular", "estimate"]), default="regular", show_default=True,
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
-@click.option("--subjects", type=click.Choice(["auto", "alike", "levels"]), default="auto", show_default=True,
-              help="One SDE for all, or an intercept of each subject's own.")  # fmt: skip
+@click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
+              show_default=True, help="One SDE for all, or an intercept, or a rate, of each subject's own.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
               help="Standard errors by N fits to subjects drawn anew, instead of the sandwich's.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",

@@ -121,9 +121,14 @@ def _subjects(found: Any, panel: Any) -> dict[str, Any] | None:
     if found is None:
         return None
     shown = {"kind": str(found.kind), "verdict": found.verdict, "nats": found.nats}
+    names = [str(each) for each in panel.ids]
+    if found.rates is not None:
+        rates, errors = (
+            dict(zip(names, each, strict=True)) for each in (found.rates, found.rate_errors)
+        )
+        return {**shown, "rates": rates, "errors": errors, "spread": found.rate_spread}
     if found.intercepts is None:
         return shown
-    names = [str(each) for each in panel.ids]
     return {
         **shown,
         "intercepts": dict(zip(names, found.intercepts, strict=True)),

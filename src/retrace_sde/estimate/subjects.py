@@ -14,10 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
-from retrace_sde.estimate.moments import regression_rows
+from retrace_sde.estimate.moments import gaps_of, regression_rows
 from retrace_sde.process.drift import Drift
+
+WIDEST = 4.0
+"""Largest variance of rates that is considered; their mean is 1."""
 
 MOST_STEPS, TOLERANCE = 500, 1e-6
 """EM steps at most, and the relative change of (Θ, Ω, H) at which they end."""
@@ -48,12 +52,12 @@ class SubjectFit:
         return own
 
 
-def subject_grams(data: Data, order: Order, dt: float, drift: Drift) -> Array:
+def subject_grams(data: Data, order: Order, dt: float | Array, drift: Drift) -> Array:
     """Each subject's `Σ z zᵀ`, z = (φ √Δt, Δx/√Δt), along an order: (n, p + d, p + d)."""
 
     def of_block(rows: slice) -> Array:
         x, u = data.block(rows, order)
-        z = to_numpy(regression_rows(x, u, dt, drift, data.live(rows)))
+        z = to_numpy(regression_rows(x, u, gaps_of(dt, rows), drift, data.live(rows)))
         return np.asarray(z.transpose(0, 2, 1) @ z)
 
     return np.concatenate(list(data.map_rows(of_block)))
@@ -107,6 +111,37 @@ def fit_subjects(
     return SubjectFit(
         point.theta, point.H, tuple(S), point.omega, mean, covariance, steps, change <= TOLERANCE
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """Subjects' rates r_j (n,) under `Δx = r_j Θ φ Δt + ε`, `r_j ~ N(1, variance)`, with their errors, Θ and H being given.
+
+    `gain` is by how many nats this is more likely than rates that are all 1.
+    """
+
+    variance: float
+    gain: float
+    rates: Array
+    errors: Array
+
+
+def fit_rates(grams: Array, coefficients: Array, diffusion: Array) -> Rates:
+    """Rates from subjects' Gram matrices: with `i_j = tr H⁻¹ Σ b bᵀ Δt` of the drifts b = Θ φ and `s_j = tr H⁻¹ Σ b εᵀ` of the
+    residuals from r = 1, the gain is `½ Σ (ω s_j²/(1 + ω i_j) − log(1 + ω i_j))`, largest at one ω ≥ 0."""
+    p = coefficients.shape[1]
+    P = np.linalg.inv(diffusion)
+    pushes = coefficients @ grams[:, :p, :p] @ coefficients.T
+    i = np.einsum("ef,nef->n", P, pushes)
+    s = np.einsum("ef,nef->n", P, coefficients @ grams[:, :p, p:] - pushes)
+
+    def loss(omega: float) -> float:
+        return float(0.5 * (np.log1p(omega * i) - omega * s**2 / (1 + omega * i)).sum())
+
+    found = minimize_scalar(loss, bounds=(0.0, WIDEST), method="bounded")
+    omega, value = (float(found.x), float(found.fun)) if found.fun < 0 else (0.0, 0.0)
+    shrunk = omega / (1 + omega * i)
+    return Rates(omega, -value, 1 + shrunk * s, np.sqrt(shrunk))
 
 
 @dataclass(frozen=True, eq=False)

@@ -188,3 +188,19 @@ def test_noise_is_chosen_by_evidence_and_only_where_residuals_call_for_it():
     assert noisy.result_.noise_choice.nats > 10
     assert "observation_noise=None" in noisy.summary()
     assert_allclose(np.sqrt(np.diag(noisy.observation_noise_)), 0.3, rtol=0.3)
+
+
+def test_rates_are_told_from_levels():
+    rng = np.random.default_rng(16)
+    n, T, dt = 100, 20, 0.15
+    r, path = np.exp(0.3 * rng.normal(size=(n, 1))), [2 + 0.3 * rng.normal(size=(n, 2))]
+    for _ in range(T - 1):
+        x = path[-1]
+        path.append(x + dt * r * (x @ A.T) + 0.5 * dt**0.5 * rng.normal(size=x.shape))
+    model = fit(np.stack(path, axis=1))
+    found = model.subject_effects_
+    assert found.kind == "rates"
+    assert 0.15 < found.rate_spread < 0.45
+    assert np.corrcoef(found.rates, r[:, 0])[0, 1] > 0.5
+    assert (np.abs(model.drift_ - A) < 2 * half_widths(model.standard_errors_.drift, n)).all()
+    assert "a rate of its own" in model.summary()
