@@ -191,8 +191,9 @@ def test_the_gain_of_rates_is_that_of_a_dense_gaussian() -> None:
     alike = mle(moments(problem.data, np.arange(8), dt, Affine()))
     theta, H = alike.coefficients, alike.diffusion
     grams = subject_grams(problem.data, np.arange(8), dt, problem.drift)
-    found = fit_rates(grams, theta, H)
+    found = fit_rates(grams, 12 * 7, theta, H)
     assert found.variance > 0
+    assert np.linalg.eigvalsh(H - found.diffusion)[0] > -1e-12
     push = problem.drift.features(x[:, :-1], None) @ theta.T * dt
     noise = np.kron(np.eye(7), H * dt)
 
@@ -203,5 +204,5 @@ def test_the_gain_of_rates_is_that_of_a_dense_gaussian() -> None:
         steps = np.diff(x, axis=1).reshape(12, -1)
         return float(sum(law.logpdf(y) for law, y in zip(laws, steps, strict=True)))
 
-    assert_allclose(found.gain, value(found.variance) - value(0.0), rtol=1e-6)
-    assert value(found.variance) >= max(value(0.9 * found.variance), value(1.1 * found.variance))
+    best = max(value(omega) for omega in np.linspace(0.5, 1.5, 21) * found.variance)
+    assert_allclose(found.gain, best - value(0.0), rtol=2e-2)

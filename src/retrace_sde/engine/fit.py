@@ -189,6 +189,8 @@ def _estimated(
     better, levels = choice.found.better, choice.levels
     if levels is None:
         estimate = model.estimate(better, name, rng)
+        if choice.diffusion is not None and name != "exact":
+            estimate = replace(estimate, diffusion=choice.diffusion)
         return estimate, model.effective(better.moments, estimate.errors)
     estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
     return estimate, level_moments(levels, estimate)

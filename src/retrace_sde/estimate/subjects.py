@@ -11,7 +11,7 @@ maximum likelihood by EM; its limit is Gaussian deviations, and starts that do n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -22,6 +22,9 @@ from retrace_sde.process.drift import Drift
 
 WIDEST = 4.0
 """Largest variance of rates that is considered; their mean is 1."""
+
+RATE_STEPS = 5
+"""Turns between rates and H: the share of H that rates make up is small, and each turn leaves a small share of it."""
 
 MOST_STEPS, TOLERANCE = 500, 1e-6
 """EM steps at most, and the relative change of (Θ, Ω, H) at which they end."""
@@ -115,18 +118,34 @@ def fit_subjects(
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """Subjects' rates r_j (n,) under `Δx = r_j Θ φ Δt + ε`, `r_j ~ N(1, variance)`, with their errors, Θ and H being given.
+    """Subjects' rates r_j (n,) under `Δx = r_j Θ φ Δt + ε`, `r_j ~ N(1, variance)`, with their errors, Θ being given.
 
-    `gain` is by how many nats this is more likely than rates that are all 1.
+    `gain` is by how many nats this is more likely than rates that are all 1, at the H of those; `diffusion` is what H is
+    once the differences between rates are taken out of it.
     """
 
     variance: float
     gain: float
     rates: Array
     errors: Array
+    diffusion: Array
 
 
-def fit_rates(grams: Array, coefficients: Array, diffusion: Array) -> Rates:
+def fit_rates(grams: Array, count: float, coefficients: Array, diffusion: Array) -> Rates:
+    """Rates of subjects beside an ordinary fit, and the H that they leave; a few steps of EM between the two."""
+    first = found = _rates(grams, coefficients, diffusion)
+    p = coefficients.shape[1]
+    total = grams[:, p:, p:].sum(axis=0)
+    cross = coefficients @ grams[:, :p, p:]
+    pushes = coefficients @ grams[:, :p, :p] @ coefficients.T
+    for _ in range(RATE_STEPS):
+        mixed = np.einsum("n,nef->ef", found.rates, cross)
+        square = np.einsum("n,nef->ef", found.rates**2 + found.errors**2, pushes)
+        found = _rates(grams, coefficients, (total - mixed - mixed.T + square) / count)
+    return replace(found, gain=first.gain)
+
+
+def _rates(grams: Array, coefficients: Array, diffusion: Array) -> Rates:
     """Rates from subjects' Gram matrices: with `i_j = tr H⁻¹ Σ b bᵀ Δt` of the drifts b = Θ φ and `s_j = tr H⁻¹ Σ b εᵀ` of the
     residuals from r = 1, the gain is `½ Σ (ω s_j²/(1 + ω i_j) − log(1 + ω i_j))`, largest at one ω ≥ 0."""
     p = coefficients.shape[1]
@@ -141,7 +160,7 @@ def fit_rates(grams: Array, coefficients: Array, diffusion: Array) -> Rates:
     found = minimize_scalar(loss, bounds=(0.0, WIDEST), method="bounded")
     omega, value = (float(found.x), float(found.fun)) if found.fun < 0 else (0.0, 0.0)
     shrunk = omega / (1 + omega * i)
-    return Rates(omega, -value, 1 + shrunk * s, np.sqrt(shrunk))
+    return Rates(omega, -value, 1 + shrunk * s, np.sqrt(shrunk), diffusion)
 
 
 @dataclass(frozen=True, eq=False)

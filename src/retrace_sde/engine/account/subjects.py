@@ -133,12 +133,16 @@ _SENTENCES = {
 
 
 class Compared(NamedTuple):
-    """The order found with its fits under the better account of subjects, and what speaks for it; levels both ways."""
+    """The order found with its fits under the better account of subjects, and what speaks for it.
+
+    Levels both ways round; with rates the `diffusion` that they leave.
+    """
 
     found: Found
     effects: SubjectEffects | None
     levels: LevelFit | None = None
     reverse: LevelFit | None = None
+    diffusion: Array | None = None
 
 
 def compared(model: Model, found: Found, asked: Subjects) -> Compared:
@@ -149,32 +153,35 @@ def compared(model: Model, found: Found, asked: Subjects) -> Compared:
         return Compared(found, None)
     assert isinstance(model, EulerModel)
     if asked is Subjects.RATES:
-        return Compared(found, _rates(model, found.better, asked=True))
+        effects, H = _rates(model, found.better, asked=True)
+        return Compared(found, effects, diffusion=H)
     by_name = asked is Subjects.LEVELS
     few = model if by_name else model.some(DECIDED)
     if few is not model:
         pair = [few.fit(_some(model, few, each)) for each in (found.better, found.worse)]
         tried = _tried(few, pair[0], pair[1])
         if tried is None or tried.nats <= 0:
-            return Compared(found, _without_levels(model, found.better, tried))
+            return _without_levels(model, found, tried)
     tried = _tried(model, found.better, found.worse)
     if tried is None:
         return Compared(found, None)
     if not by_name:
-        other = _without_levels(model, found.better, tried)
-        if tried.nats <= 0 or (other.nats or 0.0) > tried.nats:
-            return Compared(found, other)
+        other = _without_levels(model, found, tried)
+        assert other.effects is not None
+        if tried.nats <= 0 or (other.effects.nats or 0.0) > tried.nats:
+            return other
     (better, levels), (worse, reverse) = tried.fits
     found = replace(found, better=better, worse=worse)
     return Compared(found, _effects(levels, tried, asked=by_name), levels, reverse)
 
 
-def _rates(model: EulerModel, found: Fit, *, asked: bool) -> SubjectEffects:
-    """Each subject's rate beside the drift of all."""
+def _rates(model: EulerModel, found: Fit, *, asked: bool) -> tuple[SubjectEffects, Array]:
+    """Each subject's rate beside the drift of all, and the H that rates leave."""
     dt = model.dt if found.gaps is None else found.gaps
     grams = subject_grams(model.data, found.order, dt, model.drift)
-    rates = fit_rates(grams, found.step.coefficients, found.step.diffusion)
-    return SubjectEffects(
+    count = float((model.data.observed - 1).sum())
+    rates = fit_rates(grams, count, found.step.coefficients, found.step.diffusion)
+    effects = SubjectEffects(
         Subjects.RATES,
         asked,
         rates.gain
@@ -184,17 +191,19 @@ def _rates(model: EulerModel, found: Fit, *, asked: bool) -> SubjectEffects:
         rate_errors=rates.errors,
         rate_spread=rates.variance**0.5,
     )
+    return effects, rates.diffusion
 
 
-def _without_levels(model: EulerModel, found: Fit, tried: _Tried | None) -> SubjectEffects:
+def _without_levels(model: EulerModel, found: Found, tried: _Tried | None) -> Compared:
     """Rates, where they are worth their price; else alike, with what is closest to being worth it."""
-    rates = _rates(model, found, asked=False)
+    rates, H = _rates(model, found.better, asked=False)
     assert rates.nats is not None
     if rates.nats > 0:
-        return rates
-    if tried is not None and tried.nats > rates.nats:
-        return SubjectEffects(Subjects.ALIKE, False, tried.nats, tried.parameters)
-    return SubjectEffects(Subjects.ALIKE, False, rates.nats, 1)
+        return Compared(found, rates, diffusion=H)
+    nats, parameters = rates.nats, 1
+    if tried is not None and tried.nats > nats:
+        nats, parameters = tried.nats, tried.parameters
+    return Compared(found, SubjectEffects(Subjects.ALIKE, False, nats, parameters))
 
 
 class _Tried(NamedTuple):
