@@ -16,10 +16,11 @@ from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.files import replacing
+from retrace_sde.engine.account.noise import NoiseChoice
+from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Round
-from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.intervals import clearest, half_widths
 from retrace_sde.estimate.regression import ErrorKind, StandardErrors
 from retrace_sde.estimate.unequal_steps import GapClocks
@@ -81,6 +82,7 @@ class ReTraceResult:
     gap_intervals: Array | None = None
     inputs: Array | None = None
     subjects: SubjectEffects | None = None
+    noise_choice: NoiseChoice | None = None
     gap_clocks: GapClocks | None = None
     residuals: ResidualCheck | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -209,6 +211,10 @@ class ReTraceResult:
         return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
 
     def _noise(self) -> list[Row]:
+        chosen = [] if self.noise_choice is None else [("measured", self.noise_choice.verdict)]
+        return [*chosen, *self._noise_estimated()]
+
+    def _noise_estimated(self) -> list[Row]:
         if self.observation_noise is None:
             return []
         deviations = np.sqrt(np.diag(self.observation_noise))

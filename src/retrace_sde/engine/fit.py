@@ -9,6 +9,16 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.data.blocks import Order, evenly
+from retrace_sde.engine.account.noise import NoiseChoice
+from retrace_sde.engine.account.subjects import (
+    Compared,
+    SubjectEffects,
+    Subjects,
+    compared,
+    level_coefficients,
+    level_estimate,
+    level_moments,
+)
 from retrace_sde.engine.alternate import Found, recover
 from retrace_sde.engine.arrow.again import searched_again
 from retrace_sde.engine.arrow.ladder import judged
@@ -19,15 +29,6 @@ from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
 from retrace_sde.engine.monte_carlo_em import Averaged, Run, average
 from retrace_sde.engine.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.engine.space import Own, Shared, Space
-from retrace_sde.engine.subjects.choice import (
-    Compared,
-    SubjectEffects,
-    Subjects,
-    compared,
-    level_coefficients,
-    level_estimate,
-    level_moments,
-)
 from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
@@ -70,6 +71,7 @@ class Outcome:
     posterior: OrderPosterior | None = None
     subjects: SubjectEffects | None = None
     levels: LevelFit | None = None
+    noise: NoiseChoice | None = None
     folded: float = 0.0
 
 
@@ -187,6 +189,8 @@ def _estimated(
     better, levels = choice.found.better, choice.levels
     if levels is None:
         estimate = model.estimate(better, name, rng)
+        if choice.diffusion is not None and name != "exact":
+            estimate = replace(estimate, diffusion=choice.diffusion)
         return estimate, model.effective(better.moments, estimate.errors)
     estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
     return estimate, level_moments(levels, estimate)
