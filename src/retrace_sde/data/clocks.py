@@ -29,8 +29,11 @@ EVERY = 0.8
 ROUNDED = 0.55
 """Largest distance from a clock, in units of rounding: half a unit, and what the alternation has yet to go."""
 
-EXACT = 1e-7
-"""The same relative to the range of a clock that is not rounded: float32 keeps seven digits."""
+EXACT = 1e-4
+"""The same relative to the typical step of a clock that is not rounded: float32 keeps seven digits of hundreds of steps."""
+
+EQUAL = 0.01
+"""Range of the steps of a running total that is not rounded, relative to their mean."""
 
 TICKS = 2.0
 """Units of rounding that a clock moves by at least, in the mean over subjects: a score with two levels is none."""
@@ -56,6 +59,9 @@ leave nothing (such columns are refused)."""
 REPEATED, OTHERS = 0.75, 3
 """What least squares may leave of a rounded copy, in units of rounding, and how many columns it may be made of: states
 that grow a millionfold are nearly combinations of many."""
+
+EXPLOSIVE = 100.0
+"""Largest distance from the median, relative to the typical one, of a process that does not explode."""
 
 CHECKED, SMALL = 1000, 0.2
 """Rows that tell whether columns repeat others, and the share of them that are too near the mean to count by their size."""
@@ -199,9 +205,8 @@ def _why(column: Array, *, shared: bool) -> Why | None:
 def _is_clock(column: Array, unit: float, *, shared: bool) -> bool:
     """`x_jt = α_j + τ_t`, exactly or to rounding."""
     rest, course = _additive(column)
-    moved = float(np.ptp(course))
     worst = float(np.nanmax(np.abs(rest)))
-    if worst <= EXACT * moved:
+    if worst <= EXACT * np.median(np.diff(np.sort(course))):
         return True
     reach = float(np.mean(np.nanmax(column, axis=1) - np.nanmin(column, axis=1)))
     return worst <= ROUNDED * unit and _ticks(reach, unit, column, shared=shared)
@@ -280,19 +285,26 @@ def _is_total(column: Array, unit: float, *, shared: bool) -> bool:
     reach = np.ptp(whole, axis=1)
     far = np.array([_ticks(each, unit, whole, shared=shared) for each in reach])
     one_way = np.all(left[far, 0] > 0) or np.all(left[far, 0] < 0)
-    near = np.abs(rest).max() <= max(ROUNDED * unit, EXACT * reach.max())
+    steps = np.diff(np.sort(right[0])) * size[0] * np.abs(left[:, 0]).max()
+    # Not rounded, it must count by equal steps: what grows from anywhere at one rate has this form, too.
+    equal = np.ptp(steps) <= EQUAL * steps.mean()
+    near = np.abs(rest).max() <= max(ROUNDED * unit, EXACT * np.median(steps) if equal else 0.0)
     return bool(near and one_way and far.sum() >= max(FEWEST_SUBJECTS, len(whole) / 4))
 
 
 def _repeated(x: Array, without: list[int]) -> dict[int, list[int]]:
     """Columns that are, but for rounding, linear functions of others before them, and of which; some are not asked.
 
-    Rows count by their size, large or small: where a process grows a millionfold, its largest states lie near a line.
+    Rows count by their size, large or small, and columns that grow a hundredfold not at all: large states lie near a line.
     """
     rows = x.reshape(-1, x.shape[2])
     rows = rows[evenly(len(rows), CHECKED)]
     rows = rows[~np.isnan(rows).any(axis=1)]
-    asked = [k for k in range(x.shape[2]) if k not in without]
+    if len(rows) < FEWEST_NUMBERS:
+        return {}
+    far = np.abs(rows - np.median(rows, axis=0))
+    calm = far.max(axis=0) <= EXPLOSIVE * np.median(far, axis=0)
+    asked = [k for k in range(x.shape[2]) if k not in without and calm[k]]
     found: dict[int, list[int]] = {}
     while 2 <= len(asked) < len(rows) / 2:
         z = rows[:, asked] - rows[:, asked].mean(axis=0)
