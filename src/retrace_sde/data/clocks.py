@@ -9,6 +9,7 @@ differ in it by more than rounding, and what they differ by lasts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -197,16 +198,20 @@ def _why(column: Array, *, shared: bool) -> Why | None:
     unit = rounding(column)
     if _is_clock(column, unit, shared=shared) or (not shared and _is_counter(column, unit)):
         return Why.CLOCK
-    if not _few(column) and _is_loose(*_additive(column)):
+    if not _few(column) and _is_loose(*_additive(column, _mean)):
         return Why.LOOSE_CLOCK
     return Why.TOTAL if _is_total(column, unit, shared=shared) else None
 
 
 def _is_clock(column: Array, unit: float, *, shared: bool) -> bool:
     """`x_jt = α_j + τ_t`, exactly or to rounding."""
-    rest, course = _additive(column)
+    rest, course = _additive(column, _mean)
+    exact = EXACT * float(np.median(np.diff(np.sort(course))))
+    if np.sqrt(np.nanmean(rest**2)) > max(exact, ROUNDED * unit):
+        return False  # nor is the largest as small, whatever the fit
+    rest, course = _additive(column, _midrange)
     worst = float(np.nanmax(np.abs(rest)))
-    if worst <= EXACT * np.median(np.diff(np.sort(course))):
+    if worst <= exact:
         return True
     reach = float(np.mean(np.nanmax(column, axis=1) - np.nanmin(column, axis=1)))
     return worst <= ROUNDED * unit and _ticks(reach, unit, column, shared=shared)
@@ -223,15 +228,15 @@ def _ticks(reach: float, unit: float, column: Array, *, shared: bool) -> bool:
     return reach >= unit * max(TICKS, per_step * (column.shape[1] - 1))
 
 
-def _additive(column: Array) -> tuple[Array, Array]:
-    """What is left of `x_jt − α_j − τ_t`, the largest of it as small as can be, and τ.
+def _additive(column: Array, centre: Callable[[Array, int], Array]) -> tuple[Array, Array]:
+    """What is left of `x_jt − α_j − τ_t`, and τ: centres of rows and columns by turns, until they stand.
 
-    Midranges of rows and columns by turns (Diliberto & Straus 1951), until they stand.
+    Means leave the least squares; midranges make the largest as small as can be (Diliberto & Straus 1951).
     """
     rest, course = column.copy(), np.zeros(column.shape[1])
     for _ in range(60):
-        rest -= _midrange(rest, 1)[:, None]
-        move = _midrange(rest, 0)
+        rest -= centre(rest, 1)[:, None]
+        move = centre(rest, 0)
         rest -= move
         course += move
         if np.abs(move).max() <= 1e-3 * np.nanmax(np.abs(rest)):
