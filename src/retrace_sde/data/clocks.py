@@ -20,7 +20,7 @@ from retrace_sde.data.blocks import Array, Data, Mask, Order, evenly, in_order, 
 LOOKED_AT, FIRST_LOOK = 200, 24
 """Trajectories, evenly spaced, that tell a clock; and those that rule one out at once."""
 
-FEWEST_SUBJECTS, FEWEST_NUMBERS, FEW_NUMBERS = 3, 10, 60
+FEWEST_SUBJECTS, FEWEST_NUMBERS, FEW_NUMBERS = 3, 10, 100
 """Subjects, and degrees of freedom (n − 1)(T − 1) of what is left over, without which anything may be chance; with few
 a rounded clock must tick (nearly) at every step, and errors of reading cannot be told."""
 
@@ -39,10 +39,11 @@ EQUAL = 0.01
 TICKS = 2.0
 """Units of rounding that a clock moves by at least, in the mean over subjects: a score with two levels is none."""
 
-LOOSE, WHITE, EVEN = 0.05, -0.35, 4.0
-"""A clock that is read with errors: their size relative to a step, the lag-one correlation of their differences, and how
-much larger their squares may be at one time than they typically are. Errors of reading are white (−1/2) and the same at
-all times; what subjects differ by in a process that diffuses lasts (0, or more), or comes and goes."""
+LOOSE, WHITE, EVEN, LONG = 0.05, -0.4, 3.0, 12
+"""A clock that is read with errors: their size relative to a step, the lag-one correlation of their differences, how
+much larger their squares may be at one time than they typically are, and the times needed to see it. Errors of reading are
+white (−1/2) and the same at all times; what subjects differ by in a process that diffuses lasts (0, or more), or comes and
+goes."""
 
 SLOWEST = 0.25
 """Least mean step of sorted values in units of rounding: many draws from few levels, sorted, look alike too."""
@@ -198,7 +199,7 @@ def _why(column: Array, *, shared: bool) -> Why | None:
     unit = rounding(column)
     if _is_clock(column, unit, shared=shared) or (not shared and _is_counter(column, unit)):
         return Why.CLOCK
-    if not _few(column) and _is_loose(*_additive(column, _mean)):
+    if not _few(column) and column.shape[1] >= LONG and _is_loose(*_additive(column, _mean)):
         return Why.LOOSE_CLOCK
     return Why.TOTAL if _is_total(column, unit, shared=shared) else None
 
