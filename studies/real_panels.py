@@ -107,7 +107,8 @@ def main() -> None:
         ]
 
         def mean(key: str, runs: list[dict[str, object]] = runs) -> float:
-            return float(np.mean([run[key] for run in runs]))
+            values = [run[key] for run in runs if run[key] is not None]
+            return float(np.mean(values)) if values else float("nan")
 
         words = set()
         for run in runs:

@@ -82,7 +82,7 @@ def test_load_gives_back_everything_that_was_saved(model, tmp_path):
     [
         cyclic_direction,
         folded_direction,
-        lambda test: known_direction(test, 0.01),
+        known_direction,
         lambda test: doubtful_direction(test, test, shared=False),
     ],
 )

@@ -16,19 +16,23 @@ from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
-from retrace_sde.engine.model import Problem
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.model import Model
+from retrace_sde.engine.subjects.choice import MOST_VARIABLES, Subjects
 from retrace_sde.estimate.kalman.steps import as_noise
 from retrace_sde.paper.algorithm1 import as_score
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.process.drift import (
     Affine,
     Drift,
+    Driven,
     Independent,
     Linear,
     TumourGrowth,
     as_drift,
+    driven,
+    has_state_space,
     independent_features,
-    is_linear,
 )
 
 FAR = 2.0
@@ -49,6 +53,8 @@ def check_settings(given: Mapping[str, Any]) -> None:
     check_choice("order", given["order"], ["likelihood", "score"])
     check_choice("estimator", given["estimator"], ["auto", "mle", "ols", "exact", "em", "mcem"])
     check_choice("spacing", given["spacing"], ["regular", "estimate"])
+    check_choice("missing_inputs", given["missing_inputs"], ["refuse", "carry", "interpolate"])
+    check_choice("subjects", given["subjects"], [each.value for each in Subjects])
     check_choice("score_drift", given["score_drift"], ["absolute", "mean"])
     check_choice("keep", given["keep"], ["best", "last"])
     score = as_score(given["score_model"])
@@ -59,23 +65,18 @@ def check_settings(given: Mapping[str, Any]) -> None:
     check_positive("max_iter", given["max_iter"])
     if not 0 < given["alpha"] < 1:
         raise ValueError(f"alpha must lie between 0 and 1; got {given['alpha']!r}.")
-    if not is_linear(as_drift(given["drift"])):
+    drift = as_drift(given["drift"])
+    if not has_state_space(driven(drift)):
         if given["estimator"] in ("exact", "em"):
             raise ValueError(
                 f"estimator={given['estimator']!r} needs a linear or affine drift; use 'mle'."
             )
         if given["observation_noise"] is not None:
-            raise ValueError("observation_noise needs a linear or affine drift: leave it None.")
+            raise ValueError(f"observation_noise cannot be combined with {drift}: {NONLINEAR}")
     if given["permutation"] == "independent" and given["order"] == "score":
         raise ValueError(
             "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
             "with permutation='independent'."
-        )
-    if given["spacing"] == "estimate" and given["permutation"] == "independent":
-        raise ValueError(
-            "spacing='estimate' needs one shared permutation: a gap of one trajectory has only the d "
-            "numbers of its step behind it, so its relative error is √(2/d) even with all else known. "
-            "Give times as knowledge, or use spacing='regular'."
         )
     if given["spacing"] == "estimate" and given["order"] == "score":
         raise ValueError("spacing='estimate' needs order='likelihood'.")
@@ -83,6 +84,31 @@ def check_settings(given: Mapping[str, Any]) -> None:
         raise ValueError(
             "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
             "and sample_orders()."
+        )
+
+
+def check_levels(subjects: str, model: Model) -> None:
+    """Levels by name are fitted where they can be, and refused elsewhere; "auto" then takes subjects as alike."""
+    if subjects != Subjects.LEVELS:
+        return
+    if not isinstance(model.drift, Affine):
+        raise ValueError(
+            "subjects='levels' gives each subject an intercept of its own: use drift='affine'."
+        )
+    if not isinstance(model, EulerModel):
+        raise ValueError(
+            "subjects='levels' cannot yet be combined with observation noise or missing values: leave those out, or "
+            "use subjects='alike'."
+        )
+    n, _, d = model.data.shape
+    if d > MOST_VARIABLES:
+        raise ValueError(
+            f"subjects='levels' is for up to {MOST_VARIABLES} variables; got {d}: choose some of them."
+        )
+    if n <= 2 * d + 2 or (model.data.observed - 2).sum() <= 2 * d:
+        raise ValueError(
+            f"subjects='levels' needs more than {2 * d + 2} subjects for {d} variables, and three observations of "
+            f"each or more; there are {n} subjects."
         )
 
 
@@ -131,14 +157,21 @@ def with_times(X: Any, knowledge: Any) -> Any:
     return replace(knowledge, timestamps=X.times, timestamp_error=X.time_error)
 
 
-def check_spacing(spacing: str, problem: Problem, *, noisy: bool) -> None:
-    """Gaps are estimated, or irregular times used, only where the engine can."""
-    irregular = problem.gaps is not None and not np.allclose(problem.gaps, problem.dt)
-    if noisy and (spacing == "estimate" or irregular):
-        raise ValueError(
-            "irregular or unknown gaps cannot be combined with observation noise or missing values: leave "
-            "those out, or use spacing='regular' without the times."
-        )
+def check_state_space(drift: Drift, *, noise: Any, timed: bool) -> None:
+    """Noise, missing values, schedules and gaps of single trajectories can be summed out of linear drifts only."""
+    if has_state_space(driven(drift)):
+        return
+    what = "observation noise or missing values" if noise is not None else "a schedule"
+    if noise is None and not timed:
+        return
+    raise ValueError(f"{what} cannot be combined with {drift}: {NONLINEAR}")
+
+
+NONLINEAR = (
+    "states that are not seen can be summed out of drifts that are linear in the state only. Use drift='affine' (with "
+    "covariates as inputs), or leave out what is missing: rows with a missing value, or smooth the noise beforehand."
+)
+"""What to do instead; a Gaussian smoother about a nonlinear drift does not hold up against a dense grid."""
 
 
 def check_enough(panel: Panel, n_features: int) -> None:
@@ -207,9 +240,29 @@ def check_volumes(panel: Panel, drift: Drift) -> Panel:
     return replace(panel, values=xp.where(panel.values <= 0, floor, panel.values))
 
 
+def check_inputs(panel: Panel, drift: Driven) -> None:
+    """No input is a combination of the others and of the offset: its effect could not be told from theirs."""
+    u = to_numpy(panel.covariates).reshape(-1, len(panel.covariate_names))
+    u = u[np.isfinite(u).all(axis=1)]
+    scale = np.maximum(np.abs(u).max(axis=0), 1e-300)
+    v = np.c_[np.ones(len(u)), u / scale] if drift.offset else u / scale
+    kept: list[int] = []
+    for k in range(v.shape[1]):
+        if np.linalg.matrix_rank(v[:, [*kept, k]], tol=1e-9 * np.sqrt(len(v))) == len(kept):
+            name = panel.covariate_names[k - drift.offset]
+            raise ValueError(
+                f"the effect of input {name!r} cannot be told apart: it is constant, or a combination of other inputs. "
+                "Leave it out."
+            )
+        kept.append(k)
+
+
 def check_features(panel: Panel, drift: Drift) -> tuple[Drift, list[str]]:
     """The drift without features that are combinations of others in these data, and a note for each."""
     if isinstance(drift, Linear | Affine):  # dependent variables are refused above
+        return drift, []
+    if isinstance(drift, Driven):
+        check_inputs(panel, drift)
         return drift, []
 
     def gram(x: Any, u: Any | None) -> Array:

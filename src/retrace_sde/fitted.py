@@ -16,6 +16,7 @@ from retrace_sde.engine.fit import Outcome
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Model, Round
 from retrace_sde.engine.posterior import OrderPosterior
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units
@@ -37,7 +38,7 @@ class Memory(NamedTuple):
 class Fitted:
     """Names that end in `_`, each read off the result or the posterior over orders.
 
-    `observation_noise_` is the covariance R of the noise, given or estimated; None without noise.
+    `inputs_` (d, k) is B, what inputs add to the drift; None without inputs. `observation_noise_` is the covariance R of the noise, given or estimated; None without noise.
     """
 
     result_: ReTraceResult
@@ -48,12 +49,14 @@ class Fitted:
     times_: Array = _read("times")
     drift_: Array = _read("drift")
     offset_: Array = _read("offset")
+    inputs_: Array | None = _read("inputs")
     diffusion_: Array = _read("diffusion")
     observation_noise_: Array | None = _read("observation_noise")
     standard_errors_: StandardErrors = _read("standard_errors")
     direction_: DirectionTest = _read("direction")
     alternative_: Twin | None = _read("alternative")
     identifiability_: IdentifiabilityReport = _read("identifiability")
+    subject_effects_: SubjectEffects | None = _read("subjects")
     log_likelihood_: float = _read("log_likelihood")
     converged_: bool = _read("converged")
     history_: tuple[Round, ...] = _read("history")

@@ -19,8 +19,9 @@ from retrace_sde.data.files import replacing
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Round
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.intervals import clearest, half_widths
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.regression import ErrorKind, StandardErrors
 from retrace_sde.estimate.unequal_steps import GapClocks
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
@@ -31,6 +32,12 @@ SHOWN = 10
 """Coefficients that a summary lists: the ones best told from zero."""
 
 Row = tuple[str, str]
+
+_ERRORS = {
+    ErrorKind.MODEL: "of the model (too few trajectories to tell their spread)",
+    ErrorKind.SANDWICH: "of the spread between trajectories, not of the model (sandwich)",
+    ErrorKind.BOOTSTRAP: "by resampling trajectories (bootstrap)",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +51,7 @@ class Twin:
     log_likelihood: float
     times: Array | None = None
     standard_errors: StandardErrors | None = None
+    inputs: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +79,8 @@ class ReTraceResult:
     notes: tuple[str, ...] = ()
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
+    inputs: Array | None = None
+    subjects: SubjectEffects | None = None
     gap_clocks: GapClocks | None = None
     residuals: ResidualCheck | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -155,6 +165,8 @@ class ReTraceResult:
             ("log-likelihood", f"{self.log_likelihood:,.1f} nats"),
             *self._noise(),
             *self._gaps(),
+            *self._subjects(),
+            ("standard errors", self.errors_rest),
             ("direction", self.direction.verdict),
         ]
         if self.alternative is not None:
@@ -188,6 +200,14 @@ class ReTraceResult:
             )
         ]
 
+    @property
+    def errors_rest(self) -> str:
+        """What the standard errors rest on, in words."""
+        return _ERRORS[self.standard_errors.kind]
+
+    def _subjects(self) -> list[Row]:
+        return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
+
     def _noise(self) -> list[Row]:
         if self.observation_noise is None:
             return []
@@ -212,13 +232,17 @@ class ReTraceResult:
 
     def _coefficients(self) -> list[tuple[str, ...]]:
         """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|; the twin's beside."""
-        ways = [(self.drift, self.standard_errors.drift)]
+        ways = [_with_inputs(self.drift, self.inputs, self.standard_errors)]
         if self.alternative is not None:
-            drift, known = self.alternative.drift, self.alternative.standard_errors
-            ways.append((drift, np.full_like(drift, np.nan) if known is None else known.drift))
+            twin = self.alternative
+            ways.append(_with_inputs(twin.drift, twin.inputs, twin.standard_errors))
+        names = self.feature_names
+        if self.inputs is not None:
+            d, k = self.drift.shape[1], self.inputs.shape[1]
+            names = (*names[:d], *names[len(names) - k :])
         rows = []
         for i, j in clearest(*ways[0], SHOWN):
-            cells = [self.feature_names[j], self.names[i]]
+            cells = [names[j], self.names[i]]
             for values, errors in ways:
                 reach = half_widths(errors[i, j], self.n_trajectories)
                 low, high = values[i, j] - reach, values[i, j] + reach
@@ -286,6 +310,10 @@ def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDA
     values: dict[str, Any] = {}
     for name, part in _parts(kind).items():
         key = f"{prefix}{name}"
+        if (
+            key not in arrays and name not in text
+        ):  # written before there was such a field: its default
+            continue
         stored: Any = arrays[key] if key in arrays else text[name]
         if part is None or stored is None:
             values[name] = tuple(stored) if isinstance(stored, list) else stored
@@ -307,6 +335,20 @@ def _parts(kind: type) -> dict[str, type | None]:
         parts = (each for each in types if is_dataclass(each) or issubclass(each, Enum))
         found[name] = next(parts, None)
     return found
+
+
+def _with_inputs(
+    drift: Array, inputs: Array | None, errors: StandardErrors | None
+) -> tuple[Array, Array]:
+    """A, and B beside it, and their errors; NaN where there are none."""
+    values = drift if inputs is None else np.c_[drift, inputs]
+    if errors is None:
+        return values, np.full_like(values, np.nan)
+    known = errors.drift
+    if inputs is not None:
+        of_B = np.full_like(inputs, np.nan) if errors.inputs is None else errors.inputs
+        known = np.c_[known, of_B]
+    return values, known
 
 
 def _latex(cell: str) -> str:

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.model import Round
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.regression import StandardErrors
-from retrace_sde.process.drift import Affine, Drift, Linear
+from retrace_sde.process.drift import Drift, has_offset, has_state_space
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.result import ReTraceResult, Twin
 
@@ -32,7 +34,7 @@ class Units:
     @classmethod
     def of(cls, panel: Panel, drift: Drift) -> Units | None:
         """Mean and standard deviation over a table's observations; None: fit the data as they are."""
-        if panel.rows is None or not isinstance(drift, (Linear, Affine)):
+        if panel.rows is None or not has_state_space(drift):
             return None
         values = np.asarray(panel.values, dtype=float)
         n, T, d = values.shape
@@ -44,7 +46,7 @@ class Units:
         rest = np.where(inside, values - mean, 0.0)
         mean = mean + rest.sum(axis=(0, 1)) / counts
         scale = np.sqrt((np.where(inside, values - mean, 0.0) ** 2).sum(axis=(0, 1)) / counts)
-        return cls(mean if isinstance(drift, Affine) else np.zeros(d), scale, counts)
+        return cls(mean if has_offset(drift) else np.zeros(d), scale, counts)
 
     def apply(self, values: Array) -> Array:
         """The values in standard units, a copy."""
@@ -53,6 +55,16 @@ class Units:
     def restore(self, values: Array) -> Array:
         """Values in the table's units."""
         return values * self.scale + self.centre
+
+    def forecast(self, found: Forecast) -> Forecast:
+        """A forecast in the table's units."""
+        mean, low, high = (self.restore(each) for each in (found.mean, found.low, found.high))
+        return replace(found, mean=mean, low=low, high=high)
+
+    def imputed(self, found: Imputed) -> Imputed:
+        """What was filled in, in the table's units."""
+        values, low, high = (self.restore(each) for each in (found.values, found.low, found.high))
+        return replace(found, values=values, low=low, high=high)
 
     def noise(self, noise: Any) -> Any:
         """Observation noise given in the table's units, in standard ones; unknown noise stays unknown."""
@@ -75,6 +87,7 @@ class Units:
             result,
             drift=drift,
             offset=offset,
+            inputs=self._inputs(result.inputs),
             diffusion=self._square(result.diffusion),
             standard_errors=self.errors(result.standard_errors),
             initial=Gaussian(self.centre + self.scale * first.mean, self._square(first.covariance)),
@@ -85,6 +98,7 @@ class Units:
             observation_noise=None
             if result.observation_noise is None
             else self._square(result.observation_noise),
+            subjects=self._subjects(result.subjects, drift),
         )
 
     def errors(self, errors: StandardErrors) -> StandardErrors:
@@ -94,14 +108,21 @@ class Units:
         if covariances is not None:
             p = covariances.shape[1]
             turn = np.diag(np.append(1 / self.scale, np.ones(p - d)))
-            turn[d:, :d] = -self.centre / self.scale
+            turn[d : d + 1, :d] = -self.centre / self.scale
             covariances = self.scale[:, None, None] ** 2 * (turn @ covariances @ turn.T)
-            if p > d:
+            if offset is not None and p > d and np.any(offset):
                 offset = np.sqrt(covariances[:, d, d])
         elif offset is not None:
             offset = offset * self.scale if not self.centre.any() else np.full(d, np.nan)
-        return StandardErrors(
-            errors.drift * self._ratio, self._square(errors.diffusion), offset, covariances
+        drift, diffusion = errors.drift * self._ratio, self._square(errors.diffusion)
+        inputs = self._inputs(errors.inputs)
+        return replace(
+            errors,
+            drift=drift,
+            diffusion=diffusion,
+            offset=offset,
+            covariances=covariances,
+            inputs=inputs,
         )
 
     @property
@@ -124,8 +145,15 @@ class Units:
         d = len(self.scale)
         if theta.shape[1] == d:
             return theta * self._ratio
-        A, c = self._drift(theta[:, :d], theta[:, d])
-        return np.column_stack([A, c])
+        # φ = (x, 1, u): what the shift of x adds goes to the constant; without one there is no shift
+        A = theta[:, :d] * self._ratio
+        rest = theta[:, d:] * self.scale[:, None]
+        if self.centre.any():
+            rest[:, 0] -= A @ self.centre
+        return np.column_stack([A, rest])
+
+    def _inputs(self, B: Array | None) -> Array | None:
+        return None if B is None else B * self.scale[:, None]
 
     def _round(self, each: Round) -> Round:
         return replace(
@@ -135,12 +163,34 @@ class Units:
             log_likelihood=each.log_likelihood - self._volume,
         )
 
+    def _subjects(self, found: SubjectEffects | None, A: Array) -> SubjectEffects | None:
+        """`c = S c' − A m`, and its law: `Γ = S Γ' S⁻¹`, `μ = S μ' − (A + Γ) m`, `Ω = S Ω' S`."""
+        if (
+            found is None
+            or found.intercepts is None
+            or found.errors is None
+            or found.mean is None
+            or found.slope is None
+            or found.between is None
+        ):
+            return found
+        slope = found.slope * self._ratio
+        return replace(
+            found,
+            intercepts=found.intercepts * self.scale - A @ self.centre,
+            errors=found.errors * self.scale,
+            mean=found.mean * self.scale - (A + slope) @ self.centre,
+            slope=slope,
+            between=self._square(found.between),
+        )
+
     def _twin(self, twin: Twin) -> Twin:
         drift, offset = self._drift(twin.drift, twin.offset)
         return replace(
             twin,
             drift=drift,
             offset=offset,
+            inputs=self._inputs(twin.inputs),
             diffusion=self._square(twin.diffusion),
             standard_errors=None
             if twin.standard_errors is None

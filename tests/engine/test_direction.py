@@ -136,8 +136,11 @@ def test_the_verdict_says_what_was_found() -> None:
     )
     strict = direction_test(delta, zero, dimension=1, alpha=0.001)
     assert not strict.identified
-    assert "is not determined by these data (log-likelihood ratio +10.0" in strict.verdict
+    assert "is not decided: this order fits better (log-likelihood ratio +10.0" in strict.verdict
     assert "Both are returned" in strict.verdict
+    alike = direction_test(delta / 10 - 0.1, zero, dimension=1, alpha=0.001)
+    assert "fit equally well, as they do when the process is stationary" in alike.verdict
+    assert "fit equally well" not in strict.verdict
     certain = direction_test(np.arange(1000.0), np.full(1000, -1e4), dimension=1)
     assert "p < 0.0001" in certain.verdict
     point = direction_test(delta, zero, dimension=1, point_start=True)
@@ -149,7 +152,7 @@ def test_the_verdict_says_what_was_found() -> None:
 def test_it_abstains_with_too_few_trajectories(n: int, words: str) -> None:
     found = direction_test(np.full(n, 1e6), np.arange(n, dtype=float), dimension=1)
     assert not found.identified
-    assert found.p_value == 1
+    assert found.p_value is None
     assert words in found.verdict
 
 
@@ -241,11 +244,12 @@ def test_a_common_start_is_evidence_and_not_a_crash() -> None:
 
 def test_knowledge_is_doubted_only_where_the_data_fit_the_reverse_better() -> None:
     delta, zero = np.array([1.0, 2.0, 3.0, 2.5, 1.5]), np.zeros(5)
-    against = known_direction(direction_test(zero, delta, dimension=1), 0.0)
-    agreeing = known_direction(direction_test(delta, zero, dimension=1), 0.0)
-    untested = known_direction(direction_test(zero[:2], delta[:2], dimension=1), 0.0)
+    against = known_direction(direction_test(zero, delta, dimension=1))
+    agreeing = known_direction(direction_test(delta, zero, dimension=1))
+    untested = known_direction(direction_test(zero[:2], delta[:2], dimension=1))
     assert all(each.known and each.identified for each in (against, agreeing, untested))
-    assert (against.p_value, against.evidence.p_value) == pytest.approx((0.0, 0.0067), abs=1e-4)
+    assert against.p_value is None
+    assert against.evidence.p_value == pytest.approx(0.0067, abs=1e-4)
     assert "nats, z = -5.2, p = 0.0067): check that knowledge." in against.verdict
     assert "check" not in agreeing.verdict + untested.verdict
 

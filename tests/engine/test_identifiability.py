@@ -77,14 +77,13 @@ def test_the_report_says_in_words_what_can_and_cannot_be_learned():
     assert any("Theorem 3" in sentence for sentence in report.can)
     assert report.entropy_production == pytest.approx(sde.entropy_production(), rel=0.5)
     report = rt.ReTrace(dt=0.02, drift="linear").fit(steady).identifiability_
-    assert any("stationary" in sentence for sentence in report.cannot)
-    assert any("direction of time is not determined" in sentence for sentence in report.cannot)
+    assert any("direction of time is not" in sentence for sentence in report.cannot)
     assert any("not G itself" in sentence for sentence in report.cannot)
 
 
 def test_collinear_regressors_are_reported():
     """All trajectories on one growing mode: the other directions of A are hardly determined."""
-    sde = LinearSDE(np.diag([8.0, 8.0]) + 0.5, np.eye(2) * 1e-12)
+    sde = LinearSDE(np.diag([8.0, 8.0]) + 0.5, np.eye(2) * 1e-3)
     X = sde.simulate(20, 60, 0.05, x0=np.array([1.0, 1.0]), random_state=6)
     report = rt.ReTrace(dt=0.05, drift="linear").fit(X).identifiability_
     assert report.gram_condition > 1e4

@@ -13,13 +13,8 @@ from retrace_sde.data.blocks import Data
 from retrace_sde.engine.exact_gaps import spans
 from retrace_sde.engine.gaps import GapModel, _constrained_gaps
 from retrace_sde.estimate.euler import Euler, step_log_likelihoods
-from retrace_sde.estimate.irregular_times import (
-    Likelihood,
-    Spans,
-    StepMoments,
-    exponentials,
-    transitions,
-)
+from retrace_sde.estimate.irregular_times import Likelihood, Spans, StepMoments
+from retrace_sde.estimate.timed.transitions import exponentials, transitions
 from retrace_sde.estimate.unequal_steps import Clocks, gap_clocks
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 from retrace_sde.process.drift import Affine, Drift
@@ -50,11 +45,11 @@ def test_exponentials_and_transitions_are_those_of_scipy_and_of_the_sde():
     np.testing.assert_allclose(exponentials(M), [expm(m) for m in M], rtol=1e-9, atol=1e-11)
     A, H, c = rng.standard_normal((3, 3)), np.diag([1.0, 2.0, 0.5]), rng.standard_normal(3)
     gaps = np.array([0.01, 0.3, 2.0])
-    F, s, Q = transitions(A, c, H, gaps)
+    F, s, Q = transitions(np.c_[A, c], H, gaps)
     for k, g in enumerate(gaps):
         step = rt.LinearSDE(A, H, offset=c).transition(g, scheme="exact")
         np.testing.assert_allclose(F[k], step.matrix, rtol=1e-9)
-        np.testing.assert_allclose(s[k], step.shift, rtol=1e-8)
+        np.testing.assert_allclose(s[k, :, 0], step.shift, rtol=1e-8)
         np.testing.assert_allclose(Q[k], step.covariance, rtol=1e-8, atol=1e-12)
 
 

@@ -8,7 +8,7 @@ import pytest
 import retrace_sde as rt
 from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
 from retrace_sde.orders.hidden.assignment import Arrangement
-from retrace_sde.orders.hidden.gaussian import process
+from retrace_sde.orders.hidden.gaussian import Chain, process
 from retrace_sde.orders.hidden.pair_moments import (
     PairMoments,
     arrangement,
@@ -44,7 +44,9 @@ def values():
 def test_process_agrees_with_the_filter(values, model, scale):
     law = StateSpace(model.transition, model.noise * scale, model.initial)
     expected = kalman(values, law).log_likelihood
-    np.testing.assert_allclose(process(law, T).log_density(values), expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        process(Chain.regular(law, T)).log_density(values), expected, rtol=1e-9
+    )
 
 
 def test_cost_is_the_likelihood_of_every_order(values, model):
@@ -128,13 +130,13 @@ def test_single_orders_are_drawn_from_their_posterior(values, model, case):
     kept = np.zeros((15_000, T), dtype=np.int16)
     state = np.array([3], dtype=np.uint64)
     filled = np.where(seen, y, 0.0)
-    sample(process(model, T), filled, seen, rules, start, state, 1000, 60, kept)
+    sample(process(Chain.regular(model, T)), filled, seen, rules, start, state, 1000, 60, kept)
     assert distance_from(kept, as_weights(log)) < 1.5
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_single_search_reports_its_cost_and_finds_the_best(values, model, known):
-    rules, law = None, process(model, T)
+    rules, law = None, process(Chain.regular(model, T))
     if known:
         rules = Rules(
             np.abs(np.random.default_rng(0).standard_normal((T, T))),

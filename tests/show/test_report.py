@@ -250,7 +250,7 @@ def test_estimated_gaps_are_drawn_with_their_intervals(tmp_path):
 def test_a_known_direction_a_closed_loop_and_a_fold_are_said(fit):
     model, panel = fit
     told = copy.copy(model)
-    told.result_ = replace(model.result_, direction=known_direction(model.direction_, 0.0))
+    told.result_ = replace(model.result_, direction=known_direction(model.direction_))
     assert verdicts(told, panel)[1].answer == "As the knowledge given says"
     loop = copy.copy(model)
     loop.result_ = replace(

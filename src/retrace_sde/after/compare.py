@@ -100,8 +100,8 @@ def compare_orders(a: Any, b: Any, *, model: Any | None = None) -> OrderComparis
         trial = one.copy()
         trial[first : last + 1] = towards[first : last + 1]
         gain = problem.fit(trial, final=True).objective - fits[0].objective
-        slices = [tuple(int(k) for k in each[first : last + 1]) for each in (one, towards)]
-        found.append(Difference(first, last, *slices, gain))
+        here, there = (tuple(int(k) for k in o[first : last + 1]) for o in (one, towards))
+        found.append(Difference(first, last, here, there, gain))
     return OrderComparison(nats, turned, tau, right, tuple(found))
 
 

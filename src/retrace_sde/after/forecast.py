@@ -11,7 +11,7 @@ Limits: the time between what is forecast is dt; the order is taken for known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
@@ -157,12 +157,3 @@ def _smoothed(y: Array, space: StateSpace) -> tuple[Array, Array]:
     found = kalman(y, space)
     own = np.diagonal(found.covariances, axis1=2, axis2=3)[found.pattern]
     return found.means, np.sqrt(np.maximum(own, 0.0) + np.diag(space.noise))
-
-
-def in_units(found: Forecast | Imputed, centre: Array, scale: Array) -> Forecast | Imputed:
-    """The same in a table's units."""
-    if isinstance(found, Forecast):
-        mean = found.mean * scale + centre
-        return replace(found, mean=mean, low=found.low * scale + centre, high=found.high * scale + centre)  # fmt: skip
-    values = found.values * scale + centre
-    return replace(found, values=values, low=found.low * scale + centre, high=found.high * scale + centre)  # fmt: skip

@@ -107,6 +107,24 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
+def _subjects(found: Any, panel: Any) -> dict[str, Any] | None:
+    """How subjects differ, and each one's intercept with its error where it has one."""
+    if found is None:
+        return None
+    shown = {"kind": str(found.kind), "verdict": found.verdict, "nats": found.nats}
+    if found.intercepts is None:
+        return shown
+    names = [str(each) for each in panel.ids]
+    return {
+        **shown,
+        "intercepts": dict(zip(names, found.intercepts, strict=True)),
+        "errors": dict(zip(names, found.errors, strict=True)),
+        "mean": found.mean,
+        "slope": found.slope,
+        "between": found.between,
+    }
+
+
 def parameters(result: Any, panel: Any) -> dict[str, Any]:
     """The result as plain numbers and sentences, the keys of `parameters.json`; units are the data's."""
     errors, test = result.standard_errors, result.direction
@@ -124,10 +142,14 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             "drift": errors.drift,
             "offset": errors.offset,
             "diffusion": errors.diffusion,
+            "kind": str(errors.kind),
         },
+        "subject_effects": _subjects(result.subjects, panel),
         "direction": {
             "identified": bool(test.identified),
             "p_value": test.p_value,
+            "p_error": test.p_error,
+            "models": [vars(each) for each in test.models],
             "verdict": test.verdict,
             "log_likelihood_ratio": test.log_likelihood_ratio,
             "z": test.z,

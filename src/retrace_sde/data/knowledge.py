@@ -25,7 +25,10 @@ class Knowledge:
     timestamps : times (T,) or (n, T), NaN where unknown. Without an error they are exact: they order what
         they cover (equal times leave the order open), and if all are known their gaps are used in the fit.
     timestamp_error : standard deviation of the timestamps, in the units of `dt`: a number, or one for each.
-        They are then Gaussian about the regular grid of times, whose origin they determine themselves.
+        They are then Gaussian about the regular grid of times, whose origin they determine themselves, or about those
+        of the schedule.
+    schedule : times (T,) of a protocol, growing, of which it is not known which observation is whose: positions then
+        have known, unequal gaps. Independent: trajectories may have missed some of them, which ones is sought too.
     """
 
     positions: Mapping[Any, Any] | ArrayLike | None = None
@@ -35,3 +38,4 @@ class Knowledge:
     last: int | ArrayLike | Mapping[int, int] | None = None
     timestamps: ArrayLike | None = None
     timestamp_error: float | ArrayLike | None = None
+    schedule: ArrayLike | None = None

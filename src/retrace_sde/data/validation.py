@@ -62,13 +62,14 @@ def check_panel(
     n_jobs: int | None = None,
     ragged: bool = False,
     missing: bool = False,
+    missing_inputs: bool = False,
     idle: bool = True,
 ) -> Panel:
     """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified.
 
     `ragged`: trajectories may differ in length, and slices need not differ (each has its own order).
-    `missing`: values may be missing (NaN). `idle`: variables without dynamics of their own may stay; else they are left
-    out, and the panel says which.
+    `missing`: values may be missing (NaN); `missing_inputs`: covariates may. `idle`: variables without dynamics of their
+    own may stay; else they are left out, and the panel says which.
     """
     panel = (
         X if isinstance(X, Panel) else Panel.from_array(_as_array(X, "X"), covariates=covariates)
@@ -94,7 +95,7 @@ def check_panel(
                 f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
                 f"got {tuple(u.shape)}."
             )
-        _check_finite(Data(u, n_jobs=n_jobs), panel.covariate_names, "covariates")
+        _check_inputs(Data(u, n_jobs=n_jobs), panel.covariate_names, missing=missing_inputs)
     data = Data(values, u, n_jobs)
     low, high = _check_finite(data, panel.names, "X", missing=missing)
     lengths = _check_lengths(panel, ragged)
@@ -185,6 +186,20 @@ def _numbers(values: Any, name: str) -> Array:
         raise ValueError(
             f"{name} must hold real numbers; got Python objects that are not numbers."
         ) from None
+
+
+def _check_inputs(data: Data, names: tuple[str, ...], *, missing: bool) -> None:
+    """Inputs are finite, or missing here and there where the user has said what then stands for them."""
+    try:
+        _check_finite(data, names, "covariates", missing=missing)
+    except ValueError as error:
+        if not missing and np.isnan(to_numpy(data.values)).any():
+            k = np.argwhere(np.isnan(to_numpy(data.values)))[0]
+            raise ValueError(
+                f"covariates are missing, the first in trajectory {k[0]}, observation {k[1]}, {names[k[2]]!r}: choose "
+                "missing_inputs='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
+            ) from None
+        raise error
 
 
 def _check_finite(

@@ -78,7 +78,7 @@ def _sample(
     kept: Order,
 ) -> None:  # pragma: no cover - compiled
     """Of one trajectory."""
-    y, f, start = steps
+    y, f, start = steps.target, steps.source, steps.start
     c, weight = innovations.c, 0.5 / innovations.S
     T = len(order)
     path = order.copy()

@@ -33,16 +33,21 @@ def bridge(model: Model, one: Side, two: Side) -> Array:
     prior = model.prior
     turn = np.ones(n, dtype=bool) if prior is None else prior.symmetric(model.data.observed)
 
-    def gap(order: Order, here: Any, there: Any) -> Array:
+    def gap(order: Order, gaps: Order | None, here: Any, there: Any) -> Array:
         back = np.where(turn[:, None], model.data.reversed(order), order)
+        gaps_back = None
+        if gaps is not None:
+            gaps_back = np.where(turn[:, None], model.reversed_gaps(gaps), gaps)
         known = model.prior_costs(order) - model.prior_costs(back)
-        return model.log_joint(back, there) - model.log_joint(order, here) + known
+        ahead = model.log_joint(order, here, gaps)
+        return model.log_joint(back, there, gaps_back) - ahead + known
 
     def gaps(here: Side, there: Side) -> Array:
         chains = here.chains.some(effort.bridged)
         stretch = Stretch(4 * effort.bridges, 2 * T, effort.bridges)
         draws = model.draw(here.law, chains, stretch)
-        return np.array([gap(order, here.law, there.law) for order in draws.orders()])
+        each = zip(draws.orders(), draws.crossed(), strict=True)
+        return np.array([gap(order, crossed, here.law, there.law) for order, crossed in each])
 
     return -bennett(gaps(one, two), gaps(two, one))
 

@@ -32,6 +32,21 @@ class Reason(StrEnum):
     CYCLE = "cycle"
     FOLD = "fold"
     UNEQUAL_STEPS = "unequal steps"
+    MODELS_DISAGREE = "models disagree"
+    RESIDUALS = "residuals"
+
+
+class Rung(StrEnum):
+    """The models of the panel along the order found, by the names that users read."""
+
+    MARKOV = "Markov"
+    MEMORY = "memory"
+    LEVELS = "subject levels"
+    MEMORY_LEVELS = "memory and subject levels"
+    NOISE = "measurement noise"
+    GAPS = "unequal gaps"
+    VARIANCES = "unequal steps"
+    RESIDUALS = "independent residuals"
 
 
 class Caution(StrEnum):
@@ -44,6 +59,12 @@ class Caution(StrEnum):
     )
 
 
+def _p(value: float | None) -> str:
+    if value is None:
+        return "not tested"
+    return f"p = {value:.2g}" if value >= 1e-4 else "p < 0.0001"
+
+
 @dataclass(frozen=True)
 class Evidence:
     """A log-likelihood ratio in nats, its z and its two-sided p-value."""
@@ -51,37 +72,90 @@ class Evidence:
     log_likelihood_ratio: float
     z: float
     p_value: float
+    p_error: float | None = None
 
     def __str__(self) -> str:
-        shown = f"p = {self.p_value:.2g}" if self.p_value >= 1e-4 else "p < 0.0001"
+        shown = _p(self.p_value)
+        if self.p_error:
+            shown += f" ± {self.p_error:.1g} by simulation"
         return (
             f"log-likelihood ratio {self.log_likelihood_ratio:+.1f} nats, z = {self.z:.1f}, {shown}"
         )
 
 
+@dataclass(frozen=True)
+class ModelEvidence:
+    """A model of the panel along the order found, run both ways round.
+
+    `log_evidence` in nats (Schwarz), in the direction that suits it better; `log_likelihood_ratio` of the order returned against
+    its reverse; `p_value` with its Monte-Carlo error where the direction was tested in it, None elsewhere. `counted`: the
+    data leave it open, or it may oppose a direction; the counted must agree.
+    """
+
+    name: Rung
+    log_evidence: float
+    log_likelihood_ratio: float
+    p_value: float | None = None
+    p_error: float | None = None
+    counted: bool = False
+
+    @property
+    def ratio_said(self) -> str:
+        """The ratio in words; tests of independence have none, and only say which way round."""
+        if np.isinf(self.log_likelihood_ratio):
+            return "for this order" if self.log_likelihood_ratio > 0 else "for the reverse"
+        return f"{self.log_likelihood_ratio:+.1f} nats"
+
+    def turned(self) -> ModelEvidence:
+        """The same for the reverse of the order."""
+        return replace(self, log_likelihood_ratio=-self.log_likelihood_ratio)
+
+
 @dataclass(frozen=True, eq=False)
 class DirectionTest:
-    """Vuong's test of the order found against its reverse, each with its own best parameters.
+    """The test of the order found against its reverse, each with its own best parameters.
 
     Null hypothesis: both directions fit equally well. `log_likelihood_ratio` is `Σ_j Δ_j` in nats, with
     `Δ_j = ℓ_j(this order) − ℓ_j(its reverse)` the joint log-likelihood of trajectory j, start included;
-    `z = Σ Δ_j / (√(n + d) sd Δ)`, and the p-value is two-sided from Student's t with n − 1 degrees of freedom.
-    Vuong's error √n sd Δ leaves out that p₀ is estimated, which matters when d is not small beside n.
+    `z = Σ Δ_j / (√(n + d) sd Δ)` (Vuong's, whose error √n sd Δ leaves out that p₀ is estimated). The p-value is two-sided
+    from Student's t with n − 1 degrees of freedom where that leaves no doubt, else by simulation (`arrow.simulated`),
+    with `p_error` its Monte-Carlo error (0: none).
 
-    `reason` says what settled the answer, or left it open; where that is not the test, `p_value` is what
-    then stands in its place. `opposed` (steps too unequal for equal gaps) is the evidence with gaps estimated
-    from the data, and `shared` whether one order holds for all.
+    `models` are the models that were compared on the order found (`arrow.ladder`), the one with most evidence first; ratio, z and
+    `contributions` are those of the first that votes, the p-value the largest of those the data leave open.
+
+    `reason` says what settled the answer, or left it open; where that is not the test, `p_value` is None. `opposed` (steps
+    too unequal for equal gaps) is the evidence with gaps estimated from the data, and `shared` whether one order
+    holds for all.
     """
 
     identified: bool
     log_likelihood_ratio: float
     z: float
-    p_value: float
+    p_value: float | None
     contributions: Array
     point_start: bool = False
     reason: Reason = Reason.TESTED
     opposed: Evidence | None = None
     shared: bool = True
+    dimension: int = 0
+    p_error: float | None = None
+    models: tuple[ModelEvidence, ...] = ()
+
+    def turned(self) -> DirectionTest:
+        """The same for the reverse of the order."""
+        return replace(
+            self,
+            log_likelihood_ratio=-self.log_likelihood_ratio,
+            z=-self.z,
+            contributions=-self.contributions,
+            models=tuple(each.turned() for each in self.models),
+        )
+
+    @property
+    def preferred(self) -> ModelEvidence | None:
+        """The model in which the direction was tested; None where it is the only one."""
+        return next((each for each in self.models if each.p_value is not None), None)
 
     @property
     def known(self) -> bool:
@@ -91,8 +165,11 @@ class DirectionTest:
     @property
     def evidence(self) -> Evidence:
         """What the test itself says, whatever settled the direction."""
-        p = _two_sided(self.z, len(self.contributions))
-        return Evidence(self.log_likelihood_ratio, self.z, p)
+        if self.p_value is not None:
+            return Evidence(self.log_likelihood_ratio, self.z, self.p_value, self.p_error)
+        return Evidence(
+            self.log_likelihood_ratio, self.z, _two_sided(self.z, len(self.contributions))
+        )
 
     @property
     def verdict(self) -> str:
@@ -113,24 +190,21 @@ def direction_test(
     n, ratio = len(delta), float(delta.sum())
     if n < FEWEST:
         return DirectionTest(
-            False, ratio, float("nan"), 1.0, delta, point_start, reason=Reason.TOO_FEW
+            False, ratio, float("nan"), None, delta, point_start, reason=Reason.TOO_FEW
         )
     error = float(delta.std(ddof=1) * np.sqrt(n + dimension))
     z = ratio / error if error > 0 else float(np.copysign(np.inf, ratio)) if ratio else 0.0
     p = _two_sided(z, n)
-    return DirectionTest(p < alpha, ratio, z, p, delta, point_start)
+    return DirectionTest(p < alpha, ratio, z, p, delta, point_start, dimension=dimension)
 
 
 def _two_sided(z: float, n: int) -> float:
     return float(2 * stats.t.sf(abs(z), n - 1))
 
 
-def known_direction(test: DirectionTest, reverse_probability: float) -> DirectionTest:
-    """The direction that the knowledge of time leaves: nothing to test, though the data may disagree.
-
-    `p_value` becomes the probability that the knowledge alone gives the reverse (0: impossible).
-    """
-    return replace(test, identified=True, p_value=reverse_probability, reason=Reason.KNOWN)
+def known_direction(test: DirectionTest) -> DirectionTest:
+    """The direction that the knowledge of time leaves: nothing to test, though the data may disagree."""
+    return replace(test, identified=True, p_value=None, p_error=None, reason=Reason.KNOWN)
 
 
 def cyclic_direction(test: DirectionTest) -> DirectionTest:
@@ -150,22 +224,70 @@ def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: boo
 
 
 def _open(test: DirectionTest, reason: Reason) -> DirectionTest:
-    return replace(test, identified=False, p_value=1.0, reason=reason)
+    return replace(test, identified=False, p_value=None, p_error=None, reason=reason)
+
+
+EQUAL, LIKELY = 2.0, 0.5
+"""Ratio in nats below which, or p-value above which, an order and its reverse are said to fit equally well."""
+
+ALLOWED = {
+    Rung.MEMORY: "momentum",
+    Rung.LEVELS: "levels of the subjects' own",
+    Rung.MEMORY_LEVELS: "momentum and levels of the subjects' own",
+    Rung.NOISE: "measurement noise",
+    Rung.GAPS: "unequal gaps",
+}
+"""What a model allows beyond Markov's steps, in words."""
+
+
+def _under(test: DirectionTest) -> str:
+    """The model in which the direction was tested, and by how much the data want it; nothing for Markov's steps."""
+    first = test.preferred
+    plain = next((each for each in test.models if each.name is Rung.MARKOV), None)
+    if first is None or plain is None or first.name not in ALLOWED:
+        return ""
+    what = f"With {ALLOWED[first.name]} allowed"
+    return f"{what}, which the data demand by {first.log_evidence - plain.log_evidence:,.0f} nats, "
 
 
 def _tested(test: DirectionTest) -> str:
-    if not test.identified:
+    under = _under(test)
+    the = "the" if under else "The"
+    alike = abs(test.log_likelihood_ratio) < EQUAL or test.evidence.p_value > LIKELY
+    if not test.identified and alike:
         return (
-            f"The direction of time is not determined by these data ({test.evidence}): the order and "
+            f"{under}{the} direction of time is not determined by these data ({test.evidence}): the order and "
             "its reverse fit equally well, as they do when the process is stationary. Both are returned."
         )
-    sentence = f"The direction of time is identified: {test.evidence}."
+    if not test.identified:
+        side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
+        return (
+            f"{under}{the} direction of time is not decided: {side} fits better ({test.evidence}), but not by more "
+            "than happens where there is no such direction. Both are returned."
+        )
+    sentence = f"{under}{the} direction of time is identified: {test.evidence}."
     if test.point_start:
         sentence += (
             " One end of the order has (almost) no spread: a common start, itself strong evidence; "
             "its spread is floored, so the ratio is a lower bound."
         )
     return sentence
+
+
+def _models_disagree(test: DirectionTest) -> str:
+    said = [f"{each.name} {each.ratio_said}" for each in test.models if each.counted]
+    return (
+        "The direction of time is not determined: models that explain these data equally well do not agree on it "
+        f"({', '.join(said)}). Both directions are returned."
+    )
+
+
+def _residuals(test: DirectionTest) -> str:
+    return (
+        "The direction of time is identified by noise that is not Gaussian: what a step leaves unexplained is independent of "
+        f"the past in this order, and not in its reverse ({_p(test.p_value)}). Means and spreads alone do not decide "
+        f"(log-likelihood ratio {test.log_likelihood_ratio:+.1f} nats)."
+    )
 
 
 def _too_few(test: DirectionTest) -> str:
@@ -215,4 +337,6 @@ _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.CYCLE: _cyclic,
     Reason.FOLD: _folded,
     Reason.UNEQUAL_STEPS: _unequal_steps,
+    Reason.MODELS_DISAGREE: _models_disagree,
+    Reason.RESIDUALS: _residuals,
 }

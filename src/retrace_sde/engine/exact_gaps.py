@@ -14,15 +14,10 @@ from scipy.linalg import cholesky, solve_triangular
 from retrace_sde.data.blocks import Array, Order, to_numpy
 from retrace_sde.engine.model import Fit, Problem
 from retrace_sde.estimate.euler import Euler
-from retrace_sde.estimate.irregular_times import (
-    Irregular,
-    Likelihood,
-    Spans,
-    StepMoments,
-    transitions,
-)
+from retrace_sde.estimate.irregular_times import Irregular, Likelihood, Spans, StepMoments
 from retrace_sde.estimate.regression import Estimate, StandardErrors
 from retrace_sde.estimate.start_law import start_log_densities
+from retrace_sde.estimate.timed.transitions import transitions
 from retrace_sde.process.drift import Affine, Linear
 
 EXACT_WORK = 2_000_000
@@ -93,7 +88,8 @@ def _in_units(
 
 def _log_likelihoods(problem: Problem, order: Order, steps: StepMoments, best: Irregular) -> Array:
     """`Σ_i log p(x_{i+1} | x_i)` of each trajectory under exact transitions."""
-    F, s, Q = transitions(best.A, best.c, best.lower @ best.lower.T, best.gaps)
+    theta, H = np.c_[best.A, best.c], best.lower @ best.lower.T
+    F, s, Q = transitions(theta, H, best.gaps)
     roots = [cholesky(q, lower=True) for q in Q]
     constant = sum(np.log(np.diag(root)).sum() for root in roots)
     constant += len(Q) * (np.log(steps.scale).sum() + len(steps.scale) * np.log(2 * np.pi) / 2)
@@ -102,7 +98,7 @@ def _log_likelihoods(problem: Problem, order: Order, steps: StepMoments, best: I
         y = (to_numpy(problem.data.block(rows, order)[0]) - steps.centre) / steps.scale
         total = np.zeros(len(y))
         for i, root in enumerate(roots):
-            residual = y[:, i + 1] - y[:, i] @ F[i].T - s[i]
+            residual = y[:, i + 1] - y[:, i] @ F[i].T - s[i, :, 0]
             total += (solve_triangular(root, residual.T, lower=True) ** 2).sum(axis=0)
         return total
 

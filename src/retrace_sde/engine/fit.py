@@ -10,13 +10,25 @@ import numpy as np
 
 from retrace_sde.data.blocks import Order, evenly
 from retrace_sde.engine.alternate import Found, recover
+from retrace_sde.engine.arrow.again import searched_again
+from retrace_sde.engine.arrow.ladder import judged
 from retrace_sde.engine.direction import DirectionTest, direction_test
-from retrace_sde.engine.guards import Guarded, cut, guarded, loops
+from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
 from retrace_sde.engine.louis import louis_errors
 from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
 from retrace_sde.engine.monte_carlo_em import Averaged, average
 from retrace_sde.engine.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.engine.space import Own, Shared, Space
+from retrace_sde.engine.subjects.choice import (
+    Compared,
+    SubjectEffects,
+    Subjects,
+    compared,
+    level_coefficients,
+    level_estimate,
+    level_moments,
+)
+from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
@@ -56,6 +68,8 @@ class Outcome:
     cycle: bool = False
     law: Any = None
     posterior: OrderPosterior | None = None
+    subjects: SubjectEffects | None = None
+    levels: LevelFit | None = None
     folded: float = 0.0
 
 
@@ -69,6 +83,7 @@ class Options:
     alpha: float
     report: Callable[[str], None]
     search: Search | None = None
+    subjects: Subjects = Subjects.ALIKE
 
 
 def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
@@ -82,6 +97,7 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
         found, notes, cautions = options.search(model)
     elif options.shared:
         found = recover(model, space, rng, max_iter=options.max_iter)
+        found = searched_again(model, space, found, max_iter=options.max_iter)
         if loops(model, found.better):
             return _of_found(model, cut(model, found), options, rng, cycle=True)
     else:
@@ -100,16 +116,17 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     searched = None if turns else found
     if options.estimator == "mcem":
         return _averaged(model, found.better, searched, options, rng)
-    if options.estimator != "auto":
+    if options.estimator != "auto" or options.subjects is Subjects.LEVELS:
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
-    if sure >= CERTAIN:
+    if sure >= CERTAIN and not model.averages:
         cycle, note = loops(model, found.better), "The orders are certain"
         outcome = _of_found(model, found, options, rng, cycle=cycle)
     else:
         outcome = _averaged(model, found.better, searched, options, rng)
-        note = "The orders are uncertain, so the parameters average over them"
+        unsure = "gaps are not known" if sure >= CERTAIN else "orders are uncertain"
+        note = f"The {unsure}, so the parameters average over them"
     return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
 
 
@@ -138,21 +155,17 @@ def _of_found(
     """The outcome of one best order, or of one for each trajectory; `cycle`: it closes to a loop."""
     for k, each in enumerate(found.rounds, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
-    better, worse = found.better, found.worse
-    test = direction_test(
-        better.log_likelihoods,
-        worse.log_likelihoods,
-        dimension=model.data.shape[2],
-        alpha=options.alpha,
-    )
+    better, worse, test = _directed(model, found, options, rng, cycle=cycle)
+    choice = compared(model, replace(found, better=better, worse=worse), options.subjects)
+    better, worse = choice.found.better, choice.found.worse
     name = model.estimator(better) if options.estimator == "auto" else options.estimator
-    estimate, other = model.estimate(better, name, rng), model.estimate(worse, name)
+    estimate, statistics = _estimated(model, choice, name, rng)
     outcome = Outcome(
         better,
         worse,
         estimate,
-        other,
-        model.effective(better.moments, estimate.errors),
+        _twin(model, choice, name),
+        statistics,
         model.initial(better),
         test,
         found.rounds,
@@ -160,9 +173,54 @@ def _of_found(
         name,
         (*better.notes, *estimate.notes),
         law=model.law(better),
+        subjects=choice.effects,
+        levels=choice.levels,
     )
     seen = guarded(model, better, test, alpha=options.alpha, cycle=cycle, rng=rng.spawn(1)[0])
     return _believed(outcome, seen)
+
+
+def _estimated(
+    model: Model, choice: Compared, name: str, rng: np.random.Generator
+) -> tuple[Estimate, Moments]:
+    """The parameters of the order found, and the moments that tests may trust."""
+    better, levels = choice.found.better, choice.levels
+    if levels is None:
+        estimate = model.estimate(better, name, rng)
+        return estimate, model.effective(better.moments, estimate.errors)
+    estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
+    return estimate, level_moments(levels, estimate)
+
+
+def _twin(model: Model, choice: Compared, name: str) -> Estimate:
+    """The parameters of the reverse."""
+    worse, levels = choice.found.worse, choice.reverse
+    alike = model.estimate(worse, name)
+    if levels is None:
+        return alike
+    B, H = level_coefficients(levels, model.dt, name=name, gaps=worse.gaps is not None)
+    return replace(alike, coefficients=B, diffusion=H)
+
+
+def _directed(
+    model: Model, found: Found, options: Options, rng: np.random.Generator, *, cycle: bool
+) -> tuple[Fit, Fit, DirectionTest]:
+    """Both ways round, the one that is believed first, and the test between them.
+
+    The order was found with one model; where the models that the data prefer call its reverse, that is the order.
+    """
+    better, worse = found.better, found.worse
+    test = direction_test(
+        better.log_likelihoods,
+        worse.log_likelihoods,
+        dimension=model.data.shape[2],
+        alpha=options.alpha,
+    )
+    test = from_knowledge(model, better.order, test, alpha=options.alpha)
+    if cycle:
+        return better, worse, test
+    test, reverse = judged(model, (better, worse), test, rng.spawn(1)[0], alpha=options.alpha)
+    return (worse, better, test.turned()) if reverse else (better, worse, test)
 
 
 def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
@@ -221,7 +279,8 @@ def _averaged(
         law=run.law,
         posterior=posterior,
     )
-    cycle = loops(model, found)
+    test = from_knowledge(model, found.order, test, alpha=options.alpha)
+    outcome, cycle = replace(outcome, direction=test), loops(model, found)
     return _believed(outcome, guarded(model, found, test, alpha=options.alpha, cycle=cycle))
 
 
@@ -242,7 +301,7 @@ def _uncertainty(
     few = model.some(max(1, POSTERIOR_NUMBERS // (T * T)))
     chains = run.chains.some(few.data.shape[0])
     posterior, draws = order_posterior(few, run.law, chains, samples=model.effort.positions)
-    some = draws.kept[:, :, :: draws.kept.shape[2] // model.effort.louis]
+    some = draws.thinned(model.effort.louis)
     errors, note = louis_errors(model, few, run.law, run.sums, some, rng)
     if note is not None:
         notes.append(note)

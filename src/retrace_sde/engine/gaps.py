@@ -24,8 +24,9 @@ from retrace_sde.engine.exact_gaps import exact_fit, exact_fits, spans
 from retrace_sde.engine.model import Fit, Problem
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.intervals import half_widths
-from retrace_sde.estimate.irregular_times import Spans, transitions
+from retrace_sde.estimate.irregular_times import Spans
 from retrace_sde.estimate.regression import Estimate
+from retrace_sde.estimate.timed.transitions import transitions
 from retrace_sde.estimate.unequal_steps import gap_clocks
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 
@@ -54,11 +55,11 @@ class GapModel(EulerModel):
         """Exact transitions where they were fitted."""
         return "mle" if found.estimate is None else "exact"
 
-    def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
+    def _estimate(self, found: Fit, name: str) -> Estimate:
         """As without gaps, but for what was fitted together with them."""
         if name == "exact" and found.estimate is not None:
             return found.estimate
-        return super().estimate(found, "mle" if name == "exact" else name, rng)
+        return super()._estimate(found, "mle" if name == "exact" else name)
 
     def for_search(self) -> Self:
         """Every trajectory counts: gaps rest on the spread of single steps."""
@@ -159,8 +160,8 @@ def whitened_steps(problem: Problem, found: Fit, *, exactly: bool) -> tuple[Arra
     if exactly:
         A = step.coefficients[:, :d]
         c = step.coefficients[:, d] if step.coefficients.shape[1] > d else np.zeros(d)
-        F, s, Q = transitions(A, c, step.diffusion, gaps)
-        ahead = np.einsum("sij,nsj->nsi", F, x[:, :-1]) + s
+        F, S, Q = transitions(np.c_[A, c], step.diffusion, gaps)
+        ahead = np.einsum("sij,nsj->nsi", F, x[:, :-1]) + S[:, :, 0]
         push = ahead @ A.T + c
     values, vectors = np.linalg.eigh(Q)
     # The symmetric root keeps each number close to its own variable.

@@ -74,7 +74,6 @@ def guarded(
     """
     view, order = model.visible(found)
     test = replace(test, point_start=is_point(view.data.states(order), found.step))
-    test = _from_knowledge(model, found.order, test, alpha=alpha)
     if cycle:
         return Guarded(cyclic_direction(test), cycle=True)
     if not is_linear(model.drift):
@@ -86,7 +85,9 @@ def guarded(
         settled = test.known or not test.identified
         cautions = (Caution.FOLD,) if fold.probability else ()  # a turn that shows is not folded
         return Guarded(test if settled else folded_direction(test), cautions, fold=fold)
-    if found.gaps is None:
+    # the ladder has a model with gaps for a shared order
+    laddered = view is model and order.ndim == 1
+    if found.gaps is None and not laddered:
         test = _spacing_checked(view, order, test, alpha=alpha)
     return Guarded(test)
 
@@ -105,7 +106,7 @@ def _folded(model: Model, found: Fit, rng: np.random.Generator) -> Fold | None:
     return may_fold(model.data, found.order, rng, unequal=unequal)
 
 
-def _from_knowledge(
+def from_knowledge(
     model: Model, order: Order, test: DirectionTest, *, alpha: float
 ) -> DirectionTest:
     """The test, or, where what is known (nearly) rules out the reverse of most orders, that instead of it."""
@@ -115,7 +116,7 @@ def _from_knowledge(
     odds = np.minimum(back - model.prior_costs(order), 700.0)
     reverse = np.where(np.isfinite(back), 1 / (1 + np.exp(odds)), 0.0)
     middle = float(np.median(reverse))
-    return known_direction(test, middle) if middle < alpha else test
+    return known_direction(test) if middle < alpha else test
 
 
 CHECKED = 200_000

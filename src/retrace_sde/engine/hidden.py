@@ -9,9 +9,11 @@ density under the fitted p₀ is exchanged for that under p₀ fitted to the oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +27,19 @@ from retrace_sde.estimate.bootstrap import errors_of_draws
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.information import inverse
 from retrace_sde.estimate.kalman import steps
-from retrace_sde.estimate.kalman.em import Climb, as_sde, at_floor, climb, resumed, smoothed
+from retrace_sde.estimate.kalman.em import Climb, Climbing, as_sde, at_floor, climb, resumed
 from retrace_sde.estimate.kalman.errors import Scores
 from retrace_sde.estimate.kalman.model import group
 from retrace_sde.estimate.kalman.smoother import kalman
-from retrace_sde.estimate.kalman.steps import Expected, Noise, Parameters, Setup, as_noise
+from retrace_sde.estimate.kalman.steps import Noise, Parameters, Setup, as_noise
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate, StandardErrors, mle, regression_errors
+from retrace_sde.estimate.scores import errors_of_scores
 from retrace_sde.estimate.start_law import start_log_densities
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden.assignment import Arrangement
-from retrace_sde.orders.hidden.own import HiddenOrders
+from retrace_sde.orders.hidden.gaussian import Chain
+from retrace_sde.orders.hidden.own import Course, HiddenOrders
 from retrace_sde.orders.hidden.pair_moments import (
     PairMoments,
     arrangement,
@@ -100,8 +104,8 @@ class HiddenModel(Problem):
         values = np.array(to_numpy(data.values), dtype=float)
         if data.lengths is not None:
             values[np.arange(values.shape[1])[None] >= data.lengths[:, None]] = np.nan
-        known = (problem.prior, problem.gaps, problem.stamps, problem.origins)
-        return cls(replace(data, values=values), problem.dt, problem.drift, *known, noise, scheme)
+        found = cls(replace(data, values=values), problem.dt, problem.drift)
+        return replace(found.knowing(problem), noise=noise, scheme=scheme)
 
     @property
     def values(self) -> Array:
@@ -153,39 +157,81 @@ class HiddenModel(Problem):
     def plain(self) -> EulerModel:
         """The problem as if all had been seen, and without noise: for a start."""
         filled = np.where(np.isnan(self.values), self.means, self.values)
-        known = (self.prior, self.gaps, self.stamps, self.origins)
-        return EulerModel(replace(self.data, values=filled), self.dt, self.drift, *known)
+        found = EulerModel(replace(self.data, values=filled), self.dt, self.drift)
+        return found.knowing(self)
 
     # -- an order known ----------------------------------------------------------------------------------
 
     def fit(self, order: Order, start: Fit | None = None, *, final: bool = False) -> Fit:
         """EM along an order, from an earlier fit where there is one."""
-        y, setup = self.along(order), self.setup
-        found = self._climbed(y, start, TIGHT if final else LOOSE)
+        R = as_noise(self.noise, self.data.shape[2])[0]
+        guess = self._guess(order, R) if start is None else self._resumed(start.law, R)
+        found = self._climbed(self._prepared([order]), guess, TIGHT if final else LOOSE)
         law, notes = found.parameters, []
         if final and not found.converged:
             notes.append(
                 f"The likelihood was still rising after {found.evaluations} smoothing passes."
             )
-        if final and at_floor(law, setup):
+        if final and at_floor(law, self.setup):
             notes.append("The data show no observation noise: its variance is at the floor.")
-        scheme = "euler" if self.still else self.scheme
-        sde, more = as_sde(law, found.expected, setup, scheme)
-        shown = self._shown(order, law, sde, found.expected.moments)
-        states = smoothed(y, law, setup).means if final else None
+        shown, more = self._shown(order, law, found.expected)
+        own, states = self._states(order, law)
         return replace(
             shown,
-            log_likelihoods=self._judged(y, law, shown.step),
-            states=states,
+            log_likelihoods=self._judged(own, order, law, shown.step),
+            states=states if final else None,
             notes=(*notes, *more),
         )
 
-    def _climbed(self, y: Array, start: Fit | None, tolerance: float) -> Climb:
-        R, setup, stacks = as_noise(self.noise, y.shape[2])[0], self.setup, group(y)[1]
-        guess = steps.first_guess(y, setup, R) if start is None else resumed(start.law, setup, R)
-        return climb(
-            lambda trial: steps.expect(stacks, setup, trial), setup, guess, STEPS, tolerance
-        )
+    # How observations along orders are laid out, smoothed and turned into sums: what models that differ in their
+    # steps differ in.
+
+    def _prepared(self, orders: Sequence[Order], rows: Order | None = None) -> Any:
+        """The observations along each of some orders, one after another (or only some `rows` of them)."""
+        y = np.concatenate([self.along(order) for order in orders])
+        return group(y if rows is None else y[rows])[1]
+
+    def _expect(self, prepared: Any, law: Parameters) -> Any:
+        """The E-step on prepared observations."""
+        return steps.expect(prepared, self.setup, law)
+
+    def _together(self, parts: list[Any]) -> Any:
+        return steps.together(parts)
+
+    @property
+    def _ascent(self) -> Climbing:
+        return steps.Ascent(self.setup)
+
+    def _guess(self, order: Order, R: Array) -> Parameters:
+        """Where EM starts when nothing is known."""
+        return steps.first_guess(self.along(order), self.setup, R)
+
+    def _resumed(self, law: Parameters, R: Array) -> Parameters:
+        """Where EM goes on from an earlier law."""
+        return resumed(law, self.setup, R)
+
+    def _states(self, order: Order, law: Parameters) -> tuple[Array, Array]:
+        """Log-likelihoods (n,) and smoothed means (n, T, d)."""
+        y, model = self.along(order), law.model(self.dt)
+        found = kalman(y, model, covariances=False, n_jobs=self.data.n_jobs)
+        return found.log_likelihood, found.means
+
+    def _first_states(self, order: Order, law: Parameters) -> tuple[Array, Array]:
+        """Means (n, d) and covariances (n, d, d) of the first states."""
+        found = kalman(self.along(order), law.model(self.dt))
+        return found.means[:, 0], found.covariances[found.pattern, 0]
+
+    def _as_sde(self, law: Parameters, sums: Any) -> tuple[Array, Array, tuple[str, ...]]:
+        """Θ and H of the SDE behind a law, and notes."""
+        scheme = "euler" if self.still else self.scheme
+        sde, notes = as_sde(law, sums, self.setup, scheme)
+        return self._coefficients(sde), sde.diffusion, notes
+
+    def _climbed(self, prepared: Any, guess: Parameters, tolerance: float) -> Climb:
+        def expected_at(trial: Parameters) -> Any:
+            return self._expect(prepared, trial)
+
+        return climb(expected_at, self._ascent, guess, STEPS, tolerance)
 
     def _coefficients(self, sde: LinearSDE) -> Array:
         return np.c_[sde.drift, sde.offset] if isinstance(self.drift, Affine) else sde.drift
@@ -194,20 +240,18 @@ class HiddenModel(Problem):
         """EM along the reverse of an order."""
         return self.fit(self.data.reversed(found.order), start, final=final)
 
-    def _shown(self, order: Order, law: Parameters, sde: LinearSDE, found: Moments) -> Fit:
+    def _shown(self, order: Order, law: Parameters, sums: Any) -> tuple[Fit, tuple[str, ...]]:
         """A law along an order, as every part of the engine knows it; likelihoods are not filled in."""
-        step = Euler(self.drift, self._coefficients(sde), sde.diffusion, self.dt)
-        return Fit(order, step, found, np.empty(0), self.prior_costs(order), law)
+        coefficients, H, notes = self._as_sde(law, sums)
+        step = Euler(self.drift, coefficients, H, self.dt)
+        return Fit(order, step, sums.moments, np.empty(0), self.prior_costs(order), law), notes
 
-    def _judged(self, y: Array, law: Parameters, step: Euler) -> Array:
-        """Log-likelihoods of the trajectories y in time order, p₀ leave-one-out."""
-        model = law.model(self.dt)
-        own = kalman(y, model, covariances=False, n_jobs=self.data.n_jobs).log_likelihood
-        if len(y) < 2:
+    def _judged(self, own: Array, order: Order, law: Parameters, step: Euler) -> Array:
+        """Log-likelihoods along an order from those under the fitted p₀, which is judged leave-one-out."""
+        if len(own) < 2:
             return own
         vague = Gaussian(self.means, np.diag(VAGUE * self.variances))
-        told = kalman(y, replace(model, initial=vague))
-        first, error = told.means[:, 0], told.covariances[told.pattern, 0]
+        first, error = self._first_states(order, replace(law, initial=vague))
         spread = law.initial.covariance + error
         gap = first - law.initial.mean
         squares = (gap * np.linalg.solve(spread, gap[:, :, None])[:, :, 0]).sum(axis=1)
@@ -223,13 +267,16 @@ class HiddenModel(Problem):
         if rng is None:
             nothing = np.full_like(coefficients, np.nan), np.full_like(diffusion, np.nan)
             return Estimate(coefficients, diffusion, StandardErrors(*nothing))
-        d = len(diffusion)
-        offset = coefficients[:, d] if coefficients.shape[1] > d else None
-        sde = LinearSDE(coefficients[:, :d], diffusion, offset=offset)
-        scores = Scores(self.setup, found.law, sde, self.scheme)
-        information = scores.information(group(self.along(found.order))[1], rng)
-        errors = HiddenScores(self, scores).errors(inverse(information))
+        scoring, n = self._scoring(found.law, found.step), self.data.shape[0]
+        covariance, each = inverse(scoring.along(found.order, rng)), scoring.of(found.order)
+        errors = errors_of_scores(scoring.errors, covariance, each.T @ each, n)
         return Estimate(coefficients, diffusion, errors)
+
+    def _scoring(self, law: Parameters, step: Euler) -> HiddenScores:
+        d = len(step.diffusion)
+        offset = step.coefficients[:, d] if step.coefficients.shape[1] > d else None
+        sde = LinearSDE(step.coefficients[:, :d], step.diffusion, offset=offset)
+        return HiddenScores(self, Scores(self.setup, law, sde, self.scheme))
 
     def estimator(self, found: Fit) -> str:
         return "em"
@@ -249,7 +296,7 @@ class HiddenModel(Problem):
     def shared_starts(self, rng: np.random.Generator) -> list[Order]:
         """The best order of a random walk, from short paths and spectral ones; either way round fits as well."""
         starts = starting_orders(self.values, np.sqrt(self.variances))
-        if self.prior is not None:  # which way round then matters from the start
+        if self.prior is not None or self.schedule is not None:  # which way round then matters
             starts = [self.repaired(way) for o in starts for way in (o, o[::-1].copy())]
         walk, space = replace(self, still=True), Shared.of(self, rng)
         trails = [alternate(walk, space, order, max_iter=STILL) for order in starts]
@@ -288,7 +335,11 @@ class HiddenModel(Problem):
 
     def own_orders(self, law: Parameters) -> HiddenOrders:
         """What each trajectory's order costs under a law."""
-        return HiddenOrders(self.data, law.model(self.dt), self.means, self.prior)
+        return HiddenOrders(self.data, self._course(law), self.means, self.prior)
+
+    def _course(self, law: Parameters) -> Course:
+        """The steps between the positions of an order under a law."""
+        return Course.regular(Chain.regular(law.model(self.dt), self.data.shape[1]))
 
     def own_starts(self, rng: np.random.Generator) -> list[Order]:
         """The best orders of a random walk, from short paths, turned to run the same way.
@@ -338,60 +389,58 @@ class HiddenModel(Problem):
             stretch = stretch._replace(samples=APART * samples, keep=samples)
         return self.own_orders(law).draw(chains, stretch)
 
-    def expect(self, draws: Draws, law: Parameters) -> list[Expected]:
+    def expect(self, draws: Draws, law: Parameters) -> list[Any]:
         """A few steps of EM on the observations in every order drawn; the expected statistics of each chain there."""
-        setup = self.setup
-        chains = []
-        for chain in draws.kept:
-            orders = chain.transpose(1, 0, 2).astype(np.intp)
-            chains.append(group(np.concatenate([self.along(order) for order in orders]))[1])
+        chains = [self._drawn(draws, c) for c in range(len(draws.kept))]
 
-        def expected_at(trial: Parameters) -> Expected:
-            return steps.together([steps.expect(stacks, setup, trial) for stacks in chains])
+        def expected_at(trial: Parameters) -> Any:
+            return self._together([self._expect(each, trial) for each in chains])
 
-        found = climb(expected_at, setup, law, CLIMB, 0.0).expected
+        found = climb(expected_at, self._ascent, law, CLIMB, 0.0).expected
         return [part.scaled(1 / draws.kept.shape[2]) for part in found.parts]
 
-    def maximise(self, sums: Expected, law: Parameters) -> Parameters:
+    def _drawn(self, draws: Draws, c: int) -> Any:
+        """The observations along all orders that a chain kept."""
+        return self._prepared(list(draws.kept[c].transpose(1, 0, 2).astype(np.intp)))
+
+    def maximise(self, sums: Any, law: Parameters) -> Parameters:
         """M-step: the parameters that expected statistics make most likely."""
-        return steps.maximise(self.setup, sums, law)
+        found: Parameters = self._ascent.maximise(sums, law)
+        return found
 
     def ahead(self, old: Parameters, new: Parameters) -> Parameters:
         """`old + OVERSTEP (new − old)`, in coordinates that keep covariances positive."""
-        x, y = steps.pack(old, self.setup), steps.pack(new, self.setup)
-        return steps.unpack(x + OVERSTEP * (y - x), new, self.setup)
+        x, y = self._ascent.pack(old), self._ascent.pack(new)
+        found: Parameters = self._ascent.unpack(x + OVERSTEP * (y - x), new)
+        return found
 
-    def mirrored(self, sums: Expected, chains: Chains) -> Parameters:
+    def mirrored(self, sums: Any, chains: Chains) -> Parameters:
         """A start for the twin: EM along orders that the reversed chains stand at."""
         return self.law(self.fit(chains.orders[0]))
 
-    def moments(self, sums: Expected) -> Moments:
+    def moments(self, sums: Any) -> Moments:
         """Expected statistics as the estimators know them."""
         return sums.moments
 
-    def unit(self, sums: Expected, law: Parameters) -> Array:
+    def unit(self, sums: Any, law: Parameters) -> Array:
         """Standard errors that known orders and states would leave."""
         errors = regression_errors(sums.moments, law.H)
         return np.concatenate([errors.drift.ravel(), errors.diffusion.ravel()])
 
-    def log_joint(self, orders: Order, law: Parameters) -> Array:
+    def log_joint(self, orders: Order, law: Parameters, gaps: Order | None = None) -> Array:
         """`log p` of what was seen of each trajectory along an order, under a fixed law, shape (n,)."""
-        y, model = self.along(orders), law.model(self.dt)
-        return kalman(y, model, covariances=False, n_jobs=self.data.n_jobs).log_likelihood
+        return self._states(orders, law)[0]
 
-    def averaged_fit(self, orders: Order, law: Parameters, sums: Expected) -> Fit:
+    def averaged_fit(self, orders: Order, law: Parameters, sums: Any) -> Fit:
         """The law of an average over orders, shown along its most likely ones."""
-        sde, notes = as_sde(law, sums, self.setup, self.scheme)
-        states = kalman(self.along(orders), law.model(self.dt), n_jobs=self.data.n_jobs)
-        shown = self._shown(orders, law, sde, sums.moments)
-        return replace(
-            shown, log_likelihoods=states.log_likelihood, states=states.means, notes=notes
-        )
+        shown, notes = self._shown(orders, law, sums)
+        values, states = self._states(orders, law)
+        return replace(shown, log_likelihoods=values, states=states, notes=notes)
 
-    def scoring(self, law: Parameters, sums: Expected) -> HiddenScores:
+    def scoring(self, law: Parameters, sums: Any) -> HiddenScores:
         """Scores and information of single trajectories; p₀ counts as known."""
-        sde = as_sde(law, sums, self.setup, self.scheme)[0]
-        return HiddenScores(self, Scores(self.setup, law, sde, self.scheme))
+        coefficients, H, _ = self._as_sde(law, sums)
+        return self._scoring(law, Euler(self.drift, coefficients, H, self.dt))
 
     def numbers(self, law: Parameters) -> tuple[Array, Array]:
         """Θ and H of a step in Euler's form."""
@@ -410,13 +459,14 @@ class HiddenModel(Problem):
 
     def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
         """Standard errors by resampling trajectories along the order of a fit, EM from that fit."""
-        y, coefficients, diffusions = self.along(found.order), [], []
+        n, coefficients, diffusions = self.data.shape[0], [], []
+        R = as_noise(self.noise, self.data.shape[2])[0]
         for _ in range(replicates):
-            rows = rng.integers(len(y), size=len(y))
-            again = self._climbed(y[rows], found, RESAMPLED)
-            sde = as_sde(again.parameters, again.expected, self.setup, self.scheme)[0]
-            coefficients.append(self._coefficients(sde))
-            diffusions.append(sde.diffusion)
+            sample = self._prepared([found.order], rng.integers(n, size=n))
+            again = self._climbed(sample, self._resumed(found.law, R), RESAMPLED)
+            theta, H, _ = self._as_sde(again.parameters, again.expected)
+            coefficients.append(theta)
+            diffusions.append(H)
         return errors_of_draws(coefficients, diffusions)
 
     def visible(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Order]:
@@ -426,7 +476,10 @@ class HiddenModel(Problem):
         if raw:
             y = self.along(found.order)
             states = np.where(np.isnan(y), np.asarray(states), y)
-        seen = EulerModel(replace(self.data, values=states), self.dt, self.drift)
+        u = self.data.covariates
+        u = None if u is None else in_order(u, found.order)
+        data = replace(self.data, values=states, covariates=u)
+        seen = EulerModel(data, self.dt, self.drift)
         return seen, order if found.order.ndim == 1 else np.tile(order, (n, 1))
 
     def effective(self, found: Moments, errors: StandardErrors) -> Moments:
@@ -453,12 +506,16 @@ class HiddenScores:
         """The information if the orders were known, as the observations stand: orders hardly change it."""
         return self.scores.information(group(self.model.values)[1], rng)
 
+    def along(self, order: Order, rng: np.random.Generator) -> Array:
+        """The information along a known order."""
+        return self.scores.information(group(self.model.along(order))[1], rng)
+
     @property
     def size(self) -> int:
         """How many parameters there are."""
         return self.scores.size
 
-    def of(self, orders: Order) -> Array:
+    def of(self, orders: Order, gaps: Order | None = None) -> Array:
         """Derivatives (n, size) of each trajectory's log-likelihood along given orders."""
         return self.scores.of(group(self.model.along(orders))[1])
 

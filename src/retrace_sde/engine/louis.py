@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from retrace_sde.data.blocks import Array
 from retrace_sde.engine.model import Model, Scoring
 from retrace_sde.estimate.regression import StandardErrors, regression_errors
+from retrace_sde.estimate.scores import errors_of_scores
+from retrace_sde.orders.draws import Draws
 
 LOUIS_PARAMETERS = 500
 """Louis' information is a square matrix in the parameters; beyond this many it is not computed."""
@@ -28,12 +30,12 @@ def louis_errors(
     few: Model,
     law: Any,
     sums: Any,
-    kept: NDArray[np.int16],
+    draws: Draws,
     rng: np.random.Generator,
 ) -> tuple[StandardErrors, str | None]:
     """Standard errors that include the uncertainty of the orders, and a note if they do not.
 
-    `kept` (C, m, R, T) are orders drawn for the trajectories of `few`, which speak for all of `model`.
+    `draws` are orders of the trajectories of `few`, which speak for all of `model`.
     """
     scoring = model.scoring(law, sums)
     d = model.data.shape[2]
@@ -44,29 +46,31 @@ def louis_errors(
             "not computed."
         )
     complete = scoring.information(rng)
-    square, cross = _squares(few.scoring(law, sums), kept)
+    square, cross = _squares(few.scoring(law, sums), draws)
     lost = (square - cross) * model.data.shape[0] / few.data.shape[0]
-    covariance, floored = floored_inverse(complete - lost, complete, _floor(kept))
+    covariance, floored = floored_inverse(complete - lost, complete, _floor(draws.kept))
+    n = model.data.shape[0]
     note = (
         "In some direction the orders leave less information on the parameters than the draws can tell from none: "
         "standard errors there are lower bounds."
     )
-    return scoring.errors(covariance), note if floored else None
+    if floored:
+        return scoring.errors(covariance), note
+    meat = cross * n / few.data.shape[0]
+    return errors_of_scores(scoring.errors, covariance, meat, n), None
 
 
-def _squares(scoring: Scoring, kept: NDArray[np.int16]) -> tuple[Array, Array]:
+def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, Array]:
     """`Σ_j E[s_j s_jᵀ]`, and `Σ_j E[s_j] E[s_j]ᵀ` across two chains."""
-    means, square = [], np.zeros((scoring.size, scoring.size))
-    for chain in kept[:2]:
-        m, R, _ = chain.shape
-        mean = np.zeros((m, scoring.size))
-        for r in range(R):
-            each = scoring.of(chain[:, r].astype(np.intp))
-            square += each.T @ each / (2 * R)
-            mean += each / R
-        means.append(mean)
+    _, m, R, _ = draws.kept.shape
+    means, square = [np.zeros((m, scoring.size)) for _ in range(2)], 0.0
+    for k, (order, gaps) in enumerate(zip(draws.orders(), draws.crossed(), strict=True)):
+        if k // R < 2:
+            each = scoring.of(order) if gaps is None else scoring.of(order, gaps)
+            square = square + each.T @ each / (2 * R)
+            means[k // R] += each / R
     product = means[0].T @ means[1]
-    return square, 0.5 * (product + product.T)
+    return np.asarray(square), 0.5 * (product + product.T)
 
 
 def floored_inverse(information: Array, complete: Array, floor: float) -> tuple[Array, bool]:

@@ -88,7 +88,8 @@ class Problem:
 
     `gaps`, where the times are known, are those between observations in their known order: (T − 1,), or
     (n, T − 1) with dt beyond a trajectory's end. `stamps` are exact times of the slices of a shared order,
-    NaN where unknown; `origins` the first of all times where all are known.
+    NaN where unknown; `origins` the first of all times where all are known. `schedule` (T,): the times of the
+    positions, whichever observation stands there.
     """
 
     data: Data
@@ -98,6 +99,23 @@ class Problem:
     gaps: Array | None = None
     stamps: Array | None = None
     origins: Array | None = None
+    schedule: Array | None = None
+
+    def knowing(self, other: Problem) -> Self:
+        """The same data with what another problem knows of their time."""
+        return replace(
+            self,
+            prior=other.prior,
+            gaps=other.gaps,
+            stamps=other.stamps,
+            origins=other.origins,
+            schedule=other.schedule,
+        )
+
+    @property
+    def averages(self) -> bool:
+        """Parameters are averaged over orders even where these are certain."""
+        return False
 
     def some(self, size: int) -> Self:
         """The same problem on `size` trajectories, evenly spaced."""
@@ -123,10 +141,15 @@ class Problem:
             gaps = np.diff(np.sort(times, axis=-1), axis=-1)
             dt = float(np.nanmean(gaps))
             gaps = np.nan_to_num(gaps, nan=dt)
+        schedule = None
+        if knowledge.schedule is not None:
+            schedule = np.array(knowledge.schedule, dtype=np.float64)
+            dt, origins = float(np.diff(schedule).mean()), schedule[:1]
         stamps = None
         if shared and knowledge.timestamps is not None and knowledge.timestamp_error is None:
             stamps = np.asarray(knowledge.timestamps, dtype=float)
-        return replace(self, dt=dt, prior=prior, gaps=gaps, stamps=stamps, origins=origins)
+        found = replace(self, dt=dt, prior=prior, gaps=gaps, stamps=stamps)
+        return replace(found, origins=origins, schedule=schedule)
 
     def times(self, order: Order, gaps: Array | None) -> Array:
         """The times along an order: a regular grid from 0, or those that gaps and known times give."""
@@ -174,7 +197,7 @@ class Problem:
             return False
         return self.prior.one_way(orders, self.data.reversed(orders), self.data.lengths)
 
-    def reversed_gaps(self, gaps: Array) -> Array:
+    def reversed_gaps(self, gaps: Any) -> Any:
         """The gaps of the reversed order."""
         if gaps.ndim == 1:
             return gaps[::-1].copy()
@@ -228,7 +251,7 @@ class Scoring(Protocol):
 
     @property
     def size(self) -> int: ...
-    def of(self, orders: Order) -> Array: ...
+    def of(self, orders: Order, gaps: Order | None = None) -> Array: ...
     def information(self, rng: np.random.Generator) -> Array: ...
     def errors(self, covariance: Array) -> StandardErrors: ...
 
@@ -252,12 +275,15 @@ class Model(Protocol):
     def gaps(self) -> Array | None: ...
     @property
     def effort(self) -> Effort: ...
+    @property
+    def averages(self) -> bool: ...
 
     def some(self, size: int) -> Self: ...
     def prior_costs(self, order: Order) -> Array: ...
     def repaired(self, order: Order) -> Order: ...
     def one_way(self, orders: Order) -> bool: ...
     def times(self, order: Order, gaps: Array | None) -> Array: ...
+    def reversed_gaps(self, gaps: Any) -> Any: ...
 
     # An order known: parameters.
     def fit(self, order: Order, start: Fit | None = None, *, final: bool = False) -> Fit: ...
@@ -288,7 +314,7 @@ class Model(Protocol):
     def law(self, found: Fit) -> Any: ...
     def own_orders(self, law: Any) -> OwnOrders: ...
     def own_starts(self, rng: np.random.Generator) -> list[Order]: ...
-    def log_joint(self, orders: Order, law: Any) -> Array: ...
+    def log_joint(self, orders: Order, law: Any, gaps: Order | None = None) -> Array: ...
 
     # Both unknown: averages over orders.
     def begin(self, found: Fit) -> Any: ...

@@ -14,6 +14,13 @@ import numpy as np
 from scipy.optimize import minimize
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.estimate.timed.transitions import (
+    REACH,
+    pulled_back,
+    reaches,
+    transitions,
+    van_loan_matrix,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,44 +78,6 @@ class Spans:
         return J
 
 
-REACH = 300.0
-"""Largest ‖A‖ g: beyond it the exponentials of Van Loan's matrix overflow."""
-
-
-def exponentials(M: Array) -> Array:
-    """`e^M` of a stack of small matrices at once: Taylor's series to order 14 of M/2ᵏ, squared k times.
-
-    scipy's, matrix by matrix, would take most of the time of a fit.
-    """
-    norm = np.abs(M).sum(axis=-2).max()
-    halvings = max(0, int(np.ceil(np.log2(max(norm, 1e-300) / 0.3))))
-    X = M / 2.0**halvings
-    E = np.eye(M.shape[-1]) + X / 14
-    for k in range(13, 0, -1):
-        E = np.eye(M.shape[-1]) + X @ E / k
-    for _ in range(halvings):
-        E = E @ E
-    return E
-
-
-def transitions(A: Array, c: Array, H: Array, gaps: Array) -> tuple[Array, Array, Array]:
-    """F (S, d, d), s (S, d) and Q (S, d, d) over each gap; `c` enters as a state that never changes."""
-    d = len(A)
-    E = exponentials(_van_loan(A, c, H) * gaps[:, None, None])
-    F = E[:, d + 1 :, d + 1 :].transpose(0, 2, 1)
-    Q = (F @ E[:, : d + 1, d + 1 :])[:, :d, :d]
-    return F[:, :d, :d], F[:, :d, d], (Q + Q.transpose(0, 2, 1)) / 2
-
-
-def _van_loan(A: Array, c: Array, H: Array) -> Array:
-    d = len(A)
-    k = d + 1
-    M = np.zeros((2 * k, 2 * k))
-    M[:d, :d], M[:d, d], M[:d, k : k + d] = -A, -c, H
-    M[k:, k:] = -M[:k, :k].T
-    return M
-
-
 @dataclass(frozen=True, eq=False)
 class Irregular:
     """A maximum likelihood fit in the coordinates of its step moments, time in units of the mean gap."""
@@ -152,46 +121,34 @@ class Likelihood:
     def __call__(self, p: Array) -> tuple[float, Array]:
         """Value and gradient: the adjoint of the exponential is its Fréchet derivative at the transpose."""
         d, n, G = self.dimension, self.steps.count, self.steps.grams
-        k = d + 1
         A, c, C, g = self.split(p)
-        M = _van_loan(A, c, C @ C.T)
-        if not np.abs(M).sum(axis=0).max() * g.max() < REACH:  # a trial step that would overflow
+        theta, H = np.c_[A, c], C @ C.T
+        if not reaches(theta, H, g):  # a trial step that would overflow
             return 1e15, np.zeros_like(p)
-        E = exponentials(M * g[:, None, None])
-        F, E12 = E[:, k:, k:].transpose(0, 2, 1), E[:, :k, k:]
-        Q = (F @ E12)[:, :d, :d]
-        values, vectors = np.linalg.eigh((Q + Q.transpose(0, 2, 1)) / 2)
+        F, S, Q = transitions(theta, H, g)
+        values, vectors = np.linalg.eigh(Q)
         if not values.min() > 0:  # likewise: lost to rounding
             return 1e15, np.zeros_like(p)
         P = (vectors / values[:, None, :]) @ vectors.transpose(0, 2, 1)
-        residual = np.concatenate([-F[:, :d], np.tile(np.eye(d), (len(g), 1, 1))], axis=2)
+        residual = np.concatenate([-F, -S, np.tile(np.eye(d), (len(g), 1, 1))], axis=2)
         RG = residual @ G
         R = RG @ residual.transpose(0, 2, 1)
         value = n / 2 * (np.log(values).sum() + np.sum(P * R))
-        to_Q, to_F = np.zeros((2, len(g), k, k))
-        to_Q[:, :d, :d] = n / 2 * (P - P @ R @ P)
-        to_F[:, :d] = -n * P @ RG[:, :, :k]
-        blocks = np.zeros((len(g), 4 * k, 4 * k))
-        transposed = M.T * g[:, None, None]
-        blocks[:, : 2 * k, : 2 * k] = blocks[:, 2 * k :, 2 * k :] = transposed
-        blocks[:, :k, 3 * k :] = F.transpose(0, 2, 1) @ to_Q
-        blocks[:, k : 2 * k, 3 * k :] = (to_F + to_Q @ E12.transpose(0, 2, 1)).transpose(0, 2, 1)
-        L = exponentials(blocks)[:, : 2 * k, 2 * k :]
-        to_M = (L * g[:, None, None]).sum(axis=0)
-        drift = to_M[k:, k:].T - to_M[:k, :k]
-        to_C = (to_M[:d, k : k + d] + to_M[:d, k : k + d].T) @ C
+        to_F, to_Q = -n * P @ RG[:, :, : d + 1], n / 2 * (P - P @ R @ P)
+        drift, of_H, of_gaps = pulled_back(theta, H, g, to_F, to_Q)
+        to_C = (of_H + of_H.T) @ C
         np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
-        parts = [drift[:d, :d].ravel(), drift[:d, d] if self.affine else np.empty(0)]
+        parts = [drift[:, :d].ravel(), drift[:, d] if self.affine else np.empty(0)]
         parts.append(to_C[np.tril_indices(d)])
         if self.fixed is None:
-            parts.append(self.spans.pull_back(g, np.sum(L * M, axis=(1, 2))))
+            parts.append(self.spans.pull_back(g, of_gaps))
         return float(value), np.concatenate(parts)
 
     def maximise(self, A: Array, c: Array, H: Array, gaps: Array) -> Irregular:
         """A local maximum near a start, e.g. Euler's estimate; drifts too fast to follow are slowed."""
         C = np.linalg.cholesky(H)
         np.fill_diagonal(C, np.log(np.diag(C)))
-        speed = np.abs(_van_loan(A, c, H)).sum(axis=0).max() * gaps.max()
+        speed = np.abs(van_loan_matrix(np.c_[A, c], H)).sum(axis=0).max() * gaps.max()
         A, c = (each * min(1.0, REACH / 10 / max(speed, 1e-300)) for each in (A, c))
         start = [A.ravel(), c if self.affine else np.empty(0), C[np.tril_indices(len(C))]]
         if self.fixed is None:

@@ -5,7 +5,9 @@ likelihoods of different data and is confidently wrong.
 
 A free covariance needs n ≫ d. It is shrunk, `(1 − ρ) S + ρ m P`, towards a multiple of H or of the variables'
 own variances, and (ρ, P) are those under which the trajectories best predict one another (leave-one-out). A fixed
-rule will not do: a little shrinkage towards the wrong shape outweighs the evidence on the direction.
+rule will not do: a little shrinkage towards the wrong shape outweighs the evidence on the direction. By the same
+prediction, where the direction is judged, two Gaussians may stand for one (`starts`): groups that start apart, as two
+arms of a trial do, would hide a direction behind a start law far too wide.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array
+from retrace_sde.data.blocks import Array, Mask
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.process.sde import Gaussian
 
@@ -27,45 +29,136 @@ ROUNDING = 1e-12
 SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
 """The values of ρ that are tried."""
 
+SMALLEST_GROUP = 4
+"""Trajectories of a group that starts apart: fewer are outliers."""
+
+APART = 0.75
+"""Share of the variance along a slice's longest axis that two groups must explain to be tried."""
+
+GROUPS_EVIDENCE = 3.0
+"""Nats by which two groups must predict better than one: who is in which was read off all trajectories."""
+
 
 @dataclass(frozen=True, eq=False)
-class _Shrunk:
-    """For each of k slices the best shrinkage: leave-one-out densities (k, n) and the law's covariance."""
+class Starts:
+    """For each of k slices the law that predicts best: its leave-one-out densities (k, n) and what it is.
+
+    A Gaussian, or two of them with a common `covariance` (k, d, d): `means` (k, 2, d) and `shares` (k, 2) of the
+    trajectories, (1, 0) where one Gaussian predicts better.
+    """
 
     log_densities: Array
     covariance: Array
+    means: Array
+    shares: Array
+
+    def draw(self, size: int, n: int, rng: np.random.Generator) -> Array:
+        """First states (size, n, d) of new panels, from the law of the first of the k slices."""
+        second = rng.random((size, n)) < self.shares[0, 1]
+        root = np.linalg.cholesky(self.covariance[0])
+        noise = rng.standard_normal((size, n, len(root))) @ root.T
+        found: Array = self.means[0][second.astype(np.intp)] + noise
+        return found
 
 
-def _shrink(states: Array, model: Euler, variances: Array) -> _Shrunk:
-    """Try every target and every ρ, and keep for each slice what predicts left-out trajectories best."""
-    k, n, d = states.shape
-    noise = model.diffusion * model.dt
-    z = states - states.mean(axis=1, keepdims=True)
+def starts(states: Array, noise: Array, variances: Array, *, groups: bool = True) -> Starts:
+    """The law of k slices (k, n, d), by what predicts left-out trajectories best; `groups`: two Gaussians are tried.
+
+    `noise` is a step's covariance, `variances` are the variables', of all slices or (k, ...) of each.
+    """
+    one = _shrink(states, noise, variances)
+    if not groups or states.shape[1] < 2 * SMALLEST_GROUP:
+        return one
+    far, apart = _second_group(states, variances)
+    if not apart.any():
+        return one
+    noise, variances = (
+        np.broadcast_to(a, (len(states), *a.shape[-k:]))[apart]
+        for a, k in ((noise, 2), (variances, 1))
+    )
+    two = _shrink(states[apart], noise, variances, far[apart])
+    wins = apart.copy()
+    wins[apart] = (
+        two.log_densities.sum(axis=1) > one.log_densities[apart].sum(axis=1) + GROUPS_EVIDENCE
+    )
+    for a, b in zip(vars(one).values(), vars(two).values(), strict=True):
+        a[wins] = b[wins[apart]]
+    return one
+
+
+def _second_group(states: Array, variances: Array) -> tuple[Mask, Mask]:
+    """Who stands apart (k, n): two means along the longest axis of a slice, in units of the variables.
+
+    And whether there is a gap (k,): the two explain far more of the axis than the 2/π they explain of a Gaussian.
+    """
+    z = (states - states.mean(axis=1, keepdims=True)) / np.sqrt(variances)[..., None, :]
+    axis = np.linalg.eigh(z.transpose(0, 2, 1) @ z)[1][:, :, -1:]
+    along = (z @ axis)[:, :, 0]
+    cut = np.zeros((len(along), 1))
+    for _ in range(10):
+        far = along > cut
+        high = (along * far).sum(axis=1) / np.maximum(far.sum(axis=1), 1)
+        low = (along * ~far).sum(axis=1) / np.maximum((~far).sum(axis=1), 1)
+        cut = ((high + low) / 2)[:, None]
+    shares = far.mean(axis=1)
+    between = shares * (1 - shares) * (high - low) ** 2
+    return far, between > APART * (along**2).mean(axis=1)
+
+
+def _shrink(states: Array, noise: Array, variances: Array, far: Mask | None = None) -> Starts:
+    """Try every target and every ρ, and keep for each slice what predicts left-out trajectories best.
+
+    `far` (k, n): who belongs to the second group. Each trajectory is judged by its own group's Gaussian alone, times the
+    group's share, which the density of the mixture exceeds: groups are seen where they stand apart.
+    """
+    k, n, _ = states.shape
+    member = np.ones((k, n, 1)) if far is None else np.stack([~far, far], axis=2).astype(float)
+    sizes = member.sum(axis=1)
+    means = (member.transpose(0, 2, 1) @ states) / np.maximum(sizes, 1)[:, :, None]
+    z = states - member @ means
+    m = (member @ sizes[:, :, None])[:, :, 0]
+    few = np.zeros(k, dtype=bool) if far is None else sizes.min(axis=1) < SMALLEST_GROUP
+    m = np.maximum(m, 2)
+    best, covariance = _left_out(z, m, noise, variances)
+    best = best + np.log((m - 1) / (n - 1))
+    best[few] = -np.inf
+    if far is None:
+        means, sizes = np.repeat(means, 2, axis=1), np.tile([float(n), 0.0], (k, 1))
+    return Starts(best, covariance, means, sizes / n)
+
+
+def _left_out(z: Array, m: Array, noise: Array, variances: Array) -> tuple[Array, Array]:
+    """Leave-one-out densities (k, n) of deviations z (k, n, d) from groups' means, and the best shrunk covariance.
+
+    `m` (k, n) are the sizes of the groups.
+    """
+    k, n, d = z.shape
     S = z.transpose(0, 2, 1) @ z / n
     # Grown data have a spread of 10⁷ in one direction, beside which others are lost to rounding.
     lost = ROUNDING * np.diagonal(S, axis1=1, axis2=2)[:, :, None] * np.eye(d)
     best = np.full((k, n), -np.inf)
     covariance = np.zeros((k, d, d))
-    for P in (noise, np.diag(variances)):
+    for P in (noise, np.asarray(variances)[..., None] * np.eye(d)):
         level = np.trace(np.linalg.solve(P, S), axis1=1, axis2=2) / d
         for rho in SHRINKAGES:
             if rho == 0 and n <= d:  # singular, but for the floor
                 continue
             # Leaving trajectory j out of mean and covariance is a rank-one change of M: M − c z zᵀ.
             keep = (1 - rho) * n / (n - 1)
+            c = (1 - rho) * m / ((m - 1) * (n - 1))
             rest = rho * level[:, None, None] * P + START_FLOOR * noise + lost
             lower = np.linalg.cholesky(keep * S + rest)
-            white = np.linalg.solve(lower, z.transpose(0, 2, 1))
-            q = (white**2).sum(axis=1)
-            left = 1 - keep / (n - 1) * q
+            white = z @ np.linalg.inv(lower).transpose(0, 2, 1)
+            q = np.einsum("kni,kni->kn", white, white)
+            left = 1 - c * q
             possible = left.min(axis=1) > 1e-9  # not so where n ≤ d and nothing is shrunk
             left = np.where(possible[:, None], left, 1.0)
             log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)[:, None]
-            density = -0.5 * ((n / (n - 1)) ** 2 * q / left + log_det + np.log(left))
+            density = -0.5 * ((m / (m - 1)) ** 2 * q / left + log_det + np.log(left))
             wins = possible & (density.sum(axis=1) > best.sum(axis=1))
             best[wins] = density[wins]
             covariance[wins] = ((1 - rho) * S + rest)[wins]
-    return _Shrunk(best - d * np.log(2 * np.pi) / 2, covariance)
+    return best - d * np.log(2 * np.pi) / 2, covariance
 
 
 def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
@@ -77,14 +170,19 @@ def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
     variables' over the whole panel.
     """
     k, n, _ = states.shape
-    return np.zeros((k, n)) if n < 2 else _shrink(states, model, variances).log_densities
+    return (
+        np.zeros((k, n))
+        if n < 2
+        else _shrink(states, model.diffusion * model.dt, variances).log_densities
+    )
 
 
 def start_law(states: Array, model: Euler, variances: Array) -> Gaussian:
     """p₀ fitted to the first states (n, d), for simulating from the fit and for held-out data."""
     if len(states) < 2:
         return Gaussian(states.mean(axis=0), START_FLOOR * model.diffusion * model.dt)
-    return Gaussian(states.mean(axis=0), _shrink(states[None], model, variances).covariance[0])
+    found = _shrink(states[None], model.diffusion * model.dt, variances)
+    return Gaussian(states.mean(axis=0), found.covariance[0])
 
 
 def is_point(states: Array, model: Euler) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +22,15 @@ def random_states(rng: np.random.Generator, *shape: int) -> State:
 class Chains:
     """C chains over the orders of n trajectories, (C, n, T), with their random states and proposals.
 
-    `shares` of the kinds of moves and `scales`, weights of segment lengths, are learned while burning in.
+    `shares` of the kinds of moves and `scales`, weights of segment lengths, are learned while burning in. `gaps`
+    (C, n, T − 1): where gaps are drawn with the orders, which of a table each step crosses.
     """
 
     orders: Order
     states: State
     shares: NDArray[np.int64] = field(default_factory=lambda: SHARES.astype(np.int64))
     scales: Array | None = None
+    gaps: Order = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.intp))
 
     @classmethod
     def start(cls, orders: Order, rng: np.random.Generator, *, chains: int = 2) -> Chains:
@@ -47,12 +49,13 @@ class Chains:
     def some(self, size: int) -> Chains:
         """Copies of the chains of `size` trajectories, evenly spaced."""
         rows = evenly(self.orders.shape[1], size)
-        return Chains(self.orders[:, rows], self.states[:, rows], self.shares, self.scales)
+        gaps = self.gaps[:, rows] if self.gaps.size else self.gaps
+        return Chains(self.orders[:, rows], self.states[:, rows], self.shares, self.scales, gaps)
 
     def turned(self, turn: Callable[[Order], Order]) -> Chains:
         """The same chains with each order changed by `turn`, as a start for the twin."""
         orders = np.stack([turn(each) for each in self.orders])
-        return Chains(orders, self.states.copy(), self.shares, self.scales)
+        return Chains(orders, self.states.copy(), self.shares, self.scales, self.gaps.copy())
 
 
 class Stretch(NamedTuple):
@@ -73,7 +76,8 @@ class Draws:
 
     `kept` (C, n, R, T): orders, evenly spaced. `positions` (n, T, T), if asked for: how often observation a stood
     at position k. `counted`: expected statistics of each chain, for a model that counts them on the way.
-    `tally`, `scales`: tries and acceptances by kind of move and by length.
+    `tally`, `scales`: tries and acceptances by kind of move and by length. `gaps` (C, n, R, T − 1), where they were
+    drawn: which of a table each step crossed.
     """
 
     kept: NDArray[np.int16]
@@ -81,10 +85,23 @@ class Draws:
     counted: list[Any] = field(default_factory=list)
     tally: Tally | None = None
     scales: Tally | None = None
+    gaps: NDArray[np.int16] | None = None
 
     def orders(self) -> list[Order]:
         """The kept orders (n, T), one after another, chain by chain."""
         return [chain[:, r].astype(np.intp) for chain in self.kept for r in range(chain.shape[1])]
+
+    def crossed(self) -> list[Order] | list[None]:
+        """The gaps that go with them; None where none were drawn."""
+        if self.gaps is None:
+            return [None] * (self.kept.shape[0] * self.kept.shape[2])
+        return [chain[:, r].astype(np.intp) for chain in self.gaps for r in range(chain.shape[1])]
+
+    def thinned(self, size: int) -> Draws:
+        """About `size` of the kept orders of each chain."""
+        step = max(self.kept.shape[2] // size, 1)
+        gaps = None if self.gaps is None else self.gaps[:, :, ::step]
+        return replace(self, kept=self.kept[:, :, ::step], gaps=gaps)
 
 
 def agreement(kept: NDArray[np.int16], orders: Order, lengths: Order) -> float:

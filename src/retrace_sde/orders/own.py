@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -47,12 +47,18 @@ class Law:
         return Steps(np.ascontiguousarray(target), np.ascontiguousarray(source), start)
 
 
+class Judge(Protocol):
+    """A law that pairs of observations and first ones are judged by."""
+
+    def costs(self, data: Data, rows: slice) -> Steps: ...
+
+
 @dataclass(frozen=True, eq=False)
 class OwnOrders:
     """What each trajectory's own order costs under a law, with what is known of it."""
 
     data: Data
-    law: Law
+    law: Judge
     prior: Prior | None = None
 
     def improve(

@@ -122,7 +122,8 @@ def known_times(
     knowledge: Knowledge, n: int, T: int, *, shared: bool, lengths: Order | None = None
 ) -> Array | None:
     """Exact times (T,) or (n, T) of all observations, or None where some are unknown, noisy or equal."""
-    if knowledge.timestamps is None or knowledge.timestamp_error is not None:
+    unknown = knowledge.timestamps is None or knowledge.timestamp_error is not None
+    if unknown or knowledge.schedule is not None:
         return None
     compiler = _Compiler(knowledge, 1 if shared else n, T, shared, lengths)
     times = np.where(compiler.real, compiler.array(knowledge.timestamps, "timestamps"), np.nan)
@@ -261,6 +262,7 @@ class _Compiler:
         placed = [(j, a, i, "positions") for j, a, i in self._positions()]
         placed += [(j, a, 0, "first") for j, a in self._ends("first")]
         placed += [(j, a, int(self.lengths[j]) - 1, "last") for j, a in self._ends("last")]
+        placed += [(j, a, i, "timestamps") for j, a, i in self._scheduled()]
         if not placed:
             return None
         unary = np.zeros((self.m, self.T, self.T))
@@ -280,6 +282,15 @@ class _Compiler:
             unary[j, a, :], unary[j, :, i] = np.inf, np.inf
             unary[j, a, i] = 0.0
         return unary
+
+    def _scheduled(self) -> list[tuple[int, int, int]]:
+        """(trajectory, observation, position) of exact times on a schedule: where the nearest scheduled time stands."""
+        known = self.known
+        if known.schedule is None or known.timestamps is None or known.timestamp_error is not None:
+            return []
+        stamps, times = self.array(known.timestamps, "timestamps"), np.asarray(known.schedule)
+        near = np.abs(stamps[:, :, None] - times).argmin(axis=2)
+        return [(j, a, int(near[j, a])) for j, a in np.argwhere(~np.isnan(stamps)).tolist()]
 
     def _before(self) -> Mask | None:
         known = self.known
@@ -327,6 +338,9 @@ class _Compiler:
         unsure = dt**2 * (t + 1) * (t - m) / (12 * m)
         unsure = unsure + np.where(there, sigma**2, 0).sum(axis=1) / m**2
         grid = origin[:, None] + dt * np.arange(self.T)[None]
+        if known.schedule is not None:
+            grid = np.broadcast_to(np.asarray(known.schedule, dtype=float), grid.shape)
+            unsure = np.zeros_like(unsure)
         gap = np.where(there, stamps, 0)[:, :, None] - grid[:, None, :]
         variance = np.where(there, sigma, 1)[:, :, None] ** 2 + unsure[:, None, None]
         return np.where(there[:, :, None], 0.5 * gap**2 / variance, 0.0)

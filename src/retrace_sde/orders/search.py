@@ -42,11 +42,12 @@ TRIES = 10
 
 class Steps(NamedTuple):
     """What the steps of a block are judged by: states and predictions of the next, (n, T, d) and whitened, and
-    start costs (n, T)."""
+    start costs (n, T); or the costs of its pairs themselves, (n, T, T), where they are of another form."""
 
     target: Array
     source: Array
     start: Array
+    pairs: Array = np.empty((0, 0, 0))
 
 
 @njit(cache=True, nogil=True)
@@ -90,6 +91,8 @@ def trajectory_costs(
     """Padded costs of trajectory j, which has t observations, in a corner of `room`."""
     costs = room[: t + 1, : t + 1]
     fill_costs(steps.target[j, :t], steps.source[j, :t], steps.start[j, :t], costs)
+    if len(steps.pairs) > 0:
+        costs[:t, :t] = steps.pairs[j, :t, :t]
     return costs
 
 

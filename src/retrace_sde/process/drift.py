@@ -72,6 +72,28 @@ class Affine(Drift):
         return [*variables, "1"]
 
 
+@dataclass(frozen=True)
+class Driven(Drift):
+    """`b(x, u) = A x + B u + c`: φ(x, u) = (x, 1, u), Θ = (A, c, B); without `offset` no c.
+
+    A linear or affine drift becomes this where inputs u are given. Run backwards, a step starts from another u: it has no
+    reversal of its own class.
+    """
+
+    offset: bool = True
+
+    def features(self, x: Any, u: Any | None) -> Any:
+        xp = array_api_compat.array_namespace(x)
+        base = Affine().features(x, None) if self.offset else x
+        return base if u is None else xp.concat([base, xp.astype(u, x.dtype)], axis=-1)
+
+    def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        return [*variables, *(["1"] if self.offset else []), *covariates]
+
+    def __str__(self) -> str:
+        return "affine" if self.offset else "linear"
+
+
 def _step_back(d: int, p: int, dt: float) -> Array:
     """x → x + Δx in the regressors, Δx → −Δx."""
     turn = np.eye(p + d)
@@ -281,3 +303,32 @@ def as_drift(drift: str | Drift) -> Drift:
 def is_linear(drift: Drift) -> bool:
     """`A x` or `A x + c`: the drifts that have an exact discretisation, a reversal and a state-space model."""
     return isinstance(drift, Linear | Affine)
+
+
+def has_state_space(drift: Drift) -> bool:
+    """Linear in the state, with inputs or without: noise, missing values and gaps of any length can be summed out."""
+    return isinstance(drift, Linear | Affine | Driven)
+
+
+def has_offset(drift: Drift) -> bool:
+    """A constant c is among what is estimated."""
+    return isinstance(drift, Affine) or (isinstance(drift, Driven) and drift.offset)
+
+
+def driven(drift: Drift) -> Drift:
+    """A linear or affine drift as one with inputs; a polynomial of degree one is the same. Others as they are."""
+    if isinstance(drift, Linear | Affine):
+        return Driven(isinstance(drift, Affine))
+    if isinstance(drift, Polynomial) and drift.degree == 1 and not drift.interactions:
+        return Driven()
+    return drift
+
+
+def parted(coefficients: Array, drift: Drift) -> tuple[Array, Array, Array | None]:
+    """A, c and B of a drift that has them; of others Θ, zeros and None."""
+    d = len(coefficients)
+    if not has_state_space(drift):
+        return coefficients, np.zeros(d), None
+    c = coefficients[:, d] if has_offset(drift) else np.zeros(d)
+    B = coefficients[:, d + has_offset(drift) :] if isinstance(drift, Driven) else None
+    return coefficients[:, :d], c, B

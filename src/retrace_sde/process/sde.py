@@ -39,6 +39,13 @@ class Gaussian:
             )
         return log_gaussian(x - self.mean, cholesky(self.covariance, lower=True))
 
+    def pooled(self, other: Gaussian, share: float) -> Gaussian:
+        """Mean and covariance of a sample of which `share` has this law and the rest the other."""
+        gap = self.mean - other.mean
+        spread = share * self.covariance + (1 - share) * other.covariance
+        mean = share * self.mean + (1 - share) * other.mean
+        return Gaussian(mean, spread + share * (1 - share) * np.outer(gap, gap))
+
 
 @dataclass(frozen=True, eq=False)
 class Transition:

@@ -92,6 +92,7 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         ragged=panel.lengths is not None,
         formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
         critical=critical(result.n_trajectories),
+        errors_rest=result.errors_rest,
         drift=_both_ways(result),
         offset=_offset(model),
         diffusion=_rows(

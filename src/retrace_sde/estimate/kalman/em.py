@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +23,7 @@ from retrace_sde.estimate.kalman.model import Stack, as_observations, group, is_
 from retrace_sde.estimate.kalman.smoother import Smoothed, kalman
 from retrace_sde.estimate.kalman.steps import (
     NOISE_FLOOR,
+    Ascent,
     Expected,
     Noise,
     Parameters,
@@ -29,11 +31,7 @@ from retrace_sde.estimate.kalman.steps import (
     as_noise,
     expect,
     first_guess,
-    information_weights,
-    maximise,
-    pack,
     spread,
-    unpack,
 )
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import StandardErrors
@@ -155,7 +153,9 @@ def em(
     stacks = group(values)[1]
     guess = first_guess(values, setup, R) if start is None else resumed(start.parameters, setup, R)
     with one_blas_thread():
-        found = climb(lambda trial: expect(stacks, setup, trial), setup, guess, max_iter, tolerance)
+        found = climb(
+            lambda trial: expect(stacks, setup, trial), Ascent(setup), guess, max_iter, tolerance
+        )
         return _finished(values, stacks, setup, found, Known(A, H), scheme)
 
 
@@ -276,17 +276,26 @@ def _matrix(name: str, value: ArrayLike | None, d: int) -> Array | None:
 class Climb:
     """Where a climb ended: parameters, the E-step there, log-likelihoods, and whether they had stopped rising."""
 
-    parameters: Parameters
-    expected: Expected
+    parameters: Any
+    expected: Any
     trace: list[float]
     converged: bool
     evaluations: int
 
 
+class Climbing(Protocol):
+    """Parameters as vectors without constraints, the M-step, and how much each number matters."""
+
+    def pack(self, x: Any) -> Array: ...
+    def unpack(self, vector: Array, like: Any) -> Any: ...
+    def maximise(self, expected: Any, now: Any) -> Any: ...
+    def weights(self, now: Any, expected: Any) -> Array: ...
+
+
 def climb(
-    expected_at: Callable[[Parameters], Expected],
-    setup: Setup,
-    start: Parameters,
+    expected_at: Callable[[Any], Any],
+    ascent: Climbing,
+    start: Any,
     max_iter: int,
     tolerance: float,
 ) -> Climb:
@@ -297,22 +306,22 @@ def climb(
     """
     now, expected = start, expected_at(start)
     trace, evaluations = [expected.likelihood], 1
-    x = pack(now, setup)
+    x = ascent.pack(now)
     memory: list[tuple[Array, Array]] = []
-    step = pack(maximise(setup, expected, now), setup) - x
+    step = ascent.pack(ascent.maximise(expected, now)) - x
     while len(trace) <= max_iter:
-        weight = information_weights(now, expected, setup)
+        weight = ascent.weights(now, expected)
         trial = x + step
         if memory:
             moves, changes = (np.array(rows) for rows in zip(*memory, strict=True))
             gamma = np.linalg.lstsq((changes * weight).T, step * weight, rcond=1e-10)[0]
             trial = trial - gamma @ (moves + changes)
-        better = _attempt(expected_at, setup, trial, now, trace[-1])
+        better = _attempt(expected_at, ascent, trial, now, trace[-1])
         evaluations += 1
         if better is None and memory:
             memory.clear()
             trial = x + step
-            better = _attempt(expected_at, setup, trial, now, trace[-1])
+            better = _attempt(expected_at, ascent, trial, now, trace[-1])
             evaluations += 1
         if better is None:  # not even the plain step rises: what is left is rounding
             return Climb(now, expected, trace, True, evaluations)
@@ -320,23 +329,23 @@ def climb(
         trace.append(expected.likelihood)
         if len(trace) > 3 and trace[-1] - trace[-4] < tolerance:
             return Climb(now, expected, trace, True, evaluations)
-        new_step = pack(maximise(setup, expected, now), setup) - trial
+        new_step = ascent.pack(ascent.maximise(expected, now)) - trial
         memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
         x, step = trial, new_step
     return Climb(now, expected, trace, False, evaluations)
 
 
 def _attempt(
-    expected_at: Callable[[Parameters], Expected],
-    setup: Setup,
+    expected_at: Callable[[Any], Any],
+    ascent: Climbing,
     trial: Array,
-    like: Parameters,
+    like: Any,
     least: float,
-) -> tuple[Parameters, Expected] | None:
+) -> tuple[Any, Any] | None:
     """Parameters and E-step at a trial point, or None where the likelihood is lower there or not defined."""
     with np.errstate(all="ignore"):
         try:
-            found = unpack(trial, like, setup)
+            found = ascent.unpack(trial, like)
             expected = expected_at(found)
         except np.linalg.LinAlgError:
             return None

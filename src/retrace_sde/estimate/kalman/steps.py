@@ -8,7 +8,7 @@ the scheme: (A, c, H) = (Θ, H) here are a way to write (F, s, Q).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -103,10 +103,6 @@ class Expected:
 
     def __add__(self, other: Expected) -> Expected:
         n, m = self.trajectories, other.trajectories
-        share = n / (n + m)
-        mean = share * self.first.mean + (1 - share) * other.first.mean
-        gap = self.first.mean - other.first.mean
-        spread = share * self.first.covariance + (1 - share) * other.first.covariance
         return Expected(
             self.likelihood + other.likelihood,
             self.gram + other._gram_about(self.theta),
@@ -114,7 +110,7 @@ class Expected:
             self.count + other.count,
             self.squares + other.squares,
             self.seen + other.seen,
-            Gaussian(mean, spread + share * (1 - share) * np.outer(gap, gap)),
+            self.first.pooled(other.first, n / (n + m)),
             n + m,
         )
 
@@ -129,6 +125,21 @@ class Expected:
             seen=self.seen * factor,
             trajectories=self.trajectories * factor,
         )
+
+
+class Totals(Protocol):
+    """What the sums of any kind of step have in common."""
+
+    @property
+    def gram(self) -> Array: ...
+    @property
+    def count(self) -> float: ...
+    @property
+    def squares(self) -> Array: ...
+    @property
+    def seen(self) -> Array: ...
+    @property
+    def first(self) -> Gaussian: ...
 
 
 def together(parts: list[Expected]) -> Expected:
@@ -330,16 +341,46 @@ def maximise(setup: Setup, expected: Expected, now: Parameters) -> Parameters:
             )
     residual = moments.factor @ np.c_[-theta, np.eye(d)].T
     H = residual.T @ residual / expected.count if setup.H is None else setup.H
-    R, unknown = now.R.copy(), setup.noise_free
+    R = noise_covariance(setup, expected, now.R, H)
+    return Parameters(theta, H, R, first_law(setup, expected, H))
+
+
+def noise_covariance(setup: Setup, expected: Totals, now: Array, H: Array) -> Array:
+    """R of the M-step: expected squared noise over its count, not below a share of what the SDE adds in one step."""
+    R, unknown = now.copy(), setup.noise_free
     if unknown.any():
         squares, seen = expected.squares[unknown], np.maximum(expected.seen[unknown], 1)
         variances, least = squares / seen, NOISE_FLOOR * setup.dt * np.diag(H)[unknown]
         if setup.noise_tied:
             variances, least = squares.sum() / seen.sum(), least.min()
         R[unknown, unknown] = np.maximum(variances, least)
+    return R
+
+
+def first_law(setup: Setup, expected: Totals, H: Array) -> Gaussian:
+    """p₀ of the M-step."""
     P = expected.first.covariance
     P = P + 1e-10 * np.diag(np.diag(P) + np.diag(H) * setup.dt)  # a common start has no logarithm
-    return Parameters(theta, H, R, setup.initial or Gaussian(expected.first.mean, P))
+    return setup.initial or Gaussian(expected.first.mean, P)
+
+
+@dataclass(frozen=True, eq=False)
+class Ascent:
+    """How parameters are laid out as vectors and maximised: what `climb` needs."""
+
+    setup: Setup
+
+    def pack(self, x: Parameters) -> Array:
+        return pack(x, self.setup)
+
+    def unpack(self, vector: Array, like: Parameters) -> Parameters:
+        return unpack(vector, like, self.setup)
+
+    def maximise(self, expected: Expected, now: Parameters) -> Parameters:
+        return maximise(self.setup, expected, now)
+
+    def weights(self, now: Parameters, expected: Expected) -> Array:
+        return information_weights(now, expected, self.setup)
 
 
 def pack(x: Parameters, setup: Setup) -> Array:
@@ -389,7 +430,7 @@ def _exp(vector: Array, scale: Array) -> Array:
     return (S + S.T) / 2
 
 
-def information_weights(now: Parameters, expected: Expected, setup: Setup) -> Array:
+def information_weights(now: Parameters, expected: Totals, setup: Setup) -> Array:
     """Square roots of the complete data's information on each entry of the packed vector, roughly."""
     (d, p), n = setup.free.shape, float(expected.seen.max())
     regressors = np.diag(expected.gram)[:p]

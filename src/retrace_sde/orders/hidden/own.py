@@ -1,7 +1,7 @@
 """Each trajectory's own order under a state-space law: the best of each, and draws from their posterior.
 
 The likelihood of an order is that of `gaussian`, states summed out; entries that are missing are summed out too.
-The compiled work is in `single`.
+The compiled work is in `single`, for observations that were seen whole, and in `filtered`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,54 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Data, Mask, Order, State
-from retrace_sde.estimate.kalman.smoother import StateSpace
+from retrace_sde.data.blocks import Array, Data, Mask, Order, State, to_numpy
+from retrace_sde.estimate.timed.kernels import Table
 from retrace_sde.orders.draws import Chains, Draws, Stretch
-from retrace_sde.orders.hidden.gaussian import Process, process
-from retrace_sde.orders.hidden.single import EXACT, descend, exact, sample, summed_cost
+from retrace_sde.orders.hidden import filtered, single
+from retrace_sde.orders.hidden.gaussian import Chain, Process, process
 from retrace_sde.orders.own import BLOCK
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.rules import Rules, order_cost, rules_of
+
+STARTS = 3
+"""Descents per trajectory and way round where entries are missing and the search is to be thorough."""
+
+NO_GAPS = np.empty((0, 0), dtype=np.int16)
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """The steps between positions: as a chain of Gaussians, and as a table of transitions with each step's entry.
+
+    `weights` (K,): gaps are drawn with the orders, with this log-prior; else they belong to positions. `offset`: v = (1, u),
+    else u.
+    """
+
+    chain: Chain
+    table: Table
+    index: Order
+    offset: bool = True
+    weights: Array | None = None
+
+    @property
+    def drawn(self) -> bool:
+        return self.weights is not None
+
+    @property
+    def filters(self) -> bool:
+        """The filter takes entries one by one, so their noises must be independent."""
+        R = self.chain.noise
+        return not np.any(R[~np.eye(len(R), dtype=bool)])
+
+    @classmethod
+    def regular(cls, chain: Chain) -> Course:
+        """From a chain whose steps are all the same, without inputs."""
+        F, s, Q = chain.matrices[:1], chain.shifts[:1, :, None], chain.covariances[:1]
+        law = np.diag(chain.noise), chain.initial.mean, chain.initial.covariance
+        table = Table(*(np.ascontiguousarray(each, dtype=float) for each in (F, s, Q, *law)))
+        return cls(chain, table, np.zeros(len(chain.matrices), dtype=np.intp))
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,48 +68,93 @@ class HiddenOrders:
     """
 
     data: Data
-    model: StateSpace
+    course: Course
     centre: Array
     prior: Prior | None = None
 
     @cached_property
     def _laws(self) -> dict[int, Process]:
         """Of the observations, for each length there is."""
-        return {t: process(self.model, t) for t in np.unique(self.data.observed).tolist()}
+        lengths = np.unique(self.data.observed).tolist()
+        return {t: process(self.course.chain.first(t)) for t in lengths}
 
-    def _trajectory(self, j: int) -> tuple[Process, Array, Mask, Rules | None]:
-        """Its law, its observations with missing entries at the variable's mean, what was seen, and the rules."""
+    def _observed(self, j: int) -> filtered.Observed:
+        """What was observed of a trajectory, 0 where nothing was, and what is constant over the gap that follows."""
         T = int(self.data.observed[j])
         y = self.data.values[j, :T]
         seen = ~np.isnan(y)
-        rules = None if self.prior is None else rules_of(self.prior.arrays(slice(j, j + 1)), 0, T)
-        return self._laws[T], np.where(seen, y, self.centre), seen, rules
+        parts = [np.ones((T, 1))] if self.course.offset else []
+        if self.data.covariates is not None:
+            parts.append(to_numpy(self.data.covariates[j, :T]))
+        v = np.concatenate(parts, axis=1) if parts else np.empty((T, 0))
+        return filtered.Observed(np.where(seen, y, 0.0), seen, v)
+
+    def _whole(self, seen: filtered.Observed) -> tuple[Array, Mask]:
+        """z = (y, u) with missing entries at the variable's mean, and what was seen of it."""
+        u = seen.inputs[:, int(self.course.offset) :]
+        z = np.concatenate([np.where(seen.seen, seen.values, self.centre), u], axis=1)
+        return z, np.concatenate([seen.seen, np.ones(u.shape, dtype=bool)], axis=1)
+
+    def _rules(self, j: int, T: int) -> Rules | None:
+        return None if self.prior is None else rules_of(self.prior.arrays(slice(j, j + 1)), 0, T)
 
     def improve(
         self, orders: Order, states: State, *, cold: bool = False, kicks: int = 0
     ) -> tuple[Order, int]:
-        """Each order, improved from both ways round, and how many changed; `kicks` changes nothing here."""
+        """Each order, improved from both ways round, and how many changed; `kicks`: more thoroughly."""
         found = orders.copy()
+        starts = STARTS if cold or kicks else 1
 
         def work(rows: slice) -> int:
             changed = 0
             for j in range(*rows.indices(len(found))):
-                law, y, seen, rules = self._trajectory(j)
-                here = found[j, : len(y)].copy()
-                best, least = here, np.inf
-                for begin in (here.copy(), here[::-1].copy()):
-                    if len(y) > EXACT and not np.isfinite(order_cost(rules, begin)):
-                        continue
-                    value = _descended(law, y, seen, rules, begin, states[j : j + 1])
-                    if value < least - 1e-9:
-                        best, least = begin, value
-                    if len(y) <= EXACT:  # the other way round is among all of them
-                        break
+                T = int(self.data.observed[j])
+                here = found[j, :T].copy()
+                best = self._improved(j, here, states[j : j + 1], starts)
                 changed += int(not np.array_equal(best, here))
-                found[j, : len(y)] = best
+                found[j, :T] = best
             return changed
 
         return found, sum(self.data.map_rows(work, size=BLOCK))
+
+    def _improved(self, j: int, here: Order, state: State, starts: int) -> Order:
+        seen, rules = self._observed(j), self._rules(j, len(here))
+        z, there = self._whole(seen)
+        best, least = here, np.inf
+        if len(here) <= single.EXACT:
+            best = here.copy()
+            blank = np.where(there, z, 0.0)
+            single.exact(self._laws[len(here)], blank, there, rules, best)
+            return best
+        for begin in (here.copy(), here[::-1].copy()):
+            if not np.isfinite(order_cost(rules, begin)):
+                continue
+            if there.all() or not self.course.filters:
+                value = single.descend(self._laws[len(here)], z, rules, begin)
+            else:
+                value = self._filtered(seen, rules, begin, state, starts)
+            if value < least - 1e-9:
+                best, least = begin, value
+        return best
+
+    def _filtered(
+        self, seen: filtered.Observed, rules: Rules | None, o: Order, state: State, starts: int
+    ) -> float:
+        """The best of some descents with missing entries summed out, in place, and its cost."""
+        table, index = self.course.table, self.course.index[: len(o) - 1].copy()
+        best, least, nothing = o.copy(), np.inf, np.empty((0, len(o)), dtype=np.int16)
+        for k in range(starts):
+            if k:
+                still = index.copy()
+                filtered.sample(
+                    *(table, seen, still, np.empty(0), rules, o, state),
+                    *(10 * len(o), 1, nothing, NO_GAPS),
+                )
+            value = -filtered.descend(table, seen, index, rules, o)
+            if value < least - 1e-9:
+                best, least = o.copy(), value
+        o[:] = best
+        return float(least)
 
     def draw(self, chains: Chains, stretch: Stretch) -> Draws:
         """Advance every chain, in place."""
@@ -80,69 +163,52 @@ class HiddenOrders:
         keep = min(keep, samples)
         every = np.arange(T)
         kept = np.tile(every.astype(np.int16), (C, n, keep, 1))
+        gaps = np.zeros((C, n, keep, T - 1), dtype=np.int16) if self.course.drawn else None
         where = np.zeros((n if positions else 0, T, T), dtype=np.int32)
 
         def work(rows: slice) -> None:
             for j in range(*rows.indices(n)):
-                law, y, seen, rules = self._trajectory(j)
-                t = len(y)
+                t = int(self.data.observed[j])
                 records = np.empty((samples, t), dtype=np.int16)
+                crossed = np.empty((samples if gaps is not None else 0, t - 1), dtype=np.int16)
                 for c in range(C):
-                    path = np.ascontiguousarray(chains.orders[c, j, :t])
-                    state = chains.states[c, j : j + 1]
-                    sample(law, y.copy(), seen, rules, path, state, burn, thin, records)
-                    chains.orders[c, j, :t] = path
+                    self._sample(chains, c, j, (burn, thin), records, crossed)
                     kept[c, j, :, :t] = records[stride - 1 :: stride][:keep]
+                    if gaps is not None:
+                        gaps[c, j, :, : t - 1] = crossed[stride - 1 :: stride][:keep]
                     if positions:
                         np.add.at(where[j], (records, every[:t]), 1)
 
         list(self.data.map_rows(work, size=BLOCK))
-        return Draws(kept, where)
+        return Draws(kept, where, gaps=gaps)
 
-
-STARTS = 4
-"""Descents per trajectory and way round where entries are missing."""
-
-
-def _descended(
-    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Order, state: State
-) -> float:
-    """The best order found, in place, and its cost, missing entries summed out.
-
-    Entries filled in for an order make it hard to leave: the search starts again, a few times, from orders and
-    entries drawn together.
-    """
-    blank = np.where(seen, y, 0.0)
-    if len(y) <= EXACT:
-        return float(exact(law, blank, seen, rules, o))
-    if seen.all():
-        return float(descend(law, y, rules, o))
-    T, d = y.shape
-    y = y.copy()
-    flat = law.precision.transpose(0, 2, 1, 3).reshape(T * d, T * d)
-    nothing = np.empty((0, T), dtype=np.int16)
-    best, least = o.copy(), np.inf
-    for k in range(STARTS):
-        if k:
-            sample(law, y, seen, rules, o, state, 20 * T, 1, nothing)
-        for _ in range(5):
-            before = o.copy()
-            _fill(flat, law.shift, y, seen, o)
-            descend(law, y, rules, o)
-            if np.array_equal(o, before):
-                break
-        value = summed_cost(law, blank, seen, o) + order_cost(rules, o)
-        if value < least - 1e-9:
-            best, least = o.copy(), value
-    o[:] = best
-    return float(least)
-
-
-def _fill(flat: Array, h: Array, y: Array, seen: Mask, o: Order) -> None:
-    """Put missing entries at their joint mean given the order and what was seen."""
-    gone = ~seen[o].ravel()
-    along = y[o].ravel()
-    factor = cho_factor(flat[np.ix_(gone, gone)], lower=True)
-    pull = h.ravel()[gone] - flat[np.ix_(gone, ~gone)] @ along[~gone]
-    along[gone] = cho_solve(factor, pull)
-    y[o] = along.reshape(y.shape)
+    def _sample(
+        self,
+        chains: Chains,
+        c: int,
+        j: int,
+        schedule: tuple[int, int],
+        records: NDArray[np.int16],
+        crossed: NDArray[np.int16],
+    ) -> None:
+        """Advance one chain of one trajectory, in place."""
+        t = records.shape[1]
+        seen, rules = self._observed(j), self._rules(j, t)
+        path = np.ascontiguousarray(chains.orders[c, j, :t])
+        state = chains.states[c, j : j + 1]
+        if not self.course.drawn and (seen.seen.all() or not self.course.filters):
+            z, there = self._whole(seen)
+            law = self._laws[t]
+            single.sample(law, z.copy(), there, rules, path, state, *schedule, records)
+        else:
+            index, weights = self.course.index[: t - 1].copy(), np.empty(0)
+            if self.course.weights is not None:
+                weights = self.course.weights
+                index = np.ascontiguousarray(chains.gaps[c, j, : t - 1])
+            filtered.sample(
+                *(self.course.table, seen, index, weights, rules, path, state),
+                *(*schedule, records, crossed),
+            )
+            if self.course.drawn:
+                chains.gaps[c, j, : t - 1] = index
+        chains.orders[c, j, :t] = path

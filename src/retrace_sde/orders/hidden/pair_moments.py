@@ -14,7 +14,7 @@ import numpy as np
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.estimate.kalman.smoother import StateSpace
 from retrace_sde.orders.hidden.assignment import Arrangement
-from retrace_sde.orders.hidden.gaussian import process
+from retrace_sde.orders.hidden.gaussian import Chain, process
 from retrace_sde.orders.paths import shortest_path
 from retrace_sde.orders.prior import Prior
 from retrace_sde.process.sde import Gaussian, Transition
@@ -106,7 +106,12 @@ def arrangement(moments: PairMoments, model: StateSpace, prior: Prior | None) ->
     if r < d:
         directions, model = clearest(model, r)
         moments = moments.seen_by(directions)
-    found = process(model, T)
+    return arranged(moments, Chain.regular(model, T), prior)
+
+
+def arranged(moments: PairMoments, chain: Chain, prior: Prior | None) -> Arrangement:
+    """The search problem along a chain, of moments of (y, u)."""
+    found = process(chain)
     unary = -moments.sums @ found.shift.T
     rules = None if prior is None else prior.single()
     if rules is not None and rules.costs.size:

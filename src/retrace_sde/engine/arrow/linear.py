@@ -1,0 +1,410 @@
+"""Linear models of panels in time order, in closed form, for many panels at once:
+
+    x_{t+1} = c_j + F₁ x_t + F₂ x_{t−1} + e_t,      e_t ~ N(0, v_t H),      c_j | x₀ ~ N(μ + Γ x₀, Ω),
+
+with or without memory (F₂, and a start law of the first two slices), with or without levels of the subjects' own (Ω, Γ), and
+with steps of equal variance or each of its own (v_t, a property of the interval and so the same both ways round).
+Run backwards a stationary member of such a family is a member of it again: only a transient tells its direction.
+They serve the direction on an order that is found; orders are never searched with them, since they excuse wrong ones.
+
+A step's row is (x_t, Δ_1, …, Δ_L, 1) with L lags, Δ_L what is to be explained; both ways round need one matrix of second
+moments of such rows, since a row run backwards is linear in the row. Variables are in units of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.estimate.start_law import Starts, starts
+from retrace_sde.estimate.unequal_steps import dispersion
+
+RIDGE = 1e-10
+"""Added to moments of variables in units of their own: what lies below is rounding."""
+
+TRIED, LEVEL_STEPS = 3, 12
+"""Alternations between F and the covariances within and between subjects: from each of two starts, and from the better."""
+
+
+SPREAD_ROUNDS, FEWEST_STEPS = 6, 4
+"""Alternations between a fit and the variances of its steps, and the steps that are needed to tell them unequal."""
+
+NOWHERE = Starts(np.zeros((1, 1)), np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.zeros((1, 2)))
+"""Stands for a start law until there is one."""
+
+
+class Form(NamedTuple):
+    """Which linear model: how many slices a step looks back, whether subjects have levels, whether there is a constant."""
+
+    lags: int = 1
+    levels: bool = False
+    affine: bool = True
+
+    def fits(self, n: int, T: int, d: int) -> bool:
+        """There are enough numbers for it."""
+        enough = self.lags + 1 < T and n * (T - self.lags) > 2 * (self.lags * d + 1) + d
+        return enough and (not self.levels or (n > self.lags * d + 3 and self.lags + 2 < T))
+
+
+class Units(NamedTuple):
+    """Where the variables had their zero, (d,), and how large they were, (d,)."""
+
+    centre: Array
+    scale: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """B panels (B, n, T, d) in time order; `lengths` (n,) of the trajectories where they differ.
+
+    `units`: the centre and the scale that the variables had. `spread` (T − 1,): the variances v of the steps, where they are
+    not all 1.
+    """
+
+    x: Array
+    lengths: Order | None = None
+    units: Units | None = None
+    spread: Array | None = None
+
+    @property
+    def log_volume(self) -> float:
+        """What densities lose, in nats, in the units that the variables came in."""
+        scale = np.ones(1) if self.units is None else self.units.scale
+        return float(self.live(0).sum() * np.log(scale).sum())
+
+    def weights(self, lags: int, *, backwards: bool) -> Array:
+        """1/v of the steps that are explained, by position; run backwards from the end those of the other intervals."""
+        S = self.x.shape[2] - lags
+        if self.spread is None:
+            return np.ones(S)
+        found: Array = 1 / (self.spread[:S] if backwards else self.spread[lags - 1 :])
+        return found
+
+    def price(self, form: Form) -> float:
+        """Schwarz' price in nats; the start law, judged by left-out trajectories, has paid its own."""
+        n, T, d = self.x.shape[1:]
+        k = d * (form.lags * d + form.affine) + d * (d + 1) / 2
+        found = 0.5 * k * np.log(self.live(form.lags).sum())
+        if form.levels:
+            found += 0.5 * (form.lags * d**2 + d * (d + 1) / 2) * np.log(n)
+        if self.spread is not None:
+            found += 0.5 * (T - 2) * np.log(n * d)
+        return float(found)
+
+    def live(self, lags: int) -> Array:
+        """Which steps (n, T − lags) exist."""
+        n, T = self.x.shape[1:3]
+        if self.lengths is None:
+            return np.ones((n, T - lags))
+        found: Array = (np.arange(lags, T)[None] < self.lengths[:, None]).astype(float)
+        return found
+
+    def ends(self, lags: int) -> tuple[Array, Array]:
+        """First states both ways round, (B, n, lags·d): of two slices the first, and the step to the second."""
+        x, n = self.x, self.x.shape[1]
+        last = np.full(n, x.shape[2]) if self.lengths is None else self.lengths
+        sides = []
+        for at, step in ((np.zeros(n, dtype=np.intp), 1), (last - 1, -1)):
+            first = x[:, np.arange(n), at]
+            parts = [first]
+            if lags == 2:
+                parts.append(x[:, np.arange(n), at + step] - first)
+            sides.append(np.concatenate(parts, axis=2))
+        return sides[0], sides[1]
+
+    @property
+    def variances(self) -> Array:
+        """Each variable's, (B, d)."""
+        if self.lengths is None:
+            return np.asarray(self.x.var(axis=(1, 2)))
+        inside = self.live(0) > 0
+        return np.asarray(self.x[:, inside].var(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A form fitted to B panels one way round: `total` log-likelihood (B,), start included.
+
+    `step` (B, lags·d, d), F, multiplies rows (x_{t−1}, x_{t−2}); `c` (B, d); `H` (B, d, d). `theta` is the same regression on the
+    coordinates of a row; `backwards`: the panels are run from their ends. With levels: `of_start` (B, 1 + lags·d, d)
+    their mean given (1, first state), `omega` (B, d, d) their covariance.
+    """
+
+    form: Form
+    total: Array
+    theta: Array
+    H: Array
+    start: Starts
+    backwards: bool = False
+    of_start: Array | None = None
+    omega: Array | None = None
+
+    @property
+    def step(self) -> Array:
+        d = self.H.shape[1]
+        blocks = [self.theta[:, k * d : (k + 1) * d] for k in range(self.form.lags)]
+        one = blocks[-1] + np.eye(d)
+        return one if len(blocks) == 1 else np.concatenate([one, blocks[0] - blocks[1]], axis=1)
+
+    @property
+    def c(self) -> Array:
+        d = self.H.shape[1]
+        if self.of_start is not None:
+            return self.of_start[:, 0]
+        return self.theta[:, -1] if self.form.affine else np.zeros((len(self.H), d))
+
+
+def ways(panels: Panels, form: Form) -> tuple[Way, Way]:
+    """The fit to every panel as it stands, and to its reverse."""
+    rows, live = _rows(panels, form)
+    d, lags = panels.x.shape[3], form.lags
+    width = panels.variances
+    if lags == 2:
+        moved = (rows[..., d : 2 * d] ** 2).sum(axis=(1, 2)) / live.sum()
+        width = np.concatenate([width, moved], axis=1)
+    found: list[Way] = []
+    turn, gram, middle = _turn(form, d), None, None
+    for backwards, first in enumerate(panels.ends(lags)):
+        w = panels.weights(lags, backwards=bool(backwards))
+        if gram is None or middle is None or (panels.spread is not None and lags > 1):
+            gram, middle = _second_moments(rows, w, levels=form.levels)
+        G, m = (turn.T @ gram @ turn, middle @ turn) if backwards else (gram, middle)
+        if form.levels:
+            way = _with_levels(form, G, m, first, w)
+        else:
+            way = _regressed(form, G, float(live.sum()), d)
+        start = starts(first, _blocks(way.H, lags), width)
+        total = way.total + start.log_densities.sum(axis=1)
+        total = total + 0.5 * d * (live @ np.log(w)).sum()
+        found.append(replace(way, total=total, start=start, backwards=bool(backwards)))
+    return found[0], found[1]
+
+
+def _second_moments(rows: Array, w: Array, *, levels: bool) -> tuple[Array, Array]:
+    """Of rows with weights w: `Σ w z zᵀ`, and the subjects' weighted means, which levels take out of it."""
+    B, n, S, p = rows.shape
+    middle = np.einsum("bnsp,s->bnp", rows, w / w.sum()) if levels else rows[:, :, 0]
+    inner = (rows - middle[:, :, None] if levels else rows).reshape(B, n * S, p)
+    heavy = inner * np.tile(w, n)[:, None]
+    return heavy.transpose(0, 2, 1) @ inner, middle
+
+
+def each_trajectory(panels: Panels, way: Way) -> tuple[Array, Array]:
+    """Log-likelihoods (B, n) of the trajectories one way round, and residuals (B, n, S, d).
+
+    Residuals have levels taken out and are divided by √v; their places are those of the rows, from the panel's start.
+    """
+    rows, live = _rows(panels, way.form)
+    d, lags = way.H.shape[1], way.form.lags
+    rows = rows @ _turn(way.form, d) if way.backwards else rows
+    w = panels.weights(lags, backwards=way.backwards)
+    root, W, S = np.sqrt(w)[:, None], w.sum(), len(w)
+    constant = d * np.log(2 * np.pi)
+    steps = np.broadcast_to(-d * (live @ np.log(w)), way.start.log_densities.shape)
+    if way.of_start is None or way.omega is None:
+        phi, y = _split(rows, way.form, d)
+        e = (y - phi @ way.theta[:, None]) * root
+        squares, log_det = _squares(e, way.H)
+        steps = steps + squares.sum(axis=2) + live.sum(axis=1) * (log_det[:, None] + constant)
+        return way.start.log_densities - 0.5 * steps, e
+    middle = np.einsum("bnsp,s->bnp", rows, w / W)
+    (x, y), (mx, my) = _split(rows - middle[:, :, None], way.form, d), _split(middle, way.form, d)
+    first = panels.ends(lags)[int(way.backwards)]
+    known = np.concatenate([np.ones((*first.shape[:2], 1)), first], axis=2)
+    e, u = (y - x @ way.theta[:, None]) * root, my - mx @ way.theta - known @ way.of_start
+    inner, log_H = _squares(e, way.H)
+    outer, log_B = _squares(u, way.omega + way.H / W)
+    steps = steps + inner.sum(axis=2) + (S - 1) * (log_H[:, None] + constant)
+    steps += outer + log_B[:, None] + constant + d * np.log(W)
+    return way.start.log_densities - 0.5 * steps, e
+
+
+def regressors(panels: Panels, way: Way) -> Array:
+    """What the residuals of `each_trajectory` were regressed on, (B, n, S, lags·d), levels taken out."""
+    rows, _ = _rows(panels, way.form)
+    d, lags = way.H.shape[1], way.form.lags
+    rows = rows @ _turn(way.form, d) if way.backwards else rows
+    past: Array = rows[..., : lags * d]
+    if way.form.levels:
+        w = panels.weights(lags, backwards=way.backwards)
+        past = past - np.einsum("bnsp,s->bnp", past, w / w.sum())[:, :, None]
+    return past
+
+
+def _rows(panels: Panels, form: Form) -> tuple[Array, Array]:
+    """Rows (B, n, S, p) of the steps, zero where there is none, and which there are (n, S)."""
+    x, lags = panels.x, form.lags
+    T = x.shape[2]
+    live = panels.live(lags)
+    step = np.diff(x, axis=2)
+    parts = [x[:, :, : T - lags], *(step[:, :, k : T - lags + k] for k in range(lags))]
+    if form.affine and not form.levels:
+        parts.append(np.ones((*parts[0].shape[:3], 1)))
+    rows = np.concatenate(parts, axis=3)
+    return (rows if panels.lengths is None else rows * live[None, :, :, None]), live
+
+
+def unequal(panels: Panels, form: Form) -> Panels | None:
+    """The panel with steps of a variance each, as both ways round see it together; None where they are alike."""
+    n, T, d = panels.x.shape[1:]
+    if panels.lengths is not None or T < FEWEST_STEPS + 2:
+        return None
+    panels = replace(panels, spread=np.ones(T - 1))
+    for _ in range(SPREAD_ROUNDS):
+        halves, seen = np.zeros(T - 1), np.zeros(T - 1)
+        for way in ways(panels, form):
+            squares = _squares(each_trajectory(panels, way)[1], way.H)[0][0]
+            w = panels.weights(form.lags, backwards=way.backwards)
+            at = slice(0, T - form.lags) if way.backwards else slice(form.lags - 1, None)
+            halves[at] += 0.5 * squares.sum(axis=0) / w
+            seen[at] += 1
+        found = dispersion(halves / seen, float(n * d))
+        if found is None:
+            return None
+        v = (found.beta + halves / seen) / (n * d / 2 + found.alpha)
+        panels = replace(panels, spread=v * np.mean(1 / v))
+    return panels
+
+
+def _turn(form: Form, d: int) -> Array:
+    """The matrix that takes a row (x, Δ_1, …, Δ_L, 1) to that of the step run backwards: (x + Σ Δ, −Δ_L, …, −Δ_1, 1)."""
+    L, eye = form.lags, np.eye(d)
+    p = (L + 1) * d + (form.affine and not form.levels)
+    turn = np.zeros((p, p))
+    turn[(L + 1) * d :, (L + 1) * d :] = 1.0
+    turn[:d, :d] = eye
+    for k in range(1, L + 1):
+        turn[k * d : (k + 1) * d, :d] = eye
+        back = L + 1 - k
+        turn[k * d : (k + 1) * d, back * d : (back + 1) * d] = -eye
+    return turn
+
+
+def _split(rows: Array, form: Form, d: int) -> tuple[Array, Array]:
+    """The regressors of rows, and what they explain."""
+    a, b = form.lags * d, (form.lags + 1) * d
+    return np.concatenate([rows[..., :a], rows[..., b:]], axis=-1), rows[..., a:b]
+
+
+def _parts(gram: Array, form: Form, d: int) -> tuple[Array, Array, Array]:
+    """Second moments of regressors, with what they explain, and of that."""
+    rows = _split(gram, form, d)
+    xx, xy = _split(rows[0].transpose(0, 2, 1), form, d)
+    return xx, xy, _split(rows[1].transpose(0, 2, 1), form, d)[1]
+
+
+def _regressed(form: Form, gram: Array, count: float, d: int) -> Way:
+    xx, xy, yy = _parts(gram, form, d)
+    theta = _solved(_ridged(xx), xy)
+    H = _ridged((yy - xy.transpose(0, 2, 1) @ theta) / count)
+    log_det = np.linalg.slogdet(H)[1]
+    total = -0.5 * count * (log_det + d + d * np.log(2 * np.pi))
+    return Way(form, total, theta, H, NOWHERE)
+
+
+def _blocks(H: Array, lags: int) -> Array:
+    """H for each of the slices of a start."""
+    return H if lags == 1 else np.asarray(np.kron(np.eye(lags)[None], H))
+
+
+def _ridged(gram: Array) -> Array:
+    """Positive definite in spite of rounding."""
+    diagonal = np.diagonal(gram, axis1=1, axis2=2)
+    floor = RIDGE * (diagonal + diagonal.mean(axis=1, keepdims=True)) + 1e-300
+    return gram + floor[:, :, None] * np.eye(gram.shape[1])
+
+
+def _solved(A: Array, b: Array) -> Array:
+    found: Array = np.linalg.solve(A, b)  # type: ignore[assignment]
+    return found
+
+
+def _squares(e: Array, H: Array) -> tuple[Array, Array]:
+    """`eᵀ H⁻¹ e` over the last axis of e (B, ..., d), and log|H|."""
+    lower = np.linalg.cholesky(H)
+    white = np.linalg.solve(lower, e.reshape(len(e), -1, e.shape[-1]).transpose(0, 2, 1))
+    log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+    return (white**2).sum(axis=1).reshape(e.shape[:-1]), log_det
+
+
+# -- levels of the subjects' own ---------------------------------------------------------------------------
+
+
+class _Between(NamedTuple):
+    """Moments within subjects, and between them with what the start explains taken out; S steps of n subjects.
+
+    `W` is the steps' weight in all, S where they are alike.
+    """
+
+    within: tuple[Array, Array, Array]
+    between: tuple[Array, Array, Array]
+    n: int
+    S: int
+    W: float
+
+
+def _with_levels(form: Form, gram: Array, middle: Array, first: Array, w: Array) -> Way:
+    """Within and between residuals by generalised least squares: H from the one, H/W + Ω from the other."""
+    S, W = len(w), float(w.sum())
+    B, n, d = *first.shape[:2], first.shape[2] // form.lags
+    known = np.concatenate([np.ones((B, n, 1)), first], axis=2)
+    own = _ridged(known.transpose(0, 2, 1) @ known)
+    explained = _solved(own, known.transpose(0, 2, 1) @ middle)
+    rest = middle - known @ explained
+    outer = rest.transpose(0, 2, 1) @ rest
+    parts = _Between(_parts(gram, form, d), _parts(outer, form, d), n, S, W)
+    # Two starts: mean reversion as seen within subjects, and over all of them.
+    begins = [
+        _solved(_ridged(xx), xy)
+        for xx, xy in (
+            parts.within[:2],
+            tuple(a + W * b for a, b in zip(parts.within[:2], parts.between[:2], strict=True)),
+        )
+    ]
+    tried = [_alternated(parts, theta, TRIED) for theta in begins]
+    better = (tried[1][0] > tried[0][0])[:, None, None]
+    worth, theta, H, between = _alternated(
+        parts, np.where(better, tried[1][1], tried[0][1]), LEVEL_STEPS
+    )
+    x, y = _split(explained, form, d)
+    total = worth - 0.5 * n * d * (S * np.log(2 * np.pi) + np.log(W))
+    return Way(form, total, theta, H, NOWHERE, of_start=y - x @ theta, omega=between - H / W)
+
+
+def _alternated(parts: _Between, theta: Array, steps: int) -> tuple[Array, Array, Array, Array]:
+    """The log-likelihood but for constants, θ, H and the covariance between subjects, H/W + Ω with Ω ⪰ 0."""
+    (wxx, wxy, _), (bxx, bxy, _) = parts.within, parts.between
+    eye = np.eye(wxx.shape[1])
+    for _ in range(steps):
+        _, V, _, D = _covariances(parts, theta)
+        back = np.linalg.inv(V).transpose(0, 2, 1)
+        # In the coordinates where H is 1 and the rest diagonal every equation stands alone.
+        left = wxx[:, None] + bxx[:, None] / D[:, :, None, None]
+        right = wxy @ back + (bxy @ back) / D[:, None, :]
+        floor = RIDGE * np.trace(left, axis1=2, axis2=3)[:, :, None, None] * eye
+        columns = np.linalg.solve(left + floor, right.transpose(0, 2, 1)[..., None])[..., 0]
+        theta = columns.transpose(0, 2, 1) @ V.transpose(0, 2, 1)
+    H, V, values, D = _covariances(parts, theta)
+    d = H.shape[1]
+    log_H = np.linalg.slogdet(H)[1]
+    inner = parts.n * (parts.S - 1) * (log_H + d)
+    outer = parts.n * (log_H + (np.log(D) + values / D).sum(axis=1))
+    return -0.5 * (inner + outer), theta, H, (V * D[:, None, :]) @ V.transpose(0, 2, 1)
+
+
+def _covariances(parts: _Between, theta: Array) -> tuple[Array, Array, Array, Array]:
+    """H, coordinates V with V Vᵀ = H, and the variances between in them: as they are, and at least 1/W."""
+    found = []
+    counts = parts.n * (parts.S - 1), parts.n
+    for (xx, xy, yy), count in zip((parts.within, parts.between), counts, strict=True):
+        cross = xy.transpose(0, 2, 1) @ theta
+        rest = yy - cross - cross.transpose(0, 2, 1) + theta.transpose(0, 2, 1) @ xx @ theta
+        found.append(_ridged(rest / count))
+    H, between = found
+    lower = np.linalg.cholesky(H)
+    inverse = np.linalg.inv(lower)
+    values, U = np.linalg.eigh(inverse @ between @ inverse.transpose(0, 2, 1))
+    return H, lower @ U, values, np.maximum(values, 1 / parts.W)

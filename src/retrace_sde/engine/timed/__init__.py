@@ -1,0 +1,1 @@
+"""Models whose steps differ: known, scheduled, estimated or drawn gaps, and inputs."""
