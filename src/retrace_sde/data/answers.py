@@ -176,7 +176,7 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         "dt": result.dt,
         "observation_noise": result.observation_noise,
         "initial": {"mean": result.initial.mean, "covariance": result.initial.covariance},
-        "alternative": None,
+        "alternative": _of_twin(result.alternative),
         "drift_features": result.feature_names,
         "subjects": result.n_trajectories,
         "observations": int(present(panel).sum()),
@@ -191,21 +191,6 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             if isinstance(value, (str, int, float, bool, type(None)))
         },
     }
-    twin = result.alternative
-    if twin is not None:
-        found["alternative"] = {
-            "drift": twin.drift,
-            "offset": twin.offset,
-            "diffusion": twin.diffusion,
-            "log_likelihood": twin.log_likelihood,
-            "standard_errors": None
-            if twin.standard_errors is None
-            else {
-                "drift": twin.standard_errors.drift,
-                "offset": twin.standard_errors.offset,
-                "diffusion": twin.standard_errors.diffusion,
-            },
-        }
     return {key: plain(value) for key, value in found.items()}
 
 
@@ -218,6 +203,22 @@ def _verdicts(check: Any, names: list[str]) -> list[dict[str, Any]] | None:
         {**{key: getattr(each, key) for key in shown}, "sentence": each.sentence(names)}
         for each in check.verdicts
     ]
+
+
+def _of_twin(twin: Any) -> dict[str, Any] | None:
+    """The reversed answer, with its own errors."""
+    if twin is None:
+        return None
+    errors = twin.standard_errors
+    return {
+        "drift": twin.drift,
+        "offset": twin.offset,
+        "diffusion": twin.diffusion,
+        "log_likelihood": twin.log_likelihood,
+        "standard_errors": None
+        if errors is None
+        else {"drift": errors.drift, "offset": errors.offset, "diffusion": errors.diffusion},
+    }
 
 
 def annotate(adata: Any, panel: Any, result: Any) -> Any:

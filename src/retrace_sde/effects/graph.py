@@ -22,8 +22,8 @@ from scipy.linalg import expm
 
 from retrace_sde.data.blocks import Array, Mask
 from retrace_sde.estimate.intervals import critical
-from retrace_sde.estimate.irregular_times import exponentials
 from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.timed.transitions import exponentials
 from retrace_sde.result import ReTraceResult
 
 MANY = 30
