@@ -150,12 +150,22 @@ class ReTraceResult:
             *self._noise(),
             *self._gaps(),
             ("direction", self.direction.verdict),
+            *self._models(),
         ]
         if self.alternative is not None:
             rows.append(
                 ("alternative", "the reversed order with its own drift is in `alternative_`")
             )
         return rows
+
+    def _models(self) -> list[Row]:
+        """The models that were compared for the direction, by their evidence."""
+        models = self.direction.models
+        if len(models) < 2:
+            return []
+        return [
+            ("models compared", "; ".join(each.said(models[0].log_evidence) for each in models))
+        ]
 
     def _gaps(self) -> list[Row]:
         if self.gap_intervals is None:
