@@ -5,8 +5,9 @@
     python studies/guards.py --seeds 0:3 --only "loop, own"
 
 A fold (one variable that rises and falls) and a closed loop have no direction that a linear drift could tell; growth and a
-process on its way to rest have one. Each is fitted as it is, with one value missing, and with the observation noise
-estimated. `wrong`: a direction was called, and Kendall's τ with the truth is negative (of a loop, whose cut is arbitrary: it
+process on its way to rest have one. Each is fitted as it is, with one value missing, with 11 % of the rows absent, and with
+the observation noise estimated. `sure` and `right`: the probability that positions are given, and the share of them that are
+right, up to reversal. `wrong`: a direction was called, and Kendall's τ with the truth is negative (of a loop, whose cut is arbitrary: it
 runs the other way round).
 """
 
@@ -32,6 +33,17 @@ def fold(seed, *, n=12, T=15, level=0.1, scale=0.3, noise=0.05, peak=0.4):
     scales = np.exp(scale * rng.standard_normal((n, 1)))
     X = levels + scales * np.where(t < peak, up, down) + noise * rng.standard_normal((n, T))
     return X[..., None]
+
+
+def valley(seed, **options):
+    """One variable that falls and rises again."""
+    return -fold(seed, **options)
+
+
+def measured(seed, *, make, error, **options):
+    """A panel of another kind, measured with errors."""
+    X = make(seed, **options)
+    return X + error * np.random.default_rng(5000 + seed).standard_normal(X.shape)
 
 
 def loop(seed, *, n=20, T=15, d=2, level=0.15, noise=0.05, scale=0.0, second=0.0, phase=0.0):
@@ -75,6 +87,9 @@ GAIT = {"n": 40, "T": 20, "level": 0.1, "scale": 0.2, "second": 0.4, "phase": 0.
 
 GUARDED = {
     "fold, shared": (fold, {}, "shared"),
+    "fold with an early peak": (fold, {"peak": 0.2}, "shared"),
+    "fold of 40": (fold, {"n": 40, "T": 20, "noise": 0.1}, "shared"),
+    "valley, shared": (valley, {}, "shared"),
     "loop, shared": (loop, {}, "shared"),
     "loop in 3, shared": (loop, {"d": 3}, "shared"),
     "loop like a gait, shared": (loop, GAIT, "shared"),
@@ -85,6 +100,10 @@ GUARDED = {
 
 CLEAN = {
     "growth, shared": (growth, {}, "shared"),
+    "growth, measured": (growth, {"noise": 0.05}, "shared"),
+    "growth of 40, measured": (growth, {"n": 40, "noise": 0.1}, "shared"),
+    "transient in 1, measured": (measured, {"make": transient, "error": 0.1}, "shared"),
+    "transient of 100, measured": (measured, {"make": transient, "error": 0.1, "n": 100}, "shared"),
     "transient in 1, shared": (transient, {}, "shared"),
     "transient in 3, shared": (transient, {"d": 3}, "shared"),
     "transient in 1, own": (transient, {"T": 10}, "independent"),
@@ -92,7 +111,7 @@ CLEAN = {
 }
 """Panels with one."""
 
-WAYS = ("complete", "one missing", "noise")
+WAYS = ("complete", "one missing", "rows absent", "noise")
 
 
 def shuffled(case, seed):
@@ -110,6 +129,8 @@ def fitted(case, way, seed):
     if way == "one missing":
         rng = np.random.default_rng(2000 + seed)
         X[tuple(rng.integers(size) for size in X.shape)] = np.nan
+    if way == "rows absent":
+        X[np.random.default_rng(2000 + seed).random(X.shape[:2]) < 0.11] = np.nan
     model = rt.ReTrace(
         dt=0.2,
         drift="affine",
@@ -135,6 +156,16 @@ def agreement(case, truth, order):
     return np.sign(steps).mean()
 
 
+def positions(case, model, truth):
+    """How sure one shared order is of its positions, and how many are right, up to reversal; NaN for single orders."""
+    order = model.order_
+    if order.ndim == 2:
+        return np.nan, np.nan
+    sure = model.sample_orders(samples=300).position_probabilities[order, np.arange(len(order))]
+    right = max(rt.metrics.order_accuracy(truth, each) for each in (order, order[::-1]))
+    return float(sure.mean()), float(right)
+
+
 def row(case, way, seed):
     """What one fit came to."""
     begin = time.perf_counter()
@@ -143,12 +174,16 @@ def row(case, way, seed):
     except (ValueError, np.linalg.LinAlgError) as error:
         return {"failed": f"{type(error).__name__}: {error}", "seconds": 0.0}
     test, tau = model.direction_, agreement(case, truth, model.order_)
+    sure, right = positions(case, model, truth)
     return {
+        "sure": sure,
+        "right": right,
+        "fold": any("folds onto itself" in each for each in said),
         "called": bool(test.identified),
         "wrong": bool(test.identified and tau < 0),
         "cycle": bool(model.result_.cycle),
         "said": said,
-        "p": 1.0 if test.p_value is None else test.p_value,
+        "p": 1.0 if test.p_value is None else float(test.p_value),
         "tau": float(tau),
         "seconds": time.perf_counter() - begin,
     }
@@ -166,8 +201,11 @@ def main():
     asked = parser.parse_args()
     seeds = range(*(int(each) for each in asked.seeds.split(":")))
     cases = [case for case in (CLEAN if asked.clean else GUARDED) if asked.only in case]
-    print(f"{'case':26}{'data':13}{'called':>7}{'wrong':>6}{'cycle':>6}{'warned':>7}", end="")
-    print(f"{'least p':>9}{'mean |τ|':>10}{'seconds':>9}   of {len(seeds)}")
+    print(
+        f"{'case':28}{'data':13}{'called':>7}{'wrong':>6}{'cycle':>6}{'fold':>6}{'warned':>7}",
+        end="",
+    )
+    print(f"{'least p':>9}{'mean |τ|':>10}{'sure':>6}{'right':>6}{'seconds':>9}   of {len(seeds)}")
     sayings = Counter()
     for case, way in product(cases, asked.ways.split(",")):
         rows = Parallel(n_jobs=asked.jobs)(delayed(row)(case, way, seed) for seed in seeds)
@@ -176,15 +214,17 @@ def main():
             sayings.update(
                 said.split("(")[0][:90] for said in each.get("said", [each.get("failed")])
             )
-        print(f"{case:26}{way:13}", end="")
+        print(f"{case:28}{way:13}", end="")
         if not good:
             print("   failed")
             continue
-        for key in ("called", "wrong", "cycle"):
+        for key in ("called", "wrong", "cycle", "fold"):
             print(f"{sum(each[key] for each in good):{7 if key == 'called' else 6}}", end="")
         print(f"{sum(bool(each['said']) for each in good):7}", end="")
         print(f"{min(each['p'] for each in good):9.0e}", end="")
         print(f"{np.mean([abs(each['tau']) for each in good]):10.2f}", end="")
+        for key in ("sure", "right"):
+            print(f"{np.mean([each[key] for each in good]):6.2f}", end="")
         print(f"{np.mean([each['seconds'] for each in good]):9.1f}", end="")
         print(f"   {len(rows) - len(good)} failed" if len(good) < len(rows) else "", flush=True)
     for said, count in sayings.most_common():

@@ -35,7 +35,9 @@ def recovered(shared):
 def test_the_ordered_table_has_every_row_and_column_and_the_truth(shared, recovered):
     table, position = shared
     ordered = recovered.ordered
-    assert list(ordered.columns) == [*table.columns, "position", "time", "position_probability"]
+    added = ["position", "time", "position_probability", "direction"]
+    assert list(ordered.columns) == [*table.columns, *added]
+    assert (ordered["direction"] == "identified").all()
     np.testing.assert_array_equal(ordered.loc[table.index, "position"], position)
     np.testing.assert_allclose(ordered["time"], ordered["position"] * DT)
     assert ordered["position_probability"].between(0.5, 1).all()
@@ -254,3 +256,40 @@ def test_labels_that_the_table_does_not_have_are_refused(known, words, shared):
 def test_slices_of_a_shared_order_exclude_orders_of_their_own(shared):
     with pytest.raises(ValueError, match="one order for all"):
         rt.recover(shared[0], subject="subject", slice="slice", permutation="independent")
+
+
+def stationary(seed, *, n=30, T=12):
+    """A table of a process at rest, whose direction nothing tells."""
+    sde = rt.LinearSDE([[-1.0, 0.8], [-0.8, -1.0]], np.eye(2))
+    x0 = sde.stationary().sample(n, np.random.default_rng(seed))
+    X = sde.simulate(n, T, 0.3, x0=x0, scheme="exact", random_state=seed)
+    return frame_of_array(rt.simulate.shuffle(X, random_state=seed)[0])
+
+
+def test_an_open_direction_shows_both_ways_round(tmp_path):
+    found = rt.recover(stationary(0), subject="subject", slice="slice", dt=0.3)
+    assert found.direction == "open"
+    ordered, twin = found.ordered, found.model.alternative_
+    assert (ordered["direction"] == "open").all()
+    assert (ordered["position"] + ordered["position_reversed"] == 11).all()
+    assert twin.standard_errors.drift.shape == (2, 2)
+    # the twin's errors are those of a fit along the reversed order, in the table's units
+    back = rt.ReTrace(dt=0.3, drift="affine").fit(
+        found.panel.values, knowledge=rt.Knowledge(positions=np.argsort(twin.order))
+    )
+    np.testing.assert_allclose(twin.drift, back.drift_, rtol=1e-6)
+    np.testing.assert_allclose(twin.standard_errors.drift, back.standard_errors_.drift, rtol=1e-6)
+    for text in (found.summary(), found.report(tmp_path / "page.html").read_text()):
+        assert "in this order" in text
+        assert "in its reverse" in text
+    value = twin.drift[0, 1]
+    assert f"{value:.4g}" in found.summary()
+    assert "in its reverse" in found.model.result_.to_latex()
+
+
+def test_one_missing_cell_is_not_no_percent():
+    table = stationary(1)
+    table.loc[3, "x0"] = np.nan
+    notes = rt.recover(table, subject="subject", slice="slice", dt=0.3).parameters["notes"]
+    assert any("one value is missing" in note for note in notes)
+    assert not any("0%" in note for note in notes)

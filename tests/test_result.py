@@ -63,7 +63,7 @@ def assert_equal(a, b):
         assert type(one) is type(other), field.name
         if dataclasses.is_dataclass(one):
             assert_equal(one, other)
-        elif field.name in ("history", "findings"):
+        elif field.name in ("history", "findings", "verdicts"):
             for x, y in zip(one, other, strict=True):
                 assert_equal(x, y)
         else:

@@ -5,6 +5,7 @@ the data cannot tell, and estimate the SDE `dX = b(X) dt + G dW` behind them.
 """
 
 from retrace_sde import metrics
+from retrace_sde.after.compare import compare_orders
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning
@@ -38,6 +39,7 @@ __all__ = [
     "Recovery",
     "StateSpace",
     "baselines",
+    "compare_orders",
     "drift",
     "em",
     "kalman",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -12,9 +12,13 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, to_numpy
+from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.model import Model
+from retrace_sde.engine.subjects.choice import MOST_VARIABLES, Subjects
 from retrace_sde.estimate.kalman.steps import as_noise
 from retrace_sde.paper.algorithm1 import as_score
 from retrace_sde.paper.score import GaussianScore
@@ -50,6 +54,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
     check_choice("estimator", given["estimator"], ["auto", "mle", "ols", "exact", "em", "mcem"])
     check_choice("spacing", given["spacing"], ["regular", "estimate"])
     check_choice("missing_inputs", given["missing_inputs"], ["refuse", "carry", "interpolate"])
+    check_choice("subjects", given["subjects"], [each.value for each in Subjects])
     check_choice("score_drift", given["score_drift"], ["absolute", "mean"])
     check_choice("keep", given["keep"], ["best", "last"])
     score = as_score(given["score_model"])
@@ -82,6 +87,31 @@ def check_settings(given: Mapping[str, Any]) -> None:
         )
 
 
+def check_levels(subjects: str, model: Model) -> None:
+    """Levels by name are fitted where they can be, and refused elsewhere; "auto" then takes subjects as alike."""
+    if subjects != Subjects.LEVELS:
+        return
+    if not isinstance(model.drift, Affine):
+        raise ValueError(
+            "subjects='levels' gives each subject an intercept of its own: use drift='affine'."
+        )
+    if not isinstance(model, EulerModel):
+        raise ValueError(
+            "subjects='levels' cannot yet be combined with observation noise or missing values: leave those out, or "
+            "use subjects='alike'."
+        )
+    n, _, d = model.data.shape
+    if d > MOST_VARIABLES:
+        raise ValueError(
+            f"subjects='levels' is for up to {MOST_VARIABLES} variables; got {d}: choose some of them."
+        )
+    if n <= 2 * d + 2 or (model.data.observed - 2).sum() <= 2 * d:
+        raise ValueError(
+            f"subjects='levels' needs more than {2 * d + 2} subjects for {d} variables, and three observations of "
+            f"each or more; there are {n} subjects."
+        )
+
+
 def check_knowledge(knowledge: object, order: str) -> None:
     """What is known of time is a `Knowledge`, and the search can use it."""
     if knowledge is None:
@@ -104,6 +134,16 @@ def check_noise(noise: Any, d: int) -> None:
         as_noise(noise, d)
     except (TypeError, ValueError) as error:
         raise ValueError(f"observation_noise cannot be used: {error}") from None
+
+
+def noise_of_kept(noise: Any, left_out: Collection[LeftOut]) -> Any:
+    """Observation noise that was given for all variables, for those that were not left out."""
+    if not left_out or isinstance(noise, str) or np.ndim(noise) == 0:
+        return noise
+    given, dropped = np.asarray(noise), [each.index for each in left_out]
+    if min(given.shape) <= max(dropped):
+        return noise  # of another size, as its check will say
+    return reduce(lambda kept, axis: np.delete(kept, dropped, axis), range(given.ndim), given)
 
 
 def with_times(X: Any, knowledge: Any) -> Any:

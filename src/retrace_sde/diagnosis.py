@@ -16,6 +16,7 @@ from scipy import stats
 
 from retrace_sde.data.answers import present
 from retrace_sde.data.blocks import Array, Data, Order, evenly
+from retrace_sde.data.clocks import without_dynamics
 from retrace_sde.data.columns import shown
 from retrace_sde.data.panel import Panel
 from retrace_sde.orders.hidden.pair_moments import seen_distances
@@ -66,11 +67,12 @@ class Diagnosis:
 def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
     """Look at a panel before any fit."""
     rng = np.random.default_rng(random_state)
+    panel, left = _idle(panel)
     values = np.where(present(panel)[:, :, None], np.asarray(panel.values, dtype=float), np.nan)
     counts = present(panel).sum(axis=1)
     known = ~np.isnan(values)
     total = int(present(panel).sum())
-    findings = [*_missing(panel, known, total), *_times(panel), *_variables(panel, values)]
+    findings = [*_missing(panel, known, total), *_times(panel), *left, *_variables(panel, values)]
     if len(panel.ids) < 2:
         findings.append(
             Finding("subjects", "stop", "There is one subject: an order and its direction show in what several have "
@@ -96,11 +98,22 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
     )
 
 
+def _idle(panel: Panel) -> tuple[Panel, list[Finding]]:
+    """The panel as a fit will see it, without variables that have no dynamics of their own, and what these are."""
+    data = Data(np.asarray(panel.values, dtype=float), lengths=panel.lengths)
+    idle = without_dynamics(data, panel.names, shared=panel.slices is not None)
+    if len(idle) == len(panel.names):
+        return panel, [Finding("variables", "stop", each.found) for each in idle]
+    return panel.without(idle), [Finding("variables", "caution", each.sentence) for each in idle]
+
+
 def _missing(panel: Panel, known: Any, total: int) -> list[Finding]:
     found = []
     share = 1 - known.sum(axis=(0, 1)) / total
     if share.max() > 0:
-        worst = [f"{panel.names[k]} {share[k]:.0%}" for k in np.argsort(-share) if share[k] > 0]
+        worst = [
+            f"{panel.names[k]} {_percent(share[k])}" for k in np.argsort(-share) if share[k] > 0
+        ]
         found.append(
             Finding(
                 "missing values",
@@ -113,6 +126,10 @@ def _missing(panel: Panel, known: Any, total: int) -> list[Finding]:
         )
     found += [Finding("table", "good", f"{note[:1].upper()}{note[1:]}.") for note in panel.notes]
     return found
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "less than 1%"
 
 
 def _known_times(panel: Panel) -> Any:

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.fit import Outcome
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Model, Round
 from retrace_sde.engine.posterior import OrderPosterior
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units
@@ -54,9 +56,11 @@ class Fitted:
     direction_: DirectionTest = _read("direction")
     alternative_: Twin | None = _read("alternative")
     identifiability_: IdentifiabilityReport = _read("identifiability")
+    subject_effects_: SubjectEffects | None = _read("subjects")
     log_likelihood_: float = _read("log_likelihood")
     converged_: bool = _read("converged")
     history_: tuple[Round, ...] = _read("history")
+    residuals_: ResidualCheck = _read("residuals")
 
     @property
     def position_probabilities_(self) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import narwhals as nw
 import numpy as np
@@ -51,12 +51,13 @@ class Recovery:
 
     @cached_property
     def ordered(self) -> Any:
-        """The table, same kind of frame, subject by subject in time order, with three columns more.
+        """The table, same kind of frame, subject by subject in time order, with a few columns more.
 
         `position` counts from 0, the earliest, `time` is in units of dt, and `position_probability` is the
         posterior probability of that position given the fitted parameters (so given the direction; empty where
-        there are too many to compute). A row without any value has none of the three. Where
-        the table already has such a column the new one is called `retrace_position` and so on.
+        there are too many to compute). `direction` is "identified", "known" (from what was given) or "open"; where it
+        is open, `position_reversed` is the position if time runs the other way. A row without any value has no
+        position. Where the table already has such a column the new one is called `retrace_position` and so on.
         """
         frame = as_frame(self.table)
         columns = self.columns()
@@ -64,11 +65,8 @@ class Recovery:
         who = pd.factorize(frame[self.subject].to_numpy())[0]
         sequence = np.lexsort((np.isnan(key), np.nan_to_num(key), who))
         for name, values in columns.items():
-            kept = (
-                values.astype(np.int64)
-                if name == "position" and not np.isnan(key).any()
-                else values
-            )
+            whole = name.startswith("position") and name != "position_probability"
+            kept = values.astype(np.int64) if whole and not np.isnan(key).any() else values
             new = name if name not in frame.columns else f"retrace_{name}"
             series = nw.new_series(new, kept, backend=frame.implementation)
             if frame.implementation.is_pandas_like():
@@ -76,10 +74,21 @@ class Recovery:
                 native.index = frame.to_native().index
                 series = nw.from_native(native, series_only=True)
             frame = frame.with_columns(series)
+        name = "direction" if "direction" not in frame.columns else "retrace_direction"
+        frame = frame.with_columns(nw.lit(self.direction).alias(name))
         return frame[sequence.tolist()].to_native()
 
+    @property
+    def direction(self) -> Literal["identified", "known", "open"]:
+        """What became of the direction of time, in a word."""
+        test = self.model.result_.direction
+        return "known" if test.known else "identified" if test.identified else "open"
+
     def columns(self) -> dict[str, Array]:
-        """Position, time and position probability of each row of the table, NaN for rows without a value."""
+        """Position, time and position probability of each row of the table, NaN for rows without a value.
+
+        Where the direction is open also the position in the reversed order.
+        """
         result, panel = self.model.result_, self.panel
         n, count = len(panel.ids), len(as_frame(self.table))
         position = positions(result.order, n)
@@ -90,6 +99,8 @@ class Recovery:
         }
         if self._probabilities is not None:
             found["position_probability"] = certainties(self._probabilities, position)
+        if result.alternative is not None:
+            found["position_reversed"] = positions(result.alternative.order, n).astype(float)
         return {name: to_rows(each, panel, count, np.nan) for name, each in found.items()}
 
     @cached_property
@@ -203,7 +214,7 @@ def recover_panel(
             if panel.time_error is None and not _complete(panel):
                 options["dt"] = _step_along_order(panel, knowledge, options)
     model = ReTrace(**options).fit(panel, knowledge=knowledge)
-    return Recovery(model, panel, df, subject)
+    return Recovery(model, panel.without(model.result_.left_out), df, subject)
 
 
 def step_of_times(panel: Panel) -> float:

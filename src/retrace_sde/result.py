@@ -12,22 +12,32 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.files import replacing
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Round
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.intervals import clearest, half_widths
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.regression import ErrorKind, StandardErrors
+from retrace_sde.estimate.unequal_steps import GapClocks
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file that `save` writes."""
 
 SHOWN = 10
 """Coefficients that a summary lists: the ones best told from zero."""
 
 Row = tuple[str, str]
+
+_ERRORS = {
+    ErrorKind.MODEL: "of the model (too few trajectories to tell their spread)",
+    ErrorKind.SANDWICH: "of the spread between trajectories, not of the model (sandwich)",
+    ErrorKind.BOOTSTRAP: "by resampling trajectories (bootstrap)",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +50,7 @@ class Twin:
     diffusion: Array
     log_likelihood: float
     times: Array | None = None
+    standard_errors: StandardErrors | None = None
     inputs: Array | None = None
 
 
@@ -69,6 +80,10 @@ class ReTraceResult:
     observation_noise: Array | None = None
     gap_intervals: Array | None = None
     inputs: Array | None = None
+    subjects: SubjectEffects | None = None
+    gap_clocks: GapClocks | None = None
+    residuals: ResidualCheck | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def cycle(self) -> bool:
@@ -88,9 +103,9 @@ class ReTraceResult:
         lines = ["ReTrace result", "=============="]
         lines += [f"{name:<{width}}  {text}" for name, text in self._overview()]
         lines += ["", "What these data can tell (+) and cannot (−)", str(self.identifiability), ""]
-        lines += [f"Drift coefficients (95 % intervals), the {SHOWN} clearest"]
-        table = [("effect of", "on", "estimate", "interval"), *self._coefficients()]
-        columns = [max(len(row[k]) for row in table) for k in range(4)]
+        lines += [f"{self._caption} (95 % intervals), the {SHOWN} clearest"]
+        table = [self._header, *self._coefficients()]
+        columns = [max(len(row[k]) for row in table) for k in range(len(self._header))]
         lines += [
             "  "
             + "  ".join(cell.ljust(size) for cell, size in zip(row, columns, strict=True)).rstrip()
@@ -118,9 +133,8 @@ class ReTraceResult:
         )
         return (
             f"<table><caption>ReTrace result</caption>{head}</table>"
-            f"<table><caption>Drift coefficients, the {SHOWN} clearest</caption>"
-            "<tr><th>effect of</th><th>on</th><th>estimate</th><th>95 % interval</th></tr>"
-            f"{body}</table>"
+            f"<table><caption>{self._caption} (95 % intervals), the {SHOWN} clearest</caption>"
+            f"<tr>{''.join(f'<th>{name}</th>' for name in self._header)}</tr>{body}</table>"
         )
 
     def to_latex(self) -> str:
@@ -128,8 +142,9 @@ class ReTraceResult:
         rows = "\n".join(
             " & ".join(_latex(cell) for cell in row) + r" \\" for row in self._coefficients()
         )
+        header = " & ".join(self._header).replace("interval", "95\\,\\% interval")
         return (
-            "\\begin{tabular}{llrr}\n\\toprule\neffect of & on & estimate & 95\\,\\% interval \\\\\n"
+            f"\\begin{{tabular}}{{ll{'r' * (len(self._header) - 2)}}}\n\\toprule\n{header} \\\\\n"
             f"\\midrule\n{rows}\n\\bottomrule\n\\end{{tabular}}"
         )
 
@@ -141,6 +156,7 @@ class ReTraceResult:
                 "data",
                 f"{self.n_trajectories} trajectories × {T} slices × {d} variables, dt = {self.dt:g}",
             ),
+            *self._used(),
             (
                 "method",
                 f"order by {self.settings['order']}, estimator {self.settings['estimator']}, "
@@ -149,13 +165,20 @@ class ReTraceResult:
             ("log-likelihood", f"{self.log_likelihood:,.1f} nats"),
             *self._noise(),
             *self._gaps(),
+            *self._subjects(),
+            ("standard errors", self.errors_rest),
             ("direction", self.direction.verdict),
             *self._models(),
         ]
         if self.alternative is not None:
             rows.append(
-                ("alternative", "the reversed order with its own drift is in `alternative_`")
+                (
+                    "alternative",
+                    "the reversed order with its own drift and errors is in `alternative_`",
+                )
             )
+        if self.residuals is not None:
+            rows += [("residuals", line) for line in str(self.residuals).splitlines()]
         return rows
 
     def _models(self) -> list[Row]:
@@ -167,6 +190,13 @@ class ReTraceResult:
             ("models compared", "; ".join(each.said(models[0].log_evidence) for each in models))
         ]
 
+    def _used(self) -> list[Row]:
+        """The variables that were used, where some were not."""
+        if not self.left_out:
+            return []
+        dropped = ", ".join(f"{each.name} ({each.why})" for each in self.left_out)
+        return [("variables", f"{', '.join(self.names)}; left out: {dropped}")]
+
     def _gaps(self) -> list[Row]:
         if self.gap_intervals is None:
             return []
@@ -175,9 +205,18 @@ class ReTraceResult:
         return [
             (
                 "gaps",
-                f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}",
+                f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}"
+                + ("" if self.gap_clocks is None else f" ({self.gap_clocks})"),
             )
         ]
+
+    @property
+    def errors_rest(self) -> str:
+        """What the standard errors rest on, in words."""
+        return _ERRORS[self.standard_errors.kind]
+
+    def _subjects(self) -> list[Row]:
+        return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
 
     def _noise(self) -> list[Row]:
         if self.observation_noise is None:
@@ -189,26 +228,37 @@ class ReTraceResult:
             shown = f"{deviations[0]:.3g} in every variable"
         return [("observation noise", f"standard deviation {shown}")]
 
-    def _coefficients(self) -> list[tuple[str, str, str, str]]:
-        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|."""
-        values, errors, names = self.drift, self.standard_errors.drift, self.feature_names
+    @property
+    def _caption(self) -> str:
+        open_ = "" if self.alternative is None else " either way round: the direction is open"
+        return f"Drift coefficients{open_}"
+
+    @property
+    def _header(self) -> tuple[str, ...]:
+        """No sign is printed as *the* effect while the direction is open: both ways round stand side by side."""
+        if self.alternative is None:
+            return "effect of", "on", "estimate", "interval"
+        return "effect of", "on", "in this order", "interval", "in its reverse", "interval"
+
+    def _coefficients(self) -> list[tuple[str, ...]]:
+        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|; the twin's beside."""
+        ways = [_with_inputs(self.drift, self.inputs, self.standard_errors)]
+        if self.alternative is not None:
+            twin = self.alternative
+            ways.append(_with_inputs(twin.drift, twin.inputs, twin.standard_errors))
+        names = self.feature_names
         if self.inputs is not None:
             d, k = self.drift.shape[1], self.inputs.shape[1]
             names = (*names[:d], *names[len(names) - k :])
-            values = np.c_[values, self.inputs]
-            errors = np.c_[errors, _or_nan(self.standard_errors.inputs, self.inputs)]
-        reach = half_widths(errors, self.n_trajectories)
         rows = []
-        for i, j in clearest(values, errors, SHOWN):
-            low, high = values[i, j] - reach[i, j], values[i, j] + reach[i, j]
-            rows.append(
-                (
-                    names[j],
-                    self.names[i],
-                    f"{values[i, j]:.4g}",
-                    f"[{low:.4g}, {high:.4g}]",
-                )
-            )
+        for i, j in clearest(*ways[0], SHOWN):
+            cells = [names[j], self.names[i]]
+            for values, errors in ways:
+                reach = half_widths(errors[i, j], self.n_trajectories)
+                low, high = values[i, j] - reach, values[i, j] + reach
+                known = np.isfinite(reach)
+                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]" if known else "unknown"]
+            rows.append(tuple(cells))
         return rows
 
     def save(self, path: str | Path) -> Path:
@@ -298,8 +348,18 @@ def _parts(kind: type) -> dict[str, type | None]:
     return found
 
 
-def _or_nan(errors: Array | None, values: Array) -> Array:
-    return np.full_like(values, np.nan) if errors is None else errors
+def _with_inputs(
+    drift: Array, inputs: Array | None, errors: StandardErrors | None
+) -> tuple[Array, Array]:
+    """A, and B beside it, and their errors; NaN where there are none."""
+    values = drift if inputs is None else np.c_[drift, inputs]
+    if errors is None:
+        return values, np.full_like(values, np.nan)
+    known = errors.drift
+    if inputs is not None:
+        of_B = np.full_like(inputs, np.nan) if errors.inputs is None else errors.inputs
+        known = np.c_[known, of_B]
+    return values, known
 
 
 def _latex(cell: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -10,23 +11,36 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.after.forecast import Forecast, Imputed
+from retrace_sde.after.predict import imputed, predicted
+from retrace_sde.after.residuals import ResidualCheck, not_looked
+from retrace_sde.after.simulated import look_at
 from retrace_sde.checks import (
     check_centred,
     check_enough,
     check_features,
     check_knowledge,
+    check_levels,
     check_noise,
     check_settings,
     check_state_space,
     check_volumes,
+    noise_of_kept,
     with_times,
 )
 from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread, to_numpy
+from retrace_sde.data.clocks import coarse
 from retrace_sde.data.inputs import MissingInputs, filled_inputs
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.schedule import check_schedule, off_schedule, on_schedule
-from retrace_sde.data.validation import ReTraceWarning, check_panel, has_missing
+from retrace_sde.data.validation import (
+    ReTraceWarning,
+    check_count,
+    check_panel,
+    check_share,
+    has_missing,
+)
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.fit import Options, Outcome, fit, order_others, sample_posterior
 from retrace_sde.engine.gaps import GapModel, gap_intervals
@@ -34,10 +48,12 @@ from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.identifiability import identify
 from retrace_sde.engine.model import Fit, Model
 from retrace_sde.engine.posterior import OrderPosterior
+from retrace_sde.engine.subjects.bootstrap import bootstrap
+from retrace_sde.engine.subjects.choice import Subjects, levelled
 from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.regression import Estimate, StandardErrors
 from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
@@ -77,6 +93,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         estimated; orders of their own have a law of gaps, over which all is averaged.
     missing_inputs : covariates that are missing here and there: "refuse", "carry" the last value on, or "interpolate", both
         along the order found.
+    subjects : "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "auto":
+        whichever the data prefer, as the summary says. Left out, levels make the drift several times too small.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
     score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
         torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
@@ -98,6 +116,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         observation_noise: Noise | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
         missing_inputs: MissingInputs = "refuse",
+        subjects: Literal["auto", "alike", "levels"] = "auto",
         score_drift: ScoreDrift = "absolute",
         score_model: ScoreName | Score = "gaussian",
         keep: Keep = "best",
@@ -115,6 +134,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.observation_noise = observation_noise
         self.spacing = spacing
         self.missing_inputs = missing_inputs
+        self.subjects = subjects
         self.score_drift = score_drift
         self.score_model = score_model
         self.keep = keep
@@ -153,6 +173,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             ragged=not shared,
             missing=self.order == "likelihood" and has_state_space(driven(drift)),
             missing_inputs=self.missing_inputs != "refuse",
+            idle=not (has_state_space(driven(drift)) and self.order == "likelihood"),
         )
         panel = check_volumes(panel, drift)
         check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
@@ -162,16 +183,25 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             check_schedule(knowledge, panel, shared=shared)
             if not shared:
                 panel, knowledge = on_schedule(panel, knowledge)
-        fitted = self._fitted_inputs(panel, drift, knowledge)
+        rng = np.random.default_rng(self.random_state)
+        fitted = self._fitted_inputs(panel, drift, knowledge, rng)
         chosen, outcome, units, features, notes = fitted
-        outcome = replace(outcome, notes=(*outcome.notes, *notes))
+        if self.observation_noise is None:
+            raw = Data(panel.values, lengths=panel.lengths)
+            notes = (*notes, *coarse(raw, outcome.found.order, panel.names))
+        outcome = replace(
+            outcome,
+            notes=(*outcome.notes, *notes),
+            cautions=(*(each.sentence for each in panel.left_out), *outcome.cautions),
+        )
         result = self._result(whole, chosen, outcome, features)
+        result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
         self.result_ = result if units is None else units.result(result)
         self._memory = Memory(chosen, outcome, units)
-        self.n_features_in_ = panel.values.shape[2]
+        self.n_features_in_ = panel.values.shape[2] + len(panel.left_out)
         if outcome.posterior is not None:
             self.posterior_ = outcome.posterior
         elif hasattr(self, "posterior_"):
@@ -179,16 +209,16 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _fitted_inputs(
-        self, panel: Panel, drift: Drift, knowledge: Knowledge | None
+        self, panel: Panel, drift: Drift, knowledge: Knowledge | None, rng: np.random.Generator
     ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
         """The fit of a panel; where inputs are missing again, with what the order found says of them, until it stands."""
         u = panel.covariates
         if u is None or not np.isnan(to_numpy(u)).any():
-            return self._fit_panel(panel, drift, knowledge)
+            return self._fit_panel(panel, drift, knowledge, rng)
         given = to_numpy(u)
         filled = filled_inputs(given, self.missing_inputs)
         for _ in range(INPUT_ROUNDS):
-            found = self._fit_panel(replace(panel, covariates=filled), drift, knowledge)
+            found = self._fit_panel(replace(panel, covariates=filled), drift, knowledge, rng)
             best = found[1].found
             before, times = filled, found[0].times(best.order, best.gaps)
             filled = filled_inputs(given, self.missing_inputs, best.order, times)
@@ -201,7 +231,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         return (*found[:4], (*found[4], note))
 
     def _fit_panel(
-        self, panel: Panel, drift: Drift, knowledge: Knowledge | None
+        self, panel: Panel, drift: Drift, knowledge: Knowledge | None, rng: np.random.Generator
     ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
         """The model, its outcome, the units, the names of the drift's features, and notes."""
         if self._unseen(panel, knowledge) or (panel.covariates is not None and is_linear(drift)):
@@ -212,9 +242,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         model = EulerModel(self._data(panel, units), dt, drift)
         if knowledge is not None:
             model = model.informed(knowledge, shared=self.permutation == "shared")
-        chosen = self._chosen(model, units)
+        noise = noise_of_kept(self.observation_noise, panel.left_out)
+        chosen = self._chosen(model, units, noise)
+        check_levels(self.subjects, chosen)
         features = chosen.drift.feature_names(panel.names, panel.covariate_names)
-        outcome = fit(chosen, self._options(chosen), np.random.default_rng(self.random_state))
+        outcome = fit(chosen, self._options(chosen), rng)
         return chosen, outcome, units, tuple(features), tuple(absorbed)
 
     def _unseen(self, panel: Panel, knowledge: Knowledge | None) -> bool:
@@ -229,14 +261,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         values = panel.values if units is None else units.apply(panel.values)
         return Data(values, panel.covariates, self.n_jobs, panel.lengths)
 
-    def _chosen(self, model: EulerModel, units: Units | None) -> Model:
+    def _chosen(self, model: EulerModel, units: Units | None, noise: Noise | None) -> Model:
         """The model that the settings and the data call for."""
-        noise = self._noise(model)
-        own, free = (
-            self.permutation == "independent",
-            self.spacing == "estimate" and model.gaps is None,
-        )
+        noise = self._noise(model, noise)
+        own = self.permutation == "independent"
+        free = self.spacing == "estimate" and model.gaps is None
         timed = model.schedule is not None or (own and free)
+        own_times = model.gaps is not None and model.gaps.ndim == 2
+        if own_times and self.estimator == "exact" and has_state_space(model.drift):
+            timed = True  # exact transitions across each trajectory's own gaps
         if noise is None and not timed:
             if not free:
                 return model
@@ -255,15 +288,16 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if model.schedule is not None:
             return TimedModel.across(model, np.diff(model.schedule), noise=noise, placed=True)
         uneven = model.gaps is not None and not np.allclose(model.gaps, model.dt)
-        if free or uneven or model.data.covariates is not None:
+        if free or uneven:
             gaps = np.full(T - 1, model.dt) if model.gaps is None else model.gaps
             return TimedModel.across(model, gaps, noise=noise, free=free)
         scheme: Any = "exact" if self.estimator == "exact" else "euler"
+        if model.data.covariates is not None:
+            return TimedModel.across(model, np.full(T - 1, model.dt), noise=noise, scheme=scheme)
         return HiddenModel.of(model, noise=noise, scheme=scheme)
 
-    def _noise(self, model: EulerModel) -> Noise | None:
+    def _noise(self, model: EulerModel, noise: Noise | None) -> Noise | None:
         """Observation noise; 0 where there is none but values are missing, None where there are neither."""
-        noise = self.observation_noise
         if noise is None and self.estimator == "em":
             noise = "estimate"
         check_noise(noise, model.data.shape[2])
@@ -295,6 +329,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.alpha,
             print if self.verbose else lambda line: None,
             search,
+            Subjects(self.subjects) if search is None else Subjects.ALIKE,
         )
 
     def _result(
@@ -326,7 +361,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             ),
             log_likelihood=found.log_likelihood,
             history=outcome.history,
-            converged=outcome.converged,
+            converged=outcome.converged and _all_finite(outcome.estimate),
             n_trajectories=model.data.shape[0],
             dt=model.dt,
             names=panel.names,
@@ -335,6 +370,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             notes=(*outcome.notes, *outcome.cautions),
             observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
+            subjects=outcome.subjects,
+            gap_clocks=found.clocks,
+            left_out=panel.left_out,
         )
 
     def _as_given(self, panel: Panel, model: Model, found: Fit) -> tuple[Order, Array]:
@@ -350,7 +388,19 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         reverse, estimate = outcome.reverse, outcome.reverse_estimate
         A, c, B = parted(estimate.coefficients, model.drift)
         order, times = self._as_given(panel, model, reverse)
-        return Twin(order, A, c, estimate.diffusion, reverse.log_likelihood, times, B)
+        errors = _twin_errors(outcome, model.drift)
+        return Twin(order, A, c, estimate.diffusion, reverse.log_likelihood, times, errors, B)
+
+    def _residuals(self, model: Model, outcome: Outcome, rng: np.random.Generator) -> ResidualCheck:
+        """What the residuals along the order say; not of own orders that are, or may be, uncertain."""
+        shared = outcome.found.order.ndim == 1
+        certain = self.estimator == "auto" and outcome.estimator != "mcem"
+        if not (shared or certain or model.gaps is not None):
+            return not_looked(model.data.shape[0])
+        found = outcome.found
+        if outcome.levels is not None and isinstance(model, EulerModel):
+            model, found = levelled(model, found, outcome.levels, rng)
+        return look_at(model, found, rng)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
@@ -365,19 +415,19 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """Other trajectories, the model and outcome that judge them, and their most likely order."""
         memory, ragged = self._memory, self.permutation == "independent"
         linear = has_state_space(memory.model.drift)
-        panel = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
-        if panel.values.shape[2] != self.n_features_in_:
+        whole = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
+        if whole.values.shape[2] != self.n_features_in_:
             raise ValueError(
-                f"X has {panel.values.shape[2]} variables; the fit had {self.n_features_in_}."
+                f"X has {whole.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = self._data(panel, memory.units)
+        data = self._data(whole.without(self.result_.left_out), memory.units)
         model, outcome = memory.model.for_others(data), memory.outcome
         if linear and has_missing(data) and not isinstance(model, HiddenModel):
             model = HiddenModel.of(model.plain(), noise=0.0)
             found = model.adopted(outcome.found, outcome.initial)
             outcome = replace(outcome, found=found, law=found.law)
         rng = np.random.default_rng(self.random_state)
-        return panel, model, outcome, order_others(model, outcome, rng)
+        return whole, model, outcome, order_others(model, outcome, rng)
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -399,6 +449,69 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             volume = 0.0 if units is None else units.log_volume(model.data)
             return float(each.mean()) - volume / len(each)
 
+    def forecast(self, X: Any, steps: int, *, level: float = 0.95) -> Forecast:
+        """Means and intervals of the next `steps` observations of each trajectory of X, put in order first.
+
+        X may be what was fitted, or other trajectories. Intervals are widened where the fit's own past predictions
+        were too sure. Steps are dt apart; a drift that is not linear is simulated, covariates as they were last.
+        """
+        check_is_fitted(self, "result_")
+        check_count("steps", steps, 1)
+        check_share("level", level)
+        if not self.direction_.identified:
+            warnings.warn(
+                "The direction of time is not determined: this is a forecast from the order shown; from its reverse, "
+                "as likely, another would follow.",
+                ReTraceWarning,
+                stacklevel=2,
+            )
+        with one_blas_thread():
+            _, model, outcome, order, times = self._placed(X)
+            last = np.take_along_axis(
+                np.atleast_2d(times), model.data.observed[:, None] - 1, axis=1
+            )
+            ahead = last + model.dt * np.arange(1, steps + 1)
+            ahead = ahead[0] if np.ptp(last) == 0 else ahead
+            rng = np.random.default_rng(self.random_state)
+            found = predicted(model, outcome, order, ahead, level, rng)
+        units = self._memory.units
+        return found if units is None else units.forecast(found)
+
+    def impute(self, X: Any, *, level: float = 0.95) -> Imputed:
+        """X, as it is stored, with missing values filled in from the whole trajectory in its order, and intervals.
+
+        Intervals are widened where values hidden on purpose were missed too often.
+        """
+        check_is_fitted(self, "result_")
+        check_share("level", level)
+        if not is_linear(self._memory.model.drift):
+            raise ValueError(
+                "impute needs a linear or affine drift: missing values have no smoother otherwise."
+            )
+        with one_blas_thread():
+            panel, model, outcome, order, _ = self._placed(X)
+            if not isinstance(model, HiddenModel):  # nothing is missing
+                values = to_numpy(panel.values).copy()
+                return Imputed(values, values, values, level, np.ones(values.shape[2]))
+            rng = np.random.default_rng(self.random_state)
+            found = imputed(model, outcome, order, level, rng)
+        units = self._memory.units
+        return found if units is None else units.imputed(found)
+
+    def _placed(self, X: Any) -> tuple[Panel, Model, Outcome, Order, Array]:
+        """The fitted data in the order found, or others in their most likely one; and the times along it."""
+        model, outcome, units = self._memory
+        panel = check_panel(
+            X, n_jobs=self.n_jobs, ragged=self.permutation == "independent",
+            missing=is_linear(model.drift),
+        )  # fmt: skip
+        if panel.values.shape == model.data.shape and np.array_equal(
+            to_numpy(self._data(panel, units).values), to_numpy(model.data.values), equal_nan=True
+        ):
+            return panel, model, outcome, outcome.found.order, self.times_
+        panel, other, judged, order = self._ordered(X)
+        return panel, other, judged, order, other.times(order, None)
+
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
 
@@ -411,22 +524,68 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.posterior_ = sample_posterior(model, outcome, rng, samples=samples)
         return self.posterior_
 
-    def bootstrap_errors(self, *, replicates: int = 200) -> StandardErrors:
-        """Standard errors of the maximum likelihood fit along `order_`, by resampling trajectories.
+    def bootstrap_errors(
+        self,
+        *,
+        replicates: int = 200,
+        adopt: bool = False,
+        done: Callable[[], None] = lambda: None,
+    ) -> StandardErrors:
+        """Standard errors of the fit along `order_`, by resampling trajectories; `adopt`: they become the result's.
 
-        They hold where trajectories differ from one another more than one SDE allows; `standard_errors_`
-        assume that they do not.
+        Like `standard_errors_` by default they rest on the spread between trajectories; unlike them they need no large
+        panel, and take as many fits as there are replicates. `done` is called after each of them.
         """
         check_is_fitted(self, "result_")
-        rng = np.random.default_rng(self.random_state)
+        if replicates < 2:
+            raise ValueError(f"replicates must be at least 2 to have a spread; got {replicates!r}.")
         model, outcome, units = self._memory
+        effects = outcome.subjects
         with one_blas_thread():
-            errors = model.bootstrap(outcome.found, rng, replicates=replicates)
+            errors = bootstrap(
+                model,
+                outcome.found,
+                np.random.default_rng(self.random_state),
+                name=outcome.estimator,
+                subjects=Subjects.ALIKE if effects is None else effects.kind,
+                replicates=replicates,
+                done=done,
+            )
         found = _told_apart(errors, model.drift)
-        return found if units is None else units.errors(found)
+        found = found if units is None else units.errors(found)
+        if adopt:
+            self.result_ = replace(self.result_, standard_errors=found)
+        return found
+
+
+def _all_finite(estimate: Estimate) -> bool:
+    """Parameters and errors are numbers: a result with NaN in it has not converged, whatever its search says."""
+    errors = estimate.errors
+    every = estimate.coefficients, estimate.diffusion, errors.drift, errors.diffusion
+    return all(bool(np.isfinite(each).all()) for each in every)
 
 
 def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:
     """Errors of A, c and B told apart, as the parameters are."""
     of_A, of_c, of_B = parted(errors.drift, drift)
     return replace(errors, drift=of_A, offset=of_c, inputs=of_B)
+
+
+def _twin_errors(outcome: Outcome, drift: Drift) -> StandardErrors:
+    """Errors of the twin's parameters: its own where one order was fitted, else those of the answer itself.
+
+    `Var Θ̂_ij = H_ii [(Σ φ φᵀ Δt)⁻¹]_jj`, and both ways round have the same states but for the first and the last; what is
+    not known of orders and states costs both the same. So only H differs.
+    """
+    own, other = outcome.estimate, outcome.reverse_estimate
+    if outcome.estimator != "mcem" and np.isfinite(other.errors.drift).all():
+        return _told_apart(other.errors, drift)
+    scale = np.sqrt(np.diag(other.diffusion) / np.diag(own.diffusion))
+    errors, covariances = own.errors, own.errors.covariances
+    scaled = replace(
+        errors,
+        drift=errors.drift * scale[:, None],
+        diffusion=errors.diffusion * np.outer(scale, scale),
+        covariances=None if covariances is None else covariances * scale[:, None, None] ** 2,
+    )
+    return _told_apart(scaled, drift)

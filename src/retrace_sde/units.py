@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.model import Round
+from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.drift import Drift, has_offset, has_state_space
 from retrace_sde.process.sde import Gaussian
@@ -54,6 +56,16 @@ class Units:
         """Values in the table's units."""
         return values * self.scale + self.centre
 
+    def forecast(self, found: Forecast) -> Forecast:
+        """A forecast in the table's units."""
+        mean, low, high = (self.restore(each) for each in (found.mean, found.low, found.high))
+        return replace(found, mean=mean, low=low, high=high)
+
+    def imputed(self, found: Imputed) -> Imputed:
+        """What was filled in, in the table's units."""
+        values, low, high = (self.restore(each) for each in (found.values, found.low, found.high))
+        return replace(found, values=values, low=low, high=high)
+
     def noise(self, noise: Any) -> Any:
         """Observation noise given in the table's units, in standard ones; unknown noise stays unknown."""
         if isinstance(noise, str):
@@ -82,9 +94,11 @@ class Units:
             alternative=None if result.alternative is None else self._twin(result.alternative),
             log_likelihood=result.log_likelihood - self._volume,
             history=tuple(self._round(each) for each in result.history),
+            residuals=None if result.residuals is None else result.residuals.restored(self.restore),
             observation_noise=None
             if result.observation_noise is None
             else self._square(result.observation_noise),
+            subjects=self._subjects(result.subjects, drift),
         )
 
     def errors(self, errors: StandardErrors) -> StandardErrors:
@@ -149,6 +163,27 @@ class Units:
             log_likelihood=each.log_likelihood - self._volume,
         )
 
+    def _subjects(self, found: SubjectEffects | None, A: Array) -> SubjectEffects | None:
+        """`c = S c' − A m`, and its law: `Γ = S Γ' S⁻¹`, `μ = S μ' − (A + Γ) m`, `Ω = S Ω' S`."""
+        if (
+            found is None
+            or found.intercepts is None
+            or found.errors is None
+            or found.mean is None
+            or found.slope is None
+            or found.between is None
+        ):
+            return found
+        slope = found.slope * self._ratio
+        return replace(
+            found,
+            intercepts=found.intercepts * self.scale - A @ self.centre,
+            errors=found.errors * self.scale,
+            mean=found.mean * self.scale - (A + slope) @ self.centre,
+            slope=slope,
+            between=self._square(found.between),
+        )
+
     def _twin(self, twin: Twin) -> Twin:
         drift, offset = self._drift(twin.drift, twin.offset)
         return replace(
@@ -157,5 +192,8 @@ class Units:
             offset=offset,
             inputs=self._inputs(twin.inputs),
             diffusion=self._square(twin.diffusion),
+            standard_errors=None
+            if twin.standard_errors is None
+            else self.errors(twin.standard_errors),
             log_likelihood=twin.log_likelihood - self._volume,
         )

@@ -108,11 +108,19 @@ def test_an_undetermined_direction_names_the_options_of_the_command(tmp_path: An
     frame = pd.DataFrame({"id": np.repeat([f"s{j}" for j in range(n)], T), "x": np.stack(x, axis=1).ravel(),
                           "dose": u.ravel(), "slice": np.tile(list("abcdefghijkl"), n)})  # fmt: skip
     frame.to_csv(tmp_path / "still.csv", index=False)
-    run = _run(str(tmp_path / "still.csv"), "--subject", "id", "--slice", "slice", "--variables", "x", "--treatment",
-               "dose", "--dt", "0.1", "--drift", "affine", "--alike")  # fmt: skip
+    asked = [str(tmp_path / "still.csv"), "--subject", "id", "--slice", "slice", "--variables", "x", "--treatment",
+             "dose", "--dt", "0.1", "--drift", "affine", "--alike"]  # fmt: skip
+    run = _run(*asked)
     assert run.exit_code == 2
     assert "--both-directions" in run.stderr
     assert "direction='both'" not in run.stderr
+    run = _run(*asked, "--both-directions", "--out", str(tmp_path / "effects.csv"))
+    assert "One answer" in run.stdout
+    assert "if time runs the other way" in run.stdout
+    assert "Effect " not in run.stdout  # neither is *the* effect
+    table = pd.read_csv(tmp_path / "effects.csv")
+    assert {"effect", "lower_reversed", "effect_reversed"} <= set(table.columns)
+    assert (table["direction"] == "open").all()
 
 
 def test_several_outcomes_are_named_and_kept_apart(tmp_path: Any) -> None:

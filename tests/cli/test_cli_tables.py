@@ -49,7 +49,9 @@ def test_fit_writes_the_table_in_time_order(simulated, fitted):
     out, _ = fitted
     assert sorted(path.name for path in out.iterdir()) == WRITTEN
     before, after = pd.read_csv(file), pd.read_csv(out / "ordered.csv")
-    assert list(after.columns) == [*before.columns, "position", "time", "position_probability"]
+    added = ["position", "time", "position_probability", "direction"]
+    assert list(after.columns) == [*before.columns, *added]
+    assert (after["direction"] == "identified").all()
     before["position"] = truth["position"]
     keys = ["subject", "slice"]
     both = before.merge(after, on=keys, suffixes=("", "_found"), validate="one_to_one")
@@ -80,7 +82,7 @@ def test_fit_writes_parameters_that_cover_the_truth(simulated, fitted):
 def test_what_fit_prints_says_order_direction_and_files(fitted):
     out, text = fitted
     labels = [line.split()[0] for line in text.splitlines()]
-    assert labels == ["Data", "Order", "Direction", "SDE", "Written"]
+    assert labels == ["Data", "Order", "Direction", "Subjects", "SDE", "Written"]
     assert "The direction of time is identified" in text
     assert str(out / "report.html") in text
     assert "\x1b" not in text
@@ -246,3 +248,19 @@ def test_noise_of_its_own_for_each_variable_is_a_choice_of_the_command(tmp_path)
     assert done.exit_code == 0, done.output
     refused = CliRunner().invoke(main, [*options, "--observation-noise", "loud"])
     assert refused.exit_code == 2
+
+
+def test_subjects_and_bootstrap_are_one_option_away(simulated, tmp_path):
+    file, _ = simulated
+    given = "fit", file, "--subject", "subject", "--slice", "slice", "--dt", 0.05, "--json"
+    plain = json.loads(retrace(*given, "--out", tmp_path / "a"))
+    assert plain["standard_errors"]["kind"] == "sandwich"
+    assert plain["subject_effects"]["kind"] == "alike"
+    asked = json.loads(
+        retrace(*given, "--subjects", "levels", "--bootstrap", 5, "--out", tmp_path / "b")
+    )
+    assert asked["standard_errors"]["kind"] == "bootstrap"
+    assert asked["subject_effects"]["kind"] == "levels"
+    assert len(asked["subject_effects"]["intercepts"]) == 40
+    report = (tmp_path / "b" / "report.html").read_text()
+    assert "bootstrap" in report

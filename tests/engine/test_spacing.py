@@ -15,6 +15,7 @@ from retrace_sde.engine.gaps import GapModel, _constrained_gaps
 from retrace_sde.estimate.euler import Euler, step_log_likelihoods
 from retrace_sde.estimate.irregular_times import Likelihood, Spans, StepMoments
 from retrace_sde.estimate.timed.transitions import exponentials, transitions
+from retrace_sde.estimate.unequal_steps import Clocks, gap_clocks
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 from retrace_sde.process.drift import Affine, Drift
 
@@ -256,3 +257,48 @@ def test_independent_orders_with_irregular_visits_are_not_called_backwards():
     assert not (model.direction_.identified and wrong)
     assert model.direction_.log_likelihood_ratio > 0
     assert wrong  # as equal gaps would have it
+
+
+def steps_of_gaps(rng, gaps, loud, n=60, d=2):
+    """Whitened residuals and drifts of steps whose gaps are all taken for what `gaps` says, with volatilities `loud`."""
+    push = rng.standard_normal((n, len(gaps), d)) + 2.0
+    noise = rng.standard_normal(push.shape) * loud[:, None]
+    return noise, push * np.sqrt(gaps)[:, None] / gaps[:, None]
+
+
+def test_clocks_agree_on_gaps_and_disagree_on_volatility():
+    rng = np.random.default_rng(11)
+    gaps = rng.gamma(1.5, size=30)
+    alike = gap_clocks(*steps_of_gaps(rng, gaps, np.ones(30)), gaps)
+    assert alike.clocks is Clocks.AGREE
+    assert alike.deviation < 0.1
+    # Gaps as the spread alone would tell them, where volatility and not time was unequal: the drift disagrees.
+    loud = np.exp(0.4 * rng.standard_normal(30))
+    push = np.full((60, 30, 2), 3.0)
+    noise = rng.standard_normal(push.shape)
+    read = loud**2
+    residuals, pushes = noise + push * (1 - read)[:, None] / loud[:, None], push / loud[:, None]
+    unlike = gap_clocks(residuals, pushes, read)
+    assert unlike.clocks is not Clocks.AGREE
+    assert 0.3 < unlike.deviation <= np.log(read).std() + 1e-12
+
+
+def test_equal_gaps_under_unequal_volatility_are_inside_their_intervals():
+    inside = []
+    for seed in range(6):
+        rng = np.random.default_rng(500 + seed)
+        sde = rt.simulate.random_irreversible_sde(2, setting="stable", random_state=rng)
+        step, x = sde.transition(0.1), 1.0 + 0.3 * rng.standard_normal((40, 2))
+        path = [x]
+        for _ in range(10):
+            loud = np.exp(rng.standard_normal())
+            x = x @ step.matrix.T + rng.multivariate_normal(np.zeros(2), loud * step.covariance, 40)
+            path.append(x)
+        known = rt.Knowledge(positions={k: k for k in range(11)})
+        model = rt.ReTrace(dt=0.1, spacing="estimate", n_jobs=1)
+        result = model.fit(np.stack(path, axis=1), knowledge=known).result_
+        assert result.gap_clocks.clocks is not Clocks.AGREE
+        assert str(result.gap_clocks) in result.summary()
+        low, high = result.gap_intervals.T
+        inside += list((low <= 0.1) & (high >= 0.1))
+    assert np.mean(inside) > 0.85  # of 60; they were 40 % before intervals were widened

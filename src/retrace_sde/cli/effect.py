@@ -114,9 +114,9 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         ids = [name for panel in panels.values() for name in panel.ids]
         if out is not None:
             with whole_or_nothing(out.absolute().parent) as folder:
-                _table(ids, answers[0], model.interventions_.variables).to_csv(
-                    folder / out.name, index=False
-                )
+                _table(
+                    ids, answers, model.interventions_.variables, open_=model.undetermined_
+                ).to_csv(folder / out.name, index=False)
     summary = _summary(file, model, answers, asked, ids)
     summary |= {"warnings": cautions, "files": [] if out is None else [str(out)]}
     if as_json:
@@ -215,11 +215,18 @@ def _answer(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[s
     }  # fmt: skip
 
 
-def _table(ids: list[str], answer: dict[str, Any], variables: tuple[str, ...]) -> pd.DataFrame:
-    columns: dict[str, list[Any]] = {"subject": ids}
-    for name, label in (("effects", "effect"), ("low", "lower"), ("high", "upper")):
-        for k, values in enumerate(_columns(answer[name])):
-            columns[label if len(variables) == 1 else f"{label}_{variables[k]}"] = values.tolist()
+def _table(
+    ids: list[str], answers: list[dict[str, Any]], variables: tuple[str, ...], *, open_: bool
+) -> pd.DataFrame:
+    """Effects of each subject; while the direction is open, those of the reverse beside them."""
+    columns: dict[str, Any] = {"subject": ids}
+    for answer, way in zip(answers, ("", "_reversed"), strict=False):
+        for name, label in (("effects", "effect"), ("low", "lower"), ("high", "upper")):
+            for k, values in enumerate(_columns(answer[name])):
+                of = "" if len(variables) == 1 else f"_{variables[k]}"
+                columns[f"{label}{of}{way}"] = values.tolist()
+    if len(answers) > 1:
+        columns["direction"] = "open" if open_ else "identified"
     return pd.DataFrame(columns)
 
 
@@ -268,6 +275,7 @@ def _summary(
         "comparison": [found.comparison(name, **asked) for name in variables],
         **shown(answers[0]),
         "reversed": shown(answers[1]) if len(answers) > 1 else None,
+        "open": model.undetermined_,
         "direction": verdicts if found.arms else verdicts[""],
         "measurement_error": model.error_ if found.arms else model.error_[""],
     }
@@ -287,9 +295,15 @@ def _print(
     verdicts = summary["direction"]
     for name, verdict in verdicts.items() if found.arms else [("", verdicts)]:
         say("Direction", f"{name}: {verdict}" if name else verdict)
-    for answer, label, when in zip(answers, ("Effect", "Reversed"), ("", "if time runs the other way: "), strict=False):  # fmt: skip
+    ways = [("Effect", "")]
+    if len(answers) > 1:
+        first = "One answer" if model.undetermined_ else "Effect"
+        ways = [(first, "in the order found: "), ("The other", "if time runs the other way: ")]
+    for answer, (label, when) in zip(answers, ways, strict=True):
         for what, sentence in zip(summary["comparison"], _sentences(answer), strict=True):
             say(label, f"{when}{what}: {sentence}")
+    if len(answers) > 1 and model.undetermined_:
+        say("Open", "the direction of time decides which of the two holds.")
     for text in summary["warnings"]:
         say("Caution", text)
     if summary["files"]:

@@ -52,21 +52,27 @@ def _noise(text: str | None) -> Any:
 )
 @click.option("--spacing", type=click.Choice(["regular", "estimate"]), default="regular", show_default=True,
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
+@click.option("--subjects", type=click.Choice(["auto", "alike", "levels"]), default="auto", show_default=True,
+              help="One SDE for all, or an intercept of each subject's own.")  # fmt: skip
+@click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
+              help="Standard errors by N fits to subjects drawn anew, instead of the sandwich's.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str | None,
-        spacing: str, out: Path | None, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+        spacing: str, subjects: str, bootstrap: int | None, out: Path | None, seed: int, as_json: bool,
+        **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
     FILE is csv, tsv, parquet, npz, h5ad or zarr, one row per observation. With --slice all subjects share
     one unknown order of the slices; without it each subject's rows have their own. Writes
-    ordered.csv (every row and column, and position, time, position_probability), parameters.json,
+    ordered.csv (every row and column, and position, time, position_probability, direction; position_reversed where
+    the direction is open), parameters.json,
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
-    with working(4) as (begin, cautions):
+    with working(4 + (bootstrap or 0)) as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)
         replaced = check_replaced(out, file, RESULTS)
@@ -75,8 +81,12 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         begin("recovering the order")
         found = recover(
             frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
-            observation_noise=_noise(observation_noise), random_state=seed, **options,
+            observation_noise=_noise(observation_noise), subjects=subjects, random_state=seed, **options,
         )  # fmt: skip
+        if bootstrap:
+            found.model.bootstrap_errors(
+                replicates=bootstrap, adopt=True, done=lambda: begin("resampling subjects")
+            )
         begin("how sure it is")
         table = found.ordered
         begin("writing")
@@ -113,6 +123,8 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None
     say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
     say("Order", _order(found, answer))
     say("Direction", result.direction.verdict)
+    if result.subjects is not None:
+        say("Subjects", f"{result.subjects.verdict}.")
     say("SDE", _effects(answer))
     for text in answer["notes"]:
         say("Note", text)
@@ -153,5 +165,15 @@ def _effects(answer: dict[str, Any]) -> str:
     pairs = [pair for pair in clearest(A, error) if told[pair]][:EFFECTS]
     if not pairs:
         return "no effect is told from zero; all coefficients are in parameters.json."
-    texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
-    return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error)."
+    twin = answer["alternative"]
+    if twin is None:
+        texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
+        return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error)."
+    back = np.array(twin["drift"], dtype=float)
+    wide = np.array(twin["standard_errors"]["drift"], dtype=float)
+    texts = [
+        f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g} in this order, "
+        f"{back[i, j]:+.3g} ± {wide[i, j]:.2g} in its reverse"
+        for i, j in pairs
+    ]
+    return f"which effects hold depends on the direction: {'; '.join(texts)} (coefficients of A ± standard error)."

@@ -28,12 +28,21 @@ def table_notes(panel: Any) -> list[str]:
     share = np.isnan(np.asarray(panel.values)[inside]).mean(axis=0)
     notes = [f"{note[:1].upper()}{note[1:]}." for note in panel.notes]
     if share.max() > 0:
+        missing = int(np.isnan(np.asarray(panel.values)[inside]).sum())
         worst = [f"{panel.names[k]} {share[k]:.2g}" for k in np.argsort(-share)[:MISSING_SHOWN]]
         notes.append(
-            f"Of the observations used, {share.mean():.0%} of the values are missing (the share of each variable: "
-            f"{', '.join(worst)}{', …' * (len(share) > MISSING_SHOWN)}). They are summed out, not filled in."
+            f"Of the observations used, {_how_many(missing, share.mean())} missing (the share of each variable: "
+            f"{', '.join(worst)}{', …' * (len(share) > MISSING_SHOWN)}). "
+            f"{'It is' if missing == 1 else 'They are'} summed out, not filled in."
         )
     return notes
+
+
+def _how_many(missing: int, share: float) -> str:
+    """A share where it is one that can be read, a number where it would round to nothing."""
+    if share >= 0.005:
+        return f"{share:.0%} of the values are"
+    return "one value is" if missing == 1 else f"{missing} values (fewer than 1 %) are"
 
 
 def positions(order: Order, n: int) -> Order:
@@ -98,12 +107,34 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
+def _subjects(found: Any, panel: Any) -> dict[str, Any] | None:
+    """How subjects differ, and each one's intercept with its error where it has one."""
+    if found is None:
+        return None
+    shown = {"kind": str(found.kind), "verdict": found.verdict, "nats": found.nats}
+    if found.intercepts is None:
+        return shown
+    names = [str(each) for each in panel.ids]
+    return {
+        **shown,
+        "intercepts": dict(zip(names, found.intercepts, strict=True)),
+        "errors": dict(zip(names, found.errors, strict=True)),
+        "mean": found.mean,
+        "slope": found.slope,
+        "between": found.between,
+    }
+
+
 def parameters(result: Any, panel: Any) -> dict[str, Any]:
     """The result as plain numbers and sentences, the keys of `parameters.json`; units are the data's."""
     errors, test = result.standard_errors, result.direction
     slices = panel.slices
     found: dict[str, Any] = {
         "variables": result.names,
+        "left_out": [
+            {"name": each.name, "why": each.why, "sentence": each.sentence}
+            for each in result.left_out
+        ],
         "drift": result.drift,
         "offset": result.offset,
         "diffusion": result.diffusion,
@@ -111,7 +142,9 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             "drift": errors.drift,
             "offset": errors.offset,
             "diffusion": errors.diffusion,
+            "kind": str(errors.kind),
         },
+        "subject_effects": _subjects(result.subjects, panel),
         "direction": {
             "identified": bool(test.identified),
             "p_value": test.p_value,
@@ -155,6 +188,13 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             "offset": twin.offset,
             "diffusion": twin.diffusion,
             "log_likelihood": twin.log_likelihood,
+            "standard_errors": None
+            if twin.standard_errors is None
+            else {
+                "drift": twin.standard_errors.drift,
+                "offset": twin.standard_errors.offset,
+                "diffusion": twin.standard_errors.diffusion,
+            },
         }
     return {key: plain(value) for key, value in found.items()}
 

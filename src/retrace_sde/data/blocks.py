@@ -57,7 +57,10 @@ class Data:
 
     def some(self, size: int) -> Data:
         """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
-        rows = evenly(self.shape[0], size)
+        return self.take(evenly(self.shape[0], size))
+
+    def take(self, rows: Order) -> Data:
+        """The given trajectories, which may be repeated."""
         covariates = None if self.covariates is None else pick(self.covariates, rows, 0)
         lengths = None if self.lengths is None else self.lengths[rows]
         values = pick(self.values, rows, 0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import array_api_compat
 import numpy as np
 from numpy.typing import ArrayLike
 
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.formats import anndata_of_panel, frame_of_anndata, frame_of_xarray
 from retrace_sde.data.tables import Names, lay_out
 
@@ -24,7 +26,8 @@ class Panel:
 
     A panel from a table also knows the labels of its `slices` (None: each trajectory has its own order), the
     `times` that are known, (T,) for slices or (n, T), NaN elsewhere, with their standard error `time_error`, the
-    row of each observation in the table, `rows` (n, T), −1 for none, and `notes` on what was left out.
+    row of each observation in the table, `rows` (n, T), −1 for none, and `notes` on what was left out. `left_out`: the
+    variables without dynamics of their own that a fit did.
     """
 
     values: Any
@@ -39,6 +42,22 @@ class Panel:
     time_error: float | None = None
     rows: Order | None = None
     notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    def without(self, left_out: Collection[LeftOut]) -> Panel:
+        """The panel without some of its variables."""
+        dropped = {each.name for each in left_out}
+        kept = [k for k, name in enumerate(self.names) if name not in dropped]
+        if len(kept) == len(self.names):
+            return self
+        xp = array_api_compat.array_namespace(self.values)
+        index = xp.asarray(kept, device=array_api_compat.device(self.values))
+        return replace(
+            self,
+            values=xp.take(self.values, index, axis=2),
+            names=tuple(self.names[k] for k in kept),
+            left_out=(*self.left_out, *left_out),
+        )
 
     @classmethod
     def from_frame(

@@ -33,7 +33,7 @@ UNITS = {
 }
 """Units in which dates are measured, in seconds."""
 
-OURS = ("position", "time", "position_probability")
+OURS = ("position", "time", "position_probability", "direction", "position_reversed")
 """Columns that a fit adds, `retrace_…` where the table has one of that name."""
 
 

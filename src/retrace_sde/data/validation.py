@@ -12,6 +12,7 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.data.clocks import without_dynamics
 from retrace_sde.data.panel import Panel
 
 DEPENDENT = 1e-12
@@ -62,11 +63,13 @@ def check_panel(
     ragged: bool = False,
     missing: bool = False,
     missing_inputs: bool = False,
+    idle: bool = True,
 ) -> Panel:
     """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified.
 
     `ragged`: trajectories may differ in length, and slices need not differ (each has its own order).
-    `missing`: values may be missing (NaN); `missing_inputs`: covariates may.
+    `missing`: values may be missing (NaN); `missing_inputs`: covariates may. `idle`: variables without dynamics of their
+    own may stay; else they are left out, and the panel says which.
     """
     panel = (
         X if isinstance(X, Panel) else Panel.from_array(_as_array(X, "X"), covariates=covariates)
@@ -94,8 +97,21 @@ def check_panel(
             )
         _check_inputs(Data(u, n_jobs=n_jobs), panel.covariate_names, missing=missing_inputs)
     data = Data(values, u, n_jobs)
-    _check_variables(data, panel.names, *_check_finite(data, panel.names, "X", missing=missing))
+    low, high = _check_finite(data, panel.names, "X", missing=missing)
     lengths = _check_lengths(panel, ragged)
+    if not idle:
+        whole = replace(panel, values=values)
+        idlers = without_dynamics(replace(data, lengths=lengths), panel.names, shared=not ragged)
+        if len(idlers) == len(panel.names):
+            raise ValueError(
+                f"no variable has dynamics of its own. {' '.join(each.found for each in idlers)} Name what counts time "
+                "with --time (in Python time=), and give at least one variable that changes along it."
+            )
+        panel = whole.without(idlers)
+        kept = [name in panel.names for name in whole.names]
+        values, low, high = panel.values, low[kept], high[kept]
+        data = replace(data, values=values)
+    _check_variables(data, panel.names, low, high)
     if missing:
         _check_seen(to_numpy(values), panel.names, ragged=ragged)
     if not ragged:

@@ -213,22 +213,35 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     def summary(self) -> str:
         """What was compared (T0 and T1 left out), the average effect with its interval, and the direction."""
         check_is_fitted(self, "interventions_")
-        asked = self.interventions_
-        low, high = (np.atleast_1d(end) for end in self.ate_interval())
-        lines = [
-            f"{asked.comparison(name)}: on average {a:+.4g} (95 % interval {lo:+.4g} to {hi:+.4g}), "
-            f"{asked.size} subjects"
-            for name, a, lo, hi in zip(
-                asked.variables, np.atleast_1d(self.ate()), low, high, strict=True
-            )
-        ]
+        asked, other = self.interventions_, self.alternative_
+        ways = [self._averages()] if other is None else [self._averages(), other._averages()]
+        lines = []
+        for name, *found in zip(asked.variables, *ways, strict=True):
+            if other is None:
+                answer = f"on average {found[0]}"
+            else:  # neither is the effect while it hangs on the direction
+                answer = f"on average {found[0]} in the order found, and {found[1]} if time runs the other way"
+            lines.append(f"{asked.comparison(name)}: {answer}, {asked.size} subjects")
         for name, each in asked.regimes.items():
             test = each.direction
             verdict = "Not tested: this order was given." if test is None else test.verdict
             lines.append(f"direction of time{f' of arm {name!r}' if name else ''}: {verdict}")
-        if self.alternative_ is not None:
-            lines.append(f"If time runs the other way, {self.alternative_.summary()}")
         return "\n".join(lines)
+
+    def _averages(self) -> list[str]:
+        """The average effect on each variable, with its interval."""
+        low, high = (np.atleast_1d(end) for end in self.ate_interval())
+        return [
+            f"{a:+.4g} (95 % interval {lo:+.4g} to {hi:+.4g})"
+            for a, lo, hi in zip(np.atleast_1d(self.ate()), low, high, strict=True)
+        ]
+
+    @property
+    def undetermined_(self) -> bool:
+        """The direction of time was not determined, so that the answer is one of two."""
+        check_is_fitted(self, "interventions_")
+        tests = [each.direction for each in self.interventions_.regimes.values()]
+        return any(test is not None and not test.identified for test in tests)
 
     @property
     def fits_(self) -> dict[str, SubjectFit]:

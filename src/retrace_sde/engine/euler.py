@@ -20,7 +20,12 @@ from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.frequencies import Frequencies, Statistics, statistics
 from retrace_sde.estimate.moments import Moments, moments
 from retrace_sde.estimate.regression import Estimate, StandardErrors, mle, ols, regression_errors
-from retrace_sde.estimate.scores import StepScores
+from retrace_sde.estimate.scores import (
+    StepScores,
+    regression_sandwich,
+    sandwich_possible,
+    widened,
+)
 from retrace_sde.estimate.start_law import START_FLOOR, start_law, start_log_densities
 from retrace_sde.estimate.unequal_steps import dispersion
 from retrace_sde.orders.costs import distances, near_costs, transition_costs
@@ -79,7 +84,18 @@ class EulerModel(Problem):
         return "exact" if common else "mle"
 
     def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
-        """The parameters along the order of a fit by an estimator's name: mle, ols or exact."""
+        """The parameters along the order of a fit by an estimator's name, mle, ols or exact; and, with a generator, errors
+        that do not trust the model, where they can be had."""
+        plain = self._estimate(found, name)
+        if rng is None or not sandwich_possible(self.data, found.moments.n_features):
+            return plain
+        dt = self.dt if found.gaps is None else found.gaps
+        errors = regression_sandwich(self.data, found.order, dt, self.drift, found.moments)
+        if name == "exact":
+            errors = widened(plain.errors, errors, mle(found.moments).errors)
+        return replace(plain, errors=errors)
+
+    def _estimate(self, found: Fit, name: str) -> Estimate:
         if name == "ols":
             return ols(found.moments)
         if name != "exact":

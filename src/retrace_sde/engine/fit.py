@@ -16,9 +16,19 @@ from retrace_sde.engine.direction import DirectionTest, direction_test
 from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
 from retrace_sde.engine.louis import louis_errors
 from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
-from retrace_sde.engine.monte_carlo_em import Averaged, average
+from retrace_sde.engine.monte_carlo_em import Averaged, Run, average
 from retrace_sde.engine.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.engine.space import Own, Shared, Space
+from retrace_sde.engine.subjects.choice import (
+    Compared,
+    SubjectEffects,
+    Subjects,
+    compared,
+    level_coefficients,
+    level_estimate,
+    level_moments,
+)
+from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
@@ -38,7 +48,10 @@ Search = Callable[[Model], tuple[Found, tuple[str, ...], tuple[str, ...]]]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The order found with its fit, the same for the reverse, and what may be believed of them."""
+    """The order found with its fit, the same for the reverse, and what may be believed of them.
+
+    `folded`: the probability that one variable lies folded onto itself along the order.
+    """
 
     found: Fit
     reverse: Fit
@@ -55,6 +68,9 @@ class Outcome:
     cycle: bool = False
     law: Any = None
     posterior: OrderPosterior | None = None
+    subjects: SubjectEffects | None = None
+    levels: LevelFit | None = None
+    folded: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +83,7 @@ class Options:
     alpha: float
     report: Callable[[str], None]
     search: Search | None = None
+    subjects: Subjects = Subjects.ALIKE
 
 
 def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
@@ -99,7 +116,7 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     searched = None if turns else found
     if options.estimator == "mcem":
         return _averaged(model, found.better, searched, options, rng)
-    if options.estimator != "auto":
+    if options.estimator != "auto" or options.subjects is Subjects.LEVELS:
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
@@ -139,14 +156,16 @@ def _of_found(
     for k, each in enumerate(found.rounds, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
     better, worse, test = _directed(model, found, options, rng, cycle=cycle)
+    choice = compared(model, replace(found, better=better, worse=worse), options.subjects)
+    better, worse = choice.found.better, choice.found.worse
     name = model.estimator(better) if options.estimator == "auto" else options.estimator
-    estimate, other = model.estimate(better, name, rng), model.estimate(worse, name)
+    estimate, statistics = _estimated(model, choice, name, rng)
     outcome = Outcome(
         better,
         worse,
         estimate,
-        other,
-        model.effective(better.moments, estimate.errors),
+        _twin(model, choice, name),
+        statistics,
         model.initial(better),
         test,
         found.rounds,
@@ -154,8 +173,33 @@ def _of_found(
         name,
         (*better.notes, *estimate.notes),
         law=model.law(better),
+        subjects=choice.effects,
+        levels=choice.levels,
     )
-    return _believed(outcome, guarded(model, better, test, alpha=options.alpha, cycle=cycle))
+    seen = guarded(model, better, test, alpha=options.alpha, cycle=cycle, rng=rng.spawn(1)[0])
+    return _believed(outcome, seen)
+
+
+def _estimated(
+    model: Model, choice: Compared, name: str, rng: np.random.Generator
+) -> tuple[Estimate, Moments]:
+    """The parameters of the order found, and the moments that tests may trust."""
+    better, levels = choice.found.better, choice.levels
+    if levels is None:
+        estimate = model.estimate(better, name, rng)
+        return estimate, model.effective(better.moments, estimate.errors)
+    estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
+    return estimate, level_moments(levels, estimate)
+
+
+def _twin(model: Model, choice: Compared, name: str) -> Estimate:
+    """The parameters of the reverse."""
+    worse, levels = choice.found.worse, choice.reverse
+    alike = model.estimate(worse, name)
+    if levels is None:
+        return alike
+    B, H = level_coefficients(levels, model.dt, name=name, gaps=worse.gaps is not None)
+    return replace(alike, coefficients=B, diffusion=H)
 
 
 def _directed(
@@ -185,6 +229,7 @@ def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
         direction=seen.direction,
         cautions=(*outcome.cautions, *seen.cautions),
         cycle=seen.cycle,
+        folded=0.0 if seen.fold is None else seen.fold.probability,
     )
 
 
@@ -236,7 +281,42 @@ def _averaged(
     )
     test = from_knowledge(model, found.order, test, alpha=options.alpha)
     outcome, cycle = replace(outcome, direction=test), loops(model, found)
-    return _believed(outcome, guarded(model, found, test, alpha=options.alpha, cycle=cycle))
+    seen = guarded(model, found, test, alpha=options.alpha, cycle=cycle)
+    outcome = _believed(outcome, seen)
+    if seen.direction.identified or averaged.twin is None:
+        return outcome
+    return _over_twins(model, outcome, averaged.twin)
+
+
+def _over_twins(model: Model, outcome: Outcome, twin: Run) -> Outcome:
+    """Where the direction is open, errors and position probabilities over both directions, each as likely as the other.
+
+    `E (θ − θ̂)² = ½ s² + ½ (s² + (θ̂ − θ̂_twin)²)`. Either direction alone would be sure of positions, and of signs, that hold
+    only if it is the right one.
+    """
+    own, other, errors = outcome.estimate, outcome.reverse_estimate, outcome.estimate.errors
+    gap, spread = own.coefficients - other.coefficients, own.diffusion - other.diffusion
+    covariances = errors.covariances
+    if covariances is not None:
+        covariances = covariances + 0.5 * gap[:, :, None] * gap[:, None, :]
+    wider = replace(
+        errors,
+        drift=np.sqrt(errors.drift**2 + 0.5 * gap**2),
+        diffusion=np.sqrt(errors.diffusion**2 + 0.5 * spread**2),
+        covariances=covariances,
+    )
+    posterior = outcome.posterior
+    if posterior is not None:
+        chains = twin.chains.some(model.data.shape[0])
+        back, _ = order_posterior(model, twin.law, chains, samples=model.effort.positions)
+        posterior = posterior.halved(back)
+    note = "The direction is open: errors and position probabilities are over both directions, each as likely."
+    return replace(
+        outcome,
+        estimate=replace(own, errors=wider),
+        posterior=posterior,
+        notes=(*outcome.notes, note),
+    )
 
 
 def _best_orders(model: Model, averaged: Averaged, begin: Order, rng: np.random.Generator) -> Order:
@@ -281,7 +361,10 @@ def sample_posterior(
     order = outcome.found.order
     if order.ndim == 1:
         orders = (model.made_robust(outcome.found) or model).shared_orders(outcome.found)
-        return shared_posterior(orders, order, rng, samples=samples)
+        found = shared_posterior(orders, order, rng, samples=samples)
+        if outcome.folded and model.prior is None:
+            found = found.unfolded(order, outcome.folded, rng)
+        return found
     return order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
 
 

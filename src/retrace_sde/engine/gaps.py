@@ -6,7 +6,8 @@ the squares of increments and of drifts in the metric of H. So a pair's cost wit
 one number, and the search over orders stays as it is. Along the order found, θ and the gaps of a linear or affine
 drift are fitted together with exact transitions (`irregular`); other drifts alternate between the two.
 
-Gaps and drift trade off where the drift is weak: then only the spread of a step tells its length. Each direction
+Gaps and drift trade off where the drift is weak: then only the spread of a step tells its length, and unequal
+volatility reads as unequal time. Intervals are widened by what mean and spread disagree on (`unequal_steps`). Each direction
 has its own gaps.
 """
 
@@ -25,10 +26,16 @@ from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.estimate.irregular_times import Spans
 from retrace_sde.estimate.regression import Estimate
+from retrace_sde.estimate.timed.transitions import transitions
+from retrace_sde.estimate.unequal_steps import gap_clocks
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 
 ROUNDS, TOLERANCE = 50, 1e-4
 """Alternations between θ and the gaps at most, and the relative change of a gap at which they stop."""
+
+
+CLOCKED = 1_000_000
+"""Numbers (n T d) from which it is told whether mean and spread of the steps agree on the gaps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +55,11 @@ class GapModel(EulerModel):
         """Exact transitions where they were fitted."""
         return "mle" if found.estimate is None else "exact"
 
-    def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
+    def _estimate(self, found: Fit, name: str) -> Estimate:
         """As without gaps, but for what was fitted together with them."""
         if name == "exact" and found.estimate is not None:
             return found.estimate
-        return super().estimate(found, "mle" if name == "exact" else name, rng)
+        return super()._estimate(found, "mle" if name == "exact" else name)
 
     def for_search(self) -> Self:
         """Every trajectory counts: gaps rest on the spread of single steps."""
@@ -79,9 +86,19 @@ class GapModel(EulerModel):
         return found
 
     def finished(self, found: Fit) -> Fit:
-        """Exact transitions where the drift is linear; else the errors of the gaps that Euler's step leaves."""
-        if exact_fits(self):
-            return exact_fit(self, found, found.gaps, free=True)
+        """Exact transitions where the drift is linear, else Euler's; gaps with errors that do not take all for time."""
+        exactly = exact_fits(self)
+        found = (
+            exact_fit(self, found, found.gaps, free=True) if exactly else self._with_errors(found)
+        )
+        assert found.gaps is not None  # and so are their errors, of both kinds of fit
+        assert found.log_gap_errors is not None
+        seen = gap_clocks(*whitened_steps(self, found, exactly=exactly), found.gaps)
+        errors = np.hypot(found.log_gap_errors, seen.deviation)
+        return replace(found, log_gap_errors=errors, clocks=seen)
+
+    def _with_errors(self, found: Fit) -> Fit:
+        """The errors of the gaps that Euler's step leaves."""
         n, _, d = self.data.shape
         increments, pushes = step_squares(self, found.order, found.step)
         g = np.ones(len(increments)) if found.gaps is None else found.gaps / self.dt
@@ -95,7 +112,8 @@ class GapModel(EulerModel):
         J[:S, :S] = spans(self, found.order).jacobian(g)
         J[S, S] = 1.0
         covariance = J @ np.linalg.pinv(J.T @ information @ J, rcond=1e-10, hermitian=True) @ J.T
-        return replace(found, log_gap_errors=np.sqrt(np.maximum(np.diag(covariance)[:S], 0)))
+        errors = np.sqrt(np.maximum(np.diag(covariance)[:S], 0))
+        return replace(found, gaps=g * self.dt, log_gap_errors=errors)
 
 
 def gap_intervals(gaps: Array | None, log_errors: Array | None, n: int) -> Array | None:
@@ -124,6 +142,31 @@ def step_squares(problem: Problem, order: Order, step: Euler | None) -> tuple[Ar
 
     both = np.sum(list(data.map_rows(of_block)), axis=0)
     return both[0], both[1]
+
+
+def whitened_steps(problem: Problem, found: Fit, *, exactly: bool) -> tuple[Array, Array]:
+    """Residuals and drifts per unit of time (n, S, d) in the metric of each step's covariance, of some trajectories."""
+    _, T, d = problem.data.shape
+    data = problem.data.some(max(CLOCKED // (T * d), 2 * d + 20))
+    gaps = np.full(T - 1, problem.dt) if found.gaps is None else found.gaps
+    x, u = (
+        None if each is None else to_numpy(each) for each in data.block(slice(None), found.order)
+    )
+    assert x is not None  # only covariates may be absent
+    step = found.step
+    phi = to_numpy(step.drift.features(x[:, :-1], None if u is None else u[:, :-1]))
+    push = phi @ step.coefficients.T
+    ahead, Q = x[:, :-1] + push * gaps[:, None], step.diffusion * gaps[:, None, None]
+    if exactly:
+        A = step.coefficients[:, :d]
+        c = step.coefficients[:, d] if step.coefficients.shape[1] > d else np.zeros(d)
+        F, S, Q = transitions(np.c_[A, c], step.diffusion, gaps)
+        ahead = np.einsum("sij,nsj->nsi", F, x[:, :-1]) + S[:, :, 0]
+        push = ahead @ A.T + c
+    values, vectors = np.linalg.eigh(Q)
+    # The symmetric root keeps each number close to its own variable.
+    W = (vectors / np.sqrt(np.maximum(values, 1e-300))[:, None, :]) @ vectors.transpose(0, 2, 1)
+    return np.einsum("sij,nsj->nsi", W, x[:, 1:] - ahead), np.einsum("sij,nsj->nsi", W, push)
 
 
 def step_numbers(problem: Problem) -> Array:

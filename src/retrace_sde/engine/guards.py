@@ -29,17 +29,19 @@ from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.start_law import is_point, start_log_densities
 from retrace_sde.estimate.unequal_steps import dispersion
 from retrace_sde.orders.costs import near_costs
-from retrace_sde.orders.loops import closes, cyclic_order, may_fold
+from retrace_sde.orders.folds import Fold, may_fold
+from retrace_sde.orders.loops import closes, cyclic_order
 from retrace_sde.process.drift import is_linear
 
 
 @dataclass(frozen=True, eq=False)
 class Guarded:
-    """The direction that may be believed, cautions for the user, and whether the slices form a closed loop."""
+    """The direction that may be believed, cautions for the user, and whether the slices form a closed loop or a fold."""
 
     direction: DirectionTest
     cautions: tuple[str, ...] = ()
     cycle: bool = False
+    fold: Fold | None = None
 
 
 def loops(model: Model, found: Fit) -> bool:
@@ -57,8 +59,19 @@ def cut(model: Model, found: Found) -> Found:
     return replace(found, better=better, worse=worse)
 
 
-def guarded(model: Model, found: Fit, test: DirectionTest, *, alpha: float, cycle: bool) -> Guarded:
-    """The test of a fit's direction against its reverse, after every guard has looked at it; `cycle`: it `loops`."""
+def guarded(
+    model: Model,
+    found: Fit,
+    test: DirectionTest,
+    *,
+    alpha: float,
+    cycle: bool,
+    rng: np.random.Generator | None = None,
+) -> Guarded:
+    """The test of a fit's direction against its reverse, after every guard has looked at it; `cycle`: it `loops`.
+
+    `rng` is for folds, which only a shared order is asked for.
+    """
     view, order = model.visible(found)
     test = replace(test, point_start=is_point(view.data.states(order), found.step))
     if cycle:
@@ -67,25 +80,30 @@ def guarded(model: Model, found: Fit, test: DirectionTest, *, alpha: float, cycl
         # A stated mechanism stands for how steps go. Unequal ones come from subjects that differ, too: on
         # growing tumours the check doubted a direction that was right.
         return Guarded(test)
-    if order.ndim == 1 and model.data.shape[2] == 1 and _folds(model, found):
+    fold = None if rng is None else _folded(model, found, rng)
+    if fold is not None:
         settled = test.known or not test.identified
-        return Guarded(test if settled else folded_direction(test), (Caution.FOLD,))
-    laddered = (
-        view is model and order.ndim == 1
-    )  # the ladder has a model with gaps for a shared order
+        cautions = (Caution.FOLD,) if fold.probability else ()  # a turn that shows is not folded
+        return Guarded(test if settled else folded_direction(test), cautions, fold=fold)
+    # the ladder has a model with gaps for a shared order
+    laddered = view is model and order.ndim == 1
     if found.gaps is None and not laddered:
         test = _spacing_checked(view, order, test, alpha=alpha)
     return Guarded(test)
 
 
-def _folds(model: Model, found: Fit) -> bool:
+def _folded(model: Model, found: Fit, rng: np.random.Generator) -> Fold | None:
     """One variable may lie folded onto itself, by its values as they were observed.
 
-    Not by smoothed ones: what jumps between the way up and the way down is what a fit takes for noise. With one
-    variable measured with error no order can exclude a fold, and that is what is said.
+    Not by smoothed ones: what jumps between the way up and the way down is what a fit takes for noise.
     """
+    n, T, d = model.data.shape
+    if d > 1 or T <= 3 or found.order.ndim > 1:
+        return None
     seen, order = model.visible(found, raw=True)
-    return may_fold(seen.data, order, seen.fit(order).step)
+    steps = np.diagonal(near_costs(seen.data, order, seen.fit(order).step, 1), 1)
+    unequal = dispersion(steps, float(n)) is not None
+    return may_fold(model.data, found.order, rng, unequal=unequal)
 
 
 def from_knowledge(

@@ -34,6 +34,7 @@ from retrace_sde.estimate.kalman.smoother import kalman
 from retrace_sde.estimate.kalman.steps import Noise, Parameters, Setup, as_noise
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate, StandardErrors, mle, regression_errors
+from retrace_sde.estimate.scores import errors_of_scores
 from retrace_sde.estimate.start_law import start_log_densities
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden.assignment import Arrangement
@@ -266,8 +267,9 @@ class HiddenModel(Problem):
         if rng is None:
             nothing = np.full_like(coefficients, np.nan), np.full_like(diffusion, np.nan)
             return Estimate(coefficients, diffusion, StandardErrors(*nothing))
-        scoring = self._scoring(found.law, found.step)
-        errors = scoring.errors(inverse(scoring.along(found.order, rng)))
+        scoring, n = self._scoring(found.law, found.step), self.data.shape[0]
+        covariance, each = inverse(scoring.along(found.order, rng)), scoring.of(found.order)
+        errors = errors_of_scores(scoring.errors, covariance, each.T @ each, n)
         return Estimate(coefficients, diffusion, errors)
 
     def _scoring(self, law: Parameters, step: Euler) -> HiddenScores:

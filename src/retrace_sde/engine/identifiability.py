@@ -90,7 +90,7 @@ def identify(
         balance = _reversibility(p_balance, production, alpha, stable=sde.is_stable)
     findings = [
         *(_loop() if cycle else ()),
-        _stationarity(p_stationary, alpha),
+        *(() if cycle else (_stationarity(p_stationary, alpha),)),
         Finding(Topic.DIRECTION, direction.identified, direction.verdict),
         *balance,
         _rank(statistics.condition),

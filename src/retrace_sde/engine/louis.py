@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from retrace_sde.data.blocks import Array
 from retrace_sde.engine.model import Model, Scoring
 from retrace_sde.estimate.regression import StandardErrors, regression_errors
+from retrace_sde.estimate.scores import errors_of_scores
 from retrace_sde.orders.draws import Draws
 
 LOUIS_PARAMETERS = 500
@@ -48,11 +49,15 @@ def louis_errors(
     square, cross = _squares(few.scoring(law, sums), draws)
     lost = (square - cross) * model.data.shape[0] / few.data.shape[0]
     covariance, floored = floored_inverse(complete - lost, complete, _floor(draws.kept))
+    n = model.data.shape[0]
     note = (
         "In some direction the orders leave less information on the parameters than the draws can tell from none: "
         "standard errors there are lower bounds."
     )
-    return scoring.errors(covariance), note if floored else None
+    if floored:
+        return scoring.errors(covariance), note
+    meat = cross * n / few.data.shape[0]
+    return errors_of_scores(scoring.errors, covariance, meat, n), None
 
 
 def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, Array]:

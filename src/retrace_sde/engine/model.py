@@ -20,6 +20,7 @@ from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate, StandardErrors
+from retrace_sde.estimate.unequal_steps import GapClocks
 from retrace_sde.orders.costs import spread
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.flips import align
@@ -45,7 +46,8 @@ class Fit:
     `step` is the fit as Euler's step, `moments` the sufficient statistics behind it (expected ones where states
     are hidden), `law` what the model judges orders by. `prior_costs` is what is known of time against the order
     (one number, or one per trajectory; ∞: impossible). `gaps` are the times between its observations where they are
-    not all dt, `log_gap_errors` the standard errors of their logarithms where they were estimated. `states`
+    not all dt, `log_gap_errors` the standard errors of their logarithms where they were estimated, and `clocks` what
+    they owe to more than time. `states`
     (n, T, d), where states are hidden, are the smoothed ones in time order. `estimate`: parameters and errors where
     the model has a way to them that the moments do not give.
     """
@@ -58,6 +60,7 @@ class Fit:
     law: Any = None
     gaps: Array | None = None
     log_gap_errors: Array | None = None
+    clocks: GapClocks | None = None
     states: Array | None = None
     estimate: Estimate | None = None
     notes: tuple[str, ...] = field(default=())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,16 @@ from retrace_sde.engine.model import Model, SharedOrders
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.convergence import convergence
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
+from retrace_sde.orders.folds import folded_orders
 
 KEPT = 50
 """Orders kept per chain."""
 
 SHARED_CHAINS = 4
 """Chains over one shared order, which is a single thing to sample; single orders have two chains each."""
+
+UNFOLDED = 2000
+"""Ways to unfold an order that are drawn."""
 
 DIAGNOSED = 500
 """Trajectories that the convergence diagnostics look at, evenly spaced."""
@@ -64,6 +68,35 @@ class OrderPosterior:
             a, k = linear_sum_assignment(-table.astype(float))
             row[k] = a
         return orders.reshape(self.position_probabilities.shape[:-1])
+
+    def unfolded(
+        self, order: Order, probability: float, rng: np.random.Generator
+    ) -> OrderPosterior:
+        """The posterior where a shared order by level is, with a probability, a path folded onto itself.
+
+        Other modes than the chains', which start alike: every way in which the order may unfold counts the same.
+        """
+        many = folded_orders(order, UNFOLDED, rng)
+        where = np.zeros(self.position_probabilities.shape)
+        np.add.at(where, (many, np.arange(len(order))[None]), 1 / UNFOLDED)
+        samples = self.samples.copy()
+        moved = np.flatnonzero(rng.random(len(samples)) < probability)
+        samples[moved] = many[: len(moved)]
+        P = (1 - probability) * self.position_probabilities + probability * where
+        return replace(self, position_probabilities=P.astype(np.float32), samples=samples)
+
+    def halved(self, other: OrderPosterior) -> OrderPosterior:
+        """Half of this and half of another posterior over the same orders: the other direction's."""
+        probabilities = (self.position_probabilities + other.position_probabilities) / 2
+        samples = np.concatenate([self.samples, other.samples], axis=-2)
+        r_hat, size = max(self.r_hat, other.r_hat), self.effective_size + other.effective_size
+        return replace(
+            self,
+            position_probabilities=probabilities.astype(np.float32),
+            samples=samples,
+            r_hat=r_hat,
+            effective_size=size,
+        )
 
     @property
     def mixed(self) -> bool:

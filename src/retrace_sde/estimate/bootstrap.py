@@ -7,7 +7,7 @@ import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order
 from retrace_sde.estimate.moments import Moments, gaps_of, regression_rows
-from retrace_sde.estimate.regression import StandardErrors, mle
+from retrace_sde.estimate.regression import ErrorKind, StandardErrors, mle
 from retrace_sde.process.drift import Drift
 
 
@@ -52,4 +52,5 @@ def errors_of_draws(coefficients: list[Array], diffusions: list[Array]) -> Stand
         np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
         np.std(diffusions, axis=0, ddof=1),
         covariances=covariances,
+        kind=ErrorKind.BOOTSTRAP,
     )

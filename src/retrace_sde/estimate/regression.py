@@ -7,6 +7,7 @@ chunks on a cluster) estimates with these functions. The exact discretisation is
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -25,9 +26,21 @@ class Estimate:
     notes: tuple[str, ...] = field(default=())
 
 
+class ErrorKind(StrEnum):
+    """What standard errors rest on.
+
+    MODEL: the information of the fitted model, right if it is. SANDWICH: how far the estimates move when one trajectory
+    is left out, which holds also where the model does not. BOOTSTRAP: estimates of resampled trajectories.
+    """
+
+    MODEL = "model"
+    SANDWICH = "sandwich"
+    BOOTSTRAP = "bootstrap"
+
+
 @dataclass(frozen=True, eq=False)
 class StandardErrors:
-    """Asymptotic standard errors, entry by entry; `offset` and `inputs` where a drift's c and B are told apart.
+    """Standard errors, entry by entry; `offset` and `inputs` where a drift's c and B are told apart.
 
     `covariances` (d, p, p), where known, are those of the p coefficients of each equation.
     """
@@ -36,6 +49,7 @@ class StandardErrors:
     diffusion: Array
     offset: Array | None = None
     covariances: Array | None = None
+    kind: ErrorKind = ErrorKind.MODEL
     inputs: Array | None = None
 
 

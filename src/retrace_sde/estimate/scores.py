@@ -1,20 +1,48 @@
-"""Scores of single trajectories under Euler's step: how each would move the parameters, and their information.
+"""Scores of single trajectories: how each would move the parameters; and errors that rest on them, not on the model.
 
-Parameters: B = Θ Δt by rows, Q = H Δt, and p₀'s mean and covariance, covariances as lower triangles.
+Trajectories are independent whatever the model gets wrong of them, so that the spread of their influences is that of the
+estimates. An influence is what leaving a trajectory out changes: with θ₋ⱼ the estimate without it,
+
+    V = (n − 1)/n Σ_j (θ₋ⱼ − θ̂)(θ₋ⱼ − θ̂)ᵀ,
+
+the sandwich `I⁻¹ (Σ s sᵀ) I⁻¹` with each score corrected for its own leverage (CR3). Uncorrected, the fit has bent towards the
+trajectories that pull hardest: with five of them, intervals of 95 % cover 90; corrected, with Student's quantiles, 94 to 96.
+
+Parameters of `StepScores`: B = Θ Δt by rows, Q = H Δt, and p₀'s mean and covariance, covariances as lower triangles.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
-from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.information import covariance_information, lower_half
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.moments import Moments, gaps_of, regression_rows
+from retrace_sde.estimate.regression import ErrorKind, StandardErrors
+from retrace_sde.process.drift import Drift
 from retrace_sde.process.sde import Gaussian
+
+FEWEST = 3
+"""Trajectories that a spread between them needs."""
+
+ALONE = 1e-4
+"""Least share of the information on a coefficient that the other trajectories count for: where one alone tells it, its
+error is large, not infinite."""
+
+FEW = 10
+"""Trajectories up to which a spread of scores without leverages would mislead."""
+
+LEAST = 0.1
+"""Share of the model's variance below which the spread of scores is taken for a failure of the draws."""
+
+MOST = 1000
+"""Trajectories that tell the spread: errors of errors are then 2 %, and a large panel is not walked through again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,3 +110,91 @@ class StepScores:
         diffusion[i, j] = diffusion[j, i] = deviations[d * p : d * p + len(i)]
         equations = np.stack([covariance[k : k + p, k : k + p] for k in range(0, d * p, p)])
         return StandardErrors(deviations[: d * p].reshape(d, p), diffusion, covariances=equations)
+
+
+def sandwich_possible(data: Data, n_features: int) -> bool:
+    """There are several trajectories, and without any of them steps enough to tell the drift."""
+    steps = data.observed - 1
+    left = steps.sum() - steps.max()
+    return len(steps) >= FEWEST and bool(left > n_features + data.shape[2])
+
+
+def regression_sandwich(
+    data: Data, order: Order, dt: float | Array, drift: Drift, found: Moments
+) -> StandardErrors:
+    """Errors of the regression behind `found` by leaving out each trajectory, in closed form.
+
+    With ψ the regressors in coordinates in which `Σ ψ ψᵀ = I`, e the residuals, and sums over trajectory j,
+
+        Θ₋ⱼ − Θ̂ = −(I − Gⱼ)⁻¹ Dⱼ,   G = Σ ψ ψᵀ, D = Σ ψ eᵀ,      H₋ⱼ = (Σ_all e eᵀ − Eⱼ − Dⱼᵀ (I − Gⱼ)⁻¹ Dⱼ) / (N − mⱼ).
+    """
+    n = data.shape[0]
+    rows = evenly(n, MOST)
+    few, dt = data.some(MOST), dt[rows] if isinstance(dt, np.ndarray) and dt.ndim == 2 else dt
+    order = order[rows] if order.ndim == 2 else order
+    R, cross, rest = found.blocks
+    p, inverse = len(R), solve_triangular(R, np.eye(len(R)))
+    theta, total = inverse @ cross, rest.T @ rest
+
+    def of_block(rows: slice) -> tuple[Array, Array]:
+        x, u = few.block(rows, order)
+        z = to_numpy(regression_rows(x, u, gaps_of(dt, rows), drift, few.live(rows)))
+        e = z[:, :, p:] - z[:, :, :p] @ theta
+        psi = z[:, :, :p] @ inverse
+        D, turned = psi.transpose(0, 2, 1) @ e, psi.transpose(0, 2, 1)
+        moved = np.linalg.solve((1 + ALONE) * np.eye(p) - turned @ psi, D)
+        left = total - e.transpose(0, 2, 1) @ e - D.transpose(0, 2, 1) @ moved
+        steps = (few.observed[rows] - 1)[:, None, None]
+        of_H = left / (found.count - steps) - total / found.count
+        of_theta = inverse @ moved
+        return np.einsum("jpe,jqe->epq", of_theta, of_theta, optimize=True), (of_H**2).sum(axis=0)
+
+    parts = list(few.map_rows(of_block))
+    scale = (n - 1) / len(rows)
+    covariances = scale * np.sum([part[0] for part in parts], axis=0)
+    diffusion = np.sqrt(scale * np.sum([part[1] for part in parts], axis=0))
+    of_theta = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+    return StandardErrors(of_theta, diffusion, None, covariances, ErrorKind.SANDWICH)
+
+
+def errors_of_influences(
+    of_theta: Array, of_H: Array, *, total: int | None = None
+) -> StandardErrors:
+    """Errors from what leaving each trajectory out changes, (n, d, p) and (n, d, d); `total`: of so many in all."""
+    n = len(of_theta)
+    scale = ((total or n) - 1) / n
+    covariances = scale * np.einsum("jep,jeq->epq", of_theta, of_theta, optimize=True)
+    return StandardErrors(
+        np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
+        np.sqrt(scale * (of_H**2).sum(axis=0)),
+        None,
+        covariances,
+        ErrorKind.SANDWICH,
+    )
+
+
+def errors_of_scores(
+    shown: Callable[[Array], StandardErrors], inverse: Array, meat: Array, n: int
+) -> StandardErrors:
+    """Errors `I⁻¹ (Σ s sᵀ) I⁻¹` of n trajectories, for models whose leverages are not known: each counts as 1/n.
+
+    `shown` says what a covariance of the parameters means. The model's own, I⁻¹, where trajectories are few, or where
+    a spread of scores estimated by sampling is none or less than none.
+    """
+    covariance = n / (n - 1) * inverse @ meat @ inverse if n > FEW else inverse
+    if n <= FEW or (np.diag(covariance) < LEAST * np.diag(inverse)).any():
+        return shown(inverse)
+    return replace(shown(covariance), kind=ErrorKind.SANDWICH)
+
+
+def widened(
+    errors: StandardErrors, robust: StandardErrors, model: StandardErrors
+) -> StandardErrors:
+    """Errors of a smooth function of a regression: wider than the model's by as much, entry by entry, as the regression's."""
+    by = robust.drift / np.maximum(model.drift, np.finfo(float).tiny)
+    of_H = robust.diffusion / np.maximum(model.diffusion, np.finfo(float).tiny)
+    covariances = errors.covariances
+    if covariances is not None:
+        covariances = covariances * by[:, :, None] * by[:, None, :]
+    drift, diffusion = errors.drift * by, errors.diffusion * of_H
+    return StandardErrors(drift, diffusion, None, covariances, ErrorKind.SANDWICH)

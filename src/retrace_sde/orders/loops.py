@@ -10,23 +10,18 @@ import numpy as np
 from scipy import stats
 
 from retrace_sde.data.blocks import Array, Data, Order, evenly, in_order, pick, to_numpy
-from retrace_sde.estimate.euler import Euler
-from retrace_sde.estimate.unequal_steps import dispersion
-from retrace_sde.orders.costs import distances, near_costs, spread
+from retrace_sde.orders.costs import distances, spread
 from retrace_sde.orders.search import improve_path
 
 LEAST = 6
 """Slices of the shortest loop that is called one: with fewer everything is near everything."""
 
 LOOKED_AT = 500
-"""Trajectories, evenly spaced, that tell a loop or a fold."""
+"""Trajectories, evenly spaced, that tell a loop."""
 
 LONGER, NEAR = 1.5, 0.5
 """Largest squared closing step, relative to the longest other and to the typical one between remote slices: with these
 every loop of `studies/guards.py` closes (seeds 100:106 and 300:306, 180 fits), and of its open panels none does (180)."""
-
-SIGNIFICANT = 1.96
-"""Standard errors of a correlation that chance exceeds once in twenty."""
 
 
 def closes(data: Data, order: Order, *, alpha: float = 0.001) -> bool:
@@ -60,28 +55,6 @@ def _in_time(data: Data, order: Order) -> Array:
     rows = whole[evenly(len(whole), LOOKED_AT)] if len(whole) else whole
     x = to_numpy(pick(data.values, rows, 0)) if len(rows) else np.empty((0, *data.shape[1:]))
     return to_numpy(in_order(x, order if order.ndim == 1 else order[rows]))
-
-
-def may_fold(data: Data, order: Order, model: Euler) -> bool:
-    """One variable whose path may have risen and fallen and now lies folded onto itself.
-
-    Slices of the way up and of the way down that hold the same values are neighbours, whatever their times. A
-    folded order jumps between the two: residuals of successive steps are negatively correlated, or at least
-    the steps are unequal and do not go on as they went. Signs, not proof: noise has them too.
-    """
-    n, T, d = data.shape
-    if d > 1 or T < 5:
-        return False
-    few = data.some(min(n, LOOKED_AT))
-    x, u = few.block(slice(None), order)
-    x = to_numpy(x)
-    ahead = to_numpy(model.predict(x[:, :-1], None if u is None else to_numpy(u)[:, :-1]))
-    e = (x[:, 1:] - ahead)[..., 0]
-    correlation = (e[:, 1:] * e[:, :-1]).sum() / (e**2).sum()
-    z = correlation * np.sqrt(len(e) * (T - 2))
-    steps = np.diagonal(near_costs(data, order, model, 1), 1)
-    unequal = z < SIGNIFICANT and dispersion(steps, float(n)) is not None
-    return bool(z < -SIGNIFICANT or unequal)
 
 
 def cyclic_order(squared_distances: Array, order: Order) -> Order:

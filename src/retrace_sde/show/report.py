@@ -92,7 +92,8 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         ragged=panel.lengths is not None,
         formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
         critical=critical(result.n_trajectories),
-        drift=_rows(result, result.drift, result.standard_errors.drift, result.feature_names),
+        errors_rest=result.errors_rest,
+        drift=_both_ways(result),
         offset=_offset(model),
         diffusion=_rows(
             result, *_lower(result.diffusion, result.standard_errors.diffusion), result.names
@@ -171,8 +172,8 @@ def number(value: float, digits: int = 4) -> str:
 def _panel(model: ReTrace, X: Any) -> Panel:
     if not hasattr(model, "result_"):
         raise ValueError("the model is not fitted: call fit(X) before the report.")
-    panel = X if isinstance(X, Panel) else Panel.from_array(X)
     result = model.result_
+    panel = (X if isinstance(X, Panel) else Panel.from_array(X)).without(result.left_out)
     fitted = (result.n_trajectories, result.order.shape[-1], len(result.names))
     if tuple(panel.values.shape) != fitted:
         raise ValueError(
@@ -197,6 +198,23 @@ def _rows(
                 "low": low, "high": high, "told": low > 0 or high < 0,
             })  # fmt: skip
     return rows
+
+
+def _both_ways(result: ReTraceResult) -> list[dict[str, Any]]:
+    """Drift coefficients; where the direction is open, with those of the twin beside them."""
+    rows = _rows(result, result.drift, result.standard_errors.drift, result.feature_names)
+    twin = result.alternative
+    if twin is None:
+        return rows
+    errors = None if twin.standard_errors is None else twin.standard_errors.drift
+    back = _rows(
+        result,
+        twin.drift,
+        np.full_like(twin.drift, np.nan) if errors is None else errors,
+        result.feature_names,
+    )
+    beside = {(row["cause"], row["effect"]): row for row in back}
+    return [{**row, "twin": beside.get((row["cause"], row["effect"]))} for row in rows]
 
 
 def _lower(values: Array, errors: Array) -> tuple[Array, Array]:

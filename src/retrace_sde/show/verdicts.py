@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from retrace_sde.after.residuals import NOT_LOOKED
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.direction import Caution, Reason
@@ -151,11 +152,24 @@ def _identifiability(model: ReTrace) -> Verdict:
     return Verdict("What else can these data tell?", answer, standing, (*can, *cannot))
 
 
+def _remedies(model: ReTrace, panel: Panel) -> list[str]:
+    """What the residuals ask for; they stand in the way also where they could not be looked at."""
+    check = model.residuals_
+    if not check.looked:
+        return [NOT_LOOKED]
+    return [each.sentence([str(name) for name in panel.ids]) for each in check.failed]
+
+
 def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
     result, steps = model.result_, []
     if not model.converged_:
         steps.append("Raise max_iter: the alternation stopped before it settled.")
-    if not model.direction_.identified:
+    if model.result_.cycle and not model.direction_.identified:
+        steps.append(
+            "To settle which way round the loop runs, find one fact about time: of two neighbours, which came first. "
+            "Until then report both directions."
+        )
+    elif not model.direction_.identified:
         steps.append(
             "To settle the direction, find one fact about time (one pair of observations whose order is known, "
             "or which one came first), or data from a transient: soon after a start or a change. "
@@ -183,6 +197,7 @@ def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
             "One variable that rises and falls can fold onto itself: check the restored picture, and add "
             "a variable or a known time if it looks folded."
         )
+    steps += _remedies(model, panel)
     question = "What to do next?"
     notes = tuple(f"Note: {note.rstrip('.')}." for note in (*result.notes, *panel.notes))
     if steps:

@@ -32,6 +32,7 @@ from retrace_sde.orders.hidden.gaussian import Chain
 from retrace_sde.orders.hidden.own import Course
 from retrace_sde.orders.hidden.pair_moments import PairMoments, arranged
 from retrace_sde.process.drift import has_offset
+from retrace_sde.process.sde import Scheme
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,7 @@ class TimedModel(HiddenModel):
         gaps: Array,
         *,
         noise: Noise,
+        scheme: Scheme = "exact",
         free: bool = False,
         placed: bool = False,
     ) -> Self:
@@ -59,7 +61,7 @@ class TimedModel(HiddenModel):
         plain = HiddenModel.of(problem, noise=noise)
         clock = Clock.by_position(gaps) if free else Clock.of(gaps)
         found = cls(plain.data, plain.dt, plain.drift).knowing(problem)
-        return replace(found, noise=noise, scheme="exact", clock=clock, free=free, placed=placed)
+        return replace(found, noise=noise, scheme=scheme, clock=clock, free=free, placed=placed)
 
     def some(self, size: int) -> Self:
         n = self.data.shape[0]
@@ -157,12 +159,16 @@ class TimedModel(HiddenModel):
         plain = replace(self.setup, free=np.ones((d, d), dtype=bool), known=np.zeros((d, d)))
         found = steps.first_guess(self.along(order), plain, R)
         gaps = np.full(self.data.shape[1] - 1, self.dt) if self.free else None
-        return Law(np.zeros((d, p)), found.H, found.R, found.initial, gaps)
+        return Law(np.zeros((d, p)), found.H, found.R, found.initial, gaps, euler=self._euler)
+
+    @property
+    def _euler(self) -> bool:
+        return self.scheme == "euler"
 
     def _resumed(self, law: Parameters, R: Array) -> Law:
         found = resumed(law, self.setup, R)
         old = as_law(law)
-        return Law(found.theta, found.H, found.R, found.initial, old.gaps, old.shape)
+        return Law(found.theta, found.H, found.R, found.initial, old.gaps, old.shape, self._euler)
 
     def _smoothed(
         self, order: Order, law: Parameters, covariances: int

@@ -19,6 +19,7 @@ from retrace_sde.estimate.irregular_times import Spans
 from retrace_sde.estimate.kalman import steps
 from retrace_sde.estimate.kalman.steps import Parameters, Setup
 from retrace_sde.estimate.moments import Moments
+from retrace_sde.estimate.regression import mle
 from retrace_sde.estimate.timed.kernels import Block, Sums, Table, add_sums, fill_states
 from retrace_sde.estimate.timed.transitions import Transitions, pulled_back, reaches, transitions
 from retrace_sde.process.sde import Gaussian
@@ -101,13 +102,19 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Law(Parameters):
-    """(A, B), H, R and p₀ in continuous time; `gaps` where they are estimated, the `shape` of their law where drawn."""
+    """(A, B), H, R and p₀ in continuous time; `gaps` where they are estimated, the `shape` of their law where drawn.
+
+    `euler`: with Euler's step, as the other estimators have it on a regular grid.
+    """
 
     gaps: Array | None = None
     shape: float | None = None
+    euler: bool = False
 
     def steps(self, clock: Clock) -> Transitions:
-        return transitions(self.theta, self.H, clock.gaps if self.gaps is None else self.gaps)
+        """The transition over each gap."""
+        gaps = clock.gaps if self.gaps is None else self.gaps
+        return transitions(self.theta, self.H, gaps, euler=self.euler)
 
     def table(self, clock: Clock) -> Table:
         """As the kernels want it."""
@@ -251,7 +258,7 @@ class Ascent:
         gaps = like.gaps
         if gaps is not None and self.spans is not None:
             gaps = self.setup.dt * self.spans.gaps(vector[len(vector) - free :])
-        return Law(found.theta, found.H, found.R, found.initial, gaps, like.shape)
+        return Law(found.theta, found.H, found.R, found.initial, gaps, like.shape, like.euler)
 
     def weights(self, now: Law, expected: Timed) -> Array:
         found = steps.information_weights(now, expected, self.setup)
@@ -262,18 +269,21 @@ class Ascent:
         theta, H, gaps = self._drift(expected, now)
         R = steps.noise_covariance(self.setup, expected, now.R, H)
         initial = steps.first_law(self.setup, expected, H)
-        return Law(theta, H, R, initial, gaps, now.shape)
+        return Law(theta, H, R, initial, gaps, now.shape, now.euler)
 
     def _drift(self, expected: Timed, now: Law) -> tuple[Array, Array, Array | None]:
         setup, d = self.setup, len(now.H)
         if not setup.free.any() and now.gaps is None:  # a random walk is a closed form
             step = expected.grams[:, -d:, -d:] / expected.gaps[:, None, None]
             return setup.known.copy(), step.sum(axis=0) / expected.count, None
+        if now.euler:
+            found = mle(expected.moments)
+            return found.coefficients, found.diffusion, None
         objective = Objective(expected, setup, self.spans if now.gaps is not None else None)
         start = objective.pack(now.theta, now.H, now.gaps)
         options = {"maxiter": INNER, "maxcor": 20, "ftol": 1e-11, "gtol": 1e-6 * expected.count}
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-        return objective.split(found.x)
+        best = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+        return objective.split(best.x)
 
 
 @dataclass(frozen=True, eq=False)

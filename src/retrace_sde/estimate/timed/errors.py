@@ -50,11 +50,12 @@ class TimedScores:
         """Of (F, S), (K, s, d, p), and of Q, (K, s, d, d), by each parameter but the noise."""
         (d, p), theta, H, K = self.setup.free.shape, self.law.theta, self.law.H, len(self.gaps)
         of_F, of_Q = np.zeros((K, self._inner, d, p)), np.zeros((K, self._inner, d, d))
+        euler = self.law.euler
 
         def between(
             high: tuple[Array, Array, Array], low: tuple[Array, Array, Array], k: int
         ) -> None:
-            (F, S, Q), (f, s, q) = transitions(*high), transitions(*low)
+            (F, S, Q), (f, s, q) = (transitions(*each, euler=euler) for each in (high, low))
             of_F[:, k] = np.concatenate([F - f, S - s], axis=2)
             of_Q[:, k] = Q - q
 
@@ -68,7 +69,9 @@ class TimedScores:
         for i, j in zip(*np.tril_indices(d), strict=True):
             unit = np.zeros((d, d))
             unit[i, j] = unit[j, i] = 1.0
-            of_Q[:, k] = transitions(theta, unit, self.gaps).covariance  # Q is linear in H
+            of_Q[:, k] = transitions(
+                theta, unit, self.gaps, euler=euler
+            ).covariance  # Q is linear in H
             k += 1
         if self.spans is not None:
             h = 1e-5

@@ -104,44 +104,47 @@ def predict(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
+def _absorb(a: Array, P: Array, i: int, f: float, R: float, gap: float) -> None:  # pragma: no cover
+    """Entry i, of variance f and `gap` from what was expected: `a += P_i gap / f`, `P −= P_i P_iᵀ / f`."""
+    d = len(a)
+    share = R / f
+    for j in range(d):
+        a[j] += P[j, i] * gap / f
+    for j in range(d):
+        if j != i:
+            b = P[j, i] / f
+            for e in range(j + 1):
+                if e != i:
+                    P[j, e] -= b * P[i, e]
+                    P[e, j] = P[j, e]
+    for j in range(d):  # row i without a difference: P_i R / f
+        P[i, j] *= share
+        P[j, i] = P[i, j]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def update(
     y: Array, w: Array, R: Array, a: Array, P: Array
 ) -> float:  # pragma: no cover - compiled
     """What one observation, seen where w, tells of the state; its log-density."""
-    d = len(a)
     value = 0.0
-    for i in range(d):
+    for i in range(len(a)):
         if not w[i]:
             continue
-        f = P[i, i] + R[i]
+        f, gap = P[i, i] + R[i], y[i] - a[i]
         if not f > 0.0:
             return -np.inf
-        gap = y[i] - a[i]
         value -= 0.5 * (np.log(2 * np.pi * f) + gap * gap / f)
-        share = R[i] / f
-        for j in range(d):
-            a[j] += P[j, i] * gap / f
-        for j in range(d):
-            if j != i:
-                b = P[j, i] / f
-                for e in range(j + 1):
-                    if e != i:
-                        P[j, e] -= b * P[i, e]
-                        P[e, j] = P[j, e]
-        for j in range(d):  # row i without a difference: P_i R / f
-            P[i, j] *= share
-            P[j, i] = P[i, j]
+        _absorb(a, P, i, f, R[i], gap)
     return value
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def smooth_one(
+def _forwards(
     table: Table, y: Array, w: Array, index: Order, v: Array, last: int, work: Work
 ) -> float:  # pragma: no cover - compiled
-    """Smoothed states of one trajectory up to observation `last`, and r, E, W of its steps; the log-likelihood."""
-    a, P, z, g, u, r_all, rx, rr = work
-    R = table.noise
-    d = y.shape[1]
+    """Filtered states up to observation `last`, with z, 1 / f and (y − a) / f of each entry; the log-likelihood."""
+    a, P, R, d = work.a, work.P, table.noise, y.shape[1]
     value = 0.0
     for t in range(last + 1):
         if t == 0:
@@ -149,102 +152,96 @@ def smooth_one(
             P[0] = table.spread
         else:
             predict(table, index[t - 1], v[t - 1], a[t - 1], P[t - 1], a[t], P[t])
-        At, Pt = a[t], P[t]
         for i in range(d):
-            g[t, i] = -1.0
+            work.g[t, i] = -1.0
             if not w[t, i]:
                 continue
-            f = Pt[i, i] + R[i]
+            f, gap = P[t, i, i] + R[i], y[t, i] - a[t, i]
             if not f > 0.0:
                 return -np.inf
-            gap = y[t, i] - At[i]
             value -= 0.5 * (np.log(2 * np.pi * f) + gap * gap / f)
-            g[t, i], u[t, i] = 1.0 / f, gap / f
-            share = R[i] / f
+            work.g[t, i], work.u[t, i] = 1.0 / f, gap / f
             for j in range(d):
-                z[t, i, j] = -Pt[j, i] / f
-                At[j] += Pt[j, i] * gap / f
-            z[t, i, i] = share
-            for j in range(d):
-                if j != i:
-                    b = Pt[j, i] / f
-                    for e in range(j + 1):
-                        if e != i:
-                            Pt[j, e] -= b * Pt[i, e]
-                            Pt[e, j] = Pt[j, e]
-            for j in range(d):
-                Pt[i, j] *= share
-                Pt[j, i] = Pt[i, j]
-    r, N = np.zeros(d), np.zeros((d, d))
-    h, back = np.empty(d), np.empty(d)
-    NF, C, M = np.empty((d, d)), np.empty((d, d)), np.empty((d, d))
-    for t in range(last - 1, -1, -1):
-        for i in range(d - 1, -1, -1):  # undo the entries of observation t + 1
-            if g[t + 1, i] < 0:
-                continue
-            zi = z[t + 1, i]
-            total, square = u[t + 1, i], g[t + 1, i]
-            for j in range(d):
-                s = 0.0
-                for e in range(d):
-                    s += N[e, j] * zi[e]
-                h[j] = s
-                total += zi[j] * r[j]
-            for j in range(d):
-                square += zi[j] * h[j]
-            r[i] = total
-            for j in range(d):
-                N[i, j] = h[j]
-                N[j, i] = h[j]
-            N[i, i] = square
-        F = table.matrix[index[t]]
-        for i in range(d):
-            for j in range(d):
-                s = 0.0
-                for e in range(d):
-                    s += N[i, e] * F[e, j]
-                NF[i, j] = s
-        for i in range(d):
-            for j in range(d):
-                s = 0.0
-                for e in range(d):
-                    s += NF[i, e] * P[t, e, j]
-                C[i, j] = s  # N F P
+                work.z[t, i, j] = -P[t, j, i] / f
+            work.z[t, i, i] = R[i] / f
+            _absorb(a[t], P[t], i, f, R[i], gap)
+    return value
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _undo(z: Array, g: Array, u: Array, r: Array, N: Array) -> None:  # pragma: no cover - compiled
+    """(r, N) before the entries of one observation from those after them."""
+    d = len(r)
+    h = np.empty(d)
+    for i in range(d - 1, -1, -1):
+        if g[i] < 0:
+            continue
+        total, square = u[i], g[i]
+        for j in range(d):
             s = 0.0
             for e in range(d):
-                s += F[e, i] * r[e]
-            back[i] = s
+                s += N[e, j] * z[i, e]
+            h[j] = s
+            total += z[i, j] * r[j]
+        for j in range(d):
+            square += z[i, j] * h[j]
+        r[i] = total
+        for j in range(d):
+            N[i, j] = h[j]
+            N[j, i] = h[j]
+        N[i, i] = square
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _product(A: Array, B: Array, out: Array, turned: bool) -> None:  # pragma: no cover - compiled
+    """out = A B, or Aᵀ B."""
+    d = len(A)
+    for i in range(d):
+        for j in range(d):
+            s = 0.0
+            for e in range(d):
+                s += (A[e, i] if turned else A[i, e]) * B[e, j]
+            out[i, j] = s
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def smooth_one(
+    table: Table, y: Array, w: Array, index: Order, v: Array, last: int, work: Work
+) -> float:  # pragma: no cover - compiled
+    """Smoothed states of one trajectory up to observation `last`, and r, E, W of its steps; the log-likelihood."""
+    value = _forwards(table, y, w, index, v, last, work)
+    a, P, d = work.a, work.P, y.shape[1]
+    r, back, N = np.zeros(d), np.empty(d), np.zeros((d, d))
+    NF, C, M = np.empty((d, d)), np.empty((d, d)), np.empty((d, d))
+    for t in range(last - 1, -1, -1):
+        _undo(work.z[t + 1], work.g[t + 1], work.u[t + 1], r, N)
+        F = table.matrix[index[t]]
+        _product(N, F, NF, False)
+        _product(NF, P[t], C, False)  # N F P
+        for i in range(d):
+            back[i] = 0.0
+            for e in range(d):
+                back[i] += F[e, i] * r[e]
         for i in range(d):
             for j in range(d):
                 a[t, i] += P[t, i, j] * back[j]
         for i in range(d):
-            r_all[t, i] = r[i]
+            work.r[t, i] = r[i]
             for j in range(d):
-                rx[t, i, j] = r[i] * a[t, j] - C[i, j]
-                rr[t, i, j] = r[i] * r[j] - N[i, j]
-        for i in range(d):  # Cov X = P − P Fᵀ N F P;  N ← Fᵀ N F
-            for j in range(d):
-                s = 0.0
-                q = 0.0
-                for e in range(d):
-                    s += F[e, i] * C[e, j]
-                    q += F[e, i] * NF[e, j]
-                M[i, j] = s
-                N[i, j] = q
-            r[i] = back[i]
+                work.rx[t, i, j] = r[i] * a[t, j] - C[i, j]
+                work.rr[t, i, j] = r[i] * r[j] - N[i, j]
+        _product(F, C, M, True)
+        _product(F, NF, N, True)
+        _product(P[t], M, NF, False)  # Cov X = P − P Fᵀ N F P
         for i in range(d):
+            r[i] = back[i]
             for j in range(i + 1):
                 N[i, j] = 0.5 * (N[i, j] + N[j, i])
                 N[j, i] = N[i, j]
         for i in range(d):
-            for j in range(d):
-                s = P[t, i, j]
-                for e in range(d):
-                    s -= P[t, i, e] * M[e, j]
-                NF[i, j] = s
-        for i in range(d):
-            for j in range(d):
-                P[t, i, j] = 0.5 * (NF[i, j] + NF[j, i])
+            for j in range(i + 1):
+                P[t, i, j] -= 0.5 * (NF[i, j] + NF[j, i])
+                P[t, j, i] = P[t, i, j]
     return value
 
 

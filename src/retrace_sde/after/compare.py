@@ -1,0 +1,127 @@
+"""Two orders of the same data side by side: where they differ, and what the likelihood thinks of each difference.
+
+Cut both orders wherever the same slices have come before: between two cuts they hold the same slices, and differ or not
+by themselves. Each difference is weighed alone: nats gained by putting b's arrangement into a, refitted. Orders that
+run against each other are compared after b is turned round, which is weighed as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.engine.model import Model
+from retrace_sde.metrics import kendall_tau, order_accuracy
+
+HARDLY = 2.0
+"""Nats below which the data hardly prefer one arrangement to another: odds of less than eight to one."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Positions [first, last] that hold the same slices differently arranged, and the nats by which b's is better."""
+
+    first: int
+    last: int
+    in_a: tuple[int, ...]
+    in_b: tuple[int, ...]
+    nats: float
+
+    def __str__(self) -> str:
+        where = f"positions {self.first} to {self.last}: {_listed(self.in_a)} in a, {_listed(self.in_b)} in b"
+        return f"{where}; {_preferred(self.nats)}"
+
+
+@dataclass(frozen=True, eq=False)
+class OrderComparison:
+    """`nats`: log-likelihood and log-prior of b less a's, each with its own parameters (ℓ of each trajectory's own order: (n,)).
+
+    `turned`: b runs against a, and was turned round before it was compared place by place; `kendall_tau` and `accuracy` are of b as
+    given (means over trajectories with own orders). `differences` are of shared orders.
+    """
+
+    nats: float
+    turned: bool
+    kendall_tau: float
+    accuracy: float
+    differences: tuple[Difference, ...]
+    each: Array | None = None
+
+    def __str__(self) -> str:
+        lines = [
+            f"Kendall's τ {self.kendall_tau:+.3f}, {self.accuracy:.0%} of the positions alike; {_preferred(self.nats)}."
+        ]
+        if self.turned:
+            lines.append("b runs the other way; turned round,")
+        lines += [f"- {each}." for each in self.differences]
+        if self.each is None and not self.differences:
+            lines.append("- nothing else differs." if self.turned else "- nothing differs.")
+        return "\n".join(lines)
+
+
+def _listed(slices: tuple[int, ...], most: int = 8) -> str:
+    shown = " ".join(str(each) for each in slices[:most])
+    return f"{shown} …" if len(slices) > most else shown
+
+
+def _preferred(nats: float) -> str:
+    if abs(nats) < HARDLY:
+        return f"the data hardly prefer either ({nats:+.1f} nats for b)"
+    return f"the data prefer {'b' if nats > 0 else 'a'} by {abs(nats):,.1f} nats"
+
+
+def compare_orders(a: Any, b: Any, *, model: Any | None = None) -> OrderComparison:
+    """Where two orders of the data that `model` was fitted on differ, with what its likelihood thinks of it.
+
+    a and b are orders (T,), or (n, T) with own orders, or fitted models; without `model` the first of them that is fitted judges.
+    """
+    judge = next((each for each in (model, a, b) if hasattr(each, "_memory")), None)
+    if judge is None:
+        raise ValueError(
+            "compare_orders needs a fitted ReTrace, as a, as b or as model=, whose data and likelihood judge the orders."
+        )
+    problem: Model = judge._memory.model
+    one, two = (_as_order(name, each, problem) for name, each in (("a", a), ("b", b)))
+    if one.ndim != two.ndim:
+        raise ValueError("a and b must both be orders (T,) shared by all, or both (n, T).")
+    fits = problem.fit(one, final=True), problem.fit(two, final=True)
+    nats = fits[1].objective - fits[0].objective
+    tau, right = float(kendall_tau(one, two)), float(order_accuracy(one, two))
+    if one.ndim == 2:
+        own = fits[1].log_likelihoods - fits[0].log_likelihoods
+        return OrderComparison(nats, False, tau, right, (), own)
+    turned = tau < 0
+    towards = two[::-1].copy() if turned else two
+    found = []
+    for first, last in _blocks(one, towards):
+        trial = one.copy()
+        trial[first : last + 1] = towards[first : last + 1]
+        gain = problem.fit(trial, final=True).objective - fits[0].objective
+        here, there = (tuple(int(k) for k in o[first : last + 1]) for o in (one, towards))
+        found.append(Difference(first, last, here, there, gain))
+    return OrderComparison(nats, turned, tau, right, tuple(found))
+
+
+def _blocks(a: Order, b: Order) -> list[tuple[int, int]]:
+    """Shortest stretches of positions that hold the same slices in both and are not arranged alike."""
+    place = np.empty_like(a)
+    place[b] = np.arange(len(b))
+    ends = np.flatnonzero(np.maximum.accumulate(place[a]) == np.arange(len(a)))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    return [(int(s), int(e)) for s, e in zip(starts, ends, strict=True) if e > s]
+
+
+def _as_order(name: str, given: Any, model: Model) -> Order:
+    """An order of the model's data; refused where it is not a permutation of its slices."""
+    order = np.asarray(getattr(given, "order_", given))
+    n, T, _ = model.data.shape
+    if order.shape not in ((T,), (n, T)) or not np.issubdtype(order.dtype, np.integer):
+        raise ValueError(
+            f"{name} must be an order of whole numbers, of shape ({T},) or ({n}, {T}); got {order.shape} of {order.dtype}."
+        )
+    if not np.array_equal(np.sort(order, axis=-1), np.broadcast_to(np.arange(T), order.shape)):
+        raise ValueError(f"{name} is not a permutation of 0 … {T - 1}.")
+    return order.astype(np.intp)

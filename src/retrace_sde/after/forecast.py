@@ -1,0 +1,159 @@
+"""What comes next, and what was missing: means and intervals under the fitted SDE, widened where the data's own errors are.
+
+From what is known of the last state, N(m, P), one step ahead is `m' = F m + s`, `P' = F P Fᵀ + Q`, and an observation there has
+variance `P' + R`. The model's own intervals hold if the model does. So they are tried on the data at hand: predictions
+from every earlier observation, and values hidden on purpose, are compared with what was seen; where the share of misses
+is larger than stated, intervals are widened until it is not (by horizon and variable; never narrowed). Parameters' own
+uncertainty enters by that, and by their errors in the first step, which grow with the horizon.
+
+Limits: the time between what is forecast is dt; the order is taken for known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from retrace_sde.after.steps import LOOKED, filtered
+from retrace_sde.data.blocks import Array, evenly
+from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.estimate.kalman.smoother import kalman
+
+TRIED = 60
+"""Errors behind a quantile, at least, for intervals to be widened by it."""
+
+HIDDEN = 0.05
+"""Share of the observed values that is hidden to try how well they are filled in."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """Means and intervals (n, steps, d) at `times` (steps,), or (n, steps), that hold with probability `level`.
+
+    `widened` (steps, d): how many times longer the intervals are than the model alone would make them.
+    """
+
+    mean: Array
+    low: Array
+    high: Array
+    times: Array
+    level: float
+    widened: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Imputed:
+    """X with what was missing filled in, and intervals (n, T, d); observed values are their own.
+
+    `widened` (d,): how many times longer the intervals are than the model alone would make them.
+    """
+
+    values: Array
+    low: Array
+    high: Array
+    level: float
+    widened: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of some states: means (…, d) and covariances (…, d, d), or (d, d) for all of them."""
+
+    mean: Array
+    covariance: Array
+
+    def ahead(self, space: StateSpace) -> Known:
+        """One step later."""
+        step = space.transition
+        P = step.matrix @ self.covariance @ step.matrix.T + step.covariance
+        return Known(self.mean @ step.matrix.T + step.shift, P)
+
+    def deviations(self, space: StateSpace, extra: Array | float = 0.0) -> Array:
+        """Standard deviations of an observation there."""
+        own = np.diagonal(self.covariance + space.noise, axis1=-2, axis2=-1)
+        found: Array = np.sqrt(own + extra)
+        return found
+
+
+def known_states(y: Array, space: StateSpace) -> Known:
+    """Of all times in y (n, T, d), from what was observed by then."""
+    if not space.noise.any() and not np.isnan(y).any():
+        return Known(y, np.zeros_like(space.noise))
+    found = filtered(y, space)
+    return Known(found.means, found.covariances)
+
+
+def forecasts(
+    last: Known, space: StateSpace, steps: int, *, errors: Array | None = None
+) -> tuple[Array, Array]:
+    """Means and standard deviations (n, steps, d) ahead of what is known of last states.
+
+    `errors` (d, p, p) are the covariances of the coefficients of one step; they add `(h φ)ᵀ C (h φ)` at horizon h.
+    """
+    n, d = last.mean.shape
+    extra = np.zeros((n, d))
+    if errors is not None:
+        phi = np.c_[last.mean, np.ones(n)][:, : errors.shape[1]]
+        extra = np.einsum("np,kpq,nq->nk", phi, errors, phi)
+    means, deviations = [], []
+    for h in range(1, steps + 1):
+        last = last.ahead(space)
+        means.append(last.mean)
+        deviations.append(last.deviations(space, h**2 * extra))
+    return np.stack(means, axis=1), np.stack(deviations, axis=1)
+
+
+def missed(y: Array, space: StateSpace, steps: int, level: float) -> Array:
+    """How many times too short intervals (steps, d) would have been along y (n, T, d), NaN where missing; at least 1."""
+    n, T, d = y.shape
+    y = y[evenly(n, max(20, LOOKED // (T * d * d)))]
+    origin = known_states(y, space)
+    found = np.ones((steps, d))
+    for h in range(1, steps + 1):
+        if h >= T:
+            found[h - 1] = found[h - 2]
+            continue
+        origin = origin.ahead(space)
+        ratio = np.abs(y[:, h:] - origin.mean[:, : T - h])
+        spread = origin.deviations(space)
+        ratio = ratio / (spread if spread.ndim == 1 else spread[:, : T - h])
+        found[h - 1] = _factors(ratio.reshape(-1, d), level)
+    return np.maximum.accumulate(found, axis=0)
+
+
+def _factors(ratios: Array, level: float) -> Array:
+    """Quantiles of |error| / deviation over the Gaussian's, by variable, at least 1; 1 where there are few."""
+    wanted = float(stats.norm.ppf((1 + level) / 2))
+    columns = [each[~np.isnan(each)] for each in ratios.T]
+    found = [np.quantile(each, level) / wanted if len(each) >= TRIED else 1.0 for each in columns]
+    return np.maximum(np.array(found), 1.0)
+
+
+def filled(
+    y: Array, space: StateSpace, level: float, half: float, rng: np.random.Generator
+) -> Imputed:
+    """y (n, T, d) in time order with its missing values filled in by the smoother; `half`: the quantile that level means."""
+    mean, deviation = _smoothed(y, space)
+    seen = ~np.isnan(y)
+    trial = seen & (rng.random(y.shape) < HIDDEN)
+    trial &= (seen & ~trial).any(
+        axis=(1, 2), keepdims=True
+    )  # something must be left of every trajectory
+    widened = np.ones(y.shape[2])
+    if trial.sum() >= TRIED:
+        guess, error = _smoothed(np.where(trial, np.nan, y), space)
+        ratios = np.where(trial, np.abs(y - guess) / np.where(trial, error, 1.0), np.nan)
+        widened = _factors(ratios.reshape(-1, y.shape[2]), level)
+    reach = half * widened * deviation
+    values = np.where(seen, y, mean)
+    low, high = np.where(seen, y, mean - reach), np.where(seen, y, mean + reach)
+    return Imputed(values, low, high, level, widened)
+
+
+def _smoothed(y: Array, space: StateSpace) -> tuple[Array, Array]:
+    """Means and standard deviations (n, T, d) of what would have been observed, given all that was."""
+    found = kalman(y, space)
+    own = np.diagonal(found.covariances, axis1=2, axis2=3)[found.pattern]
+    return found.means, np.sqrt(np.maximum(own, 0.0) + np.diag(space.noise))

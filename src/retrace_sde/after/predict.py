@@ -1,0 +1,114 @@
+"""Forecasts and filled-in values of trajectories under a fit: `forecast` with the law that the engine found."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from retrace_sde.after.forecast import (
+    Forecast,
+    Imputed,
+    Known,
+    filled,
+    forecasts,
+    known_states,
+    missed,
+)
+from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
+from retrace_sde.engine.fit import Outcome
+from retrace_sde.engine.hidden import HiddenModel
+from retrace_sde.engine.model import Model
+from retrace_sde.estimate.intervals import critical
+from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.process.drift import is_linear
+from retrace_sde.process.sde import LinearSDE
+
+DRAWS = 400
+"""Paths that are simulated ahead of each trajectory where the drift is not linear."""
+
+
+def space_of(model: Model, outcome: Outcome) -> StateSpace:
+    """One step of a fitted linear SDE, its noise and its start, as its estimator read it: Euler's, or exact."""
+    if isinstance(model, HiddenModel):
+        space: StateSpace = outcome.law.model(model.dt)
+        return space
+    theta, H = outcome.estimate.coefficients, outcome.estimate.diffusion
+    d = len(H)
+    sde = LinearSDE(theta[:, :d], H, offset=theta[:, d] if theta.shape[1] > d else None)
+    step = sde.transition(model.dt, scheme="exact" if outcome.estimator == "exact" else "euler")
+    return StateSpace(step, np.zeros((d, d)), outcome.initial)
+
+
+def along(model: Model, order: Order) -> Array:
+    """The values of a model's trajectories in an order, NaN beyond their ends."""
+    y = to_numpy(in_order(model.data.values, order))
+    inside = np.arange(y.shape[1])[None] < model.data.observed[:, None]
+    return np.where(inside[:, :, None], y, np.nan)
+
+
+def predicted(
+    model: Model,
+    outcome: Outcome,
+    order: Order,
+    times: Array,
+    level: float,
+    rng: np.random.Generator,
+) -> Forecast:
+    """Ahead of each trajectory of `model` along an order, at times (…, steps), in the units of the fit."""
+    steps = times.shape[-1]
+    if not is_linear(model.drift):
+        return _simulated(model, outcome, order, times, level, rng)
+    y, space = along(model, order), space_of(model, outcome)
+    last = np.arange(len(y)), model.data.observed - 1
+    states = known_states(y, space)
+    spread = states.covariance if states.covariance.ndim == 2 else states.covariance[last]
+    errors = outcome.estimate.errors.covariances
+    errors = None if errors is None else errors * model.dt**2
+    mean, deviation = forecasts(Known(states.mean[last], spread), space, steps, errors=errors)
+    # Across gaps that differ, past steps are no measure of those ahead.
+    even = outcome.found.gaps is None
+    widened = missed(y, space, steps, level) if even else np.ones(mean.shape[1:])
+    reach = critical(outcome.found.log_likelihoods.size, level) * widened * deviation
+    return Forecast(mean, mean - reach, mean + reach, times, level, widened)
+
+
+def _simulated(
+    model: Model,
+    outcome: Outcome,
+    order: Order,
+    times: Array,
+    level: float,
+    rng: np.random.Generator,
+) -> Forecast:
+    """The same for a drift that is not linear: by Euler paths, covariates as they were last."""
+    last = np.arange(model.data.shape[0]), model.data.observed - 1
+    x = np.repeat(along(model, order)[last], DRAWS, axis=0)
+    u = model.data.covariates
+    if u is not None:
+        u = np.repeat(to_numpy(in_order(u, order))[last], DRAWS, axis=0)
+    theta, drift = outcome.estimate.coefficients, model.drift
+    root = np.linalg.cholesky(outcome.estimate.diffusion * model.dt)
+    found = []
+    for _ in range(times.shape[-1]):
+        noise = rng.standard_normal(x.shape) @ root.T
+        x = drift.admit(x + to_numpy(drift.features(x, u)) @ theta.T * model.dt + noise)
+        found.append(x.reshape(-1, DRAWS, x.shape[1]))
+    paths = np.stack(found, axis=2)
+    tails = (1 - level) / 2, (1 + level) / 2
+    low, high = np.quantile(paths, tails, axis=1)
+    return Forecast(paths.mean(axis=1), low, high, times, level, np.ones(low.shape[1:]))
+
+
+def imputed(
+    model: HiddenModel, outcome: Outcome, order: Order, level: float, rng: np.random.Generator
+) -> Imputed:
+    """The trajectories of `model`, as they are stored, with their missing values filled in; in the units of the fit."""
+    half = critical(outcome.found.log_likelihoods.size, level)
+    found = filled(along(model, order), space_of(model, outcome), level, half, rng)
+    back = np.argsort(order, axis=-1)
+    inside = np.arange(model.data.shape[1])[None] < model.data.observed[:, None]
+
+    def stored(each: Array) -> Array:
+        return np.asarray(in_order(np.where(inside[:, :, None], each, np.nan), back))
+
+    values, low, high = (stored(each) for each in (found.values, found.low, found.high))
+    return Imputed(values, low, high, found.level, found.widened)

@@ -1,0 +1,393 @@
+"""The residuals are looked at: seven questions, each with a verdict and what to do about it.
+
+Under the model the whitened residuals are independent standard Gaussians. Asked of them: does one depend on the last
+(`rivals` says on what), does their spread change along the order or with the state, are their tails heavy, do some
+trajectories stand out, do all trajectories move together at some position, and do paths simulated from the fit
+look like those observed. A question counts as failed where chance would answer so in less than `LEVEL` of panels *and*
+the deviation matters. What is decided is in the fields; sentences are made from them.
+
+Limits: with own orders that are uncertain residuals along one best order say little, and are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+from scipy import stats
+
+from retrace_sde.after.rivals import Cause, rivals
+from retrace_sde.after.steps import Steps
+from retrace_sde.data.blocks import Array, Mask
+
+LEVEL = 0.005
+"""Chance of each of the seven to fail on data of the model itself: together less than 4 %."""
+
+CORRELATION, TAILS, SPREAD, EXPLAINED, OUTSIDE = 0.05, 0.5, 1.3, 0.02, 0.04
+"""What matters: a correlation of successive residuals, excess kurtosis, the ratio of the largest to the smallest
+spread, a share of variance explained, and the share of values inside the simulated band less the .9 that should be."""
+
+SUBJECTS = 8
+"""Trajectories without which none can be said to stand out."""
+
+EFFICIENCY, HEAVY = 0.37, 15
+"""A median of absolute deviations knows a spread as well as 37 % of the trajectories would by their variance. Degrees of freedom of Student's law beyond which a trajectory stands out: noise with three made a quarter of panels
+have an outlying trajectory under the Gaussian's own limits."""
+
+NAMED = 5
+"""Trajectories or positions that a sentence names."""
+
+
+class Aspect(StrEnum):
+    """What is asked of the residuals."""
+
+    DEPENDENCE = "dependence"
+    SPREAD = "spread"
+    STATE = "state"
+    TAILS = "tails"
+    SUBJECTS = "subjects"
+    TOGETHER = "together"
+    PATHS = "paths"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One question's answer: failed or not, by what statistic and p-value, why (dependence), and where (indices).
+
+    `statistic` is the correlation of successive residuals, the ratio of spreads, a share of variance (state, together),
+    excess kurtosis, the number of outlying trajectories, or the share of values inside the simulated 90 % band.
+    """
+
+    aspect: Aspect
+    failed: bool
+    statistic: float
+    p_value: float
+    cause: Cause | None = None
+    where: tuple[int, ...] = ()
+
+    def sentence(self, names: Sequence[str] | None = None) -> str:
+        """The answer, and where it failed its remedy; `names` of the trajectories, where they have some."""
+        return (_FAILED if self.failed else _PASSED)[self.aspect](self, names)
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualCheck:
+    """The verdicts, and what pictures of them need.
+
+    `autocorrelations` (lags, d) by variable, `spreads` and `means` (T − 1, d) by position, `quantiles` (k, d) of the
+    residuals at the Gaussian's own `scores` (k,); `band` (3, T, d) the 5, 50 and 95 % points of simulated paths and
+    `observed` (3, T, d) those of the data, in the units of the fit. All empty where nothing was looked at.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    trajectories: int
+    autocorrelations: Array = field(default_factory=lambda: np.empty((0, 0)))
+    spreads: Array = field(default_factory=lambda: np.empty((0, 0)))
+    means: Array = field(default_factory=lambda: np.empty((0, 0)))
+    scores: Array = field(default_factory=lambda: np.empty(0))
+    quantiles: Array = field(default_factory=lambda: np.empty((0, 0)))
+    band: Array = field(default_factory=lambda: np.empty((3, 0, 0)))
+    observed: Array = field(default_factory=lambda: np.empty((3, 0, 0)))
+
+    def restored(self, units: Callable[[Array], Array]) -> ResidualCheck:
+        """The same with paths in the table's units."""
+        return (
+            replace(self, band=units(self.band), observed=units(self.observed))
+            if self.looked
+            else self
+        )
+
+    @property
+    def looked(self) -> bool:
+        """The residuals were looked at."""
+        return bool(self.verdicts)
+
+    @property
+    def passed(self) -> bool:
+        """They were, and nothing was found."""
+        return self.looked and not self.failed
+
+    @property
+    def failed(self) -> tuple[Verdict, ...]:
+        """What was found, the most telling first: what stands out, then what is missing, then what it looks like."""
+        rank = list(_FAILED)
+        found = [each for each in self.verdicts if each.failed]
+        return tuple(sorted(found, key=lambda each: rank.index(each.aspect)))
+
+    def of(self, aspect: Aspect) -> Verdict:
+        """The verdict on one question."""
+        return next(each for each in self.verdicts if each.aspect is aspect)
+
+    def __str__(self) -> str:
+        if not self.looked:
+            return NOT_LOOKED
+        return "\n".join(each.sentence() for each in self.failed) or ALL_PASSED
+
+
+ALL_PASSED = (
+    "The residuals look like the noise that the model assumes: no dependence, even spread, no heavy tails, "
+    "no outlying trajectory, and simulated paths like those observed."
+)
+NOT_LOOKED = (
+    "The residuals were not looked at: along one best order of many possible ones they say little."
+)
+
+
+def look(steps: Steps, simulated: Array, *, shared: bool) -> ResidualCheck:
+    """Ask everything of the steps of a fit and of paths (n, T, d) simulated from it; `shared`: positions are common."""
+    outlying = _outlying(steps)
+    rest = steps.without(outlying) if outlying.any() else steps
+    e = rest.residuals
+    found = [
+        _dependence(rest),
+        _spread(e, shared=shared),
+        _state(rest),
+        _tails(e),
+        _subjects(steps, outlying),
+        _together(e, shared=shared),
+        _paths(steps.states, simulated),
+    ]
+    scores = stats.norm.ppf((np.arange(99) + 0.5) / 99)
+    return ResidualCheck(
+        tuple(found),
+        len(steps.states),
+        _autocorrelations(e),
+        np.sqrt(np.nanmean(e**2, axis=0)),
+        np.nanmean(e, axis=0),
+        scores,
+        np.nanquantile(e.reshape(-1, e.shape[2]), stats.norm.cdf(scores), axis=0),
+        np.nanquantile(simulated, (0.05, 0.5, 0.95), axis=0),
+        np.nanquantile(steps.states, (0.05, 0.5, 0.95), axis=0),
+    )
+
+
+def not_looked(n: int) -> ResidualCheck:
+    """Nothing was looked at."""
+    return ResidualCheck((), n)
+
+
+def _autocorrelations(e: Array, lags: int = 8) -> Array:
+    """Correlations (lags, d) of residuals 1, 2, … steps apart."""
+    most = min(lags, e.shape[1] - 2)
+    power = np.nanmean(e**2, axis=(0, 1))
+    return np.array([np.nanmean(e[:, k:] * e[:, :-k], axis=(0, 1)) / power for k in range(1, most + 1)])  # fmt: skip
+
+
+def _dependence(steps: Steps) -> Verdict:
+    e = steps.residuals
+    if e.shape[1] < 4:
+        return Verdict(Aspect.DEPENDENCE, False, 0.0, 1.0)
+    correlation = float(_autocorrelations(e, 1).mean())
+    cause, p = rivals(steps, LEVEL)
+    if steps.response is None or not steps.regular:
+        # Behind noise, or across gaps: the sign of the correlation has to do.
+        together = np.nansum(e[:, 1:] * e[:, :-1], axis=(1, 2))
+        z = together.sum() / np.sqrt((together**2).sum())
+        p = float(2 * stats.norm.sf(abs(z)))
+        matters = p < LEVEL and abs(correlation) > CORRELATION
+        cause = None if not matters else Cause.NOISE if correlation < 0 else Cause.MEMORY
+    return Verdict(Aspect.DEPENDENCE, cause is not None, correlation, p, cause)
+
+
+def _sizes(e: Array) -> Array:
+    """(|e|²/d)^{1/3} of each step, nearly Gaussian (Wilson and Hilferty), (n, T − 1)."""
+    counts = (~np.isnan(e)).sum(axis=2)
+    squares = np.nansum(e**2, axis=2) / np.maximum(counts, 1)
+    return np.where(counts > 0, np.cbrt(squares), np.nan)
+
+
+def _spread(e: Array, *, shared: bool) -> Verdict:
+    """Analysis of variance of the sizes by position, trajectories' own sizes taken out."""
+    w = _sizes(e)
+    n, S = w.shape
+    if not shared or S < 3 or n < 3:
+        return Verdict(Aspect.SPREAD, False, 1.0, 1.0)
+    w = w - np.nanmean(w, axis=1, keepdims=True)
+    counts = (~np.isnan(w)).sum(axis=0)
+    at = np.nanmean(w, axis=0)
+    between = float((counts * at**2).sum()) / (S - 1)
+    within = float(np.nansum((w - at) ** 2)) / max(counts.sum() - n - S + 1, 1)
+    p = float(stats.f.sf(between / within, S - 1, max(counts.sum() - n - S + 1, 1)))
+    spreads = np.sqrt(np.nanmean(e**2, axis=(0, 2)))
+    ratio = float(spreads.max() / spreads.min())
+    failed = p < LEVEL and ratio > SPREAD
+    loud = tuple(
+        int(i) for i in np.argsort(-spreads)[:NAMED] if spreads[i] > SPREAD * np.median(spreads)
+    )
+    return Verdict(Aspect.SPREAD, failed, ratio, p, where=tuple(sorted(loud)) if failed else ())
+
+
+def _state(steps: Steps) -> Verdict:
+    """Regression of the sizes on the states they start from, both about their trajectory's mean."""
+    w, x = _sizes(steps.residuals), steps.states[:, :-1]
+    there = ~np.isnan(w) & ~np.isnan(x).any(axis=2)
+    x = x - np.nanmean(np.where(there[:, :, None], x, np.nan), axis=1, keepdims=True)
+    y = (w - np.nanmean(np.where(there, w, np.nan), axis=1, keepdims=True))[there]
+    x, d = x[there], x.shape[2]
+    free = len(y) - there.any(axis=1).sum() - d
+    if free < 5 * d:
+        return Verdict(Aspect.STATE, False, 0.0, 1.0)
+    rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    share = float(1 - (rest @ rest) / (y @ y))
+    p = float(stats.f.sf(share / d / ((1 - share) / free), d, free))
+    return Verdict(Aspect.STATE, p < LEVEL and share > EXPLAINED, share, p)
+
+
+def _tails(e: Array) -> Verdict:
+    """Anscombe and Glynn's test of kurtosis, each position and variable in units of its own spread."""
+    scaled = e / np.sqrt(np.nanmean(e**2, axis=0))
+    z = scaled[~np.isnan(scaled)]
+    if len(z) < 100:
+        return Verdict(Aspect.TAILS, False, 0.0, 1.0)
+    kurtosis = float(stats.kurtosis(z))
+    # Dividing by a spread of n numbers shortens the tails by 6/n, to first order.
+    p = float(stats.kurtosistest(z, alternative="greater").pvalue)
+    return Verdict(Aspect.TAILS, p < LEVEL and kurtosis > TAILS, kurtosis, p)
+
+
+def _outlying(steps: Steps) -> Mask:
+    """Trajectories whose mean state, mean residual or size of residuals is far from the others', in robust units."""
+    e, x = steps.residuals, steps.states
+    n = len(e)
+    if n < SUBJECTS:
+        return np.zeros(n, dtype=bool)
+    counts = np.maximum((~np.isnan(e[:, :, 0])).sum(axis=1), 1)
+    mean, size = np.nanmean(e, axis=1) * np.sqrt(counts)[:, None], np.nanmean(_sizes(e), axis=1)
+    features = np.column_stack([np.nanmean(x, axis=1), mean, size])
+    middle = np.nanmedian(features, axis=0)
+    scale = np.nanmedian(np.abs(features - middle), axis=0) / stats.norm.ppf(0.75)
+    z = np.abs(features - middle) / np.maximum(scale, 1e-12 * np.abs(middle) + 1e-300)
+    limit = stats.t.isf(LEVEL / (2 * n * features.shape[1]), min(EFFICIENCY * (n - 1), HEAVY))
+    return np.asarray((z > limit).any(axis=1) & ((z > limit).any(axis=1).mean() < 0.2))
+
+
+def _subjects(steps: Steps, outlying: Mask) -> Verdict:
+    rows = tuple(int(j) for j in steps.rows[outlying])
+    return Verdict(
+        Aspect.SUBJECTS, bool(rows), float(len(rows)), LEVEL if rows else 1.0, where=rows
+    )
+
+
+def _together(e: Array, *, shared: bool) -> Verdict:
+    """Means of the residuals by position: under the model those of n independent trajectories."""
+    counts = (~np.isnan(e)).sum(axis=0)
+    S, d = counts.shape
+    if not shared or S < 3 or counts.min() < 3:
+        return Verdict(Aspect.TOGETHER, False, 0.0, 1.0)
+    at = np.nanmean(e, axis=0)
+    total = float((counts * at**2).sum())
+    p = float(stats.chi2.sf(total, S * d))
+    share = max(0.0, (total - S * d) / float(counts.sum()))
+    failed = p < LEVEL and share > EXPLAINED
+    sizes = (counts * at**2).sum(axis=1)
+    far = tuple(int(i) for i in np.argsort(-sizes)[:NAMED] if sizes[i] > 2 * d + np.median(sizes))
+    return Verdict(Aspect.TOGETHER, failed, share, p, where=tuple(sorted(far)) if failed else ())
+
+
+def _paths(observed: Array, simulated: Array) -> Verdict:
+    """Share of observed values, after the first, inside the band that holds 90 % of the simulated ones."""
+    low, high = np.nanquantile(simulated, (0.05, 0.95), axis=0)
+    there = ~np.isnan(observed[:, 1:])
+    inside = np.where(there, (observed >= low)[:, 1:] & (observed <= high)[:, 1:], np.nan)
+    each = np.nanmean(inside, axis=(1, 2))
+    share, n = float(each.mean()), len(each)
+    if n < SUBJECTS:
+        return Verdict(Aspect.PATHS, False, share, 1.0)
+    error = max(float(each.std(ddof=1)) / np.sqrt(n), 1e-3)
+    p = float(2 * stats.t.sf(abs(share - 0.9) / error, n - 1))
+    return Verdict(Aspect.PATHS, p < LEVEL and abs(share - 0.9) > OUTSIDE, share, p)
+
+
+def _listed(where: Sequence[int], names: Sequence[str] | None) -> str:
+    shown = [str(k) if names is None else str(names[k]) for k in where[:NAMED]]
+    return ", ".join(shown) + (" …" if len(where) > NAMED else "")
+
+
+_REMEDIES = {
+    Cause.NOISE: "measurement noise; try observation_noise='estimate'",
+    Cause.MEMORY: "the past matters beyond the present state (momentum, or a variable that was not measured); add the "
+    "missing variable, or read the drift as that of the variables seen",
+    Cause.LEVELS: "trajectories have levels of their own; try subjects='levels', or take each trajectory's mean out",
+}
+
+
+def _dependent(verdict: Verdict, names: Sequence[str] | None) -> str:
+    assert verdict.cause is not None  # a failed verdict on dependence has one
+    return f"Residuals of successive steps are correlated {verdict.statistic:+.2f}: {_REMEDIES[verdict.cause]}."
+
+
+def _uneven(verdict: Verdict, names: Sequence[str] | None) -> str:
+    after = f", most after position {_listed(verdict.where, None)}" if verdict.where else ""
+    return (
+        f"The spread of the steps changes along the order by a factor of {verdict.statistic:.2g}{after}: unequal gaps "
+        "or changing volatility; give the times if there are any, or try spacing='estimate'."
+    )
+
+
+def _stateful(verdict: Verdict, names: Sequence[str] | None) -> str:
+    return (
+        f"The spread of a step depends on the state it starts from ({verdict.statistic:.0%} of its variance): noise that "
+        "grows with the level; try logarithms of positive variables."
+    )
+
+
+def _heavy(verdict: Verdict, names: Sequence[str] | None) -> str:
+    return (
+        f"The residuals have heavy tails (excess kurtosis {verdict.statistic:.2g}): jumps or outliers; the order is "
+        "robust to them, intervals are not: use bootstrap_errors()."
+    )
+
+
+def _standing_out(verdict: Verdict, names: Sequence[str] | None) -> str:
+    one = len(verdict.where) == 1
+    return (
+        f"Trajector{'y' if one else 'ies'} {_listed(verdict.where, names)} stand{'s' if one else ''} out from the others, in level or in "
+        f"size of steps: check {'it' if one else 'them'}, and fit without {'it' if one else 'them'} to see what changes."
+    )
+
+
+def _moved_together(verdict: Verdict, names: Sequence[str] | None) -> str:
+    after = f", most after position {_listed(verdict.where, None)}" if verdict.where else ""
+    return (
+        f"All trajectories move together beyond the drift ({verdict.statistic:.0%} of the residuals' variance{after}): a "
+        "common shock, input or trend; give it as a covariate, or use a richer drift."
+    )
+
+
+def _unlike(verdict: Verdict, names: Sequence[str] | None) -> str:
+    kind = "too narrow" if verdict.statistic < 0.9 else "too wide"
+    return (
+        f"Simulated paths are {kind}: {verdict.statistic:.0%} of the observed values lie where 90 % should; the fit does "
+        "not describe the whole course, so do not forecast far with it."
+    )
+
+
+Sentence = Callable[[Verdict, Sequence[str] | None], str]
+
+_FAILED: dict[Aspect, Sentence] = {
+    Aspect.SUBJECTS: _standing_out,
+    Aspect.DEPENDENCE: _dependent,
+    Aspect.TAILS: _heavy,
+    Aspect.SPREAD: _uneven,
+    Aspect.STATE: _stateful,
+    Aspect.TOGETHER: _moved_together,
+    Aspect.PATHS: _unlike,
+}
+
+_PASSED: dict[Aspect, Sentence] = {
+    Aspect.SUBJECTS: lambda v, _: "No trajectory stands out.",
+    Aspect.DEPENDENCE: lambda v, _: (
+        f"Successive residuals do not depend on each other (correlation {v.statistic:+.2f})."
+    ),
+    Aspect.TAILS: lambda v, _: (
+        f"The tails are those of a Gaussian (excess kurtosis {v.statistic:.2g})."
+    ),
+    Aspect.SPREAD: lambda v, _: "The spread of the steps is even along the order.",
+    Aspect.STATE: lambda v, _: "The spread of a step does not depend on the state.",
+    Aspect.TOGETHER: lambda v, _: "Trajectories move independently of each other.",
+    Aspect.PATHS: lambda v, _: (
+        f"Simulated paths look like the observed ones ({v.statistic:.0%} inside their 90 % band)."
+    ),
+}

@@ -1,0 +1,55 @@
+"""Paths from a fit, each from the start of an observed one and under its covariates: `x' = x + Θ φ(x, u) Δt + N(0, H Δt)`."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from retrace_sde.after.residuals import ResidualCheck, look
+from retrace_sde.after.steps import Steps, steps_of
+from retrace_sde.data.blocks import Array, in_order, to_numpy
+from retrace_sde.engine.hidden import HiddenModel
+from retrace_sde.engine.model import Fit, Model
+
+
+def look_at(model: Model, found: Fit, rng: np.random.Generator) -> ResidualCheck:
+    """The residuals of a fit, and paths simulated from it beside those observed."""
+    steps = steps_of(model, found)
+    with warnings.catch_warnings():  # of variables that no trajectory has at some position
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return look(steps, simulated_paths(model, found, steps, rng), shared=found.order.ndim == 1)
+
+
+PATHS = 400
+"""Paths at least that a band is made of."""
+
+
+def simulated_paths(model: Model, found: Fit, steps: Steps, rng: np.random.Generator) -> Array:
+    """Some paths (m, T, d) from the fit, m a multiple of the trajectories looked at; observation noise included."""
+    times = -(-PATHS // len(steps.rows))
+    rows = np.tile(steps.rows, times)
+    step, dt, (_, T, d) = found.step, model.dt, model.data.shape
+    order = found.order if found.order.ndim == 1 else found.order[rows]
+    u = model.data.covariates
+    u = None if u is None else to_numpy(in_order(to_numpy(u)[rows], order))
+    hidden = isinstance(model, HiddenModel)
+    states = found.states if hidden and found.states is not None else None
+    x = np.tile(steps.states[:, 0], (times, 1)) if states is None else states[rows, 0]
+    gaps = np.full(T - 1, dt) if found.gaps is None else found.gaps
+    gaps = np.broadcast_to(gaps if gaps.ndim == 1 else gaps[rows], (len(rows), T - 1))
+    root = np.linalg.cholesky(step.diffusion)
+    path = [x]
+    for t in range(T - 1):
+        push = step.drift.features(x, None if u is None else u[:, t]) @ step.coefficients.T
+        noise = rng.standard_normal((len(rows), d)) @ root.T
+        g = gaps[:, t : t + 1]
+        x = step.drift.admit(x + push * g + noise * np.sqrt(g))
+        path.append(x)
+    found_paths = np.stack(path, axis=1)
+    if hidden:
+        lower = np.linalg.cholesky(
+            found.law.R + 1e-12 * np.trace(found.law.R) * np.eye(d) + 1e-300 * np.eye(d)
+        )
+        found_paths = found_paths + rng.standard_normal(found_paths.shape) @ lower.T
+    return found_paths

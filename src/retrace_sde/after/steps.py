@@ -1,0 +1,133 @@
+"""The steps along the order found: what the fit left unexplained, in units in which it should be white noise.
+
+Between observed states the residual of a step is `e_i = W (x_{i+1} − x_i − Θ φ_i Δt_i) / √(Δt_i/Δt)`, `W H Δt Wᵀ = I`. Behind noise
+or with values missing it is the innovation of the Kalman filter, whitened on what was observed: given the right
+model both are independent standard Gaussians, at every position, in every variable and trajectory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Mask, Order, evenly, in_order, to_numpy
+from retrace_sde.engine.hidden import HiddenModel
+from retrace_sde.engine.model import Fit, Model
+from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.process.drift import is_linear
+
+LOOKED, FEWEST = 1_000_000, 60
+"""Numbers (n T d) that are looked at, and trajectories at least where there are so many: enough for every test, in
+less time than the fit takes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Some trajectories (`rows`) along the order: states (n, T, d), whitened residuals (n, T − 1, d), NaN where there is none.
+
+    `response` (n, T − 1, d) and `regressors` (n, T − 1, p) are Δx/√Δt and φ √Δt, None where states are hidden;
+    `regular`: all gaps are dt and no trajectory is shorter; `linear`: the drift is.
+    """
+
+    rows: Order
+    states: Array
+    residuals: Array
+    response: Array | None
+    regressors: Array | None
+    dt: float
+    regular: bool
+    linear: bool
+
+    def without(self, outlying: Mask) -> Steps:
+        """The same without some trajectories, fitted anew where that is closed form."""
+        keep = ~outlying
+        y, z = self.response, self.regressors
+        if y is None or z is None:
+            residuals = self.residuals[keep]
+        else:
+            y, z = y[keep], z[keep]
+            residuals = _whitened(y, z)
+        some = replace(self, rows=self.rows[keep], states=self.states[keep], residuals=residuals)
+        return replace(some, response=y, regressors=z)
+
+
+def steps_of(model: Model, found: Fit) -> Steps:
+    """The steps of a fit; of some trajectories, evenly spaced, where the panel is large."""
+    n, T, d = model.data.shape
+    size = min(n, max(FEWEST, LOOKED // (T * d)))
+    rows = evenly(n, size)
+    order = found.order if found.order.ndim == 1 else found.order[rows]
+    data = model.data.some(size)
+    x = to_numpy(in_order(data.values, order))
+    inside = np.arange(T)[None] < data.observed[:, None]
+    linear = is_linear(model.drift)
+    if isinstance(model, HiddenModel):
+        y = np.where(inside[:, :, None], x, np.nan)
+        innovations = filtered(y, found.law.model(model.dt)).innovations[:, 1:]
+        return Steps(rows, y, innovations, None, None, model.dt, True, linear)
+    gaps = np.full(T - 1, model.dt) if found.gaps is None else found.gaps
+    gaps = gaps if gaps.ndim == 1 else gaps[rows]
+    root = np.broadcast_to(np.sqrt(gaps), (len(x), T - 1))[:, :, None]
+    u = None if data.covariates is None else to_numpy(in_order(data.covariates, order))[:, :-1]
+    live = np.where(inside[:, 1:, None], 1.0, np.nan)
+    response = np.diff(x, axis=1) / root * live
+    regressors = to_numpy(model.drift.features(x[:, :-1], u)) * root * live
+    x = np.where(inside[:, :, None], x, np.nan)
+    residuals = _whitened(response, regressors)
+    regular = bool(np.ptp(gaps) <= 1e-9 * gaps.max()) and data.lengths is None
+    return Steps(rows, x, residuals, response, regressors, model.dt, regular, linear)
+
+
+def _whitened(y: Array, z: Array) -> Array:
+    """Least squares residuals with unit covariance, NaN where there is no step."""
+    there = ~np.isnan(y[:, :, 0])
+    found = np.full(y.shape, np.nan)
+    B = np.linalg.lstsq(z[there], y[there], rcond=None)[0]
+    e = y[there] - z[there] @ B
+    S = e.T @ e / max(len(e) - z.shape[2], 1)
+    lower = np.linalg.cholesky(S + 1e-12 * np.diag(np.diag(S)))
+    found[there] = np.linalg.solve(lower, e.T).T
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered:
+    """What was known of each state from what had been observed by then: means (n, T, d), covariances (n, T, d, d).
+
+    `innovations` (n, T, d) are whitened, NaN where nothing was observed. Trajectories that share their missing entries
+    share covariances.
+    """
+
+    means: Array
+    covariances: Array
+    innovations: Array
+
+
+def filtered(y: Array, model: StateSpace) -> Filtered:
+    """The Kalman filter on y (n, T, d), NaN where missing; one recursion for each pattern of missing entries."""
+    n, T, d = y.shape
+    F, s, Q = model.transition.matrix, model.transition.shift, model.transition.covariance
+    seen = ~np.isnan(y)
+    means, covariances = np.empty((n, T, d)), np.empty((n, T, d, d))
+    innovations = np.full((n, T, d), np.nan)
+    _, first, pattern = np.unique(
+        np.packbits(seen.reshape(n, -1), axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    pattern = pattern.reshape(n)
+    for g, example in enumerate(first):
+        rows = np.flatnonzero(pattern == g)
+        m = np.tile(model.initial.mean, (len(rows), 1))
+        P = model.initial.covariance
+        for t in range(T):
+            if t:
+                m, P = m @ F.T + s, F @ P @ F.T + Q
+            o = np.flatnonzero(seen[example, t])
+            if len(o):
+                lower = np.linalg.cholesky(P[np.ix_(o, o)] + model.noise[np.ix_(o, o)])
+                white = np.linalg.solve(lower, (y[rows, t][:, o] - m[:, o]).T)
+                gain = np.linalg.solve(lower, P[o])
+                m, P = m + (gain.T @ white).T, P - gain.T @ gain
+                innovations[rows[:, None], t, o] = white.T
+            means[rows, t], covariances[rows, t] = m, (P + P.T) / 2
+    return Filtered(means, covariances, innovations)

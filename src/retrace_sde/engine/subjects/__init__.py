@@ -1,0 +1,1 @@
+"""Subjects that differ: whether they do, and what it changes."""

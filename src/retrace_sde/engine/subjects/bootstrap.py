@@ -1,0 +1,83 @@
+"""Errors by resampling subjects: whatever was fitted is fitted again, along the order found, to subjects drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from retrace_sde.data.blocks import Array, Order
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.gaps import GapModel
+from retrace_sde.engine.model import Fit, Model
+from retrace_sde.engine.subjects.choice import Subjects, level_coefficients
+from retrace_sde.estimate.bootstrap import errors_of_draws
+from retrace_sde.estimate.levels import fit_levels
+from retrace_sde.estimate.regression import StandardErrors
+
+CLOSED = ("mle", "ols", "mcem")
+"""Estimators whose replicates are weighted sums, not fits."""
+
+
+def bootstrap(
+    model: Model,
+    found: Fit,
+    rng: np.random.Generator,
+    *,
+    name: str,
+    subjects: Subjects,
+    replicates: int,
+    done: Callable[[], None] = lambda: None,
+) -> StandardErrors:
+    """The spread of an estimator's answers over panels of n subjects drawn with replacement; the order is held fixed.
+
+    `done` is called after each replicate. What is drawn does not depend on how many run at a time.
+    """
+    if not _refits(model, name, subjects) or not isinstance(model, EulerModel):
+        errors = model.bootstrap(found, rng, replicates=replicates)
+        for _ in range(replicates):
+            done()
+        return errors
+    n = model.data.shape[0]
+    drawn = [rng.integers(n, size=n) for _ in range(replicates)]
+
+    def one(rows: Order) -> tuple[Array, Array]:
+        fitted = _levels if subjects is Subjects.LEVELS else _plain
+        return fitted(*_taken(model, found, rows), name)
+
+    parallel = Parallel(model.data.n_jobs or -1, prefer="threads", return_as="generator")
+    fits = []
+    for each in parallel(delayed(one)(rows) for rows in drawn):
+        fits.append(each)
+        done()
+    return errors_of_draws([each[0] for each in fits], [each[1] for each in fits])
+
+
+def _refits(model: Model, name: str, subjects: Subjects) -> bool:
+    """Each replicate is a fit of this module's; others are weighted sums, or fits of the model's own."""
+    if not isinstance(model, EulerModel) or isinstance(model, GapModel):
+        return False
+    return subjects is Subjects.LEVELS or name not in CLOSED
+
+
+def _taken(model: EulerModel, found: Fit, rows: Order) -> tuple[EulerModel, Fit]:
+    """The model of drawn subjects, with their own orders and gaps where they have such."""
+    order = found.order if found.order.ndim == 1 else found.order[rows]
+    gaps = found.gaps if found.gaps is None or found.gaps.ndim == 1 else found.gaps[rows]
+    drawn = replace(model, data=replace(model.data.take(rows), n_jobs=1), prior=None)
+    return drawn, drawn.fit_gaps(order, gaps)
+
+
+def _plain(model: EulerModel, found: Fit, name: str) -> tuple[Array, Array]:
+    estimate = model.estimate(found, name)
+    return estimate.coefficients, estimate.diffusion
+
+
+def _levels(model: EulerModel, found: Fit, name: str) -> tuple[Array, Array]:
+    dt = model.dt if found.gaps is None else found.gaps
+    levels = fit_levels(model.data, found.order, dt)
+    if levels is None:
+        return _plain(model, found, name)
+    return level_coefficients(levels, model.dt, name=name, gaps=found.gaps is not None)

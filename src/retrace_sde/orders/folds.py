@@ -1,0 +1,220 @@
+"""One variable folded onto itself: a path that rises and falls, whose slices of one level lie side by side.
+
+Ordered by level, `x_jt = a_j + b_j m_t + e_jt`, the course m of one steady rise is smooth; that of a fold is two courses
+shuffled into each other, and its gaps are irregular. So the course is judged by third differences, as smooth (up to a
+tenth of a gap) or shuffled (up to four tenths), beside the error of its means; and folds simulated with the same
+errors tell how often one would look as smooth. Where that is not rare a fold cannot be excluded. What subjects
+differ by can exclude it, too: if it lasts from one slice to the next, these are neighbours in time. (A folded order jumps
+between the way there and the way back: residuals of successive steps are negatively correlated, or the steps unequal.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.data.blocks import Array, Data, Order, evenly, in_order, pick, to_numpy
+
+LOOKED_AT = 500
+"""Trajectories, evenly spaced, that tell a fold."""
+
+SHORTEST = 5
+"""Slices without which there is no course to judge."""
+
+SIGNIFICANT = 1.96
+"""Standard errors of a correlation that chance exceeds once in twenty."""
+
+SMOOTH, SHUFFLED = 0.1, 0.4
+"""How far levels lie from a smooth course, in gaps, if it is one, and if two are shuffled: levels that fall anywhere
+between their neighbours have a standard deviation of 0.29 to 0.5 gaps."""
+
+BENDS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
+"""Standard deviations, in gaps, of the third differences that the bends of a course bring; the likeliest counts."""
+
+FOLDS, LIKELY, LEAST = 199, 0.05, 2.0
+"""Folds that are simulated, the share of them that may look smoother before a fold counts as possible, and the nats for a
+smooth course below which it does, too."""
+
+WINDOW = 5
+"""Gaps that are averaged to tell the typical one, or a quarter of them."""
+
+TURN, SURE = 0.25, 6.0
+"""A course that goes back by so much of its range, and by so many standard errors, has turned round."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The order may be folded with this probability; 0: it shows the turn, and is not folded, but it has turned."""
+
+    probability: float
+
+
+class Course(NamedTuple):
+    """Levels (T,) in ascending order, and the variance of their errors: white, and of a random walk, per step."""
+
+    levels: Array
+    white: float
+    walk: float
+
+    @property
+    def covariance(self) -> Array:
+        """Of the levels' errors, (T, T)."""
+        k = np.arange(len(self.levels), dtype=float)
+        found: Array = self.white * np.eye(len(k)) + self.walk * np.minimum.outer(k, k)
+        return found
+
+
+def may_fold(
+    data: Data, order: Order, rng: np.random.Generator, *, unequal: bool = True
+) -> Fold | None:
+    """Whether one variable may lie folded onto itself along a shared order; values may be missing (NaN).
+
+    `unequal`: the steps along it differ by more than chance.
+    """
+    n, T, d = data.shape
+    if d > 1 or T < SHORTEST:
+        return None
+    x = to_numpy(pick(data.values, evenly(n, LOOKED_AT), 0))
+    x = np.asarray(in_order(x, order))[:, :, 0]
+    levels, rest = _levels(x)
+    upward = np.argsort(levels)
+    course = _course(levels[upward], rest[:, upward], len(x))
+    if _turns(levels, course):
+        return Fold(0.0)
+    z = lasting(x)
+    if z >= SIGNIFICANT:
+        return None
+    evidence, chance = smoothness(course, rng)
+    suspected = z < -SIGNIFICANT or unequal or evidence < 0
+    if not suspected or (chance <= LIKELY and evidence >= LEAST):
+        return None
+    return Fold(max(0.5, 1 / (1 + float(np.exp(min(evidence, 50.0))))))
+
+
+def lasting(x: Array) -> float:
+    """z of the correlation between successive residuals of an affine step along an order, (n, T)."""
+    before, after = x[:, :-1], x[:, 1:]
+    known = ~np.isnan(before) & ~np.isnan(after)
+    slope, level = np.polyfit(before[known], after[known], 1)
+    e = after - slope * before - level
+    products = e[:, 1:] * e[:, :-1]
+    squares = np.nansum(e**2)
+    count = int((~np.isnan(products)).sum())
+    return float(np.nansum(products) / squares * np.sqrt(count)) if squares > 0 else 0.0
+
+
+def _levels(x: Array, *, rounds: int = 30) -> tuple[Array, Array]:
+    """m of `x_jt = a_j + b_j m_t` by least squares, b 1 on average, and what is left; by turns."""
+    known = ~np.isnan(x)
+    filled = np.where(known, x, 0.0)
+    counts = known.sum(axis=1)
+    m = filled.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    for _ in range(rounds):
+        centre = (known * m).sum(axis=1) / counts
+        mean = filled.sum(axis=1) / counts
+        shift = known * (m - centre[:, None])
+        slopes = (shift * (filled - mean[:, None])).sum(axis=1)
+        slopes /= np.maximum((shift**2).sum(axis=1), 1e-300)
+        if not abs(slopes.mean()) > 1e-9:
+            slopes = np.ones(len(x))
+        b = slopes / slopes.mean()
+        a = mean - b * centre
+        before, m = m, (known * b[:, None] * (filled - a[:, None])).sum(axis=0)
+        m /= np.maximum((known * b[:, None] ** 2).sum(axis=0), 1e-300)
+        if np.abs(m - before).max() <= 1e-9 * np.ptp(m):
+            break
+    return m, np.where(known, x - a[:, None] - b[:, None] * m, np.nan)
+
+
+def _course(levels: Array, rest: Array, n: int) -> Course:
+    """The errors of levels, from the third differences of what subjects differ by beside level and scale.
+
+    White errors w and steps r of a walk give them variance 20 w + 6 r and covariance −15 w − 4 r at lag one.
+    """
+    e = np.diff(rest, 3, axis=1)
+    products = e[:, 1:] * e[:, :-1]
+    c0 = float(np.nanmean(e**2)) if not np.isnan(e).all() else float(np.nanvar(rest)) * 20
+    c1 = float(np.nanmean(products)) if not np.isnan(products).all() else -0.75 * c0
+    white, walk = (-4 * c0 - 6 * c1) / 10, (15 * c0 + 20 * c1) / 10
+    if walk < 0:
+        white, walk = c0 / 20, 0.0
+    elif white < 0:
+        white, walk = 0.0, c0 / 6
+    fitted = n / max(n - 2, 1) / n  # two numbers of each subject were fitted
+    return Course(levels, white * fitted, walk * fitted)
+
+
+def _turns(levels: Array, course: Course) -> bool:
+    """Along the order the course goes back by more than its errors, so that the turn is there to be seen."""
+    back = (np.maximum.accumulate(levels) - levels).max()
+    forth = (levels - np.minimum.accumulate(levels)).max()
+    turn = min(back, forth)
+    error = np.sqrt(course.white + course.walk * len(levels))
+    return bool(turn > TURN * np.ptp(levels) and turn > SURE * error)
+
+
+def smoothness(course: Course, rng: np.random.Generator) -> tuple[float, float]:
+    """Nats for a smooth course against a shuffled one, and the share of simulated folds that reach as many."""
+    T = len(course.levels)
+    side = max(WINDOW, T // 4) // 2
+    gaps = np.pad(np.gradient(course.levels), side, mode="edge")
+    gaps = np.convolve(gaps, np.full(2 * side + 1, 1 / (2 * side + 1)), "valid")
+    gaps = np.maximum(gaps, 1e-9 * max(float(np.ptp(course.levels)), 1e-300))
+    third = np.diff(np.eye(T), 3, axis=0)
+    drawn = np.sort(_folds(gaps, rng) + _errors(course, rng), axis=1)
+    y = np.concatenate([course.levels[None], drawn]) @ third.T
+    smooth, shuffled = (
+        _log_density(y, third @ (course.covariance + np.diag((far * gaps) ** 2)) @ third.T, gaps)
+        for far in (SMOOTH, SHUFFLED)
+    )
+    evidence = smooth - shuffled
+    share = (1 + float((evidence[1:] >= evidence[0]).sum())) / (1 + FOLDS)
+    return float(evidence[0]), share
+
+
+def _errors(course: Course, rng: np.random.Generator) -> Array:
+    T = len(course.levels)
+    white = np.sqrt(course.white) * rng.standard_normal((FOLDS, T))
+    walk = np.sqrt(course.walk) * rng.standard_normal((FOLDS, T))
+    found: Array = white + np.cumsum(walk, axis=1)
+    return found
+
+
+def _folds(gaps: Array, rng: np.random.Generator) -> Array:
+    """Levels (FOLDS, T) of two ways along one course, each regular, which meet anywhere in the middle of time."""
+    T = len(gaps)
+    levels = np.concatenate([[0.0], np.cumsum(gaps)[:-1]])
+    found = np.empty((FOLDS, T))
+    for row in found:
+        up = int(np.clip(round(T * rng.uniform(0.2, 0.8)), 2, T - 2))
+        places = [(np.arange(size) + rng.random()) / size for size in (up, T - up)]
+        row[:] = np.interp(np.concatenate(places) * (T - 1), np.arange(T), levels)
+    return np.sort(found, axis=1)
+
+
+def _log_density(y: Array, covariance: Array, gaps: Array) -> Array:
+    """Log-densities of third differences (…, T − 3), at the likeliest bend of the course."""
+    unit, best = float(np.median(gaps)) ** 2, np.full(len(y), -np.inf)
+    for bend in BENDS:
+        factor = np.linalg.cholesky(
+            covariance + (bend**2 * unit + 1e-12 * unit) * np.eye(len(covariance))
+        )
+        z = np.linalg.solve(factor, y.T)
+        best = np.maximum(best, -np.log(np.diag(factor)).sum() - 0.5 * (z**2).sum(axis=0))
+    return best
+
+
+def folded_orders(order: Order, count: int, rng: np.random.Generator) -> NDArray[np.int16]:
+    """Ways (count, T) in which an order by level may unfold: each slice on the way there or on the way back.
+
+    Half of them turn at one end, half at the other; which slice is on which way these data do not tell.
+    """
+    found = np.empty((count, len(order)), dtype=np.int16)
+    there = rng.random((count, len(order))) < 0.5
+    for k, row in enumerate(found):
+        path = order if k % 2 else order[::-1]
+        row[:] = np.concatenate([path[there[k]], path[~there[k]][::-1]])
+    return found

@@ -1,0 +1,128 @@
+"""How often 95 % intervals hold the truth: subjects with levels or rates of their own, few subjects; and beside a bootstrap.
+
+    python studies/interval_coverage.py --seeds 0:100                       levels of sd 0, 1, 3 and random rates, order lost
+    python studies/interval_coverage.py --seeds 0:100 --few                 5 and 8 subjects
+    python studies/interval_coverage.py --panels FOLDER                     reported errors beside a bootstrap over subjects
+
+`wrong`: a direction was called that is the reverse of the truth. `width`: mean half-width beside that of subjects="alike".
+`levels`: how often they were chosen. `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
+that was found (`known`: with the true order).
+"""
+
+import argparse
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import retrace_sde as rt
+from retrace_sde.estimate.intervals import half_widths
+
+A = np.array([[-1.0, 0.5], [-0.3, -1.2]])
+H = 0.25 * np.eye(2)
+
+
+def panel(seed, *, n=120, T=20, dt=0.15, levels=0.0, rates=0.0):
+    """Euler's paths from 2 ± .3, subjects with intercepts of a standard deviation, or rates of one of the logarithm."""
+    rng = np.random.default_rng(seed)
+    c = levels * rng.standard_normal((n, 2))
+    rate = np.exp(rates * rng.standard_normal((n, 1)))
+    path = [2 + 0.3 * rng.standard_normal((n, 2))]
+    for _ in range(T - 1):
+        x, noise = path[-1], rng.standard_normal((n, 2))
+        path.append(x + dt * (rate * (x @ A.T) + c) + 0.5 * dt**0.5 * noise)
+    return np.stack(path, axis=1)
+
+
+def fitted(X, seed, **options):
+    """A shuffled panel's fit with default settings, and whether a wrong direction was called."""
+    shuffled, truth = rt.simulate.shuffle(X, random_state=seed)
+    model = rt.ReTrace(random_state=0, **options).fit(shuffled)
+    backwards = rt.metrics.kendall_tau(truth, model.order_) < 0
+    wrong = model.direction_.identified and backwards
+    if backwards and not model.direction_.identified:
+        model = rt.ReTrace(random_state=0, **options).fit(X, knowledge=rt.Knowledge(first=0))
+    return model, wrong
+
+
+def covered(model):
+    n = model.result_.n_trajectories
+    reach = half_widths(model.standard_errors_.drift, n)
+    of_H = np.abs(model.diffusion_ - H) < half_widths(model.standard_errors_.diffusion, n)
+    return np.mean(np.abs(model.drift_ - A) < reach), np.mean(of_H), reach.mean()
+
+
+def simulated(seeds, cases):
+    print(f"{'case':<22}{'A':>7}{'H':>7}{'wrong':>7}{'width':>7}{'levels':>8}")
+    for name, settings in cases.items():
+        rows = []
+        for seed in seeds:
+            X = panel(seed, **settings)
+            model, wrong = fitted(X, seed, dt=0.15)
+            alike, _ = fitted(X, seed, dt=0.15, subjects="alike")
+            a, h, width = covered(model)
+            effects = model.subject_effects_
+            chosen = effects is not None and effects.kind == "levels"
+            rows.append([a, h, wrong, width / covered(alike)[2], chosen])
+        a, h, wrong, width, chosen = np.mean(rows, axis=0)
+        print(f"{name:<22}{a:7.3f}{h:7.3f}{wrong:7.2f}{width:7.2f}{chosen:8.2f}", flush=True)
+
+
+def values(path):
+    """A complete panel (n, T, d) of a long table `subject, time, …`, in time order."""
+    frame = pd.read_csv(path)
+    numbers = frame.select_dtypes("number").columns
+    names = [each for each in numbers if each not in ("subject", "time", "actual_hours")]
+    groups = [each[names].to_numpy(float) for _, each in frame.groupby("subject", sort=False)]
+    return np.stack(groups) if len({len(each) for each in groups}) == 1 else None
+
+
+def panels(folder, replicates, fewest):
+    print(
+        f"{'panel':<30}{'n':>5}  {'order':<7}{'errors':<10}{'subjects':<10}{'bootstrap / reported':>22}"
+    )
+    for path in sorted(Path(folder).glob("*.csv")):
+        X = values(path)
+        if X is None or np.isnan(X).any() or len(X) < fewest:
+            continue
+        X = (X - X.mean(axis=(0, 1))) / X.std(axis=(0, 1))
+        times = rt.Knowledge(timestamps=np.arange(X.shape[1], dtype=float))
+        for order in ("known", "lost"):
+            known = times if order == "known" else None
+            given = X if known is not None else rt.simulate.shuffle(X, random_state=1)[0]
+            model = rt.ReTrace(random_state=0).fit(given, knowledge=known)
+            errors = model.bootstrap_errors(replicates=replicates)
+            reported = model.standard_errors_
+            ratios = [errors.drift / reported.drift, errors.diffusion / reported.diffusion]
+            ratio = np.median(np.concatenate([each.ravel() for each in ratios]))
+            effects = model.subject_effects_
+            kind = "–" if effects is None else str(effects.kind)
+            name = f"{path.stem:<30}{len(X):>5}  {order:<7}{reported.kind!s:<10}{kind:<10}"
+            print(f"{name}{ratio:>22.2f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", default="0:20", help="a:b")
+    parser.add_argument("--few", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--panels", metavar="FOLDER")
+    parser.add_argument("--replicates", type=int, default=100)
+    parser.add_argument("--fewest", type=int, default=40)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if given.panels:
+        panels(given.panels, given.replicates, given.fewest)
+        return
+    cases = {f"levels sd {sd:g}": {"levels": sd} for sd in (0.0, 1.0, 3.0)}
+    cases["rates sd 0.3"] = {"rates": 0.3}
+    if given.few:
+        cases = {f"n = {n}": {"n": n} for n in (5, 8)}
+    begin, end = map(int, given.seeds.split(":"))
+    chosen = {name: each for name, each in cases.items() if given.only in name}
+    simulated(range(begin, end), chosen)
+
+
+if __name__ == "__main__":
+    main()
