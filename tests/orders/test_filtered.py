@@ -82,7 +82,16 @@ def test_positions_are_those_of_all_orders_enumerated(noise, known):
         kept, R = np.empty((8000, T), dtype=np.int16), np.empty((0, 0), dtype=np.int16)
         state = np.array([seed + 1], dtype=np.uint64)
         filtered.sample(
-            course.table, seen, course.index, np.empty(0), prior, o, state, 500, 6, kept, R
+            course.table,
+            seen,
+            course.index,
+            np.empty(0),
+            prior,
+            o,
+            state,
+            500,
+            6,
+            filtered.Kept(kept, R),
         )
         found = np.stack([(kept == a).mean(axis=0) for a in range(T)])
         # 8000 draws six moves apart: an error of about √(p (1 − p) / 1000)
