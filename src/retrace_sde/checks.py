@@ -186,6 +186,18 @@ NONLINEAR = (
 """What to do instead; a Gaussian smoother about a nonlinear drift does not hold up against a dense grid."""
 
 
+def check_gaps(gaps: Any | None, steps: int, dt: float) -> Array:
+    """Times (steps,) between what is forecast: dt, or positive numbers given."""
+    if gaps is None:
+        return np.full(steps, dt)
+    found = np.asarray(gaps, dtype=float)
+    if found.shape != (steps,) or not np.all((found > 0) & np.isfinite(found)):
+        raise ValueError(
+            f"gaps must be {steps} positive numbers, the time to each observation from the one before; got {gaps!r}."
+        )
+    return found
+
+
 def check_enough(panel: Panel, n_features: int) -> None:
     """There are more transitions than regressors and variables, so that H can be positive definite."""
     n, T, d = panel.values.shape

@@ -170,6 +170,7 @@ class ReTraceResult:
             *self._subjects(),
             ("standard errors", self.errors_rest),
             ("direction", self.direction.verdict),
+            *self._models(),
         ]
         if self.alternative is not None:
             rows.append(
@@ -181,6 +182,15 @@ class ReTraceResult:
         if self.residuals is not None:
             rows += [("residuals", line) for line in str(self.residuals).splitlines()]
         return rows
+
+    def _models(self) -> list[Row]:
+        """The models that were compared for the direction, by their evidence."""
+        models = self.direction.models
+        if len(models) < 2:
+            return []
+        return [
+            ("models compared", "; ".join(each.said(models[0].log_evidence) for each in models))
+        ]
 
     def _used(self) -> list[Row]:
         """The variables that were used, where some were not."""
@@ -252,7 +262,8 @@ class ReTraceResult:
             for values, errors in ways:
                 reach = half_widths(errors[i, j], self.n_trajectories)
                 low, high = values[i, j] - reach, values[i, j] + reach
-                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]"]
+                known = np.isfinite(reach)
+                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]" if known else "unknown"]
             rows.append(tuple(cells))
         return rows
 

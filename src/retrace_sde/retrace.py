@@ -19,6 +19,7 @@ from retrace_sde.checks import (
     check_centred,
     check_enough,
     check_features,
+    check_gaps,
     check_knowledge,
     check_levels,
     check_noise,
@@ -55,7 +56,7 @@ from retrace_sde.engine.posterior import OrderPosterior
 from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.regression import Estimate, StandardErrors
 from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
@@ -287,6 +288,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         own = self.permutation == "independent"
         free = self.spacing == "estimate" and model.gaps is None
         timed = model.schedule is not None or (own and free)
+        own_times = model.gaps is not None and model.gaps.ndim == 2
+        if own_times and self.estimator == "exact" and has_state_space(model.drift):
+            timed = True  # exact transitions across each trajectory's own gaps
         if noise is None and not timed:
             if not free:
                 return model
@@ -378,7 +382,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             ),
             log_likelihood=found.log_likelihood,
             history=outcome.history,
-            converged=outcome.converged,
+            converged=outcome.converged and _all_finite(outcome.estimate),
             n_trajectories=model.data.shape[0],
             dt=model.dt,
             names=panel.names,
@@ -467,15 +471,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             volume = 0.0 if units is None else units.log_volume(model.data)
             return float(each.mean()) - volume / len(each)
 
-    def forecast(self, X: Any, steps: int, *, level: float = 0.95) -> Forecast:
+    def forecast(
+        self, X: Any, steps: int, *, gaps: Any | None = None, level: float = 0.95
+    ) -> Forecast:
         """Means and intervals of the next `steps` observations of each trajectory of X, put in order first.
 
         X may be what was fitted, or other trajectories. Intervals are widened where the fit's own past predictions
-        were too sure. Steps are dt apart; a drift that is not linear is simulated, covariates as they were last.
+        were too sure. Steps are dt apart, or `gaps` (steps,); a drift that is not linear is simulated, covariates as they were last.
         """
         check_is_fitted(self, "result_")
         check_count("steps", steps, 1)
         check_share("level", level)
+        ahead = check_gaps(gaps, steps, self.result_.dt)
         if not self.direction_.identified:
             warnings.warn(
                 "The direction of time is not determined: this is a forecast from the order shown; from its reverse, "
@@ -485,13 +492,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             )
         with one_blas_thread():
             _, model, outcome, order, times = self._placed(X)
-            last = np.take_along_axis(
-                np.atleast_2d(times), model.data.observed[:, None] - 1, axis=1
-            )
-            ahead = last + model.dt * np.arange(1, steps + 1)
-            ahead = ahead[0] if np.ptp(last) == 0 else ahead
+            every = np.broadcast_to(times, model.data.shape[:2])
+            last = np.take_along_axis(every, model.data.observed[:, None] - 1, axis=1)
             rng = np.random.default_rng(self.random_state)
             found = predicted(model, outcome, order, ahead, level, rng)
+            found = replace(found, times=(last[0] if np.ptp(last) == 0 else last) + found.times)
         units = self._memory.units
         return found if units is None else units.forecast(found)
 
@@ -574,6 +579,13 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)
         return found
+
+
+def _all_finite(estimate: Estimate) -> bool:
+    """Parameters and errors are numbers: a result with NaN in it has not converged, whatever its search says."""
+    errors = estimate.errors
+    every = estimate.coefficients, estimate.diffusion, errors.drift, errors.diffusion
+    return all(bool(np.isfinite(each).all()) for each in every)
 
 
 def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:

@@ -170,11 +170,13 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         else None,
         "times": result.times,
         "gap_intervals": result.gap_intervals,
+        "gap_clocks": None if result.gap_clocks is None else result.gap_clocks.clocks,
+        "residuals": _verdicts(result.residuals, [str(each) for each in panel.ids]),
         "cycle": bool(result.cycle),
         "dt": result.dt,
         "observation_noise": result.observation_noise,
         "initial": {"mean": result.initial.mean, "covariance": result.initial.covariance},
-        "alternative": None,
+        "alternative": _of_twin(result.alternative),
         "drift_features": result.feature_names,
         "subjects": result.n_trajectories,
         "observations": int(present(panel).sum()),
@@ -189,22 +191,34 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             if isinstance(value, (str, int, float, bool, type(None)))
         },
     }
-    twin = result.alternative
-    if twin is not None:
-        found["alternative"] = {
-            "drift": twin.drift,
-            "offset": twin.offset,
-            "diffusion": twin.diffusion,
-            "log_likelihood": twin.log_likelihood,
-            "standard_errors": None
-            if twin.standard_errors is None
-            else {
-                "drift": twin.standard_errors.drift,
-                "offset": twin.standard_errors.offset,
-                "diffusion": twin.standard_errors.diffusion,
-            },
-        }
     return {key: plain(value) for key, value in found.items()}
+
+
+def _verdicts(check: Any, names: list[str]) -> list[dict[str, Any]] | None:
+    """What the residuals say, question by question; None where they were not looked at."""
+    if check is None or not check.looked:
+        return None
+    shown = ("aspect", "failed", "cause", "statistic", "p_value")
+    return [
+        {**{key: getattr(each, key) for key in shown}, "sentence": each.sentence(names)}
+        for each in check.verdicts
+    ]
+
+
+def _of_twin(twin: Any) -> dict[str, Any] | None:
+    """The reversed answer, with its own errors."""
+    if twin is None:
+        return None
+    errors = twin.standard_errors
+    return {
+        "drift": twin.drift,
+        "offset": twin.offset,
+        "diffusion": twin.diffusion,
+        "log_likelihood": twin.log_likelihood,
+        "standard_errors": None
+        if errors is None
+        else {"drift": errors.drift, "offset": errors.offset, "diffusion": errors.diffusion},
+    }
 
 
 def annotate(adata: Any, panel: Any, result: Any) -> Any:

@@ -9,6 +9,7 @@ differ in it by more than rounding, and what they differ by lasts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,7 +20,7 @@ from retrace_sde.data.blocks import Array, Data, Mask, Order, evenly, in_order, 
 LOOKED_AT, FIRST_LOOK = 200, 24
 """Trajectories, evenly spaced, that tell a clock; and those that rule one out at once."""
 
-FEWEST_SUBJECTS, FEWEST_NUMBERS, FEW_NUMBERS = 3, 10, 60
+FEWEST_SUBJECTS, FEWEST_NUMBERS, FEW_NUMBERS = 3, 10, 100
 """Subjects, and degrees of freedom (n − 1)(T − 1) of what is left over, without which anything may be chance; with few
 a rounded clock must tick (nearly) at every step, and errors of reading cannot be told."""
 
@@ -38,10 +39,11 @@ EQUAL = 0.01
 TICKS = 2.0
 """Units of rounding that a clock moves by at least, in the mean over subjects: a score with two levels is none."""
 
-LOOSE, WHITE, EVEN = 0.05, -0.35, 4.0
-"""A clock that is read with errors: their size relative to a step, the lag-one correlation of their differences, and how
-much larger their squares may be at one time than they typically are. Errors of reading are white (−1/2) and the same at
-all times; what subjects differ by in a process that diffuses lasts (0, or more), or comes and goes."""
+LOOSE, WHITE, EVEN, LONG = 0.05, -0.4, 3.0, 12
+"""A clock that is read with errors: their size relative to a step, the lag-one correlation of their differences, how
+much larger their squares may be at one time than they typically are, and the times needed to see it. Errors of reading are
+white (−1/2) and the same at all times; what subjects differ by in a process that diffuses lasts (0, or more), or comes and
+goes."""
 
 SLOWEST = 0.25
 """Least mean step of sorted values in units of rounding: many draws from few levels, sorted, look alike too."""
@@ -59,6 +61,9 @@ leave nothing (such columns are refused)."""
 REPEATED, OTHERS = 0.75, 3
 """What least squares may leave of a rounded copy, in units of rounding, and how many columns it may be made of: states
 that grow a millionfold are nearly combinations of many."""
+
+EXPLOSIVE = 100.0
+"""Largest distance from the median, relative to the typical one, of a process that does not explode."""
 
 CHECKED, SMALL = 1000, 0.2
 """Rows that tell whether columns repeat others, and the share of them that are too near the mean to count by their size."""
@@ -194,16 +199,20 @@ def _why(column: Array, *, shared: bool) -> Why | None:
     unit = rounding(column)
     if _is_clock(column, unit, shared=shared) or (not shared and _is_counter(column, unit)):
         return Why.CLOCK
-    if not _few(column) and _is_loose(*_additive(column)):
+    if not _few(column) and column.shape[1] >= LONG and _is_loose(*_additive(column, _mean)):
         return Why.LOOSE_CLOCK
     return Why.TOTAL if _is_total(column, unit, shared=shared) else None
 
 
 def _is_clock(column: Array, unit: float, *, shared: bool) -> bool:
     """`x_jt = α_j + τ_t`, exactly or to rounding."""
-    rest, course = _additive(column)
+    rest, course = _additive(column, _mean)
+    exact = EXACT * float(np.median(np.diff(np.sort(course))))
+    if np.sqrt(np.nanmean(rest**2)) > max(exact, ROUNDED * unit):
+        return False  # nor is the largest as small, whatever the fit
+    rest, course = _additive(column, _midrange)
     worst = float(np.nanmax(np.abs(rest)))
-    if worst <= EXACT * np.median(np.diff(np.sort(course))):
+    if worst <= exact:
         return True
     reach = float(np.mean(np.nanmax(column, axis=1) - np.nanmin(column, axis=1)))
     return worst <= ROUNDED * unit and _ticks(reach, unit, column, shared=shared)
@@ -220,15 +229,15 @@ def _ticks(reach: float, unit: float, column: Array, *, shared: bool) -> bool:
     return reach >= unit * max(TICKS, per_step * (column.shape[1] - 1))
 
 
-def _additive(column: Array) -> tuple[Array, Array]:
-    """What is left of `x_jt − α_j − τ_t`, the largest of it as small as can be, and τ.
+def _additive(column: Array, centre: Callable[[Array, int], Array]) -> tuple[Array, Array]:
+    """What is left of `x_jt − α_j − τ_t`, and τ: centres of rows and columns by turns, until they stand.
 
-    Midranges of rows and columns by turns (Diliberto & Straus 1951), until they stand.
+    Means leave the least squares; midranges make the largest as small as can be (Diliberto & Straus 1951).
     """
     rest, course = column.copy(), np.zeros(column.shape[1])
     for _ in range(60):
-        rest -= _midrange(rest, 1)[:, None]
-        move = _midrange(rest, 0)
+        rest -= centre(rest, 1)[:, None]
+        move = centre(rest, 0)
         rest -= move
         course += move
         if np.abs(move).max() <= 1e-3 * np.nanmax(np.abs(rest)):
@@ -292,12 +301,16 @@ def _is_total(column: Array, unit: float, *, shared: bool) -> bool:
 def _repeated(x: Array, without: list[int]) -> dict[int, list[int]]:
     """Columns that are, but for rounding, linear functions of others before them, and of which; some are not asked.
 
-    Rows count by their size, large or small: where a process grows a millionfold, its largest states lie near a line.
+    Rows count by their size, large or small, and columns that grow a hundredfold not at all: large states lie near a line.
     """
     rows = x.reshape(-1, x.shape[2])
     rows = rows[evenly(len(rows), CHECKED)]
     rows = rows[~np.isnan(rows).any(axis=1)]
-    asked = [k for k in range(x.shape[2]) if k not in without]
+    if len(rows) < FEWEST_NUMBERS:
+        return {}
+    far = np.abs(rows - np.median(rows, axis=0))
+    calm = far.max(axis=0) <= EXPLOSIVE * np.median(far, axis=0)
+    asked = [k for k in range(x.shape[2]) if k not in without and calm[k]]
     found: dict[int, list[int]] = {}
     while 2 <= len(asked) < len(rows) / 2:
         z = rows[:, asked] - rows[:, asked].mean(axis=0)
