@@ -261,8 +261,10 @@ def test_slices_of_a_shared_order_exclude_orders_of_their_own(shared):
 def stationary(seed, *, n=30, T=12):
     """A table of a process at rest, whose direction nothing tells."""
     sde = rt.LinearSDE([[-1.0, 0.8], [-0.8, -1.0]], np.eye(2))
-    x0 = sde.stationary().sample(n, np.random.default_rng(seed))
-    X = sde.simulate(n, T, 0.3, x0=x0, scheme="exact", random_state=seed)
+    rng = np.random.default_rng(seed)
+    X = sde.simulate(
+        n, T, 0.3, x0=sde.stationary().sample(n, rng), scheme="exact", random_state=rng
+    )
     return frame_of_array(rt.simulate.shuffle(X, random_state=seed)[0])
 
 
