@@ -50,6 +50,8 @@ SETTINGS = (
     Setting("stationary, noise", missing=0.0, noise=0.1, start=None),
     Setting("schedule", n=100, T=20, permutation="shared", missing=0.2, noise=0.1, gaps="common", told="schedule"),
     Setting("schedule, gaps unknown", n=100, T=20, permutation="shared", missing=0.2, noise=0.1, gaps="common"),
+    Setting("schedule, stationary", n=100, T=20, permutation="shared", missing=0.2, noise=0.1, gaps="common", told="schedule", start=None),
+    Setting("schedule, stationary, gaps unknown", n=100, T=20, permutation="shared", missing=0.2, noise=0.1, gaps="common", start=None),
     Setting("schedule, two missed", missing=0.0, gaps="common", told="schedule", missed=2),
     Setting("schedule, two missed, gaps unknown", missing=0.0, gaps="common", missed=2),
     Setting("unknown gaps", missing=0.0, gaps="own"),
@@ -75,7 +77,8 @@ def simulate(s: Setting, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     U = rng.integers(0, 2, (s.n, s.T, 1)).astype(float) if s.inputs else np.zeros((s.n, s.T, 1))
     path = [x]
     for t in range(s.T - 1):
-        F, S, Q = transitions(theta, H, gaps[:, t])
+        # each estimator on data of its own scheme: Euler's on a regular grid
+        F, S, Q = transitions(theta, H, gaps[:, t], euler=s.gaps == "equal")
         v = np.c_[np.ones(s.n), U[:, t]]
         x = np.einsum("nij,nj->ni", F, x) + np.einsum("nij,nj->ni", S, v)
         x = x + np.einsum("nij,nj->ni", np.linalg.cholesky(Q), rng.standard_normal((s.n, d)))
@@ -116,7 +119,7 @@ def run(s: Setting) -> dict[str, float]:
     oracle.fit(shuffled, covariates=u, knowledge=rt.Knowledge(timestamps=stamps))
     found = judged(s, model, truth, theta, H)
     found |= {f"oracle {k}": v for k, v in judged(s, oracle, truth, theta, H).items()}
-    if own and hasattr(model, "posterior_"):
+    if own and not s.missed and hasattr(model, "posterior_"):
         found |= positions(model, truth)
     return found
 
@@ -149,9 +152,6 @@ def judged(
     inside_A = np.abs(model.drift_ - A) <= half_widths(errors.drift, n)
     inside_H = np.abs(model.diffusion_ - H) <= half_widths(errors.diffusion, n)
     identified = model.direction_.identified
-    twin = model.alternative_
-    if not identified and not forward and twin is not None:  # judge the twin that runs forwards
-        inside_A = inside_A & False
     values = (model.drift_, model.diffusion_, errors.drift, errors.diffusion)
     return {
         "nan": float(not all(np.isfinite(each).all() for each in values)),
@@ -168,12 +168,9 @@ def judged(
 
 
 def positions(model: rt.ReTrace, truth: np.ndarray) -> dict[str, float]:
-    """How often an observation stands where it was given a probability of .7 to .9, up to reversal of all."""
+    """How often an observation stands where it was given a probability of .7 to .9."""
     P = np.asarray(model.position_probabilities_, dtype=float)
     place = np.argsort(truth, axis=1)
-    if rt.metrics.kendall_tau(truth, model.order_) < 0:
-        place = truth.shape[1] - 1 - place
-    P = P[:, : place.shape[1], : place.shape[1]]
     there = (P > 0.7) & (P < 0.9)
     j, a, k = np.nonzero(there)
     if len(j) == 0:

@@ -10,6 +10,7 @@ from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning
 from retrace_sde.effects import treatment
+from retrace_sde.effects.graph import effect_graph
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.estimate import subjects
 from retrace_sde.estimate.kalman import em as statespace_em
@@ -41,6 +42,7 @@ __all__ = [
     "baselines",
     "compare_orders",
     "drift",
+    "effect_graph",
     "em",
     "kalman",
     "metrics",

@@ -16,9 +16,9 @@ from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
+from retrace_sde.engine.account.subjects import MOST_VARIABLES, Subjects
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.model import Model
-from retrace_sde.engine.subjects.choice import MOST_VARIABLES, Subjects
 from retrace_sde.estimate.kalman.steps import as_noise
 from retrace_sde.paper.algorithm1 import as_score
 from retrace_sde.paper.score import GaussianScore
@@ -58,7 +58,9 @@ def check_settings(given: Mapping[str, Any]) -> None:
     check_choice("score_drift", given["score_drift"], ["absolute", "mean"])
     check_choice("keep", given["keep"], ["best", "last"])
     score = as_score(given["score_model"])
-    if not isinstance(score, GaussianScore) and given["observation_noise"] is not None:
+    noise = given["observation_noise"]
+    noisy = noise is not None and not is_auto(noise)
+    if not isinstance(score, GaussianScore) and noisy:
         raise ValueError(
             "score_model must be 'gaussian' with observation_noise: only S − R corrects for it."
         )
@@ -71,7 +73,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"estimator={given['estimator']!r} needs a linear or affine drift; use 'mle'."
             )
-        if given["observation_noise"] is not None:
+        if noisy:
             raise ValueError(f"observation_noise cannot be combined with {drift}: {NONLINEAR}")
     if given["permutation"] == "independent" and given["order"] == "score":
         raise ValueError(
@@ -87,8 +89,18 @@ def check_settings(given: Mapping[str, Any]) -> None:
         )
 
 
+def is_auto(noise: Any) -> bool:
+    """The data are to say whether there is observation noise."""
+    return isinstance(noise, str) and noise == "auto"
+
+
 def check_levels(subjects: str, model: Model) -> None:
     """Levels by name are fitted where they can be, and refused elsewhere; "auto" then takes subjects as alike."""
+    if subjects == Subjects.RATES and not isinstance(model, EulerModel):
+        raise ValueError(
+            "subjects='rates' cannot yet be combined with observation noise or missing values: leave those out, or "
+            "use subjects='alike'."
+        )
     if subjects != Subjects.LEVELS:
         return
     if not isinstance(model.drift, Affine):
@@ -172,6 +184,18 @@ NONLINEAR = (
     "covariates as inputs), or leave out what is missing: rows with a missing value, or smooth the noise beforehand."
 )
 """What to do instead; a Gaussian smoother about a nonlinear drift does not hold up against a dense grid."""
+
+
+def check_gaps(gaps: Any | None, steps: int, dt: float) -> Array:
+    """Times (steps,) between what is forecast: dt, or positive numbers given."""
+    if gaps is None:
+        return np.full(steps, dt)
+    found = np.asarray(gaps, dtype=float)
+    if found.shape != (steps,) or not np.all((found > 0) & np.isfinite(found)):
+        raise ValueError(
+            f"gaps must be {steps} positive numbers, the time to each observation from the one before; got {gaps!r}."
+        )
+    return found
 
 
 def check_enough(panel: Panel, n_features: int) -> None:

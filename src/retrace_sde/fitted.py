@@ -11,12 +11,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
+from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.fit import Outcome
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Model, Round
 from retrace_sde.engine.posterior import OrderPosterior
-from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units

@@ -167,9 +167,11 @@ def recover(
 
     The columns are those of `Panel.from_frame`: with `slice` all subjects share one unknown order of the slices,
     without it each subject's rows have their own. With `slice`, `knowledge` names slices by their labels, and what
-    is an array elsewhere is {label: value}. `options` go to `ReTrace`. The fit works on
+    is an array elsewhere is {label: value}. `options` go to `ReTrace`; whether subjects differ and whether there is
+    measurement noise is chosen by evidence unless they say so, as the summary tells. The fit works on
     standardised variables; parameters are returned in the table's units.
     """
+    options.setdefault("observation_noise", "auto")
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
     if slice is None and asked == "shared":
         raise ValueError(

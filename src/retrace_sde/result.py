@@ -16,10 +16,11 @@ from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.files import replacing
+from retrace_sde.engine.account.noise import NoiseChoice
+from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.identifiability import IdentifiabilityReport
 from retrace_sde.engine.model import Round
-from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.intervals import clearest, half_widths
 from retrace_sde.estimate.regression import ErrorKind, StandardErrors
 from retrace_sde.estimate.unequal_steps import GapClocks
@@ -81,6 +82,7 @@ class ReTraceResult:
     gap_intervals: Array | None = None
     inputs: Array | None = None
     subjects: SubjectEffects | None = None
+    noise_choice: NoiseChoice | None = None
     gap_clocks: GapClocks | None = None
     residuals: ResidualCheck | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -168,6 +170,7 @@ class ReTraceResult:
             *self._subjects(),
             ("standard errors", self.errors_rest),
             ("direction", self.direction.verdict),
+            *self._models(),
         ]
         if self.alternative is not None:
             rows.append(
@@ -179,6 +182,15 @@ class ReTraceResult:
         if self.residuals is not None:
             rows += [("residuals", line) for line in str(self.residuals).splitlines()]
         return rows
+
+    def _models(self) -> list[Row]:
+        """The models that were compared for the direction, by their evidence."""
+        models = self.direction.models
+        if len(models) < 2:
+            return []
+        return [
+            ("models compared", "; ".join(each.said(models[0].log_evidence) for each in models))
+        ]
 
     def _used(self) -> list[Row]:
         """The variables that were used, where some were not."""
@@ -209,6 +221,10 @@ class ReTraceResult:
         return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
 
     def _noise(self) -> list[Row]:
+        chosen = [] if self.noise_choice is None else [("measured", self.noise_choice.verdict)]
+        return [*chosen, *self._noise_estimated()]
+
+    def _noise_estimated(self) -> list[Row]:
         if self.observation_noise is None:
             return []
         deviations = np.sqrt(np.diag(self.observation_noise))
@@ -246,7 +262,8 @@ class ReTraceResult:
             for values, errors in ways:
                 reach = half_widths(errors[i, j], self.n_trajectories)
                 low, high = values[i, j] - reach, values[i, j] + reach
-                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]"]
+                known = np.isfinite(reach)
+                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]" if known else "unknown"]
             rows.append(tuple(cells))
         return rows
 

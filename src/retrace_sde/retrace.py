@@ -19,12 +19,14 @@ from retrace_sde.checks import (
     check_centred,
     check_enough,
     check_features,
+    check_gaps,
     check_knowledge,
     check_levels,
     check_noise,
     check_settings,
     check_state_space,
     check_volumes,
+    is_auto,
     noise_of_kept,
     with_times,
 )
@@ -41,6 +43,9 @@ from retrace_sde.data.validation import (
     check_share,
     has_missing,
 )
+from retrace_sde.engine.account.bootstrap import bootstrap
+from retrace_sde.engine.account.noise import NoiseChoice, noise_by_evidence
+from retrace_sde.engine.account.subjects import Subjects, levelled
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.fit import Options, Outcome, fit, order_others, sample_posterior
 from retrace_sde.engine.gaps import GapModel, gap_intervals
@@ -48,12 +53,10 @@ from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.identifiability import identify
 from retrace_sde.engine.model import Fit, Model
 from retrace_sde.engine.posterior import OrderPosterior
-from retrace_sde.engine.subjects.bootstrap import bootstrap
-from retrace_sde.engine.subjects.choice import Subjects, levelled
 from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.regression import Estimate, StandardErrors
 from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
@@ -87,14 +90,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     drift : "affine" (A x + c), "linear" (A x, the paper's: for data centred at their equilibrium, or it is confidently
         wrong), or an object of `retrace_sde.drift`.
     observation_noise : None, a standard deviation, one for each variable (NaN: unknown), a covariance R
-        (d, d), "estimate" (R = σ² I) or "diagonal"; linear and affine drifts only. The order is then judged by the
-        likelihood of what was observed. Values may be missing, with noise or without.
+        (d, d), "estimate" (R = σ² I), "diagonal", or "auto": noise where the data prefer it; linear and affine drifts only.
+        The order is then judged by the likelihood of what was observed. Values may be missing, with noise or without.
     spacing : "regular", or "estimate": the times between neighbours are not known. One shared order has its own gaps,
         estimated; orders of their own have a law of gaps, over which all is averaged.
     missing_inputs : covariates that are missing here and there: "refuse", "carry" the last value on, or "interpolate", both
         along the order found.
-    subjects : "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "auto":
-        whichever the data prefer, as the summary says. Left out, levels make the drift several times too small.
+    subjects : "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "rates", a
+        factor of its own on the drift; "auto": whichever the data prefer, as the summary says. Left out, levels make the
+        drift several times too small.
     score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
     score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
         torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
@@ -113,10 +117,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         order: Literal["likelihood", "score"] = "likelihood",
         estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto",
         drift: Literal["linear", "affine"] | Drift = "affine",
-        observation_noise: Noise | None = None,
+        observation_noise: Noise | Literal["auto"] | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
         missing_inputs: MissingInputs = "refuse",
-        subjects: Literal["auto", "alike", "levels"] = "auto",
+        subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
         score_drift: ScoreDrift = "absolute",
         score_model: ScoreName | Score = "gaussian",
         keep: Keep = "best",
@@ -186,7 +190,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         rng = np.random.default_rng(self.random_state)
         fitted = self._fitted_inputs(panel, drift, knowledge, rng)
         chosen, outcome, units, features, notes = fitted
-        if self.observation_noise is None:
+        if not isinstance(chosen, HiddenModel):
             raw = Data(panel.values, lengths=panel.lengths)
             notes = (*notes, *coarse(raw, outcome.found.order, panel.names))
         outcome = replace(
@@ -242,18 +246,35 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         model = EulerModel(self._data(panel, units), dt, drift)
         if knowledge is not None:
             model = model.informed(knowledge, shared=self.permutation == "shared")
-        noise = noise_of_kept(self.observation_noise, panel.left_out)
+        noise = noise_of_kept(self._given_noise, panel.left_out)
         chosen = self._chosen(model, units, noise)
         check_levels(self.subjects, chosen)
         features = chosen.drift.feature_names(panel.names, panel.covariate_names)
         outcome = fit(chosen, self._options(chosen), rng)
+        preferred = self._preferred_noise(chosen, outcome)
+        if preferred is not None and preferred.noise is not None:
+            chosen = self._hidden(model, preferred.noise, free=False)
+            outcome = fit(chosen, self._options(chosen), rng)
+        outcome = replace(outcome, noise=preferred)
         return chosen, outcome, units, tuple(features), tuple(absorbed)
+
+    @property
+    def _given_noise(self) -> Any:
+        """Observation noise as it was given; None where the data are to say."""
+        return None if is_auto(self.observation_noise) else self.observation_noise
+
+    def _preferred_noise(self, model: Model, outcome: Outcome) -> NoiseChoice | None:
+        """What the data say of noise, where they are asked; one best order must be worth looking along."""
+        without = self.estimator in ("mle", "ols") or outcome.estimator == "mcem"
+        if not is_auto(self.observation_noise) or without:
+            return None
+        return noise_by_evidence(model, outcome.found, outcome.levels)
 
     def _unseen(self, panel: Panel, knowledge: Knowledge | None) -> bool:
         """States are not all seen as they are, or their times are not: only drifts linear in the state will do."""
         scheduled = knowledge is not None and knowledge.schedule is not None
         drawn = self.spacing == "estimate" and self.permutation == "independent"
-        noisy = self.observation_noise is not None or self.estimator == "em"
+        noisy = self._given_noise is not None or self.estimator == "em"
         return scheduled or drawn or noisy or has_missing(Data(panel.values))
 
     def _data(self, panel: Panel, units: Units | None) -> Data:
@@ -267,6 +288,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         own = self.permutation == "independent"
         free = self.spacing == "estimate" and model.gaps is None
         timed = model.schedule is not None or (own and free)
+        own_times = model.gaps is not None and model.gaps.ndim == 2
+        if own_times and self.estimator == "exact" and has_state_space(model.drift):
+            timed = True  # exact transitions across each trajectory's own gaps
         if noise is None and not timed:
             if not free:
                 return model
@@ -358,7 +382,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             ),
             log_likelihood=found.log_likelihood,
             history=outcome.history,
-            converged=outcome.converged,
+            converged=outcome.converged and _all_finite(outcome.estimate),
             n_trajectories=model.data.shape[0],
             dt=model.dt,
             names=panel.names,
@@ -368,6 +392,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
             subjects=outcome.subjects,
+            noise_choice=outcome.noise,
             gap_clocks=found.clocks,
             left_out=panel.left_out,
         )
@@ -446,15 +471,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             volume = 0.0 if units is None else units.log_volume(model.data)
             return float(each.mean()) - volume / len(each)
 
-    def forecast(self, X: Any, steps: int, *, level: float = 0.95) -> Forecast:
+    def forecast(
+        self, X: Any, steps: int, *, gaps: Any | None = None, level: float = 0.95
+    ) -> Forecast:
         """Means and intervals of the next `steps` observations of each trajectory of X, put in order first.
 
         X may be what was fitted, or other trajectories. Intervals are widened where the fit's own past predictions
-        were too sure. Steps are dt apart; a drift that is not linear is simulated, covariates as they were last.
+        were too sure. Steps are dt apart, or `gaps` (steps,); a drift that is not linear is simulated, covariates as they were last.
         """
         check_is_fitted(self, "result_")
         check_count("steps", steps, 1)
         check_share("level", level)
+        ahead = check_gaps(gaps, steps, self.result_.dt)
         if not self.direction_.identified:
             warnings.warn(
                 "The direction of time is not determined: this is a forecast from the order shown; from its reverse, "
@@ -464,13 +492,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             )
         with one_blas_thread():
             _, model, outcome, order, times = self._placed(X)
-            last = np.take_along_axis(
-                np.atleast_2d(times), model.data.observed[:, None] - 1, axis=1
-            )
-            ahead = last + model.dt * np.arange(1, steps + 1)
-            ahead = ahead[0] if np.ptp(last) == 0 else ahead
+            every = np.broadcast_to(times, model.data.shape[:2])
+            last = np.take_along_axis(every, model.data.observed[:, None] - 1, axis=1)
             rng = np.random.default_rng(self.random_state)
             found = predicted(model, outcome, order, ahead, level, rng)
+            found = replace(found, times=(last[0] if np.ptp(last) == 0 else last) + found.times)
         units = self._memory.units
         return found if units is None else units.forecast(found)
 
@@ -553,6 +579,13 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)
         return found
+
+
+def _all_finite(estimate: Estimate) -> bool:
+    """Parameters and errors are numbers: a result with NaN in it has not converged, whatever its search says."""
+    errors = estimate.errors
+    every = estimate.coefficients, estimate.diffusion, errors.drift, errors.diffusion
+    return all(bool(np.isfinite(each).all()) for each in every)
 
 
 def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:

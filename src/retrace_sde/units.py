@@ -15,8 +15,8 @@ import numpy as np
 from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.panel import Panel
+from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.model import Round
-from retrace_sde.engine.subjects.choice import SubjectEffects
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.drift import Drift, has_offset, has_state_space
 from retrace_sde.process.sde import Gaussian

@@ -22,7 +22,7 @@ def test_a_forecast_is_the_transition_over_the_whole_time():
     """h exact steps of length Δt are one of length h Δt."""
     sde, X = panel(0)
     space = StateSpace(sde.transition(DT), np.zeros((2, 2)), rt.Gaussian(np.zeros(2), np.eye(2)))
-    mean, deviation = forecasts(Known(X[:, -1], np.zeros((2, 2))), space, 4)
+    mean, deviation = forecasts(Known(X[:, -1], np.zeros((2, 2))), [space] * 4)
     far = sde.transition(4 * DT)
     np.testing.assert_allclose(mean[:, 3], X[:, -1] @ far.matrix.T + far.shift, rtol=1e-9)
     np.testing.assert_allclose(
@@ -57,11 +57,11 @@ def test_overconfident_pasts_widen_the_intervals():
     sde, X = panel(1)
     first = rt.Gaussian(np.zeros(2), np.eye(2))
     space = StateSpace(sde.transition(DT, scheme="euler"), np.zeros((2, 2)), first)
-    np.testing.assert_allclose(missed(X, space, 3, 0.95), 1.0, atol=0.15)
+    np.testing.assert_allclose(missed(X, [space] * 24, 3, 0.95), 1.0, atol=0.15)
     step = sde.transition(DT, scheme="euler")
     timid = rt.LinearSDE(sde.drift, sde.diffusion / 4).transition(DT, scheme="euler")
     np.testing.assert_allclose(
-        missed(X, StateSpace(timid, np.zeros((2, 2)), first), 1, 0.95), 2.0, rtol=0.15
+        missed(X, [StateSpace(timid, np.zeros((2, 2)), first)] * 24, 1, 0.95), 2.0, rtol=0.15
     )
     assert step.covariance[0, 0] == pytest.approx(4 * timid.covariance[0, 0])
 
@@ -91,6 +91,17 @@ def test_a_drift_that_is_not_linear_is_simulated():
     reach = (exact.high - exact.low).mean()
     assert np.abs(drawn.mean - exact.mean).max() < 0.1 * reach
     assert np.abs((drawn.high - drawn.low) / (exact.high - exact.low) - 1).mean() < 0.1
+
+
+def test_gaps_ahead_are_those_given():
+    """Two steps of Δt are one of 2 Δt, under exact transitions, and so is the time."""
+    _, X = panel(7)
+    model = rt.ReTrace(dt=DT, estimator="exact", n_jobs=1).fit(X, knowledge=rt.Knowledge(first=0))
+    two, one = model.forecast(X, 2), model.forecast(X, 1, gaps=[2 * DT])
+    np.testing.assert_allclose(one.mean[:, 0], two.mean[:, 1], rtol=1e-9)
+    np.testing.assert_allclose(one.times[0], two.times[1])
+    with pytest.raises(ValueError, match="gaps must be 2"):
+        model.forecast(X, 2, gaps=[0.1, -0.1])
 
 
 def test_an_open_direction_is_said_before_a_forecast():

@@ -311,3 +311,17 @@ def test_the_interval_of_the_average_effect_covers_it(design: str) -> None:
         held += bool(low < np.concatenate(truths).mean() < high)
     assert refused <= (5 if design == "two-arm" else 0)
     assert held >= 0.9 * (50 - refused)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_subjects_are_taken_as_the_data_prefer(spread: float) -> None:
+    rng = np.random.default_rng(1)
+    n, T, dt = 80, 15, 0.2
+    u = (rng.random((n, T, 1)) < 0.5).astype(float)
+    own, x = spread * rng.normal(size=(n, 1)), [rng.normal(size=(n, 1))]
+    for t in range(T - 1):
+        noise = 0.3 * dt**0.5 * rng.normal(size=(n, 1))
+        x.append(x[-1] + dt * (0.5 + own - 0.7 * x[-1] + 1.3 * u[:, t]) + noise)
+    model = TreatmentEffect(dt=dt, drift=polynomial(1), subjects="auto")
+    model.fit(np.stack(x, axis=1), u, order=np.arange(T))
+    assert model.fits_[""].columns == ((0,) if spread else ())

@@ -15,7 +15,9 @@ from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import mle
 from retrace_sde.estimate.subjects import (
     coefficient_covariance,
+    fit_rates,
     fit_subjects,
+    log_likelihood,
     posterior_deviations,
     subject_grams,
     subject_scores,
@@ -62,6 +64,8 @@ def test_the_fit_is_where_the_dense_likelihood_is_stationary(
     assert fit.converged
     S = list(columns)
     here = _dense(problem, fit.coefficients, fit.diffusion, fit.between, S)
+    volume = 40 * 11 * d * np.log(problem.dt) / 2
+    assert_allclose(log_likelihood(grams, 40 * 11, fit) - volume, here, rtol=1e-8)
     for name in ("coefficients", "diffusion", "between"):
         value = getattr(fit, name)
         for at in np.ndindex(value.shape):
@@ -179,3 +183,26 @@ def test_columns_that_do_not_exist_are_refused() -> None:
     grams: Any = np.ones((3, 3, 3))
     with pytest.raises(ValueError, match="columns"):
         fit_subjects(grams + np.eye(3), 9, 2, columns=(2,))
+
+
+def test_the_gain_of_rates_is_that_of_a_dense_gaussian() -> None:
+    problem = _panel(12, 8, 2, seed=3)
+    x, dt = problem.data.values, problem.dt
+    alike = mle(moments(problem.data, np.arange(8), dt, Affine()))
+    theta, H = alike.coefficients, alike.diffusion
+    grams = subject_grams(problem.data, np.arange(8), dt, problem.drift)
+    found = fit_rates(grams, 12 * 7, theta, H)
+    assert found.variance > 0
+    assert np.linalg.eigvalsh(H - found.diffusion)[0] > -1e-12
+    push = problem.drift.features(x[:, :-1], None) @ theta.T * dt
+    noise = np.kron(np.eye(7), H * dt)
+
+    def value(omega: float) -> float:
+        laws = (
+            multivariate_normal(b, noise + omega * np.outer(b, b)) for b in push.reshape(12, -1)
+        )
+        steps = np.diff(x, axis=1).reshape(12, -1)
+        return float(sum(law.logpdf(y) for law, y in zip(laws, steps, strict=True)))
+
+    best = max(value(omega) for omega in np.linspace(0.5, 1.5, 21) * found.variance)
+    assert_allclose(found.gain, best - value(0.0), rtol=2e-2)

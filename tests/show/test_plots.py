@@ -7,6 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
+from retrace_sde.after.residuals import ResidualCheck
+from retrace_sde.effects.graph import Effect, EffectGraph
 from retrace_sde.engine.direction import direction_test
 from retrace_sde.show import plots
 
@@ -15,6 +17,14 @@ ERRORS = np.full((3, 3), 0.2)
 H = np.diag([1.0, 4.0, 9.0])
 NAMES = ("a", "b", "c")
 ORDER = np.array([2, 0, 1])
+SCORES = np.linspace(-2, 2, 9)
+CHECK = ResidualCheck(
+    (), 40, np.array([[-0.3, 0.1], [0.05, 0.0]]), np.ones((5, 2)), np.zeros((5, 2)), SCORES,
+    np.column_stack([SCORES, 2 * SCORES]), np.arange(36.0).reshape(3, 6, 2), np.ones((3, 6, 2)),
+)  # fmt: skip
+GRAPH = EffectGraph(
+    Effect.RATES, ("a", "b", "c"), ("a", "b", "c"), A, ERRORS, A - 0.6, A + 0.6, 0.05, 1.0
+)
 P = np.array([[0.1, 0.8, 0.1], [0.0, 0.1, 0.9], [0.9, 0.1, 0.0]])
 
 
@@ -27,6 +37,11 @@ CALLS = {
     "cost_matrix": lambda ax: plots.cost_matrix(A**2, ORDER, ax=ax),
     "matrix": lambda ax: plots.matrix(A, title="A", names=NAMES, ax=ax),
     "drift_graph": lambda ax: plots.drift_graph(A, ERRORS, names=NAMES, ax=ax),
+    "effect_graph": lambda ax: plots.effect_graph(GRAPH, ax=ax),
+    "residual_quantiles": lambda ax: plots.residual_quantiles(CHECK, names=NAMES, ax=ax),
+    "residual_positions": lambda ax: plots.residual_positions(CHECK, ax=ax),
+    "autocorrelation": lambda ax: plots.autocorrelation(CHECK, names=NAMES, ax=ax),
+    "simulated_fan": lambda ax: plots.simulated_fan(CHECK, 1, name="b", ax=ax),
     "eigenvalues": lambda ax: plots.eigenvalues(A, twin=A.T - np.eye(3), ax=ax),
     "parameter_intervals": lambda ax: plots.parameter_intervals(A, ERRORS, names=NAMES, ax=ax),
     "gaps": lambda ax: plots.gaps(np.array([1.0, 2.0]), ax=ax),
@@ -69,6 +84,21 @@ def test_the_graph_has_an_arrow_for_each_interval_that_excludes_zero(ax):
     assert not [each for each in few.texts if getattr(each, "arrow_patch", None) is not None]
     one = plots.drift_graph(A[:1, :1], ERRORS[:1, :1], ax=Figure().subplots())
     assert [each.get_text() for each in one.texts] == ["x0"]
+
+
+def test_the_graph_of_effects_draws_what_all_intervals_together_exclude(ax):
+    """±.6 in place of ±1.96 · .2: only −.8 is left of the off-diagonal entries, and the diagonal."""
+    plots.effect_graph(GRAPH, ax=ax)
+    arrows = [each for each in ax.texts if getattr(each, "arrow_patch", None) is not None]
+    assert len(arrows) == 1
+    assert "4 of 9" in ax.get_title()
+
+
+def test_residuals_are_drawn_as_they_are(ax):
+    plots.residual_quantiles(CHECK, ax=ax)
+    np.testing.assert_array_equal(ax.lines[2].get_ydata(), 2 * SCORES)
+    fan = plots.simulated_fan(CHECK, 1, ax=Figure().subplots())
+    np.testing.assert_array_equal(fan.lines[0].get_ydata(), CHECK.band[1, :, 1])
 
 
 def test_eigenvalues_are_drawn_where_they_are(ax):

@@ -188,3 +188,18 @@ def test_dark_and_print_have_their_own_colours(visit):
     assert page.evaluate(f"{body}.color") == "rgb(0, 0, 0)"
     assert page.locator(".controls").first.is_hidden()
     assert len(page.pdf(format="A4")) > 10_000
+
+
+def test_residuals_and_effects_follow_their_selectors(visit):
+    page = visit()
+    figures = ("residual-qq", "residual-fan", "residual-position", "residual-auto")
+    before = {each: picture(page, each) for each in figures}
+    page.locator("#residual-variable").select_option(index=1)
+    for each in figures:
+        assert picture(page, each) != before[each]
+    assert page.locator("#residuals .checks li").count() == 7
+    rates = picture(page, "graph")
+    page.locator("#graph-kind").select_option(index=1)
+    assert picture(page, "graph") != rates
+    page.locator("#graph-kind").select_option(index=0)
+    assert picture(page, "graph") == rates

@@ -6,11 +6,12 @@ from every earlier observation, and values hidden on purpose, are compared with 
 is larger than stated, intervals are widened until it is not (by horizon and variable; never narrowed). Parameters' own
 uncertainty enters by that, and by their errors in the first step, which grow with the horizon.
 
-Limits: the time between what is forecast is dt; the order is taken for known.
+Limits: the order is taken for known, and so are gaps that were estimated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,9 @@ from retrace_sde.estimate.kalman.smoother import kalman
 
 TRIED = 60
 """Errors behind a quantile, at least, for intervals to be widened by it."""
+
+SURE = 0.005
+"""Chance of taking errors for shared where they are not."""
 
 HIDDEN = 0.05
 """Share of the observed values that is hidden to try how well they are filled in."""
@@ -86,11 +90,15 @@ def known_states(y: Array, space: StateSpace) -> Known:
 
 
 def forecasts(
-    last: Known, space: StateSpace, steps: int, *, errors: Array | None = None
+    last: Known,
+    spaces: Sequence[StateSpace],
+    *,
+    errors: Array | None = None,
+    elapsed: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Means and standard deviations (n, steps, d) ahead of what is known of last states.
+    """Means and standard deviations (n, steps, d) ahead of what is known of last states, one space for each step.
 
-    `errors` (d, p, p) are the covariances of the coefficients of one step; they add `(h φ)ᵀ C (h φ)` at horizon h.
+    `errors` (d, p, p) are the covariances of the drift's coefficients; they add `t² φᵀ C φ` after the time t = `elapsed` (steps,).
     """
     n, d = last.mean.shape
     extra = np.zeros((n, d))
@@ -98,29 +106,57 @@ def forecasts(
         phi = np.c_[last.mean, np.ones(n)][:, : errors.shape[1]]
         extra = np.einsum("np,kpq,nq->nk", phi, errors, phi)
     means, deviations = [], []
-    for h in range(1, steps + 1):
+    for k, space in enumerate(spaces):
         last = last.ahead(space)
         means.append(last.mean)
-        deviations.append(last.deviations(space, h**2 * extra))
+        more = extra * (0.0 if elapsed is None else elapsed[k] ** 2)
+        deviations.append(last.deviations(space, more))
     return np.stack(means, axis=1), np.stack(deviations, axis=1)
 
 
-def missed(y: Array, space: StateSpace, steps: int, level: float) -> Array:
-    """How many times too short intervals (steps, d) would have been along y (n, T, d), NaN where missing; at least 1."""
+def missed(y: Array, spaces: Sequence[StateSpace], steps: int, level: float) -> Array:
+    """How many times too short intervals (steps, d) would have been along y (n, T, d), NaN where missing; at least 1.
+
+    One space for each of the T − 1 steps of the past. Horizons longer than the past are as wrong as the longest in it.
+    """
     n, T, d = y.shape
     y = y[evenly(n, max(20, LOOKED // (T * d * d)))]
-    origin = known_states(y, space)
-    found = np.ones((steps, d))
-    for h in range(1, steps + 1):
-        if h >= T:
-            found[h - 1] = found[h - 2]
-            continue
-        origin = origin.ahead(space)
-        ratio = np.abs(y[:, h:] - origin.mean[:, : T - h])
-        spread = origin.deviations(space)
-        ratio = ratio / (spread if spread.ndim == 1 else spread[:, : T - h])
-        found[h - 1] = _factors(ratio.reshape(-1, d), level)
-    return np.maximum.accumulate(found, axis=0)
+    states = known_states(y, spaces[0])
+    ratios: list[list[Array]] = [[] for _ in range(steps)]
+    for t in range(T - 1):
+        spread = states.covariance if states.covariance.ndim == 2 else states.covariance[:, t]
+        known = Known(states.mean[:, t], spread)
+        for h, space in enumerate(spaces[t : t + steps]):
+            known = known.ahead(space)
+            ratios[h].append((y[:, t + h + 1] - known.mean) / known.deviations(space))
+    found = [
+        np.hypot(
+            _factors(np.abs(np.concatenate(each)), level), _shared(np.stack(each), h + 1, level)
+        )
+        if each
+        else np.ones(d)
+        for h, each in enumerate(ratios)
+    ]
+    return np.maximum.accumulate(np.array(found), axis=0)
+
+
+def _shared(ratios: Array, horizon: int, level: float) -> Array:
+    """What errors (origins, n, d) that all trajectories share add to the intervals' length, by variable, in its own units.
+
+    All of them will be wrong together again, by as much as at one more of the past origins: `s √(1 + 1/m)` times Student's quantile,
+    m of them being `horizon` apart. Nothing where the mean errors are those of n independent trajectories.
+    """
+    counts = np.maximum((~np.isnan(ratios)).sum(axis=1), 1)
+    together = np.nansum(ratios, axis=1) / counts
+    within = np.nanvar(ratios, axis=1).mean(axis=0)
+    chance = within[None] / counts
+    origins = len(ratios)
+    apart = max(origins // horizon, 2)
+    p = stats.chi2.sf((together**2 / np.maximum(chance, 1e-300)).sum(axis=0), origins)
+    variance = np.maximum((together**2 - chance).mean(axis=0), 0.0)
+    student = float(stats.t.ppf((1 + level) / 2, apart - 1) / stats.norm.ppf((1 + level) / 2))
+    reach: Array = np.sqrt(variance * (1 + 1 / apart)) * student
+    return np.where((p < SURE) & (ratios.shape[1] > 1), reach, 0.0)
 
 
 def _factors(ratios: Array, level: float) -> Array:

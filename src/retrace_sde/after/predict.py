@@ -26,15 +26,16 @@ DRAWS = 400
 """Paths that are simulated ahead of each trajectory where the drift is not linear."""
 
 
-def space_of(model: Model, outcome: Outcome) -> StateSpace:
-    """One step of a fitted linear SDE, its noise and its start, as its estimator read it: Euler's, or exact."""
+def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateSpace:
+    """One step, over dt or another gap, of a fitted linear SDE, as its estimator read it: Euler's, or exact."""
+    gap = model.dt if gap is None else gap
     if isinstance(model, HiddenModel):
-        space: StateSpace = outcome.law.model(model.dt)
+        space: StateSpace = outcome.law.model(gap)
         return space
     theta, H = outcome.estimate.coefficients, outcome.estimate.diffusion
     d = len(H)
     sde = LinearSDE(theta[:, :d], H, offset=theta[:, d] if theta.shape[1] > d else None)
-    step = sde.transition(model.dt, scheme="exact" if outcome.estimator == "exact" else "euler")
+    step = sde.transition(gap, scheme="exact" if outcome.estimator == "exact" else "euler")
     return StateSpace(step, np.zeros((d, d)), outcome.initial)
 
 
@@ -49,33 +50,38 @@ def predicted(
     model: Model,
     outcome: Outcome,
     order: Order,
-    times: Array,
+    gaps: Array,
     level: float,
     rng: np.random.Generator,
 ) -> Forecast:
-    """Ahead of each trajectory of `model` along an order, at times (…, steps), in the units of the fit."""
-    steps = times.shape[-1]
+    """Ahead of each trajectory of `model` along an order, `gaps` (steps,) apart, in the units of the fit; times from 0."""
     if not is_linear(model.drift):
-        return _simulated(model, outcome, order, times, level, rng)
-    y, space = along(model, order), space_of(model, outcome)
+        return _simulated(model, outcome, order, gaps, level, rng)
+    y, elapsed = along(model, order), np.cumsum(gaps)
     last = np.arange(len(y)), model.data.observed - 1
-    states = known_states(y, space)
+    states = known_states(y, space_of(model, outcome))
     spread = states.covariance if states.covariance.ndim == 2 else states.covariance[last]
+    ahead = [space_of(model, outcome, float(gap)) for gap in gaps]
     errors = outcome.estimate.errors.covariances
-    errors = None if errors is None else errors * model.dt**2
-    mean, deviation = forecasts(Known(states.mean[last], spread), space, steps, errors=errors)
-    # Across gaps that differ, past steps are no measure of those ahead.
-    even = outcome.found.gaps is None
-    widened = missed(y, space, steps, level) if even else np.ones(mean.shape[1:])
+    known = Known(states.mean[last], spread)
+    mean, deviation = forecasts(known, ahead, errors=errors, elapsed=elapsed)
+    past = outcome.found.gaps if order is outcome.found.order else None
+    widened = np.ones(mean.shape[1:])
+    if (
+        past is None or past.ndim == 1
+    ):  # each trajectory's own gaps: none of its steps is like those ahead
+        every = np.full(y.shape[1] - 1, model.dt) if past is None else past
+        spaces = {gap: space_of(model, outcome, gap) for gap in set(every.tolist())}
+        widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level)
     reach = critical(outcome.found.log_likelihoods.size, level) * widened * deviation
-    return Forecast(mean, mean - reach, mean + reach, times, level, widened)
+    return Forecast(mean, mean - reach, mean + reach, elapsed, level, widened)
 
 
 def _simulated(
     model: Model,
     outcome: Outcome,
     order: Order,
-    times: Array,
+    gaps: Array,
     level: float,
     rng: np.random.Generator,
 ) -> Forecast:
@@ -86,16 +92,16 @@ def _simulated(
     if u is not None:
         u = np.repeat(to_numpy(in_order(u, order))[last], DRAWS, axis=0)
     theta, drift = outcome.estimate.coefficients, model.drift
-    root = np.linalg.cholesky(outcome.estimate.diffusion * model.dt)
+    root = np.linalg.cholesky(outcome.estimate.diffusion)
     found = []
-    for _ in range(times.shape[-1]):
-        noise = rng.standard_normal(x.shape) @ root.T
-        x = drift.admit(x + to_numpy(drift.features(x, u)) @ theta.T * model.dt + noise)
+    for gap in gaps:
+        noise = rng.standard_normal(x.shape) @ root.T * np.sqrt(gap)
+        x = drift.admit(x + to_numpy(drift.features(x, u)) @ theta.T * gap + noise)
         found.append(x.reshape(-1, DRAWS, x.shape[1]))
     paths = np.stack(found, axis=2)
     tails = (1 - level) / 2, (1 + level) / 2
     low, high = np.quantile(paths, tails, axis=1)
-    return Forecast(paths.mean(axis=1), low, high, times, level, np.ones(low.shape[1:]))
+    return Forecast(paths.mean(axis=1), low, high, np.cumsum(gaps), level, np.ones(low.shape[1:]))
 
 
 def imputed(

@@ -51,7 +51,9 @@ COMMAND_ADVICE = (
 )
 @click.option("--drift", type=click.Choice(["tumour", "affine"]), default="tumour", show_default=True,
               help="tumour: growth of one positive variable; affine: A x + c, both changed by treatment.")  # fmt: skip
-@click.option("--alike", is_flag=True, help="Take subjects to be alike: no random intercepts.")
+@click.option("--subjects", type=click.Choice(["auto", "alike", "levels"]), default="levels", show_default=True,
+              help="An intercept of each subject's own, none, or as the data prefer.")  # fmt: skip
+@click.option("--alike", is_flag=True, help="The same as --subjects alike.")
 @click.option("--both-directions", is_flag=True,
               help="Answer for both directions of time where the data do not tell which is right.")  # fmt: skip
 @click.option("--draws", type=click.IntRange(20), default=200, show_default=True,
@@ -65,8 +67,8 @@ COMMAND_ADVICE = (
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
-           t1: str | None, horizon: float | None, dt: float, drift: str, alike: bool, both_directions: bool, draws: int,
-           out: Path | None, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+           t1: str | None, horizon: float | None, dt: float, drift: str, subjects: Any, alike: bool, both_directions: bool,
+           draws: int, out: Path | None, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Estimate what treatment does to the subjects of FILE, whose rows have lost their time order.
 
     The order is recovered first; it is refused where the direction of time is not determined, since the sign of
@@ -93,7 +95,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             dt=dt,
             permutation="independent" if roles["slice"] is None else "shared",
             drift=_drift(drift),
-            subjects=None if alike else "intercept",
+            subjects="alike" if alike else subjects,
             direction="both" if both_directions else "test",
             random_state=seed,
         )

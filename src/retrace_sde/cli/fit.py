@@ -25,14 +25,16 @@ EFFECTS = 5
 """Drift coefficients shown, of those told from zero."""
 
 
-def _noise(text: str | None) -> Any:
-    if text is None or text in ("estimate", "diagonal"):
+def _noise(text: str) -> Any:
+    if text in ("auto", "estimate", "diagonal"):
         return text
+    if text == "none":
+        return None
     try:
         return float(text)
     except ValueError:
         raise ValueError(
-            f"--observation-noise is a standard deviation, 'estimate' or 'diagonal'; got {text!r}."
+            f"--observation-noise is a standard deviation, 'auto', 'none', 'estimate' or 'diagonal'; got {text!r}."
         ) from None
 
 
@@ -47,20 +49,23 @@ def _noise(text: str | None) -> Any:
               default="auto", show_default=True)  # fmt: skip
 @click.option(
     "--observation-noise",
-    metavar="X|estimate|diagonal",
-    help="Measurement error: its sd, 'estimate' (the same share of each variable's sd) or 'diagonal' (each its own).",
+    metavar="X|auto|none|estimate|diagonal",
+    default="auto",
+    show_default=True,
+    help="Measurement error: its sd, 'estimate' (the same share of each variable's sd), 'diagonal' (each its own), 'none', "
+    "or 'auto': noise where the data prefer it.",
 )
 @click.option("--spacing", type=click.Choice(["regular", "estimate"]), default="regular", show_default=True,
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
-@click.option("--subjects", type=click.Choice(["auto", "alike", "levels"]), default="auto", show_default=True,
-              help="One SDE for all, or an intercept of each subject's own.")  # fmt: skip
+@click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
+              show_default=True, help="One SDE for all, or an intercept, or a rate, of each subject's own.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
               help="Standard errors by N fits to subjects drawn anew, instead of the sandwich's.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
-def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str | None,
+def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, subjects: str, bootstrap: int | None, out: Path | None, seed: int, as_json: bool,
         **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
@@ -123,6 +128,8 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None
     say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
     say("Order", _order(found, answer))
     say("Direction", result.direction.verdict)
+    if result.noise_choice is not None:
+        say("Measured", f"{result.noise_choice.verdict}.")
     if result.subjects is not None:
         say("Subjects", f"{result.subjects.verdict}.")
     say("SDE", _effects(answer))

@@ -107,14 +107,28 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
+def _errors(errors: Any) -> dict[str, Any]:
+    return {
+        "drift": errors.drift,
+        "offset": errors.offset,
+        "diffusion": errors.diffusion,
+        "kind": str(errors.kind),
+    }
+
+
 def _subjects(found: Any, panel: Any) -> dict[str, Any] | None:
     """How subjects differ, and each one's intercept with its error where it has one."""
     if found is None:
         return None
     shown = {"kind": str(found.kind), "verdict": found.verdict, "nats": found.nats}
+    names = [str(each) for each in panel.ids]
+    if found.rates is not None:
+        rates, errors = (
+            dict(zip(names, each, strict=True)) for each in (found.rates, found.rate_errors)
+        )
+        return {**shown, "rates": rates, "errors": errors, "spread": found.rate_spread}
     if found.intercepts is None:
         return shown
-    names = [str(each) for each in panel.ids]
     return {
         **shown,
         "intercepts": dict(zip(names, found.intercepts, strict=True)),
@@ -127,8 +141,7 @@ def _subjects(found: Any, panel: Any) -> dict[str, Any] | None:
 
 def parameters(result: Any, panel: Any) -> dict[str, Any]:
     """The result as plain numbers and sentences, the keys of `parameters.json`; units are the data's."""
-    errors, test = result.standard_errors, result.direction
-    slices = panel.slices
+    test, slices = result.direction, panel.slices
     found: dict[str, Any] = {
         "variables": result.names,
         "left_out": [
@@ -138,12 +151,7 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         "drift": result.drift,
         "offset": result.offset,
         "diffusion": result.diffusion,
-        "standard_errors": {
-            "drift": errors.drift,
-            "offset": errors.offset,
-            "diffusion": errors.diffusion,
-            "kind": str(errors.kind),
-        },
+        "standard_errors": _errors(result.standard_errors),
         "subject_effects": _subjects(result.subjects, panel),
         "direction": {
             "identified": bool(test.identified),
@@ -162,6 +170,8 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         else None,
         "times": result.times,
         "gap_intervals": result.gap_intervals,
+        "gap_clocks": None if result.gap_clocks is None else result.gap_clocks.clocks,
+        "residuals": _verdicts(result.residuals, [str(each) for each in panel.ids]),
         "cycle": bool(result.cycle),
         "dt": result.dt,
         "observation_noise": result.observation_noise,
@@ -182,6 +192,17 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         },
     }
     return {key: plain(value) for key, value in found.items()}
+
+
+def _verdicts(check: Any, names: list[str]) -> list[dict[str, Any]] | None:
+    """What the residuals say, question by question; None where they were not looked at."""
+    if check is None or not check.looked:
+        return None
+    shown = ("aspect", "failed", "cause", "statistic", "p_value")
+    return [
+        {**{key: getattr(each, key) for key in shown}, "sentence": each.sentence(names)}
+        for each in check.verdicts
+    ]
 
 
 def _of_twin(twin: Any) -> dict[str, Any] | None:

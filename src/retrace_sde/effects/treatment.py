@@ -25,7 +25,7 @@ from retrace_sde.effects.regime import Regime, fit_regime
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.intervals import half_widths
-from retrace_sde.estimate.subjects import SubjectFit
+from retrace_sde.estimate.subjects import SubjectFit, fit_subjects, log_likelihood, subject_grams
 from retrace_sde.process.drift import Drift, as_drift
 from retrace_sde.process.tumour import TumourParameters, growth_parameters
 from retrace_sde.retrace import ReTrace
@@ -69,8 +69,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     permutation : "independent", each subject's visits in an order of their own, or "shared".
     drift : "tumour", Gompertz growth under treatment (one positive variable), or any drift of
         `retrace_sde.drift`; `polynomial(1, interactions=True)` is an affine drift that treatment changes.
-    subjects : features whose coefficients vary between subjects, shrunk to the population's: "intercept",
-        the first (the growth rate), a tuple of indices, or None. With one panel per arm a subject's own
+    subjects : features whose coefficients vary between subjects, shrunk to the population's: "levels" or "intercept",
+        the first (the growth rate; the constant of a polynomial), a tuple of indices (rates of chosen features), "alike" or
+        None, or "auto": levels where they are worth their parameters. With one panel per arm a subject's own
         deviation is used in its own arm; nothing tells what it would be in the other.
     average : average over uncertain independent orders rather than trust the best one.
     direction : "test" refuses when the direction of time is undetermined; "both" never does, and
@@ -87,7 +88,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         dt: float = 1.0,
         permutation: Literal["shared", "independent"] = "independent",
         drift: str | Drift = "tumour",
-        subjects: Literal["intercept"] | tuple[int, ...] | None = "intercept",
+        subjects: Literal["intercept", "auto", "alike", "levels"]
+        | tuple[int, ...]
+        | None = "intercept",
         average: bool = True,
         direction: Literal["test", "both"] = "test",
         alpha: float = 0.05,
@@ -156,10 +159,10 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         dt = float(self.dt if panel.dt is None else panel.dt)
         data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
         problem = EulerModel(data, dt, drift)
-        columns = (0,) if self.subjects == "intercept" else tuple(self.subjects or ())
         report = print if self.verbose else (lambda line: None)
         if order is not None:
             known = _check_order(order, problem.data)
+            columns = self._columns(problem, known)
             return fit_regime(problem, known, rng, columns=columns, average=False)
         model = ReTrace(
             dt=dt, permutation=self.permutation, estimator="mle", drift=as_drift(self.drift), alpha=self.alpha,
@@ -178,9 +181,24 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             samples = model.sample_orders(samples=500).samples
             draws = samples[evenly(len(samples), SHARED_DRAWS)].astype(np.intp)
         return fit_regime(
-            problem, model.order_, rng, columns=columns, direction=test, draws=draws, report=report,
+            problem, model.order_, rng, columns=self._columns(problem, model.order_), direction=test, draws=draws, report=report,
             average=self.average and self.permutation == "independent",
         )  # fmt: skip
+
+    def _columns(self, problem: EulerModel, order: Order) -> tuple[int, ...]:
+        """The features that vary between subjects; "auto": the first, where it is worth its parameters (Akaike)."""
+        if self.subjects is None or self.subjects == "alike":
+            return ()
+        if not isinstance(self.subjects, str):
+            return tuple(self.subjects)
+        check_choice("subjects", self.subjects, ["intercept", "auto", "alike", "levels"])
+        if self.subjects != "auto":
+            return (0,)
+        grams = subject_grams(problem.data, order, problem.dt, problem.drift)
+        count, d = float((problem.data.observed - 1).sum()), problem.data.shape[2]
+        fits = [fit_subjects(grams, count, problem.n_features, columns=s) for s in ((), (0,))]
+        alike, apart = (log_likelihood(grams, count, each) for each in fits)
+        return (0,) if apart - alike > d * (d + 1) / 2 else ()
 
     def _reverse(self, rng: np.random.Generator) -> TreatmentEffect:
         """The same questions, asked of the reversed orders."""

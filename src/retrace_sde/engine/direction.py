@@ -99,12 +99,24 @@ class ModelEvidence:
     p_error: float | None = None
     counted: bool = False
 
+    def said(self, most: float) -> str:
+        """The model in a few words, its evidence beside the `most` that one has."""
+        tested = "" if self.p_value is None else f", {_p(self.p_value)}"
+        return f"{self.name} (evidence {self.log_evidence - most:+,.0f} nats, {self.ratio_said}{tested})"
+
     @property
     def ratio_said(self) -> str:
         """The ratio in words; tests of independence have none, and only say which way round."""
         if np.isinf(self.log_likelihood_ratio):
             return "for this order" if self.log_likelihood_ratio > 0 else "for the reverse"
-        return f"{self.log_likelihood_ratio:+.1f} nats"
+        return f"ratio {self.log_likelihood_ratio:+.1f}"
+
+    @property
+    def bar(self) -> float:
+        """The ratio as a length between −1 and 1, for drawing: half of it at ten nats."""
+        if np.isinf(self.log_likelihood_ratio):
+            return float(np.sign(self.log_likelihood_ratio))
+        return self.log_likelihood_ratio / (10 + abs(self.log_likelihood_ratio))
 
     def turned(self) -> ModelEvidence:
         """The same for the reverse of the order."""

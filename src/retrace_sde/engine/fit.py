@@ -9,17 +9,8 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.data.blocks import Order, evenly
-from retrace_sde.engine.alternate import Found, recover
-from retrace_sde.engine.arrow.again import searched_again
-from retrace_sde.engine.arrow.ladder import judged
-from retrace_sde.engine.direction import DirectionTest, direction_test
-from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
-from retrace_sde.engine.louis import louis_errors
-from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
-from retrace_sde.engine.monte_carlo_em import Averaged, average
-from retrace_sde.engine.posterior import OrderPosterior, order_posterior, shared_posterior
-from retrace_sde.engine.space import Own, Shared, Space
-from retrace_sde.engine.subjects.choice import (
+from retrace_sde.engine.account.noise import NoiseChoice
+from retrace_sde.engine.account.subjects import (
     Compared,
     SubjectEffects,
     Subjects,
@@ -28,6 +19,16 @@ from retrace_sde.engine.subjects.choice import (
     level_estimate,
     level_moments,
 )
+from retrace_sde.engine.alternate import Found, recover
+from retrace_sde.engine.arrow.again import searched_again
+from retrace_sde.engine.arrow.ladder import judged
+from retrace_sde.engine.direction import DirectionTest, direction_test
+from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
+from retrace_sde.engine.louis import louis_errors
+from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
+from retrace_sde.engine.monte_carlo_em import Averaged, Run, average
+from retrace_sde.engine.posterior import OrderPosterior, order_posterior, shared_posterior
+from retrace_sde.engine.space import Own, Shared, Space
 from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
@@ -70,6 +71,7 @@ class Outcome:
     posterior: OrderPosterior | None = None
     subjects: SubjectEffects | None = None
     levels: LevelFit | None = None
+    noise: NoiseChoice | None = None
     folded: float = 0.0
 
 
@@ -187,6 +189,8 @@ def _estimated(
     better, levels = choice.found.better, choice.levels
     if levels is None:
         estimate = model.estimate(better, name, rng)
+        if choice.diffusion is not None and name != "exact":
+            estimate = replace(estimate, diffusion=choice.diffusion)
         return estimate, model.effective(better.moments, estimate.errors)
     estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
     return estimate, level_moments(levels, estimate)
@@ -281,7 +285,45 @@ def _averaged(
     )
     test = from_knowledge(model, found.order, test, alpha=options.alpha)
     outcome, cycle = replace(outcome, direction=test), loops(model, found)
-    return _believed(outcome, guarded(model, found, test, alpha=options.alpha, cycle=cycle))
+    seen = guarded(model, found, test, alpha=options.alpha, cycle=cycle)
+    outcome = _believed(outcome, seen)
+    if seen.direction.identified or averaged.twin is None:
+        return outcome
+    return _over_twins(model, outcome, averaged.twin)
+
+
+def _over_twins(model: Model, outcome: Outcome, twin: Run) -> Outcome:
+    """Where the direction is open, errors and position probabilities over both directions, each as likely as the other.
+
+    `E (θ − θ̂)² = ½ s² + ½ (s² + (θ̂ − θ̂_twin)²)`. Either direction alone would be sure of positions, and of signs, that hold
+    only if it is the right one.
+    """
+    own, other, errors = outcome.estimate, outcome.reverse_estimate, outcome.estimate.errors
+    gap, spread = own.coefficients - other.coefficients, own.diffusion - other.diffusion
+    covariances = errors.covariances
+    if covariances is not None:
+        covariances = covariances + 0.5 * gap[:, :, None] * gap[:, None, :]
+    wider = replace(
+        errors,
+        drift=np.sqrt(errors.drift**2 + 0.5 * gap**2),
+        diffusion=np.sqrt(errors.diffusion**2 + 0.5 * spread**2),
+        covariances=covariances,
+    )
+    posterior = outcome.posterior
+    if posterior is not None:
+        chains = twin.chains.some(model.data.shape[0])
+        back, _ = order_posterior(model, twin.law, chains, samples=model.effort.positions)
+        n, prior = model.data.shape[0], model.prior
+        turn = np.ones(n, dtype=bool) if prior is None else prior.symmetric(model.data.observed)
+        # A run is sure of how single trajectories lie, by parameters that it fitted to them.
+        posterior = posterior.halved(back).either_way(turn, model.data.observed)
+    note = "The direction is open: errors and position probabilities are over both directions, each as likely."
+    return replace(
+        outcome,
+        estimate=replace(own, errors=wider),
+        posterior=posterior,
+        notes=(*outcome.notes, note),
+    )
 
 
 def _best_orders(model: Model, averaged: Averaged, begin: Order, rng: np.random.Generator) -> Order:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from retrace_sde.data.blocks import Array, Order, evenly
+from retrace_sde.data.blocks import Array, Mask, Order, evenly
 from retrace_sde.engine.model import Model, SharedOrders
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.convergence import convergence
@@ -84,6 +84,34 @@ class OrderPosterior:
         samples[moved] = many[: len(moved)]
         P = (1 - probability) * self.position_probabilities + probability * where
         return replace(self, position_probabilities=P.astype(np.float32), samples=samples)
+
+    def halved(self, other: OrderPosterior) -> OrderPosterior:
+        """Half of this and half of another posterior over the same orders: the other direction's."""
+        probabilities = (self.position_probabilities + other.position_probabilities) / 2
+        samples = np.concatenate([self.samples, other.samples], axis=-2)
+        r_hat, size = max(self.r_hat, other.r_hat), self.effective_size + other.effective_size
+        return replace(
+            self,
+            position_probabilities=probabilities.astype(np.float32),
+            samples=samples,
+            r_hat=r_hat,
+            effective_size=size,
+        )
+
+    def either_way(self, turn: Mask, lengths: Order) -> OrderPosterior:
+        """As likely run backwards: of the trajectories that may be turned, (n,), half of it reversed."""
+        T = self.samples.shape[-1]
+        at = np.arange(T)
+        back = np.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
+        back = np.where(turn[:, None], back, at)
+        P = self.position_probabilities
+        mirrored = np.take_along_axis(P, np.broadcast_to(back[:, None], P.shape), axis=2)
+        turned = np.take_along_axis(
+            self.samples, np.broadcast_to(back[:, None], self.samples.shape), axis=2
+        )
+        samples = np.concatenate([self.samples, turned], axis=1)
+        shares = ((P + mirrored) / 2).astype(np.float32)
+        return replace(self, position_probabilities=shares, samples=samples)
 
     @property
     def mixed(self) -> bool:

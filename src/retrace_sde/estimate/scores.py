@@ -41,8 +41,9 @@ FEW = 10
 LEAST = 0.1
 """Share of the model's variance below which the spread of scores is taken for a failure of the draws."""
 
-MOST = 1000
-"""Trajectories that tell the spread: errors of errors are then 2 %, and a large panel is not walked through again."""
+MOST, LEAST_OF_MANY, WORK = 1000, 200, 1e9
+"""Trajectories that tell the spread: errors of errors are then 2 %. Where their Gram matrices would take more than
+`WORK` products, fewer, of which 200 still leave 5 %: a large panel is not walked through again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +129,11 @@ def regression_sandwich(
 
         Θ₋ⱼ − Θ̂ = −(I − Gⱼ)⁻¹ Dⱼ,   G = Σ ψ ψᵀ, D = Σ ψ eᵀ,      H₋ⱼ = (Σ_all e eᵀ − Eⱼ − Dⱼᵀ (I − Gⱼ)⁻¹ Dⱼ) / (N − mⱼ).
     """
-    n = data.shape[0]
-    rows = evenly(n, MOST)
-    few, dt = data.some(MOST), dt[rows] if isinstance(dt, np.ndarray) and dt.ndim == 2 else dt
+    n, T, d = data.shape
+    work = T * (found.n_features + d) ** 2
+    size = int(min(MOST, max(LEAST_OF_MANY, WORK / work)))
+    rows = evenly(n, size)
+    few, dt = data.some(size), dt[rows] if isinstance(dt, np.ndarray) and dt.ndim == 2 else dt
     order = order[rows] if order.ndim == 2 else order
     R, cross, rest = found.blocks
     p, inverse = len(R), solve_triangular(R, np.eye(len(R)))

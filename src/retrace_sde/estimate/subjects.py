@@ -11,13 +11,20 @@ maximum likelihood by EM; its limit is Gaussian deviations, and starts that do n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
-from retrace_sde.estimate.moments import regression_rows
+from retrace_sde.estimate.moments import gaps_of, regression_rows
 from retrace_sde.process.drift import Drift
+
+WIDEST = 4.0
+"""Largest variance of rates that is considered; their mean is 1."""
+
+RATE_STEPS = 5
+"""Turns between rates and H: the share of H that rates make up is small, and each turn leaves a small share of it."""
 
 MOST_STEPS, TOLERANCE = 500, 1e-6
 """EM steps at most, and the relative change of (Θ, Ω, H) at which they end."""
@@ -48,12 +55,12 @@ class SubjectFit:
         return own
 
 
-def subject_grams(data: Data, order: Order, dt: float, drift: Drift) -> Array:
+def subject_grams(data: Data, order: Order, dt: float | Array, drift: Drift) -> Array:
     """Each subject's `Σ z zᵀ`, z = (φ √Δt, Δx/√Δt), along an order: (n, p + d, p + d)."""
 
     def of_block(rows: slice) -> Array:
         x, u = data.block(rows, order)
-        z = to_numpy(regression_rows(x, u, dt, drift, data.live(rows)))
+        z = to_numpy(regression_rows(x, u, gaps_of(dt, rows), drift, data.live(rows)))
         return np.asarray(z.transpose(0, 2, 1) @ z)
 
     return np.concatenate(list(data.map_rows(of_block)))
@@ -107,6 +114,53 @@ def fit_subjects(
     return SubjectFit(
         point.theta, point.H, tuple(S), point.omega, mean, covariance, steps, change <= TOLERANCE
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """Subjects' rates r_j (n,) under `Δx = r_j Θ φ Δt + ε`, `r_j ~ N(1, variance)`, with their errors, Θ being given.
+
+    `gain` is by how many nats this is more likely than rates that are all 1, at the H of those; `diffusion` is what H is
+    once the differences between rates are taken out of it.
+    """
+
+    variance: float
+    gain: float
+    rates: Array
+    errors: Array
+    diffusion: Array
+
+
+def fit_rates(grams: Array, count: float, coefficients: Array, diffusion: Array) -> Rates:
+    """Rates of subjects beside an ordinary fit, and the H that they leave; a few steps of EM between the two."""
+    first = found = _rates(grams, coefficients, diffusion)
+    p = coefficients.shape[1]
+    total = grams[:, p:, p:].sum(axis=0)
+    cross = coefficients @ grams[:, :p, p:]
+    pushes = coefficients @ grams[:, :p, :p] @ coefficients.T
+    for _ in range(RATE_STEPS):
+        mixed = np.einsum("n,nef->ef", found.rates, cross)
+        square = np.einsum("n,nef->ef", found.rates**2 + found.errors**2, pushes)
+        found = _rates(grams, coefficients, (total - mixed - mixed.T + square) / count)
+    return replace(found, gain=first.gain)
+
+
+def _rates(grams: Array, coefficients: Array, diffusion: Array) -> Rates:
+    """Rates from subjects' Gram matrices: with `i_j = tr H⁻¹ Σ b bᵀ Δt` of the drifts b = Θ φ and `s_j = tr H⁻¹ Σ b εᵀ` of the
+    residuals from r = 1, the gain is `½ Σ (ω s_j²/(1 + ω i_j) − log(1 + ω i_j))`, largest at one ω ≥ 0."""
+    p = coefficients.shape[1]
+    P = np.linalg.inv(diffusion)
+    pushes = coefficients @ grams[:, :p, :p] @ coefficients.T
+    i = np.einsum("ef,nef->n", P, pushes)
+    s = np.einsum("ef,nef->n", P, coefficients @ grams[:, :p, p:] - pushes)
+
+    def loss(omega: float) -> float:
+        return float(0.5 * (np.log1p(omega * i) - omega * s**2 / (1 + omega * i)).sum())
+
+    found = minimize_scalar(loss, bounds=(0.0, WIDEST), method="bounded")
+    omega, value = (float(found.x), float(found.fun)) if found.fun < 0 else (0.0, 0.0)
+    shrunk = omega / (1 + omega * i)
+    return Rates(omega, -value, 1 + shrunk * s, np.sqrt(shrunk), diffusion)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +222,27 @@ def _em_step(grams: Array, count: float, S: list[int], at: _Point) -> _Point:
     spread = np.einsum("neafb,nab->ef", covariance.reshape(n, d, s, d, s), grams[:, S][:, :, S])
     H = (total[p:, p:] - cross - cross.T + square + spread) / count
     return _Point(theta, (H + H.T) / 2, (omega + omega.T) / 2)
+
+
+def log_likelihood(grams: Array, count: float, fit: SubjectFit) -> float:
+    """Of all steps in units of √Δt, deviations integrated out; two fits to the same Gram matrices can be compared.
+
+    `−½ N log|2πH| − ½ Σ tr H⁻¹E_j + ½ Σ (v_jᵀ K_j⁻¹ v_j − log|Ω K_j|)` with `K_j = Ω⁻¹ + H⁻¹ ⊗ Σ φ_S φ_Sᵀ Δt`.
+    """
+    p = fit.coefficients.shape[1]
+    total, theta = grams.sum(axis=0), fit.coefficients
+    P = np.linalg.inv(fit.diffusion)
+    E = total[p:, p:] - theta @ total[:p, p:] - (theta @ total[:p, p:]).T
+    E = E + theta @ total[:p, :p] @ theta.T
+    value = -0.5 * (count * np.linalg.slogdet(2 * np.pi * fit.diffusion)[1] + np.sum(P * E))
+    if not fit.columns:
+        return float(value)
+    mean, covariance = posterior_deviations(grams, fit)
+    flat = mean.reshape(len(grams), -1)
+    gain = np.einsum("na,nab,nb->", flat, np.linalg.inv(covariance), flat)
+    log_det = len(grams) * np.linalg.slogdet(fit.between)[1]
+    log_det -= np.linalg.slogdet(covariance)[1].sum()
+    return float(value + 0.5 * (gain - log_det))
 
 
 def coefficient_covariance(grams: Array, fit: SubjectFit, *, missing: Array | None = None) -> Array:

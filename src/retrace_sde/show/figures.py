@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.data.panel import Panel
+from retrace_sde.effects.graph import MANY, Effect, EffectGraph, effect_graph
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.intervals import clearest, clearness, critical, half_widths
 from retrace_sde.metrics import neighbour_share, order_accuracy
@@ -48,6 +49,8 @@ def figures(model: ReTrace, panel: Panel) -> dict[str, Any]:
         else _eigenvalues(model.alternative_.drift),
         "direction": _direction(model, panel),
         "gaps": _gaps(model),
+        "graphs": _graphs(model),
+        "residuals": _residuals(model, variables),
         "thinned": thinned,
     }
 
@@ -218,6 +221,59 @@ def _drift(model: ReTrace) -> dict[str, Any]:
         "columns": list(model.result_.feature_names[: values.shape[1]]),
         **_intervals(model, values, errors), "shade": shade, "unit": unit,
         "clear": clear[:EDGES], "n_clear": len(clear),
+    }  # fmt: skip
+
+
+def _graphs(model: ReTrace) -> list[dict[str, Any]]:
+    """The graphs of effects that the page can show, each with its twin's where the direction is open."""
+    kinds = [Effect.RATES]
+    d = len(model.result_.names)
+    if model.drift_.shape == (d, d) and d <= MANY:
+        kinds.append(Effect.OVER_TIME)
+        if np.linalg.eigvals(model.drift_).real.max() < 0:
+            kinds.append(Effect.FOR_GOOD)
+    return [_graph(effect_graph(model, kind=kind)) for kind in kinds]
+
+
+def _graph(graph: EffectGraph) -> dict[str, Any]:
+    label = {
+        Effect.RATES: "on rates of change: A",
+        Effect.OVER_TIME: f"after a time of {graph.span:.4g}: exp(A Δ)",
+        Effect.FOR_GOOD: "for good, on the equilibrium: −A⁻¹",
+    }[graph.kind]
+    strength = clearness(graph.values, graph.errors)
+    clear = [
+        [i, j, float(f"{strength[i, j]:.3g}")]
+        for i, j in clearest(graph.values, graph.errors)
+        if graph.told[i, j]
+    ]
+    return {
+        "label": label, "columns": list(graph.causes), "values": _numbers(graph.values),
+        "low": _numbers(graph.low), "high": _numbers(graph.high),
+        "clear": clear[:EDGES], "n_clear": len(clear),
+        "twin": None if graph.twin is None else _graph(graph.twin),
+    }  # fmt: skip
+
+
+def _residuals(model: ReTrace, variables: Order) -> dict[str, Any] | None:
+    """Quantiles, autocorrelations, spreads and means by position, and simulated beside observed paths."""
+    check = model.residuals_
+    if not check.looked:
+        return None
+    steps = evenly(len(check.spreads), SLICES)
+    slices = evenly(check.band.shape[1], SLICES)
+    times = np.asarray(model.times_, dtype=float)
+    lags = 1 + np.arange(len(check.autocorrelations))
+    chance = critical() / np.sqrt(np.maximum(check.trajectories * (len(check.spreads) - lags), 1))
+    return {
+        "variables": [model.result_.names[int(k)] for k in variables],
+        "scores": _numbers(check.scores), "quantiles": _numbers(check.quantiles[:, variables].T),
+        "autocorrelations": _numbers(check.autocorrelations[:, variables].T), "chance": _numbers(chance),
+        "steps": steps.tolist(), "spreads": _numbers(check.spreads[steps][:, variables].T),
+        "means": _numbers(check.means[steps][:, variables].T),
+        "times": _numbers((times if times.ndim == 1 else times[0])[slices]),
+        "band": _numbers(check.band[:, slices][:, :, variables].transpose(2, 0, 1)),
+        "observed": _numbers(check.observed[:, slices][:, :, variables].transpose(2, 0, 1)),
     }  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.effects.graph import Effect, EffectGraph
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.estimate.intervals import clearest, clearness, critical, half_widths
 from retrace_sde.metrics import position_calibration
@@ -107,15 +109,44 @@ def drift_graph(
     `most` clearest are drawn; a ring around a variable is its effect on itself. n : trajectories behind the
     errors; left out, many.
     """
-    ax = _axes(ax)
+    strength, least = clearness(values, errors), critical(n)
+    shown = [each for each in clearest(values, errors, most) if strength[each] > least]
+    names = [f"x{i}" for i in range(len(values))] if names is None else names
+    return _circle(_axes(ax), values, strength, shown, names, "Effects told from zero")
+
+
+def effect_graph(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) -> Axes:
+    """The graph of `rt.effect_graph`: an arrow for each effect told from zero when all are asked at once.
+
+    Drawn as `drift_graph`. Causes that are not variables, such as terms of a richer drift, are left out. The reversed twin,
+    where there is one, is `graph.twin`, to be drawn beside it.
+    """
+    d = len(graph.names)
+    values = graph.values[:, :d]
+    strength = clearness(values, graph.errors[:, :d])
+    shown = [each for each in clearest(values, graph.errors[:, :d], most) if graph.told[each]]
+    title = {
+        Effect.RATES: "Effects on rates of change, A",
+        Effect.OVER_TIME: f"Effects over a time of {graph.span:g}, exp(AΔ)",
+        Effect.FOR_GOOD: "Lasting effects on the equilibrium, −A⁻¹",
+    }[graph.kind]
+    title += f"\n{len(shown)} of {values.size}, all told from zero at once at {1 - graph.alpha:.0%}"
+    return _circle(_axes(ax), values, strength, shown, graph.names, title)
+
+
+def _circle(
+    ax: Axes,
+    values: Array,
+    strength: Array,
+    shown: Sequence[tuple[int, int]],
+    names: Sequence[str],
+    title: str,
+) -> Axes:
+    """Variables on a circle, an arrow from j to i for each of `shown`, its width by strength."""
     d = len(values)
-    names = [f"x{i}" for i in range(d)] if names is None else names
     angle = np.pi / 2 - 2 * np.pi * np.arange(d) / d
     at = np.column_stack([np.cos(angle), np.sin(angle)]) * (d > 1)
-    strength, least = clearness(values, errors), critical(n)
-    for i, j in clearest(values, errors, most):
-        if strength[i, j] <= least:
-            break
+    for i, j in shown:
         colour, line = (FORWARD, "-") if values[i, j] > 0 else (BACKWARD, "--")
         width = 0.8 + 2.5 * np.sqrt(strength[i, j] / strength.max())
         if i == j:
@@ -129,7 +160,7 @@ def drift_graph(
     for name, (x, y) in zip(names, at, strict=True):
         side = "center" if abs(x) < 0.1 else "left" if x > 0 else "right"
         ax.text(1.2 * x, 1.25 * y, name, ha=side, va="center", zorder=4)
-    ax.set(title="Effects told from zero", xlim=(-1.8, 1.8), ylim=(-1.4, 1.4), aspect="equal")
+    ax.set(title=title, xlim=(-1.8, 1.8), ylim=(-1.4, 1.4), aspect="equal")
     ax.axis("off")
     return ax
 
@@ -265,3 +296,85 @@ def trajectories(
     ax.plot(lines.T if order is None else lines[:, order].T, linewidth=0.7, alpha=0.6)
     ax.set(title="as stored" if order is None else "restored", xlabel="slice", ylabel="value")
     return ax
+
+
+def residual_quantiles(
+    check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Quantiles of the whitened residuals against the Gaussian's, a line for each variable: on the diagonal they are noise."""
+    ax = _axes(ax)
+    limit = float(np.abs(check.scores).max(initial=1.0)) * 1.1
+    ax.plot([-limit, limit], [-limit, limit], color=NEUTRAL, linewidth=0.8)
+    for k, column in enumerate(check.quantiles.T):
+        ax.plot(check.scores, column, ".-", markersize=3, linewidth=0.8, label=_name(names, k))
+    _legend(ax, check.quantiles.shape[1])
+    ax.set(title="Residuals against a Gaussian", xlabel="Gaussian quantile", ylabel="residual")
+    return ax
+
+
+def residual_positions(
+    check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Standard deviation of the residuals (lines, 1 under the model) and their mean (dashed, 0) by position."""
+    ax = _axes(ax)
+    for level in (0, 1):
+        ax.axhline(level, color=NEUTRAL, linewidth=0.8)
+    for k, (spread, mean) in enumerate(zip(check.spreads.T, check.means.T, strict=True)):
+        (line,) = ax.plot(spread, ".-", linewidth=1, label=_name(names, k))
+        ax.plot(mean, "--", linewidth=0.8, color=line.get_color())
+    _legend(ax, check.spreads.shape[1])
+    ax.set(title="Residuals by position", xlabel="position", ylabel="spread (line), mean (dashed)")
+    return ax
+
+
+def autocorrelation(
+    check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Correlation of residuals 1, 2, … steps apart, a line for each variable; grey: what chance does in 95 %."""
+    ax = _axes(ax)
+    lags = 1 + np.arange(len(check.autocorrelations))
+    steps = len(check.spreads) - lags
+    reach = critical() / np.sqrt(np.maximum(check.trajectories * steps, 1))
+    ax.fill_between(lags, -reach, reach, color=NEUTRAL, alpha=0.2)
+    ax.axhline(0, color=NEUTRAL, linewidth=0.8)
+    for k, column in enumerate(check.autocorrelations.T):
+        ax.plot(lags, column, "o-", markersize=4, linewidth=1, label=_name(names, k))
+    _legend(ax, check.autocorrelations.shape[1])
+    ax.set(title="Autocorrelation of the residuals", xlabel="steps apart", ylabel="correlation")
+    return ax
+
+
+def simulated_fan(
+    check: ResidualCheck,
+    variable: int,
+    *,
+    times: Array | None = None,
+    name: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Paths simulated from the fit (band from 5 to 95 %, median) beside the observed ones (lines: the same quantiles)."""
+    ax = _axes(ax)
+    low, middle, high = check.band[:, :, variable]
+    at = np.arange(len(low)) if times is None else times
+    ax.fill_between(at, low, high, color=FORWARD, alpha=0.2, label="simulated, 5 to 95 %")
+    ax.plot(at, middle, color=FORWARD, label="median")
+    for k, line in enumerate(check.observed[:, :, variable]):
+        ax.plot(at, line, color="black", linestyle="-" if k == 1 else "--", linewidth=1,
+                label="observed, the same" if k == 1 else None)  # fmt: skip
+    ax.legend(frameon=False)
+    shown = f"x{variable}" if name is None else name
+    ax.set(title=f"{shown}: simulated and observed", xlabel="position" if times is None else "time", ylabel=shown)  # fmt: skip
+    return ax
+
+
+LEGEND = 8
+"""Variables up to which a legend names their lines."""
+
+
+def _name(names: Sequence[str] | None, k: int) -> str:
+    return f"x{k}" if names is None else str(names[k])
+
+
+def _legend(ax: Axes, variables: int) -> None:
+    if 1 < variables <= LEGEND:
+        ax.legend(frameon=False)

@@ -86,9 +86,11 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         data=data,
         thinned=data["thinned"],
         gaps=data["gaps"] is not None,
+        residuals=_residual_sentences(model, panel),
+        compared=len(data["graphs"]),
         square=data["eigenvalues"] is not None,
         cost_kind=data["units"][0]["kind"],
-        data_clear=data["drift"]["n_clear"],
+        data_clear=data["graphs"][0]["n_clear"],
         ragged=panel.lengths is not None,
         formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
         critical=critical(result.n_trajectories),
@@ -107,6 +109,13 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         fingerprint=_fingerprint(panel.values),
     )
     return write_whole(page, path)
+
+
+def _residual_sentences(model: ReTrace, panel: Panel) -> list[dict[str, Any]]:
+    """Each verdict on the residuals, what was found first; none where they were not looked at."""
+    check, names = model.residuals_, [str(each) for each in panel.ids]
+    found = [*check.failed, *(each for each in check.verdicts if not each.failed)]
+    return [{"failed": each.failed, "sentence": each.sentence(names)} for each in found]
 
 
 def render(template: str, **values: Any) -> str:

@@ -18,22 +18,22 @@ from typing import NamedTuple
 import numpy as np
 
 from retrace_sde.data.blocks import Array, evenly
-from retrace_sde.engine.arrow.linear import Form, Panels, each_trajectory, regressors, ways
+from retrace_sde.engine.arrow.linear import Form, Panels, each_trajectory, regressors, unequal, ways
 
 COSINES = 16
-"""Random cosines for each of the two widths, on either side."""
+"""Random cosines for each width, on either side."""
 
-WIDTHS = (0.5, 1.0)
-"""Of the kernels, in units of √d standard deviations."""
+WIDTHS = (0.5, 1.0), (1.0, 2.0)
+"""Of the kernels, in units of √d standard deviations: narrow ones and wide ones, each a test of its own."""
 
 SHUFFLES, LONGER = 99, 399
 """Permutations at first, and in all where the first leave a p-value near a level."""
 
-ROWS, FEWEST_ROWS = 3000, 200
-"""Steps that are looked at, at most, and without which nothing is asked."""
+ROWS, FEWEST_ROWS = 3000, 1000
+"""Steps that are looked at, at most, and without which nothing is asked: fewer accept what more would reject."""
 
-ACCEPTED, REJECTED = 0.05, 0.005
-"""A p-value above the one accepts independence, below the other it is rejected."""
+ACCEPTED, REJECTED = 0.05, 0.01
+"""A p-value above the one accepts independence; up to the other it is rejected."""
 
 
 class Independence(NamedTuple):
@@ -45,30 +45,35 @@ class Independence(NamedTuple):
     @property
     def favours(self) -> int:
         """1: the order as it stands; −1: its reverse; 0: neither."""
-        if self.ahead > ACCEPTED and self.back < REJECTED:
+        if self.ahead > ACCEPTED and self.back <= REJECTED:
             return 1
-        return -1 if self.back > ACCEPTED and self.ahead < REJECTED else 0
+        return -1 if self.back > ACCEPTED and self.ahead <= REJECTED else 0
 
 
 def independence(panels: Panels, form: Form, rng: np.random.Generator) -> Independence | None:
-    """Of residuals and past in both directions, after what a form takes out; None where there are too few steps."""
+    """Of residuals and past in both directions, after what a form takes out; None where there are too few steps.
+
+    Steps that differ in variance are brought to one: they look like dependence on a past that differs as much.
+    """
+    live = panels.live(form.lags) > 0
+    if live.sum() < FEWEST_ROWS:
+        return None
+    panels = unequal(panels, form) or panels
     found = []
     for way in ways(panels, form):
-        live = panels.live(form.lags) > 0
-        if live.sum() < FEWEST_ROWS:
-            return None
         e = each_trajectory(panels, way)[1][0][live]
         past = regressors(panels, way)[0][live]
         rows = evenly(len(e), ROWS)
-        found.append(_p_value(e[rows], past[rows], rng))
+        p = min(_p_value(e[rows], past[rows], widths, rng) for widths in WIDTHS)
+        found.append(min(1.0, len(WIDTHS) * p))
     return Independence(*found)
 
 
-def _p_value(e: Array, past: Array, rng: np.random.Generator) -> float:
-    one = _cosines(_white(e), rng)
+def _p_value(e: Array, past: Array, widths: tuple[float, ...], rng: np.random.Generator) -> float:
+    one = _cosines(_white(e), widths, rng)
     z = _white(past)
     basis = np.linalg.qr(np.c_[np.ones(len(z)), z])[0]
-    two = _cosines(z, rng)
+    two = _cosines(z, widths, rng)
     two = two - basis @ (basis.T @ two)
     one = one - one.mean(axis=0)
     observed = float(((one.T @ two) ** 2).sum())
@@ -90,10 +95,10 @@ def _white(x: Array) -> Array:
     return np.asarray(np.linalg.solve(lower, z.T).T)
 
 
-def _cosines(z: Array, rng: np.random.Generator) -> Array:
+def _cosines(z: Array, widths: tuple[float, ...], rng: np.random.Generator) -> Array:
     d = z.shape[1]
     parts = []
-    for width in WIDTHS:
+    for width in widths:
         turn = rng.standard_normal((d, COSINES)) / (width * np.sqrt(d))
         parts.append(np.cos(z @ turn + rng.uniform(0, 2 * np.pi, COSINES)))
     return np.concatenate(parts, axis=1)

@@ -141,7 +141,8 @@ def judged(
         reason=Reason.TESTED if agree else Reason.MODELS_DISAGREE,
         models=_records(listed, tests, {each.rung for each in heard}),
     )
-    if agree and worst.p_value > SURE and panels is not None and best.form is not None:
+    asked = worst.p_value > SURE or not agree
+    if asked and panels is not None and best.form is not None:
         said = _with_residuals(said, best, independence(panels, best.form, rng))
         if said.reason is Reason.RESIDUALS:
             return Judged(said, said.models[-1].log_likelihood_ratio < 0)

@@ -163,7 +163,8 @@ def ways(panels: Panels, form: Form) -> tuple[Way, Way]:
     d, lags = panels.x.shape[3], form.lags
     width = panels.variances
     if lags == 2:
-        moved = (rows[..., d : 2 * d] ** 2).sum(axis=(1, 2)) / live.sum()
+        steps, there = np.diff(panels.x, axis=2), panels.live(1)
+        moved = np.einsum("bnsd,bnsd,ns->bd", steps, steps, there) / there.sum()
         width = np.concatenate([width, moved], axis=1)
     found: list[Way] = []
     turn, gram, middle = _turn(form, d), None, None

@@ -38,6 +38,13 @@ class Observed(NamedTuple):
     inputs: Array
 
 
+class Kept(NamedTuple):
+    """Orders (samples, ≥ T) that a chain recorded, and, where gaps are drawn, which each step crossed."""
+
+    orders: NDArray[np.int16]
+    gaps: NDArray[np.int16]
+
+
 class Track(NamedTuple):
     """Filtered means (T, d) and covariances (T, d, d) along an order, and the log-likelihood up to each position."""
 
@@ -201,19 +208,19 @@ def _propose(
 @njit(cache=True, nogil=True)
 def sample(
     table: Table, seen: Observed, index: Order, weights: Array, rules: Rules | None, o: Order,
-    state: State, burn: int, thin: int, kept: NDArray[np.int16], gaps: NDArray[np.int16],
+    state: State, burn: int, thin: int, kept: Kept,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """Metropolis over the order o of one trajectory, in place; `kept` (samples, ≥ T) records orders.
+    """Metropolis over the order o of one trajectory, in place.
 
-    `weights` (K,), where gaps are drawn, is the log-prior of each in the table; `index` then moves too, and `gaps`
-    records it. Empty: gaps belong to positions.
+    `weights` (K,), where gaps are drawn, is the log-prior of each in the table; `index` then moves
+    too. Empty: gaps belong to positions.
     """
     T, d = seen.values.shape
     drawn = len(weights) > 0
     now, new = track(T, d), track(T, d)
     trial, other, fixed = o.copy(), index.copy(), standing(rules, T)
     here = follow(table, seen, index, o, 0, T, now, now)[0] - order_cost(rules, o)
-    for count in range(burn + thin * len(kept)):
+    for count in range(burn + thin * len(kept.orders)):
         if drawn and random_unit(state) < GAPS:
             i = int(random_unit(state) * (T - 1))
             k = index[i] + int(random_unit(state) * (2 * REACH + 1)) - REACH
@@ -250,9 +257,9 @@ def sample(
                             other[t] = index[t]
         if count >= burn and (count - burn + 1) % thin == 0:
             r = (count - burn) // thin
-            kept[r, :T] = o
+            kept.orders[r, :T] = o
             if drawn:
-                gaps[r, : T - 1] = index
+                kept.gaps[r, : T - 1] = index
 
 
 @njit(cache=True, nogil=True)

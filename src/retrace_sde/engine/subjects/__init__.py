@@ -1,1 +1,0 @@
-"""Subjects that differ: whether they do, and what it changes."""
