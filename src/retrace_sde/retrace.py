@@ -595,13 +595,14 @@ def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:
 
 
 def _twin_errors(outcome: Outcome, drift: Drift) -> StandardErrors:
-    """Errors of the twin's parameters: its own where one order was fitted, else those of the answer itself.
+    """Errors of the twin's parameters: its own where it has any of the answer's kind, else the answer's.
 
     `Var Θ̂_ij = H_ii [(Σ φ φᵀ Δt)⁻¹]_jj`, and both ways round have the same states but for the first and the last; what is
     not known of orders and states costs both the same. So only H differs.
     """
     own, other = outcome.estimate, outcome.reverse_estimate
-    if outcome.estimator != "mcem" and np.isfinite(other.errors.drift).all():
+    alike = other.errors.kind is own.errors.kind and outcome.estimator != "mcem"
+    if alike and np.isfinite(other.errors.drift).all():
         return _told_apart(other.errors, drift)
     scale = np.sqrt(np.diag(other.diffusion) / np.diag(own.diffusion))
     errors, covariances = own.errors, own.errors.covariances
