@@ -103,10 +103,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
         torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
     keep : for order="score", the round that is returned: the most likely ("best"), or the "last".
-    max_iter : rounds at most. alpha : level of the direction test.
+    max_iter : rounds at most. alpha : level of the direction test (see `docs/direction.md`).
     n_jobs : threads (None: all cores); the answer does not depend on it. verbose : print each round.
 
-    random_state : seeds the search and the sampling of independent orders; a shared order needs none.
+    random_state : seeds the simulations of the direction test, and the search and sampling of independent orders.
     """
 
     def __init__(
