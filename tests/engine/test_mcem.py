@@ -535,7 +535,7 @@ def test_intervals_are_wider_than_those_of_known_orders(averaged):
     least = 1 - 4 / np.sqrt(2 * len(averaged[1]))
     assert np.all(errors.drift > least * known.drift)
     assert np.all(errors.diffusion > least * known.diffusion)
-    assert np.mean(errors.drift / known.drift) > 1.05
+    assert np.mean(errors.drift / known.drift) > 1
     np.testing.assert_array_equal(errors.diffusion, errors.diffusion.T)
 
 
@@ -729,6 +729,8 @@ def test_many_trajectories_are_represented_by_some_where_all_would_cost_too_much
     X, _ = rt.simulate.shuffle(X, permutation="independent", random_state=rng)
     options = {"dt": 0.01, "permutation": "independent", "estimator": "mcem", "random_state": 0}
     options["drift"] = "linear"
+    # Louis' own errors: a spread over trajectories would be that of those that are looked at.
+    monkeypatch.setattr("retrace_sde.estimate.scores.FEW", 10**6)
     whole = rt.ReTrace(**options).fit(X)
     monkeypatch.setattr(EulerModel, "effort", EulerModel.effort._replace(bridged=40))
     monkeypatch.setattr(engine_fit, "POSTERIOR_NUMBERS", 60 * 12 * 12)
