@@ -7,7 +7,14 @@ import pytest
 
 from retrace_sde.data.blocks import Data
 from retrace_sde.orders.folds import _course as course_of
-from retrace_sde.orders.folds import _levels, folded_orders, lasting, may_fold, smoothness
+from retrace_sde.orders.folds import (
+    _levels,
+    folded_orders,
+    lasting,
+    may_fold,
+    may_fold_each,
+    smoothness,
+)
 
 n, T = 30, 16
 SEEDS = range(8)
@@ -98,8 +105,18 @@ def test_the_share_of_folds_that_look_as_smooth_is_uniform_for_folds():
 def test_residuals_that_last_or_alternate():
     rng = np.random.default_rng(3)
     smooth = np.cumsum(np.cumsum(rng.standard_normal((n, T)), axis=1), axis=1)
-    assert lasting(smooth) > 3
-    assert lasting(t + 0.3 * rng.standard_normal((n, T))) < -3
+    assert lasting(smooth)[0] > 3
+    assert lasting(t + 0.3 * rng.standard_normal((n, T)))[0] < -3
+
+
+def test_single_orders_of_one_variable_may_be_folded_unless_each_course_is_steady():
+    rng = np.random.default_rng(5)
+    scale = np.exp(0.2 * rng.standard_normal((n, 1)))
+    for course in FOLDED.values():
+        x = rng.permuted(scale * course + 0.01 * rng.standard_normal((n, T)), axis=1)
+        assert may_fold_each(Data(x[:, :, None])) is not None
+    x = rng.permuted(scale * STEADY["growth"] + 0.01 * rng.standard_normal((n, T)), axis=1)
+    assert may_fold_each(Data(x[:, :, None])) is None
 
 
 def test_an_order_unfolds_into_paths_that_turn_once():

@@ -29,7 +29,7 @@ from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.start_law import is_point, start_log_densities
 from retrace_sde.estimate.unequal_steps import dispersion
 from retrace_sde.orders.costs import near_costs
-from retrace_sde.orders.folds import Fold, may_fold
+from retrace_sde.orders.folds import Fold, may_fold, may_fold_each
 from retrace_sde.orders.loops import closes, cyclic_order
 from retrace_sde.process.drift import is_linear
 
@@ -70,7 +70,7 @@ def guarded(
 ) -> Guarded:
     """The test of a fit's direction against its reverse, after every guard has looked at it; `cycle`: it `loops`.
 
-    `rng` is for folds, which only a shared order is asked for.
+    `rng` is for folds of a shared order, of which some are simulated.
     """
     view, order = model.visible(found)
     test = replace(test, point_start=is_point(view.data.states(order), found.step))
@@ -80,7 +80,7 @@ def guarded(
         # A stated mechanism stands for how steps go. Unequal ones come from subjects that differ, too: on
         # growing tumours the check doubted a direction that was right.
         return Guarded(test)
-    fold = None if rng is None else _folded(model, found, rng)
+    fold = _folded(model, found, rng)
     if fold is not None:
         settled = test.known or not test.identified
         cautions = (Caution.FOLD,) if fold.probability else ()  # a turn that shows is not folded
@@ -95,13 +95,17 @@ def guarded(
     return Guarded(test)
 
 
-def _folded(model: Model, found: Fit, rng: np.random.Generator) -> Fold | None:
+def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold | None:
     """One variable may lie folded onto itself, by its values as they were observed.
 
     Not by smoothed ones: what jumps between the way up and the way down is what a fit takes for noise.
     """
     n, T, d = model.data.shape
-    if d > 1 or T <= 3 or found.order.ndim > 1:
+    if d > 1 or T <= 3:
+        return None
+    if found.order.ndim > 1:
+        return may_fold_each(model.data)
+    if rng is None:
         return None
     seen, order = model.visible(found, raw=True)
     steps = np.diagonal(near_costs(seen.data, order, seen.fit(order).step, 1), 1)

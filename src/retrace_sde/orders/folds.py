@@ -27,6 +27,10 @@ SHORTEST = 5
 SIGNIFICANT = 1.96
 """Standard errors of a correlation that chance exceeds once in twenty."""
 
+STEADY = 0.35
+"""Correlation of successive residuals along sorted values, above which single courses are steady: it is .5 to .65 of growing
+children, chicks and logistic curves, at most .25 of curves that rise in a fifth of the time and fall in the rest."""
+
 SMOOTH, SHUFFLED = 0.1, 0.4
 """How far levels lie from a smooth course, in gaps, if it is one, and if two are shuffled: levels that fall anywhere
 between their neighbours have a standard deviation of 0.29 to 0.5 gaps."""
@@ -37,6 +41,9 @@ BENDS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 FOLDS, LIKELY, LEAST = 499, 0.02, 2.0
 """Folds that are simulated, the share of them that may look smoother before a fold counts as possible, and the nats for a
 smooth course below which it does, too."""
+
+DOUBT = 1 / 12
+"""Nats for a smooth course, for each third difference up to 1 in all, below which a fold is suspected without another sign."""
 
 WINDOW = 5
 """Gaps that are averaged to tell the typical one, or a quarter of them."""
@@ -84,16 +91,29 @@ def may_fold(
     course = _course(levels[upward], rest[:, upward], len(x))
     if _turns(levels, course):
         return Fold(0.0)
-    z = lasting(x)
+    z, _ = lasting(x)
     evidence, chance = smoothness(course, rng)
-    suspected = evidence < 0 or (z < SIGNIFICANT and (unequal or z < -SIGNIFICANT))
+    doubt = 0.0 if z >= SIGNIFICANT else min(1.0, DOUBT * (T - 3))
+    suspected = evidence < doubt or (z < SIGNIFICANT and (unequal or z < -SIGNIFICANT))
     if not suspected or (chance <= LIKELY and evidence >= LEAST):
         return None
     return Fold(max(0.5, 1 / (1 + float(np.exp(min(evidence, 50.0))))))
 
 
-def lasting(x: Array) -> float:
-    """z of the correlation between successive residuals of an affine step along an order, (n, T)."""
+def may_fold_each(data: Data) -> Fold | None:
+    """Whether one variable may lie folded in orders of their own: sorted, the subjects' values do not go on as they went.
+
+    Any course of one variable can be sorted; only one that is smooth in each subject is not likely two.
+    """
+    rows = evenly(data.shape[0], LOOKED_AT)
+    x = to_numpy(pick(data.values, rows, 0))[:, :, 0]
+    x = np.where(np.arange(x.shape[1])[None] < data.observed[rows, None], x, np.nan)
+    z, correlation = lasting(np.sort(x, axis=1))
+    return None if z >= SIGNIFICANT and correlation >= STEADY else Fold(0.0)
+
+
+def lasting(x: Array) -> tuple[float, float]:
+    """The correlation between successive residuals of an affine step along an order, (n, T): its z, and itself."""
     before, after = x[:, :-1], x[:, 1:]
     known = ~np.isnan(before) & ~np.isnan(after)
     slope, level = np.polyfit(before[known], after[known], 1)
@@ -101,7 +121,8 @@ def lasting(x: Array) -> float:
     products = e[:, 1:] * e[:, :-1]
     squares = np.nansum(e**2)
     count = int((~np.isnan(products)).sum())
-    return float(np.nansum(products) / squares * np.sqrt(count)) if squares > 0 else 0.0
+    correlation = float(np.nansum(products) / squares) if squares > 0 else 0.0
+    return correlation * float(np.sqrt(count)), correlation
 
 
 def _levels(x: Array, *, rounds: int = 30) -> tuple[Array, Array]:
