@@ -523,15 +523,18 @@ def test_the_orders_of_a_fit_are_permutations_and_the_most_probable_is_the_most_
 
 
 def test_intervals_are_wider_than_those_of_known_orders(averaged):
+    """On average: errors over 150 trajectories have an error of their own, 6 % and more, of which three are allowed."""
     model = averaged[3]
     errors = model.standard_errors_
     known = regression_errors(
         moments(Data(averaged[1]), model.order_, DT, Linear()), model.diffusion_
     )
     assert np.all(np.isfinite(errors.drift))
-    assert np.all(errors.drift > 0.95 * known.drift)
-    assert np.all(errors.diffusion > 0.95 * known.diffusion)
-    assert np.mean(errors.drift / known.drift) > 1.05
+    assert errors.kind == "sandwich"
+    assert np.all(errors.drift > 0.8 * known.drift)
+    assert np.all(errors.diffusion > 0.8 * known.diffusion)
+    assert np.mean(errors.drift / known.drift) > 1.0
+    assert np.mean(errors.diffusion / known.diffusion) > 1.0
     np.testing.assert_array_equal(errors.diffusion, errors.diffusion.T)
 
 
