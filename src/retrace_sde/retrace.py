@@ -103,10 +103,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
         torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
     keep : for order="score", the round that is returned: the most likely ("best"), or the "last".
-    max_iter : rounds at most. alpha : level of the direction test.
+    max_iter : rounds at most. alpha : level of the direction test (see `docs/direction.md`).
     n_jobs : threads (None: all cores); the answer does not depend on it. verbose : print each round.
 
-    random_state : seeds the search and the sampling of independent orders; a shared order needs none.
+    random_state : seeds the simulations of the direction test, and the search and sampling of independent orders.
     """
 
     def __init__(
@@ -595,13 +595,14 @@ def _told_apart(errors: StandardErrors, drift: Drift) -> StandardErrors:
 
 
 def _twin_errors(outcome: Outcome, drift: Drift) -> StandardErrors:
-    """Errors of the twin's parameters: its own where one order was fitted, else those of the answer itself.
+    """Errors of the twin's parameters: its own where it has any of the answer's kind, else the answer's.
 
     `Var Θ̂_ij = H_ii [(Σ φ φᵀ Δt)⁻¹]_jj`, and both ways round have the same states but for the first and the last; what is
     not known of orders and states costs both the same. So only H differs.
     """
     own, other = outcome.estimate, outcome.reverse_estimate
-    if outcome.estimator != "mcem" and np.isfinite(other.errors.drift).all():
+    alike = other.errors.kind is own.errors.kind and outcome.estimator != "mcem"
+    if alike and np.isfinite(other.errors.drift).all():
         return _told_apart(other.errors, drift)
     scale = np.sqrt(np.diag(other.diffusion) / np.diag(own.diffusion))
     errors, covariances = own.errors, own.errors.covariances

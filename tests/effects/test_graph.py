@@ -8,6 +8,7 @@ from scipy.linalg import expm
 
 import retrace_sde as rt
 from retrace_sde.effects.graph import Effect, _covariance, _turned
+from retrace_sde.estimate.regression import regression_errors
 
 A = np.array([[-1.0, 0.5, 0.0], [0.0, -1.2, 0.4], [0.0, 0.0, -0.8]])
 H = np.array([[0.3, 0.1, 0.0], [0.1, 0.3, 0.0], [0.0, 0.0, 0.2]])
@@ -37,7 +38,7 @@ def test_covariances_of_maximum_likelihood_are_exact():
     given = rt.ReTrace(dt=DT, estimator="mle", n_jobs=1)
     X = model._memory.model.data.values
     given.fit(X, knowledge=rt.Knowledge(positions={k: k for k in range(20)}))
-    errors = given.standard_errors_
+    errors = regression_errors(given._memory.outcome.found.moments, given.diffusion_)
     C = errors.covariances[0, :3, :3] / given.diffusion_[0, 0]
     np.testing.assert_allclose(
         _covariance(given.drift_, given.diffusion_, errors), np.kron(given.diffusion_, C), rtol=1e-6

@@ -25,10 +25,10 @@ from retrace_sde.data.blocks import Data
 from retrace_sde.engine.bridge import bridge
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.hidden import HiddenModel
-from retrace_sde.engine.louis import louis_errors
+from retrace_sde.engine.louis import louis_covariance
 from retrace_sde.engine.monte_carlo_em import Run
 from retrace_sde.estimate.kalman.steps import Parameters
-from retrace_sde.orders.draws import Chains, Stretch, random_states
+from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.prior import Prior, compiled
 from retrace_sde.process.drift import Affine, Linear
 
@@ -89,9 +89,11 @@ def engine_ratios(Y, one, two, starts, seed, **known):
 def engine_errors(Y, law, kept, noise):
     """Standard errors of Θ and H from orders (C, n, R, T) drawn from their posterior."""
     model, rng = engine_model(Y, law, noise=noise), np.random.default_rng(0)
-    kept = kept.astype(np.int16)
-    found, note = louis_errors(model, model, engine_parameters(law), None, kept, rng)
-    assert note is None
+    draws = Draws(kept.astype(np.int16), np.empty((0, 0, 0), dtype=np.int32))
+    parameters = engine_parameters(law)
+    covariance, _, floored = louis_covariance(model, model, parameters, None, draws, rng)
+    assert not floored
+    found = model.scoring(parameters, None).errors(covariance)
     return found.drift, found.diffusion
 
 

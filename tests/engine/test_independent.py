@@ -394,7 +394,7 @@ def test_a_constant_variable_is_refused_whatever_pads_it():
 def test_the_costs_of_a_law_are_its_log_densities_up_to_a_constant():
     sde, X, _ = shuffled(3, 8, 5, seed=1)
     law = true_law(sde, 0.1)
-    target, source, start = law.costs(Data(X), slice(1, 4))
+    target, source, start, _ = law.costs(Data(X), slice(1, 4))
     step = sde.transition(DT, scheme="euler")
     noise = rt.Gaussian(np.zeros(3), step.covariance)
     for j in range(3):

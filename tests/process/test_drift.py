@@ -215,7 +215,10 @@ def test_every_part_of_the_engine_takes_any_drift(
         seen = name not in ("linear", "affine")
         assert kendall_tau(truth, model.order_) > (0.9 if seen else 0.75)
     assert np.isfinite(model.standard_errors_.drift).all()
-    assert model.drift_.shape[1] + (name == "affine") == len(model.result_.feature_names)
+    inputs = 0 if model.inputs_ is None else model.inputs_.shape[1]
+    assert inputs == (2 if name in ("linear", "affine") else 0)
+    counted = model.drift_.shape[1] + (name == "affine") + inputs
+    assert counted == len(model.result_.feature_names)
 
 
 @pytest.mark.parametrize("arm", ["treated", "untreated", "observational"])

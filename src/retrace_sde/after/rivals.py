@@ -17,7 +17,7 @@ from enum import StrEnum
 import numpy as np
 from scipy import stats
 
-from retrace_sde.after.steps import Steps
+from retrace_sde.after.steps import Steps, least_squares
 from retrace_sde.data.blocks import Array
 
 LAMBDAS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -25,6 +25,9 @@ LAMBDAS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.48)
 """Shares of a Markov residual's variance that are noise; 2ρ of it is at most all."""
+
+PER_START = 6
+"""Subjects for each variable without which Γ is left out: n levels are soon explained by d first states."""
 
 SWEEPS = 4
 """Turns between the filter and the drift that it implies."""
@@ -49,16 +52,22 @@ def rivals(steps: Steps, level: float) -> tuple[Cause | None, float]:
     n, S, d = y.shape
     base = _regressed(y[:, 1:], z[:, 1:])[0]
     constant = bool(np.ptp(z, axis=(0, 1)).min() <= 1e-12 * np.abs(z).max())
+    first = steps.states[:, :1, : d if n >= PER_START * d else 0]
     gains = {
         Cause.MEMORY: (_regressed(y[:, 1:], np.concatenate([z[:, 1:], y[:, :-1]], 2))[0], d * d),
-        Cause.LEVELS: (_levels(y, z, steps.states[:, :1]), 1 + d * d + d * (not constant)),
+        Cause.LEVELS: (
+            _levels(y, z, first, constant=constant),
+            1 + d * first.shape[2] + d * (not constant),
+        ),
     }
     if steps.linear and _pulled_back(steps.residuals):
         gains[Cause.NOISE] = (_noise(steps.states / np.sqrt(steps.dt), affine=constant), 1)
     found: dict[Cause, float] = {}
     chances = {}
     for cause, (value, k) in gains.items():
-        gain = value - base
+        # After Bartlett: so much of a gain is what any regressors would bring; Γ rests on n subjects, not on their steps.
+        taken = first.shape[2] / n if cause is Cause.LEVELS else (z.shape[2] + d) / (n * (S - 1))
+        gain = (value - base) * (1 - taken)
         p = min(1.0, len(gains) * float(stats.chi2.sf(2 * max(gain, 0.0), k)))
         chances[cause] = p
         if p < level:
@@ -72,8 +81,8 @@ def rivals(steps: Steps, level: float) -> tuple[Cause | None, float]:
 def _pulled_back(e: Array) -> bool:
     """Successive residuals of some variable are negatively correlated, as noise makes them; else the filter is spared."""
     products = e[:, 1:] * e[:, :-1]
-    total = products.sum(axis=(0, 1))
-    return bool((total / np.sqrt((products**2).sum(axis=(0, 1)))).min() < -2)
+    z = products.sum(axis=(0, 1)) / np.sqrt((products**2).sum(axis=(0, 1)))
+    return bool(z.min() < stats.norm.ppf(0.02 / e.shape[2]) or z.sum() < -2 * np.sqrt(e.shape[2]))
 
 
 def _regressed(y: Array, z: Array, variances: Array | None = None) -> tuple[float, Array, Array]:
@@ -82,17 +91,17 @@ def _regressed(y: Array, z: Array, variances: Array | None = None) -> tuple[floa
     v = np.ones(S) if variances is None else variances
     root = v[None, :, None] ** -0.5
     rows, out = (z * root).reshape(n * S, -1), (y * root).reshape(n * S, d)
-    B = np.asarray(np.linalg.lstsq(rows, out, rcond=None)[0].T, dtype=np.float64)
+    B = least_squares(rows, out).T
     e = out - rows @ B.T
     log_det = np.linalg.slogdet(e.T @ e / len(e))[1]
     return float(-0.5 * (len(e) * log_det + d * n * np.log(v).sum())), B, y - z @ B.T
 
 
-def _levels(y: Array, z: Array, first: Array) -> float:
+def _levels(y: Array, z: Array, first: Array, *, constant: bool) -> float:
     n, S, _ = y.shape
     i = np.arange(1, S)
     so_far = [np.cumsum(each, axis=1)[:, :-1] / i[:, None] for each in (y, z)]
-    start = np.concatenate([np.ones((n, 1, 1)), first], axis=2)
+    start = first if constant else np.concatenate([np.ones((n, 1, 1)), first], axis=2)  # μ is in φ
     best = -np.inf
     for ratio in LAMBDAS:
         w = (i / (i + ratio))[None, :, None]

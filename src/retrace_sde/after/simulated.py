@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from retrace_sde.after.residuals import ResidualCheck, look
-from retrace_sde.after.steps import Steps, steps_of
+from retrace_sde.after.steps import LOOKED, Steps, steps_of
 from retrace_sde.data.blocks import Array, in_order, to_numpy
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Fit, Model
@@ -22,12 +22,12 @@ def look_at(model: Model, found: Fit, rng: np.random.Generator) -> ResidualCheck
 
 
 PATHS = 400
-"""Paths at least that a band is made of."""
+"""Paths that a band is made of, fewer of large panels."""
 
 
 def simulated_paths(model: Model, found: Fit, steps: Steps, rng: np.random.Generator) -> Array:
     """Some paths (m, T, d) from the fit, m a multiple of the trajectories looked at; observation noise included."""
-    times = -(-PATHS // len(steps.rows))
+    times = min(-(-PATHS // len(steps.rows)), max(1, 4 * LOOKED // steps.states.size))
     rows = np.tile(steps.rows, times)
     step, dt, (_, T, d) = found.step, model.dt, model.data.shape
     order = found.order if found.order.ndim == 1 else found.order[rows]

@@ -17,7 +17,7 @@ from retrace_sde.engine.model import Fit, Model
 from retrace_sde.estimate.kalman.model import StateSpace
 from retrace_sde.process.drift import is_linear
 
-LOOKED, FEWEST = 1_000_000, 60
+LOOKED, FEWEST = 200_000, 30
 """Numbers (n T d) that are looked at, and trajectories at least where there are so many: enough for every test, in
 less time than the fit takes."""
 
@@ -79,12 +79,21 @@ def steps_of(model: Model, found: Fit) -> Steps:
     return Steps(rows, x, residuals, response, regressors, model.dt, regular, linear)
 
 
+def least_squares(z: Array, y: Array) -> Array:
+    """B with y ≈ z B: by the Gram matrix, ten times as fast as by singular values, which serve where it is singular."""
+    scale = np.maximum(np.sqrt((z**2).sum(axis=0)), 1e-300)
+    unit = z / scale
+    gram = unit.T @ unit
+    if np.linalg.eigvalsh(gram)[0] > 1e-10:
+        return np.asarray(np.linalg.solve(gram, unit.T @ y) / scale[:, None])
+    return np.asarray(np.linalg.lstsq(unit, y, rcond=None)[0] / scale[:, None])
+
+
 def _whitened(y: Array, z: Array) -> Array:
     """Least squares residuals with unit covariance, NaN where there is no step."""
     there = ~np.isnan(y[:, :, 0])
     found = np.full(y.shape, np.nan)
-    B = np.linalg.lstsq(z[there], y[there], rcond=None)[0]
-    e = y[there] - z[there] @ B
+    e = y[there] - z[there] @ least_squares(z[there], y[there])
     S = e.T @ e / max(len(e) - z.shape[2], 1)
     lower = np.linalg.cholesky(S + 1e-12 * np.diag(np.diag(S)))
     found[there] = np.linalg.solve(lower, e.T).T

@@ -45,19 +45,26 @@ def louis_errors(
             f"Standard errors are those of known orders: with {d} variables those of the orders are "
             "not computed."
         )
-    complete = scoring.information(rng)
-    square, cross = _squares(few.scoring(law, sums), draws)
-    lost = (square - cross) * model.data.shape[0] / few.data.shape[0]
-    covariance, floored = floored_inverse(complete - lost, complete, _floor(draws.kept))
-    n = model.data.shape[0]
-    note = (
-        "In some direction the orders leave less information on the parameters than the draws can tell from none: "
-        "standard errors there are lower bounds."
-    )
+    covariance, meat, floored = louis_covariance(model, few, law, sums, draws, rng)
     if floored:
+        note = (
+            "In some direction the orders leave less information on the parameters than the draws can tell from none: "
+            "standard errors there are lower bounds."
+        )
         return scoring.errors(covariance), note
-    meat = cross * n / few.data.shape[0]
-    return errors_of_scores(scoring.errors, covariance, meat, n), None
+    return errors_of_scores(scoring.errors, covariance, meat, model.data.shape[0]), None
+
+
+def louis_covariance(
+    model: Model, few: Model, law: Any, sums: Any, draws: Draws, rng: np.random.Generator
+) -> tuple[Array, Array, bool]:
+    """The inverse of Louis' information, `Σ_j E[s_j] E[s_j]ᵀ` of all trajectories, and whether a floor mattered."""
+    complete = model.scoring(law, sums).information(rng)
+    square, cross = _squares(few.scoring(law, sums), draws)
+    share = model.data.shape[0] / few.data.shape[0]
+    lost = (square - cross) * share
+    covariance, floored = floored_inverse(complete - lost, complete, _floor(draws.kept))
+    return covariance, cross * share, floored
 
 
 def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, Array]:

@@ -34,7 +34,7 @@ between their neighbours have a standard deviation of 0.29 to 0.5 gaps."""
 BENDS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 """Standard deviations, in gaps, of the third differences that the bends of a course bring; the likeliest counts."""
 
-FOLDS, LIKELY, LEAST = 199, 0.05, 2.0
+FOLDS, LIKELY, LEAST = 499, 0.02, 2.0
 """Folds that are simulated, the share of them that may look smoother before a fold counts as possible, and the nats for a
 smooth course below which it does, too."""
 
@@ -85,10 +85,8 @@ def may_fold(
     if _turns(levels, course):
         return Fold(0.0)
     z = lasting(x)
-    if z >= SIGNIFICANT:
-        return None
     evidence, chance = smoothness(course, rng)
-    suspected = z < -SIGNIFICANT or unequal or evidence < 0
+    suspected = evidence < 0 or (z < SIGNIFICANT and (unequal or z < -SIGNIFICANT))
     if not suspected or (chance <= LIKELY and evidence >= LEAST):
         return None
     return Fold(max(0.5, 1 / (1 + float(np.exp(min(evidence, 50.0))))))
