@@ -120,8 +120,8 @@ def _alike_say(found: SubjectEffects) -> str:
     if found.nats is None or found.asked:
         return "one SDE for all" + (", as asked" if found.asked else "")
     return (
-        f"alike: levels or rates of their own are worse by {-found.nats:.1f} nats after a price of {found.parameters} "
-        "parameters; subjects='levels' fits levels"
+        f"alike: levels or rates of their own are worse by {-found.nats:.1f} nats, the price of their parameters counted; "
+        "subjects='levels' fits levels"
     )
 
 
