@@ -318,7 +318,7 @@ def test_noise_that_is_not_gaussian_tells_the_direction_and_gaussian_noise_does_
 
 @pytest.mark.parametrize(
     ("ahead", "back", "heard"),
-    [(0.5, 0.005, 1), (0.005, 0.5, -1), (0.005, 0.005, 0), (0.5, 0.5, 0)],
+    [(0.5, 0.002, 1), (0.002, 0.5, -1), (0.002, 0.002, 0), (0.5, 0.5, 0), (0.5, 0.01, 0)],
 )
 def test_it_speaks_only_where_one_is_accepted_and_the_other_rejected(
     ahead: float, back: float, heard: int

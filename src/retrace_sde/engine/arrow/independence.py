@@ -26,13 +26,13 @@ COSINES = 16
 WIDTHS = (0.5, 1.0), (1.0, 2.0)
 """Of the kernels, in units of √d standard deviations: narrow ones and wide ones, each a test of its own."""
 
-SHUFFLES, LONGER = 99, 399
+SHUFFLES, LONGER = 99, 999
 """Permutations at first, and in all where the first leave a p-value near a level."""
 
 ROWS, FEWEST_ROWS = 3000, 1000
 """Steps that are looked at, at most, and without which nothing is asked: fewer accept what more would reject."""
 
-ACCEPTED, REJECTED = 0.05, 0.01
+ACCEPTED, REJECTED = 0.05, 0.003
 """A p-value above the one accepts independence; up to the other it is rejected."""
 
 

@@ -135,7 +135,8 @@ def judged(
     agree = len({each.ratio > 0 for each in heard}) == 1
     said = replace(
         _vuong(best, test, alpha=alpha),
-        identified=agree and worst.p_value < alpha,
+        # A p-value within its own error of the level decides nothing.
+        identified=agree and worst.p_value + worst.p_error < alpha,
         p_value=worst.p_value if agree else None,
         p_error=worst.p_error if agree else None,
         reason=Reason.TESTED if agree else Reason.MODELS_DISAGREE,
