@@ -26,7 +26,8 @@ def study():
 
 def fit(X, seed=0, **options):
     shuffled, _ = rt.simulate.shuffle(X, random_state=seed)
-    return rt.ReTrace(dt=0.1, n_jobs=1, **options).fit(shuffled)
+    # One SDE for all, or levels would be in the model and no longer missing from it.
+    return rt.ReTrace(dt=0.1, subjects="alike", n_jobs=1, **options).fit(shuffled)
 
 
 WANTED = {

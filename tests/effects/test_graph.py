@@ -7,8 +7,11 @@ import pytest
 from scipy.linalg import expm
 
 import retrace_sde as rt
+from retrace_sde.data.blocks import Data
 from retrace_sde.effects.graph import Effect, _covariance, _turned
-from retrace_sde.estimate.regression import regression_errors
+from retrace_sde.estimate.moments import moments
+from retrace_sde.estimate.regression import mle
+from retrace_sde.process.drift import Linear
 
 A = np.array([[-1.0, 0.5, 0.0], [0.0, -1.2, 0.4], [0.0, 0.0, -0.8]])
 H = np.array([[0.3, 0.1, 0.0], [0.1, 0.3, 0.0], [0.0, 0.0, 0.2]])
@@ -34,14 +37,13 @@ def test_slopes_are_those_of_finite_differences(kind):
 
 def test_covariances_of_maximum_likelihood_are_exact():
     """`Cov(vec Θ) = H ⊗ C`, row by row, C the inverse Gram matrix."""
-    model = fit(0)
-    given = rt.ReTrace(dt=DT, estimator="mle", n_jobs=1)
-    X = model._memory.model.data.values
-    given.fit(X, knowledge=rt.Knowledge(positions={k: k for k in range(20)}))
-    errors = regression_errors(given._memory.outcome.found.moments, given.diffusion_)
-    C = errors.covariances[0, :3, :3] / given.diffusion_[0, 0]
+    X = rt.LinearSDE(A, H).simulate(100, 20, DT, x0=1.0, random_state=0)
+    found = mle(moments(Data(X), np.arange(20), DT, Linear()))
+    C = found.errors.covariances[0] / found.diffusion[0, 0]
     np.testing.assert_allclose(
-        _covariance(given.drift_, given.diffusion_, errors), np.kron(given.diffusion_, C), rtol=1e-6
+        _covariance(found.coefficients, found.diffusion, found.errors),
+        np.kron(found.diffusion, C),
+        rtol=1e-6,
     )
 
 

@@ -57,7 +57,8 @@ def predicted(
     """Ahead of each trajectory of `model` along an order, `gaps` (steps,) apart, in the units of the fit; times from 0."""
     if not is_linear(model.drift):
         return _simulated(model, outcome, order, gaps, level, rng)
-    y, elapsed = along(model, order), np.cumsum(gaps)
+    apart = _apart(outcome, order)
+    y, elapsed = along(model, order) + apart[:, None], np.cumsum(gaps)
     last = np.arange(len(y)), model.data.observed - 1
     states = known_states(y, space_of(model, outcome))
     spread = states.covariance if states.covariance.ndim == 2 else states.covariance[last]
@@ -73,8 +74,18 @@ def predicted(
         every = np.full(y.shape[1] - 1, model.dt) if past is None else past
         spaces = {gap: space_of(model, outcome, gap) for gap in set(every.tolist())}
         widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level)
+    mean = mean - apart[:, None]
     reach = critical(outcome.found.log_likelihoods.size, level) * widened * deviation
     return Forecast(mean, mean - reach, mean + reach, elapsed, level, widened)
+
+
+def _apart(outcome: Outcome, order: Order) -> Array:
+    """What moves subjects with levels of their own to where they are alike, `A⁻¹ (c_j − c̄)`; 0 for others, whose levels are not known."""
+    levels, n = outcome.levels, outcome.found.log_likelihoods.size
+    if levels is None or order is not outcome.found.order:
+        return np.zeros((1, len(outcome.estimate.diffusion)))
+    shift: Array = (levels.effects - levels.average) @ np.linalg.pinv(levels.drift, rcond=1e-6).T
+    return shift.reshape(n, -1)
 
 
 def _simulated(
