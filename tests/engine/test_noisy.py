@@ -137,8 +137,6 @@ def test_what_cannot_be_combined_is_refused():
     _, Y, _, _ = panel(20, n=10)
     with pytest.raises(ValueError, match="estimator='mle'"):
         rt.ReTrace(dt=DT, estimator="mle", observation_noise=0.1, drift="linear").fit(Y)
-    with pytest.raises(ValueError, match="linear or affine"):
-        rt.ReTrace(dt=DT, drift=rt.drift.Polynomial(2), observation_noise=0.1).fit(Y)
 
 
 def test_leave_one_out_start_is_the_filter_s_own_likelihood_corrected():
