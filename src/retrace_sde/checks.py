@@ -74,7 +74,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
                 f"estimator={given['estimator']!r} needs a linear or affine drift; use 'mle'."
             )
         if noisy:
-            raise ValueError(f"observation_noise cannot be combined with {drift}: {NONLINEAR}")
+            raise ValueError(nonlinear("observation_noise", drift))
     if given["permutation"] == "independent" and given["order"] == "score":
         raise ValueError(
             "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
@@ -173,17 +173,27 @@ def check_state_space(drift: Drift, *, noise: Any, timed: bool) -> None:
     """Noise, missing values, schedules and gaps of single trajectories can be summed out of linear drifts only."""
     if has_state_space(driven(drift)):
         return
-    what = "observation noise or missing values" if noise is not None else "a schedule"
-    if noise is None and not timed:
-        return
-    raise ValueError(f"{what} cannot be combined with {drift}: {NONLINEAR}")
+    if noise is not None:
+        raise ValueError(nonlinear("observation noise", drift))
+    if timed:
+        raise ValueError(
+            f"a schedule, or gaps of own orders to be estimated, cannot be combined with {drift}: steps over gaps of any "
+            "length are known for drifts linear in the state only. Use drift='affine' (covariates enter as inputs), or "
+            "equal steps: no schedule and spacing='regular'."
+        )
 
 
-NONLINEAR = (
-    "states that are not seen can be summed out of drifts that are linear in the state only. Use drift='affine' (with "
-    "covariates as inputs), or leave out what is missing: rows with a missing value, or smooth the noise beforehand."
-)
-"""What to do instead; a Gaussian smoother about a nonlinear drift does not hold up against a dense grid."""
+def nonlinear(what: str, drift: Drift) -> str:
+    """Why what hides states is refused with a drift that is not linear in them, and what to do instead.
+
+    A Gaussian smoother about such a drift does not hold up against a dense grid: docs/method.md has the figures.
+    """
+    return (
+        f"{what} cannot be combined with {drift}: states that were not seen as they are can be summed out of drifts linear "
+        "in the state only. Use drift='affine' (covariates enter as inputs); or keep the drift for what was seen whole: "
+        "leave out trajectories, slices or variables with missing values, average replicates against noise, and fit "
+        "without observation_noise."
+    )
 
 
 def check_gaps(gaps: Any | None, steps: int, dt: float) -> Array:

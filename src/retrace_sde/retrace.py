@@ -28,6 +28,7 @@ from retrace_sde.checks import (
     check_volumes,
     is_auto,
     noise_of_kept,
+    nonlinear,
     with_times,
 )
 from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread, to_numpy
@@ -61,7 +62,15 @@ from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
 from retrace_sde.paper.search import ScoreSearch
-from retrace_sde.process.drift import Drift, as_drift, driven, has_state_space, is_linear, parted
+from retrace_sde.process.drift import (
+    Drift,
+    as_drift,
+    driven,
+    has_state_space,
+    in_state_space,
+    is_linear,
+    parted,
+)
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units
@@ -170,14 +179,16 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         knowledge = with_times(X, knowledge) if self.order == "likelihood" else knowledge
         check_knowledge(knowledge, self.order)
         drift, shared = as_drift(self.drift), self.permutation == "shared"
+        likely, linear = self.order == "likelihood", has_state_space(driven(drift))
         panel = check_panel(
             X,
             covariates,
             n_jobs=self.n_jobs,
             ragged=not shared,
-            missing=self.order == "likelihood" and has_state_space(driven(drift)),
+            missing=likely and linear,
             missing_inputs=self.missing_inputs != "refuse",
-            idle=not (has_state_space(driven(drift)) and self.order == "likelihood"),
+            idle=not (likely and linear),
+            refusal=nonlinear("Missing values", drift) if likely and not linear else None,
         )
         panel = check_volumes(panel, drift)
         check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
@@ -239,7 +250,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
         """The model, its outcome, the units, the names of the drift's features, and notes."""
         if self._unseen(panel, knowledge) or (panel.covariates is not None and is_linear(drift)):
-            drift = driven(drift) if panel.covariates is not None else drift
+            drift = in_state_space(drift, inputs=panel.covariates is not None)
         drift, absorbed = check_features(panel, drift)
         dt = float(self.dt if panel.dt is None else panel.dt)
         units = Units.of(panel, drift)
@@ -437,7 +448,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """Other trajectories, the model and outcome that judge them, and their most likely order."""
         memory, ragged = self._memory, self.permutation == "independent"
         linear = has_state_space(memory.model.drift)
-        whole = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear)
+        refusal = None if linear else nonlinear("Missing values", memory.model.drift)
+        whole = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear, refusal=refusal)
         if whole.values.shape[2] != self.n_features_in_:
             raise ValueError(
                 f"X has {whole.values.shape[2]} variables; the fit had {self.n_features_in_}."

@@ -64,12 +64,14 @@ def check_panel(
     missing: bool = False,
     missing_inputs: bool = False,
     idle: bool = True,
+    refusal: str | None = None,
 ) -> Panel:
     """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified.
 
     `ragged`: trajectories may differ in length, and slices need not differ (each has its own order).
     `missing`: values may be missing (NaN); `missing_inputs`: covariates may. `idle`: variables without dynamics of their
-    own may stay; else they are left out, and the panel says which.
+    own may stay; else they are left out, and the panel says which. `refusal`: why values may not be missing, and
+    what to do, where there is more to say than to drop them.
     """
     panel = (
         X if isinstance(X, Panel) else Panel.from_array(_as_array(X, "X"), covariates=covariates)
@@ -97,7 +99,7 @@ def check_panel(
             )
         _check_inputs(Data(u, n_jobs=n_jobs), panel.covariate_names, missing=missing_inputs)
     data = Data(values, u, n_jobs)
-    low, high = _check_finite(data, panel.names, "X", missing=missing)
+    low, high = _check_finite(data, panel.names, "X", missing=missing, refusal=refusal)
     lengths = _check_lengths(panel, ragged)
     if not idle:
         whole = replace(panel, values=values)
@@ -203,7 +205,12 @@ def _check_inputs(data: Data, names: tuple[str, ...], *, missing: bool) -> None:
 
 
 def _check_finite(
-    data: Data, names: tuple[str, ...], what: str, *, missing: bool = False
+    data: Data,
+    names: tuple[str, ...],
+    what: str,
+    *,
+    missing: bool = False,
+    refusal: str | None = None,
 ) -> tuple[Array, Array]:
     """The least and the largest value of each variable; NaN and infinity would show in them."""
 
@@ -225,10 +232,12 @@ def _check_finite(
             f"{what} holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
         )
     j, t, k = bad[0]
+    remedy = "Drop those trajectories or slices; do not interpolate along an unknown order."
+    if refusal is not None and np.isnan(values).any():
+        remedy = refusal
     raise ValueError(
         f"{what} has {len(bad)} {'infinite' if missing else 'missing or infinite'} values, the first in "
-        f"trajectory {j}, slice {t}, variable {names[k]!r}. Drop those trajectories or slices; do not "
-        "interpolate along an unknown order."
+        f"trajectory {j}, slice {t}, variable {names[k]!r}. {remedy}"
     )
 
 

@@ -324,6 +324,14 @@ def driven(drift: Drift) -> Drift:
     return drift
 
 
+def in_state_space(drift: Drift, *, inputs: bool) -> Drift:
+    """The drift as state spaces know it: `Driven` with inputs, `Linear` or `Affine` without; others as they are."""
+    found = driven(drift)
+    if inputs or not isinstance(found, Driven):
+        return found
+    return Affine() if found.offset else Linear()
+
+
 def parted(coefficients: Array, drift: Drift) -> tuple[Array, Array, Array | None]:
     """A, c and B of a drift that has them; of others Θ, zeros and None."""
     d = len(coefficients)

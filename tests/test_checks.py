@@ -1,0 +1,81 @@
+"""Nonlinear drifts where states are hidden: one clear sentence, whatever hides them."""
+
+import numpy as np
+import pytest
+
+import retrace_sde as rt
+
+DT = 0.1
+REMEDIES = ["drift='affine'", "inputs", "leave out trajectories", "average replicates"]
+
+
+@pytest.fixture(scope="module")
+def X():
+    rng = np.random.default_rng(0)
+    return 5 + 0.3 * rng.standard_normal((20, 8, 1)).cumsum(axis=1)
+
+
+def with_gap(X):
+    Y = X.copy()
+    Y[3, 5, 0] = np.nan
+    return Y
+
+
+def refusal(X, **given):
+    knowledge = given.pop("knowledge", None)
+    with pytest.raises(ValueError) as caught:
+        rt.ReTrace(dt=DT, n_jobs=1, **given).fit(X, knowledge=knowledge)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("permutation", ["shared", "independent"])
+@pytest.mark.parametrize("drift", [rt.drift.polynomial(2), "tumour"])
+def test_noise_and_missing_values_are_refused_with_the_drift_s_name_and_what_to_do(
+    X, drift, permutation
+):
+    options = {"drift": drift, "permutation": permutation}
+    name = str(rt.drift.as_drift(drift))
+    noisy = refusal(X, observation_noise=0.1, **options)
+    missing = refusal(with_gap(X), **options)
+    for sentence in (noisy, missing):
+        for words in [f"cannot be combined with {name}", *REMEDIES]:
+            assert words in sentence
+    assert noisy.startswith("observation_noise")
+    for words in ["1 missing", "trajectory 3", "slice 5", "'x0'", "Missing values cannot"]:
+        assert words in missing
+
+
+def test_infinite_values_are_not_called_missing(X):
+    Y = X.copy()
+    Y[3, 5, 0] = np.inf
+    sentence = refusal(Y, drift=rt.drift.polynomial(2))
+    assert "Drop those" in sentence
+    assert "affine" not in sentence
+
+
+def test_other_data_with_missing_values_are_refused_alike(X):
+    model = rt.ReTrace(dt=DT, drift=rt.drift.polynomial(2), n_jobs=1, random_state=0).fit(X)
+    with pytest.raises(ValueError, match=r"Missing values cannot be combined with Polynomial"):
+        model.reorder(with_gap(X))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"knowledge": rt.Knowledge(schedule=[0, 1, 2, 4, 7, 8, 9, 12])},
+        {"spacing": "estimate", "permutation": "independent"},
+    ],
+)
+def test_gaps_of_any_length_are_refused_by_their_own_name(X, given):
+    sentence = refusal(X, drift=rt.drift.polynomial(2), **given)
+    for words in ["a schedule, or gaps", "Polynomial(degree=2", "drift='affine'", "equal steps"]:
+        assert words in sentence
+    assert "replicates" not in sentence
+
+
+def test_a_polynomial_of_degree_one_is_affine_behind_noise(X):
+    options = {"dt": DT, "observation_noise": 0.1, "random_state": 0, "n_jobs": 1}
+    affine = rt.ReTrace(drift="affine", **options).fit(with_gap(X))
+    same = rt.ReTrace(drift=rt.drift.polynomial(1), **options).fit(with_gap(X))
+    assert np.array_equal(same.order_, affine.order_)
+    assert np.array_equal(same.drift_, affine.drift_)
