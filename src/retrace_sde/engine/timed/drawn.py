@@ -83,6 +83,9 @@ class DrawnModel(TimedModel):
         law = as_law(found.law)
         return replace(found, law=replace(law, shape=law.shape or FIRST_SHAPE))
 
+    def _gaps(self) -> None:
+        """Single gaps are never read off."""
+
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         return self.fit(self.data.reversed(found.order), start, final=final)
 

@@ -89,11 +89,13 @@ class TimedModel(HiddenModel):
 
     def fit(self, order: Order, start: Fit | None = None, *, final: bool = False) -> Fit:
         """EM along an order; with free gaps these too, from equal ones or those of an earlier fit."""
-        if not self.free:
-            return replace(super().fit(order, start, final=final), gaps=self._gaps())
         found = super().fit(order, start, final=final)
-        found = replace(found, gaps=found.law.gaps)
-        return self._with_errors(found) if final else found
+        return self._with_errors(found) if self.free and final else found
+
+    def _shown(self, order: Order, law: Parameters, sums: Any) -> tuple[Fit, tuple[str, ...]]:
+        shown, notes = super()._shown(order, law, sums)
+        gaps = as_law(law).gaps if self.free else self._gaps()
+        return replace(shown, gaps=gaps), notes
 
     def _with_errors(self, found: Fit) -> Fit:
         """Errors of parameters and gaps together, from the observed information: gaps trade off with H."""
@@ -109,7 +111,9 @@ class TimedModel(HiddenModel):
         )
 
     def _gaps(self) -> Array | None:
-        """The gaps between positions, where they are not all dt."""
+        """The gaps between positions, where they are not all dt; those given, not those that stand for them."""
+        if self.gaps is not None:
+            return self.gaps
         known = self.clock.gaps[self.clock.index]
         if len(self.clock.gaps) == 1:
             return None
@@ -123,7 +127,8 @@ class TimedModel(HiddenModel):
         index = self.reversed_gaps(
             self.clock.index if len(self.clock.index) > 1 else self.clock.index[0]
         )
-        turned = replace(self, clock=replace(self.clock, index=np.atleast_2d(index)))
+        gaps = None if self.gaps is None else self.reversed_gaps(self.gaps)
+        turned = replace(self, clock=replace(self.clock, index=np.atleast_2d(index)), gaps=gaps)
         return turned.fit(back, start, final=final)
 
     def _prepared(self, orders: Sequence[Order], rows: Order | None = None) -> Seen:
