@@ -87,6 +87,7 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
             else:
                 order, loop = _shared_order(z, rng)
             findings += order if loop else [*order, *_direction(panel, z)]
+        findings.append(Finding("the fit", "good", _use(panel, known)))
     return Diagnosis(
         len(panel.ids),
         total,
@@ -105,6 +106,30 @@ def _idle(panel: Panel) -> tuple[Panel, list[Finding]]:
     if len(idle) == len(panel.names):
         return panel, [Finding("variables", "stop", each.found) for each in idle]
     return panel.without(idle), [Finding("variables", "caution", each.sentence) for each in idle]
+
+
+def _use(panel: Panel, known: Any) -> str:
+    """What of the table a fit will use, and how."""
+    shared, told = panel.slices is not None, _known_times(panel)
+    if _all_times_known(panel):
+        times = "the times give the order, and gaps as long as they are"
+    elif told.any() and panel.time_error is not None:
+        times = "times with an error draw observations to their place, gaps being taken for equal"
+    elif told.any():
+        times = "times order what they cover, gaps being taken for equal unless spacing='estimate'"
+    else:
+        times = "gaps are taken for equal unless spacing='estimate' or a schedule says otherwise"
+    parts = [
+        "one order for all subjects" if shared else "an order of its own for each subject",
+        times,
+    ]
+    if panel.covariates is not None:
+        parts.append(f"{shown(panel.covariate_names)} as inputs, dX = (A X + B u + c) dt + G dW")
+    gone = present(panel)[:, :, None] & ~known
+    if gone.any():
+        parts.append("missing values summed out, not filled in")
+    parts.append("measurement noise and subjects' own levels where the data ask for them")
+    return f"A fit will use {len(panel.names)} variables: {'; '.join(parts)}."
 
 
 def _missing(panel: Panel, known: Any, total: int) -> list[Finding]:
