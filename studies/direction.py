@@ -119,7 +119,12 @@ def logistic(seed: int, *, n: int = 40) -> Floats:
     rng = np.random.default_rng(seed)
     x0 = np.abs(0.1 + 0.02 * rng.standard_normal((n, 2)))
     rate = np.array([1.0, 0.7])
-    return stepped(seed, lambda x: rate * x * (1 - x), x0, T=20, dt=0.4, noise=np.full(2, 0.03))
+    # below zero, where noise may put it, nothing grows
+
+    def field(x: Floats) -> Floats:
+        return rate * np.maximum(x, 0.0) * (1 - x)
+
+    return stepped(seed, field, x0, T=20, dt=0.4, noise=np.full(2, 0.03))
 
 
 def epidemic(seed: int, *, n: int = 40) -> Floats:
