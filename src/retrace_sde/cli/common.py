@@ -156,7 +156,7 @@ def table_options(command: Command) -> Command:
         click.option("--variables", multiple=True, metavar="COL[,COL…]",
                      help="Numeric columns to analyse [default: all that vary]."),
         click.option("--covariates", multiple=True, metavar="COL[,COL…]",
-                     help="Numeric columns that travel with their observation."),
+                     help="Numeric columns that act as inputs from their row to the next: treatment, dose."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)

@@ -12,6 +12,7 @@ import numpy as np
 
 from retrace_sde.cli.common import listed, load, say, seed_option, table_options, working
 from retrace_sde.data.files import check_replaced, check_target, whole_or_nothing
+from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.estimate.intervals import clearest, clearness, critical
 from retrace_sde.recovery import Recovery, recover
 
@@ -38,6 +39,16 @@ def _noise(text: str) -> Any:
         ) from None
 
 
+def _times(text: str) -> list[float]:
+    """The times of a schedule."""
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--schedule is the protocol's times with commas between them, e.g. 0,7,14,30,90; got {text!r}."
+        ) from None
+
+
 @click.command()
 @table_options
 @click.option("--dt", type=float, metavar="X",
@@ -57,6 +68,10 @@ def _noise(text: str) -> Any:
 )
 @click.option("--spacing", type=click.Choice(["regular", "estimate"]), default="regular", show_default=True,
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
+@click.option("--schedule", metavar="T,T,…", help="The protocol's times, of which it is not known which row is whose: "
+              "0,7,14,30,90. Rows of their own order may have missed some.")  # fmt: skip
+@click.option("--missing-inputs", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
+              show_default=True, help="Covariates that are missing here and there.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
               show_default=True, help="One SDE for all, or an intercept, or a rate, of each subject's own.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
@@ -66,7 +81,7 @@ def _noise(text: str) -> Any:
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
-        spacing: str, subjects: str, bootstrap: int | None, out: Path | None, seed: int, as_json: bool,
+        spacing: str, schedule: str | None, missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, seed: int, as_json: bool,
         **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
@@ -83,10 +98,13 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         replaced = check_replaced(out, file, RESULTS)
         frame, roles = load(file, **columns)
         options: dict[str, Any] = {} if dt is None else {"dt": dt}
+        if schedule is not None:
+            options["knowledge"] = Knowledge(schedule=_times(schedule))
         begin("recovering the order")
         found = recover(
             frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
-            observation_noise=_noise(observation_noise), subjects=subjects, random_state=seed, **options,
+            observation_noise=_noise(observation_noise), missing_inputs=missing_inputs, subjects=subjects,
+            random_state=seed, **options,
         )  # fmt: skip
         if bootstrap:
             found.model.bootstrap_errors(

@@ -111,6 +111,7 @@ def _errors(errors: Any) -> dict[str, Any]:
     return {
         "drift": errors.drift,
         "offset": errors.offset,
+        "inputs": errors.inputs,
         "diffusion": errors.diffusion,
         "kind": str(errors.kind),
     }
@@ -150,6 +151,7 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         ],
         "drift": result.drift,
         "offset": result.offset,
+        "inputs": result.inputs,
         "diffusion": result.diffusion,
         "standard_errors": _errors(result.standard_errors),
         "subject_effects": _subjects(result.subjects, panel),
