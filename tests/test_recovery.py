@@ -113,7 +113,7 @@ def test_summary_parameters_html_and_report(recovered, tmp_path):
     parameters = json.loads(json.dumps(recovered.parameters, allow_nan=False))
     assert parameters["variables"] == ["x0", "x1", "x2"]
     assert set(parameters["direction"]) >= {"identified", "p_value", "verdict"}
-    assert set(parameters["standard_errors"]) == {"drift", "offset", "diffusion", "kind"}
+    assert set(parameters["standard_errors"]) == {"drift", "offset", "inputs", "diffusion", "kind"}
     assert len(parameters["order"]) == 12
     page = recovered.report(tmp_path / "r.html").read_text()
     assert page.lstrip().lower().startswith("<!doctype html>")
