@@ -46,8 +46,7 @@ def test_what_is_missing_is_found_and_named(kind):
     """Of 30 seeds all were found, and 90 to 100 % named; of three at most one may be missed."""
     first = []
     for seed in range(40, 43):
-        # subjects that differ are fitted as such, unless they are taken to be alike
-        model = fit(study().panel(kind, seed, 60, 20, 3), seed, subjects="alike")
+        model = fit(study().panel(kind, seed, 60, 20, 3), seed)
         found = model.residuals_.failed
         assert found
         assert not model.residuals_.passed

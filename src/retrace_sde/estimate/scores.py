@@ -193,11 +193,20 @@ def errors_of_scores(
 def widened(
     errors: StandardErrors, robust: StandardErrors, model: StandardErrors
 ) -> StandardErrors:
-    """Errors of a smooth function of a regression: wider than the model's by as much, entry by entry, as the regression's."""
-    by = robust.drift / np.maximum(model.drift, np.finfo(float).tiny)
-    of_H = robust.diffusion / np.maximum(model.diffusion, np.finfo(float).tiny)
-    covariances = errors.covariances
-    if covariances is not None:
-        covariances = covariances * by[:, :, None] * by[:, None, :]
-    drift, diffusion = errors.drift * by, errors.diffusion * of_H
-    return StandardErrors(drift, diffusion, None, covariances, ErrorKind.SANDWICH)
+    """Errors of a smooth function of a regression: wider than the model's by as much as the regression's.
+
+    Equation by equation `V = R M⁻¹ E`, symmetrised, with R and M the regression's own covariances with and without trust in
+    the model and E the function's: units of the variables change nothing. Entry by entry where that is no covariance.
+    """
+    tiny = np.finfo(float).tiny
+    diffusion = errors.diffusion * robust.diffusion / np.maximum(model.diffusion, tiny)
+    E, R, M = errors.covariances, robust.covariances, model.covariances
+    if E is not None and R is not None and M is not None:
+        V = R @ np.linalg.solve(M, E)
+        V = (V + V.transpose(0, 2, 1)) / 2
+        variances = np.diagonal(V, axis1=1, axis2=2)
+        if variances.min() > 0:
+            return StandardErrors(np.sqrt(variances), diffusion, None, V, ErrorKind.SANDWICH)
+    by = robust.drift / np.maximum(model.drift, tiny)
+    covariances = None if E is None else E * by[:, :, None] * by[:, None, :]
+    return StandardErrors(errors.drift * by, diffusion, None, covariances, ErrorKind.SANDWICH)
