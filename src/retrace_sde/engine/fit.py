@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.data.blocks import Order, evenly
+from retrace_sde.data.blocks import Mask, Order, evenly
 from retrace_sde.engine.account.noise import NoiseChoice
 from retrace_sde.engine.account.subjects import (
     Compared,
@@ -313,10 +313,8 @@ def _over_twins(model: Model, outcome: Outcome, twin: Run) -> Outcome:
     if posterior is not None:
         chains = twin.chains.some(model.data.shape[0])
         back, _ = order_posterior(model, twin.law, chains, samples=model.effort.positions)
-        n, prior = model.data.shape[0], model.prior
-        turn = np.ones(n, dtype=bool) if prior is None else prior.symmetric(model.data.observed)
         # A run is sure of how single trajectories lie, by parameters that it fitted to them.
-        posterior = posterior.halved(back).either_way(turn, model.data.observed)
+        posterior = posterior.halved(back).either_way(_may_turn(model), model.data.observed)
     note = "The direction is open: errors and position probabilities are over both directions, each as likely."
     return replace(
         outcome,
@@ -372,7 +370,16 @@ def sample_posterior(
         if outcome.folded and model.prior is None:
             found = found.unfolded(order, outcome.folded, rng)
         return found
-    return order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
+    found = order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
+    if outcome.direction.identified:
+        return found
+    return found.either_way(_may_turn(model), model.data.observed)
+
+
+def _may_turn(model: Model) -> Mask:
+    """Which trajectories may be run backwards, by what is known of them."""
+    n, prior = model.data.shape[0], model.prior
+    return np.ones(n, dtype=bool) if prior is None else prior.symmetric(model.data.observed)
 
 
 def order_others(model: Model, outcome: Outcome, rng: np.random.Generator) -> Order:

@@ -96,7 +96,11 @@ def _order(model: ReTrace, panel: Panel) -> Verdict:
     )
     given = "These probabilities are those under the fitted parameters."
     if not model.direction_.identified:
-        given += " They say nothing about the direction, which is a question of its own."
+        given += (
+            " They say nothing about the direction, which is a question of its own."
+            if model.order_.ndim == 1
+            else " The direction is open: either way round counts for half."
+        )
     if model.direction_.reason is Reason.FOLD:
         answer, standing = "The order may be folded", "open"
         given += " They do not see a fold, which is part of what was fitted."

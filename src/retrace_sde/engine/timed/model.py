@@ -20,7 +20,6 @@ from retrace_sde.engine.exact_gaps import spans
 from retrace_sde.engine.hidden import SEARCH_TRAJECTORIES, Arranged, HiddenModel
 from retrace_sde.engine.model import Fit, Problem
 from retrace_sde.estimate.euler import Euler
-from retrace_sde.estimate.irregular_times import Spans
 from retrace_sde.estimate.kalman import steps
 from retrace_sde.estimate.kalman.em import resumed
 from retrace_sde.estimate.kalman.steps import Noise, Parameters, Setup, as_noise
@@ -39,12 +38,14 @@ from retrace_sde.process.sde import Scheme
 class TimedModel(HiddenModel):
     """A linear SDE with inputs across the gaps of a clock. `free`: gaps of a shared order, to be estimated.
 
-    `placed`: gaps belong to positions and stay there when an order is reversed; else they are reversed with it.
+    `placed`: gaps belong to positions and stay there when an order is reversed; else they are reversed with it. `path`: the
+    order along which free gaps are fitted, where times known of some slices set the lengths of stretches.
     """
 
     clock: Clock = Clock(np.ones(1), np.zeros((1, 1), dtype=np.intp))  # noqa: RUF009 - never used
     free: bool = False
     placed: bool = False
+    path: Order | None = None
 
     @classmethod
     def across(
@@ -89,8 +90,11 @@ class TimedModel(HiddenModel):
 
     def fit(self, order: Order, start: Fit | None = None, *, final: bool = False) -> Fit:
         """EM along an order; with free gaps these too, from equal ones or those of an earlier fit."""
-        found = super().fit(order, start, final=final)
-        return self._with_errors(found) if self.free and final else found
+        if not self.free:
+            return super().fit(order, start, final=final)
+        here = replace(self, path=order)
+        found = HiddenModel.fit(here, order, start, final=final)
+        return here._with_errors(found) if final else found
 
     def _shown(self, order: Order, law: Parameters, sums: Any) -> tuple[Fit, tuple[str, ...]]:
         shown, notes = super()._shown(order, law, sums)
@@ -149,14 +153,8 @@ class TimedModel(HiddenModel):
 
     @property
     def _ascent(self) -> Ascent:
-        # times known within a free order are the same whichever order they are asked of, once it obeys them
-        order = np.arange(self.data.shape[1], dtype=np.intp)
-        return Ascent(self.setup, self._stretches(order) if self.free else None)
-
-    def _stretches(self, order: Order) -> Spans:
-        T = len(order)
-        whole = Spans(np.array([0]), np.array([T - 1]), np.array([float(T - 1)]))
-        return whole if self.stamps is None else spans(self, order)
+        every = np.arange(self.data.shape[1], dtype=np.intp) if self.path is None else self.path
+        return Ascent(self.setup, spans(self, every) if self.free else None)
 
     def _guess(self, order: Order, R: Array) -> Law:
         """As for equal steps; the drift starts at 0."""
