@@ -371,8 +371,8 @@ def sample_posterior(
             found = found.unfolded(order, outcome.folded, rng)
         return found
     found = order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
-    if outcome.direction.identified:
-        return found
+    if outcome.direction.identified or outcome.estimator != "mcem":
+        return found  # of orders that are certain, as of one for all: the direction is a question of its own
     return found.either_way(_may_turn(model), model.data.observed)
 
 

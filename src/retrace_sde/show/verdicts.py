@@ -98,7 +98,7 @@ def _order(model: ReTrace, panel: Panel) -> Verdict:
     if not model.direction_.identified:
         given += (
             " They say nothing about the direction, which is a question of its own."
-            if model.order_.ndim == 1
+            if model.result_.settings["estimator"] != "mcem"
             else " The direction is open: either way round counts for half."
         )
     if model.direction_.reason is Reason.FOLD:
