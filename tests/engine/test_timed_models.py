@@ -177,7 +177,9 @@ def test_inputs_behind_noise_are_those_of_the_regression_without_it():
 def test_times_known_of_some_slices_set_the_unit_of_the_gaps_between_them():
     X, _ = paths(80, np.diff(TIMES), 12, noise=0.05, missing=0.05)
     place = np.random.default_rng(1).permutation(8)
-    stamps = np.where(np.isin(place, [0, 3, 7]), 10 * TIMES[place], np.nan)  # in other units of time
+    stamps = np.where(
+        np.isin(place, [0, 3, 7]), 10 * TIMES[place], np.nan
+    )  # in other units of time
     model = rt.ReTrace(dt=2.5, spacing="estimate", observation_noise="estimate", n_jobs=1)
     model.fit(X[:, place], knowledge=rt.Knowledge(timestamps=stamps))
     np.testing.assert_array_equal(place[model.order_], np.arange(8))
