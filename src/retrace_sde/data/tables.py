@@ -20,6 +20,7 @@ from narwhals.exceptions import DuplicateError
 
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.columns import Column, is_numeric, numbers, refuse_typing_errors, shown
+from retrace_sde.data.formats import door
 
 Names = str | Sequence[str] | None
 
@@ -131,7 +132,7 @@ def as_frame(df: Any) -> nw.DataFrame[Any]:
     except TypeError:
         raise ValueError(
             f"a table is needed (pandas, polars, pyarrow, or anything that narwhals reads); got "
-            f"{type(df).__name__}. For arrays (trajectory, time, variable) use Panel.from_array."
+            f"{type(df).__name__}. {door(df)}"
         ) from None
     except DuplicateError as error:
         raise ValueError(f"the table cannot be used. {' '.join(str(error).split())}.") from None
