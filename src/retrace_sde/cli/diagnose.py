@@ -9,32 +9,32 @@ from typing import Any
 
 import click
 
+from retrace_sde import diagnosis
 from retrace_sde.cli.common import listed, load, progress, refusing, say, table_options
 from retrace_sde.data.answers import plain
 from retrace_sde.data.panel import Panel
-from retrace_sde.diagnosis import Diagnosis, diagnose
 
 MARKS = {"good": "+", "caution": "!", "stop": "×"}
 
 
-@click.command("diagnose")
+@click.command()
 @table_options
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def diagnose_command(file: Path, as_json: bool, **columns: Any) -> None:
+def diagnose(file: Path, as_json: bool, **columns: Any) -> None:
     """Say what can be learned from FILE before any fit, and what to do next."""
     with refusing(), progress(2) as begin:
         begin("reading")
         frame, roles = load(file, **columns)
         panel = Panel.from_frame(frame, **roles)
         begin("looking")
-        found = diagnose(panel)
+        found = diagnosis.diagnose(panel)
     if as_json:
         click.echo(json.dumps(plain(found.to_dict()), allow_nan=False))
         return
     _print(found, file, roles)
 
 
-def _print(found: Diagnosis, file: Path, roles: dict[str, Any]) -> None:
+def _print(found: diagnosis.Diagnosis, file: Path, roles: dict[str, Any]) -> None:
     low, middle, high = found.observations_per_subject
     per = f"{low}" if low == high else f"{low} to {high} (median {middle:g})"
     shared = found.slices is not None
