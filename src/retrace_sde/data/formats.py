@@ -13,6 +13,9 @@ import pandas as pd
 
 from retrace_sde.data.answers import annotate, present
 
+EXTRAS = {"openpyxl": "office", "pyreadstat": "office"}
+"""The extra that brings a library, where it is not `formats`."""
+
 
 def need(module: str) -> Any:
     """An optional library, or a hint how to get it."""
@@ -20,7 +23,7 @@ def need(module: str) -> Any:
         return import_module(module)
     except ImportError:
         raise ValueError(
-            f"this needs {module}, which is not installed: pip install 'retrace-sde[formats]'."
+            f"this needs {module}, which is not installed: pip install 'retrace-sde[{EXTRAS.get(module, 'formats')}]'."
         ) from None
 
 
@@ -41,7 +44,7 @@ def door(data: Any) -> str:
             "A list of arrays (time, variable) becomes a panel by Panel.from_trajectories(list), for "
             "ReTrace(permutation='independent').fit(panel)."
         )
-    return "An array (trajectory, time, variable) is fitted by ReTrace().fit(X)."
+    return "An array (trajectory, time, variable) is fitted by ReTrace().fit(X), or gets names by Panel.from_array(X)."
 
 
 def frame_of_anndata(adata: Any, *, layer: str | None = None) -> pd.DataFrame:
