@@ -25,6 +25,7 @@ from retrace_sde.data.answers import (
     to_rows,
 )
 from retrace_sde.data.blocks import Array
+from retrace_sde.data.columns import shown
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.labels import by_labels
 from retrace_sde.data.panel import Panel
@@ -63,7 +64,7 @@ class Recovery:
         columns = self.columns()
         key = columns["position"]
         who = pd.factorize(frame[self.subject].to_numpy())[0]
-        sequence = np.lexsort((np.isnan(key), np.nan_to_num(key), who))
+        sequence = np.lexsort((np.nan_to_num(key), np.isnan(key), who))
         for name, values in columns.items():
             whole = name.startswith("position") and name != "position_probability"
             kept = values.astype(np.int64) if whole and not np.isnan(key).any() else values
@@ -208,6 +209,7 @@ def recover_panel(
             f"have in common: is {subject!r} the right column? A single series is fitted by ReTrace, as an array."
         )
     if panel.times is not None and not np.isnan(panel.times).all():
+        _check_ties(panel)
         knowledge = replace(
             knowledge or Knowledge(), timestamps=panel.times, timestamp_error=panel.time_error
         )
@@ -217,6 +219,28 @@ def recover_panel(
                 options["dt"] = _step_along_order(panel, knowledge, options)
     model = ReTrace(**options).fit(panel, knowledge=knowledge)
     return Recovery(model, panel.without(model.result_.left_out), df, subject)
+
+
+def _check_ties(panel: Panel) -> None:
+    """Where every time is known exactly, no two observations of a subject share one: gaps are what is fitted."""
+    if panel.time_error is not None or not _complete(panel):
+        return
+    stamps = np.atleast_2d(np.asarray(panel.times))
+    ordered = np.sort(stamps, axis=1)
+    tied = np.diff(ordered, axis=1) == 0
+    if not tied.any():
+        return
+    first = ordered[:, :-1][tied][0]
+    if panel.slices is not None:
+        names = [panel.slices[k] for k in np.flatnonzero(stamps[0] == first)]
+        what = f"slices {shown(names)} have the same time, {first:g}"
+    else:
+        people = [panel.ids[j] for j in np.flatnonzero(tied.any(axis=1))]
+        what = f"subject {shown(people)} has more than one row at the same time (the first at {first:g})"
+    raise ValueError(
+        f"{what}, so there is no gap between them, and the gaps of the others could not be used: keep one row for each time, "
+        "or average them."
+    )
 
 
 def step_of_times(panel: Panel) -> float:

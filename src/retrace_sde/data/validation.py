@@ -17,7 +17,7 @@ from retrace_sde.data.clocks import without_dynamics
 from retrace_sde.data.formats import door
 from retrace_sde.data.panel import Panel
 
-DEPENDENT = 1e-12
+DEPENDENT = 1e-10
 """Smallest singular value, relative to the largest, of variables that count as independent."""
 
 

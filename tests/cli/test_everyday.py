@@ -1,0 +1,108 @@
+"""Tables as people have them, through the command: the right answer, or one line that says what to type."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import retrace_sde as rt
+from retrace_sde.cli.main import main
+
+N, T, DT = 24, 6, 0.3
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+def fitted(file, tmp_path, *arguments):
+    """What a fit says as JSON."""
+    found = run("fit", file, *arguments, "--json", "--out", tmp_path / "out")
+    assert found.exit_code == 0, (found.output, found.exception)
+    return json.loads(found.stdout)
+
+
+def refused(file, *arguments):
+    found = run("fit", file, *arguments, "--out", file.with_suffix(".out"))
+    assert found.exit_code == 2, (found.output, found.exception)
+    line = found.stderr
+    assert line.startswith("retrace: ")
+    assert line.count("\n") == 1
+    assert not file.with_suffix(".out").exists()
+    return line
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Visits of 24 people at irregular days of their own, and a visit code that all share."""
+    sde = rt.simulate.random_irreversible_sde(3, random_state=4)
+    X = sde.simulate(N, T, DT, x0=0.2, random_state=1)
+    rng = np.random.default_rng(2)
+    days = np.sort(rng.choice(200, (N, T)) + np.arange(T) * 30, axis=1)
+    return pd.DataFrame(
+        {
+            "id": np.repeat(np.arange(N) + 101, T),
+            "visit": np.tile([f"V{k}" for k in range(T)], N),
+            "day": days.ravel(),
+            "a": X[..., 0].ravel(),
+            "b": X[..., 1].ravel(),
+            "c": X[..., 2].ravel(),
+        }
+    )
+
+
+def write(frame, tmp_path, **options):
+    file = tmp_path / "t.csv"
+    frame.to_csv(file, index=False, **options)
+    return file
+
+
+def test_all_times_known_and_a_subject_with_one_visit(table, tmp_path):
+    """It counts for nothing but its start; the rest is as without it."""
+    single = table[(table.id != 101) | (table.visit == "V0")]
+    file = write(single.drop(columns="visit"), tmp_path)
+    found = fitted(file, tmp_path, "--subject", "id", "--time", "day")
+    without = write(single[single.id != 101].drop(columns="visit"), tmp_path)
+    (tmp_path / "again").mkdir()
+    other = fitted(
+        without, tmp_path / "again", "--subject", "id", "--time", "day", "--dt", found["dt"]
+    )
+    np.testing.assert_allclose(found["drift"], other["drift"], rtol=1e-6, atol=1e-9)
+
+
+def test_known_irregular_times_with_a_missing_cell_keep_their_gaps(table, tmp_path):
+    gone = table.drop(columns="visit")
+    gone.loc[7, "a"] = np.nan
+    plain = fitted(write(gone, tmp_path), tmp_path, "--subject", "id", "--time", "day")
+    assert np.ptp(np.diff(plain["times"][0])) > 0
+    (tmp_path / "again").mkdir()
+    twice = pd.concat([gone, gone.iloc[[3]]])
+    again = fitted(write(twice, tmp_path), tmp_path / "again", "--subject", "id", "--time", "day")
+    assert "Rows that repeat another in time and values are counted once: 1." in again["notes"]
+    np.testing.assert_allclose(again["drift"], plain["drift"])
+    other = pd.concat([gone, gone.iloc[[3]].assign(b=9.0)])
+    assert "subject '101' has more than one row at the same time" in refused(
+        write(other, tmp_path), "--subject", "id", "--time", "day"
+    )
+
+
+def test_a_property_is_not_a_subject(table, tmp_path):
+    file = write(table.assign(sex=table.id % 2).drop(columns="day"), tmp_path)
+    assert "is 'id' the subject (--subject id)?" in refused(file, "--subject", "sex")
+
+
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+@pytest.mark.parametrize("near", [1e-8, 1e-9, 1e-11, 1e-13])
+def test_a_near_copy_is_left_out_or_named(near, table):
+    copy = table.a * (1 + near * np.random.default_rng(0).normal(size=len(table)))
+    frame = table.assign(copy=copy).drop(columns="day")
+    if near < 1e-10:
+        with pytest.raises(ValueError, match="linearly dependent"):
+            rt.recover(frame, subject="id", slice="visit", random_state=0)
+    else:
+        found = rt.recover(frame, subject="id", slice="visit", random_state=0)
+        assert found.model.result_.names == ("a", "b", "c")
