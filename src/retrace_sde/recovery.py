@@ -27,7 +27,7 @@ from retrace_sde.data.answers import (
 from retrace_sde.data.blocks import Array
 from retrace_sde.data.columns import shown
 from retrace_sde.data.knowledge import Knowledge
-from retrace_sde.data.labels import by_labels
+from retrace_sde.data.labels import by_labels, by_marks, marks_of
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.tables import Names, as_frame
 from retrace_sde.process.drift import Drift
@@ -168,7 +168,8 @@ def recover(
 
     The columns are those of `Panel.from_frame`: with `slice` all subjects share one unknown order of the slices,
     without it each subject's rows have their own. With `slice`, `knowledge` names slices by their labels, and what
-    is an array elsewhere is {label: value}. `options` go to `ReTrace`; whether subjects differ and whether there is
+    is an array elsewhere is {label: value}; without it `first` and `last` may name a column that marks each subject's
+    first or last row. `options` go to `ReTrace`; whether subjects differ and whether there is
     measurement noise is chosen by evidence unless they say so, as the summary tells. The fit works on
     standardised variables; parameters are returned in the table's units.
     """
@@ -184,8 +185,9 @@ def recover(
         )
     if knowledge is not None and knowledge.timestamps is not None and time is not None:
         raise ValueError("times are given twice, by time= and by knowledge: leave one of them out.")
+    marks = marks_of(knowledge) if slice is None else []
     panel = Panel.from_frame(
-        df,
+        _without(df, [name for name in marks if name not in (subject, time)]),
         subject=subject,
         slice=slice,
         time=time,
@@ -196,7 +198,17 @@ def recover(
     )
     if knowledge is not None and panel.slices is not None:
         knowledge = by_labels(knowledge, panel.slices)
+    elif knowledge is not None and marks:
+        knowledge = by_marks(knowledge, as_frame(df), panel)
     return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
+
+
+def _without(df: Any, names: list[str]) -> Any:
+    """The table without columns that are no data: marks."""
+    if not names:
+        return df
+    frame = as_frame(df)
+    return frame.drop([name for name in names if name in frame.columns]).to_native()
 
 
 def recover_panel(

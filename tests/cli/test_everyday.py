@@ -106,3 +106,75 @@ def test_a_near_copy_is_left_out_or_named(near, table):
     else:
         found = rt.recover(frame, subject="id", slice="visit", random_state=0)
         assert found.model.result_.names == ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def stationary():
+    """A panel whose direction the data do not tell, and its slices in time order."""
+    sde = rt.simulate.random_irreversible_sde(3, random_state=4)
+    X = sde.simulate(N, T, DT, x0="stationary", random_state=3)
+    labels = ["week:6", "b", "start", "d", "e=5", "f"]
+    rows = [
+        {"id": f"p{j}", "visit": labels[t], "a": X[j, t, 0], "b": X[j, t, 1], "c": X[j, t, 2]}
+        for t in (3, 0, 5, 1, 4, 2)
+        for j in range(N)
+    ]
+    return pd.DataFrame(rows), labels
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        ["--first", "week:6"],
+        ["--last", "f"],
+        ["--first", "week:6", "--last", "f"],
+        ["--before", "week:6:d", "--before", "b:e=5"],
+        ["--position", "week:6=0", "--position", "e=5=4"],
+    ],
+    ids=lambda known: " ".join(known),
+)
+def test_what_is_known_of_slices_gives_the_direction(known, stationary, tmp_path):
+    frame, labels = stationary
+    file = write(frame, tmp_path)
+    found = fitted(file, tmp_path, "--subject", "id", "--slice", "visit", "--dt", DT, *known)
+    assert found["order"] == labels
+    assert "known" in found["direction"]["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("known", "hint"),
+    [
+        (["--first", "nothing"], "first names slice 'nothing'"),
+        (["--position", "b"], "--position is LABEL=K"),
+        (["--position", "b=x"], "--position is LABEL=K"),
+        (["--before", "b"], "--before is A:B"),
+        (["--before", "b:nothing"], "names slice 'nothing'"),
+    ],
+)
+def test_what_is_said_wrongly_of_slices_is_refused(known, hint, stationary, tmp_path):
+    file = write(stationary[0], tmp_path)
+    assert hint in refused(file, "--subject", "id", "--slice", "visit", *known)
+
+
+def test_a_column_marks_the_first_visit_of_orders_of_their_own(stationary, tmp_path):
+    frame, labels = stationary
+    marks = frame.assign(
+        baseline=np.where(frame.visit == labels[0], "yes", ""), end=(frame.visit == "f") * 1
+    )
+    file = write(marks.drop(columns="visit"), tmp_path)
+    options = ("--subject", "id", "--dt", DT, "--estimator", "mle")
+    found = fitted(file, tmp_path, *options, "--first", "baseline", "--last", "end")
+    assert found["variables"] == ["a", "b", "c"]
+    assert "known" in found["direction"]["verdict"]
+    ordered = pd.read_csv(tmp_path / "out" / "ordered.csv")
+    assert (ordered[ordered.baseline == "yes"]["position"] == 0).all()
+    assert (ordered[ordered.end == 1]["position"] == T - 1).all()
+    assert "mark one" in refused(
+        write(marks.assign(baseline=1).drop(columns="visit"), tmp_path),
+        *options,
+        "--first",
+        "baseline",
+    )
+    assert "row 1 holds" in refused(file, *options, "--first", "id")
+    assert "need --slice" in refused(file, *options, "--before", "b:d")
+    assert "no column 'base'" in refused(file, *options, "--first", "base")
