@@ -178,3 +178,35 @@ def test_a_column_marks_the_first_visit_of_orders_of_their_own(stationary, tmp_p
     assert "row 1 holds" in refused(file, *options, "--first", "id")
     assert "need --slice" in refused(file, *options, "--before", "b:d")
     assert "no column 'base'" in refused(file, *options, "--first", "base")
+
+
+def test_times_known_of_some_slices_are_used_and_what_they_changed_is_said(stationary, tmp_path):
+    frame, labels = stationary
+    when = {"b": "2024-03-08", "d": "2024-03-22", "f": "2024-04-05"}
+    file = write(frame.assign(when=frame.visit.map(when)), tmp_path)
+    found = fitted(file, tmp_path, "--subject", "id", "--slice", "visit", "--time", "when")
+    assert found["order"] == labels
+    notes = " ".join(found["notes"])
+    assert "The times of 3 of 6 slices are used; without them the order would be the same" in notes
+    assert "direction would be open" in notes
+    assert "count in days since 2024-03-08" in notes
+    assert "The step dt is 7, the mean time between neighbours" in notes
+    assert found["dt"] == pytest.approx(7)
+
+
+def test_dt_never_becomes_a_day_in_silence(stationary, tmp_path):
+    frame, _ = stationary
+    file = write(frame.assign(when=frame.visit.map({"b": "2024-03-08"})), tmp_path)
+    found = fitted(file, tmp_path, "--subject", "id", "--slice", "visit", "--time", "when")
+    assert "The step dt is 1: too few times are known" in " ".join(found["notes"])
+
+
+def test_diagnose_names_dates_as_candidates_for_time(table, tmp_path):
+    when = pd.Timestamp("2024-01-01") + pd.to_timedelta(table.day, unit="D")
+    file = write(table.assign(seen=when.dt.strftime("%d.%m.%Y")).drop(columns="day"), tmp_path)
+    text = run("diagnose", file, "--subject", "id", "--slice", "visit").stdout
+    assert "There are dates in 'seen'." in text
+    assert "--time seen" in text
+    assert (
+        "There are dates" not in run("diagnose", file, "--subject", "id", "--time", "seen").stdout
+    )
