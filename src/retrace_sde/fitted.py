@@ -64,7 +64,7 @@ class Fitted:
 
     @property
     def position_probabilities_(self) -> NDArray[np.float32]:
-        """P[…, a, k]: the probability that observation a stands at position k."""
+        """P[…, a, k]: the probability that observation a stands at position k; orders are sampled on first use."""
         return self._sampled().position_probabilities
 
     def precedence_probability(self, i: int, j: int) -> float | Array:
@@ -72,11 +72,14 @@ class Fitted:
         return self._sampled().precedence(i, j)
 
     def _sampled(self) -> OrderPosterior:
+        check_is_fitted(self, "result_")
         if not hasattr(self, "posterior_"):
-            raise AttributeError(
-                "the orders have not been sampled: call sample_orders(), or fit with estimator='mcem'."
-            )
+            self.sample_orders()
         return self.posterior_
+
+    def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
+        """Draw orders from their posterior; the model does."""
+        raise NotImplementedError
 
     def summary(self) -> str:
         """The result as text."""

@@ -124,6 +124,9 @@ class Recovery:
         notes = [f"Table: {note}" for note in table_notes(self.panel)]
         return "\n".join([self.model.summary(), *notes])
 
+    def __repr__(self) -> str:
+        return f"Recovery({self.panel!r}, direction {self.direction}; print it, or see .ordered, .report(path))"
+
     def __str__(self) -> str:
         return self.summary()
 

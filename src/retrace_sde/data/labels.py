@@ -13,12 +13,12 @@ from retrace_sde.data.columns import shown
 from retrace_sde.data.knowledge import Knowledge
 
 
-def by_labels(knowledge: Knowledge, slices: Sequence[str]) -> Knowledge:
+def by_labels(knowledge: Knowledge, slices: Sequence[Any]) -> Knowledge:
     """The same knowledge with each slice's label replaced by its place in the panel.
 
     Where an array has one value per slice a table gives {label: value}: its slices have no order to count in.
     """
-    place = {label: k for k, label in enumerate(slices)}
+    place = {str(label): k for k, label in enumerate(slices)}
 
     def index(label: Any, name: str) -> int:
         if isinstance(label, (Mapping, list, set, np.ndarray)):

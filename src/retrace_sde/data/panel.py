@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,11 @@ from numpy.typing import ArrayLike
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.formats import anndata_of_panel, frame_of_anndata, frame_of_xarray
-from retrace_sde.data.tables import Names, lay_out
+from retrace_sde.data.tables import Label, Names, lay_out
+
+
+def _few(names: Sequence[Any], most: int = 4) -> str:
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +37,27 @@ class Panel:
 
     values: Any
     names: tuple[str, ...]
-    ids: tuple[str, ...]
+    ids: tuple[Label, ...]
     covariates: Any | None = None
     covariate_names: tuple[str, ...] = ()
     dt: float | None = None
     lengths: Order | None = None
-    slices: tuple[str, ...] | None = None
+    slices: tuple[Label, ...] | None = None
     times: Array | None = None
     time_error: float | None = None
     rows: Order | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+
+    def __repr__(self) -> str:
+        n, T, d = (*np.shape(self.values), 0, 0, 0)[:3]
+        inputs = f", inputs {_few(self.covariate_names)}" if self.covariate_names else ""
+        order = "" if self.slices is None else f", slices {_few(self.slices)}"
+        return f"Panel({n} trajectories × {T} observations × {d} variables: {_few(self.names)}{order}{inputs})"
+
+    def _repr_html_(self) -> str:
+        """The panel in a line; every name is escaped."""
+        return f"<code>{html.escape(repr(self))}</code>"
 
     def without(self, left_out: Collection[LeftOut]) -> Panel:
         """The panel without some of its variables."""

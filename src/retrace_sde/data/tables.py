@@ -27,6 +27,9 @@ from retrace_sde.data.formats import door
 
 Names = str | Sequence[str] | None
 
+Label = str | int
+"""A subject or a slice, as the table names it: whole numbers stay numbers, everything else is text."""
+
 OURS = ("position", "time", "position_probability", "direction", "position_reversed")
 """Columns that a fit adds, `retrace_…` where the table has one of that name."""
 
@@ -37,11 +40,11 @@ class Layout:
 
     values: Array
     names: tuple[str, ...]
-    ids: tuple[str, ...]
+    ids: tuple[Label, ...]
     rows: Order
     covariates: Array | None
     covariate_names: tuple[str, ...]
-    slices: tuple[str, ...] | None
+    slices: tuple[Label, ...] | None
     lengths: Order | None
     times: Array | None
     notes: tuple[str, ...]
@@ -119,7 +122,7 @@ def lay_out(
     )
 
 
-def _where(names: Sequence[str], mask: Any) -> list[str]:
+def _where(names: Sequence[Label], mask: Any) -> list[Label]:
     return [name for name, chosen in zip(names, mask, strict=True) if chosen]
 
 
@@ -194,8 +197,8 @@ def _check_subjects(frame: nw.DataFrame[Any], subject: str, who: Order, special:
             )
 
 
-def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tuple[str, ...]]:
-    """Numbers for the labels of a column, in order of appearance, and the labels as text."""
+def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tuple[Label, ...]]:
+    """Numbers for the labels of a column, in order of appearance, and the labels."""
     codes, labels = pd.factorize(frame[column].to_numpy())
     if (codes < 0).any():
         first, count = int(np.argmax(codes < 0)), int((codes < 0).sum())
@@ -210,7 +213,8 @@ def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tup
             f"{role} column {column!r} holds both a number and a text that read {again!r}: write them the "
             "same way."
         )
-    return codes.astype(np.intp), text
+    whole = frame[column].dtype.is_integer()
+    return codes.astype(np.intp), tuple(int(label) for label in labels) if whole else text
 
 
 def _variables(
@@ -274,11 +278,11 @@ def _varies_within(values: Array, who: Order) -> bool:
 def _rows(
     frame: nw.DataFrame[Any],
     who: Order,
-    ids: tuple[str, ...],
+    ids: tuple[Label, ...],
     slice: str | None,
     values: Array,
     again: Any,
-) -> tuple[Order, tuple[str, ...] | None, list[str]]:
+) -> tuple[Order, tuple[Label, ...] | None, list[str]]:
     """Where each observation stands in the table, (n, T); the slices' labels, None for own orders."""
     n = len(ids)
     if slice is None:
@@ -340,7 +344,7 @@ def _padded(values: Array, lengths: Order | None) -> Array:
 
 
 def _times_of_slices(
-    times: Array, slices: tuple[str, ...], name: str, exact: bool
+    times: Array, slices: tuple[Label, ...], name: str, exact: bool
 ) -> tuple[Array, list[str]]:
     """One time for each slice: the mean over subjects, who may differ by less than slices do."""
     known = ~np.isnan(times)
