@@ -115,8 +115,30 @@ class ReTraceResult:
         ]
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
+    def __repr__(self) -> str:
+        T, test = self.order.shape[-1], self.direction
+        said = "known" if test.known else "identified" if test.identified else "open"
+        return (
+            f"ReTraceResult({self.n_trajectories} trajectories × {T} slices × {len(self.names)} variables, "
+            f"direction {said}; print it for all)"
+        )
+
     def __str__(self) -> str:
         return self.summary()
+
+    def __eq__(self, other: object) -> bool:
+        """What is saved is what is compared: numbers to the last bit, missing ones alike."""
+        if not isinstance(other, ReTraceResult):
+            return NotImplemented
+        mine: dict[str, NDArray[Any]] = {}
+        theirs: dict[str, NDArray[Any]] = {}
+        same = json.dumps(_pack(self, "", mine)) == json.dumps(_pack(other, "", theirs))
+        return (
+            same and mine.keys() == theirs.keys() and all(_same(mine[k], theirs[k]) for k in mine)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.n_trajectories, self.log_likelihood))
 
     def _repr_html_(self) -> str:
         """The result as a table for notebooks; every name is escaped."""
@@ -294,6 +316,11 @@ class ReTraceResult:
             arrays = {name: file[name] for name in file.files if name != "json"}
         built: ReTraceResult = _unpack(cls, text, "", arrays)
         return built
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    numbers = one.dtype.kind == "f" and other.dtype.kind == "f"
+    return np.array_equal(one, other, equal_nan=numbers)
 
 
 def _pack(record: Any, prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:

@@ -157,6 +157,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.verbose = verbose
 
+    def __sklearn_tags__(self) -> Any:
+        """For scikit-learn: three axes, values may be missing, no target."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.input_tags.allow_nan = True
+        tags.target_tags.required = False
+        return tags
+
     def fit(
         self,
         X: Any,
@@ -471,10 +479,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         with one_blas_thread():
             panel, _, _, order = self._ordered(X)
-        return in_order(panel.values, order)
+        return self._shown(panel, in_order(panel.values, order), order)
 
-    def score(self, X: Any) -> float:
-        """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀."""
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀; y is ignored."""
         check_is_fitted(self, "result_")
         with one_blas_thread():
             _, model, outcome, order = self._ordered(X)

@@ -113,7 +113,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             _answer(each, asked, draws) for each in (model, model.alternative_) if each is not None
         ]
         begin("writing")
-        ids = [name for panel in panels.values() for name in panel.ids]
+        ids = [str(name) for panel in panels.values() for name in panel.ids]
         if out is not None:
             with whole_or_nothing(out.absolute().parent) as folder:
                 _table(

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import numpy as np
+import pandas as pd
 
 from retrace_sde.cli.common import listed, load, say, seed_option, table_options, working
 from retrace_sde.data.files import check_replaced, check_target, whole_or_nothing
@@ -49,6 +50,50 @@ def _times(text: str) -> list[float]:
         ) from None
 
 
+def _knowledge(
+    frame: pd.DataFrame, slice_: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
+    before: tuple[str, ...], schedule: str | None,
+) -> Knowledge | None:  # fmt: skip
+    """What the options say is known of time; labels are the table's own."""
+    if slice_ is None and (positions or before):
+        raise ValueError(
+            "--position and --before name slices, so they need --slice; for rows with orders of their own use --first COL, "
+            "--last COL or --time COL."
+        )
+    labels = (
+        set()
+        if slice_ is None or slice_ not in frame.columns
+        else set(map(str, frame[slice_].dropna()))
+    )
+    known = {
+        "first": first,
+        "last": last,
+        "positions": dict(_position(each) for each in positions) or None,
+        "precedences": [_pair(each, labels) for each in before] or None,
+        "schedule": None if schedule is None else _times(schedule),
+    }
+    return Knowledge(**known) if any(each is not None for each in known.values()) else None  # type: ignore[arg-type]
+
+
+def _position(text: str) -> tuple[str, int]:
+    label, _, place = text.rpartition("=")
+    if not label or not place.strip().isdecimal():
+        raise ValueError(
+            f"--position is LABEL=K, a slice and its position counted from 0; got {text!r}."
+        )
+    return label, int(place)
+
+
+def _pair(text: str, labels: set[str]) -> tuple[str, str]:
+    """A:B, where labels may hold colons themselves."""
+    cuts = [k for k, sign in enumerate(text) if sign == ":"]
+    pairs = [(text[:k].strip(), text[k + 1 :].strip()) for k in cuts]
+    fitting = [pair for pair in pairs if set(pair) <= labels] or pairs[:1]
+    if len(fitting) != 1:
+        raise ValueError(f"--before is A:B, two labels of --slice, A the earlier; got {text!r}.")
+    return fitting[0]
+
+
 @click.command()
 @table_options
 @click.option("--dt", type=float, metavar="X",
@@ -70,6 +115,18 @@ def _times(text: str) -> list[float]:
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
 @click.option("--schedule", metavar="T,T,…", help="The protocol's times, of which it is not known which row is whose: "
               "0,7,14,30,90. Rows of their own order may have missed some.")  # fmt: skip
+@click.option("--first", metavar="LABEL|COL", help="The slice that came first; without --slice, a column that marks each "
+              "subject's first row by 1 or yes.")  # fmt: skip
+@click.option(
+    "--last",
+    metavar="LABEL|COL",
+    help="The slice that came last, or a column that marks the last rows.",
+)
+@click.option("--position", "positions", multiple=True, metavar="LABEL=K",
+              help="A slice whose position is known, counted from 0, the earliest; may be repeated.")  # fmt: skip
+@click.option(
+    "--before", multiple=True, metavar="A:B", help="Slice A came before slice B; may be repeated."
+)
 @click.option("--missing-inputs", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
               show_default=True, help="Covariates that are missing here and there.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
@@ -81,7 +138,8 @@ def _times(text: str) -> list[float]:
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
-        spacing: str, schedule: str | None, missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, seed: int, as_json: bool,
+        spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
+        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, seed: int, as_json: bool,
         **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
@@ -98,8 +156,9 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         replaced = check_replaced(out, file, RESULTS)
         frame, roles = load(file, **columns)
         options: dict[str, Any] = {} if dt is None else {"dt": dt}
-        if schedule is not None:
-            options["knowledge"] = Knowledge(schedule=_times(schedule))
+        options["knowledge"] = _knowledge(
+            frame, roles["slice"], first, last, positions, before, schedule
+        )
         begin("recovering the order")
         found = recover(
             frame, **roles, drift=drift, estimator=estimator, spacing=spacing,

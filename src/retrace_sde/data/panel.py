@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +13,17 @@ from numpy.typing import ArrayLike
 
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.clocks import LeftOut
-from retrace_sde.data.formats import anndata_of_panel, frame_of_anndata, frame_of_xarray
-from retrace_sde.data.tables import Names, lay_out
+from retrace_sde.data.formats import (
+    anndata_of_panel,
+    frame_of_anndata,
+    frame_of_xarray,
+    xarray_of_panel,
+)
+from retrace_sde.data.tables import Label, Names, lay_out
+
+
+def _few(names: Sequence[Any], most: int = 4) -> str:
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +42,60 @@ class Panel:
 
     values: Any
     names: tuple[str, ...]
-    ids: tuple[str, ...]
+    ids: tuple[Label, ...]
     covariates: Any | None = None
     covariate_names: tuple[str, ...] = ()
     dt: float | None = None
     lengths: Order | None = None
-    slices: tuple[str, ...] | None = None
+    slices: tuple[Label, ...] | None = None
     times: Array | None = None
     time_error: float | None = None
     rows: Order | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+
+    def __repr__(self) -> str:
+        n, T, d = (*np.shape(self.values), 0, 0, 0)[:3]
+        inputs = f", inputs {_few(self.covariate_names)}" if self.covariate_names else ""
+        order = "" if self.slices is None else f", slices {_few(self.slices)}"
+        return f"Panel({n} trajectories × {T} observations × {d} variables: {_few(self.names)}{order}{inputs})"
+
+    def _repr_html_(self) -> str:
+        """The panel in a line; every name is escaped."""
+        return f"<code>{html.escape(repr(self))}</code>"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the values: trajectories, observations, variables."""
+        return tuple(self.values.shape)
+
+    def __getitem__(self, chosen: Any) -> Panel:
+        """Some of the trajectories, by a slice, a mask or their numbers: what cross-validation splits."""
+        if isinstance(chosen, tuple) and len(chosen) == 2 and chosen[1] is Ellipsis:
+            chosen = chosen[0]  # as scikit-learn writes it
+        if isinstance(chosen, (tuple, str)):
+            raise TypeError("a panel is indexed by trajectories only: a slice, a mask or numbers.")
+        kept = np.atleast_1d(np.arange(len(self))[chosen])
+
+        def part(array: Any | None) -> Any | None:
+            if array is None or isinstance(array, np.ndarray):
+                return None if array is None else array[kept]
+            xp = array_api_compat.array_namespace(array)
+            return xp.take(array, xp.asarray(kept, device=array_api_compat.device(array)), axis=0)
+
+        own_times = self.times is not None and self.times.ndim == 2
+        return replace(
+            self,
+            values=part(self.values),
+            ids=tuple(self.ids[j] for j in kept),
+            covariates=part(self.covariates),
+            lengths=part(self.lengths),
+            times=part(self.times) if own_times else self.times,
+            rows=part(self.rows),
+        )
 
     def without(self, left_out: Collection[LeftOut]) -> Panel:
         """The panel without some of its variables."""
@@ -143,6 +196,13 @@ class Panel:
         `subject`, `slice` and `time` name dimensions or coordinates; other options as in `from_frame`.
         """
         return cls.from_frame(frame_of_xarray(data, variable=variable), subject=subject, **options)
+
+    def to_xarray(self, model: Any) -> Any:
+        """A Dataset with the answer of a fitted `ReTrace`: each variable (subject, position) in time order.
+
+        Coordinates: `time`, and of a table's shared order `slice`; also `drift` and `diffusion` (variable, by).
+        """
+        return xarray_of_panel(self, model.result_)
 
     @classmethod
     def from_aeon(

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Collection
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import array_api_compat
@@ -13,9 +14,10 @@ import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.data.clocks import without_dynamics
+from retrace_sde.data.formats import door
 from retrace_sde.data.panel import Panel
 
-DEPENDENT = 1e-12
+DEPENDENT = 1e-10
 """Smallest singular value, relative to the largest, of variables that count as independent."""
 
 
@@ -159,11 +161,15 @@ def _check_lengths(panel: Panel, ragged: bool) -> Order | None:
 def _as_array(X: Any, name: str) -> Any:
     if array_api_compat.is_array_api_obj(X):
         return X
+    if isinstance(X, (str, Path)) or hasattr(X, "columns") or hasattr(X, "var_names"):
+        raise ValueError(
+            f"{name} must be an array (trajectory, time, variable); got {type(X).__name__}. {door(X)}"
+        )
     try:
         return np.asarray(X)
-    except ValueError as error:
+    except ValueError:
         raise ValueError(
-            f"{name} is not a rectangular array (trajectory, time, variable): {error}"
+            f"{name} is not a rectangular array (trajectory, time, variable). {door(X)}"
         ) from None
 
 

@@ -7,6 +7,7 @@ or from a drift whose reversal leaves its class. So it is tested, and the test m
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -153,6 +154,14 @@ class DirectionTest:
     dimension: int = 0
     p_error: float | None = None
     models: tuple[ModelEvidence, ...] = ()
+
+    def __repr__(self) -> str:
+        p = "" if self.p_value is None else f", p = {self.p_value:.2g}"
+        return f"DirectionTest({'identified' if self.identified else 'open'}{p}: {self.verdict})"
+
+    def _repr_html_(self) -> str:
+        """The verdict, for notebooks."""
+        return f"<p>{html.escape(self.verdict)}</p>"
 
     def turned(self) -> DirectionTest:
         """The same for the reverse of the order."""

@@ -105,7 +105,8 @@ def _unit(model: ReTrace, panel: Panel, unit: Unit) -> dict[str, Any]:
         if not each.order.size:  # Monte-Carlo EM averages over orders and keeps none of its rounds
             continue
         order = (each.order if j is None else each.order[j])[:length]
-        agree = neighbour_share(final, order), order_accuracy(final, order)
+        alone = len(final) < 2  # one visit has no neighbours to agree on
+        agree = 1.0 if alone else neighbour_share(final, order), order_accuracy(final, order)
         detail = f"{agree[0]:.0%} of neighbours and {agree[1]:.0%} of positions as in the result."
         if math.isfinite(each.log_likelihood):
             detail = f"Log-likelihood {each.log_likelihood:,.1f} nats; {detail}"

@@ -114,7 +114,7 @@ def _listed(model: ReTrace, panel: Panel) -> tuple[str, ...]:
     """The order itself, where its slices have names: all of them, or both ends."""
     if model.order_.ndim == 2 or panel.slices is None:
         return ()
-    labels = [panel.slices[int(k)] for k in model.order_]
+    labels = [str(panel.slices[int(k)]) for k in model.order_]
     if len(labels) > LISTED:
         labels = [*labels[: LISTED // 2], "…", *labels[-LISTED // 2 :]]
     return (f"The order is {' → '.join(labels)}.",)
