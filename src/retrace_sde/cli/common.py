@@ -157,6 +157,8 @@ def table_options(command: Command) -> Command:
                      help="Numeric columns to analyse [default: all that vary]."),
         click.option("--covariates", multiple=True, metavar="COL[,COL…]",
                      help="Numeric columns that act as inputs from their row to the next: treatment, dose."),
+        click.option("--large", is_flag=True,
+                     help="Read FILE even if it expands to far more than its size; otherwise refused."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -182,6 +184,7 @@ def load(
     independent: bool,
     variables: tuple[str, ...],
     covariates: tuple[str, ...],
+    large: bool = False,
     **others: Any,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The table, and its columns as `Panel.from_frame` wants them named."""
@@ -189,7 +192,8 @@ def load(
         raise ValueError(
             "--slice and --independent exclude each other: one order for all, or one each."
         )
-    frame = read_table(file, text=[name for name in (subject, slice_) if name is not None])
+    text = [name for name in (subject, slice_) if name is not None]
+    frame = read_table(file, text=text, large=large)
     if subject is None:
         if not frame.attrs.get("array"):
             some = ", ".join(map(str, frame.columns[:8]))

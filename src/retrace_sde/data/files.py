@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -16,17 +17,16 @@ import numpy as np
 import pandas as pd
 
 from retrace_sde.data.formats import frame_of_anndata, frame_of_array, frame_of_xarray, need
-
-LARGEST = 8 << 30
-"""Bytes to which an npz file may expand: more is refused before anything is read."""
+from retrace_sde.data.strangers.sizes import Budget, check_size
 
 
-def read_table(path: str | Path, *, text: Sequence[str] = ()) -> pd.DataFrame:
+def read_table(path: str | Path, *, text: Sequence[str] = (), large: bool = False) -> pd.DataFrame:
     """The table in a file, by its extension; columns named in `text` are kept as they are written.
 
     An npz file holds columns (1-D arrays of one length), or one array (trajectory, time, variable) with optional
     `names` and `ids`, which becomes the columns `subject`, `slice` and the variables. zarr: an AnnData or an
-    xarray store. Every failure is a ValueError of one line.
+    xarray store. A file that claims to hold far more than its size makes likely is refused before it is read, unless
+    `large`. Every failure is a ValueError of one line.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -45,10 +45,10 @@ def read_table(path: str | Path, *, text: Sequence[str] = ()) -> pd.DataFrame:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            frame = READERS[suffix](path, text)
+            frame = READERS[suffix](path, text, check_size(path, large=large))
     except ValueError as error:
         raise ValueError(f"{path}: {_one_line(error)}") from None
-    except (OSError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # whatever a library makes of a damaged file
         raise ValueError(f"{path} cannot be read as {suffix}: {_one_line(error)}") from None
     if len(frame) == 0:
         raise ValueError(f"{path} has columns but no rows.")
@@ -63,7 +63,7 @@ def _one_line(error: BaseException) -> str:
     return text if len(text) <= 300 else text[:297] + "…"
 
 
-def _read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
+def _read_csv(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -93,17 +93,13 @@ def _read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
     return frame
 
 
-def _read_parquet(path: Path, text: Sequence[str]) -> pd.DataFrame:
+def _read_parquet(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
     return pd.read_parquet(path)
 
 
-def _read_npz(path: Path, text: Sequence[str]) -> pd.DataFrame:
+def _read_npz(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
     if not zipfile.is_zipfile(path):
         raise ValueError("not an npz file (a zip archive of arrays), or cut short.")
-    with zipfile.ZipFile(path) as archive:
-        size = sum(entry.file_size for entry in archive.infolist())
-    if size > LARGEST:
-        raise ValueError(f"it expands to {size / (1 << 30):.0f} GiB: too large to be read at once.")
     with np.load(path, allow_pickle=False) as file:
         arrays = {}
         for name in file.files:
@@ -143,20 +139,27 @@ def _text(arrays: dict[str, Any], name: str) -> list[str] | None:
     return [str(each) for each in arrays[name].ravel()] if name in arrays else None
 
 
-def _read_h5ad(path: Path, text: Sequence[str]) -> pd.DataFrame:
-    return frame_of_anndata(need("anndata").read_h5ad(path))
+def _read_h5ad(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    return _anndata(need("anndata").read_h5ad(path), budget)
 
 
-def _read_zarr(path: Path, text: Sequence[str]) -> pd.DataFrame:
+def _anndata(adata: Any, budget: Budget) -> pd.DataFrame:
+    budget.take_table(adata.n_obs, adata.n_vars + adata.obs.shape[1])  # also where X is sparse
+    return frame_of_anndata(adata)
+
+
+def _read_zarr(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
     root = need("zarr").open(str(path), mode="r")
     if dict(root.attrs).get("encoding-type") == "anndata":
-        return frame_of_anndata(need("anndata").io.read_zarr(path))
+        return _anndata(need("anndata").io.read_zarr(path), budget)
     if not hasattr(root, "arrays"):
         raise ValueError("a single array without names: save an xarray Dataset or an AnnData.")
-    return frame_of_xarray(need("xarray").open_zarr(path, consolidated=None))
+    data = need("xarray").open_zarr(path, consolidated=None)
+    budget.take_table(math.prod(data.sizes.values()), len(data.variables))  # all along all axes
+    return frame_of_xarray(data)
 
 
-READERS: dict[str, Callable[[Path, Sequence[str]], pd.DataFrame]] = {
+READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".parquet": _read_parquet,
