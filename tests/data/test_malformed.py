@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from retrace_sde.cli.main import main
+from retrace_sde.data.files import whole_or_nothing
 
 HEADER = "subject,slice,a,b\n"
 
@@ -161,18 +162,17 @@ def test_a_failure_leaves_an_existing_folder_as_it_was(tmp_path, monkeypatch):
     """The disk fills up while results are written: what was there before is still whole."""
     file, out = tmp_path / "t.csv", tmp_path / "out"
     file.write_bytes(text())
-    out.mkdir()
     names = ["ordered.csv", "parameters.json", "report.html", "result.npz"]
-    for name in names:
-        (out / name).write_text("mine")
+    with whole_or_nothing(out) as folder:
+        for name in names:
+            (folder / name).write_text("mine")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
 
     def fail(*arguments, **options):
         raise OSError("No space left on device")
 
     monkeypatch.setattr("retrace_sde.recovery.Recovery.report", fail)
-    line = refused(
-        ["fit", str(file), "--subject", "subject", "--slice", "slice", "--out", str(out)]
-    )
+    roles = ["--subject", "subject", "--slice", "slice"]
+    line = refused(["fit", str(file), *roles, "--out", str(out), "--force"])
     assert "No space left" in line
-    assert sorted(path.name for path in out.iterdir()) == names
-    assert all((out / name).read_text() == "mine" for name in names)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before

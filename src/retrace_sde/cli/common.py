@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import textwrap
 import warnings
@@ -31,7 +32,8 @@ class OneLine(click.Group):
         """Run a command line and leave with its exit code."""
         output = sys.stdout
         try:
-            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            with _ended_by_signals():
+                code = super().main(*args, **{**kwargs, "standalone_mode": False})
             sys.stdout.flush()  # here, where a full disk or a closed pipe can still be answered
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
@@ -55,6 +57,28 @@ class OneLine(click.Group):
             click.echo(f"retrace: the output cannot be written: {error.strerror}.", err=True)
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the work as an exception does, so that what is half-written is removed."""
+
+    def end(number: int, frame: Any) -> None:
+        sys.exit(128 + number)
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before: dict[int, Any] = {}
+    try:
+        for number in (getattr(signal, name) for name in names):
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
+                before[number] = signal.signal(number, end)
+    except ValueError:  # not in the main thread, which alone hears signals
+        pass
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _drop_output() -> None:
@@ -165,7 +189,12 @@ def table_options(command: Command) -> Command:
     return command
 
 
-seed_option = click.option("--seed", type=int, default=0, show_default=True)
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+force_option = click.option(
+    "--force", is_flag=True, help="Replace results of an earlier run (never another file)."
+)
+safe_option = click.option("--safe-csv", is_flag=True,
+                           help="Write text that a spreadsheet would run as a formula with a ' before it.")  # fmt: skip
 
 
 def columns_of(names: tuple[str, ...], frame: pd.DataFrame) -> list[str]:

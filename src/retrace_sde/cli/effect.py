@@ -12,8 +12,10 @@ import pandas as pd
 
 from retrace_sde.cli.common import (
     columns_of,
+    force_option,
     listed,
     load,
+    safe_option,
     say,
     seed_option,
     table_options,
@@ -21,7 +23,8 @@ from retrace_sde.cli.common import (
 )
 from retrace_sde.data.answers import plain
 from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.files import check_target, whole_or_nothing
+from retrace_sde.data.files import check_target, whole_or_nothing, write_table
+from retrace_sde.data.outputs import check_outputs
 from retrace_sde.data.panel import Panel
 from retrace_sde.effects.treatment import TreatmentEffect, UndeterminedDirectionError
 from retrace_sde.process.drift import Drift, polynomial
@@ -64,11 +67,13 @@ COMMAND_ADVICE = (
     metavar="FILE.csv",
     help="Table of each subject's effect.",
 )
+@force_option
+@safe_option
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
            t1: str | None, horizon: float | None, dt: float, drift: str, subjects: Any, alike: bool, both_directions: bool,
-           draws: int, out: Path | None, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+           draws: int, out: Path | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Estimate what treatment does to the subjects of FILE, whose rows have lost their time order.
 
     The order is recovered first; it is refused where the direction of time is not determined, since the sign of
@@ -78,6 +83,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         begin("reading")
         if out is not None:
             check_target(out, folder=False)
+            check_outputs([out], source=file, force=force)
         if arm is not None and treatment:
             raise ValueError("--treatment and --arm exclude each other: give one, not both.")
         if arm is None and control is not None:
@@ -116,9 +122,9 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         ids = [name for panel in panels.values() for name in panel.ids]
         if out is not None:
             with whole_or_nothing(out.absolute().parent) as folder:
-                _table(
-                    ids, answers, model.interventions_.variables, open_=model.undetermined_
-                ).to_csv(folder / out.name, index=False)
+                variables, open_ = model.interventions_.variables, model.undetermined_
+                table = _table(ids, answers, variables, open_=open_)
+                write_table(table, folder / out.name, safe=safe_csv)
     summary = _summary(file, model, answers, asked, ids)
     summary |= {"warnings": cautions, "files": [] if out is None else [str(out)]}
     if as_json:

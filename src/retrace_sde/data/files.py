@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import secrets
 import shutil
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
 
 from retrace_sde.data.formats import frame_of_anndata, frame_of_array, frame_of_xarray, need
+from retrace_sde.data.outputs import RECORD, check_outputs, record
 from retrace_sde.data.strangers.sizes import Budget, check_size
 
 
@@ -169,10 +171,10 @@ READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
 }
 
 
-def write_table(frame: pd.DataFrame, path: Path) -> None:
-    """A table as csv, parquet or npz (columns), by the extension."""
+def write_table(frame: pd.DataFrame, path: Path, *, safe: bool = False) -> None:
+    """A table as csv, parquet or npz (columns), by the extension; `safe`: no cell of a csv is a spreadsheet's formula."""
     if path.suffix == ".csv":
-        frame.to_csv(path, index=False)
+        (defused(frame) if safe else frame).to_csv(path, index=False)
     elif path.suffix == ".parquet":
         frame.to_parquet(path, index=False)
     else:
@@ -183,8 +185,32 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
         np.savez_compressed(path, **columns)  # type: ignore[arg-type]
 
 
+def defused(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table whose text, names included, begins with `'` where a spreadsheet would take it for a formula."""
+    text = {
+        name: column.astype(object).map(_defused)
+        for name, column in frame.items()
+        if not pd.api.types.is_numeric_dtype(column)
+    }
+    return frame.assign(**text).rename(columns=_defused)  # type: ignore[arg-type]
+
+
+def _defused(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.lstrip(" ").startswith(
+        ("=", "+", "-", "@", "\t", "\r", "\n")
+    ):
+        return cell
+    return cell if NUMBER.fullmatch(cell) else f"'{cell}"
+
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+"""Text that is a number, and no formula."""
+
+
 def check_target(out: Path, *, folder: bool) -> None:
     """Results can be written there; said before the work, not after it."""
+    if not out.name:
+        raise ValueError(f"--out {str(out)!r} is no place for results: name a folder or a file.")
     if out.exists() and out.is_dir() != folder:
         raise ValueError(
             f"{out} is a {'file' if folder else 'folder'}; name a {'folder' if folder else 'file'} for the results."
@@ -199,54 +225,70 @@ def check_target(out: Path, *, folder: bool) -> None:
         )
 
 
-def check_replaced(out: Path, source: Path, names: Sequence[str]) -> bool:
-    """Whether results of an earlier fit will be replaced; the input, or a file that is no result, never is."""
-    there = [out / name for name in names if (out / name).exists()]
-    if any(each.samefile(source) for each in there if source.exists()):
-        raise ValueError(
-            f"the results would replace the input {source}: name another folder with --out."
-        )
-    if there and not all((out / name).is_file() for name in names):
-        raise ValueError(
-            f"{there[0]} exists, and not as part of an earlier result: name another folder with --out."
-        )
-    return bool(there)
-
-
 @contextmanager
 def whole_or_nothing(out: Path) -> Iterator[Path]:
-    """A folder to write in whose files move to the folder `out` at the end, or vanish if anything fails."""
+    """A folder to write in whose files move to the folder `out` at the end, or vanish if anything fails.
+
+    What is there and was not written by a command stays (`data/outputs`), and nothing moves then.
+    """
     there = out.is_dir()
     try:
         if not there:
-            out.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".retrace-", dir=out if there else out.parent))
+            out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        work = (out if there else out.absolute().parent) / _unique()
+        work.mkdir()
     except OSError as error:
         raise ValueError(f"{out} cannot be written to: {error.strerror}.") from None
     try:
         yield work
+        files = sorted(work.iterdir())
         if there:
-            for file in work.iterdir():
-                file.replace(out / file.name)
+            check_outputs([out / file.name for file in files], force=True)
+        (work / RECORD).write_text(record(out, files), encoding="utf-8")
+        if there:
+            _move([*files, work / RECORD], out)
         else:
-            work.chmod(0o777 & ~_umask())
             work.rename(out)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-@contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """A path to write a file to that becomes `target` at the end, or vanishes if anything fails."""
-    partial = target.with_name(target.name + ".partial")
+def _move(files: Sequence[Path], out: Path) -> None:
+    """All of them, or, where one cannot be moved, none."""
+    before = files[0].parent / "before"
+    before.mkdir()
+    done: list[Path] = []
     try:
-        yield partial
+        for file in files:
+            target = out / file.name
+            if target.exists():
+                target.replace(before / file.name)
+            done.append(target)
+            file.replace(target)
+    except BaseException:
+        for target in done:
+            target.unlink(missing_ok=True)
+            if (before / target.name).exists():
+                (before / target.name).replace(target)
+        raise
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """A file to write that becomes `target` at the end, or vanishes if anything fails.
+
+    Its name is new and nobody's: threads do not meet in it, and no link that waits there is followed.
+    """
+    partial = target.parent / _unique()
+    try:
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _unique() -> str:
+    return f".retrace-{secrets.token_hex(8)}"
