@@ -10,9 +10,10 @@ import array_api_compat
 import numpy as np
 from numpy.typing import ArrayLike
 
-from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.blocks import Array, Order, unmasked
 from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.formats import anndata_of_panel, frame_of_anndata, frame_of_xarray
+from retrace_sde.data.knowledge import settled_error
 from retrace_sde.data.tables import Names, lay_out
 
 
@@ -98,8 +99,8 @@ class Panel:
             exact_times=time_error is None,
             covariates=covariates,
         )
-        if time_error is not None and (time is None or not time_error > 0):
-            raise ValueError("time_error must be positive and needs a time column.")
+        if time_error is not None and (time is None or not 0 < time_error < np.inf):
+            raise ValueError("time_error must be a positive number and needs a time column.")
         return cls(
             found.values,
             found.names,
@@ -110,7 +111,7 @@ class Panel:
             found.lengths,
             found.slices,
             found.times,
-            time_error,
+            None if time_error is None else settled_error(found.times, time_error),
             found.rows,
             found.notes,
         )
@@ -150,8 +151,9 @@ class Panel:
     ) -> Panel:
         """A panel from (case, channel, time) as in aeon and sktime, or a list of arrays (channel, time)."""
         if isinstance(X, (list, tuple)):
-            return cls.from_trajectories([np.asarray(each).T for each in X], names=names, dt=dt)
-        values = np.asarray(X)
+            arrays = [np.asarray(unmasked(each)).T for each in X]
+            return cls.from_trajectories(arrays, names=names, dt=dt)
+        values = np.asarray(unmasked(X))
         if values.ndim != 3:
             raise ValueError(
                 f"aeon's layout is (case, channel, time); got an array of shape {values.shape}."
@@ -168,7 +170,7 @@ class Panel:
         dt: float | None = None,
     ) -> Panel:
         """A panel from arrays (T_j, d) of different length T_j, for independent orders."""
-        arrays = [np.asarray(each) for each in trajectories]
+        arrays = [np.asarray(unmasked(each)) for each in trajectories]
         if not arrays or any(each.ndim != 2 for each in arrays):
             raise ValueError("trajectories must be a list of arrays (time, variable).")
         widths = sorted({each.shape[1] for each in arrays})
@@ -199,8 +201,9 @@ class Panel:
     ) -> Panel:
         """A panel from an array (trajectory, time, variable); names and ids are numbered if left out.
 
-        The array is neither copied nor checked here: `fit` does that.
+        The array is neither copied nor checked here: `fit` does that. What is masked is missing.
         """
+        values, covariates = unmasked(values), unmasked(covariates)
         if not hasattr(values, "shape"):
             values = np.asarray(values)
         n, d = (values.shape[0], values.shape[-1]) if len(values.shape) == 3 else (0, 0)

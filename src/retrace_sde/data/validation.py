@@ -11,7 +11,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy, unmasked
 from retrace_sde.data.clocks import without_dynamics
 from retrace_sde.data.panel import Panel
 
@@ -157,6 +157,7 @@ def _check_lengths(panel: Panel, ragged: bool) -> Order | None:
 
 
 def _as_array(X: Any, name: str) -> Any:
+    X = unmasked(X)
     if array_api_compat.is_array_api_obj(X):
         return X
     try:
@@ -169,6 +170,7 @@ def _as_array(X: Any, name: str) -> Any:
 
 def _check_kind(values: Any, name: str) -> Any:
     """Real numbers, integers turned to float64; float32 stays (sums are taken in float64 anyway)."""
+    values = unmasked(values)
     xp = array_api_compat.array_namespace(values)
     if array_api_compat.is_numpy_array(values) and values.dtype == object:
         values = _numbers(values, name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Mask, Order, evenly
+from retrace_sde.data.blocks import Array, Mask, Order, evenly, unmasked
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.orders.rules import Rules, block_costs, close, dead_end, obedient_block, rules_of
 
@@ -168,7 +168,7 @@ class _Compiler:
     def array(self, values: Any, name: str) -> Array:
         """Numbers (m, T), NaN where unknown."""
         try:
-            found = np.asarray(values, dtype=float)
+            found = np.asarray(unmasked(values), dtype=float)
         except (TypeError, ValueError):
             hint = (
                 "convert dates to numbers in the units of dt"
