@@ -29,6 +29,7 @@ from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.labels import by_labels
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.tables import Names, as_frame
+from retrace_sde.orders.prior import compiled
 from retrace_sde.process.drift import Drift
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.report import write_report
@@ -195,6 +196,10 @@ def recover(
     )
     if knowledge is not None and panel.slices is not None:
         knowledge = by_labels(knowledge, panel.slices)
+        n, T = len(panel.ids), len(panel.slices)
+        compiled(
+            knowledge, n, T, shared=True, labels=panel.slices
+        )  # contradictions, by their labels
     return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import math
 import os
 import signal
 import sys
@@ -30,6 +32,10 @@ class OneLine(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command line and leave with its exit code."""
+        if sys.stdout is None:
+            _closed()
+        for stream in (sys.stdout, sys.stderr):
+            _speak_plainly(stream)
         output = sys.stdout
         try:
             with _ended_by_signals():
@@ -54,9 +60,42 @@ class OneLine(click.Group):
             sys.exit(0)
         except OSError as error:
             _drop_output()
-            click.echo(f"retrace: the output cannot be written: {error.strerror}.", err=True)
+            click.echo(
+                f"retrace: the output cannot be written: {error.strerror or error}.", err=True
+            )
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _closed() -> None:
+    """No answer could be given: said before the work, where anything can be said at all."""
+    if sys.stderr is not None:
+        click.echo("retrace: the output is closed, so no answer can be given.", err=True)
+    sys.exit(2)
+
+
+SIGNS = {"→": "->", "−": "-", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "≈": "~", "τ": "tau", "σ": "sigma",
+         "Δ": "d", "Σ": "sum", "√": "sqrt", "²": "^2", "°": "deg", "“": '"', "”": '"', "‘": "'", "’": "'"}  # fmt: skip
+"""How signs are written where the output's alphabet lacks them."""
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """Signs that cannot be encoded, as the nearest that can."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(SIGNS.get(sign, "?") for sign in lacking).encode(
+        "ascii", "replace"
+    ).decode(), error.end
+
+
+codecs.register_error("retrace", _nearest)
+
+
+def _speak_plainly(stream: Any) -> None:
+    """Windows' own alphabets have no arrows and no Greek: that must not end a run whose work is done."""
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="retrace")
 
 
 @contextmanager
@@ -96,7 +135,7 @@ def refusing() -> Iterator[None]:
             f"the computation broke down ({error}): a variable barely varies or depends on others; "
             "`retrace diagnose` may tell which."
         ) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, OverflowError) as error:
         raise click.ClickException(str(error)) from None
     except MemoryError:
         raise click.ClickException("the data do not fit into memory.") from None
@@ -164,6 +203,17 @@ def listed(names: Sequence[str], limit: int = 10) -> str:
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
+class Finite(click.FloatRange):
+    """A number: neither infinite nor none at all."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """The number, or the refusal of click."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
 def table_options(command: Command) -> Command:
     """The options that say what the columns of FILE are."""
     options = [
@@ -174,7 +224,8 @@ def table_options(command: Command) -> Command:
         click.option("--independent", is_flag=True,
                      help="Each subject's rows have an order of their own (the default without --slice)."),
         click.option("--time", metavar="COL", help="Column with the times that are known; may have gaps."),
-        click.option("--time-error", type=float, metavar="X", help="Standard error of the known times."),
+        click.option("--time-error", type=Finite(0, min_open=True), metavar="X",
+                     help="Standard error of the known times."),
         click.option("--time-unit", type=click.Choice(list(UNITS)),
                      help="Unit for dates; numbers are taken as they are [default: days]."),
         click.option("--variables", multiple=True, metavar="COL[,COL…]",

@@ -9,8 +9,10 @@ from typing import Any
 import click
 import numpy as np
 import pandas as pd
+from click.core import ParameterSource
 
 from retrace_sde.cli.common import (
+    Finite,
     columns_of,
     force_option,
     listed,
@@ -47,10 +49,17 @@ COMMAND_ADVICE = (
 @click.option("--t1", metavar="X[,X…]|ARM",
               help="Treatment whose effect is asked for [default: the most given; the other of two arms].")  # fmt: skip
 @click.option(
-    "--horizon", type=float, metavar="X", help="Time ahead [default: as long as the trajectories]."
+    "--horizon",
+    type=Finite(),
+    metavar="X",
+    help="Time ahead [default: as long as the trajectories].",
 )
 @click.option(
-    "--dt", type=float, default=1.0, show_default=True, help="Time between neighbouring visits."
+    "--dt",
+    type=Finite(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Time between neighbouring visits.",
 )
 @click.option("--drift", type=click.Choice(["tumour", "affine"]), default="tumour", show_default=True,
               help="tumour: growth of one positive variable; affine: A x + c, both changed by treatment.")  # fmt: skip
@@ -125,12 +134,34 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
                 variables, open_ = model.interventions_.variables, model.undetermined_
                 table = _table(ids, answers, variables, open_=open_)
                 write_table(table, folder / out.name, safe=safe_csv)
+    idle = _not_used(columns, known=given is not None, both_directions=both_directions, alike=alike)
     summary = _summary(file, model, answers, asked, ids)
-    summary |= {"warnings": cautions, "files": [] if out is None else [str(out)]}
+    summary |= {"warnings": [*idle, *cautions], "files": [] if out is None else [str(out)]}
     if as_json:
         click.echo(json.dumps(plain(summary), allow_nan=False))
         return
     _print(summary, answers, asked, model)
+
+
+def _not_used(
+    columns: dict[str, Any], *, known: bool, both_directions: bool, alike: bool
+) -> list[str]:
+    """Options that were given and changed nothing, as a sentence."""
+    source = click.get_current_context().get_parameter_source("subjects")
+    idle = {
+        "--covariates": bool(columns["covariates"]),
+        "--time-error": columns["time_error"] is not None,
+        "--both-directions": known and both_directions,
+        "--subjects": alike and source is ParameterSource.COMMANDLINE,
+    }
+    why = {
+        "--covariates": "the inputs are those of --treatment",
+        "--time-error": "times are taken as exact",
+        "--both-directions": "the times give the direction",
+        "--subjects": "--alike is given",
+    }
+    used = [f"{name} ({why[name]})" for name, given in idle.items() if given]
+    return [f"Not used: {', '.join(used)}."] if used else []
 
 
 def _drift(name: str) -> str | Drift:

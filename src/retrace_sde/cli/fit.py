@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from retrace_sde.cli.common import (
+    Finite,
     force_option,
     listed,
     load,
@@ -61,7 +62,7 @@ def _times(text: str) -> list[float]:
 
 @click.command()
 @table_options
-@click.option("--dt", type=float, metavar="X",
+@click.option("--dt", type=Finite(), metavar="X",
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
 @click.option(
     "--drift", type=click.Choice(["affine", "linear"]), default="affine", show_default=True

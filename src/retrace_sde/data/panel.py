@@ -45,6 +45,16 @@ class Panel:
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
+    def trajectory(self, j: int) -> str:
+        """What to call a trajectory: by the table's name for it, or by its number."""
+        return f"trajectory {j}" if self.rows is None else f"subject {self.ids[j]!r}"
+
+    def observation(self, j: int, t: int) -> str:
+        """What to call an observation: its slice's label, its row in the table, or its number."""
+        if self.slices is not None:
+            return f"slice {self.slices[t]!r}"
+        return f"slice {t}" if self.rows is None else f"row {self.rows[j, t] + 1}"
+
     def without(self, left_out: Collection[LeftOut]) -> Panel:
         """The panel without some of its variables."""
         dropped = {each.name for each in left_out}
