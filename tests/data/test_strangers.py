@@ -177,6 +177,17 @@ def bomb_text(path):
     pd.DataFrame({"s": ["x" * 10_000] * 10_000, "a": 1.0}).to_parquet(path)
 
 
+def bomb_sheet(path):
+    """One cell in the last corner."""
+    book = pytest.importorskip("openpyxl").Workbook()
+    book.active["A1"], book.active["XFD1048576"] = "s", 1
+    book.save(path)
+
+
+def bomb_gzip(path):
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 10**6))
+
+
 def bomb_h5(path):
     with h5py.File(path, "w") as file:
         file.create_dataset("X", shape=(10**6, 10**3), dtype="f8", chunks=(100, 100))
@@ -219,6 +230,7 @@ BOMBS = {
     "npz that claims": (".npz", bomb_claim),
     "parquet": (".parquet", bomb_parquet),
     "text of parquet": (".parquet", bomb_text),
+    "xlsx": (".xlsx", bomb_sheet),
     "h5ad": (".h5ad", bomb_h5),
     "sparse h5ad": (".h5ad", bomb_sparse),
     "csv of short lines": (".csv", bomb_csv),
@@ -239,6 +251,14 @@ def test_a_file_that_would_fill_the_memory_is_not_read(kind, tmp_path, monkeypat
     monkeypatch.setattr(sizes, "RATIO", 1)
     with pytest.raises(ValueError, match="--large"):
         read_table(path)
+
+
+def test_text_that_is_compressed_is_counted_as_it_expands(tmp_path, monkeypatch):
+    bomb_gzip(tmp_path / "t.csv.gz")
+    monkeypatch.setattr(sizes, "SMALL", 1 << 22)
+    monkeypatch.setattr(sizes, "RATIO", 1)
+    with pytest.raises(ValueError, match="--large"):
+        sizes.check_size(tmp_path / "t.csv.gz")
 
 
 @pytest.mark.filterwarnings("ignore")  # of the writers

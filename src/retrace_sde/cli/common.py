@@ -12,17 +12,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import numpy as np
-import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from retrace_sde.data.files import read_table
-from retrace_sde.data.tables import UNITS
-from retrace_sde.data.validation import ReTraceWarning
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Only click is imported here: a command that asks for more gets it when it runs, and `--help` answers at once.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -128,9 +125,11 @@ def _drop_output() -> None:
 @contextmanager
 def refusing() -> Iterator[None]:
     """Data that cannot be used become one clear line, whatever part of the package refused them."""
+    from numpy.linalg import LinAlgError
+
     try:
         yield
-    except np.linalg.LinAlgError as error:
+    except LinAlgError as error:
         raise click.ClickException(
             f"the computation broke down ({error}): a variable barely varies or depends on others; "
             "`retrace diagnose` may tell which."
@@ -144,6 +143,8 @@ def refusing() -> Iterator[None]:
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
     """The package's cautions as sentences, to be printed with the result."""
+    from retrace_sde.data.validation import ReTraceWarning
+
     found: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -155,6 +156,9 @@ def collected_warnings() -> Iterator[list[str]]:
 @contextmanager
 def progress(steps: int) -> Iterator[Callable[[str], None]]:
     """A bar on stderr that names each step as it begins; nothing where stderr is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description:<30}"), BarColumn(), TimeElapsedColumn(),
@@ -183,6 +187,8 @@ def say(label: str, text: str, *, width: int = 11) -> None:
     """A labelled paragraph: wrapped on a terminal, one line in a pipe."""
     text = printable(text)
     if sys.stdout.isatty():
+        from rich.console import Console
+
         columns = min(max(Console().width, 50), 110)
         lines = textwrap.wrap(text, columns - width, break_on_hyphens=False) or [""]
         shown = click.style(f"{label:<{width}}", bold=True)
@@ -216,6 +222,8 @@ class Finite(click.FloatRange):
 
 def table_options(command: Command) -> Command:
     """The options that say what the columns of FILE are."""
+    from retrace_sde.data.columns import UNITS
+
     options = [
         click.argument("file", type=click.Path(path_type=Path)),
         click.option("--subject", metavar="COL", help="Column that says whose observation a row is."),
@@ -234,6 +242,11 @@ def table_options(command: Command) -> Command:
                      help="Numeric columns that act as inputs from their row to the next: treatment, dose."),
         click.option("--large", is_flag=True,
                      help="Read FILE even if it expands to far more than its size; otherwise refused."),
+        click.option("--sep", metavar="SIGN", help="What separates cells of a text file, or 'tab' [default: recognised]."),
+        click.option("--decimal", metavar="SIGN", help="Decimal sign of a text file, '.' or ',' [default: recognised]."),
+        click.option("--encoding", metavar="NAME", help="Encoding of a text file [default: recognised]."),
+        click.option("--dayfirst/--monthfirst", "dayfirst", default=None,
+                     help="How dates with the year last are read, 5.3.2024 [default: recognised]."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -256,6 +269,20 @@ def columns_of(names: tuple[str, ...], frame: pd.DataFrame) -> list[str]:
     return [name for name in found if name]
 
 
+def _with_dates(frame: pd.DataFrame, time: str | None, dayfirst: bool) -> pd.DataFrame:
+    """The table with dates for the text in its time column, read as the user says."""
+    from retrace_sde.data.columns import dates
+
+    if time is None or time not in frame.columns:
+        raise ValueError(
+            "--dayfirst and --monthfirst say how --time is read: name the column of dates."
+        )
+    if frame[time].dtype != object:
+        return frame
+    stamps, _ = dates(frame[time], time, dayfirst=dayfirst)
+    return frame.assign(**{time: stamps.dt.tz_localize(None)})
+
+
 def load(
     file: Path,
     *,
@@ -264,16 +291,23 @@ def load(
     independent: bool,
     variables: tuple[str, ...],
     covariates: tuple[str, ...],
-    large: bool = False,
+    sep: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    dayfirst: bool | None = None,
     **others: Any,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The table, and its columns as `Panel.from_frame` wants them named."""
+    from retrace_sde.data.dialect import Dialect
+    from retrace_sde.data.files import read_table
+
     if slice_ is not None and independent:
         raise ValueError(
             "--slice and --independent exclude each other: one order for all, or one each."
         )
+    dialect = Dialect({"tab": "\t", "\\t": "\t"}.get(sep or "", sep), decimal, encoding)
     text = [name for name in (subject, slice_) if name is not None]
-    frame = read_table(file, text=text, large=large)
+    frame = read_table(file, text=text, dialect=dialect, large=others.pop("large", False))
     if subject is None:
         if not frame.attrs.get("array"):
             some = ", ".join(map(str, frame.columns[:8]))
@@ -282,6 +316,8 @@ def load(
         slice_ = slice_ or (None if independent else "slice")
     if frame.attrs.get("array") and not variables:
         variables = tuple(name for name in frame.columns if name not in ("subject", "slice"))
+    if dayfirst is not None:
+        frame = _with_dates(frame, others.get("time"), dayfirst)
     roles = {
         "subject": subject,
         "slice": slice_,

@@ -1,4 +1,4 @@
-"""Tables from files (csv, tsv, parquet, npz, h5ad, zarr) and results to folders, whole or not at all."""
+"""Tables from files (text, spreadsheets, statistics packages, parquet, npz, h5ad, zarr) and results to folders, whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,24 +17,33 @@ from typing import Any, BinaryIO
 import numpy as np
 import pandas as pd
 
+from retrace_sde.data.columns import shown
+from retrace_sde.data.dialect import NOTES, Dialect, read_text
 from retrace_sde.data.formats import frame_of_anndata, frame_of_array, frame_of_xarray, need
 from retrace_sde.data.outputs import RECORD, check_outputs, record
 from retrace_sde.data.strangers.sizes import Budget, check_size
 
 
-def read_table(path: str | Path, *, text: Sequence[str] = (), large: bool = False) -> pd.DataFrame:
+def read_table(
+    path: str | Path,
+    *,
+    text: Sequence[str] = (),
+    dialect: Dialect | None = None,
+    large: bool = False,
+) -> pd.DataFrame:
     """The table in a file, by its extension; columns named in `text` are kept as they are written.
 
     An npz file holds columns (1-D arrays of one length), or one array (trajectory, time, variable) with optional
     `names` and `ids`, which becomes the columns `subject`, `slice` and the variables. zarr: an AnnData or an
-    xarray store. A file that claims to hold far more than its size makes likely is refused before it is read, unless
-    `large`. Every failure is a ValueError of one line.
+    xarray store. `dialect`: how a text table is written, where that is not to be recognised. A file that claims to hold
+    far more than its size makes likely is refused before it is read, unless `large`. Every failure is a ValueError of
+    one line.
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in READERS:
+    if suffix not in (*WRITTEN_OUT, *READERS):
         kind = f"extension {suffix!r}" if suffix else "no extension"
-        raise ValueError(f"{path} has {kind}; known are {', '.join(READERS)}.")
+        raise ValueError(f"{path} has {kind}; known are {', '.join((*WRITTEN_OUT, *READERS))}.")
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
     if path.is_dir() != (suffix == ".zarr"):
@@ -47,17 +56,25 @@ def read_table(path: str | Path, *, text: Sequence[str] = (), large: bool = Fals
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            frame = READERS[suffix](path, text, check_size(path, large=large))
+            budget = check_size(path, large=large)
+            if suffix in WRITTEN_OUT:
+                frame = read_text(path, text, dialect)
+            else:
+                frame = READERS[suffix](path, text, budget)
     except ValueError as error:
         raise ValueError(f"{path}: {_one_line(error)}") from None
     except Exception as error:  # whatever a library makes of a damaged file
         raise ValueError(f"{path} cannot be read as {suffix}: {_one_line(error)}") from None
     if len(frame) == 0:
         raise ValueError(f"{path} has columns but no rows.")
-    if not isinstance(frame.index, pd.RangeIndex):  # names of the rows are a column like any other
-        names = frame.index.name if frame.index.name is not None else "obs_name"
-        frame = frame.reset_index(names=names)
-    return frame
+    return frame if isinstance(frame.index, pd.RangeIndex) else _with_row_names(frame)
+
+
+def _with_row_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """Names of the rows as columns like any others."""
+    given = ["obs_name" if name is None else str(name) for name in frame.index.names]
+    names = [name if name not in frame.columns else f"index_{name}" for name in given]
+    return frame.reset_index(names=names)
 
 
 def _one_line(error: BaseException) -> str:
@@ -65,34 +82,42 @@ def _one_line(error: BaseException) -> str:
     return text if len(text) <= 300 else text[:297] + "…"
 
 
-def _read_csv(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
-    separator = "\t" if path.suffix.lower() == ".tsv" else ","
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = file.readline()
-            if "\0" in header:
-                raise ValueError("this is not text: it holds zero bytes.")
-            frame = pd.read_csv(
-                path, sep=separator, encoding="utf-8-sig", dtype=dict.fromkeys(text, "string"),
-                low_memory=False, float_precision="round_trip", index_col=False,
-            )  # fmt: skip
-    except UnicodeDecodeError as error:
+def _read_excel(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    need("openpyxl")
+    with pd.ExcelFile(path, engine="openpyxl") as book:
+        frame = book.parse(0, dtype=dict.fromkeys(text, "string"))
+        others = [str(name) for name in book.sheet_names[1:]]
+        first = book.sheet_names[0]
+    if not len(frame.columns):
+        raise ValueError(f"its first sheet, {first!r}, is empty: put the table on the first sheet.")
+    odd = [
+        str(name)
+        for name in frame.columns
+        if not isinstance(name, str) or name.startswith("Unnamed: ")
+    ]
+    empty = [name for name in odd if name in frame.columns and frame[name].isna().all()]
+    if len(odd) > len(empty):
         raise ValueError(
-            f"not UTF-8 text (byte 0x{error.object[error.start]:02x} at {error.start}): save it as UTF-8."
-        ) from None
-    except pd.errors.EmptyDataError:
-        raise ValueError("it holds no table.") from None
-    columns = [name.strip().strip('"') for name in header.rstrip("\r\n").split(separator)]
-    repeated = sorted({name for name in columns if name and columns.count(name) > 1})
-    if repeated:
-        raise ValueError(f"more than one column is named {repeated[0]!r}: rename one.")
-    if frame.shape[1] == 1:
-        other = next((sign for sign in ";\t|," if sign != separator and sign in header), None)
-        hint = (
-            f" Are the cells separated by {other!r}? Save it with {separator!r}." if other else ""
+            f"row 1 of sheet {first!r} must name every column; {odd[0]!r} has no name that is text: delete what stands "
+            "above the names, and name the rest."
         )
-        raise ValueError(f"only one column, {frame.columns[0]!r}, was found.{hint}")
+    frame = frame.drop(columns=empty).dropna(how="all").reset_index(drop=True)
+    if others:
+        frame.attrs[NOTES] = [f"sheet {first!r} was read, and not {shown(others)}"]
     return frame
+
+
+def _read_stata(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    return pd.read_stata(path, convert_categoricals=False)
+
+
+def _read_sas(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    return pd.read_sas(path, encoding="utf-8")
+
+
+def _read_spss(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    need("pyreadstat")
+    return pd.read_spss(path, convert_categoricals=False)
 
 
 def _read_parquet(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
@@ -161,9 +186,15 @@ def _read_zarr(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
     return frame_of_xarray(data)
 
 
+WRITTEN_OUT = (".csv", ".tsv", ".txt")
+"""Text, whose dialect may be given."""
+
 READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
+    ".xlsx": _read_excel,
+    ".dta": _read_stata,
+    ".sas7bdat": _read_sas,
+    ".xpt": _read_sas,
+    ".sav": _read_spss,
     ".parquet": _read_parquet,
     ".npz": _read_npz,
     ".h5ad": _read_h5ad,

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from retrace_sde.data.answers import annotate, present
+
+EXTRAS = {"openpyxl": "office", "pyreadstat": "office"}
+"""The extra that brings a library, where it is not `formats`."""
 
 
 def need(module: str) -> Any:
@@ -19,8 +23,28 @@ def need(module: str) -> Any:
         return import_module(module)
     except ImportError:
         raise ValueError(
-            f"this needs {module}, which is not installed: pip install 'retrace-sde[formats]'."
+            f"this needs {module}, which is not installed: pip install 'retrace-sde[{EXTRAS.get(module, 'formats')}]'."
         ) from None
+
+
+def door(data: Any) -> str:
+    """Where data of this kind are taken in: said where they are not."""
+    if isinstance(data, (str, Path)):
+        return "A file is read first, pandas.read_csv(…), or fitted by the command `retrace fit`."
+    if hasattr(data, "obs") and hasattr(data, "var_names"):
+        return "An AnnData is put in order by retrace_sde.anndata.order(adata, subject=…)."
+    if hasattr(data, "dims") and hasattr(data, "coords"):
+        return "An xarray object becomes a panel by Panel.from_xarray(data, subject=…, slice=…), for ReTrace().fit(panel)."
+    if hasattr(data, "columns"):
+        return "A table is put in order by recover(df, subject=…), or becomes a panel by Panel.from_frame(df, subject=…)."
+    if hasattr(data, "ids") and hasattr(data, "values"):
+        return "A panel is fitted by ReTrace().fit(panel)."
+    if isinstance(data, (list, tuple)):
+        return (
+            "A list of arrays (time, variable) becomes a panel by Panel.from_trajectories(list), for "
+            "ReTrace(permutation='independent').fit(panel)."
+        )
+    return "An array (trajectory, time, variable) is fitted by ReTrace().fit(X), or gets names by Panel.from_array(X)."
 
 
 def frame_of_anndata(adata: Any, *, layer: str | None = None) -> pd.DataFrame:

@@ -8,6 +8,7 @@ counted from 1 in messages, without the header.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,19 +20,11 @@ import pandas as pd
 from narwhals.exceptions import DuplicateError
 
 from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.columns import Column, is_numeric, numbers, refuse_typing_errors, shown
+from retrace_sde.data.columns import is_numeric, numbers, read_times, refuse_typing_errors, shown
+from retrace_sde.data.dialect import NOTES
+from retrace_sde.data.formats import door
 
 Names = str | Sequence[str] | None
-
-UNITS = {
-    "seconds": 1.0,
-    "minutes": 60.0,
-    "hours": 3600.0,
-    "days": 86400.0,
-    "weeks": 604800.0,
-    "years": 365.25 * 86400,
-}
-"""Units in which dates are measured, in seconds."""
 
 OURS = ("position", "time", "position_probability", "direction", "position_reversed")
 """Columns that a fit adds, `retrace_…` where the table has one of that name."""
@@ -74,7 +67,8 @@ def lay_out(
     if len(frame) == 0:
         raise ValueError("the table has no rows.")
     who, ids = _codes(frame, subject, "subject")
-    columns, notes = _variables(frame, as_names(variables), special, who)
+    columns, found = _variables(frame, as_names(variables), special, who)
+    notes = [*getattr(df, "attrs", {}).get(NOTES, ()), *found]
     names = tuple(columns)
     values = np.column_stack([columns[name] for name in names])
     rows, slices, found = _rows(frame, who, ids, slice, values)
@@ -100,7 +94,9 @@ def lay_out(
     u = np.column_stack([numbers(frame, name) for name in extra]) if extra else None
     times = None
     if time is not None:
-        times = _spread(read_times(frame, time, time_unit or "days"), rows)
+        stamps, found = read_times(frame, time, time_unit)
+        times = _spread(stamps, rows)
+        notes += found
         if slices is not None:
             times, found = _times_of_slices(times, slices, time, exact_times)
             notes += found
@@ -131,7 +127,7 @@ def as_frame(df: Any) -> nw.DataFrame[Any]:
     except TypeError:
         raise ValueError(
             f"a table is needed (pandas, polars, pyarrow, or anything that narwhals reads); got "
-            f"{type(df).__name__}. For arrays (trajectory, time, variable) use Panel.from_array."
+            f"{type(df).__name__}. {door(df)}"
         ) from None
     except DuplicateError as error:
         raise ValueError(f"the table cannot be used. {' '.join(str(error).split())}.") from None
@@ -150,16 +146,16 @@ def as_names(names: Names) -> list[str]:
 
 
 def _check_names(frame: nw.DataFrame[Any], special: list[str], variables: list[str]) -> None:
-    wanted = [*special, *variables]
+    there, wanted = set(frame.columns), Counter([*special, *variables])
     for name in wanted:
-        if name in frame.columns:
+        if name in there:
             continue
         near = get_close_matches(str(name), frame.columns, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"the table has no column {name!r}; its columns are {shown(frame.columns)}.{hint}"
         )
-    twice = sorted({name for name in wanted if wanted.count(name) > 1})
+    twice = [name for name, count in wanted.items() if count > 1]
     if twice:
         raise ValueError(f"column {twice[0]!r} is asked for in two roles: name it once.")
 
@@ -175,7 +171,7 @@ def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tup
         )
     text = tuple(str(label) for label in labels)
     if len(set(text)) < len(text):
-        again = next(name for name in text if text.count(name) > 1)
+        again = Counter(text).most_common(1)[0][0]
         raise ValueError(
             f"{role} column {column!r} holds both a number and a text that read {again!r}: write them the "
             "same way."
@@ -187,9 +183,11 @@ def _variables(
     frame: nw.DataFrame[Any], asked: list[str], special: list[str], who: Order
 ) -> tuple[dict[str, Array], list[str]]:
     """The columns to analyse: those asked for, or every numeric one that varies within subjects."""
-    free = [name for name in frame.columns if name not in special]
+    taken = set(special)
+    free = [name for name in frame.columns if name not in taken]
     ours = [] if asked else _our_columns(free)
-    free = [name for name in free if name not in ours]
+    taken.update(ours)
+    free = [name for name in free if name not in taken]
     names = asked or [name for name in free if is_numeric(frame[name])]
     columns = {name: numbers(frame, name) for name in names}
     if asked:
@@ -286,40 +284,6 @@ def _padded(values: Array, lengths: Order | None) -> Array:
         return values
     last = np.minimum(np.arange(values.shape[1])[None], lengths[:, None] - 1)
     return np.take_along_axis(values, last[:, :, None], axis=1)
-
-
-def read_times(frame: nw.DataFrame[Any], name: str, unit: str = "days") -> Array:
-    """Times as numbers: numbers as they are, dates in `unit` since the earliest, NaN where unknown."""
-    if unit not in UNITS:
-        raise ValueError(f"time_unit must be one of {shown(list(UNITS))}; got {unit!r}.")
-    column = frame[name]
-    if is_numeric(column):
-        return numbers(frame, name)
-    if isinstance(column.dtype, nw.Duration):
-        return _seconds(column.to_list(), name) / UNITS[unit]
-    seconds = _dates(column, name)
-    return (seconds - np.nanmin(seconds)) / UNITS[unit] if np.isfinite(seconds).any() else seconds
-
-
-def _seconds(cells: list[Any], name: str) -> Array:
-    return np.array([np.nan if cell is None else cell.total_seconds() for cell in cells])
-
-
-def _dates(column: Column, name: str) -> Array:
-    """Dates, with or without a time zone, or ISO text, as seconds; one scale for all zones."""
-    cells = pd.Series(column.to_list(), dtype=object)
-    known = cells.notna()
-    parsed = pd.to_datetime(cells[known], format="ISO8601", utc=True, errors="coerce")
-    if parsed.isna().any():
-        row = int(parsed.index[int(np.argmax(parsed.isna()))])
-        raise ValueError(
-            f"time column {name!r} is neither a number nor a date in row {row + 1}: {cells[row]!r:.40}. Write "
-            "dates as YYYY-MM-DD, with HH:MM:SS and +hh:mm if needed."
-        )
-    seconds = np.full(len(cells), np.nan)
-    since = parsed - pd.Timestamp(0, tz="UTC")
-    seconds[np.flatnonzero(known)] = since.dt.total_seconds().to_numpy()
-    return seconds
 
 
 def _times_of_slices(

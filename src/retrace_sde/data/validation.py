@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Collection
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import array_api_compat
@@ -13,6 +14,7 @@ import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy, unmasked
 from retrace_sde.data.clocks import without_dynamics
+from retrace_sde.data.formats import door
 from retrace_sde.data.panel import Panel
 
 DEPENDENT = 1e-12
@@ -160,11 +162,15 @@ def _as_array(X: Any, name: str) -> Any:
     X = unmasked(X)
     if array_api_compat.is_array_api_obj(X):
         return X
+    if isinstance(X, (str, Path)) or hasattr(X, "columns") or hasattr(X, "var_names"):
+        raise ValueError(
+            f"{name} must be an array (trajectory, time, variable); got {type(X).__name__}. {door(X)}"
+        )
     try:
         return np.asarray(X)
-    except ValueError as error:
+    except ValueError:
         raise ValueError(
-            f"{name} is not a rectangular array (trajectory, time, variable): {error}"
+            f"{name} is not a rectangular array (trajectory, time, variable). {door(X)}"
         ) from None
 
 

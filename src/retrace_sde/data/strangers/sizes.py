@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -122,6 +123,34 @@ def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     return shape, dtype
 
 
+def _xlsx(path: Path, budget: Budget) -> None:
+    """Each sheet as far as its last cell reaches: all that lies before it is filled up."""
+    need("openpyxl")
+    if not zipfile.is_zipfile(path):
+        raise ValueError("not an xlsx file (a zip archive), or cut short.")
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            budget.take(2.0 * entry.file_size)
+            if not entry.filename.startswith("xl/worksheets/"):
+                continue
+            rows, columns, tail = 0, 0, b""
+            with archive.open(entry) as file:
+                while block := file.read(BLOCK):
+                    for letters, number in CELL.findall(tail + block):
+                        rows, columns = max(rows, int(number)), max(columns, _column(letters))
+                    tail = block[-32:]
+            budget.take_table(rows, columns)
+
+
+CELL = re.compile(rb"""r\s*=\s*["']([A-Za-z]{1,3})(\d{1,7})["']""")
+"""Where a cell of a sheet stands."""
+
+
+def _column(letters: bytes) -> int:
+    """The number of a column of a spreadsheet: A, B, …, Z, AA, …"""
+    return sum((sign - 64) * 26**k for k, sign in enumerate(reversed(letters.upper())))
+
+
 def _parquet(path: Path, budget: Budget) -> None:
     pq = need("pyarrow.parquet")
     with pq.ParquetFile(path) as file:
@@ -192,7 +221,9 @@ def _zarr(path: Path, budget: Budget) -> None:
 CHECKS: dict[str, Callable[[Path, Budget], None]] = {
     ".csv": _csv,
     ".tsv": _csv,
+    ".txt": _csv,
     ".gz": _csv,
+    ".xlsx": _xlsx,
     ".npz": _npz,
     ".parquet": _parquet,
     ".h5ad": _h5ad,
