@@ -1,7 +1,7 @@
 """Files as strangers may send them: damaged, lying or absurd. Nothing foreign comes out, and nothing is half-written.
 
 Each round takes a good file of one of the formats, damages it (bytes, structure, claims) and gives it to `diagnose` or
-`fit` with odd options, twenty in a process. Required: exit code 0 or 2, at most one
+`fit` with odd options, a hundred in a process. Required: exit code 0 or 2, at most one
 line on stderr when refused, no traceback, no file left but those of a success, and a peak of memory below 2 GB.
 
     python studies/fuzz.py --seeds 0:500 [--minutes 10]
@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-BATCH = 20
+BATCH = 100
 """Files that one process tries: a crash loses no more than these, and memory is measured for each of them."""
 
 LIMIT_KB = 2_000_000
@@ -225,7 +225,7 @@ def one(seed: int, folder: Path) -> dict[str, object]:
         strange = kind in ("csv", "tsv") and rng.random() < 0.5
         path = write(odd_cells(frame, rng) if strange else frame, kind, folder, rng)
         way = "cells" if strange and rng.random() < 0.6 else damage(path, rng)
-    command = "fit" if rng.random() < 0.3 else "diagnose"
+    command = "fit" if rng.random() < 0.1 else "diagnose"
     options = OPTIONS[int(rng.integers(len(OPTIONS)))]
     subject = [] if kind == "array" and rng.random() < 0.8 else ["--subject", "subject"]
     out = ["--out", str(folder / "out")] if command == "fit" else []

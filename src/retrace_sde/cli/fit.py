@@ -43,7 +43,10 @@ def _noise(text: str) -> Any:
     if text == "none":
         return None
     try:
-        return float(text)
+        number = float(text)
+        if not 0 <= number < float("inf"):
+            raise ValueError
+        return number
     except ValueError:
         raise ValueError(
             f"--observation-noise is a standard deviation, 'auto', 'none', 'estimate' or 'diagonal'; got {text!r}."
