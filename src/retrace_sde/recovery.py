@@ -31,6 +31,7 @@ from retrace_sde.data.labels import by_labels, by_marks, marks_of
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.tables import Names, as_frame
 from retrace_sde.metrics import kendall_tau
+from retrace_sde.orders.prior import compiled
 from retrace_sde.process.drift import Drift
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.report import write_report
@@ -202,6 +203,10 @@ def recover(
     )
     if knowledge is not None and panel.slices is not None:
         knowledge = by_labels(knowledge, panel.slices)
+        n, T = len(panel.ids), len(panel.slices)
+        compiled(
+            knowledge, n, T, shared=True, labels=panel.slices
+        )  # contradictions, by their labels
     elif knowledge is not None and marks:
         knowledge = by_marks(knowledge, as_frame(df), panel)
     return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)

@@ -297,7 +297,7 @@ class ReTraceResult:
         arrays: dict[str, NDArray[Any]] = {}
         text = _pack(self, "", arrays)
         text["format"] = FORMAT
-        with replacing(target) as partial, partial.open("wb") as file:
+        with replacing(target) as file:
             np.savez_compressed(file, json=np.array(json.dumps(text)), **arrays)  # type: ignore[arg-type]
         return target
 
@@ -395,7 +395,13 @@ def _with_inputs(
     return values, known
 
 
+_LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+}
+
+
 def _latex(cell: str) -> str:
-    for sign in "&%$#_{}":
-        cell = cell.replace(sign, "\\" + sign)
-    return cell
+    """Text as LaTeX prints it, on one line."""
+    return "".join(_LATEX.get(sign, sign if sign.isprintable() else " ") for sign in cell)

@@ -34,7 +34,7 @@ from retrace_sde.checks import (
 from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread, to_numpy
 from retrace_sde.data.clocks import coarse
 from retrace_sde.data.inputs import MissingInputs, filled_inputs
-from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.knowledge import Knowledge, settled
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.schedule import check_schedule, off_schedule, on_schedule
 from retrace_sde.data.validation import (
@@ -186,6 +186,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_settings(self.get_params(deep=False))
         knowledge = with_times(X, knowledge) if self.order == "likelihood" else knowledge
         check_knowledge(knowledge, self.order)
+        knowledge = settled(knowledge)
         drift, shared = as_drift(self.drift), self.permutation == "shared"
         likely, linear = self.order == "likelihood", has_state_space(driven(drift))
         panel = check_panel(

@@ -11,7 +11,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import ArrayLike
 
-from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.blocks import Array, Order, unmasked
 from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.formats import (
     anndata_of_panel,
@@ -19,6 +19,7 @@ from retrace_sde.data.formats import (
     frame_of_xarray,
     xarray_of_panel,
 )
+from retrace_sde.data.knowledge import settled_error
 from retrace_sde.data.tables import Label, Names, lay_out
 
 
@@ -97,6 +98,16 @@ class Panel:
             rows=part(self.rows),
         )
 
+    def trajectory(self, j: int) -> str:
+        """What to call a trajectory: by the table's name for it, or by its number."""
+        return f"trajectory {j}" if self.rows is None else f"subject {self.ids[j]!r}"
+
+    def observation(self, j: int, t: int) -> str:
+        """What to call an observation: its slice's label, its row in the table, or its number."""
+        if self.slices is not None:
+            return f"slice {self.slices[t]!r}"
+        return f"slice {t}" if self.rows is None else f"row {self.rows[j, t] + 1}"
+
     def without(self, left_out: Collection[LeftOut]) -> Panel:
         """The panel without some of its variables."""
         dropped = {each.name for each in left_out}
@@ -151,8 +162,8 @@ class Panel:
             exact_times=time_error is None,
             covariates=covariates,
         )
-        if time_error is not None and (time is None or not time_error > 0):
-            raise ValueError("time_error must be positive and needs a time column.")
+        if time_error is not None and (time is None or not 0 < time_error < np.inf):
+            raise ValueError("time_error must be a positive number and needs a time column.")
         return cls(
             found.values,
             found.names,
@@ -163,7 +174,7 @@ class Panel:
             found.lengths,
             found.slices,
             found.times,
-            time_error,
+            None if time_error is None else settled_error(found.times, time_error),
             found.rows,
             found.notes,
         )
@@ -210,8 +221,9 @@ class Panel:
     ) -> Panel:
         """A panel from (case, channel, time) as in aeon and sktime, or a list of arrays (channel, time)."""
         if isinstance(X, (list, tuple)):
-            return cls.from_trajectories([np.asarray(each).T for each in X], names=names, dt=dt)
-        values = np.asarray(X)
+            arrays = [np.asarray(unmasked(each)).T for each in X]
+            return cls.from_trajectories(arrays, names=names, dt=dt)
+        values = np.asarray(unmasked(X))
         if values.ndim != 3:
             raise ValueError(
                 f"aeon's layout is (case, channel, time); got an array of shape {values.shape}."
@@ -228,7 +240,7 @@ class Panel:
         dt: float | None = None,
     ) -> Panel:
         """A panel from arrays (T_j, d) of different length T_j, for independent orders."""
-        arrays = [np.asarray(each) for each in trajectories]
+        arrays = [np.asarray(unmasked(each)) for each in trajectories]
         if not arrays or any(each.ndim != 2 for each in arrays):
             raise ValueError("trajectories must be a list of arrays (time, variable).")
         widths = sorted({each.shape[1] for each in arrays})
@@ -259,8 +271,9 @@ class Panel:
     ) -> Panel:
         """A panel from an array (trajectory, time, variable); names and ids are numbered if left out.
 
-        The array is neither copied nor checked here: `fit` does that.
+        The array is neither copied nor checked here: `fit` does that. What is masked is missing.
         """
+        values, covariates = unmasked(values), unmasked(covariates)
         if not hasattr(values, "shape"):
             values = np.asarray(values)
         n, d = (values.shape[0], values.shape[-1]) if len(values.shape) == 3 else (0, 0)

@@ -21,7 +21,14 @@ import pandas as pd
 from narwhals.exceptions import DuplicateError
 
 from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.columns import is_numeric, numbers, read_times, refuse_typing_errors, shown
+from retrace_sde.data.columns import (
+    is_numeric,
+    numbers,
+    read_times,
+    refuse_groups,
+    refuse_typing_errors,
+    shown,
+)
 from retrace_sde.data.dialect import NOTES
 from retrace_sde.data.formats import door
 
@@ -70,6 +77,8 @@ def lay_out(
     _check_names(frame, special, as_names(variables))
     if len(frame) == 0:
         raise ValueError("the table has no rows.")
+    for name in (*special, *as_names(variables)):
+        refuse_groups(frame[name], name)
     who, ids = _codes(frame, subject, "subject")
     _check_subjects(frame, subject, who, set(special))
     columns, found = _variables(frame, as_names(variables), special, who)

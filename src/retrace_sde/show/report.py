@@ -139,8 +139,8 @@ def render(template: str, **values: Any) -> str:
 def write_whole(page: str, path: str | Path) -> Path:
     """Write a page, whole or not at all."""
     target = Path(path)
-    with replacing(target) as partial:
-        partial.write_text(page, encoding="utf-8")
+    with replacing(target) as file:
+        file.write(page.encode())
     return target
 
 
