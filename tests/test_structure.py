@@ -11,7 +11,7 @@ import pytest
 import retrace_sde as rt
 
 WAY = """
-metrics data process estimate orders engine paper after result units fitted checks retrace effects show diagnosis recovery
+metrics progress data process estimate orders engine paper after result units fitted checks retrace effects show diagnosis recovery
 reproduce cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 """Rooms and the faces in front of them; each uses only what comes before it."""

@@ -4,7 +4,7 @@ Trajectories whose time order was lost: recover the order, decide the direction 
 the data cannot tell, and estimate the SDE `dX = b(X) dt + G dW` behind them.
 """
 
-from retrace_sde import metrics
+from retrace_sde import metrics, progress
 from retrace_sde.after.compare import compare_orders
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
@@ -47,6 +47,7 @@ __all__ = [
     "kalman",
     "metrics",
     "plots",
+    "progress",
     "recover",
     "simulate",
     "statespace",

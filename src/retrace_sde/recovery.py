@@ -29,7 +29,7 @@ from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.labels import by_labels
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.tables import Names, as_frame
-from retrace_sde.process.drift import Drift
+from retrace_sde.progress import Callback, reporting
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.report import write_report
 
@@ -159,8 +159,8 @@ def recover(
     time_unit: str | None = None,
     variables: Names = None,
     covariates: Names = None,
-    drift: str | Drift = "affine",
     knowledge: Knowledge | None = None,
+    progress: Callback | bool | None = None,
     **options: Any,
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
@@ -169,7 +169,8 @@ def recover(
     without it each subject's rows have their own. With `slice`, `knowledge` names slices by their labels, and what
     is an array elsewhere is {label: value}. `options` go to `ReTrace`; whether subjects differ and whether there is
     measurement noise is chosen by evidence unless they say so, as the summary tells. The fit works on
-    standardised variables; parameters are returned in the table's units.
+    standardised variables; parameters are returned in the table's units. `progress` is called with what is being
+    done; True shows a bar.
     """
     options.setdefault("observation_noise", "auto")
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
@@ -195,7 +196,8 @@ def recover(
     )
     if knowledge is not None and panel.slices is not None:
         knowledge = by_labels(knowledge, panel.slices)
-    return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
+    with reporting(progress):
+        return recover_panel(panel, df, subject=subject, knowledge=knowledge, **options)
 
 
 def recover_panel(

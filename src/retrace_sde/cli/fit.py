@@ -92,7 +92,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
-    with working(4 + (bootstrap or 0)) as (begin, cautions):
+    with working() as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)
         replaced = check_replaced(out, file, RESULTS)
@@ -107,9 +107,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             random_state=seed, **options,
         )  # fmt: skip
         if bootstrap:
-            found.model.bootstrap_errors(
-                replicates=bootstrap, adopt=True, done=lambda: begin("resampling subjects")
-            )
+            found.model.bootstrap_errors(replicates=bootstrap, adopt=True)
         begin("how sure it is")
         table = found.ordered
         begin("writing")

@@ -35,7 +35,7 @@ def demo(out: Path, seed: int, as_json: bool) -> None:
     """Simulate trajectories, lose their order, recover it, and compare with the oracle."""
     if out.exists() and not out.is_dir():
         raise click.UsageError(f"--out {out} is a file; name a folder.")
-    with progress(demonstration.STEPS) as begin:
+    with progress() as begin:
         result = demonstration.run(demonstration.Settings(seed=seed), progress=begin)
         begin("drawing")
         paths = [*demonstration.save_pages(result, out), *demonstration.save_plots(result, out)]

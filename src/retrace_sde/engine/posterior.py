@@ -15,6 +15,7 @@ from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.convergence import convergence
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.folds import folded_orders
+from retrace_sde.progress import steps
 
 KEPT = 50
 """Orders kept per chain."""
@@ -166,7 +167,7 @@ def shared_posterior(
     T = len(order)
     states = random_states(rng, SHARED_CHAINS)
     positions, kept = np.zeros((T, T)), []
-    for c in range(SHARED_CHAINS):
+    for c in steps(range(SHARED_CHAINS), "how sure each position is", least=2):
         where, some = orders.sample(order, states[c : c + 1], samples, KEPT)
         positions += where
         kept.append(some)
@@ -175,6 +176,6 @@ def shared_posterior(
     traces = [
         [(orders.cost(each), kendall_tau(first, each)) for each in chain] for chain in records
     ]
-    probabilities = (positions / (samples * SHARED_CHAINS)).astype(np.float32)
+    probabilities = (positions / (samples * len(kept))).astype(np.float32)
     merged = records.reshape(-1, T).astype(np.int16)
     return OrderPosterior(probabilities, merged, *convergence(np.array(traces)))
