@@ -139,10 +139,10 @@ class Recovery:
             f"<table><caption>The table in time order, first rows</caption>{body}</table>"
         )
 
-    def report(self, path: str | Path, *, title: str | None = None) -> Path:
-        """Write the result as one self-contained HTML page; returns its path."""
+    def report(self, path: str | Path, *, title: str | None = None, share: bool = False) -> Path:
+        """Write the result as one self-contained HTML page; returns its path. `share`: no single subject's values or id."""
         _ = self._probabilities  # sampled first, so that the page says how sure each position is
-        return write_report(self.model, self.panel, path, title=title)
+        return write_report(self.model, self.panel, path, title=title, share=share)
 
 
 def _short(cell: Any) -> str:

@@ -78,10 +78,12 @@ def _times(text: str) -> list[float]:
               help="Standard errors by N fits to subjects drawn anew, instead of the sandwich's.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
+@click.option("--share", is_flag=True,
+              help="report.html to be sent to others: summaries only, no subject's values or id.")  # fmt: skip
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
-        spacing: str, schedule: str | None, missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, seed: int, as_json: bool,
+        spacing: str, schedule: str | None, missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, share: bool, seed: int, as_json: bool,
         **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
@@ -115,7 +117,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         with whole_or_nothing(out) as folder:
             table.to_csv(folder / "ordered.csv", index=False)
             found.model.result_.save(folder / "result.npz")
-            found.report(folder / "report.html", title=file.name)
+            found.report(folder / "report.html", title=None if share else file.name, share=share)
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
     files = [str(out / name) for name in RESULTS]
     if as_json:
@@ -123,6 +125,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         return
     _print(found, answer, cautions)
     say("Replaced" if replaced else "Written", ", ".join(files))
+    if share:
+        say("To share", "report.html holds no subject's values or id; the other files do.")
 
 
 def _lines(answer: dict[str, Any]) -> str:
