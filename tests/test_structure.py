@@ -12,7 +12,7 @@ import retrace_sde as rt
 
 WAY = """
 metrics progress data process estimate orders engine paper after result units fitted checks retrace effects show diagnosis recovery
-reproduce cli
+reproduce app cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 """Rooms and the faces in front of them; each uses only what comes before it."""
 

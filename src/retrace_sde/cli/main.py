@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from retrace_sde.cli.app import app
 from retrace_sde.cli.common import OneLine, progress
 from retrace_sde.cli.diagnose import diagnose_command
 from retrace_sde.cli.effect import effect
@@ -92,5 +93,5 @@ def _table(rows: tuple[demonstration.Row, ...]) -> Table:
     return table
 
 
-for command in (fit, effect, diagnose_command, simulate, reproduce):
+for command in (fit, effect, diagnose_command, simulate, reproduce, app):
     main.add_command(command)

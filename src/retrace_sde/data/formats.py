@@ -13,13 +13,13 @@ import pandas as pd
 from retrace_sde.data.answers import annotate, present
 
 
-def need(module: str) -> Any:
+def need(module: str, extra: str = "formats") -> Any:
     """An optional library, or a hint how to get it."""
     try:
         return import_module(module)
     except ImportError:
         raise ValueError(
-            f"this needs {module}, which is not installed: pip install 'retrace-sde[formats]'."
+            f"this needs {module}, which is not installed: pip install 'retrace-sde[{extra}]'."
         ) from None
 
 

@@ -622,5 +622,10 @@ const watch = new ResizeObserver((entries) => {
   }
 });
 for (const each of charts) { each.redraw(); watch.observe(each.holder); }
+if (parent !== window) { // shown inside another page, which wants to know how tall this one is, also before it is in view
+  const tell = () => parent.postMessage({ retraceHeight: document.documentElement.scrollHeight }, "*");
+  tell();
+  new ResizeObserver(tell).observe(document.body);
+}
 addEventListener("scroll", hideTip, { passive: true });
 })();
