@@ -160,7 +160,6 @@ def test_a_file_that_is_no_table_is_said_in_the_users_words(client):
     state = client.until("failed")
     assert "holiday.parquet" in state["error"] or "Holiday.parquet" in state["error"]
     assert str(client.session.folder) not in state["error"]
-    client.post("/do/forget")
     assert kept(client) == []
 
 

@@ -116,6 +116,7 @@ class Site:
         try:
             if self.file is not None:
                 await self.session.take(self.file.absolute(), self.file.name, ours=False)
+            await self.session.ready()
             yield
         finally:
             await self.session.close()

@@ -31,6 +31,7 @@ class Session:
         self._end: Connection | None = None
         self._listening: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
+        self._starting = asyncio.Lock()
         self._version = 0
 
     # ---- what watchers see -------------------------------------------------------------------------------------
@@ -60,14 +61,21 @@ class Session:
         await self._begin("reading", {"task": "read"}, table={"name": name})
 
     async def forget(self, *, keep: Path | None = None) -> None:
-        """No table, no results, no process."""
-        await self._kill()
-        if self._source is not None and self._ours and self._source[0] != keep:
-            self._source[0].unlink(missing_ok=True)
-        self._source = None
+        """No table and no results; a process that computes ends, an idle one drops the table."""
+        if self.busy:
+            await self._kill()
+        elif self._end is not None:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                self._end.send({"forget": True})
+        self._drop_table(keep)
         self._drop_results()
         self.state = {"stage": "empty"}
         await self._say()
+
+    def _drop_table(self, keep: Path | None = None) -> None:
+        if self._source is not None and self._ours and self._source[0] != keep:
+            self._source[0].unlink(missing_ok=True)
+        self._source = None
 
     def _drop_results(self) -> None:
         for name in FILES:
@@ -90,13 +98,19 @@ class Session:
             raise ValueError("There is no table yet.")
         if self.busy:
             raise ValueError("Something is being computed: stop it first.")
-        if self._process is None or not self._process.is_alive():
-            await self._start()
-        assert self._end is not None
         path, name = self._source
-        await self._say(stage=stage, progress=None, error=None, **changes)
+        await self._say(stage=stage, progress=None, error=None, stopped=False, **changes)
+        await self.ready()
+        if self._end is None:  # stopped before it began
+            return
         self._end.send({**task, "path": str(path), "name": name})
         self._listening = asyncio.create_task(self._listen(self._end))
+
+    async def ready(self) -> None:
+        """A process that waits for tasks; starting one takes seconds, so it is best asked for ahead."""
+        async with self._starting:
+            if self._process is None or not self._process.is_alive():
+                await self._start()
 
     async def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -121,6 +135,8 @@ class Session:
                 await self._say(progress=message)
                 continue
             if message["kind"] == "failed":
+                if self.state["stage"] == "reading":
+                    self._drop_table()
                 await self._say(stage="failed", error=message["text"], progress=None)
                 return
             await self._done(message["task"], message["answer"])
@@ -156,6 +172,7 @@ class Session:
             await self._say(stopped=True)
         else:
             await self._say(stage="table", progress=None, stopped=True)
+        await self.ready()
 
     async def _kill(self) -> None:
         process, end = self._process, self._end

@@ -67,6 +67,10 @@ class Desk:
             self._read = (path, text), read_table(path, text=text)
         return self._read[1]
 
+    def forget(self) -> None:
+        """No table."""
+        self._read = None
+
     def read(self, task: Message) -> Message:
         """Columns, what they may be, and the first rows."""
         frame = self.table(task["path"])
@@ -216,7 +220,10 @@ def serve(tasks: Connection, folder: str) -> None:
     while True:
         try:
             task = tasks.recv()
-            if "task" not in task:  # enough was asked for when it was done
+            if (
+                "task" not in task
+            ):  # the table is forgotten, or enough was asked for when all was done
+                desk.forget()
                 continue
         except (EOFError, OSError, KeyboardInterrupt):
             return

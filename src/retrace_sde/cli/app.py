@@ -32,6 +32,7 @@ def app(file: Path | None, port: int, max_upload: int, no_browser: bool) -> None
         listening = socket.socket()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
+        listening.listen(64)  # who follows the link at once waits, and is not refused
     from retrace_sde.app.server import application
 
     port, token = listening.getsockname()[1], secrets.token_urlsafe(24)
