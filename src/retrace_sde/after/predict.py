@@ -68,9 +68,7 @@ def predicted(
     mean, deviation = forecasts(known, ahead, errors=errors, elapsed=elapsed)
     past = outcome.found.gaps if order is outcome.found.order else None
     widened = np.ones(mean.shape[1:])
-    if (
-        past is None or past.ndim == 1
-    ):  # each trajectory's own gaps: none of its steps is like those ahead
+    if past is None or past.ndim == 1:  # with gaps of its own no step is like those ahead
         every = np.full(y.shape[1] - 1, model.dt) if past is None else past
         spaces = {gap: space_of(model, outcome, gap) for gap in set(every.tolist())}
         widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level)

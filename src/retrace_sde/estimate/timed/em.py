@@ -21,7 +21,7 @@ from retrace_sde.estimate.kalman.steps import Parameters, Setup
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import mle
 from retrace_sde.estimate.timed.kernels import Block, Sums, Table, add_sums, fill_states
-from retrace_sde.estimate.timed.transitions import Transitions, pulled_back, reaches, transitions
+from retrace_sde.estimate.timed.transitions import Transitions, step_cost, transitions
 from retrace_sde.process.sde import Gaussian
 
 DISTINCT = 128
@@ -343,20 +343,10 @@ class Objective:
             gaps = self.expected.gaps
         live = self.expected.counts > 0
         n, G, g, d = self.expected.counts[live], self.expected.grams[live], gaps[live], len(H)
-        if not reaches(theta, H, g):  # a trial step that would overflow
+        cost = step_cost(theta, H, g, n, G)
+        if cost is None:
             return 1e15, np.zeros_like(x)
-        F, S, Q = transitions(theta, H, g)
-        values, vectors = np.linalg.eigh(Q)
-        if not values.min() > 0:  # likewise: lost to rounding
-            return 1e15, np.zeros_like(x)
-        P = (vectors / values[:, None, :]) @ vectors.transpose(0, 2, 1)
-        one = np.tile(np.eye(d), (len(g), 1, 1))
-        RG = np.concatenate([one - F, -S, one], axis=2) @ G
-        E = RG[:, :, -d:] + RG[:, :, :d] @ (one - F).transpose(0, 2, 1)
-        E = E - RG[:, :, d:-d] @ S.transpose(0, 2, 1)
-        value = 0.5 * float(np.sum(n * np.log(values).sum(axis=1)) + np.sum(P * E))
-        to_F, to_Q = -P @ RG[:, :, :-d], 0.5 * (n[:, None, None] * P - P @ E @ P)
-        of_theta, of_H, of_g = pulled_back(theta, H, g, to_F, to_Q)
+        value, of_theta, of_H, of_g = cost
         to_C = ((of_H + of_H.T) * np.outer(s, s)) @ C
         np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
         parts = [(of_theta * self._unit)[self.setup.free], to_C[np.tril_indices(d)] / self._root]
