@@ -8,9 +8,12 @@ import warnings
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 import retrace_sde as rt
+from retrace_sde.cli.main import main
+from retrace_sde.engine import monte_carlo_em
 from retrace_sde.progress import Progress, bar, report, reporting, steps, told
 
 
@@ -141,3 +144,31 @@ def test_how_long_it_takes_is_said_in_words():
 def test_nobody_listening_costs_nothing_and_hears_nothing():
     report("anything", 0.5)
     assert list(steps(iter("abc"), "x")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_on_the_command_line_writes_what_there_is_or_ends(times, tmp_path, monkeypatch):
+    sde = rt.simulate.random_irreversible_sde(2, setting="stable", random_state=0)
+    X = sde.simulate(15, 6, dt=0.05, x0=0.5, random_state=1)
+    X = rt.simulate.shuffle(X, permutation="independent", random_state=2)[0]
+    frame = rt.data.formats.frame_of_array(X).drop(columns="slice")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    ask, pressed = monte_carlo_em.report, []
+
+    def press(doing, fraction):
+        ask(doing, fraction)
+        if len(pressed) < times:
+            pressed.append(1)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(monte_carlo_em, "report", press)
+    command = ["fit", str(tmp_path / "t.csv"), "--subject", "subject", "--estimator", "mcem"]
+    said = CliRunner().invoke(main, [*command, "--out", str(tmp_path / "out")])
+    if times == 1:
+        assert said.exit_code == 0, said.output
+        assert "averaging over orders ended early" in said.output
+        assert (tmp_path / "out" / "ordered.csv").exists()
+    else:
+        assert said.exit_code == 130
+        assert "retrace: stopped." in said.output
+        assert not (tmp_path / "out").exists()

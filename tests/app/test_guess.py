@@ -56,12 +56,25 @@ def test_times_are_numbers_called_so_or_dates(times):
     assert roles(frame)["visit date"] == "time"
 
 
-def test_inputs_are_called_so_or_switches():
+def test_inputs_are_called_so_and_a_switch_is_left_to_its_owner():
     frame = table()
     frame["dose_mg"], frame["on"] = np.tile([0, 5, 5, 0, 5, 0], 12), np.tile([0, 1, 0, 1, 0, 0], 12)
     frame["sex"] = np.repeat(np.arange(12) % 2, 6)
     found = roles(frame)
-    assert (found["dose_mg"], found["on"], found["sex"]) == ("input", "input", "none")
+    assert (found["dose_mg"], found["on"], found["sex"]) == ("input", "none", "none")
+
+
+def test_an_input_is_not_all_there_is_and_a_second_time_is_no_variable():
+    frame = table().drop(columns="y").rename(columns={"x": "log_conc_per_dose"})
+    assert roles(frame)["log_conc_per_dose"] == "variable"
+    frame["hours"] = np.tile(np.arange(6.0), 12)
+    frame["days"] = frame["hours"] / 24
+    assert roles(frame) == {
+        "who": "subject",
+        "log_conc_per_dose": "variable",
+        "hours": "time",
+        "days": "none",
+    }
 
 
 def test_every_column_has_a_reason_and_nothing_is_guessed_without_a_subject():

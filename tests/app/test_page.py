@@ -132,6 +132,7 @@ def test_beads_move_from_where_they_were_stored_to_their_places(visit):
     page = visit(reduced_motion="no-preference")
     fitted(page, "After an operation")
     at = "[...document.querySelectorAll('#moving .bead')].slice(0, 12).map((b) => +b.getAttribute('cx'))"
+    page.locator("#moving").scroll_into_view_if_needed()  # it waits to be seen
     page.locator("#moment-text").filter(has_text="the result").wait_for()
     page.wait_for_timeout(1500)
     result = page.evaluate(at)

@@ -21,7 +21,7 @@ Role = Literal["subject", "slice", "time", "variable", "input", "none"]
 SUBJECT = "subject|subjectid|id|patient|person|participant|individual|animal|donor|case|unit|child|mouse|rat|chick|cow|country|firm|bank|cell ?line|pid|sid|usubjid|recordid"
 SLICE = "slice|visit|plate|wave|batch|session|sample|sampling|stage|panel|scan|run|label"
 TIME = "time|date|datetime|timestamp|day|days|age|hour|hours|year|week|month|minute|minutes|t"
-INPUT = "dose|treatment|treated|drug|therapy|input|stimulus|arm|exposure|medication|intervention|chemo|chemotherapy|radiotherapy|radio"
+INPUT = "dose|treatment|treated|treat|trt|tx|drug|therapy|input|stimulus|arm|exposure|medication|intervention|chemo|chemotherapy|radiotherapy|radio"
 
 PEEK = 200_000
 """Rows that a guess looks at."""
@@ -54,11 +54,19 @@ def guess(table: pd.DataFrame) -> list[Guess]:
         time = _time(frame, columns, roles)
         if time is not None:
             roles[time[0]] = ("time", time[1])
-        for name, column in columns.items():
-            why = None if name in roles else _input(name, column, columns[subject[0]])
-            if why is not None:
-                roles[name] = ("input", why)
-        roles |= _variables(frame, roles)
+        numeric = [
+            name
+            for name, column in columns.items()
+            if name not in roles and pd.api.types.is_numeric_dtype(column)
+        ]
+        special = {name: _special(name, columns[name], columns[subject[0]]) for name in numeric}
+        alone = all(special.values())  # something must be left to be analysed: not all are inputs
+        roles |= {
+            name: found
+            for name, found in special.items()
+            if found is not None and not (alone and found[0] == "input")
+        }
+        roles = {**_variables(frame, roles), **roles}
     return [_described(name, column, roles.get(name)) for name, column in columns.items()]
 
 
@@ -150,14 +158,16 @@ def _time(
     return None
 
 
-def _input(name: str, column: pd.Series[Any], who: pd.Series[Any]) -> str | None:
-    if not pd.api.types.is_numeric_dtype(column):
+def _special(name: str, column: pd.Series[Any], who: pd.Series[Any]) -> tuple[Role, str] | None:
+    """A number that is an input, another time, or a switch, which only its owner can tell from an outcome."""
+    if not (column.groupby(who.to_numpy()).nunique() > 1).any():
         return None
     if _called(name, INPUT):
-        return "called like a treatment"
-    switch = set(column.dropna().unique()) == {0, 1}
-    if switch and (column.groupby(who.to_numpy()).nunique() > 1).any():
-        return "only 0 and 1 occur, and it changes within subjects: a switch"
+        return "input", "called like a treatment"
+    if _called(name, TIME):
+        return "none", "called like a time, which is known already"
+    if set(column.dropna().unique()) == {0, 1}:
+        return "none", "only 0 and 1 occur: if it is a treatment, make it an input"
     return None
 
 
@@ -166,8 +176,9 @@ def _variables(frame: pd.DataFrame, roles: dict[str, tuple[Role, str]]) -> dict[
     special = {role: name for name, (role, _) in roles.items()}
     inputs = [name for name, (role, _) in roles.items() if role == "input"]
     try:
+        left_out = [name for name, (role, _) in roles.items() if role == "none"]
         panel = Panel.from_frame(
-            frame,
+            frame.drop(columns=left_out),
             subject=special["subject"],
             slice=special.get("slice"),
             time=special.get("time"),

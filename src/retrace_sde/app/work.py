@@ -169,7 +169,10 @@ def _moving(found: Recovery) -> Message:
         z = ((shown - centre) / np.where(spread > 0, spread, 1.0))[:, : len(lines)].T
         groups.append({
             "label": "mean of all subjects" if unit["trajectory"] is None else unit["trajectory"],
-            "labels": [unit["labels"][int(each)] for each in some],
+            "labels": [
+                unit["labels"][int(each)] if unit["trajectory"] is None else str(kept[each] + 1)
+                for each in some
+            ],
             "lines": np.round(z, 3),
             "steps": [
                 {"label": step["label"], "order": [at[a] for a in step["order"] if a in at]}

@@ -91,9 +91,15 @@ for (const [name, label] of EXAMPLES) {
 function working(doing, fraction, left, elapsed) {
   if ($("doing").textContent !== doing) { $("doing").textContent = doing; say(doing); }
   if (fraction === null || fraction === undefined) $("bar").removeAttribute("value"); else $("bar").value = fraction;
-  $("elapsed").textContent = elapsed === undefined ? "" : `${Math.round(elapsed)} s so far.`;
+  since = elapsed === undefined ? null : performance.now() - 1000 * elapsed;
   $("left").textContent = left || "";
+  tick();
 }
+
+// Seconds go on between two reports.
+let since = null;
+function tick() { $("elapsed").textContent = since === null ? "" : `${Math.round((performance.now() - since) / 1000)} s so far.`; }
+setInterval(() => { if (!$("working").hidden) tick(); }, 500);
 
 $("stop").addEventListener("click", () => { if (uploading) uploading.abort(); else post("do/stop"); });
 $("enough").addEventListener("click", () => { $("enough").disabled = true; post("do/enough"); });
@@ -167,10 +173,15 @@ const SIGNS = { good: "✓", mixed: "◐", open: "?" };
 
 function drawResult() {
   const { result } = state;
-  $("verdicts").replaceChildren(...result.verdicts.map((each, k) => tag("article", { className: `card verdict ${each.standing}` },
-    tag("p", { className: "question", textContent: each.question }),
-    tag("h3", {}, tag("span", { className: "mark", ariaHidden: "true", textContent: k === result.verdicts.length - 1 ? "→" : SIGNS[each.standing] }), each.answer),
-    tag("ul", {}, ...[...each.sentences, ...(k === result.verdicts.length - 1 ? result.cautions.map((text) => `Caution: ${text}`) : [])].map((text) => tag("li", { textContent: text }))))));
+  const list = (texts) => tag("ul", {}, ...texts.map((text) => tag("li", { textContent: text })));
+  $("verdicts").replaceChildren(...result.verdicts.map((each, k) => {
+    const last = k === result.verdicts.length - 1, texts = [...each.sentences, ...(last ? result.cautions.map((text) => `Caution: ${text}`) : [])];
+    const first = last ? 2 : 1, rest = texts.slice(first);
+    return tag("article", { className: `card verdict ${each.standing}` },
+      tag("p", { className: "question", textContent: each.question }),
+      tag("h3", {}, tag("span", { className: "mark", ariaHidden: "true", textContent: last ? "→" : SIGNS[each.standing] }), each.answer),
+      list(texts.slice(0, first)), ...(rest.length ? [tag("details", {}, tag("summary", { textContent: `${rest.length} more` }), list(rest))] : []));
+  }));
   drawMoving(result);
   drawInputs(result);
   $("files").replaceChildren(...result.files.map((name) => tag("li", {}, tag("a", { href: url(`files/${name}`), download: name },
@@ -179,11 +190,11 @@ function drawResult() {
 }
 
 // Slices that move into order: every bead slides to its place, and the thread through the final order untangles.
-let moving = [], moment = 0, frame = 0, wait = 0;
+let moving = [], moment = 0, frame = 0, wait = 0, seen = new IntersectionObserver(() => {});
 
 function drawMoving(result, again = false) {
   const { moving: data } = result, open = result.direction === "open" && !result.cycle;
-  $("moving-lead").textContent = (data.shared ? "Each bead is the mean of a slice over all subjects" : "Each bead is an observation of one subject") +
+  $("moving-lead").textContent = (data.shared ? "Each bead is the mean of a slice over all subjects" : "Each bead is an observation of a subject, numbered as its rows were stored") +
     ", each variable on its own scale. They begin as they were stored." + (open && data.shared ? " The direction is open: beside it the same order run backwards, as likely." : "");
   $("legend").replaceChildren(...data.variables.map((name, k) => {
     const key = make("svg", { viewBox: "0 0 28 12", "aria-hidden": "true" });
@@ -200,9 +211,9 @@ function drawMoving(result, again = false) {
 }
 
 function beads(group, back, both, alone) {
-  const room = $("moving").clientWidth || 600, n = group.labels.length, named = n <= 16;
+  const room = $("moving").clientWidth || 600, n = group.labels.length, named = n <= 16, flat = group.labels.every((each) => each.length <= 3);
   const width = Math.max(260, (alone || room < 816 ? room : room / 2) - 16), height = alone ? 320 : 250, left = 14, right = width - 14;
-  const top = 14, bottom = height - (named ? 76 : 38);
+  const top = 14, bottom = height - (named ? (flat ? 50 : 76) : 38);
   const figure = tag("figure", {}), svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
   figure.append(tag("figcaption", { textContent: both ? (back ? "the other way round" : "as found") : group.label }), svg);
   $("moving").append(figure);
@@ -215,11 +226,11 @@ function beads(group, back, both, alone) {
   make("text", { x: right, y: height - 6, "text-anchor": "end", class: "soft" }, svg, "time →");
   const threads = group.lines.map((_, k) => make("path", { class: `thread s${k % 6}` }, svg));
   const dots = group.lines.map((line, k) => line.map((value) => (value === null ? null : make("circle", { r: n > 30 ? 2.5 : 4, cy: y(value), class: `bead f${k % 6}` }, svg))));
-  const names = named ? group.labels.map((label) => make("text", { class: "soft", "text-anchor": "end" }, svg, label.length > 12 ? label.slice(0, 11) + "…" : label)) : [];
+  const names = named ? group.labels.map((label) => make("text", { class: "soft", "text-anchor": flat ? "middle" : "end" }, svg, label.length > 12 ? label.slice(0, 11) + "…" : label)) : [];
   const places = (order) => { const at = Array(n); turned(order).forEach((a, k) => { at[a] = k; }); return at; };
   const put = (at) => {
     dots.forEach((line) => line.forEach((dot, a) => dot && dot.setAttribute("cx", x(at[a]))));
-    names.forEach((name, a) => name.setAttribute("transform", `translate(${x(at[a]) + 4} ${bottom + 18}) rotate(-45)`));
+    names.forEach((name, a) => name.setAttribute("transform", `translate(${x(at[a]) + (flat ? 0 : 4)} ${bottom + (flat ? 24 : 18)})${flat ? "" : " rotate(-45)"}`));
     threads.forEach((thread, k) => {
       let d = "", pen = "M";
       for (const a of last) {
@@ -263,7 +274,9 @@ function play() {
   if (still.matches) return go(last, 0);
   const on = (k) => () => { if (k <= last) go(k, k === 1 ? 2 : 0.6, on(k + 1)); };
   go(0, 0);
-  wait = setTimeout(on(1), 700);
+  seen.disconnect();
+  seen = new IntersectionObserver((all) => { if (all.some((each) => each.isIntersecting)) { seen.disconnect(); wait = setTimeout(on(1), 700); } }, { threshold: 0.3 });
+  seen.observe($("moving"));
 }
 
 $("play").addEventListener("click", play);
