@@ -15,9 +15,9 @@ from retrace_sde.process.simulate import shuffle
 
 def _recovering() -> pd.DataFrame:
     """Patients after an operation, all sampled at the same twelve visits; the visits' order is lost."""
-    A = np.array([[-0.9, 0.0, 0.5], [1.1, -0.6, 0.0], [0.0, 0.7, -0.8]])
-    sde = LinearSDE(A, 0.02 * np.eye(3))
-    start = np.array([2.0, 0.0, -1.0])
+    A = np.array([[-0.8, 0.0, -0.3], [0.9, -0.7, 0.0], [0.0, 0.5, -0.6]])
+    sde = LinearSDE(A, 0.05 * np.eye(3))
+    start = np.array([2.0, 0.0, -1.0]) + 0.3 * np.random.default_rng(0).standard_normal((60, 3))
     X = sde.simulate(60, 12, 0.25, x0=start, random_state=1)
     X, _ = shuffle(X, permutation="shared", random_state=2)
     return _named(X * [4, 12, 0.6] + [38, 70, 7.1], ["temperature", "pulse", "ph"])

@@ -200,18 +200,16 @@ def _described(name: str, column: pd.Series[Any], found: tuple[Role, str] | None
     )
     known = column.dropna()
     shown = tuple(_short(each) for each in known.unique()[:3])
-    if found is None:
-        still = (
-            "the same in every row"
-            if column.nunique() < 2
-            else "constant within subjects"
-            if number
-            else "text"
-        )
-        found = ("none", still)
-    return Guess(
-        name, kind, int(column.nunique()), float(column.isna().mean()), shown, found[0], found[1]
+    distinct = int(column.nunique())
+    still = (
+        "the same in every row"
+        if distinct < 2
+        else "constant within subjects"
+        if number
+        else "text"
     )
+    role, reason = found or ("none", still)
+    return Guess(name, kind, distinct, float(column.isna().mean()), shown, role, reason)
 
 
 def _short(cell: Any) -> str:
