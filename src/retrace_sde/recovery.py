@@ -32,7 +32,7 @@ from retrace_sde.data.panel import Panel
 from retrace_sde.data.tables import Names, as_frame
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.prior import compiled
-from retrace_sde.process.drift import Drift
+from retrace_sde.progress import Callback, reporting
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.report import write_report
 
@@ -145,10 +145,10 @@ class Recovery:
             f"<table><caption>The table in time order, first rows</caption>{body}</table>"
         )
 
-    def report(self, path: str | Path, *, title: str | None = None) -> Path:
-        """Write the result as one self-contained HTML page; returns its path."""
+    def report(self, path: str | Path, *, title: str | None = None, share: bool = False) -> Path:
+        """Write the result as one self-contained HTML page; returns its path. `share`: no single subject's values or id."""
         _ = self._probabilities  # sampled first, so that the page says how sure each position is
-        return write_report(self.model, self.panel, path, title=title)
+        return write_report(self.model, self.panel, path, title=title, share=share)
 
 
 def _short(cell: Any) -> str:
@@ -165,8 +165,8 @@ def recover(
     time_unit: str | None = None,
     variables: Names = None,
     covariates: Names = None,
-    drift: str | Drift = "affine",
     knowledge: Knowledge | None = None,
+    progress: Callback | bool | None = None,
     **options: Any,
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
@@ -176,7 +176,8 @@ def recover(
     is an array elsewhere is {label: value}; without it `first` and `last` may name a column that marks each subject's
     first or last row. `options` go to `ReTrace`; whether subjects differ and whether there is
     measurement noise is chosen by evidence unless they say so, as the summary tells. The fit works on
-    standardised variables; parameters are returned in the table's units.
+    standardised variables; parameters are returned in the table's units. `progress` is called with what is being
+    done; True shows a bar.
     """
     options.setdefault("observation_noise", "auto")
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
@@ -209,7 +210,8 @@ def recover(
         )  # contradictions, by their labels
     elif knowledge is not None and marks:
         knowledge = by_marks(knowledge, as_frame(df), panel)
-    return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
+    with reporting(progress):
+        return recover_panel(panel, df, subject=subject, knowledge=knowledge, **options)
 
 
 def _without(df: Any, names: list[str]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -72,6 +71,7 @@ from retrace_sde.process.drift import (
     parted,
 )
 from retrace_sde.process.sde import LinearSDE
+from retrace_sde.progress import Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units
 
@@ -172,17 +172,20 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         *,
         covariates: Any | None = None,
         knowledge: Knowledge | None = None,
+        progress: Callback | bool | None = None,
     ) -> Self:
         """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified.
 
         `covariates` (n, T, k) are inputs: with a linear or affine drift `dX = (A X + B u + c) dt + G dW`, each held from its
         observation to the next. `knowledge` is what is known of time: see `Knowledge`. With all times known the
-        order is given, and the SDE is fitted with the true gaps. `y` is ignored, for scikit-learn.
+        order is given, and the SDE is fitted with the true gaps. `y` is ignored, for scikit-learn. `progress` is called with
+        what is being done (see `retrace_sde.progress`); True shows a bar.
         """
-        with one_blas_thread():
+        with one_blas_thread(), reporting(progress):
             return self._fit(X, covariates, knowledge)
 
     def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
+        report("preparing")
         check_settings(self.get_params(deep=False))
         knowledge = with_times(X, knowledge) if self.order == "likelihood" else knowledge
         check_knowledge(knowledge, self.order)
@@ -213,11 +216,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if not isinstance(chosen, HiddenModel):
             raw = Data(panel.values, lengths=panel.lengths)
             notes = (*notes, *coarse(raw, outcome.found.order, panel.names))
+        cut = cut_short()
         outcome = replace(
             outcome,
             notes=(*outcome.notes, *notes),
-            cautions=(*(each.sentence for each in panel.left_out), *outcome.cautions),
+            cautions=(
+                *([] if cut is None else [cut]),
+                *(each.sentence for each in panel.left_out),
+                *outcome.cautions,
+            ),
+            converged=outcome.converged and cut is None,
         )
+        report("looking at the residuals")
         result = self._result(whole, chosen, outcome, features)
         result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
@@ -288,6 +298,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         without = self.estimator in ("mle", "ols") or outcome.estimator == "mcem"
         if not is_auto(self.observation_noise) or without:
             return None
+        report("comparing with and without noise")
         return noise_by_evidence(model, outcome.found, outcome.levels)
 
     def _unseen(self, panel: Panel, knowledge: Knowledge | None) -> bool:
@@ -573,12 +584,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         *,
         replicates: int = 200,
         adopt: bool = False,
-        done: Callable[[], None] = lambda: None,
     ) -> StandardErrors:
         """Standard errors of the fit along `order_`, by resampling trajectories; `adopt`: they become the result's.
 
         Like `standard_errors_` by default they rest on the spread between trajectories; unlike them they need no large
-        panel, and take as many fits as there are replicates. `done` is called after each of them.
+        panel, and take as many fits as there are replicates.
         """
         check_is_fitted(self, "result_")
         if replicates < 2:
@@ -593,7 +603,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 name=outcome.estimator,
                 subjects=Subjects.ALIKE if effects is None else effects.kind,
                 replicates=replicates,
-                done=done,
             )
         found = _told_apart(errors, model.drift)
         found = found if units is None else units.errors(found)

@@ -159,11 +159,10 @@ def test_bootstrap_over_subjects_agrees_with_the_sandwich(estimator):
 
 
 def test_bootstrap_is_the_same_whatever_the_jobs_and_can_be_adopted():
-    X, ticks = panel(13, n=40)[0], []
+    X = panel(13, n=40)[0]
     one, two = (fit(X, n_jobs=jobs) for jobs in (1, 2))
-    first = one.bootstrap_errors(replicates=8, adopt=True, done=lambda: ticks.append(1))
+    first = one.bootstrap_errors(replicates=8, adopt=True)
     assert_allclose(first.drift, two.bootstrap_errors(replicates=8).drift, rtol=1e-10)
-    assert len(ticks) == 8
     assert one.standard_errors_ is first
     assert "bootstrap" in one.summary()
     with pytest.raises(ValueError, match="at least 2"):

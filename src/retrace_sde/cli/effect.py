@@ -88,7 +88,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
     The order is recovered first; it is refused where the direction of time is not determined, since the sign of
     an effect hangs on it. Treatment is in columns that vary (--treatment), or subjects are in arms (--arm).
     """
-    with working(4) as (begin, cautions):
+    with working() as (begin, cautions):
         begin("reading")
         if out is not None:
             check_target(out, folder=False)

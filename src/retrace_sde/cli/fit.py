@@ -151,12 +151,14 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
 @force_option
 @safe_option
+@click.option("--share", is_flag=True,
+              help="report.html to be sent to others: summaries only, no subject's values or id.")  # fmt: skip
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
         before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, force: bool,
-        safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+        safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
     FILE is csv, tsv, parquet, npz, h5ad or zarr, one row per observation. With --slice all subjects share
@@ -166,7 +168,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
-    with working(4 + (bootstrap or 0)) as (begin, cautions):
+    with working() as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)
         replaced = check_outputs([out / name for name in RESULTS], source=file, force=force)
@@ -182,9 +184,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             random_state=seed, **options,
         )  # fmt: skip
         if bootstrap:
-            found.model.bootstrap_errors(
-                replicates=bootstrap, adopt=True, done=lambda: begin("resampling subjects")
-            )
+            found.model.bootstrap_errors(replicates=bootstrap, adopt=True)
         begin("how sure it is")
         table = found.ordered
         begin("writing")
@@ -192,7 +192,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         with whole_or_nothing(out) as folder:
             write_table(table, folder / "ordered.csv", safe=safe_csv)
             found.model.result_.save(folder / "result.npz")
-            found.report(folder / "report.html", title=file.name)
+            found.report(folder / "report.html", title=None if share else file.name, share=share)
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
     files = [str(out / name) for name in RESULTS]
     if as_json:
@@ -200,6 +200,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         return
     _print(found, answer, cautions)
     say("Replaced" if replaced else "Written", ", ".join(files))
+    if share:
+        say("To share", "report.html holds no subject's values or id; the other files do.")
 
 
 def _lines(answer: dict[str, Any]) -> str:

@@ -18,13 +18,13 @@ EXTRAS = {"openpyxl": "office", "pyreadstat": "office"}
 """The extra that brings a library, where it is not `formats`."""
 
 
-def need(module: str) -> Any:
+def need(module: str, extra: str | None = None) -> Any:
     """An optional library, or a hint how to get it."""
     try:
         return import_module(module)
     except ImportError:
         raise ValueError(
-            f"this needs {module}, which is not installed: pip install 'retrace-sde[{EXTRAS.get(module, 'formats')}]'."
+            f"this needs {module}, which is not installed: pip install 'retrace-sde[{extra or EXTRAS.get(module, 'formats')}]'."
         ) from None
 
 

@@ -354,7 +354,8 @@ def _uncertainty(
         notes.append("Call sample_orders() for the position probabilities of so many orders.")
     if not run.converged:
         cautions.append(
-            f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors)."
+            "Monte-Carlo EM stopped before it converged"
+            + (f" (error {run.gap:.2f} standard errors)." if np.isfinite(run.gap) else ".")
         )
     return posterior if few is model else None, errors, tuple(notes), tuple(cautions)
 

@@ -49,6 +49,7 @@ from retrace_sde.orders.hidden.pair_moments import (
 from retrace_sde.orders.paths import shortest_path
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
+from retrace_sde.progress import steps as reported
 
 LOOSE, RESAMPLED, TIGHT = 0.5, 0.1, 1e-2
 """Rise of the log-likelihood, in nats over three steps, at which EM stops while the order still changes, for a
@@ -461,7 +462,7 @@ class HiddenModel(Problem):
         """Standard errors by resampling trajectories along the order of a fit, EM from that fit."""
         n, coefficients, diffusions = self.data.shape[0], [], []
         R = as_noise(self.noise, self.data.shape[2])[0]
-        for _ in range(replicates):
+        for _ in reported(range(replicates), "resampling subjects", least=2):
             sample = self._prepared([found.order], rng.integers(n, size=n))
             again = self._climbed(sample, self._resumed(found.law, R), RESAMPLED)
             theta, H, _ = self._as_sde(again.parameters, again.expected)

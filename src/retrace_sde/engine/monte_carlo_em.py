@@ -18,6 +18,7 @@ from retrace_sde.engine.alternate import Found
 from retrace_sde.engine.bridge import bridge
 from retrace_sde.engine.model import Fit, Model, Round
 from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.progress import enough, report
 
 TOLERANCE = 0.15
 """Monte-Carlo error at which to stop, in standard errors that known orders would leave: √(1 + 0.15²) is one per
@@ -28,6 +29,8 @@ LEAST_ROUNDS, MOST_ROUNDS = 24, 150
 
 STANDING = 3
 """Rounds running in which the error must be below the tolerance: one alone is luck."""
+
+AVERAGING = "averaging over orders"
 
 Progress = Callable[[int, float], None]
 
@@ -63,6 +66,10 @@ def run(
     weights: list[float] = []
     gap, good = np.inf, 0
     for k in range(rounds or MOST_ROUNDS):
+        if k > 1 and enough(AVERAGING):
+            break
+        # The error falls with the root of the work, so its square tells how much of it is done.
+        report(AVERAGING, k / rounds if rounds else max(k / MOST_ROUNDS, (TOLERANCE / gap) ** 2))
         draws = model.draw(law, chains, Stretch(effort.records(k), 2 * T))
         if k < effort.warm // 2:  # burn-in: the proposals learn, and then stay as they are
             chains.learn(draws)

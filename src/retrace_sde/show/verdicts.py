@@ -151,8 +151,10 @@ def _identifiability(model: ReTrace) -> Verdict:
     cannot = tuple(f"No: {each.sentence}" for each in rest if not each.learned)
     # That only G Gᵀ can be learned holds for every data set.
     complete = all(each.learned or each.topic is Topic.FACTOR for each in rest)
-    standing: Standing = "good" if complete else "mixed"
-    answer = "Everything that was asked" if complete else "Not everything"
+    open_ = not model.direction_.identified
+    standing: Standing = "good" if complete and not open_ else "mixed"
+    answer = "The parameters" if complete else "Some of the parameters"
+    answer += ", for either direction of time" if open_ else ""
     return Verdict("What else can these data tell?", answer, standing, (*can, *cannot))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from retrace_sde.engine.model import Fit, Model
 from retrace_sde.estimate.bootstrap import errors_of_draws
 from retrace_sde.estimate.levels import fit_levels
 from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.progress import steps
 
 CLOSED = ("mle", "ols", "mcem")
 """Estimators whose replicates are weighted sums, not fits."""
@@ -29,17 +29,13 @@ def bootstrap(
     name: str,
     subjects: Subjects,
     replicates: int,
-    done: Callable[[], None] = lambda: None,
 ) -> StandardErrors:
     """The spread of an estimator's answers over panels of n subjects drawn with replacement; the order is held fixed.
 
-    `done` is called after each replicate. What is drawn does not depend on how many run at a time.
+    What is drawn does not depend on how many run at a time.
     """
     if not _refits(model, name, subjects) or not isinstance(model, EulerModel):
-        errors = model.bootstrap(found, rng, replicates=replicates)
-        for _ in range(replicates):
-            done()
-        return errors
+        return model.bootstrap(found, rng, replicates=replicates)
     n = model.data.shape[0]
     drawn = [rng.integers(n, size=n) for _ in range(replicates)]
 
@@ -49,9 +45,9 @@ def bootstrap(
 
     parallel = Parallel(model.data.n_jobs or -1, prefer="threads", return_as="generator")
     fits = []
-    for each in parallel(delayed(one)(rows) for rows in drawn):
+    replies = parallel(delayed(one)(rows) for rows in drawn)
+    for each in steps(replies, "resampling subjects", total=replicates, least=2):
         fits.append(each)
-        done()
     return errors_of_draws([each[0] for each in fits], [each[1] for each in fits])
 
 

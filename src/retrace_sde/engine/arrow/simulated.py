@@ -19,6 +19,7 @@ from scipy.linalg import solve_discrete_lyapunov
 
 from retrace_sde.data.blocks import Array
 from retrace_sde.engine.arrow.linear import Form, Panels, Way, each_trajectory, ways
+from retrace_sde.progress import steps
 
 STAGES = (19, 99, 399)
 """Simulations of each null: more where the p-value is too near the level to tell."""
@@ -86,7 +87,7 @@ def simulated_test(
     tried = nulls(worlds, favoured=0 if ratio >= 0 else 1)
     reached, done = np.zeros(len(tried), dtype=np.intp), 0
     p = error = 1.0
-    for stage in STAGES:
+    for stage in steps(STAGES, "testing which way time runs"):
         for k, world in enumerate(tried):
             found = _ratios(world, form, panels, stage - done, rng)
             # A world's panels run its own way: a ratio that speaks against the reverse's is negative there.
