@@ -13,13 +13,16 @@ import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, to_numpy
 from retrace_sde.data.clocks import LeftOut
+from retrace_sde.data.entry.parameters import check
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
-from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
+from retrace_sde.data.schedule import check_schedule, on_schedule
+from retrace_sde.data.validation import ReTraceWarning
 from retrace_sde.engine.account.subjects import MOST_VARIABLES, Subjects
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.model import Model
 from retrace_sde.estimate.kalman.steps import as_noise
+from retrace_sde.orders.prior import compiled
 from retrace_sde.paper.algorithm1 import as_score
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.process.drift import (
@@ -48,15 +51,7 @@ NEGATIVE = 0.05
 
 def check_settings(given: Mapping[str, Any]) -> None:
     """The parameters of `ReTrace`, each by itself and together."""
-    check_positive("dt", given["dt"])
-    check_choice("permutation", given["permutation"], ["shared", "independent"])
-    check_choice("order", given["order"], ["likelihood", "score"])
-    check_choice("estimator", given["estimator"], ["auto", "mle", "ols", "exact", "em", "mcem"])
-    check_choice("spacing", given["spacing"], ["regular", "estimate"])
-    check_choice("missing_inputs", given["missing_inputs"], ["refuse", "carry", "interpolate"])
-    check_choice("subjects", given["subjects"], [each.value for each in Subjects])
-    check_choice("score_drift", given["score_drift"], ["absolute", "mean"])
-    check_choice("keep", given["keep"], ["best", "last"])
+    check("ReTrace", given)
     score = as_score(given["score_model"])
     noise = given["observation_noise"]
     noisy = noise is not None and not is_auto(noise)
@@ -64,9 +59,6 @@ def check_settings(given: Mapping[str, Any]) -> None:
         raise ValueError(
             "score_model must be 'gaussian' with observation_noise: only S − R corrects for it."
         )
-    check_positive("max_iter", given["max_iter"])
-    if not 0 < given["alpha"] < 1:
-        raise ValueError(f"alpha must lie between 0 and 1; got {given['alpha']!r}.")
     drift = as_drift(given["drift"])
     if not has_state_space(driven(drift)):
         if given["estimator"] in ("exact", "em"):
@@ -136,6 +128,16 @@ def check_knowledge(knowledge: object, order: str) -> None:
             "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "
             "order='likelihood'."
         )
+
+
+def check_consistent(knowledge: Knowledge, panel: Panel, *, shared: bool, dt: float) -> None:
+    """What is known of time fits the data and does not contradict itself, in the numbers that the user gave."""
+    if knowledge.schedule is not None:
+        check_schedule(knowledge, panel, shared=shared)
+        if not shared:
+            panel, knowledge = on_schedule(panel, knowledge)
+    n, T, _ = panel.values.shape
+    compiled(knowledge, n, T, shared=shared, dt=dt, lengths=panel.lengths)
 
 
 def check_noise(noise: Any, d: int) -> None:

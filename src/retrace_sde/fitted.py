@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
+from retrace_sde.data.entry.canonical import Places
 from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.fit import Outcome
@@ -28,11 +29,15 @@ def _read(name: str) -> Any:
 
 
 class Memory(NamedTuple):
-    """What a fitted model keeps besides its result: for other data, for more draws, for the states."""
+    """What a fitted model keeps besides its result: for other data, for more draws, for the states.
+
+    Model and outcome are in standard units and places.
+    """
 
     model: Model
     outcome: Outcome
     units: Units | None
+    places: Places
 
 
 class Fitted:
@@ -86,10 +91,11 @@ class Fitted:
     @property
     def states_(self) -> Array:
         """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
-        model, outcome, units = self._memory
+        model, outcome, units, places = self._memory
         means = outcome.found.states
         if means is None:
-            means = to_numpy(in_order(model.data.values, self.order_))
+            means = to_numpy(in_order(model.data.values, outcome.found.order))
+        means = places.each(means)
         return means if units is None else units.restore(means)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -25,34 +24,6 @@ LARGEST = 1e140
 
 class ReTraceWarning(UserWarning):
     """The data can be used, but something about them cannot be known."""
-
-
-def check_choice(name: str, value: object, allowed: Collection[Any]) -> None:
-    """`value` is one of the words allowed for the parameter `name`."""
-    if not isinstance(value, str) or value not in allowed:
-        words = ", ".join(repr(word) for word in allowed)
-        raise ValueError(f"{name} must be one of {words}; got {value!r}.")
-
-
-def check_positive(name: str, value: object) -> float:
-    """`value` is a positive finite number."""
-    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < np.inf:
-        raise ValueError(f"{name} must be a positive number; got {value!r}.")
-    return float(value)
-
-
-def check_share(name: str, value: object) -> float:
-    """`value` is a number between 0 and 1, both excluded."""
-    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < 1:
-        raise ValueError(f"{name} must be a number between 0 and 1; got {value!r}.")
-    return float(value)
-
-
-def check_count(name: str, value: object, least: int) -> int:
-    """`value` is a whole number of at least `least`."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
-    return int(value)
 
 
 def check_panel(
@@ -90,6 +61,7 @@ def check_panel(
             "two slices have only two orders, and no path between them to judge."
         )
     u = panel.covariates
+    _check_names(panel)
     if u is not None:
         u = _check_kind(_as_array(u, "covariates"), "covariates")
         if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
@@ -126,6 +98,20 @@ def check_panel(
             stacklevel=3,
         )
     return replace(panel, values=values, covariates=u, lengths=lengths)
+
+
+def _check_names(panel: Panel) -> None:
+    """As many names as there are things to name."""
+    n, _, d = panel.values.shape
+    u = panel.covariates
+    k = u.shape[-1] if u is not None and np.ndim(u) == 3 else len(panel.covariate_names)
+    for what, names, count, of in (
+        ("names", panel.names, d, "variable"),
+        ("ids", panel.ids, n, "trajectory"),
+        ("covariate_names", panel.covariate_names, k, "covariate"),
+    ):
+        if len(names) != count:
+            raise ValueError(f"{what} must be {count}, one for each {of}; got {len(names)}.")
 
 
 def has_missing(data: Data) -> bool:

@@ -9,9 +9,10 @@ their way, but have one parameter; with them the drift stays that of all togethe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cholesky
@@ -80,6 +81,13 @@ class SubjectEffects:
     def short(self) -> bool:
         """The total time is shorter than that of the slowest mean reversion."""
         return self.kind is Subjects.LEVELS and self.span < self.reversion
+
+    def moved(self, each: Callable[[Array], Array]) -> SubjectEffects:
+        """The same with what is each subject's own moved to other places."""
+        own = ("intercepts", "errors", "rates", "rate_errors")
+        there = {name: getattr(self, name) for name in own}
+        moved: dict[str, Any] = {name: each(v) for name, v in there.items() if v is not None}
+        return replace(self, **moved)
 
     @property
     def verdict(self) -> str:
