@@ -45,6 +45,12 @@ shrunk by 1 / (1 + m²/s²), here fivefold."""
 GLANCED = 200
 """Trajectories that show where the data lie."""
 
+NOISELESS = 1e-22
+"""Share of a variable's variance in a step's noise below which it is rounding, which leaves some 1e-30."""
+
+TOGETHER = 1e-6
+"""Smallest singular value of standardised variables, relative to the largest, whose square is told from rounding."""
+
 NEGATIVE = 0.05
 """How far below zero, relative to the largest, measurement error may put a volume."""
 
@@ -274,6 +280,38 @@ def check_volumes(panel: Panel, drift: Drift) -> Panel:
     xp = array_api_compat.array_namespace(panel.values)
     floor = xp.full_like(panel.values, drift.floor)
     return replace(panel, values=xp.where(panel.values <= 0, floor, panel.values))
+
+
+def check_diffusion(panel: Panel, spread: Array, variances: Array) -> None:
+    """What a step leaves to chance, H Δt, is more than rounding beside the variables' own variances."""
+    share = np.diag(spread) / np.maximum(variances, 1e-300)
+    if not np.isfinite(spread).all() or share.min() < NOISELESS:
+        raise ValueError(no_diffusion(panel, int(np.argmin(np.nan_to_num(share)))))
+
+
+def no_diffusion(panel: Panel, k: int | None = None) -> str:
+    """Why there is no H: variable k moves without noise, or (None) some are combinations of others up to rounding."""
+    if k is not None:
+        return (
+            f"variable {panel.names[k]!r} follows from the state before it up to rounding: nothing is left to chance, so "
+            "there is no diffusion to estimate, nor a direction of time that noise would show. Drop it, or give the data "
+            "as they were measured."
+        )
+    x = to_numpy(panel.values).reshape(-1, len(panel.names))
+    x = x[~np.isnan(x).any(axis=1)]
+    x = x - x.mean(axis=0)
+    _, singular, directions = np.linalg.svd(x / np.linalg.norm(x, axis=0), full_matrices=False)
+    loads = np.abs(directions[-1])
+    named = [panel.names[k] for k in np.argsort(-loads) if loads[k] > 0.1 * loads.max()]
+    if len(panel.names) > 1 and singular[-1] < TOGETHER * singular[0]:
+        return (
+            f"variables {', '.join(map(repr, named[:6]))} are linearly dependent but for {singular[-1] / singular[0]:.0e} of "
+            "their spread, so their diffusion is singular: drop one of them."
+        )
+    return (
+        f"what happens next follows from the state up to rounding ({', '.join(map(repr, named[:6]))}): nothing is left to "
+        "chance, so there is no diffusion to estimate. Drop such variables, or give the data as they were measured."
+    )
 
 
 def check_inputs(panel: Panel, drift: Driven) -> None:

@@ -18,6 +18,7 @@ from retrace_sde.after.simulated import look_at
 from retrace_sde.checks import (
     check_centred,
     check_consistent,
+    check_diffusion,
     check_enough,
     check_features,
     check_gaps,
@@ -28,6 +29,7 @@ from retrace_sde.checks import (
     check_state_space,
     check_volumes,
     is_auto,
+    no_diffusion,
     noise_of_kept,
     nonlinear,
     with_times,
@@ -203,8 +205,12 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if knowledge is not None and knowledge.schedule is not None and not shared:
             panel, knowledge = on_schedule(panel, knowledge)
         rng = np.random.default_rng(self.random_state)
-        fitted = self._fitted_inputs(panel, drift, knowledge, rng)
+        try:
+            fitted = self._fitted_inputs(panel, drift, knowledge, rng)
+        except np.linalg.LinAlgError:
+            raise ValueError(no_diffusion(panel)) from None
         chosen, outcome, units, features, notes = fitted
+        check_diffusion(panel, outcome.found.diffusion * chosen.dt, chosen.variances)
         if not isinstance(chosen, HiddenModel):
             raw = Data(panel.values, lengths=panel.lengths)
             notes = (*notes, *coarse(raw, outcome.found.order, panel.names))
@@ -294,16 +300,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         return scheduled or drawn or noisy or has_missing(Data(panel.values))
 
     def _units(self, panel: Panel, drift: Drift) -> Units | None:
-        """Standard units; none for the paper's scores of an array, which are not equivariant.
+        """Standard units; of an array one for all variables where these are compared with each other.
 
-        Noise that is one number for all variables of an array is so in one unit for all.
+        That is so in the paper's scores, and of noise that is one number for all.
         """
-        table = panel.rows is not None
-        if self.order == "score" and not table:
-            return None
         noise, em = self.observation_noise, self.estimator == "em"
         alike = noise == "estimate" if isinstance(noise, str) else noise is None and em
-        return Units.of(panel, drift, common=alike and not table)
+        common = self.order == "score" or alike
+        return Units.of(panel, drift, common=common and panel.rows is None)
 
     def _data(self, panel: Panel, units: Units | None) -> Data:
         """A panel's values in the units of the fit."""

@@ -47,7 +47,7 @@ class Units:
         inside = (np.arange(T)[None] < lengths[:, None])[:, :, None] & ~np.isnan(values)
         counts = inside.sum(axis=(0, 1)).astype(float)
         # In two passes: the square of a large mean would drown a small spread.
-        mean = np.where(inside, values, 0.0).sum(axis=(0, 1)) / counts
+        mean = (np.where(inside, values, 0.0) / counts).sum(axis=(0, 1))
         rest = np.where(inside, values - mean, 0.0)
         mean = mean + rest.sum(axis=(0, 1)) / counts
         scale = np.sqrt((np.where(inside, values - mean, 0.0) ** 2).sum(axis=(0, 1)) / counts)

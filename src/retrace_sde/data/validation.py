@@ -19,7 +19,19 @@ DEPENDENT = 1e-12
 
 
 LARGEST = 1e140
-"""Largest value whose squares can still be summed."""
+"""Largest value whose squares can still be summed; its inverse is the least range whose square is not zero."""
+
+APART = 1e100
+"""How many times wider one variable's range may be than another's: covariances of coefficients are its square."""
+
+DIGITS = 2e-13
+"""Range of a variable, relative to its level, of which a double still holds three digits."""
+
+MIDDLE = 20_000
+"""Observations that tell where the middle half of a variable's values lies."""
+
+ALONE = 1e9
+"""How many times wider than its middle half a variable's range may be: the squares of the rest would be lost beside it."""
 
 
 class ReTraceWarning(UserWarning):
@@ -60,8 +72,8 @@ def check_panel(
             f"X has {n} trajectories, {T} time slices and {d} variables; at least 1, 3 and 1 are needed: "
             "two slices have only two orders, and no path between them to judge."
         )
-    u = panel.covariates
     _check_names(panel)
+    u = panel.covariates
     if u is not None:
         u = _check_kind(_as_array(u, "covariates"), "covariates")
         if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
@@ -84,12 +96,8 @@ def check_panel(
         panel = whole.without(idlers)
         kept = [name in panel.names for name in whole.names]
         values, low, high = panel.values, low[kept], high[kept]
-        data = replace(data, values=values)
-    _check_variables(data, panel.names, low, high)
-    if missing:
-        _check_seen(to_numpy(values), panel.names, ragged=ragged)
-    if not ragged:
-        _check_slices(data)
+    data = Data(values, u, n_jobs)
+    _check_values(data, panel.names, low, high, missing=missing, ragged=ragged)
     if n == 1:
         warnings.warn(
             "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
@@ -98,6 +106,18 @@ def check_panel(
             stacklevel=3,
         )
     return replace(panel, values=values, covariates=u, lengths=lengths)
+
+
+def _check_values(
+    data: Data, names: tuple[str, ...], low: Array, high: Array, *, missing: bool, ragged: bool
+) -> None:
+    """There is something to learn in every variable, trajectory and slice, in numbers that can be computed with."""
+    if missing:
+        _check_seen(to_numpy(data.values), names, ragged=ragged)
+    _check_ranges(data, names, low, high)
+    _check_variables(data, names)
+    if not ragged:
+        _check_slices(data)
 
 
 def _check_names(panel: Panel) -> None:
@@ -227,10 +247,10 @@ def _check_finite(
     )
 
 
-def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
-    """No variable is constant, and none is a linear combination of others (H would be singular)."""
-    n, T, d = data.shape
-    constant = [names[k] for k in np.flatnonzero(high == low)]
+def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
+    """Every variable varies, by amounts that doubles can hold beside its level, its other values and other variables."""
+    level, width = np.maximum(np.abs(low), np.abs(high)), high - low
+    constant = [names[k] for k in np.flatnonzero(width == 0)]
     if constant:
         one = len(constant) == 1
         raise ValueError(
@@ -238,6 +258,35 @@ def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array
             + ("is constant, so it has" if one else "are constant, so they have")
             + f" no dynamics: drop {'it' if one else 'them'}."
         )
+    k, least, most = int((width / level).argmin()), int(width.argmin()), int(width.argmax())
+    if width[k] < DIGITS * level[k]:
+        raise ValueError(
+            f"variable {names[k]!r} varies by {width[k]:.1g} about {high[k]:.4g}, in digits that are rounding: subtract "
+            "its level where it was measured, or drop it."
+        )
+    if width[least] < 1 / LARGEST or width[most] / width[least] > APART:
+        raise ValueError(
+            f"variable {names[least]!r} varies by {width[least]:.1g} and {names[most]!r} by {width[most]:.1g}: squares of "
+            "such numbers are beyond what a computer holds; rescale them."
+        )
+    n, T, _ = data.shape
+    rows = to_numpy(data.some(min(n, -(-MIDDLE // T))).values)
+    quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
+    far = np.flatnonzero((rest > quarter) & (width > ALONE * (rest - quarter)))
+    if len(far):
+        k = int(far[0])
+        values = np.abs(to_numpy(data.values)[:, :, k] - quarter[k])
+        j, t = np.unravel_index(np.nanargmax(values), values.shape)
+        raise ValueError(
+            f"variable {names[k]!r} is {to_numpy(data.values)[j, t, k]:.3g} in trajectory {j}, observation {t}, while half of "
+            f"its values lie within {rest[k] - quarter[k]:.2g} of each other: beside such a value the others are lost. If it "
+            "is an error, make it missing (NaN); else take logarithms."
+        )
+
+
+def _check_variables(data: Data, names: tuple[str, ...]) -> None:
+    """No variable is a linear combination of others (H would be singular)."""
+    n, T, d = data.shape
     few = min(n, -(-(1000 + 20 * d) // T))
     rows = to_numpy(data.some(few).values).reshape(-1, d)
     rows = rows[~np.isnan(rows).any(axis=1)]

@@ -332,6 +332,8 @@ def level_moments(levels: LevelFit, estimate: Estimate) -> Moments:
 
 def _moments(levels: LevelFit, coefficients: Array, H: Array, covariances: Array) -> Moments:
     inverse = (covariances / np.diag(H)[:, None, None]).mean(axis=0)
+    # Fewer different subjects than coefficients leave some directions without a spread.
+    inverse = inverse + 1e-10 * np.trace(inverse) / len(inverse) * np.eye(len(inverse))
     R = cholesky(np.linalg.inv(inverse))
     d, p = coefficients.shape
     count = float(levels.rows.strata.counts.sum())
