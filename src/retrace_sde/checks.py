@@ -37,6 +37,7 @@ from retrace_sde.process.drift import (
     has_state_space,
     independent_features,
 )
+from retrace_sde.process.sde import is_positive
 
 FAR = 2.0
 """|mean| / standard deviation beyond which a drift without offset is warned of: about a level m a slope through zero is
@@ -287,6 +288,8 @@ def check_diffusion(panel: Panel, spread: Array, variances: Array) -> None:
     share = np.diag(spread) / np.maximum(variances, 1e-300)
     if not np.isfinite(spread).all() or share.min() < NOISELESS:
         raise ValueError(no_diffusion(panel, int(np.argmin(np.nan_to_num(share)))))
+    if not is_positive(spread):
+        raise ValueError(no_diffusion(panel))
 
 
 def no_diffusion(panel: Panel, k: int | None = None) -> str:

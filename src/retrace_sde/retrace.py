@@ -210,7 +210,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         except np.linalg.LinAlgError:
             raise ValueError(no_diffusion(panel)) from None
         chosen, outcome, units, features, notes = fitted
-        check_diffusion(panel, outcome.found.diffusion * chosen.dt, chosen.variances)
+        check_diffusion(panel, outcome.estimate.diffusion * chosen.dt, chosen.variances)
         if not isinstance(chosen, HiddenModel):
             raw = Data(panel.values, lengths=panel.lengths)
             notes = (*notes, *coarse(raw, outcome.found.order, panel.names))

@@ -33,7 +33,7 @@ class Gaussian:
 
     def log_density(self, x: Array) -> Array:
         """`log N(x; mean, covariance)` along the last axis; the covariance must be positive definite."""
-        if not _is_positive(self.covariance):
+        if not is_positive(self.covariance):
             raise ValueError(
                 "this Gaussian has no density: its covariance is singular (a point start); give one with "
                 "some spread."
@@ -84,7 +84,7 @@ class LinearSDE:
                 f"drift and diffusion must be square matrices of one size and offset a vector of that size; "
                 f"got shapes {A.shape}, {H.shape} and {c.shape}."
             )
-        if not np.allclose(H, H.T, atol=1e-8 * np.abs(H).max()) or not _is_positive(H):
+        if not np.allclose(H, H.T, atol=1e-8 * np.abs(H).max()) or not is_positive(H):
             raise ValueError(
                 "diffusion is H = G Gᵀ: it must be symmetric and positive definite (pass G @ G.T, not G)."
             )
@@ -252,7 +252,7 @@ def van_loan(A: Array, H: Array, dt: float) -> tuple[Array, Array]:
     return F, (Q + Q.T) / 2
 
 
-def _is_positive(S: Array) -> bool:
+def is_positive(S: Array) -> bool:
     """Positive definite, judged in each variable's own unit."""
     scale = np.diag(S)
     if not np.all(scale > 0):

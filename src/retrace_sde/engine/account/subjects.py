@@ -300,6 +300,10 @@ def _exact(levels: LevelFit, B: Array, H: Array, dt: float) -> Estimate:
     """The SDE whose exact step on a regular grid Euler's (B, H) is."""
     d, p = B.shape
     unit = np.broadcast_to(np.eye(p), (d, p, p))
+    values, vectors = np.linalg.eigh(
+        H
+    )  # to first order, one subject less may leave less than nothing
+    H = (vectors * np.maximum(values, 1e-6 * values[-1])) @ vectors.T
     return exact(_moments(levels, B, H, unit), dt, affine=True)
 
 
