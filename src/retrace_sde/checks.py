@@ -153,7 +153,7 @@ def check_noise(noise: Any, d: int) -> None:
         return
     try:
         as_noise(noise, d)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"observation_noise cannot be used: {error}") from None
 
 

@@ -227,7 +227,7 @@ def _numbers(name: str, given: ArrayLike, axes: int) -> Array:
     """A copy of a matrix or a vector of finite numbers."""
     try:
         found = np.array(given, dtype=float, ndmin=axes)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be an array of numbers; got {given!r:.60}.") from None
     if found.size == 0 or not np.isfinite(found).all():
         raise ValueError(f"{name} must hold finite numbers; got {given!r:.60}.")

@@ -303,7 +303,8 @@ def _exact(levels: LevelFit, B: Array, H: Array, dt: float) -> Estimate:
     values, vectors = np.linalg.eigh(
         H
     )  # to first order, one subject less may leave less than nothing
-    H = (vectors * np.maximum(values, 1e-6 * values[-1])) @ vectors.T
+    least = 1e-3 * np.linalg.eigvalsh(levels.diffusion)[0]
+    H = (vectors * np.maximum(values, least)) @ vectors.T
     return exact(_moments(levels, B, H, unit), dt, affine=True)
 
 
