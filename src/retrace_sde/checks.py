@@ -154,7 +154,8 @@ def check_noise(noise: Any, d: int) -> None:
     try:
         as_noise(noise, d)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"observation_noise cannot be used: {error}") from None
+        why = str(error).rstrip(".")
+        raise ValueError(f"observation_noise cannot be used: {why}.") from None
 
 
 def noise_of_kept(noise: Any, left_out: Collection[LeftOut]) -> Any:
