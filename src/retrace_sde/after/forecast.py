@@ -11,8 +11,8 @@ Limits: the order is taken for known, and so are gaps that were estimated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -46,6 +46,12 @@ class Forecast:
     level: float
     widened: Array
 
+    def moved(self, each: Callable[[Array], Array]) -> Forecast:
+        """The same with what is each trajectory's own moved to other places."""
+        mean, low, high = (each(one) for one in (self.mean, self.low, self.high))
+        times = self.times if self.times.ndim == 1 else each(self.times)
+        return replace(self, mean=mean, low=low, high=high, times=times)
+
 
 @dataclass(frozen=True, eq=False)
 class Imputed:
@@ -59,6 +65,17 @@ class Imputed:
     high: Array
     level: float
     widened: Array
+
+    def moved(self, observations: Callable[[Array], Array]) -> Imputed:
+        """The same with observations moved to other places."""
+        values, low, high = (observations(each) for each in (self.values, self.low, self.high))
+        return replace(self, values=values, low=low, high=high)
+
+    def keeping(self, given: Array) -> Imputed:
+        """The same with what was observed to the last digit."""
+        every = (self.values, self.low, self.high)
+        values, low, high = (np.where(np.isnan(given), each, given) for each in every)
+        return replace(self, values=values, low=low, high=high)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from retrace_sde.data.blocks import Array, Order, unmasked
 from retrace_sde.data.clocks import LeftOut
+from retrace_sde.data.entry.parameters import check, checked
 from retrace_sde.data.formats import (
     anndata_of_panel,
     frame_of_anndata,
@@ -54,6 +55,9 @@ class Panel:
     rows: Order | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+
+    def __post_init__(self) -> None:
+        check("Panel", {"dt": self.dt, "time_error": self.time_error})
 
     def __repr__(self) -> str:
         n, T, d = (*np.shape(self.values), 0, 0, 0)[:3]
@@ -124,6 +128,7 @@ class Panel:
         )
 
     @classmethod
+    @checked
     def from_frame(
         cls,
         df: Any,
@@ -162,8 +167,8 @@ class Panel:
             exact_times=time_error is None,
             covariates=covariates,
         )
-        if time_error is not None and (time is None or not 0 < time_error < np.inf):
-            raise ValueError("time_error must be a positive number and needs a time column.")
+        if time_error is not None and time is None:
+            raise ValueError("time_error needs a time column.")
         return cls(
             found.values,
             found.names,
@@ -274,10 +279,11 @@ class Panel:
         The array is neither copied nor checked here: `fit` does that. What is masked is missing.
         """
         values, covariates = unmasked(values), unmasked(covariates)
-        if not hasattr(values, "shape"):
-            values = np.asarray(values)
+        values = values if hasattr(values, "shape") else np.asarray(values)
+        if covariates is not None and not hasattr(covariates, "shape"):
+            covariates = np.asarray(covariates)
         n, d = (values.shape[0], values.shape[-1]) if len(values.shape) == 3 else (0, 0)
-        k = 0 if covariates is None else covariates.shape[-1]
+        k = covariates.shape[-1] if covariates is not None and covariates.shape else 0
         return cls(
             values,
             tuple(names) if names is not None else tuple(f"x{i}" for i in range(d)),

@@ -77,7 +77,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose. `search`: another way to a shared order than maximum likelihood."""
+    """What the user chose. `search`: another way to a shared order than maximum likelihood.
+
+    `volume`: the nats that a log-likelihood loses when it is said in the user's units.
+    """
 
     shared: bool
     estimator: str
@@ -86,6 +89,7 @@ class Options:
     report: Callable[[str], None]
     search: Search | None = None
     subjects: Subjects = Subjects.ALIKE
+    volume: float = 0.0
 
 
 def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
@@ -156,7 +160,7 @@ def _of_found(
 ) -> Outcome:
     """The outcome of one best order, or of one for each trajectory; `cycle`: it closes to a loop."""
     for k, each in enumerate(found.rounds, start=1):
-        options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
+        options.report(f"round {k}: log-likelihood {each.log_likelihood - options.volume:,.1f}")
     better, worse, test = _directed(model, found, options, rng, cycle=cycle)
     choice = compared(model, replace(found, better=better, worse=worse), options.subjects)
     better, worse = choice.found.better, choice.found.worse

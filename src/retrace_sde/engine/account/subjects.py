@@ -9,9 +9,10 @@ their way, but have one parameter; with them the drift stays that of all togethe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cholesky
@@ -80,6 +81,13 @@ class SubjectEffects:
     def short(self) -> bool:
         """The total time is shorter than that of the slowest mean reversion."""
         return self.kind is Subjects.LEVELS and self.span < self.reversion
+
+    def moved(self, each: Callable[[Array], Array]) -> SubjectEffects:
+        """The same with what is each subject's own moved to other places."""
+        own = ("intercepts", "errors", "rates", "rate_errors")
+        there = {name: getattr(self, name) for name in own}
+        moved: dict[str, Any] = {name: each(v) for name, v in there.items() if v is not None}
+        return replace(self, **moved)
 
     @property
     def verdict(self) -> str:
@@ -292,6 +300,11 @@ def _exact(levels: LevelFit, B: Array, H: Array, dt: float) -> Estimate:
     """The SDE whose exact step on a regular grid Euler's (B, H) is."""
     d, p = B.shape
     unit = np.broadcast_to(np.eye(p), (d, p, p))
+    values, vectors = np.linalg.eigh(
+        H
+    )  # to first order, one subject less may leave less than nothing
+    least = 1e-3 * np.linalg.eigvalsh(levels.diffusion)[0]
+    H = (vectors * np.maximum(values, least)) @ vectors.T
     return exact(_moments(levels, B, H, unit), dt, affine=True)
 
 
@@ -324,6 +337,8 @@ def level_moments(levels: LevelFit, estimate: Estimate) -> Moments:
 
 def _moments(levels: LevelFit, coefficients: Array, H: Array, covariances: Array) -> Moments:
     inverse = (covariances / np.diag(H)[:, None, None]).mean(axis=0)
+    # Fewer different subjects than coefficients leave some directions without a spread.
+    inverse = inverse + 1e-10 * np.trace(inverse) / len(inverse) * np.eye(len(inverse))
     R = cholesky(np.linalg.inv(inverse))
     d, p = coefficients.shape
     count = float(levels.rows.strata.counts.sum())

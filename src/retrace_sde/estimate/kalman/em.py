@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from retrace_sde.data.blocks import Array, Mask, one_blas_thread
+from retrace_sde.data.entry.parameters import checked
 from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.kalman.errors import simulated_errors
 from retrace_sde.estimate.kalman.model import Stack, as_observations, group, is_covariance
@@ -98,6 +99,7 @@ class EMResult:
         """The fitted law of X_0."""
         return self.sde.initial or Gaussian(np.zeros(len(self.noise)), np.zeros_like(self.noise))
 
+    @checked
     def standard_errors(
         self, *, random_state: int | np.random.Generator | None = None
     ) -> StandardErrors:
@@ -112,6 +114,7 @@ class EMResult:
             )
 
 
+@checked
 def em(
     Y: ArrayLike,
     dt: float,
@@ -137,14 +140,8 @@ def em(
     of A or a known H leave no closed form and are refused, unless A is known too.
     """
     values = as_observations(Y)
-    if not (np.isfinite(dt) and dt > 0):
-        raise ValueError(f"dt must be a positive number, not {dt}.")
     if values.shape[1] < 3:
         raise ValueError("em needs at least three observations per trajectory.")
-    if scheme not in ("euler", "exact"):
-        raise ValueError(f"scheme must be 'euler' or 'exact', not {scheme!r}.")
-    if not (max_iter >= 1 and tolerance >= 0):
-        raise ValueError("max_iter must be at least 1 and tolerance not negative.")
     d = values.shape[2]
     A, H = _matrix("drift", known.drift, d), _matrix("diffusion", known.diffusion, d)
     R, free, tied = as_noise(noise, d)
