@@ -10,12 +10,14 @@ from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
+from retrace_sde.engine.arrow.filled import Filled
 from retrace_sde.engine.arrow.independence import Independence, independence
-from retrace_sde.engine.arrow.ladder import left_over
+from retrace_sde.engine.arrow.ladder import _panels, left_over
 from retrace_sde.engine.arrow.linear import Form, Panels, each_trajectory, unequal, ways
-from retrace_sde.engine.arrow.simulated import simulated_test
-from retrace_sde.engine.direction import ModelEvidence, Reason, Rung, direction_test
+from retrace_sde.engine.arrow.simulated import World, simulated_test
+from retrace_sde.engine.direction import DirectionTest, ModelEvidence, Reason, Rung, direction_test
 from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.estimate.levels import fit_levels
 from retrace_sde.estimate.start_law import starts
 from retrace_sde.process.drift import Affine, Linear
@@ -209,6 +211,107 @@ def test_it_is_seeded_and_tells_its_own_error() -> None:
     )
     assert one == two
     assert 0 < one.p_error < 0.15
+
+
+# Values that are missing
+
+
+def holes(X: Floats, share: float, seed: int) -> Floats:
+    """The panel with values missing at random."""
+    found = X.copy()
+    found[np.random.default_rng(4000 + seed).random(X.shape) < share] = np.nan
+    return found
+
+
+def filled_panel(X: Floats, seed: int) -> tuple[Panels, DirectionTest]:
+    """Filled along the true order, and Vuong's test by Kalman's likelihoods."""
+    model = HiddenModel.of(EulerModel(Data(X, n_jobs=1), DT, Affine()), noise=0.0)
+    one = model.fit(np.arange(X.shape[1]), final=True)
+    both = one, model.reversed_fit(one, final=True)
+    test = direction_test(*(each.log_likelihoods for each in both), dimension=X.shape[2])
+    found = _panels(model, both, np.random.default_rng(seed))
+    assert found is not None
+    return found, test
+
+
+def test_filled_values_follow_the_law_given_what_was_seen() -> None:
+    """Beside the dense Gaussian of a whole trajectory: the mean and the covariance of what is drawn, and its density."""
+    T, d = 5, 2
+    X = panel(d, 12, T, 0, "shifted")
+    way = ways(in_units(X), Form())[0]
+    pool = np.random.default_rng(0).standard_normal((5000, d)) @ np.linalg.cholesky(way.H[0]).T
+    law = World(way, pool)
+    seen = np.ones((2, T, d), dtype=bool)
+    seen[0, [0, 2, 2, 4], [1, 0, 1, 0]] = False
+    how, x = Filled(seen, (law, law)), in_units(X).x[:, :2]
+    drawn = how.fill(np.repeat(x, 6000, axis=0), np.random.default_rng(1))
+    F, (m, P) = way.step[0].T, way.start.moments
+    mean, cov = [m], np.zeros((T, T, d, d))
+    cov[0, 0] = P
+    for t in range(1, T):
+        mean.append(F @ mean[-1] + way.c[0])
+        cov[t, t] = F @ cov[t - 1, t - 1] @ F.T + way.H[0]
+        for s in range(t):
+            cov[t, s] = F @ cov[t - 1, s]
+            cov[s, t] = cov[t, s].T
+    K, mu = cov.transpose(0, 2, 1, 3).reshape(T * d, T * d), np.concatenate(mean)
+    a, b, y = ~seen[0].ravel(), seen[0].ravel(), x[0, 0].ravel()
+    gain = K[np.ix_(a, b)] @ np.linalg.inv(K[np.ix_(b, b)])
+    expected = mu[a] + gain @ (y[b] - mu[b])
+    spread = K[np.ix_(a, a)] - gain @ K[np.ix_(b, a)]
+    got = drawn[:, 0].reshape(len(drawn), -1)[:, a]
+    error = np.sqrt(np.diag(spread) / len(got))
+    assert_allclose(got.mean(axis=0), expected, atol=5 * error.max())
+    assert_allclose(np.cov(got.T), spread, atol=0.1 * np.diag(spread).max())
+    assert (drawn[:, seen] == x[:, seen]).all()
+    density = multivariate_normal(expected, spread).logpdf(got[0])
+    assert how.conditional(drawn[0]) == pytest.approx(density, abs=1e-6)
+
+
+def test_the_ratio_of_a_filled_panel_is_near_that_of_what_was_seen() -> None:
+    found = []
+    for seed in range(8):
+        panels, test = filled_panel(holes(panel(3, 12, 12, seed, "shifted"), 0.15, seed), seed)
+        one, two = ways(panels, Form())
+        found.append((float(one.total[0] - two.total[0]), test.log_likelihood_ratio))
+    assert np.corrcoef(np.transpose(found))[0, 1] > 0.9
+
+
+def test_with_values_missing_transients_are_called_and_stationary_panels_are_not() -> None:
+    called = {"shifted": 0, "stationary": 0}
+    vuong = 0
+    for start in called:
+        for seed in range(12):
+            X = holes(panel(3, 10, 12, 700 + seed, start), 0.15, seed)
+            panels, test = filled_panel(X, seed)
+            found = simulated_test(panels, Form(), np.random.default_rng(seed), alpha=0.05)
+            called[start] += found.p_value + found.p_error < 0.05
+            vuong += start == "shifted" and test.identified
+    assert called["shifted"] > vuong
+    assert called["shifted"] >= 4
+    assert called["stationary"] <= 2  # binomial(12, .05) exceeds it in two of a hundred
+
+
+def test_a_hidden_velocity_is_not_called_the_wrong_way_where_values_are_missing() -> None:
+    """A Markov model alone called it: nothing else was asked of panels with holes."""
+    for seed in range(2):
+        X, truth = rt.simulate.shuffle(holes(momentum(seed), 0.1, seed), random_state=seed)
+        model = rt.ReTrace(n_jobs=1, random_state=0).fit(X)
+        test = model.direction_
+        assert not test.identified or rt.metrics.kendall_tau(truth, model.order_) > 0
+        assert test.preferred is not None
+        assert test.preferred.name in (Rung.MEMORY, Rung.MEMORY_LEVELS)
+
+
+def test_the_evidence_of_a_filled_panel_is_that_of_what_was_seen() -> None:
+    """Markov's closed form on values that were drawn, beside Kalman's likelihood without them."""
+    for seed in range(3):
+        X = holes(panel(3, 40, 12, seed), 0.15, seed)
+        panels, _ = filled_panel(X, seed)
+        model = HiddenModel.of(EulerModel(Data(X, n_jobs=1), DT, Affine()), noise=0.0)
+        own = model.fit(np.arange(12), final=True).log_likelihood
+        closed = float(ways(panels, Form())[0].total[0]) - panels.log_volume
+        assert closed == pytest.approx(own, abs=15)  # of 900: parameters fitted to what was drawn
 
 
 # The ladder
