@@ -150,10 +150,10 @@ class Panels:
     @property
     def variances(self) -> Array:
         """Each variable's, (B, d)."""
-        if self.lengths is None:
-            return np.asarray(self.x.var(axis=(1, 2)))
-        inside = self.live(0) > 0
-        return np.asarray(self.x[:, inside].var(axis=1))
+        B, n, T, d = self.x.shape
+        x = self.x.reshape(B, n * T, d) if self.lengths is None else self.x[:, self.live(0) > 0]
+        squares = np.einsum("bid,bid->bd", x, x) / x.shape[1]
+        return np.asarray(np.maximum(squares - x.mean(axis=1) ** 2, 1e-9 * squares))
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,16 +64,18 @@ class World(NamedTuple):
         first, level = (_at_rest if self.stationary else _from_start)(self.way, size, n, rng)
         F, lags = self.way.step[0], self.way.form.lags
         T = 2 * T if self.stationary else T
-        e = self.pool[rng.integers(len(self.pool), size=(T - lags, size, n))]
-        x = np.empty((T, size, n, d))
-        x[0] = first[..., :d]
+        x = np.empty((T, size * n, d))
+        x[lags:] = self.pool[rng.integers(len(self.pool), size=(T - lags, size * n))]
+        x[lags:] += np.broadcast_to(level, (size, n, d)).reshape(-1, d)
+        first = first.reshape(size * n, -1)
+        x[0] = first[:, :d]
         if lags == 2:
-            x[1] = x[0] + first[..., d:]
+            x[1] = x[0] + first[:, d:]
         for t in range(lags, T):
-            x[t] = level + e[t - lags] + x[t - 1] @ F[:d]
+            x[t] += x[t - 1] @ F[:d]
             if lags == 2:
                 x[t] += x[t - 2] @ F[d:]
-        x = x[T // 2 :] if self.stationary else x
+        x = (x[T // 2 :] if self.stationary else x).reshape(-1, size, n, d)
         if self.noise is not None:
             x = x + rng.standard_normal(x.shape) @ self.noise
         x = x.transpose(1, 2, 0, 3)
