@@ -104,12 +104,14 @@ def logistic(rng):
 
 
 def sir(rng):
-    infected = 0.02 * np.exp(0.3 * rng.standard_normal((40, 1)))
-    start = np.concatenate([1 - infected, infected], axis=1)
+    sick = 0.02 * np.exp(0.3 * rng.standard_normal((40, 1)))
+    start = np.concatenate([1 - sick, sick], axis=1)
 
     def drift(x):
-        new = 2.0 * x[:, :1] * x[:, 1:]
-        return np.concatenate([-new, new - 0.5 * x[:, 1:]], axis=1)
+        # below zero, where noise may put them, nobody is infected
+        susceptible, infected = np.maximum(x[:, :1], 0), np.maximum(x[:, 1:], 0)
+        new = 2.0 * susceptible * infected
+        return np.concatenate([-new, new - 0.5 * infected], axis=1)
 
     return steps_of(drift, start, 0.01, rng)
 

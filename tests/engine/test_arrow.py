@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -10,16 +12,23 @@ from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
+from retrace_sde.engine.arrow import summed
 from retrace_sde.engine.arrow.filled import Filled
 from retrace_sde.engine.arrow.independence import Independence, independence
 from retrace_sde.engine.arrow.ladder import _panels, left_over
 from retrace_sde.engine.arrow.linear import Form, Panels, each_trajectory, unequal, ways
 from retrace_sde.engine.arrow.simulated import World, simulated_test
+from retrace_sde.engine.arrow.summed import World as OwnWorld
+from retrace_sde.engine.arrow.summed import rest, summed_test
 from retrace_sde.engine.direction import DirectionTest, ModelEvidence, Reason, Rung, direction_test
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.hidden import HiddenModel
+from retrace_sde.engine.monte_carlo_em import Averaged, both_ways
+from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.levels import fit_levels
 from retrace_sde.estimate.start_law import starts
+from retrace_sde.orders.draws import Chains
+from retrace_sde.orders.own import Law
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.process.simulate import random_irreversible_sde
@@ -312,6 +321,75 @@ def test_the_evidence_of_a_filled_panel_is_that_of_what_was_seen() -> None:
         own = model.fit(np.arange(12), final=True).log_likelihood
         closed = float(ways(panels, Form())[0].total[0]) - panels.log_volume
         assert closed == pytest.approx(own, abs=15)  # of 900: parameters fitted to what was drawn
+
+
+# Orders that are single and uncertain
+
+
+def own_problem(start: str, seed: int) -> tuple[EulerModel, NDArray[np.intp], Averaged]:
+    """Trajectories in orders of their own, and Monte-Carlo EM both ways round from the true ones."""
+    X = panel(2, 15, 6, seed, start)
+    model = EulerModel(Data(X, n_jobs=1), DT, Affine())
+    orders = np.tile(np.arange(6), (15, 1))
+    chains = Chains.start(orders, np.random.default_rng(seed))
+    one, two, ratios = both_ways(model, model.law(model.fit(orders)), chains, rounds=12)
+    return model, orders, Averaged(one, two, ratios)
+
+
+def test_panels_of_single_orders_are_simulated_along_them() -> None:
+    model, orders, _ = own_problem("shifted", 0)
+    rng = np.random.default_rng(0)
+    orders = rng.permuted(orders, axis=1)
+    theta = np.array([[-2.0, 1.0, 0.5], [-1.0, -3.0, 1.0]])
+    start = Gaussian(np.full(2, 5.0), np.eye(2))
+    law = Law(Euler(Affine(), theta, np.array([[1.0, 0.3], [0.3, 0.5]]), DT), start)
+    still = rest(law)
+    assert still is not None
+    F = np.eye(2) + law.step.coefficients[:, :2] * DT
+    assert_allclose(still.covariance, F @ still.covariance @ F.T + law.step.diffusion * DT)
+    assert_allclose(still.mean, F @ still.mean + law.step.coefficients[:, 2] * DT, atol=1e-12)
+    drawn = [OwnWorld(law, True).panel(model, orders, rng).data.values for _ in range(300)]
+    x = np.take_along_axis(np.concatenate(drawn), np.tile(orders, (300, 1))[:, :, None], axis=1)
+    error = np.sqrt(np.diag(still.covariance) / len(x))
+    for t in (0, 5):
+        assert np.abs((x[:, t].mean(axis=0) - still.mean) / error).max() < 4.5
+        assert_allclose(np.cov(x[:, t].T), still.covariance, rtol=0.15, atol=0.01)
+    after = x[:, 1] - x[:, 0] @ F.T
+    assert_allclose(np.cov(after.T), law.step.diffusion * DT, rtol=0.1, atol=0.003)
+
+
+def test_only_doubt_is_simulated_and_the_answer_is_seeded(monkeypatch) -> None:
+    monkeypatch.setattr(summed, "STAGES", (5,))
+    model, orders, averaged = own_problem("stationary", 1)
+    test = direction_test(np.full(15, 0.2), np.zeros(15), dimension=2)
+    doubt = replace(test, p_value=0.2, identified=False)
+    one, two = (
+        summed_test(model, averaged, orders, doubt, np.random.default_rng(3), alpha=0.05)
+        for _ in range(2)
+    )
+    assert one.p_value == two.p_value
+    assert one.p_error
+    assert not one.identified
+    for p in (0.01, 0.5):
+        clear = replace(test, p_value=p)
+        said = summed_test(model, averaged, orders, clear, np.random.default_rng(0), alpha=0.05)
+        assert said is clear
+
+
+@pytest.mark.slow
+def test_single_orders_that_vuongs_statistic_leaves_open_are_called() -> None:
+    """Of these two p was .07 and .16; a fit takes ten seconds."""
+    for seed in (7, 9):
+        sde = random_irreversible_sde(3, random_state=seed)
+        law = sde.stationary()
+        x0 = Gaussian(law.mean + 1.5 * np.sqrt(np.diag(law.covariance)), law.covariance)
+        rng = np.random.default_rng(100_000 + seed)
+        X = sde.simulate(40, 10, DT, x0=x0, scheme="exact", random_state=rng)
+        X, truth = rt.simulate.shuffle(X, permutation="independent", random_state=seed)
+        model = rt.ReTrace(dt=DT, permutation="independent", n_jobs=1, random_state=seed).fit(X)
+        assert model.direction_.identified
+        assert model.direction_.p_error
+        assert np.mean(rt.metrics.kendall_tau(truth, model.order_)) > 0
 
 
 # The ladder
