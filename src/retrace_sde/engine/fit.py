@@ -22,6 +22,7 @@ from retrace_sde.engine.account.subjects import (
 from retrace_sde.engine.alternate import Found, recover
 from retrace_sde.engine.arrow.again import searched_again
 from retrace_sde.engine.arrow.ladder import judged
+from retrace_sde.engine.arrow.summed import summed_test
 from retrace_sde.engine.direction import DirectionTest, direction_test
 from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
 from retrace_sde.engine.louis import louis_errors
@@ -288,7 +289,11 @@ def _averaged(
         posterior=posterior,
     )
     test = from_knowledge(model, found.order, test, alpha=options.alpha)
-    outcome, cycle = replace(outcome, direction=test), loops(model, found)
+    cycle = loops(model, found)
+    if not cycle:
+        chance = rng.spawn(1)[0]
+        test = summed_test(model, averaged, found.order, test, chance, alpha=options.alpha)
+    outcome = replace(outcome, direction=test)
     seen = guarded(model, found, test, alpha=options.alpha, cycle=cycle)
     outcome = _believed(outcome, seen)
     if seen.direction.identified or averaged.twin is None:

@@ -164,10 +164,20 @@ def average(
         two = run(model, model.begin(searched.worse), rival, rounds=warm)
         ratios = searched.better.log_likelihoods - searched.worse.log_likelihoods
         return Averaged(run(model, law, chains, progress=progress), two, ratios)
-    one = run(model, law, chains, rounds=warm)
-    back = one.chains.turned(lambda orders: model.repaired(model.data.reversed(orders)))
-    two = run(model, model.mirrored(one.sums, back), back, rounds=warm)
-    ratios = bridge(model, one, two)
+    one, two, ratios = both_ways(model, law, chains, rounds=warm)
     if ratios.sum() < 0:
         one, two, ratios = two, one, -ratios
     return Averaged(run(model, one.law, one.chains, progress=progress), two, ratios)
+
+
+def both_ways(
+    model: Model, law: Any, chains: Chains, *, rounds: int, bridges: int = 0
+) -> tuple[Run, Run, Array]:
+    """Short runs from a law and chains, and from their reverse; each trajectory's log-ratio between them.
+
+    `bridges`: orders per chain that the ratio rests on, where they are not the model's own number.
+    """
+    one = run(model, law, chains, rounds=rounds)
+    back = one.chains.turned(lambda orders: model.repaired(model.data.reversed(orders)))
+    two = run(model, model.mirrored(one.sums, back), back, rounds=rounds)
+    return one, two, bridge(model, one, two, bridges=bridges)

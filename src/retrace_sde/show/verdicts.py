@@ -129,9 +129,8 @@ def _direction(model: ReTrace) -> Verdict:
         return Verdict(question, "In the order shown", "good", (test.verdict, *why))
     both = ("The reversed order, with its own drift, is shown beside the one returned.",)
     shown = both if model.alternative_ is not None else ()
-    return Verdict(
-        question, "It cannot be known from these data", "open", (test.verdict, *why, *shown)
-    )
+    answer = "It is not decided" if test.undecided else "It cannot be known from these data"
+    return Verdict(question, answer, "open", (test.verdict, *why, *shown))
 
 
 def _explains(model: ReTrace, finding: Finding) -> bool:
