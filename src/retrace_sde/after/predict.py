@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from retrace_sde.after.forecast import (
@@ -19,6 +21,7 @@ from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Model
 from retrace_sde.estimate.intervals import critical
 from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import LinearSDE
 
@@ -29,6 +32,9 @@ DRAWS = 400
 def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateSpace:
     """One step, over dt or another gap, of a fitted linear SDE, as its estimator read it: Euler's, or exact."""
     gap = model.dt if gap is None else gap
+    if isinstance(outcome.levels, HiddenLevels):
+        moved: StateSpace = outcome.levels.alike.model(gap)
+        return moved
     if isinstance(model, HiddenModel):
         space: StateSpace = outcome.law.model(gap)
         return space
@@ -120,7 +126,11 @@ def imputed(
 ) -> Imputed:
     """The trajectories of `model`, as they are stored, with their missing values filled in; in the units of the fit."""
     half = critical(outcome.found.log_likelihoods.size, level)
-    found = filled(along(model, order), space_of(model, outcome), level, half, rng)
+    apart = _apart(outcome, order)[:, None]
+    found = filled(along(model, order) + apart, space_of(model, outcome), level, half, rng)
+    found = replace(
+        found, values=found.values - apart, low=found.low - apart, high=found.high - apart
+    )
     back = np.argsort(order, axis=-1)
     inside = np.arange(model.data.shape[1])[None] < model.data.observed[:, None]
 

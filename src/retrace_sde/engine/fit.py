@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.data.blocks import Mask, Order, evenly
+from retrace_sde.engine.account.hidden_levels import compared_hidden, hidden_level_estimate
 from retrace_sde.engine.account.noise import NoiseChoice
 from retrace_sde.engine.account.subjects import (
     Compared,
@@ -24,6 +25,7 @@ from retrace_sde.engine.arrow.again import searched_again
 from retrace_sde.engine.arrow.ladder import judged
 from retrace_sde.engine.direction import DirectionTest, direction_test
 from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
+from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.louis import louis_errors
 from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
 from retrace_sde.engine.monte_carlo_em import Averaged, Run, average
@@ -32,6 +34,7 @@ from retrace_sde.engine.space import Own, Shared, Space
 from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
+from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
 from retrace_sde.orders.own import KICKS
 from retrace_sde.process.sde import Gaussian
@@ -70,7 +73,7 @@ class Outcome:
     law: Any = None
     posterior: OrderPosterior | None = None
     subjects: SubjectEffects | None = None
-    levels: LevelFit | None = None
+    levels: LevelFit | HiddenLevels | None = None
     noise: NoiseChoice | None = None
     folded: float = 0.0
 
@@ -158,7 +161,10 @@ def _of_found(
     for k, each in enumerate(found.rounds, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood:,.1f}")
     better, worse, test = _directed(model, found, options, rng, cycle=cycle)
-    choice = compared(model, replace(found, better=better, worse=worse), options.subjects)
+    found = replace(found, better=better, worse=worse)
+    hidden = isinstance(model, HiddenModel)
+    compare: Any = compared_hidden if hidden else compared
+    choice: Compared = compare(model, found, options.subjects)
     better, worse = choice.found.better, choice.found.worse
     name = model.estimator(better) if options.estimator == "auto" else options.estimator
     estimate, statistics = _estimated(model, choice, name, rng)
@@ -168,7 +174,7 @@ def _of_found(
         estimate,
         _twin(model, choice, name),
         statistics,
-        model.initial(better),
+        choice.levels.initial if isinstance(choice.levels, HiddenLevels) else model.initial(better),
         test,
         found.rounds,
         found.settled,
@@ -192,6 +198,8 @@ def _estimated(
         if choice.diffusion is not None and name != "exact":
             estimate = replace(estimate, diffusion=choice.diffusion)
         return estimate, model.effective(better.moments, estimate.errors)
+    if isinstance(levels, HiddenLevels):
+        return hidden_level_estimate(levels)
     estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
     return estimate, level_moments(levels, estimate)
 
@@ -202,6 +210,8 @@ def _twin(model: Model, choice: Compared, name: str) -> Estimate:
     alike = model.estimate(worse, name)
     if levels is None:
         return alike
+    if isinstance(levels, HiddenLevels):
+        return replace(alike, coefficients=levels.coefficients, diffusion=levels.diffusion)
     B, H = level_coefficients(levels, model.dt, name=name, gaps=worse.gaps is not None)
     return replace(alike, coefficients=B, diffusion=H)
 
