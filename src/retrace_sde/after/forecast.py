@@ -130,14 +130,17 @@ def missed(y: Array, spaces: Sequence[StateSpace], steps: int, level: float) -> 
             known = known.ahead(space)
             ratios[h].append((y[:, t + h + 1] - known.mean) / known.deviations(space))
     found = [
-        np.hypot(
-            _factors(np.abs(np.concatenate(each)), level), _shared(np.stack(each), h + 1, level)
-        )
-        if each
-        else np.ones(d)
+        together_wrong(np.stack(each), h + 1, level) if each else np.ones(d)
         for h, each in enumerate(ratios)
     ]
     return np.maximum.accumulate(np.array(found), axis=0)
+
+
+def together_wrong(ratios: Array, horizon: int, level: float) -> Array:
+    """How many times too short intervals (d,) were, by errors (origins, n, d) in deviations: single ones, and those all share."""
+    single = _factors(np.abs(np.concatenate(list(ratios))), level)
+    found: Array = np.hypot(single, _shared(ratios, horizon, level))
+    return found
 
 
 def _shared(ratios: Array, horizon: int, level: float) -> Array:

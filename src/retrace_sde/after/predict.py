@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from retrace_sde.after.beyond import widened_beyond
 from retrace_sde.after.forecast import (
     Forecast,
     Imputed,
@@ -16,14 +18,16 @@ from retrace_sde.after.forecast import (
     missed,
 )
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.fit import Outcome
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Model
 from retrace_sde.estimate.intervals import critical
 from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.estimate.regression import Estimate
 from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.process.drift import is_linear
-from retrace_sde.process.sde import LinearSDE
+from retrace_sde.process.sde import LinearSDE, Scheme
 
 DRAWS = 400
 """Paths that are simulated ahead of each trajectory where the drift is not linear."""
@@ -38,11 +42,20 @@ def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateS
     if isinstance(model, HiddenModel):
         space: StateSpace = outcome.law.model(gap)
         return space
-    theta, H = outcome.estimate.coefficients, outcome.estimate.diffusion
-    d = len(H)
-    sde = LinearSDE(theta[:, :d], H, offset=theta[:, d] if theta.shape[1] > d else None)
-    step = sde.transition(gap, scheme="exact" if outcome.estimator == "exact" else "euler")
-    return StateSpace(step, np.zeros((d, d)), outcome.initial)
+    return _step(outcome)(outcome.estimate, gap)
+
+
+def _step(outcome: Outcome) -> Callable[[Estimate, float], StateSpace]:
+    """What makes a step over a gap of an estimate of states that are seen as they are."""
+    scheme: Scheme = "exact" if outcome.estimator == "exact" else "euler"
+
+    def step(estimate: Estimate, gap: float) -> StateSpace:
+        theta, H = estimate.coefficients, estimate.diffusion
+        d = len(H)
+        sde = LinearSDE(theta[:, :d], H, offset=theta[:, d] if theta.shape[1] > d else None)
+        return StateSpace(sde.transition(gap, scheme=scheme), np.zeros((d, d)), outcome.initial)
+
+    return step
 
 
 def along(model: Model, order: Order) -> Array:
@@ -80,6 +93,12 @@ def predicted(
         every = np.full(y.shape[1] - 1, model.dt) if past is None else past
         spaces = {gap: space_of(model, outcome, gap) for gap in set(every.tolist())}
         widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level)
+        if isinstance(model, EulerModel) and model.data.lengths is None:
+            inside = replace(model, data=replace(model.data, values=y, covariates=None))
+            far = widened_beyond(
+                inside, every, gaps, _step(outcome), name=outcome.estimator, level=level
+            )
+            widened = np.maximum(widened, far)
     mean = mean - apart[:, None]
     reach = critical(outcome.found.log_likelihoods.size, level) * widened * deviation
     return Forecast(mean, mean - reach, mean + reach, elapsed, level, widened)

@@ -132,4 +132,6 @@ def levelled_hidden(
     """Subjects moved to where they are alike, `y + A⁻¹ (c_j − c̄)` with intercepts drawn, and the law they then have."""
     apart = (levels.drawn(rng) - levels.average) @ levels.shift.T
     moved = replace(model, data=replace(model.data, values=model.values + apart[:, None]))
-    return moved, replace(found, law=levels.alike, states=levels.states + apart[:, None])
+    step = replace(found.step, coefficients=levels.coefficients, diffusion=levels.diffusion)
+    states = levels.states + apart[:, None]
+    return moved, replace(found, law=levels.alike, step=step, states=states)

@@ -72,9 +72,9 @@ def finish(
             try:
                 trial = at.unpack(x)
                 found = expected_at(trial)
+                slope = at.slopes(trial, found, x)
             except np.linalg.LinAlgError:  # a step too far
                 return 1e15, np.zeros_like(x)
-            slope = at.slopes(trial, found, x)
         if not np.isfinite(slope).all():
             return 1e15, np.zeros_like(x)
         if found.likelihood > best[0]:
