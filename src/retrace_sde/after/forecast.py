@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from retrace_sde.after.steps import LOOKED, filtered
-from retrace_sde.data.blocks import Array, evenly
+from retrace_sde.after.steps import LOOKED, Across, filtered
+from retrace_sde.data.blocks import Array, Order, evenly
 from retrace_sde.estimate.kalman.model import StateSpace
 from retrace_sde.estimate.kalman.smoother import kalman
 
@@ -74,6 +74,10 @@ class Known:
         P = step.matrix @ self.covariance @ step.matrix.T + step.covariance
         return Known(self.mean @ step.matrix.T + step.shift, P)
 
+    def some(self, rows: Order) -> Known:
+        own = self.covariance
+        return Known(self.mean[rows], own if own.ndim == 2 else own[rows])
+
     def deviations(self, space: StateSpace, extra: Array | float = 0.0) -> Array:
         """Standard deviations of an observation there."""
         own = np.diagonal(self.covariance + space.noise, axis1=-2, axis2=-1)
@@ -81,11 +85,11 @@ class Known:
         return found
 
 
-def known_states(y: Array, space: StateSpace) -> Known:
-    """Of all times in y (n, T, d), from what was observed by then."""
+def known_states(y: Array, space: StateSpace, across: Across | None = None) -> Known:
+    """Of all times in y (n, T, d), from what was observed by then; `across`: where steps differ."""
     if not space.noise.any() and not np.isnan(y).any():
         return Known(y, np.zeros_like(space.noise))
-    found = filtered(y, space)
+    found = filtered(y, space, across)
     return Known(found.means, found.covariances)
 
 
@@ -114,14 +118,21 @@ def forecasts(
     return np.stack(means, axis=1), np.stack(deviations, axis=1)
 
 
-def missed(y: Array, spaces: Sequence[StateSpace], steps: int, level: float) -> Array:
+def missed(
+    y: Array,
+    spaces: Sequence[StateSpace],
+    steps: int,
+    level: float,
+    states: Known | None = None,
+) -> Array:
     """How many times too short intervals (steps, d) would have been along y (n, T, d), NaN where missing; at least 1.
 
+    `states`: what was known of each by then, where it is known already.
     One space for each of the T − 1 steps of the past. Horizons longer than the past are as wrong as the longest in it.
     """
     n, T, d = y.shape
-    y = y[evenly(n, max(20, LOOKED // (T * d * d)))]
-    states = known_states(y, spaces[0])
+    rows = evenly(n, max(20, LOOKED // (T * d * d)))
+    y, states = y[rows], known_states(y[rows], spaces[0]) if states is None else states.some(rows)
     ratios: list[list[Array]] = [[] for _ in range(steps)]
     for t in range(T - 1):
         spread = states.covariance if states.covariance.ndim == 2 else states.covariance[:, t]

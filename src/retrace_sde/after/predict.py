@@ -17,6 +17,7 @@ from retrace_sde.after.forecast import (
     known_states,
     missed,
 )
+from retrace_sde.after.steps import steps_across
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.fit import Outcome
@@ -24,10 +25,13 @@ from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Model
 from retrace_sde.estimate.intervals import critical
 from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.estimate.kalman.steps import Parameters
 from retrace_sde.estimate.regression import Estimate
+from retrace_sde.estimate.timed.em import Law
 from retrace_sde.estimate.timed.levels import HiddenLevels
+from retrace_sde.estimate.timed.transitions import transitions
 from retrace_sde.process.drift import is_linear
-from retrace_sde.process.sde import LinearSDE, Scheme
+from retrace_sde.process.sde import LinearSDE, Scheme, Transition
 
 DRAWS = 400
 """Paths that are simulated ahead of each trajectory where the drift is not linear."""
@@ -36,13 +40,25 @@ DRAWS = 400
 def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateSpace:
     """One step, over dt or another gap, of a fitted linear SDE, as its estimator read it: Euler's, or exact."""
     gap = model.dt if gap is None else gap
-    if isinstance(outcome.levels, HiddenLevels):
-        moved: StateSpace = outcome.levels.alike.model(gap)
-        return moved
     if isinstance(model, HiddenModel):
-        space: StateSpace = outcome.law.model(gap)
-        return space
+        return _hidden_step(_law(outcome), gap)
     return _step(outcome)(outcome.estimate, gap)
+
+
+def _law(outcome: Outcome) -> Parameters:
+    """The law behind noise; with levels that of subjects moved to where they are alike."""
+    found: Parameters = (
+        outcome.levels.alike if isinstance(outcome.levels, HiddenLevels) else outcome.law
+    )
+    return found
+
+
+def _hidden_step(law: Parameters, gap: float) -> StateSpace:
+    if not isinstance(law, Law) or law.euler:
+        return law.model(gap)
+    F, S, Q = transitions(law.theta, law.H, np.array([gap]))
+    shift = S[0, :, 0] if S.shape[2] else np.zeros(len(law.H))
+    return StateSpace(Transition(F[0], shift, Q[0]), law.R, law.initial)
 
 
 def _step(outcome: Outcome) -> Callable[[Estimate, float], StateSpace]:
@@ -79,20 +95,21 @@ def predicted(
     apart = _apart(outcome, order)
     y, elapsed = along(model, order) + apart[:, None], np.cumsum(gaps)
     last = np.arange(len(y)), model.data.observed - 1
-    states = known_states(y, space_of(model, outcome))
+    past = outcome.found.gaps if order is outcome.found.order else None
+    across = steps_across(model, _law(outcome), order, past)
+    states = known_states(y, space_of(model, outcome), across)
     spread = states.covariance if states.covariance.ndim == 2 else states.covariance[last]
     ahead = [space_of(model, outcome, float(gap)) for gap in gaps]
     errors = outcome.estimate.errors.covariances
     known = Known(states.mean[last], spread)
     mean, deviation = forecasts(known, ahead, errors=errors, elapsed=elapsed)
-    past = outcome.found.gaps if order is outcome.found.order else None
     widened = np.ones(mean.shape[1:])
     if (
         past is None or past.ndim == 1
     ):  # each trajectory's own gaps: none of its steps is like those ahead
         every = np.full(y.shape[1] - 1, model.dt) if past is None else past
         spaces = {gap: space_of(model, outcome, gap) for gap in set(every.tolist())}
-        widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level)
+        widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level, states)
         if isinstance(model, EulerModel) and model.data.lengths is None:
             inside = replace(model, data=replace(model.data, values=y, covariates=None))
             far = widened_beyond(
