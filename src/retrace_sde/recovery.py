@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from retrace_sde.checks import FAR, distances_from_zero
 from retrace_sde.data.answers import (
     anchored,
     certainties,
@@ -24,12 +25,16 @@ from retrace_sde.data.answers import (
     times,
     to_rows,
 )
-from retrace_sde.data.blocks import Array
+from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.labels import by_labels
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.tables import Names, as_frame
-from retrace_sde.process.drift import Drift
+from retrace_sde.engine.account.drift import DriftChoice, drift_by_evidence
+from retrace_sde.engine.account.subjects import Subjects
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.gaps import GapModel
+from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.report import write_report
 
@@ -159,7 +164,7 @@ def recover(
     time_unit: str | None = None,
     variables: Names = None,
     covariates: Names = None,
-    drift: str | Drift = "affine",
+    drift: str | Drift = "auto",
     knowledge: Knowledge | None = None,
     **options: Any,
 ) -> Recovery:
@@ -167,8 +172,8 @@ def recover(
 
     The columns are those of `Panel.from_frame`: with `slice` all subjects share one unknown order of the slices,
     without it each subject's rows have their own. With `slice`, `knowledge` names slices by their labels, and what
-    is an array elsewhere is {label: value}. `options` go to `ReTrace`; whether subjects differ and whether there is
-    measurement noise is chosen by evidence unless they say so, as the summary tells. The fit works on
+    is an array elsewhere is {label: value}. `options` go to `ReTrace`; whether subjects differ, whether there is
+    measurement noise and whether the drift has an offset is chosen by evidence unless they say so, as the summary tells. The fit works on
     standardised variables; parameters are returned in the table's units.
     """
     options.setdefault("observation_noise", "auto")
@@ -199,9 +204,17 @@ def recover(
 
 
 def recover_panel(
-    panel: Panel, df: Any, *, subject: str, knowledge: Knowledge | None = None, **options: Any
+    panel: Panel,
+    df: Any,
+    *,
+    subject: str,
+    drift: str | Drift = "auto",
+    knowledge: Knowledge | None = None,
+    **options: Any,
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
+    by_evidence = isinstance(drift, str) and drift == "auto"
+    options["drift"] = "affine" if by_evidence else drift
     if len(panel.ids) < 2:
         raise ValueError(
             f"the table has one subject, {panel.ids[0]!r}, but an order and its direction show in what several "
@@ -216,7 +229,26 @@ def recover_panel(
             if panel.time_error is None and not _complete(panel):
                 options["dt"] = _step_along_order(panel, knowledge, options)
     model = ReTrace(**options).fit(panel, knowledge=knowledge)
-    return Recovery(model, panel.without(model.result_.left_out), df, subject)
+    kept = panel.without(model.result_.left_out)
+    choice = _drift_choice(model, kept) if by_evidence else None
+    subjects = model.result_.subjects
+    if choice is not None and choice.kind == "linear":
+        model = ReTrace(**{**options, "drift": "linear"}).fit(panel, knowledge=knowledge)
+    model.result_ = replace(model.result_, drift_choice=choice, subjects=subjects)
+    return Recovery(model, kept, df, subject)
+
+
+def _drift_choice(model: ReTrace, panel: Panel) -> DriftChoice | None:
+    """What the data say of the drift, where they are complete and seen as they are; None: no question."""
+    fitted, outcome, _ = model._memory
+    if not isinstance(fitted, EulerModel) or isinstance(fitted, GapModel):
+        return None
+    if not isinstance(fitted.drift, Affine) or outcome.estimator == "mcem":
+        return None
+    raw = Data(panel.values, lengths=panel.lengths)
+    far = bool(distances_from_zero(panel).max() > FAR)
+    differ = outcome.subjects is not None and outcome.subjects.kind is not Subjects.ALIKE
+    return drift_by_evidence(fitted, raw, outcome.found, needed=far or differ)
 
 
 def step_of_times(panel: Panel) -> float:

@@ -132,6 +132,11 @@ class Coordinates:
             return np.linalg.cholesky(self.start.H), self.first_root
         return np.linalg.cholesky(self.start.H), np.linalg.cholesky(self.start.initial.covariance)
 
+    @property
+    def _spans(self) -> Spans | None:
+        """Of free gaps; None where the law's gaps are those of its clock."""
+        return None if getattr(self.start, "gaps", None) is None else self.ascent.spans
+
     def part(self, x: Array, k: int) -> Array:
         """Of vectors (…, size) the entries of Θ, R, H, p₀'s mean, its covariance, or the gaps."""
         at = np.cumsum([0, *self._sizes])
@@ -153,7 +158,7 @@ class Coordinates:
         setup, d = self.ascent.setup, len(self.start.H)
         k = len(self.start.initial.mean) if setup.initial is None else 0
         q = d * (d + 1) // 2 if setup.H is None else 0
-        gaps = 0 if self.ascent.spans is None else len(self.start.gaps)
+        gaps = len(self.start.gaps) if self._spans is not None else 0
         return [len(self._theta_unit), len(self._noises), q, k, k * (k + 1) // 2, gaps]
 
     @property
@@ -209,9 +214,9 @@ class Coordinates:
             M = P @ _lower(of_P / self._first_root)
             mean = start.initial.mean + P @ of_mean / self._first_root
             found = replace(found, initial=Gaussian(mean, M @ M.T))
-        if self.ascent.spans is not None:
+        if self._spans is not None:
             u = np.log(start.gaps / setup.dt) + of_gaps / self._root
-            found = replace(found, gaps=setup.dt * self.ascent.spans.gaps(u))
+            found = replace(found, gaps=setup.dt * self._spans.gaps(u))
         return found
 
     def slopes(self, now: Any, expected: Any, x: Array) -> Array:
@@ -238,8 +243,8 @@ class Coordinates:
             to_M = solve_triangular(M.T, spread - np.eye(len(M)))
             parts.append(n * P.T @ to_mean / self._first_root)
             parts.append(n * _to_lower(P.T @ to_M, C) / self._first_root)
-        if self.ascent.spans is not None and slopes.gaps is not None:
-            of_u = self.ascent.spans.pull_back(now.gaps / setup.dt, slopes.gaps * setup.dt)
+        if self._spans is not None and slopes.gaps is not None:
+            of_u = self._spans.pull_back(now.gaps / setup.dt, slopes.gaps * setup.dt)
             parts.append(of_u / self._root)
         return np.concatenate(parts)
 
