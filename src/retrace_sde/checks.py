@@ -244,7 +244,7 @@ def check_centred(panel: Panel, drift: Drift) -> None:
     """Warn where `A x` without an offset is asked of data far from zero, where it cannot mean revert to their level."""
     if not isinstance(drift, Linear):
         return
-    far = distances_from_zero(panel)
+    far = _distances_from_zero(panel)
     k = int(far.argmax())
     if far[k] > FAR:
         warnings.warn(
@@ -255,7 +255,7 @@ def check_centred(panel: Panel, drift: Drift) -> None:
         )
 
 
-def distances_from_zero(panel: Panel) -> Array:
+def _distances_from_zero(panel: Panel) -> Array:
     """|mean| / standard deviation of each variable, (d,), over the observations of some trajectories."""
     some = Data(panel.values, lengths=panel.lengths).some(GLANCED)
     inside = np.arange(some.shape[1]) < some.observed[:, None]

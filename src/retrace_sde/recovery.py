@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from retrace_sde.checks import FAR, distances_from_zero
 from retrace_sde.data.answers import (
     anchored,
     certainties,
@@ -31,7 +30,6 @@ from retrace_sde.data.labels import by_labels
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.tables import Names, as_frame
 from retrace_sde.engine.account.drift import DriftChoice, drift_by_evidence
-from retrace_sde.engine.account.subjects import Subjects
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.gaps import GapModel
 from retrace_sde.process.drift import Affine, Drift
@@ -172,8 +170,8 @@ def recover(
 
     The columns are those of `Panel.from_frame`: with `slice` all subjects share one unknown order of the slices,
     without it each subject's rows have their own. With `slice`, `knowledge` names slices by their labels, and what
-    is an array elsewhere is {label: value}. `options` go to `ReTrace`; whether subjects differ, whether there is
-    measurement noise and whether the drift has an offset is chosen by evidence unless they say so, as the summary tells. The fit works on
+    is an array elsewhere is {label: value}. `options` go to `ReTrace`; whether subjects differ and whether there is
+    measurement noise is chosen by evidence unless they say so; the drift is affine, and the summary tells what speaks for it. The fit works on
     standardised variables; parameters are returned in the table's units.
     """
     options.setdefault("observation_noise", "auto")
@@ -231,10 +229,7 @@ def recover_panel(
     model = ReTrace(**options).fit(panel, knowledge=knowledge)
     kept = panel.without(model.result_.left_out)
     choice = _drift_choice(model, kept) if by_evidence else None
-    subjects = model.result_.subjects
-    if choice is not None and choice.kind == "linear":
-        model = ReTrace(**{**options, "drift": "linear"}).fit(panel, knowledge=knowledge)
-    model.result_ = replace(model.result_, drift_choice=choice, subjects=subjects)
+    model.result_ = replace(model.result_, drift_choice=choice)
     return Recovery(model, kept, df, subject)
 
 
@@ -246,9 +241,7 @@ def _drift_choice(model: ReTrace, panel: Panel) -> DriftChoice | None:
     if not isinstance(fitted.drift, Affine) or outcome.estimator == "mcem":
         return None
     raw = Data(panel.values, lengths=panel.lengths)
-    far = bool(distances_from_zero(panel).max() > FAR)
-    differ = outcome.subjects is not None and outcome.subjects.kind is not Subjects.ALIKE
-    return drift_by_evidence(fitted, raw, outcome.found, needed=far or differ)
+    return drift_by_evidence(fitted, raw, outcome.found)
 
 
 def step_of_times(panel: Panel) -> float:

@@ -1,13 +1,13 @@
-"""With an offset or without, and what a curved drift would be worth: by Schwarz' evidence, along the order found.
+"""What speaks for the offset of an affine drift, and for a curved one: by Schwarz' evidence, along the order found.
 
-The offset of a table's own units: without one the equilibrium is zero there. A quadratic drift is compared but never taken by
-itself: it has no matrix of effects, and must not be read beyond the data.
+The offset of a table's own units: without one the equilibrium is zero there. The affine drift is kept whatever the evidence: an offset that is not
+needed costs little, one that is missing makes drift and direction wrong, and a quadratic drift has no matrix of effects and must not be read
+beyond the data. What each would be worth is said, and how to have it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -25,26 +25,18 @@ ROOM = 10
 
 @dataclass(frozen=True)
 class DriftChoice:
-    """Which drift, by how many nats over the other, and by how many a quadratic one is better (None: not compared)."""
+    """An affine drift: by how many nats it is better than one without offset, and a quadratic one than it (None: not compared)."""
 
-    kind: Literal["affine", "linear"]
     nats: float
     quadratic: float | None = None
 
     @property
     def verdict(self) -> str:
         """What was chosen, by how much, and how to choose otherwise."""
-        if self.kind == "linear":
-            text = (
-                f"without offset, by {self.nats:.1f} nats after its price; drift='affine' fits one"
-            )
-        elif self.nats > 0:
-            text = f"with an offset, by {self.nats:.1f} nats after its price; drift='linear' leaves it out"
-        else:
-            text = (
-                f"with an offset: without one it is better by {-self.nats:.1f} nats, but its equilibrium, zero, is far "
-                "from the data, or subjects differ; drift='linear' leaves it out"
-            )
+        text = f"affine, by {self.nats:.1f} nats after the price of its offset"
+        if self.nats <= 0:
+            text = f"affine, though its offset is not worth its price ({-self.nats:.1f} nats)"
+        text += "; drift='linear' leaves it out"
         if self.quadratic is None:
             return text
         name = "drift=retrace_sde.drift.Polynomial(2)"
@@ -53,8 +45,8 @@ class DriftChoice:
         return f"{text}. A quadratic one ({name}) is worse by {-self.quadratic:.1f} nats"
 
 
-def drift_by_evidence(model: EulerModel, raw: Data, found: Fit, *, needed: bool) -> DriftChoice:
-    """With an offset or without, of complete data; `raw` in units in which zero is zero, `needed`: the offset is, for other reasons."""
+def drift_by_evidence(model: EulerModel, raw: Data, found: Fit) -> DriftChoice:
+    """Of complete data along the order of a fit; `raw`: the data in units in which zero is zero."""
     d = raw.shape[2]
     steps = float((raw.observed - 1).sum())
 
@@ -68,6 +60,4 @@ def drift_by_evidence(model: EulerModel, raw: Data, found: Fit, *, needed: bool)
     if d <= CURVED and steps > ROOM * features:
         flat = evidence(model.data, Affine(), d + 1)
         quadratic = evidence(model.data, Polynomial(2), features) - flat
-    if nats < 0 and not needed:
-        return DriftChoice("linear", -nats, quadratic)
-    return DriftChoice("affine", nats, quadratic)
+    return DriftChoice(nats, quadratic)

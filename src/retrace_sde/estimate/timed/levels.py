@@ -273,7 +273,9 @@ def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
     n = len(found.log_likelihoods)
     scores = np.stack([_slopes(at, _one(found.seen, j), here) for j in evenly(n, MOST)])
     moved = np.zeros_like(scores)
-    moved[:, keep] = scores[:, keep] @ inverse * n / (n - 1)
+    # c̄ and Γ are told by subjects, not steps: 2 d + 1 of the n degrees of freedom of each equation
+    left = max(n - 2 * len(found.law.H) - 1, 1)
+    moved[:, keep] = scores[:, keep] @ inverse * n / np.sqrt((n - 1) * left)
     theta, of_H, of_mean = at.moved(moved)
     d = len(found.law.H)
     of_B = np.concatenate([theta[:, :, :d], of_mean[:, d:, None], theta[:, :, 2 * d :]], axis=2)
