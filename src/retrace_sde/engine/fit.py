@@ -121,9 +121,16 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     searched = None if turns else found
     if options.estimator == "mcem":
         return _averaged(model, found.better, searched, options, rng)
-    if options.estimator != "auto" or options.subjects is Subjects.LEVELS:
+    if options.estimator != "auto":
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
+    if options.subjects is Subjects.LEVELS:
+        outcome = _of_found(model, found, options, rng, cycle=loops(model, found.better))
+        return (
+            outcome
+            if sure >= CERTAIN
+            else replace(outcome, cautions=(*outcome.cautions, _uncertain(sure)))
+        )
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
     if sure >= CERTAIN and not model.averages:
         cycle, note = loops(model, found.better), "The orders are certain"
@@ -133,6 +140,14 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
         unsure = "gaps are not known" if sure >= CERTAIN else "orders are uncertain"
         note = f"The {unsure}, so the parameters average over them"
     return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
+
+
+def _uncertain(sure: float) -> str:
+    """What levels along best orders that are not certain are worth."""
+    return (
+        f"Levels are fitted along the best order of each subject, with {sure:.0%} of whose neighbours the posterior agrees: "
+        "best orders are shorter than true ones, so that H is too small; subjects='alike' averages over orders."
+    )
 
 
 def certainty(model: Model, found: Fit, rng: np.random.Generator) -> float:
