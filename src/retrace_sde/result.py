@@ -18,6 +18,7 @@ from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.entry.stored import DAMAGE, read_arrays
 from retrace_sde.data.files import replacing
+from retrace_sde.engine.account.drift import DriftChoice
 from retrace_sde.engine.account.noise import NoiseChoice
 from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
@@ -88,6 +89,7 @@ class ReTraceResult:
     gap_clocks: GapClocks | None = None
     residuals: ResidualCheck | None = None
     left_out: tuple[LeftOut, ...] = ()
+    drift_choice: DriftChoice | None = None
 
     @property
     def cycle(self) -> bool:
@@ -245,7 +247,8 @@ class ReTraceResult:
         return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
 
     def _noise(self) -> list[Row]:
-        chosen = [] if self.noise_choice is None else [("measured", self.noise_choice.verdict)]
+        chosen = [] if self.drift_choice is None else [("drift", self.drift_choice.verdict)]
+        chosen += [] if self.noise_choice is None else [("measured", self.noise_choice.verdict)]
         return [*chosen, *self._noise_estimated()]
 
     def _noise_estimated(self) -> list[Row]:

@@ -47,6 +47,7 @@ from retrace_sde.data.validation import (
     has_missing,
 )
 from retrace_sde.engine.account.bootstrap import bootstrap
+from retrace_sde.engine.account.hidden_levels import levelled_hidden
 from retrace_sde.engine.account.noise import NoiseChoice, noise_by_evidence
 from retrace_sde.engine.account.subjects import Subjects, levelled
 from retrace_sde.engine.euler import EulerModel
@@ -59,7 +60,9 @@ from retrace_sde.engine.posterior import OrderPosterior
 from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
+from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.regression import Estimate, StandardErrors
+from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
@@ -442,7 +445,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             feature_names=features,
             settings=self._settings(outcome.estimator),
             notes=(*outcome.notes, *outcome.cautions),
-            observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
+            observation_noise=_noise_found(model, outcome),
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
             subjects=outcome.subjects,
             noise_choice=outcome.noise,
@@ -473,8 +476,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if not (shared or certain or model.gaps is not None):
             return not_looked(model.data.shape[0])
         found = outcome.found
-        if outcome.levels is not None and isinstance(model, EulerModel):
-            model, found = levelled(model, found, outcome.levels, rng)
+        levels = outcome.levels
+        if isinstance(levels, HiddenLevels) and isinstance(model, HiddenModel):
+            model, found = levelled_hidden(model, found, levels, rng)
+        elif isinstance(levels, LevelFit) and isinstance(model, EulerModel):
+            model, found = levelled(model, found, levels, rng)
         return look_at(model, found, rng)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
@@ -623,7 +629,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "result_")
         model, outcome, units, _ = self._memory
-        effects = outcome.subjects
+        effects, levels = outcome.subjects, outcome.levels
         with one_blas_thread():
             errors = bootstrap(
                 model,
@@ -631,6 +637,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 np.random.default_rng(self.random_state),
                 name=outcome.estimator,
                 subjects=Subjects.ALIKE if effects is None else effects.kind,
+                levels=levels if isinstance(levels, HiddenLevels) else None,
                 replicates=replicates,
             )
         found = _told_apart(errors, model.drift)
@@ -638,6 +645,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)
         return found
+
+
+def _noise_found(model: Model, outcome: Outcome) -> Array | None:
+    """R of the account that was chosen; None where states are seen as they are."""
+    if not isinstance(model, HiddenModel):
+        return None
+    levels = outcome.levels
+    found: Array = levels.law.R if isinstance(levels, HiddenLevels) else outcome.found.law.R
+    return found
 
 
 def _all_finite(estimate: Estimate) -> bool:

@@ -132,7 +132,7 @@ def test_what_cannot_have_levels_is_refused_in_one_sentence():
     with pytest.raises(ValueError, match="drift='affine'"):
         fit(X - X.mean(axis=(0, 1)), subjects="levels", drift="linear")
     with pytest.raises(ValueError, match="noise or missing"):
-        fit(X, subjects="levels", observation_noise=0.1)
+        fit(X, subjects="rates", observation_noise=0.1)
     with pytest.raises(ValueError, match="more than 6 subjects"):
         fit(X[:6], subjects="levels")
     with pytest.raises(ValueError, match="subjects"):

@@ -113,7 +113,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option("--dt", type=Finite(), metavar="X",
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
 @click.option(
-    "--drift", type=click.Choice(["affine", "linear"]), default="affine", show_default=True
+    "--drift", type=click.Choice(["auto", "affine", "linear"]), default="auto", show_default=True
 )
 @click.option("--estimator", type=click.Choice(["auto", "mle", "ols", "exact", "em", "mcem"]),
               default="auto", show_default=True)  # fmt: skip
@@ -223,6 +223,8 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None
     say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
     say("Order", _order(found, answer))
     say("Direction", result.direction.verdict)
+    if result.drift_choice is not None:
+        say("Drift", f"{result.drift_choice.verdict}.")
     if result.noise_choice is not None:
         say("Measured", f"{result.noise_choice.verdict}.")
     if result.subjects is not None:
