@@ -2,7 +2,8 @@
 
 A draw from a law, and the smoothed difference between what was seen and the same cells of the draw, are a draw given what was
 seen (Durbin & Koopman 2002). Every other trajectory is filled under the law of one way round, the rest under that of the other:
-neither direction gains by it. Draws, not means: means between their neighbours would look like momentum.
+neither direction gains by it. Panels of a process at rest are filled as such: laws of a transient would give them its direction.
+Draws, not means: means between their neighbours would look like momentum.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
 
 from retrace_sde.data.blocks import Array, Mask
 from retrace_sde.engine.arrow.linear import Form, Panels, ways
@@ -35,10 +37,10 @@ class Filled:
         """How many values of each variable were seen, (d,)."""
         return np.asarray(self.seen.sum(axis=(0, 1)), dtype=float)
 
-    def fill(self, x: Array, rng: np.random.Generator) -> Array:
-        """Panels (B, n, T, d) with values drawn where the data have none."""
+    def fill(self, x: Array, rng: np.random.Generator, *, at_rest: bool = False) -> Array:
+        """Panels (B, n, T, d), of a process at rest or not, with values drawn where the data have none."""
         found = x.copy()
-        for k, law in enumerate(self.laws):
+        for k, law in enumerate(self._resting if at_rest else self.laws):
             rows = slice(k, None, 2)
             like, seen = Panels(x[:, rows]), self.seen[rows]
             drawn = law.panels(like, len(x), rng).x
@@ -49,6 +51,12 @@ class Filled:
             drawn += _along(law, smooth.means.reshape(gap.shape))
             found[:, rows] = np.where(seen, x[:, rows], drawn)
         return found
+
+    @property
+    def _resting(self) -> tuple[World, World]:
+        """The laws at rest: each that is stable, or the one that is for both."""
+        stable = [law._replace(stationary=True) for law in self.laws if law.stable]
+        return (stable[0], stable[-1]) if stable else self.laws
 
     def conditional(self, x: Array) -> float:
         """`log q(drawn | seen)` of a filled panel (n, T, d)."""
@@ -90,8 +98,10 @@ def _space(law: World, *, centred: bool = False) -> StateSpace:
     """The state space of a law; `centred`: of differences between two of its panels."""
     way, d = law.way, law.way.H.shape[1]
     R = np.zeros((d, d)) if law.noise is None else law.noise.T @ law.noise
+    F, shift = way.step[0].T, way.c[0]
     mean, width = way.start.moments
-    shift = way.c[0]
+    if law.stationary:
+        mean, width = np.linalg.inv(np.eye(d) - F) @ shift, solve_discrete_lyapunov(F, way.H[0])
     if centred:
         mean, shift = np.zeros(d), np.zeros(d)
-    return StateSpace(Transition(way.step[0].T, shift, way.H[0]), R, Gaussian(mean, width))
+    return StateSpace(Transition(F, shift, way.H[0]), R, Gaussian(mean, (width + width.T) / 2))

@@ -62,8 +62,8 @@ class Filling(Protocol):
         """Of the values drawn, given those that were seen."""
         ...
 
-    def fill(self, x: Array, rng: np.random.Generator) -> Array:
-        """Panels (B, n, T, d) with values drawn where the data have none."""
+    def fill(self, x: Array, rng: np.random.Generator, *, at_rest: bool = False) -> Array:
+        """Panels (B, n, T, d), of a process at rest or not, with values drawn where the data have none."""
         ...
 
 

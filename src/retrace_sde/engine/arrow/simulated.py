@@ -56,6 +56,11 @@ class World(NamedTuple):
     stationary: bool = False
     noise: Array | None = None
 
+    @property
+    def stable(self) -> bool:
+        """It has a stationary law."""
+        return float(np.abs(np.linalg.eigvals(companion(self.way))).max()) < 1 - 1e-6
+
     def panels(self, like: Panels, size: int, rng: np.random.Generator) -> Panels:
         """New panels as the data stand, with what is missing there drawn anew.
 
@@ -81,7 +86,9 @@ class World(NamedTuple):
             x = x + rng.standard_normal(x.shape) @ self.noise
         x = x.transpose(1, 2, 0, 3)
         x = like.turned(x) if self.way.backwards else np.ascontiguousarray(x)
-        return Panels(x if like.filled is None else like.filled.fill(x, rng), like.lengths)
+        if like.filled is not None:
+            x = like.filled.fill(x, rng, at_rest=self.stationary)
+        return Panels(x, like.lengths)
 
 
 def simulated_test(
@@ -130,7 +137,7 @@ def _of_world(
 
 def nulls(worlds: tuple[World, World], *, favoured: int) -> list[World]:
     """Each way from its stationary law, and the reverse of what the ratio favours from its own start."""
-    at_rest = [each._replace(stationary=True) for each in worlds if _radius(each.way) < 1 - 1e-6]
+    at_rest = [each._replace(stationary=True) for each in worlds if each.stable]
     return [*at_rest, worlds[1 - favoured]]
 
 
@@ -155,17 +162,13 @@ def pool(panels: Panels, way: Way) -> Array:
     return np.asarray((found - found.mean(axis=0)) * np.sqrt(N / max(N - used, N / 4)))
 
 
-def _companion(way: Way) -> Array:
+def companion(way: Way) -> Array:
     """The step of the state (x_t, x_{t−1}), as it multiplies columns."""
     lags, d = way.form.lags, way.H.shape[1]
     step = np.zeros((lags * d, lags * d))
     step[:d] = way.step[0].T
     step[d:, : (lags - 1) * d] = np.eye((lags - 1) * d)
     return step
-
-
-def _radius(way: Way) -> float:
-    return float(np.abs(np.linalg.eigvals(_companion(way))).max())
 
 
 def _from_start(way: Way, size: int, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -181,7 +184,7 @@ def _from_start(way: Way, size: int, n: int, rng: np.random.Generator) -> tuple[
 def _at_rest(way: Way, size: int, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """First states and constants from the stationary law."""
     lags, d = way.form.lags, way.H.shape[1]
-    step = _companion(way)
+    step = companion(way)
     noise = np.zeros_like(step)
     noise[:d, :d] = way.H[0]
     spread = _root(solve_discrete_lyapunov(step, noise))
