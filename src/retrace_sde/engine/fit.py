@@ -44,6 +44,9 @@ CERTAIN = 0.99
 """Share of neighbours that the posterior must agree on for one best order to be good enough: a wrong step is shorter than
 the true one by its whole length at most, so that H shrinks by less than a hundredth."""
 
+HARDLY = 0.95
+"""The same for levels, which are not averaged: below, H is too small by more than hardly anything, a twentieth."""
+
 POSTERIOR_NUMBERS = 20_000_000
 """Numbers (n T²) up to which a fit computes position probabilities; beyond, a subset is diagnosed."""
 
@@ -133,7 +136,7 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
         outcome = _of_found(model, found, options, rng, cycle=loops(model, found.better))
         return (
             outcome
-            if sure >= CERTAIN
+            if sure >= HARDLY
             else replace(outcome, cautions=(*outcome.cautions, _uncertain(sure)))
         )
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
