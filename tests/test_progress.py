@@ -12,7 +12,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import retrace_sde as rt
+from retrace_sde import progress
 from retrace_sde.cli.main import main
+from retrace_sde.data.formats import frame_of_array
 from retrace_sde.engine import monte_carlo_em
 from retrace_sde.progress import Progress, bar, report, reporting, steps, told
 
@@ -29,7 +31,7 @@ def test_loops_within_loops_make_one_bar_that_never_runs_back():
     with reporting(seen.append):
         for _ in steps(range(3), "outer"):
             for _ in steps(range(4), "inner"):
-                rt.progress._listening.get().told = 0.0  # however often: tell every time
+                progress._listening.get().told = 0.0  # however often: tell every time
     assert {each.doing for each in seen} == {"outer"}
     shares = [each.fraction for each in seen]
     assert shares == sorted(shares)
@@ -111,7 +113,7 @@ def test_bootstrap_returns_the_replicates_it_had(shuffled):
 
 
 def test_recover_passes_it_on(shuffled):
-    frame = rt.data.formats.frame_of_array(shuffled)
+    frame = frame_of_array(shuffled)
     seen = []
     rt.recover(frame, subject="subject", slice="slice", random_state=0, progress=seen.append)
     assert len({each.doing for each in seen}) >= 3
@@ -125,7 +127,7 @@ def test_the_first_interrupt_asks_the_second_ends():
             signal.raise_signal(signal.SIGINT)
         done = []
         for k in steps(range(10), "counting"):
-            rt.progress._listening.get().told = 0.0
+            progress._listening.get().told = 0.0
             done.append(k)
             if k == 3:
                 signal.raise_signal(signal.SIGINT)
@@ -151,7 +153,7 @@ def test_ctrl_c_on_the_command_line_writes_what_there_is_or_ends(times, tmp_path
     sde = rt.simulate.random_irreversible_sde(2, setting="stable", random_state=0)
     X = sde.simulate(15, 6, dt=0.05, x0=0.5, random_state=1)
     X = rt.simulate.shuffle(X, permutation="independent", random_state=2)[0]
-    frame = rt.data.formats.frame_of_array(X).drop(columns="slice")
+    frame = frame_of_array(X).drop(columns="slice")
     frame.to_csv(tmp_path / "t.csv", index=False)
     ask, pressed = monte_carlo_em.report, []
 

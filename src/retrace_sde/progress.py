@@ -16,11 +16,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import monotonic
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+if TYPE_CHECKING:  # drawn only where a bar is asked for: a command's help need not wait for it
+    from rich.console import Console
 
 Item = TypeVar("Item")
 
@@ -167,6 +166,10 @@ def bar(*, shown: bool = True, console: Console | None = None) -> Iterator[Callb
 
     The first Ctrl-C asks for what there is, the second ends it. `shown`: False for the Ctrl-C alone.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
     console = console or Console(stderr=True)
     drawn = Bar(
         TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),

@@ -65,6 +65,7 @@ def site(*, max_upload=1 << 20, file=None):
     app = application(token=TOKEN, port=port, max_upload=max_upload, file=file)
     config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
+    app.state.site.ending = lambda: server.should_exit
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

@@ -7,11 +7,12 @@ an Origin that is ours. Files are served by name from a fixed list; uploads are 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from retrace_sde.app.examples import EXAMPLES
 from retrace_sde.app.session import Session
 from retrace_sde.app.work import FILES
 from retrace_sde.data.files import READERS
+
+LOOK_UP = 0.3
+"""Seconds after which a watcher looks up, whether or not anything has changed."""
 
 SMALL = 1 << 20
 """Bytes of a request that is not an upload."""
@@ -108,6 +112,8 @@ class Site:
     def __init__(self, max_upload: int, file: Path | None) -> None:
         self.max_upload = max_upload
         self.file = file
+        self.ending: Callable[[], bool] = lambda: False
+        """Whether the server is about to end: watchers are then let go."""
 
     @asynccontextmanager
     async def life(self, app: Starlette) -> AsyncIterator[None]:
@@ -133,7 +139,14 @@ class Site:
 
     async def events(self, request: Request) -> Response:
         """The state, now and whenever it changes, as server-sent events."""
-        return StreamingResponse(_events(self.session), media_type="text/event-stream")
+        return StreamingResponse(self._watched(), media_type="text/event-stream")
+
+    async def _watched(self) -> AsyncIterator[str]:
+        seen = -1
+        while not self.ending():
+            with suppress(TimeoutError):
+                seen, state = await asyncio.wait_for(self.session.watch(seen), LOOK_UP)
+                yield f"data: {json.dumps(state, allow_nan=False)}\n\n"
 
     async def upload(self, request: Request) -> Response:
         """Take in a table."""
@@ -277,13 +290,6 @@ async def _upload(request: Request, session: Session, most: int) -> Response:
         return Response(status_code=400)
     await session.take(target, name, ours=True)
     return JSONResponse({})
-
-
-async def _events(session: Session) -> AsyncIterator[str]:
-    seen = -1
-    while True:
-        seen, state = await session.watch(seen)
-        yield f"data: {json.dumps(state, allow_nan=False)}\n\n"
 
 
 def _file(request: Request, session: Session) -> Response:

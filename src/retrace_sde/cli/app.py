@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -42,12 +43,8 @@ def app(file: Path | None, port: int, max_upload: int, no_browser: bool) -> None
     say("Stop", "Ctrl-C; uploads and results that were not downloaded are deleted then.")
     if not no_browser:
         webbrowser.open(link)
-    config = uvicorn.Config(
-        served,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,
-    )
-    with listening:
-        uvicorn.Server(config).run(sockets=[listening])
+    config = uvicorn.Config(served, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=3)  # fmt: skip
+    server = uvicorn.Server(config)
+    served.state.site.ending = lambda: server.should_exit
+    with listening, suppress(KeyboardInterrupt):  # which is how it ends
+        server.run(sockets=[listening])
