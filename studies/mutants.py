@@ -60,7 +60,7 @@ class Mutate(ast.NodeTransformer):
             return True
         return False
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 - ast's name
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         compiled = any("njit" in ast.unparse(each) for each in node.decorator_list)
         return node if compiled else self.generic_visit(node)
 
