@@ -270,3 +270,11 @@ def test_an_abstention_advises_only_what_the_fit_accepts(shared: bool) -> None:
     assert not doubt.identified
     assert "Give times" in doubt.verdict
     assert ("spacing='estimate'" in doubt.verdict) == shared
+
+
+def test_a_simulated_p_value_close_to_the_level_says_so():
+    test = direction_test(np.random.default_rng(0).normal(0.3, 1, 40), np.zeros(40), dimension=2)
+    for p, error, close in ((0.04, 0.006, True), (0.04, 0.004, False), (0.04, None, False)):
+        one = replace(test, p_value=p, p_error=error)
+        assert one.close is close
+        assert ("another random_state" in one.verdict) is close
