@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 # Bytecode is made when a module is first imported, not for all of every package: it halves the installation.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow coverage calibration mutants lint format bench clean
 
 demo: $(READY)
 	$(BIN)/retrace demo --force
@@ -17,6 +17,17 @@ test: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow -n auto --dist load
+
+# Lines of the sources that the fast tests run; compiled kernels are not seen.
+coverage: $(INSTALLED)
+	$(BIN)/pytest -m "not slow" -n auto --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=92
+
+# Writes docs/calibration.md; what is done is in calibration.jsonl, and a run that was stopped goes on from there.
+calibration: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python studies/calibration.py --minutes 28 --jobs 2
+
+mutants: $(INSTALLED)
+	$(BIN)/python studies/mutants.py --minutes 20
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -42,4 +53,4 @@ $(INSTALLED): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) retrace-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) retrace-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -45,6 +45,18 @@ def test_every_permutation_and_every_unit_comes_to_the_same_places(shared, kind)
 
 
 @pytest.mark.parametrize("shared", [True, False])
+def test_covariates_tell_apart_what_variables_do_not(shared):
+    rng = np.random.default_rng(5)
+    X, u = np.zeros((N, T, 1)), rng.standard_normal((N, T, 1))
+    one = Panel.from_array(X, covariates=u)
+    one = places(one, shared=shared).panel(one).covariates
+    for _ in range(5):
+        other = Panel.from_array(X, covariates=shuffled(u, rng, shared=shared)[0])
+        found = places(other, shared=shared).panel(other).covariates
+        np.testing.assert_array_equal(found, one)
+
+
+@pytest.mark.parametrize("shared", [True, False])
 def test_what_is_found_goes_back_to_where_it_came_from(shared):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((N, T, D))

@@ -325,3 +325,21 @@ def test_subjects_are_taken_as_the_data_prefer(spread: float) -> None:
     model = TreatmentEffect(dt=dt, drift=polynomial(1), subjects="auto")
     model.fit(np.stack(x, axis=1), u, order=np.arange(T))
     assert model.fits_[""].columns == ((0,) if spread else ())
+
+
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+def test_the_unit_of_time_changes_no_effect():
+    """Growth per microsecond or per day: the same subjects, the same effect."""
+    rng = np.random.default_rng(0)
+    u = rng.integers(0, 2, (30, 8, 1)).astype(float)
+    x = np.empty((30, 8, 1))
+    x[:, 0] = 2 + 0.3 * rng.standard_normal((30, 1))
+    for t in range(7):
+        x[:, t + 1] = 0.9 * x[:, t] + 0.08 * u[:, t] + 0.1 * rng.standard_normal((30, 1))
+    found = []
+    for unit in (1.0, 60.0, 1e-6):
+        model = TreatmentEffect(
+            dt=0.1 * unit, permutation="shared", drift=rt.drift.polynomial(1), direction="both", random_state=0, n_jobs=1
+        ).fit(x, u)  # fmt: skip
+        found.append([model.ate(), *model.ate_interval()])
+    np.testing.assert_allclose(found, [found[0]] * 3, rtol=1e-5)

@@ -286,3 +286,11 @@ def test_every_model_is_said_in_words() -> None:
     assert silent.said(20.0) == "independent residuals (for neither way round, p = 0.2)"
     heard = ModelEvidence(Rung.RESIDUALS, 20.0, float("-inf"), 0.002, counted=True)
     assert heard.said(20.0) == "independent residuals (for the reverse, p = 0.002)"
+
+
+def test_a_simulated_p_value_close_to_the_level_says_so():
+    test = direction_test(np.random.default_rng(0).normal(0.3, 1, 40), np.zeros(40), dimension=2)
+    for p, error, close in ((0.04, 0.006, True), (0.04, 0.004, False), (0.04, None, False)):
+        one = replace(test, p_value=p, p_error=error)
+        assert one.close is close
+        assert ("another random_state" in one.verdict) is close

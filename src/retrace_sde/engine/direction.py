@@ -189,6 +189,14 @@ class DirectionTest:
     dimension: int = 0
     p_error: float | None = None
     models: tuple[ModelEvidence, ...] = ()
+    alpha: float = 0.05
+
+    @property
+    def close(self) -> bool:
+        """The p-value is within two of its own Monte-Carlo errors of the level."""
+        if self.p_value is None or not self.p_error:
+            return False
+        return abs(self.p_value - self.alpha) < 2 * self.p_error
 
     def __repr__(self) -> str:
         p = "" if self.p_value is None else f", p = {self.p_value:.2g}"
@@ -240,7 +248,7 @@ class DirectionTest:
     @property
     def verdict(self) -> str:
         """The answer and its reason in words."""
-        return _SENTENCES[self.reason](self)
+        return _SENTENCES[self.reason](self) + (CLOSE if self.close else "")
 
 
 def direction_test(
@@ -256,12 +264,14 @@ def direction_test(
     n, ratio = len(delta), float(delta.sum())
     if n < FEWEST:
         return DirectionTest(
-            False, ratio, float("nan"), None, delta, point_start, reason=Reason.TOO_FEW
+            False, ratio, float("nan"), None, delta, point_start, reason=Reason.TOO_FEW, alpha=alpha
         )
     error = float(delta.std(ddof=1) * np.sqrt(n + dimension))
     z = ratio / error if error > 0 else float(np.copysign(np.inf, ratio)) if ratio else 0.0
     p = _two_sided(z, n)
-    return DirectionTest(p < alpha, ratio, z, p, delta, point_start, dimension=dimension)
+    return DirectionTest(
+        p < alpha, ratio, z, p, delta, point_start, dimension=dimension, alpha=alpha
+    )
 
 
 def _two_sided(z: float, n: int) -> float:
@@ -292,6 +302,8 @@ def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: boo
 def _open(test: DirectionTest, reason: Reason) -> DirectionTest:
     return replace(test, identified=False, p_value=None, p_error=None, reason=reason)
 
+
+CLOSE = " That is within two simulation errors of the level: with another random_state the verdict may differ."
 
 EQUAL, LIKELY = 2.0, 0.5
 """Ratio in nats below which, or p-value above which, an order and its reverse are said to fit equally well."""

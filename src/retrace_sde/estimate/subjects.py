@@ -26,7 +26,7 @@ WIDEST = 4.0
 RATE_STEPS = 5
 """Turns between rates and H: the share of H that rates make up is small, and each turn leaves a small share of it."""
 
-MOST_STEPS, TOLERANCE = 500, 1e-6
+MOST_STEPS, TOLERANCE = 500, 1e-8
 """EM steps at most, and the relative change of (Θ, Ω, H) at which they end."""
 
 
@@ -76,8 +76,38 @@ def fit_subjects(
 ) -> SubjectFit:
     """The mixed model from subjects' Gram matrices (n, p + d, p + d) and the number of steps in all.
 
-    No columns: one Θ for all, ordinary maximum likelihood. `begin`: an earlier fit to start from.
+    No columns: one Θ for all, ordinary maximum likelihood. `begin`: an earlier fit to start from. Features and steps are
+    brought to one size first: what an extrapolation is worth would depend on the units of variables and of time.
     """
+    p, S = n_features, tuple(columns)
+    if any(not 0 <= j < p for j in S) or len(set(S)) < len(S):
+        raise ValueError(f"columns must be different features from 0 to {p - 1}; got {list(S)}.")
+    size = np.sqrt(grams.sum(axis=0).diagonal() / count)
+    size = np.where(size > 0, size, 1.0)
+    x, y = size[:p], size[p:]
+    start = None if begin is None else _scaled(begin, 1 / x, 1 / y)
+    return _scaled(_fitted(grams / np.outer(size, size), count, p, S, start), x, y)
+
+
+def _scaled(fit: SubjectFit, x: Array, y: Array) -> SubjectFit:
+    """A fit whose features were divided by x (p,), and whose variables by y (d,), in their own units."""
+    ratio = y[:, None] / x[None, :]
+    own = ratio[:, list(fit.columns)]
+    square = np.outer(own.ravel(), own.ravel())
+    return replace(
+        fit,
+        coefficients=fit.coefficients * ratio,
+        diffusion=fit.diffusion * np.outer(y, y),
+        between=fit.between * square,
+        deviations=fit.deviations * own,
+        uncertainty=fit.uncertainty * square,
+    )
+
+
+def _fitted(
+    grams: Array, count: float, n_features: int, columns: tuple[int, ...], begin: SubjectFit | None
+) -> SubjectFit:
+    """EM, extrapolated, in units in which features and steps are of one size."""
     p, S = n_features, list(columns)
     n, d = len(grams), grams.shape[1] - n_features
     total = grams.sum(axis=0)
@@ -88,8 +118,6 @@ def fit_subjects(
         return SubjectFit(
             theta, residual / count, (), np.zeros((0, 0)), none, np.zeros((n, 0, 0)), 0, True
         )
-    if any(not 0 <= j < p for j in S) or len(set(S)) < len(S):
-        raise ValueError(f"columns must be different features from 0 to {p - 1}; got {S}.")
     if begin is None:
         # A tenth of the coefficient or, should that be nothing, its standard error in one subject.
         error = residual.diagonal()[:, None] / count / (total[:p, :p].diagonal()[S] / n)[None]

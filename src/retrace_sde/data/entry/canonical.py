@@ -46,6 +46,14 @@ class Places:
             return pick(moved, self.columns, 1)
         return np.take_along_axis(to_numpy(moved), self.columns[:, :, None], axis=1)
 
+    def mixed(self) -> Places:
+        """Slices in an order that is as good as arbitrary, but the same for the same data.
+
+        For a search that starts where they stand, as the paper's does: sorted slices would be a start of another kind.
+        """
+        T = len(self.columns)
+        return replace(self, columns=self.columns[np.random.default_rng(T).permutation(T)])
+
     def panel(self, panel: Panel) -> Panel:
         """A panel with everything in its place; what pads a shorter trajectory is its last observation, as sorted."""
         lengths = None if panel.lengths is None else panel.lengths[self.rows]

@@ -114,7 +114,10 @@ RULES: Mapping[str, Rule] = {
     "draws": _count(2),
     "replicates": _count(2),
     "adopt": SWITCH,
-    "horizon": POSITIVE.or_none(),
+    "horizon": Rule(  # what knows dt looks closer
+        "a positive multiple of dt, or None",
+        lambda v: v is None or (isinstance(v, int | float | np.number) and not isinstance(v, bool)),
+    ),
     "counterfactual.T": TREATMENT,
     "sample_paths.T": TREATMENT,
     "span": POSITIVE.or_none(),

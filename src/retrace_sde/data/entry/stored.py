@@ -45,5 +45,7 @@ def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     size = dtype.itemsize
     for length in shape:
         size *= length
-    if size > member.file_size or dtype.hasobject:
+    if dtype.hasobject:
+        raise ValueError(f"{member.filename} holds Python objects, which are never read")
+    if size > member.file_size:
         raise ValueError(f"{member.filename} is larger than the file")
