@@ -154,32 +154,18 @@ def collected_warnings() -> Iterator[list[str]]:
 
 
 @contextmanager
-def progress(steps: int) -> Iterator[Callable[[str], None]]:
+def progress() -> Iterator[Callable[[str], None]]:
     """A bar on stderr that names each step as it begins; nothing where stderr is not a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from retrace_sde.progress import report, reporting
 
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description:<30}"), BarColumn(), TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("starting", total=steps)
-        started = False
-
-        def begin(step: str) -> None:
-            nonlocal started
-            bar.update(task, description=step, advance=int(started))
-            started = True
-
-        yield begin
+    with reporting(True):
+        yield report
 
 
 @contextmanager
-def working(steps: int) -> Iterator[tuple[Callable[[str], None], list[str]]]:
+def working() -> Iterator[tuple[Callable[[str], None], list[str]]]:
     """Work on somebody's data: what names each step, and the cautions, which are there at the end."""
-    with refusing(), progress(steps) as begin, collected_warnings() as cautions:
+    with refusing(), progress() as begin, collected_warnings() as cautions:
         yield begin, cautions
 
 

@@ -25,7 +25,7 @@ from retrace_sde.show import demo as demonstration
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def demo(out: Path, force: bool, seed: int, as_json: bool) -> None:
     """Simulate trajectories, lose their order, recover it, and compare with the oracle."""
-    with refusing(), progress(demonstration.STEPS) as begin:
+    with refusing(), progress() as begin:
         check_target(out, folder=True)
         check_outputs([out / name for name in written(out)], force=force)
         result = demonstration.run(demonstration.Settings(seed=seed), progress=begin)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import numpy as np
+import pandas as pd
 
 from retrace_sde.cli.common import (
     Finite,
@@ -63,12 +64,56 @@ def _times(text: str) -> list[float]:
         ) from None
 
 
+def _knowledge(
+    frame: pd.DataFrame, slice_: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
+    before: tuple[str, ...], schedule: str | None,
+) -> Knowledge | None:  # fmt: skip
+    """What the options say is known of time; labels are the table's own."""
+    if slice_ is None and (positions or before):
+        raise ValueError(
+            "--position and --before name slices, so they need --slice; for rows with orders of their own use --first COL, "
+            "--last COL or --time COL."
+        )
+    labels = (
+        set()
+        if slice_ is None or slice_ not in frame.columns
+        else set(map(str, frame[slice_].dropna()))
+    )
+    known = {
+        "first": first,
+        "last": last,
+        "positions": dict(_position(each) for each in positions) or None,
+        "precedences": [_pair(each, labels) for each in before] or None,
+        "schedule": None if schedule is None else _times(schedule),
+    }
+    return Knowledge(**known) if any(each is not None for each in known.values()) else None  # type: ignore[arg-type]
+
+
+def _position(text: str) -> tuple[str, int]:
+    label, _, place = text.rpartition("=")
+    if not label or not place.strip().isdecimal():
+        raise ValueError(
+            f"--position is LABEL=K, a slice and its position counted from 0; got {text!r}."
+        )
+    return label, int(place)
+
+
+def _pair(text: str, labels: set[str]) -> tuple[str, str]:
+    """A:B, where labels may hold colons themselves."""
+    cuts = [k for k, sign in enumerate(text) if sign == ":"]
+    pairs = [(text[:k].strip(), text[k + 1 :].strip()) for k in cuts]
+    fitting = [pair for pair in pairs if set(pair) <= labels] or pairs[:1]
+    if len(fitting) != 1:
+        raise ValueError(f"--before is A:B, two labels of --slice, A the earlier; got {text!r}.")
+    return fitting[0]
+
+
 @click.command()
 @table_options
 @click.option("--dt", type=Finite(), metavar="X",
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
 @click.option(
-    "--drift", type=click.Choice(["affine", "linear"]), default="affine", show_default=True
+    "--drift", type=click.Choice(["auto", "affine", "linear"]), default="auto", show_default=True
 )
 @click.option("--estimator", type=click.Choice(["auto", "mle", "ols", "exact", "em", "mcem"]),
               default="auto", show_default=True)  # fmt: skip
@@ -84,6 +129,18 @@ def _times(text: str) -> list[float]:
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
 @click.option("--schedule", metavar="T,T,…", help="The protocol's times, of which it is not known which row is whose: "
               "0,7,14,30,90. Rows of their own order may have missed some.")  # fmt: skip
+@click.option("--first", metavar="LABEL|COL", help="The slice that came first; without --slice, a column that marks each "
+              "subject's first row by 1 or yes.")  # fmt: skip
+@click.option(
+    "--last",
+    metavar="LABEL|COL",
+    help="The slice that came last, or a column that marks the last rows.",
+)
+@click.option("--position", "positions", multiple=True, metavar="LABEL=K",
+              help="A slice whose position is known, counted from 0, the earliest; may be repeated.")  # fmt: skip
+@click.option(
+    "--before", multiple=True, metavar="A:B", help="Slice A came before slice B; may be repeated."
+)
 @click.option("--missing-inputs", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
               show_default=True, help="Covariates that are missing here and there.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
@@ -94,11 +151,14 @@ def _times(text: str) -> list[float]:
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
 @force_option
 @safe_option
+@click.option("--share", is_flag=True,
+              help="report.html to be sent to others: summaries only, no subject's values or id.")  # fmt: skip
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
-        spacing: str, schedule: str | None, missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, force: bool,
-        safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+        spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
+        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, force: bool,
+        safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
     FILE is csv, tsv, parquet, npz, h5ad or zarr, one row per observation. With --slice all subjects share
@@ -108,14 +168,15 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
-    with working(4 + (bootstrap or 0)) as (begin, cautions):
+    with working() as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)
         replaced = check_outputs([out / name for name in RESULTS], source=file, force=force)
         frame, roles = load(file, **columns)
         options: dict[str, Any] = {} if dt is None else {"dt": dt}
-        if schedule is not None:
-            options["knowledge"] = Knowledge(schedule=_times(schedule))
+        options["knowledge"] = _knowledge(
+            frame, roles["slice"], first, last, positions, before, schedule
+        )
         begin("recovering the order")
         found = recover(
             frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
@@ -123,9 +184,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             random_state=seed, **options,
         )  # fmt: skip
         if bootstrap:
-            found.model.bootstrap_errors(
-                replicates=bootstrap, adopt=True, done=lambda: begin("resampling subjects")
-            )
+            found.model.bootstrap_errors(replicates=bootstrap, adopt=True)
         begin("how sure it is")
         table = found.ordered
         begin("writing")
@@ -133,7 +192,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         with whole_or_nothing(out) as folder:
             write_table(table, folder / "ordered.csv", safe=safe_csv)
             found.model.result_.save(folder / "result.npz")
-            found.report(folder / "report.html", title=file.name)
+            found.report(folder / "report.html", title=None if share else file.name, share=share)
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
     files = [str(out / name) for name in RESULTS]
     if as_json:
@@ -141,6 +200,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         return
     _print(found, answer, cautions)
     say("Replaced" if replaced else "Written", ", ".join(files))
+    if share:
+        say("To share", "report.html holds no subject's values or id; the other files do.")
 
 
 def _lines(answer: dict[str, Any]) -> str:
@@ -162,6 +223,8 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None
     say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
     say("Order", _order(found, answer))
     say("Direction", result.direction.verdict)
+    if result.drift_choice is not None:
+        say("Drift", f"{result.drift_choice.verdict}.")
     if result.noise_choice is not None:
         say("Measured", f"{result.noise_choice.verdict}.")
     if result.subjects is not None:

@@ -37,7 +37,7 @@ SHOWN = 5
 """Names that a message lists."""
 
 
-def shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[Any]) -> str:
     """A few names, quoted, and how many more there are."""
     text = ", ".join(repr(name) for name in names[:SHOWN])
     return text + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 
@@ -17,13 +18,13 @@ EXTRAS = {"openpyxl": "office", "pyreadstat": "office"}
 """The extra that brings a library, where it is not `formats`."""
 
 
-def need(module: str) -> Any:
+def need(module: str, extra: str | None = None) -> Any:
     """An optional library, or a hint how to get it."""
     try:
         return import_module(module)
     except ImportError:
         raise ValueError(
-            f"this needs {module}, which is not installed: pip install 'retrace-sde[{EXTRAS.get(module, 'formats')}]'."
+            f"this needs {module}, which is not installed: pip install 'retrace-sde[{extra or EXTRAS.get(module, 'formats')}]'."
         ) from None
 
 
@@ -120,6 +121,42 @@ def frame_of_xarray(data: Any, *, variable: str | None = None) -> pd.DataFrame:
             )
     frame: pd.DataFrame = data.to_dataframe().reset_index()
     return frame.rename(columns=str)
+
+
+def xarray_of_panel(panel: Any, result: Any) -> Any:
+    """A Dataset (subject, position) of the panel in time order, NaN where a trajectory is shorter, and the SDE."""
+    xarray = need("xarray")
+    x, own = np.asarray(panel.values, dtype=float), result.order.ndim == 2
+    x = np.where(present(panel)[:, :, None], x, np.nan)
+    order = result.order if own else np.broadcast_to(result.order, x.shape[:2])
+    x = np.take_along_axis(x, order[:, :, None], axis=1)
+    names = [str(name) for name in panel.names]
+    grid = ("subject", "position") if result.times.ndim == 2 else "position"
+    coords: dict[str, Any] = {
+        "subject": list(panel.ids), "position": np.arange(x.shape[1]), "time": (grid, result.times), "variable": names,
+        "by": [str(name) for name in result.feature_names[: result.drift.shape[1]]],
+    }  # fmt: skip
+    if panel.slices is not None and not own:
+        coords["slice"] = ("position", [panel.slices[k] for k in result.order])
+    data: dict[str, Any] = {
+        name: (("subject", "position"), x[:, :, k]) for k, name in enumerate(names)
+    }
+    data["drift"] = (("variable", "by"), result.drift)
+    data["diffusion"] = (("variable", "to"), result.diffusion)
+    return xarray.Dataset(
+        data, coords, attrs={"direction": result.direction.verdict, "dt": result.dt}
+    )
+
+
+def frame_in_order(panel: Any, values: Any, order: Any, backend: Any) -> Any:
+    """Values in time order as a table: `subject`, `position` and one column per variable."""
+    there = np.take_along_axis(
+        present(panel), np.broadcast_to(order, panel.values.shape[:2]), axis=1
+    )
+    who, where = np.nonzero(there)
+    columns = {"subject": np.asarray(panel.ids)[who], "position": where}
+    columns |= {str(name): np.asarray(values)[who, where, k] for k, name in enumerate(panel.names)}
+    return nw.from_dict(columns, backend=backend).to_native()
 
 
 def frame_of_array(

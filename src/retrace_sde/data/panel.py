@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +13,19 @@ from numpy.typing import ArrayLike
 
 from retrace_sde.data.blocks import Array, Order, unmasked
 from retrace_sde.data.clocks import LeftOut
-from retrace_sde.data.formats import anndata_of_panel, frame_of_anndata, frame_of_xarray
+from retrace_sde.data.entry.parameters import check, checked
+from retrace_sde.data.formats import (
+    anndata_of_panel,
+    frame_of_anndata,
+    frame_of_xarray,
+    xarray_of_panel,
+)
 from retrace_sde.data.knowledge import settled_error
-from retrace_sde.data.tables import Names, lay_out
+from retrace_sde.data.tables import Label, Names, lay_out
+
+
+def _few(names: Sequence[Any], most: int = 4) -> str:
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,17 +44,63 @@ class Panel:
 
     values: Any
     names: tuple[str, ...]
-    ids: tuple[str, ...]
+    ids: tuple[Label, ...]
     covariates: Any | None = None
     covariate_names: tuple[str, ...] = ()
     dt: float | None = None
     lengths: Order | None = None
-    slices: tuple[str, ...] | None = None
+    slices: tuple[Label, ...] | None = None
     times: Array | None = None
     time_error: float | None = None
     rows: Order | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+
+    def __post_init__(self) -> None:
+        check("Panel", {"dt": self.dt, "time_error": self.time_error})
+
+    def __repr__(self) -> str:
+        n, T, d = (*np.shape(self.values), 0, 0, 0)[:3]
+        inputs = f", inputs {_few(self.covariate_names)}" if self.covariate_names else ""
+        order = "" if self.slices is None else f", slices {_few(self.slices)}"
+        return f"Panel({n} trajectories × {T} observations × {d} variables: {_few(self.names)}{order}{inputs})"
+
+    def _repr_html_(self) -> str:
+        """The panel in a line; every name is escaped."""
+        return f"<code>{html.escape(repr(self))}</code>"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the values: trajectories, observations, variables."""
+        return tuple(self.values.shape)
+
+    def __getitem__(self, chosen: Any) -> Panel:
+        """Some of the trajectories, by a slice, a mask or their numbers: what cross-validation splits."""
+        if isinstance(chosen, tuple) and len(chosen) == 2 and chosen[1] is Ellipsis:
+            chosen = chosen[0]  # as scikit-learn writes it
+        if isinstance(chosen, (tuple, str)):
+            raise TypeError("a panel is indexed by trajectories only: a slice, a mask or numbers.")
+        kept = np.atleast_1d(np.arange(len(self))[chosen])
+
+        def part(array: Any | None) -> Any | None:
+            if array is None or isinstance(array, np.ndarray):
+                return None if array is None else array[kept]
+            xp = array_api_compat.array_namespace(array)
+            return xp.take(array, xp.asarray(kept, device=array_api_compat.device(array)), axis=0)
+
+        own_times = self.times is not None and self.times.ndim == 2
+        return replace(
+            self,
+            values=part(self.values),
+            ids=tuple(self.ids[j] for j in kept),
+            covariates=part(self.covariates),
+            lengths=part(self.lengths),
+            times=part(self.times) if own_times else self.times,
+            rows=part(self.rows),
+        )
 
     def trajectory(self, j: int) -> str:
         """What to call a trajectory: by the table's name for it, or by its number."""
@@ -71,6 +128,7 @@ class Panel:
         )
 
     @classmethod
+    @checked
     def from_frame(
         cls,
         df: Any,
@@ -109,8 +167,8 @@ class Panel:
             exact_times=time_error is None,
             covariates=covariates,
         )
-        if time_error is not None and (time is None or not 0 < time_error < np.inf):
-            raise ValueError("time_error must be a positive number and needs a time column.")
+        if time_error is not None and time is None:
+            raise ValueError("time_error needs a time column.")
         return cls(
             found.values,
             found.names,
@@ -154,6 +212,13 @@ class Panel:
         `subject`, `slice` and `time` name dimensions or coordinates; other options as in `from_frame`.
         """
         return cls.from_frame(frame_of_xarray(data, variable=variable), subject=subject, **options)
+
+    def to_xarray(self, model: Any) -> Any:
+        """A Dataset with the answer of a fitted `ReTrace`: each variable (subject, position) in time order.
+
+        Coordinates: `time`, and of a table's shared order `slice`; also `drift` and `diffusion` (variable, by).
+        """
+        return xarray_of_panel(self, model.result_)
 
     @classmethod
     def from_aeon(
@@ -214,10 +279,11 @@ class Panel:
         The array is neither copied nor checked here: `fit` does that. What is masked is missing.
         """
         values, covariates = unmasked(values), unmasked(covariates)
-        if not hasattr(values, "shape"):
-            values = np.asarray(values)
+        values = values if hasattr(values, "shape") else np.asarray(values)
+        if covariates is not None and not hasattr(covariates, "shape"):
+            covariates = np.asarray(covariates)
         n, d = (values.shape[0], values.shape[-1]) if len(values.shape) == 3 else (0, 0)
-        k = 0 if covariates is None else covariates.shape[-1]
+        k = covariates.shape[-1] if covariates is not None and covariates.shape else 0
         return cls(
             values,
             tuple(names) if names is not None else tuple(f"x{i}" for i in range(d)),

@@ -8,6 +8,7 @@ counted from 1 in messages, without the header.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ from retrace_sde.data.formats import door
 
 Names = str | Sequence[str] | None
 
+Label = str | int
+"""A subject or a slice, as the table names it: whole numbers stay numbers, everything else is text."""
+
 OURS = ("position", "time", "position_probability", "direction", "position_reversed")
 """Columns that a fit adds, `retrace_…` where the table has one of that name."""
 
@@ -43,11 +47,11 @@ class Layout:
 
     values: Array
     names: tuple[str, ...]
-    ids: tuple[str, ...]
+    ids: tuple[Label, ...]
     rows: Order
     covariates: Array | None
     covariate_names: tuple[str, ...]
-    slices: tuple[str, ...] | None
+    slices: tuple[Label, ...] | None
     lengths: Order | None
     times: Array | None
     notes: tuple[str, ...]
@@ -76,11 +80,17 @@ def lay_out(
     for name in (*special, *as_names(variables)):
         refuse_groups(frame[name], name)
     who, ids = _codes(frame, subject, "subject")
+    _check_subjects(frame, subject, who, set(special))
     columns, found = _variables(frame, as_names(variables), special, who)
     notes = [*getattr(df, "attrs", {}).get(NOTES, ()), *found]
     names = tuple(columns)
     values = np.column_stack([columns[name] for name in names])
-    rows, slices, found = _rows(frame, who, ids, slice, values)
+    stamps, found = (None, []) if time is None else read_times(frame, time, time_unit)
+    notes += found
+    again = _again(who, stamps, values) if slice is None else np.zeros(len(who), dtype=bool)
+    if again.any():
+        notes.append(f"rows that repeat another in time and values are counted once: {again.sum()}")
+    rows, slices, found = _rows(frame, who, ids, slice, values, again)
     notes += found
     if rows.shape[1] < 3:
         least = "slices" if slices is not None else "rows of one subject"
@@ -102,12 +112,10 @@ def lay_out(
     lengths = (rows >= 0).sum(axis=1) if slices is None else None
     u = np.column_stack([numbers(frame, name) for name in extra]) if extra else None
     times = None
-    if time is not None:
-        stamps, found = read_times(frame, time, time_unit)
+    if stamps is not None:
         times = _spread(stamps, rows)
-        notes += found
         if slices is not None:
-            times, found = _times_of_slices(times, slices, time, exact_times)
+            times, found = _times_of_slices(times, slices, str(time), exact_times)
             notes += found
     return Layout(
         _padded(_spread(values, rows), lengths),
@@ -123,7 +131,7 @@ def lay_out(
     )
 
 
-def _where(names: Sequence[str], mask: Any) -> list[str]:
+def _where(names: Sequence[Label], mask: Any) -> list[Label]:
     return [name for name, chosen in zip(names, mask, strict=True) if chosen]
 
 
@@ -169,8 +177,37 @@ def _check_names(frame: nw.DataFrame[Any], special: list[str], variables: list[s
         raise ValueError(f"column {twice[0]!r} is asked for in two roles: name it once.")
 
 
-def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tuple[str, ...]]:
-    """Numbers for the labels of a column, in order of appearance, and the labels as text."""
+FEW_SUBJECTS = 3
+"""Subjects up to which it is asked whether another column names them."""
+
+ID = re.compile(
+    r"(?i)(?:^|[^a-z])(?:id|subj|pat|person|part|case|name|code|nr|no|animal|mouse|firm)|id$"
+)
+"""Names of columns that tell who is who."""
+
+
+def _check_subjects(frame: nw.DataFrame[Any], subject: str, who: Order, special: set[str]) -> None:
+    """Not a property of few values, such as sex, where another column names those who have it."""
+    if who.max() >= FEW_SUBJECTS:
+        return
+    for name in frame.columns:
+        column = frame[name]
+        whole = column.dtype.is_integer() and ID.search(name)
+        if name in special or not (whole or column.dtype in (nw.String, nw.Categorical)):
+            continue
+        codes, _ = pd.factorize(column.to_numpy())
+        counts = np.bincount(codes[codes >= 0])
+        if (codes < 0).any() or len(counts) <= FEW_SUBJECTS or counts.mean() < 3:
+            continue
+        if len(np.unique(codes * (who.max() + 1) + who)) == len(counts):
+            raise ValueError(
+                f"subject column {subject!r} has {who.max() + 1} values, and each of the {len(counts)} in {name!r} belongs to "
+                f"one of them: is {name!r} the subject (--subject {name})? If not, drop that column."
+            )
+
+
+def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tuple[Label, ...]]:
+    """Numbers for the labels of a column, in order of appearance, and the labels."""
     codes, labels = pd.factorize(frame[column].to_numpy())
     if (codes < 0).any():
         first, count = int(np.argmax(codes < 0)), int((codes < 0).sum())
@@ -185,7 +222,8 @@ def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tup
             f"{role} column {column!r} holds both a number and a text that read {again!r}: write them the "
             "same way."
         )
-    return codes.astype(np.intp), text
+    whole = frame[column].dtype.is_integer()
+    return codes.astype(np.intp), tuple(int(label) for label in labels) if whole else text
 
 
 def _variables(
@@ -247,13 +285,18 @@ def _varies_within(values: Array, who: Order) -> bool:
 
 
 def _rows(
-    frame: nw.DataFrame[Any], who: Order, ids: tuple[str, ...], slice: str | None, values: Array
-) -> tuple[Order, tuple[str, ...] | None, list[str]]:
+    frame: nw.DataFrame[Any],
+    who: Order,
+    ids: tuple[Label, ...],
+    slice: str | None,
+    values: Array,
+    again: Any,
+) -> tuple[Order, tuple[Label, ...] | None, list[str]]:
     """Where each observation stands in the table, (n, T); the slices' labels, None for own orders."""
     n = len(ids)
     if slice is None:
-        known = np.flatnonzero(~np.isnan(values).all(axis=1))
-        empty = len(who) - len(known)
+        seen = ~np.isnan(values).all(axis=1)
+        known, empty = np.flatnonzero(seen & ~again), int((~seen).sum())
         notes = [f"{empty} rows without any value have no position"] if empty else []
         counts = np.bincount(who[known], minlength=n)
         by_subject = np.argsort(who[known], kind="stable")
@@ -278,6 +321,20 @@ def _rows(
     return rows, labels, notes
 
 
+def _again(who: Order, stamps: Array | None, values: Array) -> Any:
+    """Rows that equal an earlier one of the same subject in its (known) time and in every value, missing ones too."""
+    found = np.zeros(len(who), dtype=bool)
+    if stamps is None:
+        return found
+    known = np.flatnonzero(~np.isnan(stamps))
+    keys = np.column_stack(
+        [who[known], stamps[known], np.where(np.isnan(values[known]), np.inf, values[known])]
+    )
+    _, first = np.unique(keys, axis=0, return_index=True)
+    found[np.delete(known, first)] = True
+    return found
+
+
 def _spread(column: Array, rows: Order) -> Array:
     """Row-wise data laid out (n, T, …), NaN where there is no row."""
     return np.where(_like(rows >= 0, column), column[rows], np.nan)
@@ -296,7 +353,7 @@ def _padded(values: Array, lengths: Order | None) -> Array:
 
 
 def _times_of_slices(
-    times: Array, slices: tuple[str, ...], name: str, exact: bool
+    times: Array, slices: tuple[Label, ...], name: str, exact: bool
 ) -> tuple[Array, list[str]]:
     """One time for each slice: the mean over subjects, who may differ by less than slices do."""
     known = ~np.isnan(times)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -17,44 +16,28 @@ from retrace_sde.data.clocks import without_dynamics
 from retrace_sde.data.formats import door
 from retrace_sde.data.panel import Panel
 
-DEPENDENT = 1e-12
+DEPENDENT = 1e-10
 """Smallest singular value, relative to the largest, of variables that count as independent."""
 
 
 LARGEST = 1e140
-"""Largest value whose squares can still be summed."""
+"""Largest value whose squares can still be summed; its inverse is the least range whose square is not zero."""
+
+APART = 1e100
+"""How many times wider one variable's range may be than another's: covariances of coefficients are its square."""
+
+DIGITS = 2e-13
+"""Range of a variable, relative to its level, of which a double still holds three digits."""
+
+MIDDLE = 20_000
+"""Observations that tell where the middle half of a variable's values lies."""
+
+ALONE = 1e9
+"""How many times wider than its middle half a variable's range may be: the squares of the rest would be lost beside it."""
 
 
 class ReTraceWarning(UserWarning):
     """The data can be used, but something about them cannot be known."""
-
-
-def check_choice(name: str, value: object, allowed: Collection[Any]) -> None:
-    """`value` is one of the words allowed for the parameter `name`."""
-    if not isinstance(value, str) or value not in allowed:
-        words = ", ".join(repr(word) for word in allowed)
-        raise ValueError(f"{name} must be one of {words}; got {value!r}.")
-
-
-def check_positive(name: str, value: object) -> float:
-    """`value` is a positive finite number."""
-    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < np.inf:
-        raise ValueError(f"{name} must be a positive number; got {value!r}.")
-    return float(value)
-
-
-def check_share(name: str, value: object) -> float:
-    """`value` is a number between 0 and 1, both excluded."""
-    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < 1:
-        raise ValueError(f"{name} must be a number between 0 and 1; got {value!r}.")
-    return float(value)
-
-
-def check_count(name: str, value: object, least: int) -> int:
-    """`value` is a whole number of at least `least`."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
-    return int(value)
 
 
 def check_panel(
@@ -91,6 +74,7 @@ def check_panel(
             f"X has {n} trajectories, {T} time slices and {d} variables; at least 1, 3 and 1 are needed: "
             "two slices have only two orders, and no path between them to judge."
         )
+    _check_names(panel)
     u = panel.covariates
     if u is not None:
         u = _check_kind(_as_array(u, "covariates"), "covariates")
@@ -114,12 +98,8 @@ def check_panel(
         panel = whole.without(idlers)
         kept = [name in panel.names for name in whole.names]
         values, low, high = panel.values, low[kept], high[kept]
-        data = replace(data, values=values)
-    _check_variables(data, panel.names, low, high)
-    if missing:
-        _check_seen(to_numpy(values), panel, ragged=ragged)
-    if not ragged:
-        _check_slices(data, panel)
+    data = Data(values, u, n_jobs)
+    _check_values(data, panel, low, high, missing=missing, ragged=ragged)
     if n == 1:
         warnings.warn(
             "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
@@ -128,6 +108,32 @@ def check_panel(
             stacklevel=3,
         )
     return replace(panel, values=values, covariates=u, lengths=lengths)
+
+
+def _check_values(
+    data: Data, panel: Panel, low: Array, high: Array, *, missing: bool, ragged: bool
+) -> None:
+    """There is something to learn in every variable, trajectory and slice, in numbers that can be computed with."""
+    if missing:
+        _check_seen(to_numpy(data.values), panel, ragged=ragged)
+    _check_ranges(data, panel.names, low, high)
+    _check_variables(data, panel.names)
+    if not ragged:
+        _check_slices(data, panel)
+
+
+def _check_names(panel: Panel) -> None:
+    """As many names as there are things to name."""
+    n, _, d = panel.values.shape
+    u = panel.covariates
+    k = u.shape[-1] if u is not None and np.ndim(u) == 3 else len(panel.covariate_names)
+    for what, names, count, of in (
+        ("names", panel.names, d, "variable"),
+        ("ids", panel.ids, n, "trajectory"),
+        ("covariate_names", panel.covariate_names, k, "covariate"),
+    ):
+        if len(names) != count:
+            raise ValueError(f"{what} must be {count}, one for each {of}; got {len(names)}.")
 
 
 def has_missing(data: Data) -> bool:
@@ -251,10 +257,10 @@ def _check_finite(
     )
 
 
-def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
-    """No variable is constant, and none is a linear combination of others (H would be singular)."""
-    n, T, d = data.shape
-    constant = [names[k] for k in np.flatnonzero(high == low)]
+def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
+    """Every variable varies, by amounts that doubles can hold beside its level, its other values and other variables."""
+    level, width = np.maximum(np.abs(low), np.abs(high)), high - low
+    constant = [names[k] for k in np.flatnonzero(width == 0)]
     if constant:
         one = len(constant) == 1
         raise ValueError(
@@ -262,6 +268,35 @@ def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array
             + ("is constant, so it has" if one else "are constant, so they have")
             + f" no dynamics: drop {'it' if one else 'them'}."
         )
+    k, least, most = int((width / level).argmin()), int(width.argmin()), int(width.argmax())
+    if width[k] < DIGITS * level[k]:
+        raise ValueError(
+            f"variable {names[k]!r} varies by {width[k]:.1g} about {high[k]:.4g}, in digits that are rounding: subtract "
+            "its level where it was measured, or drop it."
+        )
+    if width[least] < 1 / LARGEST or width[most] / width[least] > APART:
+        raise ValueError(
+            f"variable {names[least]!r} varies by {width[least]:.1g} and {names[most]!r} by {width[most]:.1g}: squares of "
+            "such numbers are beyond what a computer holds; rescale them."
+        )
+    n, T, _ = data.shape
+    rows = to_numpy(data.some(min(n, -(-MIDDLE // T))).values)
+    quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
+    far = np.flatnonzero((rest > quarter) & (width > ALONE * (rest - quarter)))
+    if len(far):
+        k = int(far[0])
+        values = np.abs(to_numpy(data.values)[:, :, k] - quarter[k])
+        j, t = np.unravel_index(np.nanargmax(values), values.shape)
+        raise ValueError(
+            f"variable {names[k]!r} is {to_numpy(data.values)[j, t, k]:.3g} in trajectory {j}, observation {t}, while half of "
+            f"its values lie within {rest[k] - quarter[k]:.2g} of each other: beside such a value the others are lost. If it "
+            "is an error, make it missing (NaN); else take logarithms."
+        )
+
+
+def _check_variables(data: Data, names: tuple[str, ...]) -> None:
+    """No variable is a linear combination of others (H would be singular)."""
+    n, T, d = data.shape
     few = min(n, -(-(1000 + 20 * d) // T))
     rows = to_numpy(data.some(few).values).reshape(-1, d)
     rows = rows[~np.isnan(rows).any(axis=1)]

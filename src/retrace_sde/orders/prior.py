@@ -110,7 +110,7 @@ def compiled(
     shared: bool,
     dt: float = 1.0,
     lengths: Order | None = None,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str | int] | None = None,
 ) -> Prior | None:
     """The prior over orders of n trajectories of T observations; None where nothing is known.
 
@@ -145,7 +145,7 @@ class _Compiler:
         T: int,
         shared: bool,
         lengths: Order | None,
-        labels: Sequence[str] | None = None,
+        labels: Sequence[str | int] | None = None,
     ) -> None:
         self.labels = range(T) if labels is None else list(labels)
         self.known, self.m, self.T, self.shared = known, m, T, shared

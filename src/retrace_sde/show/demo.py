@@ -84,10 +84,6 @@ class OwnOrders:
     rows: tuple[Row, ...]
 
 
-STEPS = 9
-"""How often `run` reports progress."""
-
-
 def run(
     settings: Settings, *, progress: Callable[[str], None] = lambda step: None
 ) -> Demonstration:
