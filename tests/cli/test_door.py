@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,16 @@ def test_ctrl_c_while_modules_are_imported(name, file):
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert run.returncode == 130, run.stderr
     assert run.stderr.strip() == "retrace: stopped."  # click ends the line with ^C first
+
+
+def test_the_shortest_panel_has_a_report(tmp_path):
+    """Three slices leave two steps and no lag between them; found by studies/fuzz.py."""
+    x = np.random.default_rng(0).standard_normal((8, 3)).cumsum(axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rt.ReTraceWarning)
+        model = rt.ReTrace(estimator="mle").fit(x[:, :, None])
+    assert model.residuals_.autocorrelations.shape == (0, 1)
+    assert rt.write_report(model, x[:, :, None], tmp_path / "r.html").exists()
 
 
 def test_messages_name_slices_by_their_labels(frame):

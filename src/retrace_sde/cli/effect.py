@@ -130,11 +130,10 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         begin("writing")
         ids = [str(name) for panel in panels.values() for name in panel.ids]
         if out is not None:
+            table = _table(ids, answers, model)
             with whole_or_nothing(out.absolute().parent) as folder:
-                variables, open_ = model.interventions_.variables, model.undetermined_
-                table = _table(ids, answers, variables, open_=open_)
                 write_table(table, folder / out.name, safe=safe_csv)
-    idle = _not_used(columns, known=given is not None, both_directions=both_directions, alike=alike)
+    idle = _not_used(columns, known=given is not None, both=both_directions, alike=alike)
     summary = _summary(file, model, answers, asked, ids)
     summary |= {"warnings": [*idle, *cautions], "files": [] if out is None else [str(out)]}
     if as_json:
@@ -143,15 +142,13 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
     _print(summary, answers, asked, model)
 
 
-def _not_used(
-    columns: dict[str, Any], *, known: bool, both_directions: bool, alike: bool
-) -> list[str]:
+def _not_used(columns: dict[str, Any], *, known: bool, both: bool, alike: bool) -> list[str]:
     """Options that were given and changed nothing, as a sentence."""
     source = click.get_current_context().get_parameter_source("subjects")
     idle = {
         "--covariates": bool(columns["covariates"]),
         "--time-error": columns["time_error"] is not None,
-        "--both-directions": known and both_directions,
+        "--both-directions": known and both,
         "--subjects": alike and source is ParameterSource.COMMANDLINE,
     }
     why = {
@@ -254,10 +251,9 @@ def _answer(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[s
     }  # fmt: skip
 
 
-def _table(
-    ids: list[str], answers: list[dict[str, Any]], variables: tuple[str, ...], *, open_: bool
-) -> pd.DataFrame:
+def _table(ids: list[str], answers: list[dict[str, Any]], model: TreatmentEffect) -> pd.DataFrame:
     """Effects of each subject; while the direction is open, those of the reverse beside them."""
+    variables = model.interventions_.variables
     columns: dict[str, Any] = {"subject": ids}
     for answer, way in zip(answers, ("", "_reversed"), strict=False):
         for name, label in (("effects", "effect"), ("low", "lower"), ("high", "upper")):
@@ -265,7 +261,7 @@ def _table(
                 of = "" if len(variables) == 1 else f"_{variables[k]}"
                 columns[f"{label}{of}{way}"] = values.tolist()
     if len(answers) > 1:
-        columns["direction"] = "open" if open_ else "identified"
+        columns["direction"] = "open" if model.undetermined_ else "identified"
     return pd.DataFrame(columns)
 
 

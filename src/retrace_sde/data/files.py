@@ -41,9 +41,9 @@ def read_table(
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in (*WRITTEN_OUT, *READERS):
+    if suffix not in KNOWN:
         kind = f"extension {suffix!r}" if suffix else "no extension"
-        raise ValueError(f"{path} has {kind}; known are {', '.join((*WRITTEN_OUT, *READERS))}.")
+        raise ValueError(f"{path} has {kind}; known are {', '.join(KNOWN)}.")
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
     if path.is_dir() != (suffix == ".zarr"):
@@ -200,6 +200,9 @@ READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
     ".h5ad": _read_h5ad,
     ".zarr": _read_zarr,
 }
+
+KNOWN = (*WRITTEN_OUT, *READERS)
+"""The extensions of tables that can be read."""
 
 
 def write_table(frame: pd.DataFrame, path: Path, *, safe: bool = False) -> None:

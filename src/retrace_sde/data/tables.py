@@ -77,8 +77,6 @@ def lay_out(
     _check_names(frame, special, as_names(variables))
     if len(frame) == 0:
         raise ValueError("the table has no rows.")
-    for name in (*special, *as_names(variables)):
-        refuse_groups(frame[name], name)
     who, ids = _codes(frame, subject, "subject")
     _check_subjects(frame, subject, who, set(special))
     columns, found = _variables(frame, as_names(variables), special, who)
@@ -175,6 +173,8 @@ def _check_names(frame: nw.DataFrame[Any], special: list[str], variables: list[s
     twice = [name for name, count in wanted.items() if count > 1]
     if twice:
         raise ValueError(f"column {twice[0]!r} is asked for in two roles: name it once.")
+    for name in wanted:
+        refuse_groups(frame[name], name)
 
 
 FEW_SUBJECTS = 3
