@@ -56,7 +56,7 @@ def excel(frame, file):
     """A workbook with an empty column and an old sheet."""
     pytest.importorskip("openpyxl")
     with pd.ExcelWriter(file) as book:
-        frame.assign(**{"remarks": None}).to_excel(book, sheet_name="Visits", index=False)
+        frame.assign(remarks=None).to_excel(book, sheet_name="Visits", index=False)
         frame.head(3).to_excel(book, sheet_name="old", index=False)
 
 
