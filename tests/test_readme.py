@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(
 def blocks(kind: str) -> list[str]:
     """The blocks between fences, of one language; "" for none."""
     parts = re.split(r"^```(.*)\n", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    opened = zip(parts[1::4], parts[2::4], strict=True)  # language and text; then the closing fence and what follows
+    opened = zip(
+        parts[1::4], parts[2::4], strict=True
+    )  # language and text; then the closing fence and what follows
     return [text for language, text in opened if language == kind]
 
 
