@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from retrace_sde.cli.common import progress
+from retrace_sde.datasets import SOURCE
 from retrace_sde.show import demo as demonstration
 
 
@@ -81,7 +82,7 @@ def _print_real(console: Console, real: demonstration.RealPanel) -> None:
     console.print(
         f"\n{real.right} of {len(real.truth)} at their place. {real.model.direction_.verdict}"
     )
-    console.print(f"[dim]{demonstration.SOURCE}.[/dim]")
+    console.print(f"[dim]{SOURCE}.[/dim]")
 
 
 def _table(rows: tuple[demonstration.Row, ...]) -> Table:
