@@ -10,7 +10,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -
 .PHONY: demo test test-slow lint format bench clean
 
 demo: $(READY)
-	$(BIN)/retrace demo
+	$(BIN)/retrace demo --force
 
 test: $(INSTALLED)
 	$(BIN)/pytest -m "not slow" -n auto --dist loadfile

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if (
     TYPE_CHECKING
 ):  # what the names are, for readers and type checkers; they are imported when first used
-    from retrace_sde import anndata, datasets, metrics
+    from retrace_sde import anndata, datasets, metrics, progress
     from retrace_sde.after.compare import compare_orders
     from retrace_sde.data.knowledge import Knowledge
     from retrace_sde.data.panel import Panel
@@ -55,6 +55,7 @@ __all__ = [
     "kalman",
     "metrics",
     "plots",
+    "progress",
     "recover",
     "simulate",
     "statespace",
@@ -72,6 +73,7 @@ _MODULES = {
     "drift": "process.drift",
     "metrics": "metrics",
     "plots": "show.plots",
+    "progress": "progress",
     "simulate": "process.simulate",
     "statespace": "estimate.kalman.smoother",
     "statespace_em": "estimate.kalman.em",

@@ -13,13 +13,19 @@ import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, to_numpy
 from retrace_sde.data.clocks import LeftOut
+from retrace_sde.data.entry.parameters import check
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
-from retrace_sde.data.validation import ReTraceWarning, check_choice, check_positive
+from retrace_sde.data.schedule import check_schedule, on_schedule
+from retrace_sde.data.validation import ReTraceWarning
+from retrace_sde.engine.account import hidden_levels
 from retrace_sde.engine.account.subjects import MOST_VARIABLES, Subjects
 from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Model
+from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.estimate.kalman.steps import as_noise
+from retrace_sde.orders.prior import compiled
 from retrace_sde.paper.algorithm1 import as_score
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.process.drift import (
@@ -31,9 +37,11 @@ from retrace_sde.process.drift import (
     TumourGrowth,
     as_drift,
     driven,
+    has_offset,
     has_state_space,
     independent_features,
 )
+from retrace_sde.process.sde import is_positive
 
 FAR = 2.0
 """|mean| / standard deviation beyond which a drift without offset is warned of: about a level m a slope through zero is
@@ -42,21 +50,19 @@ shrunk by 1 / (1 + m²/s²), here fivefold."""
 GLANCED = 200
 """Trajectories that show where the data lie."""
 
+NOISELESS = 1e-22
+"""Share of a variable's variance in a step's noise below which it is rounding, which leaves some 1e-30."""
+
+TOGETHER = 1e-6
+"""Smallest singular value of standardised variables, relative to the largest, whose square is told from rounding."""
+
 NEGATIVE = 0.05
 """How far below zero, relative to the largest, measurement error may put a volume."""
 
 
 def check_settings(given: Mapping[str, Any]) -> None:
     """The parameters of `ReTrace`, each by itself and together."""
-    check_positive("dt", given["dt"])
-    check_choice("permutation", given["permutation"], ["shared", "independent"])
-    check_choice("order", given["order"], ["likelihood", "score"])
-    check_choice("estimator", given["estimator"], ["auto", "mle", "ols", "exact", "em", "mcem"])
-    check_choice("spacing", given["spacing"], ["regular", "estimate"])
-    check_choice("missing_inputs", given["missing_inputs"], ["refuse", "carry", "interpolate"])
-    check_choice("subjects", given["subjects"], [each.value for each in Subjects])
-    check_choice("score_drift", given["score_drift"], ["absolute", "mean"])
-    check_choice("keep", given["keep"], ["best", "last"])
+    check("ReTrace", given)
     score = as_score(given["score_model"])
     noise = given["observation_noise"]
     noisy = noise is not None and not is_auto(noise)
@@ -64,9 +70,6 @@ def check_settings(given: Mapping[str, Any]) -> None:
         raise ValueError(
             "score_model must be 'gaussian' with observation_noise: only S − R corrects for it."
         )
-    check_positive("max_iter", given["max_iter"])
-    if not 0 < given["alpha"] < 1:
-        raise ValueError(f"alpha must lie between 0 and 1; got {given['alpha']!r}.")
     drift = as_drift(given["drift"])
     if not has_state_space(driven(drift)):
         if given["estimator"] in ("exact", "em"):
@@ -82,6 +85,11 @@ def check_settings(given: Mapping[str, Any]) -> None:
         )
     if given["spacing"] == "estimate" and given["order"] == "score":
         raise ValueError("spacing='estimate' needs order='likelihood'.")
+    if given["subjects"] in (Subjects.LEVELS, Subjects.RATES) and given["estimator"] == "mcem":
+        raise ValueError(
+            f"subjects={given['subjects']!r} is fitted along the best order of each subject, which estimator='mcem' averages "
+            "over: use estimator='auto', or subjects='alike'."
+        )
     if given["permutation"] == "shared" and given["estimator"] == "mcem":
         raise ValueError(
             "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
@@ -103,19 +111,30 @@ def check_levels(subjects: str, model: Model) -> None:
         )
     if subjects != Subjects.LEVELS:
         return
-    if not isinstance(model.drift, Affine):
+    if not isinstance(model.drift, Affine) and not (
+        isinstance(model, HiddenModel) and has_offset(model.drift)
+    ):
         raise ValueError(
-            "subjects='levels' gives each subject an intercept of its own: use drift='affine'."
+            "subjects='levels' gives each subject an intercept of its own: use drift='affine', and covariates only behind "
+            "noise, missing values or a schedule."
         )
-    if not isinstance(model, EulerModel):
+    if isinstance(model, DrawnModel):
         raise ValueError(
-            "subjects='levels' cannot yet be combined with observation noise or missing values: leave those out, or "
-            "use subjects='alike'."
+            "subjects='levels' needs gaps that are known or shared, since steps of unknown length and a level look alike in "
+            "one subject: give times or a schedule, use spacing='regular', or subjects='alike'."
+        )
+    noise = model.noise if isinstance(model, HiddenModel) else 0.0
+    if np.ndim(noise) == 2 and np.any(noise - np.diag(np.diag(noise))):
+        raise ValueError(
+            "subjects='levels' needs noise of one variable to be independent of that of others: give observation_noise as "
+            "one standard deviation for each, or use subjects='alike'."
         )
     n, _, d = model.data.shape
-    if d > MOST_VARIABLES:
+    most = hidden_levels.MOST_VARIABLES if isinstance(model, HiddenModel) else MOST_VARIABLES
+    if d > most:
+        behind = " behind noise, missing values or a schedule" if most < MOST_VARIABLES else ""
         raise ValueError(
-            f"subjects='levels' is for up to {MOST_VARIABLES} variables; got {d}: choose some of them."
+            f"subjects='levels'{behind} is for up to {most} variables; got {d}: choose some of them."
         )
     if n <= 2 * d + 2 or (model.data.observed - 2).sum() <= 2 * d:
         raise ValueError(
@@ -138,14 +157,25 @@ def check_knowledge(knowledge: object, order: str) -> None:
         )
 
 
+def check_consistent(knowledge: Knowledge, panel: Panel, *, shared: bool, dt: float) -> None:
+    """What is known of time fits the data and does not contradict itself, in the numbers that the user gave."""
+    if knowledge.schedule is not None:
+        check_schedule(knowledge, panel, shared=shared)
+        if not shared:
+            panel, knowledge = on_schedule(panel, knowledge)
+    n, T, _ = panel.values.shape
+    compiled(knowledge, n, T, shared=shared, dt=dt, lengths=panel.lengths)
+
+
 def check_noise(noise: Any, d: int) -> None:
     """Observation noise in one of its forms, for d variables."""
     if noise is None:
         return
     try:
         as_noise(noise, d)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"observation_noise cannot be used: {error}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        why = str(error).rstrip(".")
+        raise ValueError(f"observation_noise cannot be used: {why}.") from None
 
 
 def noise_of_kept(noise: Any, left_out: Collection[LeftOut]) -> Any:
@@ -272,6 +302,40 @@ def check_volumes(panel: Panel, drift: Drift) -> Panel:
     xp = array_api_compat.array_namespace(panel.values)
     floor = xp.full_like(panel.values, drift.floor)
     return replace(panel, values=xp.where(panel.values <= 0, floor, panel.values))
+
+
+def check_diffusion(panel: Panel, spread: Array, variances: Array) -> None:
+    """What a step leaves to chance, H Δt, is more than rounding beside the variables' own variances."""
+    share = np.diag(spread) / np.maximum(variances, 1e-300)
+    if not np.isfinite(spread).all() or share.min() < NOISELESS:
+        raise ValueError(no_diffusion(panel, int(np.argmin(np.nan_to_num(share)))))
+    if not is_positive(spread):
+        raise ValueError(no_diffusion(panel))
+
+
+def no_diffusion(panel: Panel, k: int | None = None) -> str:
+    """Why there is no H: variable k moves without noise, or (None) some are combinations of others up to rounding."""
+    if k is not None:
+        return (
+            f"variable {panel.names[k]!r} follows from the state before it up to rounding: nothing is left to chance, so "
+            "there is no diffusion to estimate, nor a direction of time that noise would show. Drop it, or give the data "
+            "as they were measured."
+        )
+    x = to_numpy(panel.values).reshape(-1, len(panel.names))
+    x = x[~np.isnan(x).any(axis=1)]
+    x = x - x.mean(axis=0)
+    _, singular, directions = np.linalg.svd(x / np.linalg.norm(x, axis=0), full_matrices=False)
+    loads = np.abs(directions[-1])
+    named = [panel.names[k] for k in np.argsort(-loads) if loads[k] > 0.1 * loads.max()]
+    if len(panel.names) > 1 and singular[-1] < TOGETHER * singular[0]:
+        return (
+            f"variables {', '.join(map(repr, named[:6]))} are linearly dependent but for {singular[-1] / singular[0]:.0e} of "
+            "their spread, so their diffusion is singular: drop one of them."
+        )
+    return (
+        f"what happens next follows from the state up to rounding ({', '.join(map(repr, named[:6]))}): nothing is left to "
+        "chance, so there is no diffusion to estimate. Drop such variables, or give the data as they were measured."
+    )
 
 
 def check_inputs(panel: Panel, drift: Driven) -> None:

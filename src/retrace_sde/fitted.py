@@ -11,9 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
+from retrace_sde.data.entry.canonical import Places
+from retrace_sde.data.entry.parameters import check
 from retrace_sde.data.formats import frame_in_order
 from retrace_sde.data.panel import Panel
-from retrace_sde.data.validation import check_choice
 from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.fit import Outcome
@@ -31,11 +32,15 @@ def _read(name: str) -> Any:
 
 
 class Memory(NamedTuple):
-    """What a fitted model keeps besides its result: for other data, for more draws, for the states."""
+    """What a fitted model keeps besides its result: for other data, for more draws, for the states.
+
+    Model and outcome are in standard units and places.
+    """
 
     model: Model
     outcome: Outcome
     units: Units | None
+    places: Places
 
 
 class Fitted:
@@ -89,7 +94,7 @@ class Fitted:
     ) -> Self:
         """What `reorder` returns: arrays ("default"), or tables with `subject`, `position` and the variables."""
         if transform is not None:
-            check_choice("transform", transform, ["default", "pandas", "polars"])
+            check("set_output", {"transform": transform})
             # The name that scikit-learn's clone carries over.
             self._sklearn_output_config = {"transform": transform}
         return self
@@ -107,10 +112,11 @@ class Fitted:
     @property
     def states_(self) -> Array:
         """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
-        model, outcome, units = self._memory
+        model, outcome, units, places = self._memory
         means = outcome.found.states
         if means is None:
-            means = to_numpy(in_order(model.data.values, self.order_))
+            means = to_numpy(in_order(model.data.values, outcome.found.order))
+        means = places.each(means)
         return means if units is None else units.restore(means)
 
     @property

@@ -24,14 +24,19 @@ from retrace_sde.data.answers import (
     times,
     to_rows,
 )
-from retrace_sde.data.blocks import Array
+from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.columns import shown
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.labels import by_labels, by_marks, marks_of
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.tables import Names, as_frame
+from retrace_sde.engine.account.drift import DriftChoice, drift_by_evidence
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.gaps import GapModel
 from retrace_sde.metrics import kendall_tau
-from retrace_sde.process.drift import Drift
+from retrace_sde.orders.prior import compiled
+from retrace_sde.process.drift import Affine, Drift
+from retrace_sde.progress import Callback, reporting
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.report import write_report
 
@@ -144,10 +149,10 @@ class Recovery:
             f"<table><caption>The table in time order, first rows</caption>{body}</table>"
         )
 
-    def report(self, path: str | Path, *, title: str | None = None) -> Path:
-        """Write the result as one self-contained HTML page; returns its path."""
+    def report(self, path: str | Path, *, title: str | None = None, share: bool = False) -> Path:
+        """Write the result as one self-contained HTML page; returns its path. `share`: no single subject's values or id."""
         _ = self._probabilities  # sampled first, so that the page says how sure each position is
-        return write_report(self.model, self.panel, path, title=title)
+        return write_report(self.model, self.panel, path, title=title, share=share)
 
 
 def _short(cell: Any) -> str:
@@ -164,8 +169,8 @@ def recover(
     time_unit: str | None = None,
     variables: Names = None,
     covariates: Names = None,
-    drift: str | Drift = "affine",
     knowledge: Knowledge | None = None,
+    progress: Callback | bool | None = None,
     **options: Any,
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
@@ -174,8 +179,9 @@ def recover(
     without it each subject's rows have their own. With `slice`, `knowledge` names slices by their labels, and what
     is an array elsewhere is {label: value}; without it `first` and `last` may name a column that marks each subject's
     first or last row. `options` go to `ReTrace`; whether subjects differ and whether there is
-    measurement noise is chosen by evidence unless they say so, as the summary tells. The fit works on
-    standardised variables; parameters are returned in the table's units.
+    measurement noise is chosen by evidence unless they say so; the drift is affine, and the summary tells what speaks for it. The fit
+    works on standardised variables; parameters are returned in the table's units. `progress` is called with what is being
+    done; True shows a bar.
     """
     options.setdefault("observation_noise", "auto")
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
@@ -202,9 +208,14 @@ def recover(
     )
     if knowledge is not None and panel.slices is not None:
         knowledge = by_labels(knowledge, panel.slices)
+        n, T = len(panel.ids), len(panel.slices)
+        compiled(
+            knowledge, n, T, shared=True, labels=panel.slices
+        )  # contradictions, by their labels
     elif knowledge is not None and marks:
         knowledge = by_marks(knowledge, as_frame(df), panel)
-    return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
+    with reporting(progress):
+        return recover_panel(panel, df, subject=subject, knowledge=knowledge, **options)
 
 
 def _without(df: Any, names: list[str]) -> Any:
@@ -216,9 +227,17 @@ def _without(df: Any, names: list[str]) -> Any:
 
 
 def recover_panel(
-    panel: Panel, df: Any, *, subject: str, knowledge: Knowledge | None = None, **options: Any
+    panel: Panel,
+    df: Any,
+    *,
+    subject: str,
+    drift: str | Drift = "auto",
+    knowledge: Knowledge | None = None,
+    **options: Any,
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
+    by_evidence = isinstance(drift, str) and drift == "auto"
+    options["drift"] = "affine" if by_evidence else drift
     if len(panel.ids) < 2:
         raise ValueError(
             f"the table has one subject, {panel.ids[0]!r}, but an order and its direction show in what several "
@@ -234,7 +253,21 @@ def recover_panel(
             panel = replace(panel, notes=(*panel.notes, note))
     model = ReTrace(**options).fit(panel, knowledge=knowledge)
     panel = replace(panel, notes=(*panel.notes, *_changed(panel, model, knowledge, options)))
-    return Recovery(model, panel.without(model.result_.left_out), df, subject)
+    kept = panel.without(model.result_.left_out)
+    choice = _drift_choice(model, kept) if by_evidence else None
+    model.result_ = replace(model.result_, drift_choice=choice)
+    return Recovery(model, kept, df, subject)
+
+
+def _drift_choice(model: ReTrace, panel: Panel) -> DriftChoice | None:
+    """What the data say of the drift, where they are complete and seen as they are; None: no question."""
+    fitted, outcome, _, places = model._memory
+    if not isinstance(fitted, EulerModel) or isinstance(fitted, GapModel):
+        return None
+    if not isinstance(fitted.drift, Affine) or outcome.estimator == "mcem":
+        return None
+    raw = places.panel(panel)
+    return drift_by_evidence(fitted, Data(raw.values, lengths=raw.lengths), outcome.found)
 
 
 def _check_ties(panel: Panel) -> None:

@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.clocks import LeftOut
+from retrace_sde.data.entry.stored import DAMAGE, read_arrays
 from retrace_sde.data.files import replacing
+from retrace_sde.engine.account.drift import DriftChoice
 from retrace_sde.engine.account.noise import NoiseChoice
 from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
@@ -86,6 +89,7 @@ class ReTraceResult:
     gap_clocks: GapClocks | None = None
     residuals: ResidualCheck | None = None
     left_out: tuple[LeftOut, ...] = ()
+    drift_choice: DriftChoice | None = None
 
     @property
     def cycle(self) -> bool:
@@ -243,7 +247,8 @@ class ReTraceResult:
         return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
 
     def _noise(self) -> list[Row]:
-        chosen = [] if self.noise_choice is None else [("measured", self.noise_choice.verdict)]
+        chosen = [] if self.drift_choice is None else [("drift", self.drift_choice.verdict)]
+        chosen += [] if self.noise_choice is None else [("measured", self.noise_choice.verdict)]
         return [*chosen, *self._noise_estimated()]
 
     def _noise_estimated(self) -> list[Row]:
@@ -299,8 +304,9 @@ class ReTraceResult:
         arrays: dict[str, NDArray[Any]] = {}
         text = _pack(self, "", arrays)
         text["format"] = FORMAT
-        with replacing(target) as partial, partial.open("wb") as file:
-            np.savez_compressed(file, json=np.array(json.dumps(text)), **arrays)  # type: ignore[arg-type]
+        with replacing(target) as file:
+            words = json.dumps(text, default=_setting)
+            np.savez_compressed(file, json=np.array(words), **arrays)  # type: ignore[arg-type]
         return target
 
     @classmethod
@@ -309,15 +315,62 @@ class ReTraceResult:
         source = Path(path)
         if source.suffix != ".npz" and not source.exists():
             source = source.with_name(source.name + ".npz")
-        with np.load(source, allow_pickle=False) as file:
-            if "json" not in file:
-                raise ValueError(f"{path} was not written by ReTraceResult.save.")
-            text = json.loads(str(file["json"]))
-            if text.pop("format", None) != FORMAT:
-                raise ValueError(f"{path} has a format that this version cannot read.")
-            arrays = {name: file[name] for name in file.files if name != "json"}
-        built: ReTraceResult = _unpack(cls, text, "", arrays)
-        return built
+        try:
+            arrays = read_arrays(source)
+            text = json.loads(str(arrays.pop("json")))
+            form = text.pop("format", None)
+            found: ReTraceResult | None = _unpack(cls, text, "", arrays) if form == FORMAT else None
+        except FileNotFoundError:
+            raise
+        except DAMAGE as error:
+            raise ValueError(
+                f"{path} is damaged, or was not written by ReTraceResult.save: {error!s:.200}. Fit again, or load another."
+            ) from None
+        if found is None:
+            raise ValueError(
+                f"{path} has a format that this version cannot read ({form!r:.20}, not {FORMAT})."
+            )
+        wrong = found._amiss()
+        if wrong is not None:
+            raise ValueError(f"{path} is damaged: {wrong}. Fit again, or load another.")
+        return found
+
+    def _amiss(self) -> str | None:
+        """What cannot be of a result of a fit: shapes that do not go together, an order that is none, numbers that are none."""
+        n, d, T = self.n_trajectories, len(self.names), self.order.shape[-1]
+        own = (n, T)
+        shapes: list[tuple[str, Any, tuple[tuple[int, ...], ...]]] = [
+            ("order", self.order, ((T,), own)),
+            ("times", self.times, ((T,), own)),
+            ("offset", self.offset, ((d,),)),
+            ("diffusion", self.diffusion, ((d, d),)),
+            ("initial.mean", self.initial.mean, ((d,),)),
+            ("initial.covariance", self.initial.covariance, ((d, d),)),
+            ("standard_errors.drift", self.standard_errors.drift, (self.drift.shape,)),
+            ("standard_errors.diffusion", self.standard_errors.diffusion, ((d, d),)),
+            ("direction.contributions", self.direction.contributions, ((n,),)),
+        ]
+        if self.alternative is not None:
+            twin = self.alternative
+            shapes += [
+                ("alternative.order", twin.order, (self.order.shape,)),
+                ("alternative.drift", twin.drift, (self.drift.shape,)),
+                ("alternative.diffusion", twin.diffusion, ((d, d),)),
+            ]
+        for name, value, allowed in shapes:
+            if value.shape not in allowed:
+                return f"{name} has shape {value.shape}, not {' or '.join(map(str, allowed))}"
+        if self.drift.ndim != 2 or len(self.drift) != d:
+            return f"drift has shape {self.drift.shape} for {d} variables"
+        for name, value, _ in shapes:
+            if name.endswith("order") and np.any(np.sort(value, axis=-1) != np.arange(T)):
+                return f"{name} is not a permutation of 0 to {T - 1}"
+        if not 0 < self.dt < np.inf:
+            return f"dt is {self.dt!r}, not a positive number"
+        numbers = self.drift, self.offset, self.diffusion
+        if self.converged and not all(np.isfinite(each).all() for each in numbers):
+            return "it says that it converged, but some of its parameters are not numbers"
+        return None
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
@@ -354,6 +407,7 @@ def _setting(value: Any) -> Any:
 
 def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDArray[Any]]) -> Any:
     values: dict[str, Any] = {}
+    hints = get_type_hints(kind)
     for name, part in _parts(kind).items():
         key = f"{prefix}{name}"
         if (
@@ -370,7 +424,27 @@ def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDA
             values[name] = tuple(_unpack(part, one, f"{key}.{k}.", arrays) for k, one in each)
         else:
             values[name] = _unpack(part, stored, f"{key}.", arrays)
+        if not _matches(values[name], hints[name]):
+            raise TypeError(f"{key} holds {type(values[name]).__name__}, which it cannot")
     return kind(**values)
+
+
+def _matches(value: Any, hint: Any) -> bool:
+    """A value is of the type that a field is declared with; arrays hold numbers of the declared kind."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_matches(value, each) for each in args)
+    if origin is np.ndarray:
+        kind = np.dtype(get_args(args[1])[0]).kind
+        return isinstance(value, np.ndarray) and value.dtype.kind == kind
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_matches(each, args[0]) for each in value)
+    if origin is Literal:
+        return value in args
+    if hint is Any or hint is float:
+        return hint is Any or (isinstance(value, int | float) and not isinstance(value, bool))
+    whole = hint is int and isinstance(value, bool)
+    return isinstance(value, origin or hint) and not whole
 
 
 def _parts(kind: type) -> dict[str, type | None]:
@@ -397,7 +471,13 @@ def _with_inputs(
     return values, known
 
 
+_LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+}
+
+
 def _latex(cell: str) -> str:
-    for sign in "&%$#_{}":
-        cell = cell.replace(sign, "\\" + sign)
-    return cell
+    """Text as LaTeX prints it, on one line."""
+    return "".join(_LATEX.get(sign, sign if sign.isprintable() else " ") for sign in cell)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -17,6 +16,8 @@ from retrace_sde.after.residuals import ResidualCheck, not_looked
 from retrace_sde.after.simulated import look_at
 from retrace_sde.checks import (
     check_centred,
+    check_consistent,
+    check_diffusion,
     check_enough,
     check_features,
     check_gaps,
@@ -27,24 +28,26 @@ from retrace_sde.checks import (
     check_state_space,
     check_volumes,
     is_auto,
+    no_diffusion,
     noise_of_kept,
     nonlinear,
     with_times,
 )
 from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread, to_numpy
 from retrace_sde.data.clocks import coarse
+from retrace_sde.data.entry.canonical import Places, places
+from retrace_sde.data.entry.parameters import checked
 from retrace_sde.data.inputs import MissingInputs, filled_inputs
-from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.knowledge import Knowledge, settled
 from retrace_sde.data.panel import Panel
-from retrace_sde.data.schedule import check_schedule, off_schedule, on_schedule
+from retrace_sde.data.schedule import off_schedule, on_schedule
 from retrace_sde.data.validation import (
     ReTraceWarning,
-    check_count,
     check_panel,
-    check_share,
     has_missing,
 )
 from retrace_sde.engine.account.bootstrap import bootstrap
+from retrace_sde.engine.account.hidden_levels import levelled_hidden
 from retrace_sde.engine.account.noise import NoiseChoice, noise_by_evidence
 from retrace_sde.engine.account.subjects import Subjects, levelled
 from retrace_sde.engine.euler import EulerModel
@@ -57,7 +60,9 @@ from retrace_sde.engine.posterior import OrderPosterior
 from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
+from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.regression import Estimate, StandardErrors
+from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
@@ -72,8 +77,9 @@ from retrace_sde.process.drift import (
     parted,
 )
 from retrace_sde.process.sde import LinearSDE
+from retrace_sde.progress import Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult, Twin
-from retrace_sde.units import Units
+from retrace_sde.units import Units, as_given, posterior_as_given
 
 INPUT_ROUNDS = 4
 """Fits, at most, between which missing inputs are filled in along the order found."""
@@ -172,20 +178,24 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         *,
         covariates: Any | None = None,
         knowledge: Knowledge | None = None,
+        progress: Callback | bool | None = None,
     ) -> Self:
         """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified.
 
         `covariates` (n, T, k) are inputs: with a linear or affine drift `dX = (A X + B u + c) dt + G dW`, each held from its
         observation to the next. `knowledge` is what is known of time: see `Knowledge`. With all times known the
-        order is given, and the SDE is fitted with the true gaps. `y` is ignored, for scikit-learn.
+        order is given, and the SDE is fitted with the true gaps. `y` is ignored, for scikit-learn. `progress` is called with
+        what is being done (see `retrace_sde.progress`); True shows a bar.
         """
-        with one_blas_thread():
+        with one_blas_thread(), reporting(progress):
             return self._fit(X, covariates, knowledge)
 
     def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
+        report("preparing")
         check_settings(self.get_params(deep=False))
         knowledge = with_times(X, knowledge) if self.order == "likelihood" else knowledge
         check_knowledge(knowledge, self.order)
+        knowledge = settled(knowledge)
         drift, shared = as_drift(self.drift), self.permutation == "shared"
         likely, linear = self.order == "likelihood", has_state_space(driven(drift))
         panel = check_panel(
@@ -201,32 +211,47 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         panel = check_volumes(panel, drift)
         check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
         check_centred(panel, drift)
-        whole = panel
-        if knowledge is not None and knowledge.schedule is not None:
-            check_schedule(knowledge, panel, shared=shared)
-            if not shared:
-                panel, knowledge = on_schedule(panel, knowledge)
+        if knowledge is not None:
+            check_consistent(knowledge, panel, shared=shared, dt=float(self.dt))
+        # From here on everything stands where its content puts it; `as_given` puts it back.
+        placed = places(panel, shared=shared, known=knowledge)
+        whole = panel = placed.panel(panel)
+        knowledge = None if knowledge is None else placed.knowledge(knowledge)
+        if knowledge is not None and knowledge.schedule is not None and not shared:
+            panel, knowledge = on_schedule(panel, knowledge)
         rng = np.random.default_rng(self.random_state)
-        fitted = self._fitted_inputs(panel, drift, knowledge, rng)
+        try:
+            fitted = self._fitted_inputs(panel, drift, knowledge, rng)
+        except np.linalg.LinAlgError:
+            raise ValueError(no_diffusion(panel)) from None
         chosen, outcome, units, features, notes = fitted
+        check_diffusion(panel, outcome.estimate.diffusion * chosen.dt, chosen.variances)
         if not isinstance(chosen, HiddenModel):
             raw = Data(panel.values, lengths=panel.lengths)
             notes = (*notes, *coarse(raw, outcome.found.order, panel.names))
+        cut = cut_short()
         outcome = replace(
             outcome,
             notes=(*outcome.notes, *notes),
-            cautions=(*(each.sentence for each in panel.left_out), *outcome.cautions),
+            cautions=(
+                *([] if cut is None else [cut]),
+                *(each.sentence for each in panel.left_out),
+                *outcome.cautions,
+            ),
+            converged=outcome.converged and cut is None,
         )
+        report("looking at the residuals")
         result = self._result(whole, chosen, outcome, features)
         result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
-        self.result_ = result if units is None else units.result(result)
-        self._memory = Memory(chosen, outcome, units)
+        result = result if units is None else units.result(result)
+        self.result_ = as_given(result, placed)
+        self._memory = Memory(chosen, outcome, units, placed)
         self.n_features_in_ = panel.values.shape[2] + len(panel.left_out)
         if outcome.posterior is not None:
-            self.posterior_ = outcome.posterior
+            self.posterior_ = posterior_as_given(outcome.posterior, placed)
         elif hasattr(self, "posterior_"):
             del self.posterior_
         return self
@@ -261,7 +286,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             drift = in_state_space(drift, inputs=panel.covariates is not None)
         drift, absorbed = check_features(panel, drift)
         dt = float(self.dt if panel.dt is None else panel.dt)
-        units = Units.of(panel, drift)
+        units = self._units(panel, drift)
         model = EulerModel(self._data(panel, units), dt, drift)
         if knowledge is not None:
             model = model.informed(knowledge, shared=self.permutation == "shared")
@@ -269,11 +294,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         chosen = self._chosen(model, units, noise)
         check_levels(self.subjects, chosen)
         features = chosen.drift.feature_names(panel.names, panel.covariate_names)
-        outcome = fit(chosen, self._options(chosen), rng)
+        outcome = fit(chosen, self._options(chosen, units), rng)
         preferred = self._preferred_noise(chosen, outcome)
         if preferred is not None and preferred.noise is not None:
             chosen = self._hidden(model, preferred.noise, free=False)
-            outcome = fit(chosen, self._options(chosen), rng)
+            outcome = fit(chosen, self._options(chosen, units), rng)
         outcome = replace(outcome, noise=preferred)
         return chosen, outcome, units, tuple(features), tuple(absorbed)
 
@@ -287,6 +312,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         without = self.estimator in ("mle", "ols") or outcome.estimator == "mcem"
         if not is_auto(self.observation_noise) or without:
             return None
+        report("comparing with and without noise")
         return noise_by_evidence(model, outcome.found, outcome.levels)
 
     def _unseen(self, panel: Panel, knowledge: Knowledge | None) -> bool:
@@ -296,8 +322,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         noisy = self._given_noise is not None or self.estimator == "em"
         return scheduled or drawn or noisy or has_missing(Data(panel.values))
 
+    def _units(self, panel: Panel, drift: Drift) -> Units | None:
+        """Standard units; of an array one for all variables where these are compared with each other.
+
+        That is so in the paper's scores, and of noise that is one number for all.
+        """
+        noise, em = self.observation_noise, self.estimator == "em"
+        alike = noise == "estimate" if isinstance(noise, str) else noise is None and em
+        common = self.order == "score" or alike
+        return Units.of(panel, drift, common=common and panel.rows is None)
+
     def _data(self, panel: Panel, units: Units | None) -> Data:
-        """A panel's values in the units of the fit: a table's are standardised."""
+        """A panel's values in the units of the fit."""
         values = panel.values if units is None else units.apply(panel.values)
         return Data(values, panel.covariates, self.n_jobs, panel.lengths)
 
@@ -351,7 +387,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             )
         return 0.0 if noise is None else noise
 
-    def _options(self, model: Model) -> Options:
+    def _options(self, model: Model, units: Units | None) -> Options:
         hidden = isinstance(model, HiddenModel)
         search = None
         if self.order == "score":
@@ -370,6 +406,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             print if self.verbose else lambda line: None,
             search,
             Subjects(self.subjects) if search is None else Subjects.ALIKE,
+            0.0 if units is None else units.volume,
         )
 
     def _result(
@@ -408,7 +445,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             feature_names=features,
             settings=self._settings(outcome.estimator),
             notes=(*outcome.notes, *outcome.cautions),
-            observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
+            observation_noise=_noise_found(model, outcome),
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
             subjects=outcome.subjects,
             noise_choice=outcome.noise,
@@ -439,8 +476,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if not (shared or certain or model.gaps is not None):
             return not_looked(model.data.shape[0])
         found = outcome.found
-        if outcome.levels is not None and isinstance(model, EulerModel):
-            model, found = levelled(model, found, outcome.levels, rng)
+        levels = outcome.levels
+        if isinstance(levels, HiddenLevels) and isinstance(model, HiddenModel):
+            model, found = levelled_hidden(model, found, levels, rng)
+        elif isinstance(levels, LevelFit) and isinstance(model, EulerModel):
+            model, found = levelled(model, found, levels, rng)
         return look_at(model, found, rng)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
@@ -452,8 +492,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             settings["random_state"] = None
         return settings
 
-    def _ordered(self, X: Any) -> tuple[Panel, Model, Outcome, Order]:
-        """Other trajectories, the model and outcome that judge them, and their most likely order."""
+    def _ordered(self, X: Any) -> tuple[Panel, Places, Model, Outcome, Order]:
+        """Other trajectories, their places, the model and outcome that judge them, and their most likely order there."""
         memory, ragged = self._memory, self.permutation == "independent"
         linear = has_state_space(memory.model.drift)
         refusal = None if linear else nonlinear("Missing values", memory.model.drift)
@@ -462,14 +502,16 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"X has {whole.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
-        data = self._data(whole.without(self.result_.left_out), memory.units)
+        panel = whole.without(self.result_.left_out)
+        placed = places(panel, shared=not ragged)
+        data = self._data(placed.panel(panel), memory.units)
         model, outcome = memory.model.for_others(data), memory.outcome
         if linear and has_missing(data) and not isinstance(model, HiddenModel):
             model = HiddenModel.of(model.plain(), noise=0.0)
             found = model.adopted(outcome.found, outcome.initial)
             outcome = replace(outcome, found=found, law=found.law)
         rng = np.random.default_rng(self.random_state)
-        return whole, model, outcome, order_others(model, outcome, rng)
+        return whole, placed, model, outcome, order_others(model, outcome, rng)
 
     def reorder(self, X: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
@@ -478,19 +520,21 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            panel, _, _, order = self._ordered(X)
+            panel, placed, _, _, order = self._ordered(X)
+            order = placed.orders(order)
         return self._shown(panel, in_order(panel.values, order), order)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀; y is ignored."""
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            _, model, outcome, order = self._ordered(X)
+            _, _, model, outcome, order = self._ordered(X)
             each = model.log_joint(order, outcome.law)
             units = self._memory.units
             volume = 0.0 if units is None else units.log_volume(model.data)
             return float(each.mean()) - volume / len(each)
 
+    @checked
     def forecast(
         self, X: Any, steps: int, *, gaps: Any | None = None, level: float = 0.95
     ) -> Forecast:
@@ -500,8 +544,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         were too sure. Steps are dt apart, or `gaps` (steps,); a drift that is not linear is simulated, covariates as they were last.
         """
         check_is_fitted(self, "result_")
-        check_count("steps", steps, 1)
-        check_share("level", level)
         ahead = check_gaps(gaps, steps, self.result_.dt)
         if not self.direction_.identified:
             warnings.warn(
@@ -511,50 +553,55 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 stacklevel=2,
             )
         with one_blas_thread():
-            _, model, outcome, order, times = self._placed(X)
+            _, placed, model, outcome, order, times = self._placed(X)
             every = np.broadcast_to(times, model.data.shape[:2])
             last = np.take_along_axis(every, model.data.observed[:, None] - 1, axis=1)
             rng = np.random.default_rng(self.random_state)
             found = predicted(model, outcome, order, ahead, level, rng)
             found = replace(found, times=(last[0] if np.ptp(last) == 0 else last) + found.times)
         units = self._memory.units
-        return found if units is None else units.forecast(found)
+        return (found if units is None else units.forecast(found)).moved(placed.each)
 
+    @checked
     def impute(self, X: Any, *, level: float = 0.95) -> Imputed:
         """X, as it is stored, with missing values filled in from the whole trajectory in its order, and intervals.
 
         Intervals are widened where values hidden on purpose were missed too often.
         """
         check_is_fitted(self, "result_")
-        check_share("level", level)
         if not is_linear(self._memory.model.drift):
             raise ValueError(
                 "impute needs a linear or affine drift: missing values have no smoother otherwise."
             )
         with one_blas_thread():
-            panel, model, outcome, order, _ = self._placed(X)
+            panel, placed, model, outcome, order, _ = self._placed(X)
             if not isinstance(model, HiddenModel):  # nothing is missing
                 values = to_numpy(panel.values).copy()
                 return Imputed(values, values, values, level, np.ones(values.shape[2]))
             rng = np.random.default_rng(self.random_state)
             found = imputed(model, outcome, order, level, rng)
         units = self._memory.units
-        return found if units is None else units.imputed(found)
+        found = (found if units is None else units.imputed(found)).moved(placed.observations)
+        return found.keeping(to_numpy(panel.without(self.result_.left_out).values))
 
-    def _placed(self, X: Any) -> tuple[Panel, Model, Outcome, Order, Array]:
-        """The fitted data in the order found, or others in their most likely one; and the times along it."""
-        model, outcome, units = self._memory
+    def _placed(self, X: Any) -> tuple[Panel, Places, Model, Outcome, Order, Array]:
+        """The fitted data in the order found, or others in their most likely one; their places, and the times along it."""
+        model, outcome, units, _ = self._memory
         panel = check_panel(
             X, n_jobs=self.n_jobs, ragged=self.permutation == "independent",
             missing=is_linear(model.drift),
         )  # fmt: skip
-        if panel.values.shape == model.data.shape and np.array_equal(
-            to_numpy(self._data(panel, units).values), to_numpy(model.data.values), equal_nan=True
-        ):
-            return panel, model, outcome, outcome.found.order, self.times_
-        panel, other, judged, order = self._ordered(X)
-        return panel, other, judged, order, other.times(order, None)
+        if panel.values.shape == model.data.shape:
+            placed = places(panel, shared=self.permutation == "shared")
+            values = self._data(placed.panel(panel), units).values
+            if np.array_equal(to_numpy(values), to_numpy(model.data.values), equal_nan=True):
+                found = outcome.found
+                times = model.times(found.order, found.gaps)
+                return panel, placed, model, outcome, found.order, times
+        panel, placed, other, judged, order = self._ordered(X)
+        return panel, placed, other, judged, order, other.times(order, None)
 
+    @checked
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
 
@@ -563,27 +610,26 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
-            model, outcome = self._memory.model, self._memory.outcome
-            self.posterior_ = sample_posterior(model, outcome, rng, samples=samples)
+            model, outcome, _, placed = self._memory
+            found = sample_posterior(model, outcome, rng, samples=samples)
+            self.posterior_ = posterior_as_given(found, placed)
         return self.posterior_
 
+    @checked
     def bootstrap_errors(
         self,
         *,
         replicates: int = 200,
         adopt: bool = False,
-        done: Callable[[], None] = lambda: None,
     ) -> StandardErrors:
         """Standard errors of the fit along `order_`, by resampling trajectories; `adopt`: they become the result's.
 
         Like `standard_errors_` by default they rest on the spread between trajectories; unlike them they need no large
-        panel, and take as many fits as there are replicates. `done` is called after each of them.
+        panel, and take as many fits as there are replicates.
         """
         check_is_fitted(self, "result_")
-        if replicates < 2:
-            raise ValueError(f"replicates must be at least 2 to have a spread; got {replicates!r}.")
-        model, outcome, units = self._memory
-        effects = outcome.subjects
+        model, outcome, units, _ = self._memory
+        effects, levels = outcome.subjects, outcome.levels
         with one_blas_thread():
             errors = bootstrap(
                 model,
@@ -591,14 +637,23 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 np.random.default_rng(self.random_state),
                 name=outcome.estimator,
                 subjects=Subjects.ALIKE if effects is None else effects.kind,
+                levels=levels if isinstance(levels, HiddenLevels) else None,
                 replicates=replicates,
-                done=done,
             )
         found = _told_apart(errors, model.drift)
         found = found if units is None else units.errors(found)
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)
         return found
+
+
+def _noise_found(model: Model, outcome: Outcome) -> Array | None:
+    """R of the account that was chosen; None where states are seen as they are."""
+    if not isinstance(model, HiddenModel):
+        return None
+    levels = outcome.levels
+    found: Array = levels.law.R if isinstance(levels, HiddenLevels) else outcome.found.law.R
+    return found
 
 
 def _all_finite(estimate: Estimate) -> bool:

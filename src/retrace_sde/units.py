@@ -1,4 +1,4 @@
-"""Tables are fitted in standard units and answered in their own: `z = (x − m)/s`, variable by variable.
+"""Data are fitted in standard units and places and answered in their own: `z = (x − m)/s`, variable by variable.
 
 Every formula is equivariant on paper, but not in floating point: dates as numbers or a mix of kilometres and
 microns would lose digits. `dz = (A' z + c') dt + G' dW` becomes `A = S A' S⁻¹`, `c = S c' − A m`, `H = S H' S`.
@@ -14,9 +14,11 @@ import numpy as np
 
 from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.data.blocks import Array, Data
+from retrace_sde.data.entry.canonical import Places
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.model import Round
+from retrace_sde.engine.posterior import OrderPosterior
 from retrace_sde.estimate.regression import StandardErrors
 from retrace_sde.process.drift import Drift, has_offset, has_state_space
 from retrace_sde.process.sde import Gaussian
@@ -32,9 +34,12 @@ class Units:
     counts: Array
 
     @classmethod
-    def of(cls, panel: Panel, drift: Drift) -> Units | None:
-        """Mean and standard deviation over a table's observations; None: fit the data as they are."""
-        if panel.rows is None or not has_state_space(drift):
+    def of(cls, panel: Panel, drift: Drift, *, common: bool = False) -> Units | None:
+        """Mean and standard deviation over the observations; None: fit the data as they are.
+
+        `common`: one scale for all variables, whose noise is said to be the same.
+        """
+        if not has_state_space(drift):
             return None
         values = np.asarray(panel.values, dtype=float)
         n, T, d = values.shape
@@ -42,10 +47,12 @@ class Units:
         inside = (np.arange(T)[None] < lengths[:, None])[:, :, None] & ~np.isnan(values)
         counts = inside.sum(axis=(0, 1)).astype(float)
         # In two passes: the square of a large mean would drown a small spread.
-        mean = np.where(inside, values, 0.0).sum(axis=(0, 1)) / counts
+        mean = (np.where(inside, values, 0.0) / counts).sum(axis=(0, 1))
         rest = np.where(inside, values - mean, 0.0)
         mean = mean + rest.sum(axis=(0, 1)) / counts
         scale = np.sqrt((np.where(inside, values - mean, 0.0) ** 2).sum(axis=(0, 1)) / counts)
+        if common:
+            scale = np.full(d, np.sqrt(np.mean(scale**2)))
         return cls(mean if has_offset(drift) else np.zeros(d), scale, counts)
 
     def apply(self, values: Array) -> Array:
@@ -92,7 +99,7 @@ class Units:
             standard_errors=self.errors(result.standard_errors),
             initial=Gaussian(self.centre + self.scale * first.mean, self._square(first.covariance)),
             alternative=None if result.alternative is None else self._twin(result.alternative),
-            log_likelihood=result.log_likelihood - self._volume,
+            log_likelihood=result.log_likelihood - self.volume,
             history=tuple(self._round(each) for each in result.history),
             residuals=None if result.residuals is None else result.residuals.restored(self.restore),
             observation_noise=None
@@ -130,7 +137,7 @@ class Units:
         return self.scale[:, None] / self.scale[None, :]
 
     @property
-    def _volume(self) -> float:
+    def volume(self) -> float:
         """What a density loses by the change of units, in nats."""
         return float((self.counts * np.log(self.scale)).sum())
 
@@ -160,7 +167,7 @@ class Units:
             each,
             drift=self._coefficients(each.drift),
             diffusion=self._square(each.diffusion),
-            log_likelihood=each.log_likelihood - self._volume,
+            log_likelihood=each.log_likelihood - self.volume,
         )
 
     def _subjects(self, found: SubjectEffects | None, A: Array) -> SubjectEffects | None:
@@ -195,5 +202,47 @@ class Units:
             standard_errors=None
             if twin.standard_errors is None
             else self.errors(twin.standard_errors),
-            log_likelihood=twin.log_likelihood - self._volume,
+            log_likelihood=twin.log_likelihood - self.volume,
         )
+
+
+def as_given(result: ReTraceResult, places: Places) -> ReTraceResult:
+    """A result of trajectories, slices and observations as they were given."""
+    twin, subjects, checked = result.alternative, result.subjects, result.residuals
+    return replace(
+        result,
+        order=places.orders(result.order),
+        times=_own(result.times, places),
+        alternative=None
+        if twin is None
+        else replace(
+            twin,
+            order=places.orders(twin.order),
+            times=None if twin.times is None else _own(twin.times, places),
+        ),
+        direction=replace(
+            result.direction, contributions=places.each(result.direction.contributions)
+        ),
+        history=tuple(
+            replace(each, order=places.orders(each.order)) if each.order.size else each
+            for each in result.history
+        ),
+        subjects=None if subjects is None else subjects.moved(places.each),
+        residuals=None if checked is None else checked.moved(places.rows),
+    )
+
+
+def _own(times: Array, places: Places) -> Array:
+    """Times along one order for all stand; those along each trajectory's own go with it."""
+    return times if times.ndim == 1 else np.asarray(places.each(times))
+
+
+def posterior_as_given(found: OrderPosterior, places: Places) -> OrderPosterior:
+    """A posterior over orders of slices, or observations, as they were given."""
+    P = found.position_probabilities
+    back = np.argsort(places.columns) if places.shared else None
+    return replace(
+        found,
+        position_probabilities=P[back] if back is not None else places.observations(P),
+        samples=places.orders(found.samples).astype(found.samples.dtype),
+    )

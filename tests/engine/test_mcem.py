@@ -511,14 +511,15 @@ def test_precedence_of_i_and_j_is_one_less_that_of_j_and_i(averaged):
 
 
 def test_the_orders_of_a_fit_are_permutations_and_the_most_probable_is_the_most_likely(averaged):
-    _, X, truth, model = averaged
+    _, _, truth, model = averaged
     for orders in (model.order_, model.posterior_.expected_order(), model.posterior_.samples[:, 0]):
         np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(12), (150, 1)))
-    problem, law = problem_of(X), model._memory.outcome.law
-    best = problem.log_joint(model.order_, law)
+    problem, outcome, _, places = model._memory
+    law = outcome.law
+    best = problem.log_joint(places.here(model.order_), law)
     for r in range(0, 100, 20):
         sample = model.posterior_.samples[:, r].astype(np.intp)
-        assert np.mean(best >= problem.log_joint(sample, law) - 1e-6) > 0.97
+        assert np.mean(best >= problem.log_joint(places.here(sample), law) - 1e-6) > 0.97
     # The expected order puts more observations in their place than single draws do.
     mean = np.mean(model.posterior_.expected_order() == truth)
     assert mean > np.mean(model.posterior_.samples[:, 0] == truth)
@@ -664,7 +665,7 @@ def test_sampled_shared_orders_match_enumeration(n, seed):
     found = model.sample_orders(samples=20_000)
     problem, step, orders = model._memory.model, model._memory.outcome.found.step, every_order(T)
     C = transition_costs(problem.data, step)
-    every = in_order(X, np.arange(T)).transpose(1, 0, 2)
+    every = in_order(problem.data.values, np.arange(T)).transpose(1, 0, 2)
     start = -start_log_densities(every, step, problem.variances).sum(axis=1)
     cost = start[orders[:, 0]] + C[orders[:, :-1], orders[:, 1:]].sum(axis=1)
     weight = np.exp(cost.min() - cost)
@@ -672,9 +673,10 @@ def test_sampled_shared_orders_match_enumeration(n, seed):
     exact = frequencies(weight[None], T)[3][0]
     assert found.position_probabilities.shape == (T, T)
     # 80 000 correlated records: an error near 0.01 where the posterior has several modes.
-    assert np.abs(found.position_probabilities - exact).max() < 0.04
-    place = np.argsort(orders, axis=1)
-    before = weight @ (place[:, 1] < place[:, 4])
+    columns = model._memory.places.columns
+    assert np.abs(found.position_probabilities[columns] - exact).max() < 0.04
+    place, here = np.argsort(orders, axis=1), np.argsort(columns)
+    before = weight @ (place[:, here[1]] < place[:, here[4]])
     assert abs(model.precedence_probability(1, 4) - before) < 0.15
     assert model.precedence_probability(1, 4) + model.precedence_probability(4, 1) == 1
     assert sorted(found.expected_order()) == list(range(T))

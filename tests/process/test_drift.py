@@ -240,9 +240,9 @@ def test_the_untreated_arm_is_decided_by_the_joint_likelihood_and_not_by_the_con
     cohort = simulate_cohort(300, arm="untreated", random_state=12)
     model = rt.ReTrace(drift=TumourGrowth())
     model.fit(cohort.panel)
-    problem = model._memory.model
-    forward = problem.fit(np.arange(61))
-    backward = problem.fit(np.arange(61)[::-1].copy())
+    problem, true = model._memory.model, model._memory.places.here(np.arange(61))
+    forward = problem.fit(true)
+    backward = problem.fit(true[::-1].copy())
     joint = forward.log_likelihood - backward.log_likelihood
     from retrace_sde.estimate.euler import step_log_likelihoods
 

@@ -143,7 +143,7 @@ def test_a_seed_fixes_the_shuffle() -> None:
 def test_what_shuffle_refuses() -> None:
     X = np.zeros((2, 3, 1))
     for share in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ValueError, match="share must lie"):
+        with pytest.raises(ValueError, match="share must be"):
             shuffle(X, share=share)
     with pytest.raises(ValueError, match="permutation must be"):
         shuffle(X, permutation="both")  # type: ignore[arg-type]

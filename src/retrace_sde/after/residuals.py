@@ -21,7 +21,7 @@ from scipy import stats
 
 from retrace_sde.after.rivals import Cause, rivals
 from retrace_sde.after.steps import Steps
-from retrace_sde.data.blocks import Array, Mask
+from retrace_sde.data.blocks import Array, Mask, Order
 
 LEVEL = 0.005
 """Chance of each of the seven to fail on data of the model itself: together less than 4 %."""
@@ -99,6 +99,16 @@ class ResidualCheck:
             if self.looked
             else self
         )
+
+    def moved(self, rows: Order) -> ResidualCheck:
+        """The same with trajectory j called rows[j]."""
+        verdicts = (
+            replace(each, where=tuple(int(rows[j]) for j in each.where))
+            if each.aspect is Aspect.SUBJECTS
+            else each
+            for each in self.verdicts
+        )
+        return replace(self, verdicts=tuple(verdicts))
 
     @property
     def looked(self) -> bool:

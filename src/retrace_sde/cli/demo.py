@@ -11,7 +11,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from retrace_sde.cli.common import progress
+from retrace_sde.cli.common import force_option, progress, refusing, seed_option
+from retrace_sde.data.files import check_target, whole_or_nothing
+from retrace_sde.data.outputs import check_outputs, written
 from retrace_sde.datasets import SOURCE
 from retrace_sde.show import demo as demonstration
 
@@ -19,17 +21,21 @@ from retrace_sde.show import demo as demonstration
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default="retrace-demo", show_default=True,
               help="Folder for the page, the figures and the results.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Another seed, other data.")
+@force_option
+@seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def demo(out: Path, seed: int, as_json: bool) -> None:
+def demo(out: Path, force: bool, seed: int, as_json: bool) -> None:
     """Simulate trajectories, lose their order, recover it, and compare with the oracle."""
-    if out.exists() and not out.is_dir():
-        raise click.UsageError(f"--out {out} is a file; name a folder.")
-    with progress(demonstration.STEPS) as begin:
+    with refusing(), progress() as begin:
+        check_target(out, folder=True)
+        check_outputs([out / name for name in written(out)], force=force)
         result = demonstration.run(demonstration.Settings(seed=seed), progress=begin)
         begin("drawing")
-        paths = [*demonstration.save_pages(result, out), *demonstration.save_plots(result, out)]
-        paths.append(result.model.result_.save(out / "result.npz"))
+        with whole_or_nothing(out) as folder:
+            made = demonstration.save_pages(result, folder)
+            made += demonstration.save_plots(result, folder)
+            made.append(result.model.result_.save(folder / "result.npz"))
+        paths = [out / path.name for path in made]
     if as_json:
         shared = [asdict(row) for row in result.rows]
         own = [asdict(row) for row in result.own_orders.rows]

@@ -26,7 +26,7 @@ MARKS = {"good": "+", "caution": "!", "stop": "×"}
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def diagnose(file: Path, as_json: bool, **columns: Any) -> None:
     """Say what can be learned from FILE before any fit, and what to do next."""
-    with refusing(), progress(2) as begin:
+    with refusing(), progress() as begin:
         begin("reading")
         frame, roles = load(file, **columns)
         panel = Panel.from_frame(frame, **roles)

@@ -11,9 +11,20 @@ import click
 import numpy as np
 import pandas as pd
 
-from retrace_sde.cli.common import listed, load, say, seed_option, table_options, working
-from retrace_sde.data.files import check_replaced, check_target, whole_or_nothing
+from retrace_sde.cli.common import (
+    Finite,
+    force_option,
+    listed,
+    load,
+    safe_option,
+    say,
+    seed_option,
+    table_options,
+    working,
+)
+from retrace_sde.data.files import check_target, whole_or_nothing, write_table
 from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.outputs import check_outputs
 from retrace_sde.estimate.intervals import clearest, clearness, critical
 from retrace_sde.recovery import Recovery, recover
 
@@ -33,7 +44,10 @@ def _noise(text: str) -> Any:
     if text == "none":
         return None
     try:
-        return float(text)
+        number = float(text)
+        if not 0 <= number < float("inf"):
+            raise ValueError
+        return number
     except ValueError:
         raise ValueError(
             f"--observation-noise is a standard deviation, 'auto', 'none', 'estimate' or 'diagonal'; got {text!r}."
@@ -96,10 +110,10 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 
 @click.command()
 @table_options
-@click.option("--dt", type=float, metavar="X",
+@click.option("--dt", type=Finite(), metavar="X",
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
 @click.option(
-    "--drift", type=click.Choice(["affine", "linear"]), default="affine", show_default=True
+    "--drift", type=click.Choice(["auto", "affine", "linear"]), default="auto", show_default=True
 )
 @click.option("--estimator", type=click.Choice(["auto", "mle", "ols", "exact", "em", "mcem"]),
               default="auto", show_default=True)  # fmt: skip
@@ -135,12 +149,16 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               help="Standard errors by N fits to subjects drawn anew, instead of the sandwich's.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
+@force_option
+@safe_option
+@click.option("--share", is_flag=True,
+              help="report.html to be sent to others: summaries only, no subject's values or id.")  # fmt: skip
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, seed: int, as_json: bool,
-        **columns: Any) -> None:  # fmt: skip
+        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, force: bool,
+        safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
     FILE is csv, tsv, parquet, npz, h5ad or zarr, one row per observation. With --slice all subjects share
@@ -150,10 +168,10 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
-    with working(4 + (bootstrap or 0)) as (begin, cautions):
+    with working() as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)
-        replaced = check_replaced(out, file, RESULTS)
+        replaced = check_outputs([out / name for name in RESULTS], source=file, force=force)
         frame, roles = load(file, **columns)
         options: dict[str, Any] = {} if dt is None else {"dt": dt}
         options["knowledge"] = _knowledge(
@@ -166,17 +184,15 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             random_state=seed, **options,
         )  # fmt: skip
         if bootstrap:
-            found.model.bootstrap_errors(
-                replicates=bootstrap, adopt=True, done=lambda: begin("resampling subjects")
-            )
+            found.model.bootstrap_errors(replicates=bootstrap, adopt=True)
         begin("how sure it is")
         table = found.ordered
         begin("writing")
         answer = {**found.parameters, "file": file.name}
         with whole_or_nothing(out) as folder:
-            table.to_csv(folder / "ordered.csv", index=False)
+            write_table(table, folder / "ordered.csv", safe=safe_csv)
             found.model.result_.save(folder / "result.npz")
-            found.report(folder / "report.html", title=file.name)
+            found.report(folder / "report.html", title=None if share else file.name, share=share)
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
     files = [str(out / name) for name in RESULTS]
     if as_json:
@@ -184,6 +200,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         return
     _print(found, answer, cautions)
     say("Replaced" if replaced else "Written", ", ".join(files))
+    if share:
+        say("To share", "report.html holds no subject's values or id; the other files do.")
 
 
 def _lines(answer: dict[str, Any]) -> str:
@@ -205,6 +223,8 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None
     say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
     say("Order", _order(found, answer))
     say("Direction", result.direction.verdict)
+    if result.drift_choice is not None:
+        say("Drift", f"{result.drift_choice.verdict}.")
     if result.noise_choice is not None:
         say("Measured", f"{result.noise_choice.verdict}.")
     if result.subjects is not None:

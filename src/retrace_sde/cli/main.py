@@ -9,6 +9,7 @@ import click
 from retrace_sde.cli.common import OneLine
 
 COMMANDS = {
+    "app": ("app", "Open a page on this machine: drop a table, see its time come back."),
     "demo": ("demo", "Lose the order of built-in data, recover it, and compare with the truth."),
     "diagnose": ("diagnose", "Say what can be learned from FILE before any fit."),
     "effect": ("effect", "Estimate what treatment does to the subjects of FILE."),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from threading import Lock
 from typing import Any, TypeVar
 
 import array_api_compat
@@ -112,8 +113,13 @@ class Data:
         if jobs == 1 or not array_api_compat.is_numpy_array(self.values):
             yield from map(function, blocks)
             return
+
+        def quietly(rows: slice) -> Result:
+            with np.errstate(all="ignore"):  # each thread has its own
+                return function(rows)
+
         with one_blas_thread(), ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(function, blocks)
+            yield from pool.map(quietly, blocks)
 
     def live(self, rows: slice) -> Any | None:
         """Which of the T − 1 steps of some trajectories exist, (trajectories, T − 1, 1); None: all."""
@@ -128,9 +134,37 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """A context in which BLAS uses one thread."""
-    return _blas().limit(limits=1, user_api="blas")
+class _Limit:
+    """BLAS on one thread while anyone asks for it; the last to leave, in whichever thread, restores what there was."""
+
+    def __init__(self) -> None:
+        self.lock, self.users, self.before = Lock(), 0, None
+
+    def enter(self) -> None:
+        with self.lock:
+            if self.users == 0:
+                self.before = _blas().limit(limits=1, user_api="blas")
+            self.users += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0 and self.before is not None:
+                self.before.restore_original_limits()
+
+
+_LIMIT = _Limit()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """A context in which BLAS uses one thread, and numbers that overflow or are none show in results, not in warnings."""
+    _LIMIT.enter()
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        _LIMIT.leave()
 
 
 def evenly(n: int, size: int) -> Order:
@@ -163,6 +197,21 @@ def like(matrix: Array, array: Any) -> Any:
     """A small numpy matrix, brought to the namespace and the device of `array`."""
     xp = array_api_compat.array_namespace(array)
     return xp.asarray(matrix, dtype=array.dtype, device=array_api_compat.device(array))
+
+
+def unmasked(values: Any) -> Any:
+    """A masked array, or a list with some, as numbers that are NaN where they are masked; anything else as it is."""
+    if isinstance(values, np.ma.MaskedArray):
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"masked arrays must hold real numbers; got dtype {values.dtype}.")
+        wide = values.dtype if values.dtype.kind == "f" else np.dtype(float)
+        return np.ma.filled(values.astype(wide), np.nan)  # type: ignore[no-untyped-call]
+    if isinstance(values, (list, tuple)) and any(
+        isinstance(each, (np.ma.MaskedArray, list, tuple)) or each is np.ma.masked
+        for each in values
+    ):
+        return [np.nan if each is np.ma.masked else unmasked(each) for each in values]
+    return values
 
 
 def to_numpy(array: Any) -> Array:

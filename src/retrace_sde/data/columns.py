@@ -43,11 +43,28 @@ def shown(names: Sequence[Any]) -> str:
     return text + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
+def holds_groups(column: Column) -> bool:
+    """Its cells are lists or records, as parquet may store them, and no single values."""
+    if column.dtype != nw.Object:
+        return column.dtype in (nw.List, nw.Struct, nw.Array)
+    groups = (list, tuple, set, dict, np.ndarray)
+    return any(isinstance(cell, groups) for cell in column.to_list())
+
+
+def refuse_groups(column: Column, name: str) -> None:
+    """A column that is to be used holds one value in each cell."""
+    if holds_groups(column):
+        raise ValueError(
+            f"column {name!r} holds lists or records, several values in a cell: spread them over columns or rows, or "
+            "leave it out."
+        )
+
+
 def is_numeric(column: Column) -> bool:
     """Numbers, also where pandas keeps them as objects of Python's Decimal."""
     if column.dtype.is_numeric():
         return True
-    if column.dtype != nw.Object:
+    if column.dtype != nw.Object or holds_groups(column):
         return False
     cells = [cell for cell in column.to_list() if not pd.isna(cell)]
     return bool(cells) and all(isinstance(cell, Decimal) for cell in cells)
@@ -82,7 +99,7 @@ def numbers(frame: nw.DataFrame[Any], name: str) -> Array:
 
 def refuse_typing_errors(column: Column, name: str) -> None:
     """A column of numbers with a few words in it was meant to be analysed; it must not vanish in silence."""
-    if column.dtype not in (nw.String, nw.Object):
+    if column.dtype not in (nw.String, nw.Object) or holds_groups(column):
         return
     cells = pd.Series(column.to_list(), dtype=object).dropna()
     share = pd.to_numeric(cells, errors="coerce").notna().mean()

@@ -18,13 +18,13 @@ EXTRAS = {"openpyxl": "office", "pyreadstat": "office"}
 """The extra that brings a library, where it is not `formats`."""
 
 
-def need(module: str) -> Any:
+def need(module: str, extra: str | None = None) -> Any:
     """An optional library, or a hint how to get it."""
     try:
         return import_module(module)
     except ImportError:
         raise ValueError(
-            f"this needs {module}, which is not installed: pip install 'retrace-sde[{EXTRAS.get(module, 'formats')}]'."
+            f"this needs {module}, which is not installed: pip install 'retrace-sde[{extra or EXTRAS.get(module, 'formats')}]'."
         ) from None
 
 
@@ -58,9 +58,21 @@ def frame_of_anndata(adata: Any, *, layer: str | None = None) -> pd.DataFrame:
     both = sorted(set(adata.obs.columns) & set(adata.var_names))
     if both:
         raise ValueError(f"{both[0]!r} is both a column of obs and a variable: rename one of them.")
-    dense = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+    dense = _dense(X)
     values = pd.DataFrame(dense, index=adata.obs.index, columns=list(adata.var_names))
     return pd.concat([adata.obs, values], axis=1)
+
+
+def _dense(X: Any) -> Any:
+    """A sparse matrix written out, its indices checked first: out of range they would write anywhere in memory."""
+    if not hasattr(X, "toarray"):
+        return np.asarray(X)
+    if hasattr(X, "check_format"):
+        try:
+            X.check_format(full_check=True)
+        except ValueError as error:
+            raise ValueError(f"the sparse matrix of this AnnData is damaged: {error}.") from None
+    return X.toarray()
 
 
 def _layer(adata: Any, layer: str) -> Any:

@@ -11,14 +11,16 @@ import array_api_compat
 import numpy as np
 from numpy.typing import ArrayLike
 
-from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.blocks import Array, Order, unmasked
 from retrace_sde.data.clocks import LeftOut
+from retrace_sde.data.entry.parameters import check, checked
 from retrace_sde.data.formats import (
     anndata_of_panel,
     frame_of_anndata,
     frame_of_xarray,
     xarray_of_panel,
 )
+from retrace_sde.data.knowledge import settled_error
 from retrace_sde.data.tables import Label, Names, lay_out
 
 
@@ -53,6 +55,9 @@ class Panel:
     rows: Order | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+
+    def __post_init__(self) -> None:
+        check("Panel", {"dt": self.dt, "time_error": self.time_error})
 
     def __repr__(self) -> str:
         n, T, d = (*np.shape(self.values), 0, 0, 0)[:3]
@@ -97,6 +102,16 @@ class Panel:
             rows=part(self.rows),
         )
 
+    def trajectory(self, j: int) -> str:
+        """What to call a trajectory: by the table's name for it, or by its number."""
+        return f"trajectory {j}" if self.rows is None else f"subject {self.ids[j]!r}"
+
+    def observation(self, j: int, t: int) -> str:
+        """What to call an observation: its slice's label, its row in the table, or its number."""
+        if self.slices is not None:
+            return f"slice {self.slices[t]!r}"
+        return f"slice {t}" if self.rows is None else f"row {self.rows[j, t] + 1}"
+
     def without(self, left_out: Collection[LeftOut]) -> Panel:
         """The panel without some of its variables."""
         dropped = {each.name for each in left_out}
@@ -113,6 +128,7 @@ class Panel:
         )
 
     @classmethod
+    @checked
     def from_frame(
         cls,
         df: Any,
@@ -151,8 +167,8 @@ class Panel:
             exact_times=time_error is None,
             covariates=covariates,
         )
-        if time_error is not None and (time is None or not time_error > 0):
-            raise ValueError("time_error must be positive and needs a time column.")
+        if time_error is not None and time is None:
+            raise ValueError("time_error needs a time column.")
         return cls(
             found.values,
             found.names,
@@ -163,7 +179,7 @@ class Panel:
             found.lengths,
             found.slices,
             found.times,
-            time_error,
+            None if time_error is None else settled_error(found.times, time_error),
             found.rows,
             found.notes,
         )
@@ -210,8 +226,9 @@ class Panel:
     ) -> Panel:
         """A panel from (case, channel, time) as in aeon and sktime, or a list of arrays (channel, time)."""
         if isinstance(X, (list, tuple)):
-            return cls.from_trajectories([np.asarray(each).T for each in X], names=names, dt=dt)
-        values = np.asarray(X)
+            arrays = [np.asarray(unmasked(each)).T for each in X]
+            return cls.from_trajectories(arrays, names=names, dt=dt)
+        values = np.asarray(unmasked(X))
         if values.ndim != 3:
             raise ValueError(
                 f"aeon's layout is (case, channel, time); got an array of shape {values.shape}."
@@ -228,7 +245,7 @@ class Panel:
         dt: float | None = None,
     ) -> Panel:
         """A panel from arrays (T_j, d) of different length T_j, for independent orders."""
-        arrays = [np.asarray(each) for each in trajectories]
+        arrays = [np.asarray(unmasked(each)) for each in trajectories]
         if not arrays or any(each.ndim != 2 for each in arrays):
             raise ValueError("trajectories must be a list of arrays (time, variable).")
         widths = sorted({each.shape[1] for each in arrays})
@@ -259,12 +276,14 @@ class Panel:
     ) -> Panel:
         """A panel from an array (trajectory, time, variable); names and ids are numbered if left out.
 
-        The array is neither copied nor checked here: `fit` does that.
+        The array is neither copied nor checked here: `fit` does that. What is masked is missing.
         """
-        if not hasattr(values, "shape"):
-            values = np.asarray(values)
+        values, covariates = unmasked(values), unmasked(covariates)
+        values = values if hasattr(values, "shape") else np.asarray(values)
+        if covariates is not None and not hasattr(covariates, "shape"):
+            covariates = np.asarray(covariates)
         n, d = (values.shape[0], values.shape[-1]) if len(values.shape) == 3 else (0, 0)
-        k = 0 if covariates is None else covariates.shape[-1]
+        k = covariates.shape[-1] if covariates is not None and covariates.shape else 0
         return cls(
             values,
             tuple(names) if names is not None else tuple(f"x{i}" for i in range(d)),

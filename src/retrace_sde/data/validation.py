@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy, unmasked
 from retrace_sde.data.clocks import without_dynamics
 from retrace_sde.data.formats import door
 from retrace_sde.data.panel import Panel
@@ -22,39 +21,23 @@ DEPENDENT = 1e-10
 
 
 LARGEST = 1e140
-"""Largest value whose squares can still be summed."""
+"""Largest value whose squares can still be summed; its inverse is the least range whose square is not zero."""
+
+APART = 1e100
+"""How many times wider one variable's range may be than another's: covariances of coefficients are its square."""
+
+DIGITS = 2e-13
+"""Range of a variable, relative to its level, of which a double still holds three digits."""
+
+MIDDLE = 20_000
+"""Observations that tell where the middle half of a variable's values lies."""
+
+ALONE = 1e9
+"""How many times wider than its middle half a variable's range may be: the squares of the rest would be lost beside it."""
 
 
 class ReTraceWarning(UserWarning):
     """The data can be used, but something about them cannot be known."""
-
-
-def check_choice(name: str, value: object, allowed: Collection[Any]) -> None:
-    """`value` is one of the words allowed for the parameter `name`."""
-    if not isinstance(value, str) or value not in allowed:
-        words = ", ".join(repr(word) for word in allowed)
-        raise ValueError(f"{name} must be one of {words}; got {value!r}.")
-
-
-def check_positive(name: str, value: object) -> float:
-    """`value` is a positive finite number."""
-    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < np.inf:
-        raise ValueError(f"{name} must be a positive number; got {value!r}.")
-    return float(value)
-
-
-def check_share(name: str, value: object) -> float:
-    """`value` is a number between 0 and 1, both excluded."""
-    if not isinstance(value, (int, float, np.number)) or not 0 < float(value) < 1:
-        raise ValueError(f"{name} must be a number between 0 and 1; got {value!r}.")
-    return float(value)
-
-
-def check_count(name: str, value: object, least: int) -> int:
-    """`value` is a whole number of at least `least`."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
-    return int(value)
 
 
 def check_panel(
@@ -91,6 +74,7 @@ def check_panel(
             f"X has {n} trajectories, {T} time slices and {d} variables; at least 1, 3 and 1 are needed: "
             "two slices have only two orders, and no path between them to judge."
         )
+    _check_names(panel)
     u = panel.covariates
     if u is not None:
         u = _check_kind(_as_array(u, "covariates"), "covariates")
@@ -99,9 +83,9 @@ def check_panel(
                 f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
                 f"got {tuple(u.shape)}."
             )
-        _check_inputs(Data(u, n_jobs=n_jobs), panel.covariate_names, missing=missing_inputs)
+        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_inputs)
     data = Data(values, u, n_jobs)
-    low, high = _check_finite(data, panel.names, "X", missing=missing, refusal=refusal)
+    low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
     lengths = _check_lengths(panel, ragged)
     if not idle:
         whole = replace(panel, values=values)
@@ -114,12 +98,8 @@ def check_panel(
         panel = whole.without(idlers)
         kept = [name in panel.names for name in whole.names]
         values, low, high = panel.values, low[kept], high[kept]
-        data = replace(data, values=values)
-    _check_variables(data, panel.names, low, high)
-    if missing:
-        _check_seen(to_numpy(values), panel.names, ragged=ragged)
-    if not ragged:
-        _check_slices(data)
+    data = Data(values, u, n_jobs)
+    _check_values(data, panel, low, high, missing=missing, ragged=ragged)
     if n == 1:
         warnings.warn(
             "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
@@ -128,6 +108,32 @@ def check_panel(
             stacklevel=3,
         )
     return replace(panel, values=values, covariates=u, lengths=lengths)
+
+
+def _check_values(
+    data: Data, panel: Panel, low: Array, high: Array, *, missing: bool, ragged: bool
+) -> None:
+    """There is something to learn in every variable, trajectory and slice, in numbers that can be computed with."""
+    if missing:
+        _check_seen(to_numpy(data.values), panel, ragged=ragged)
+    _check_ranges(data, panel.names, low, high)
+    _check_variables(data, panel.names)
+    if not ragged:
+        _check_slices(data, panel)
+
+
+def _check_names(panel: Panel) -> None:
+    """As many names as there are things to name."""
+    n, _, d = panel.values.shape
+    u = panel.covariates
+    k = u.shape[-1] if u is not None and np.ndim(u) == 3 else len(panel.covariate_names)
+    for what, names, count, of in (
+        ("names", panel.names, d, "variable"),
+        ("ids", panel.ids, n, "trajectory"),
+        ("covariate_names", panel.covariate_names, k, "covariate"),
+    ):
+        if len(names) != count:
+            raise ValueError(f"{what} must be {count}, one for each {of}; got {len(names)}.")
 
 
 def has_missing(data: Data) -> bool:
@@ -159,6 +165,7 @@ def _check_lengths(panel: Panel, ragged: bool) -> Order | None:
 
 
 def _as_array(X: Any, name: str) -> Any:
+    X = unmasked(X)
     if array_api_compat.is_array_api_obj(X):
         return X
     if isinstance(X, (str, Path)) or hasattr(X, "columns") or hasattr(X, "var_names"):
@@ -175,6 +182,7 @@ def _as_array(X: Any, name: str) -> Any:
 
 def _check_kind(values: Any, name: str) -> Any:
     """Real numbers, integers turned to float64; float32 stays (sums are taken in float64 anyway)."""
+    values = unmasked(values)
     xp = array_api_compat.array_namespace(values)
     if array_api_compat.is_numpy_array(values) and values.dtype == object:
         values = _numbers(values, name)
@@ -196,15 +204,16 @@ def _numbers(values: Any, name: str) -> Array:
         ) from None
 
 
-def _check_inputs(data: Data, names: tuple[str, ...], *, missing: bool) -> None:
+def _check_inputs(data: Data, panel: Panel, *, missing: bool) -> None:
     """Inputs are finite, or missing here and there where the user has said what then stands for them."""
     try:
-        _check_finite(data, names, "covariates", missing=missing)
+        _check_finite(data, panel, "covariates", missing=missing)
     except ValueError as error:
         if not missing and np.isnan(to_numpy(data.values)).any():
-            k = np.argwhere(np.isnan(to_numpy(data.values)))[0]
+            j, t, k = np.argwhere(np.isnan(to_numpy(data.values)))[0]
             raise ValueError(
-                f"covariates are missing, the first in trajectory {k[0]}, observation {k[1]}, {names[k[2]]!r}: choose "
+                f"covariates are missing, the first in {panel.trajectory(j)}, {panel.observation(j, t)}, "
+                f"{panel.covariate_names[k]!r}: choose "
                 "missing_inputs='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
             ) from None
         raise error
@@ -212,7 +221,7 @@ def _check_inputs(data: Data, names: tuple[str, ...], *, missing: bool) -> None:
 
 def _check_finite(
     data: Data,
-    names: tuple[str, ...],
+    panel: Panel,
     what: str,
     *,
     missing: bool = False,
@@ -238,19 +247,20 @@ def _check_finite(
             f"{what} holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
         )
     j, t, k = bad[0]
+    names = panel.names if what == "X" else panel.covariate_names
     remedy = "Drop those trajectories or slices; do not interpolate along an unknown order."
     if refusal is not None and np.isnan(values).any():
         remedy = refusal
     raise ValueError(
         f"{what} has {len(bad)} {'infinite' if missing else 'missing or infinite'} values, the first in "
-        f"trajectory {j}, slice {t}, variable {names[k]!r}. {remedy}"
+        f"{panel.trajectory(j)}, {panel.observation(j, t)}, variable {names[k]!r}. {remedy}"
     )
 
 
-def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
-    """No variable is constant, and none is a linear combination of others (H would be singular)."""
-    n, T, d = data.shape
-    constant = [names[k] for k in np.flatnonzero(high == low)]
+def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
+    """Every variable varies, by amounts that doubles can hold beside its level, its other values and other variables."""
+    level, width = np.maximum(np.abs(low), np.abs(high)), high - low
+    constant = [names[k] for k in np.flatnonzero(width == 0)]
     if constant:
         one = len(constant) == 1
         raise ValueError(
@@ -258,6 +268,35 @@ def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array
             + ("is constant, so it has" if one else "are constant, so they have")
             + f" no dynamics: drop {'it' if one else 'them'}."
         )
+    k, least, most = int((width / level).argmin()), int(width.argmin()), int(width.argmax())
+    if width[k] < DIGITS * level[k]:
+        raise ValueError(
+            f"variable {names[k]!r} varies by {width[k]:.1g} about {high[k]:.4g}, in digits that are rounding: subtract "
+            "its level where it was measured, or drop it."
+        )
+    if width[least] < 1 / LARGEST or width[most] / width[least] > APART:
+        raise ValueError(
+            f"variable {names[least]!r} varies by {width[least]:.1g} and {names[most]!r} by {width[most]:.1g}: squares of "
+            "such numbers are beyond what a computer holds; rescale them."
+        )
+    n, T, _ = data.shape
+    rows = to_numpy(data.some(min(n, -(-MIDDLE // T))).values)
+    quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
+    far = np.flatnonzero((rest > quarter) & (width > ALONE * (rest - quarter)))
+    if len(far):
+        k = int(far[0])
+        values = np.abs(to_numpy(data.values)[:, :, k] - quarter[k])
+        j, t = np.unravel_index(np.nanargmax(values), values.shape)
+        raise ValueError(
+            f"variable {names[k]!r} is {to_numpy(data.values)[j, t, k]:.3g} in trajectory {j}, observation {t}, while half of "
+            f"its values lie within {rest[k] - quarter[k]:.2g} of each other: beside such a value the others are lost. If it "
+            "is an error, make it missing (NaN); else take logarithms."
+        )
+
+
+def _check_variables(data: Data, names: tuple[str, ...]) -> None:
+    """No variable is a linear combination of others (H would be singular)."""
+    n, T, d = data.shape
     few = min(n, -(-(1000 + 20 * d) // T))
     rows = to_numpy(data.some(few).values).reshape(-1, d)
     rows = rows[~np.isnan(rows).any(axis=1)]
@@ -277,25 +316,29 @@ def _check_variables(data: Data, names: tuple[str, ...], low: Array, high: Array
         )
 
 
-def _check_seen(values: Array, names: tuple[str, ...], *, ragged: bool) -> None:
+def _check_seen(values: Array, panel: Panel, *, ragged: bool) -> None:
     """Every variable, trajectory and (shared) slice has values that say something about it."""
     seen = ~np.isnan(values)
     if seen.all():
         return
-    for axis, least, what in ((0, 1, "trajectory"), (1, 2, "slice"), (2, 2, "variable")):
+    called = (
+        panel.trajectory,
+        lambda t: panel.observation(0, t),
+        lambda k: f"variable {panel.names[k]!r}",
+    )
+    for axis, least in ((0, 1), (1, 2), (2, 2)):
         if axis == 1 and ragged:
             continue
         counts = seen.sum(axis=tuple(k for k in range(3) if k != axis))
         if counts.min() < least:
             k = int(counts.argmin())
-            name = repr(names[k]) if axis == 2 else str(k)
             raise ValueError(
-                f"{what} {name} has {counts[k]} value{'' if counts[k] == 1 else 's'} that are not missing; "
+                f"{called[axis](k)} has {counts[k]} value{'' if counts[k] == 1 else 's'} that are not missing; "
                 f"at least {least} {'is' if least == 1 else 'are'} needed: drop it."
             )
 
 
-def _check_slices(data: Data) -> None:
+def _check_slices(data: Data, panel: Panel) -> None:
     """No two slices are identical: nothing could tell which came first."""
     first = to_numpy(data.values[0, :, :])
     _, group, counts = np.unique(first, axis=0, return_inverse=True, return_counts=True)
@@ -305,7 +348,8 @@ def _check_slices(data: Data) -> None:
         distinct, inverse = np.unique(whole, axis=0, return_inverse=True)
         if len(distinct) < len(members):
             same = members[np.ravel(inverse) == np.bincount(np.ravel(inverse)).argmax()]
+            named = [str(t) if panel.slices is None else repr(panel.slices[t]) for t in same[:6]]
             raise ValueError(
-                f"slices {', '.join(map(str, same[:6]))} are identical in every trajectory, so nothing can "
+                f"slices {', '.join(named)} are identical in every trajectory, so nothing can "
                 "order them: keep one of them."
             )

@@ -17,8 +17,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.checks import check_enough, check_features, check_volumes
 from retrace_sde.data.blocks import Array, Data, Order, evenly, one_blas_thread, to_numpy
+from retrace_sde.data.entry.parameters import check, checked
 from retrace_sde.data.panel import Panel
-from retrace_sde.data.validation import check_choice, check_count, check_panel, check_share
+from retrace_sde.data.validation import check_panel
 from retrace_sde.effects.counterfactual import Counterfactual
 from retrace_sde.effects.interventions import Given, Interventions, Treatment
 from retrace_sde.effects.regime import Regime, fit_regime
@@ -116,8 +117,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         With arms each has its own drift, and `T0` and `T1` are their names, or positions. `order`: an order
         that is known, (T,) or (n, T) (a mapping for arms); then nothing is recovered.
         """
-        check_choice("permutation", self.permutation, ["shared", "independent"])
-        check_choice("direction", self.direction, ["test", "both"])
+        check("TreatmentEffect", self.get_params(deep=False))
+        drift = as_drift(self.drift)
         by_arm = isinstance(X, Mapping)
         arms = dict(X) if isinstance(X, Mapping) else {"": X}
         if by_arm and len(arms) < 2:
@@ -130,7 +131,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             panels = {}
             for name, data in arms.items():
                 panel = check_panel(data, covariates, n_jobs=self.n_jobs, ragged=ragged)
-                panels[name] = check_volumes(panel, as_drift(self.drift))
+                panels[name] = check_volumes(panel, drift)
             if not by_arm and panels[""].covariates is None:
                 raise ValueError(
                     "there are no covariates and no arms, so there is no treatment to compare: pass the treatment "
@@ -141,7 +142,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
                     panel = replace(panel, covariates=None, covariate_names=())
                 known = order[name] if by_arm and order is not None else order
                 regimes[name] = self._fit_one(name, panel, known, rng)
-            u, drift = panel.covariates, as_drift(self.drift)
+            u = panel.covariates
             self.interventions_ = Interventions(
                 regimes,
                 tuple(arms) if by_arm else (),
@@ -191,7 +192,6 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             return ()
         if not isinstance(self.subjects, str):
             return tuple(self.subjects)
-        check_choice("subjects", self.subjects, ["intercept", "auto", "alike", "levels"])
         if self.subjects != "auto":
             return (0,)
         grams = subject_grams(problem.data, order, problem.dt, problem.drift)
@@ -288,6 +288,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "interventions_")
         return {name: each.error**0.5 for name, each in self.interventions_.regimes.items()}
 
+    @checked
     def effect(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> Array:
         """E[x(horizon) | T1] − E[x(horizon) | T0] of each subject, (n,), or (n, d) for several variables.
 
@@ -300,6 +301,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         model, steps, before, after, start = self._question(X, **asked)
         return _flat(model.ends(after, steps, start) - model.ends(before, steps, start))
 
+    @checked
     def effect_interval(
         self,
         X: ArrayLike | None = None,
@@ -309,7 +311,6 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         **asked: Unpack[Comparison],
     ) -> tuple[Array, Array]:
         """Lower and upper ends of each subject's effect; parameters', subjects' and orders' uncertainty included."""
-        check_share("alpha", alpha)
         each = np.stack(list(self._draws(X, draws, **asked)))
         centre = self.effect(X, **asked)
         reach = half_widths(each.std(axis=0, ddof=1), self._fewest, 1 - alpha)
@@ -319,6 +320,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         """The average of the subjects' effects."""
         return _scalar(self.effect(X, **asked).mean(axis=0))
 
+    @checked
     def ate_interval(
         self,
         X: ArrayLike | None = None,
@@ -328,12 +330,12 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         **asked: Unpack[Comparison],
     ) -> tuple[float | Array, float | Array]:
         """Lower and upper end of the average effect on these subjects."""
-        check_share("alpha", alpha)
         means = [each.mean(axis=0) for each in self._draws(X, draws, **asked)]
         centre = np.asarray(self.ate(X, **asked))
         reach = half_widths(np.std(means, axis=0, ddof=1), self._fewest, 1 - alpha)
         return _scalar(centre - reach), _scalar(centre + reach)
 
+    @checked
     def counterfactual(
         self,
         T: Treatment = None,
@@ -347,8 +349,6 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
 
         `subjects`: indices of those asked about; None: all, arm after arm.
         """
-        check_share("probability", probability)
-        check_count("samples", samples, 2)
         asked, given, steps, rng = self._under(T, horizon)
         chosen = np.arange(asked.size) if subjects is None else np.atleast_1d(subjects)
         edge = (1 - probability) / 2
@@ -361,6 +361,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         mean, low, high = (np.concatenate(each) for each in zip(*parts, strict=True))
         return Counterfactual(asked.dt * np.arange(steps + 1.0), mean, low, high, probability)
 
+    @checked
     def sample_paths(
         self,
         T: Treatment = None,
@@ -402,7 +403,6 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     def _draws(
         self, X: ArrayLike | None, draws: int, **asked: Unpack[Comparison]
     ) -> Iterator[Array]:
-        check_count("draws", draws, 2)
         model, steps, before, after, start = self._question(X, **asked)
         rng = np.random.default_rng(self.random_state)
         return map(_flat, model.effect_draws(before, after, steps, draws, rng, start))

@@ -12,6 +12,7 @@ in these coordinates.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +52,20 @@ class _Regression:
     centre: Array
 
 
+def logarithm(F: Array) -> Array:
+    """The real principal logarithm of a matrix without eigenvalues on the closed negative axis: `V log(λ) V⁻¹`.
+
+    Where the eigenvectors nearly coincide, by scipy, which warns of less than it knows.
+    """
+    values, V = np.linalg.eig(F)
+    if np.linalg.cond(V) < EIGENBASIS_LIMIT:
+        found: Array = np.real(V @ np.diag(np.log(values.astype(complex))) @ np.linalg.inv(V))
+        return found
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.real(logm(F)), dtype=np.float64)
+
+
 def exact(moments: Moments, dt: float, *, affine: bool = False) -> Estimate:
     """Maximum likelihood of the exact discretisation: `A = log(F̂)/dt`, H from `A Q̂ + Q̂ Aᵀ = F̂ H F̂ᵀ − H`.
 
@@ -69,7 +84,7 @@ def exact(moments: Moments, dt: float, *, affine: bool = False) -> Estimate:
         )
         B, K = _constrained(fit)
     else:
-        B = np.real(logm(fit.F))
+        B = logarithm(fit.F)
         K = _diffusion(B, np.eye(len(B)))
         if not np.linalg.eigvalsh(K)[0] > 1e-10 * np.abs(K).max():
             notes.append(

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csgraph, csr_array
 
 from retrace_sde.data.blocks import Array, Data
+from retrace_sde.data.entry.parameters import checked
 from retrace_sde.orders.costs import distances
 from retrace_sde.orders.paths import spanning_tree, walk_tree
 
@@ -22,6 +23,7 @@ Seed = int | np.random.Generator | None
 _SCALE_NEIGHBOR = 10  # sets the kernel's local scale when every slice is a neighbour
 
 
+@checked
 def mst_order(
     X: ArrayLike, *, root: int | str | None = None, random_state: Seed = None
 ) -> NDArray[np.intp]:
@@ -39,9 +41,10 @@ def mst_order(
     squared = slice_distances(X) ** 2
     tree, ends = spanning_tree(squared)
     start = _root(root, "end", ends, len(squared), random_state)
-    return walk_tree(tree, squared, start, by_index=root == "arbitrary")
+    return walk_tree(tree, start, by_index=root == "arbitrary")
 
 
+@checked
 def dpt_order(
     X: ArrayLike,
     *,

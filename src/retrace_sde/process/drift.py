@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array
+from retrace_sde.data.entry.parameters import check
 
 
 class Drift(ABC):
@@ -114,8 +115,7 @@ class Polynomial(Drift):
     interactions: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.degree, int) or self.degree < 1:
-            raise ValueError(f"degree must be a whole number of at least 1; got {self.degree!r}.")
+        check("Polynomial", {"degree": self.degree, "interactions": self.interactions})
 
     def features(self, x: Any, u: Any | None) -> Any:
         xp = array_api_compat.array_namespace(x)
@@ -154,6 +154,9 @@ class TumourGrowth(Drift):
     """
 
     floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check("TumourGrowth", {"floor": self.floor})
 
     def features(self, x: Any, u: Any | None) -> Any:
         if x.shape[-1] != 1:
@@ -293,9 +296,9 @@ def as_drift(drift: str | Drift) -> Drift:
     if isinstance(drift, Drift):
         return drift
     named: dict[str, Drift] = {"linear": Linear(), "affine": Affine(), "tumour": TumourGrowth()}
-    if drift not in named:
+    if not isinstance(drift, str) or drift not in named:
         raise ValueError(
-            f"drift must be one of {sorted(named)} or a retrace_sde.drift.Drift, not {drift!r}."
+            f"drift must be one of {sorted(named)} or a retrace_sde.drift.Drift, not {drift!r:.60}."
         )
     return named[drift]
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import cholesky, expm, solve_continuous_lyapunov, solve_triangular
 
 from retrace_sde.data.blocks import Array as Array
+from retrace_sde.data.entry.parameters import checked
 
 Scheme = Literal["euler", "exact"]
 
@@ -32,7 +33,7 @@ class Gaussian:
 
     def log_density(self, x: Array) -> Array:
         """`log N(x; mean, covariance)` along the last axis; the covariance must be positive definite."""
-        if not _is_positive(self.covariance):
+        if not is_positive(self.covariance):
             raise ValueError(
                 "this Gaussian has no density: its covariance is singular (a point start); give one with "
                 "some spread."
@@ -76,15 +77,14 @@ class LinearSDE:
         offset: ArrayLike | None = None,
         initial: Gaussian | None = None,
     ) -> None:
-        A = np.array(drift, dtype=float, ndmin=2)
-        H = np.array(diffusion, dtype=float, ndmin=2)
-        c = np.zeros(len(A)) if offset is None else np.array(offset, dtype=float, ndmin=1)
+        A, H = _numbers("drift", drift, 2), _numbers("diffusion", diffusion, 2)
+        c = np.zeros(len(A)) if offset is None else _numbers("offset", offset, 1)
         if A.ndim != 2 or A.shape[0] != A.shape[1] or H.shape != A.shape or c.shape != A.shape[:1]:
             raise ValueError(
                 f"drift and diffusion must be square matrices of one size and offset a vector of that size; "
                 f"got shapes {A.shape}, {H.shape} and {c.shape}."
             )
-        if not np.allclose(H, H.T, atol=1e-8 * np.abs(H).max()) or not _is_positive(H):
+        if not np.allclose(H, H.T, atol=1e-8 * np.abs(H).max()) or not is_positive(H):
             raise ValueError(
                 "diffusion is H = G Gᵀ: it must be symmetric and positive definite (pass G @ G.T, not G)."
             )
@@ -102,13 +102,12 @@ class LinearSDE:
         """All eigenvalues of A have negative real part, so that a stationary law exists."""
         return bool(np.linalg.eigvals(self.drift).real.max() < 0)
 
+    @checked
     def transition(self, dt: float, *, scheme: Scheme = "exact") -> Transition:
         """One step of length dt. Euler: F = I + A dt, Q = H dt. Exact: F = e^{A dt}, Q by Van Loan."""
         if scheme == "euler":
             F = np.eye(self.dimension) + self.drift * dt
             return Transition(F, self.offset * dt, self.diffusion * dt)
-        if scheme != "exact":
-            raise ValueError(f"scheme must be 'euler' or 'exact', not {scheme!r}.")
         d = self.dimension
         # The offset rides along as one more, constant, state: e^{[[A, c], [0, 0]] dt}.
         with_offset = np.zeros((d + 1, d + 1))
@@ -145,6 +144,7 @@ class LinearSDE:
         K, S = self.current(), self.stationary().covariance
         return float(2 * np.trace(np.linalg.solve(self.diffusion, K @ S @ K.T)))
 
+    @checked
     def is_reversible(self, *, tolerance: float = 1e-8) -> bool:
         """Detailed balance: `A H = H Aᵀ`, up to a relative tolerance. Needs no stationary law."""
         AH = self.drift @ self.diffusion
@@ -160,6 +160,7 @@ class LinearSDE:
         A_rev = np.linalg.solve(law.covariance, self.drift @ law.covariance).T
         return LinearSDE(A_rev, self.diffusion, offset=-A_rev @ law.mean)
 
+    @checked
     def log_likelihood(
         self, X: ArrayLike, dt: float, *, initial: Gaussian | None = None, scheme: Scheme = "exact"
     ) -> Array:
@@ -175,6 +176,7 @@ class LinearSDE:
         total: Array = first.log_density(values[:, 0]) + steps
         return total
 
+    @checked
     def simulate(
         self,
         n: int,
@@ -221,6 +223,17 @@ class LinearSDE:
         )
 
 
+def _numbers(name: str, given: ArrayLike, axes: int) -> Array:
+    """A copy of a matrix or a vector of finite numbers."""
+    try:
+        found = np.array(given, dtype=float, ndmin=axes)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be an array of numbers; got {given!r:.60}.") from None
+    if found.size == 0 or not np.isfinite(found).all():
+        raise ValueError(f"{name} must hold finite numbers; got {given!r:.60}.")
+    return found
+
+
 def van_loan(A: Array, H: Array, dt: float) -> tuple[Array, Array]:
     """`F = e^{A dt}` and `Q = ∫₀^dt e^{As} H e^{Aᵀs} ds` from one exponential of a 2d × 2d matrix.
 
@@ -239,7 +252,7 @@ def van_loan(A: Array, H: Array, dt: float) -> tuple[Array, Array]:
     return F, (Q + Q.T) / 2
 
 
-def _is_positive(S: Array) -> bool:
+def is_positive(S: Array) -> bool:
     """Positive definite, judged in each variable's own unit."""
     scale = np.diag(S)
     if not np.all(scale > 0):

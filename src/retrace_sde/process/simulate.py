@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array
+from retrace_sde.data.entry.parameters import checked
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
 Setting = Literal["stable", "growing", "rotation", "paper"]
@@ -16,6 +17,7 @@ Seed = int | np.random.Generator | None
 Real = TypeVar("Real", bound=np.generic)
 
 
+@checked
 def random_irreversible_sde(
     d: int, *, setting: Setting = "stable", random_state: Seed = None
 ) -> LinearSDE:
@@ -44,21 +46,19 @@ def random_irreversible_sde(
         A = M - (np.linalg.eigvals(M).real.max() + 0.5) * np.eye(d)
     elif setting == "growing":
         A = M - 0.5 * np.eye(d)
-    elif setting == "rotation":
-        A = (M - M.T) * np.sqrt(2) - 0.5 * np.eye(d)
     else:
-        raise ValueError(
-            f"setting must be 'stable', 'growing', 'rotation' or 'paper', not {setting!r}."
-        )
+        A = (M - M.T) * np.sqrt(2) - 0.5 * np.eye(d)
     return LinearSDE(A, G @ G.T, initial=Gaussian(np.zeros(d), 0.01 * np.eye(d)))
 
 
+@checked
 def add_noise(X: Array, sigma: float, *, random_state: Seed = None) -> Array:
     """Noisy measurements `Y = X + ε`, `ε ~ N(0, σ² I)` (the paper's observation model, R = σ² I)."""
     rng = np.random.default_rng(random_state)
     return X + sigma * rng.standard_normal(X.shape)
 
 
+@checked
 def shuffle(
     X: NDArray[Real],
     *,
@@ -73,10 +73,6 @@ def shuffle(
     independent: one per trajectory, `numpy.take_along_axis(shuffled, order[..., None], axis=1)` equals X.
     share: the share of the slices that take part, chosen at random. keep_first: the first stays in place.
     """
-    if not 0 <= share <= 1:
-        raise ValueError(f"share must lie between 0 and 1, not {share}.")
-    if permutation not in ("shared", "independent"):
-        raise ValueError(f"permutation must be 'shared' or 'independent', not {permutation!r}.")
     rng = np.random.default_rng(random_state)
     n, T = X.shape[:2]
     moved = _partial_permutations(1 if permutation == "shared" else n, T, share, keep_first, rng)

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.stats import truncnorm
 
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.entry.parameters import checked
 from retrace_sde.data.panel import Panel
 from retrace_sde.process.drift import Drift, Independent, TumourGrowth
 from retrace_sde.process.simulate import Seed
@@ -121,6 +122,7 @@ class Regimen:
     radiotherapy: float = 1.0
 
 
+@checked
 def simulate_cohort(
     n: int = 5000,
     *,
@@ -145,10 +147,6 @@ def simulate_cohort(
     is given otherwise, volumes of all stages, multiplicative noise of 1 %, a drug half-life of one day, 2 Gy,
     death at 13 cm and recovery); `sigma_*`, `variability`, `days` and `radiotherapy` then do not apply.
     """
-    if arm not in ARMS:
-        raise ValueError(f"arm must be one of {', '.join(map(repr, ARMS))}; got {arm!r}.")
-    if n < 1 or steps < 1:
-        raise ValueError(f"n and steps must be at least 1; got {n} and {steps}.")
     rng, course = np.random.default_rng(random_state), Regimen(**regimen)
     if literature:
         return _literature(n, arm, steps, confounding, rng)

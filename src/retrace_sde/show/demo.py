@@ -114,10 +114,6 @@ class OwnOrders:
     rows: tuple[Row, ...]
 
 
-STEPS = 10
-"""How often `run` reports progress."""
-
-
 def run(
     settings: Settings, *, progress: Callable[[str], None] = lambda step: None
 ) -> Demonstration:

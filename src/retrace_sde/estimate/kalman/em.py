@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from retrace_sde.data.blocks import Array, Mask, one_blas_thread
+from retrace_sde.data.entry.parameters import checked
 from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.kalman.errors import simulated_errors
+from retrace_sde.estimate.kalman.finish import PASSES, Finishing, finish
 from retrace_sde.estimate.kalman.model import Stack, as_observations, group, is_covariance
 from retrace_sde.estimate.kalman.smoother import Smoothed, kalman
 from retrace_sde.estimate.kalman.steps import (
@@ -98,6 +100,7 @@ class EMResult:
         """The fitted law of X_0."""
         return self.sde.initial or Gaussian(np.zeros(len(self.noise)), np.zeros_like(self.noise))
 
+    @checked
     def standard_errors(
         self, *, random_state: int | np.random.Generator | None = None
     ) -> StandardErrors:
@@ -112,6 +115,7 @@ class EMResult:
             )
 
 
+@checked
 def em(
     Y: ArrayLike,
     dt: float,
@@ -137,14 +141,8 @@ def em(
     of A or a known H leave no closed form and are refused, unless A is known too.
     """
     values = as_observations(Y)
-    if not (np.isfinite(dt) and dt > 0):
-        raise ValueError(f"dt must be a positive number, not {dt}.")
     if values.shape[1] < 3:
         raise ValueError("em needs at least three observations per trajectory.")
-    if scheme not in ("euler", "exact"):
-        raise ValueError(f"scheme must be 'euler' or 'exact', not {scheme!r}.")
-    if not (max_iter >= 1 and tolerance >= 0):
-        raise ValueError("max_iter must be at least 1 and tolerance not negative.")
     d = values.shape[2]
     A, H = _matrix("drift", known.drift, d), _matrix("diffusion", known.diffusion, d)
     R, free, tied = as_noise(noise, d)
@@ -283,7 +281,7 @@ class Climb:
     evaluations: int
 
 
-class Climbing(Protocol):
+class Climbing(Finishing, Protocol):
     """Parameters as vectors without constraints, the M-step, and how much each number matters."""
 
     def pack(self, x: Any) -> Array: ...
@@ -333,6 +331,15 @@ def climb(
         memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
         x, step = trial, new_step
     return Climb(now, expected, trace, False, evaluations)
+
+
+def finished(
+    expected_at: Callable[[Any], Any], ascent: Finishing, found: Climb, passes: int = PASSES
+) -> Climb:
+    """A climb with quasi-Newton steps at its end."""
+    end = finish(expected_at, ascent, found.parameters, found.expected, passes)
+    trace = [*found.trace, end.expected.likelihood]
+    return Climb(end.parameters, end.expected, trace, end.flat, found.evaluations + end.passes)
 
 
 def _attempt(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.entry.parameters import checked
 from retrace_sde.estimate.kalman.alone import alone
 from retrace_sde.estimate.kalman.model import (
     StateSpace,
@@ -44,6 +45,7 @@ class Smoothed:
     pattern: Order
 
 
+@checked
 def kalman(
     Y: ArrayLike, model: StateSpace, *, covariances: bool = True, n_jobs: int | None = None
 ) -> Smoothed:

@@ -1,0 +1,49 @@
+"""Arrays out of an .npz file whose sizes are looked at before anything is read, and nothing in which is run."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST = 2 << 30
+"""Bytes that the arrays of one file may have together."""
+
+DAMAGE = (
+    ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError, EOFError, RuntimeError, MemoryError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading a file that is damaged, or another, may raise; the file is not to be trusted to choose."""
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Every array of an .npz file by its name; refused where they are too large or larger than the file says."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        total = sum(each.file_size for each in members)
+        if total > LARGEST:
+            raise ValueError(f"it holds {total / 2**30:.1f} GiB, more than a result can")
+        for each in members:
+            _check_size(archive, each)
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    if size > member.file_size or dtype.hasobject:
+        raise ValueError(f"{member.filename} is larger than the file")
