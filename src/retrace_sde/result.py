@@ -264,7 +264,9 @@ class ReTraceResult:
     @property
     def _caption(self) -> str:
         open_ = "" if self.alternative is None else " either way round: the direction is open"
-        return f"Drift coefficients{open_}"
+        count = self.drift.size + (0 if self.inputs is None else self.inputs.size)
+        many = f", each by itself: of {count} about {count / 20:.0f} would exclude zero by chance"
+        return f"Drift coefficients{open_}{many if count >= 20 else ''}"
 
     @property
     def _header(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from retrace_sde.cli.common import force_option, progress, refusing, seed_option
 from retrace_sde.data.files import check_target, whole_or_nothing
 from retrace_sde.data.outputs import check_outputs, written
+from retrace_sde.datasets import SOURCE
 from retrace_sde.show import demo as demonstration
 
 
@@ -39,7 +40,12 @@ def demo(out: Path, force: bool, seed: int, as_json: bool) -> None:
         shared = [asdict(row) for row in result.rows]
         own = [asdict(row) for row in result.own_orders.rows]
         files = [str(path) for path in paths]
-        click.echo(json.dumps({"rows": shared, "own_orders": own, "files": files}, indent=2))
+        real = [
+            dict(zip(("slice", "true_hour", "time"), row, strict=True))
+            for row in result.real.restored
+        ]
+        answer = {"rows": shared, "own_orders": own, "real_panel": real, "files": files}
+        click.echo(json.dumps(answer, indent=2))
         return
     _print(result, paths)
 
@@ -62,7 +68,27 @@ def _print(result: demonstration.Demonstration, paths: list[Path]) -> None:
         "the SDE can.[/bold]\n"
     )
     console.print(_table(result.own_orders.rows))
+    _print_real(console, result.real)
     console.print("\n[bold]Written:[/bold] " + ", ".join(str(path) for path in paths))
+
+
+def _print_real(console: Console, real: demonstration.RealPanel) -> None:
+    """The slices of the real panel as restored, beside their true hours."""
+    console.print(
+        f"\n[bold]A real panel: {len(real.panel)} patients in intensive care, {len(real.truth)} bins of four hours, "
+        "shuffled and restored.[/bold]\n"
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("slice as restored", no_wrap=True)
+    for label, _, _ in real.restored:
+        table.add_column(label, justify="right")
+    table.add_row("time found", *(f"{time:g}" for _, _, time in real.restored))
+    table.add_row("true hour", *(f"{hour:g}" for _, hour, _ in real.restored))
+    console.print(table)
+    console.print(
+        f"\n{real.right} of {len(real.truth)} at their place. {real.model.direction_.verdict}"
+    )
+    console.print(f"[dim]{SOURCE}.[/dim]")
 
 
 def _table(rows: tuple[demonstration.Row, ...]) -> Table:

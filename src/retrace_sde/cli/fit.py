@@ -266,13 +266,16 @@ def _effects(answer: dict[str, Any]) -> str:
     told = clearness(A, error) > critical(answer["subjects"])
     if len(names) > 1:
         np.fill_diagonal(told, False)
+    asked = len(names) * (len(names) - 1) or 1
+    sure = told & (clearness(A, error) > critical(answer["subjects"], 1 - 0.05 / asked))
+    many = f" {told.sum()} of {asked} are told from zero one by one, where chance alone tells {asked / 20:.2g}; {sure.sum()} of them when all are asked at once."
     pairs = [pair for pair in clearest(A, error) if told[pair]][:EFFECTS]
     if not pairs:
         return "no effect is told from zero; all coefficients are in parameters.json."
     twin = answer["alternative"]
     if twin is None:
         texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
-        return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error)."
+        return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error).{many}"
     back = np.array(twin["drift"], dtype=float)
     wide = np.array(twin["standard_errors"]["drift"], dtype=float)
     texts = [
@@ -280,4 +283,4 @@ def _effects(answer: dict[str, Any]) -> str:
         f"{back[i, j]:+.3g} ± {wide[i, j]:.2g} in its reverse"
         for i, j in pairs
     ]
-    return f"which effects hold depends on the direction: {'; '.join(texts)} (coefficients of A ± standard error)."
+    return f"which effects hold depends on the direction: {'; '.join(texts)} (coefficients of A ± standard error).{many}"

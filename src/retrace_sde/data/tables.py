@@ -85,9 +85,8 @@ def lay_out(
     values = np.column_stack([columns[name] for name in names])
     stamps, found = (None, []) if time is None else read_times(frame, time, time_unit)
     notes += found
-    again = _again(who, stamps, values) if slice is None else np.zeros(len(who), dtype=bool)
-    if again.any():
-        notes.append(f"rows that repeat another in time and values are counted once: {again.sum()}")
+    again, found = _again(who, stamps if slice is None else None, values)
+    notes += found
     rows, slices, found = _rows(frame, who, ids, slice, values, again)
     notes += found
     if rows.shape[1] < 3:
@@ -321,18 +320,20 @@ def _rows(
     return rows, labels, notes
 
 
-def _again(who: Order, stamps: Array | None, values: Array) -> Any:
+def _again(who: Order, stamps: Array | None, values: Array) -> tuple[Any, list[str]]:
     """Rows that equal an earlier one of the same subject in its (known) time and in every value, missing ones too."""
     found = np.zeros(len(who), dtype=bool)
     if stamps is None:
-        return found
+        return found, []
     known = np.flatnonzero(~np.isnan(stamps))
     keys = np.column_stack(
         [who[known], stamps[known], np.where(np.isnan(values[known]), np.inf, values[known])]
     )
     _, first = np.unique(keys, axis=0, return_index=True)
     found[np.delete(known, first)] = True
-    return found
+    count = int(found.sum())
+    said = f"rows that repeat another in time and values are counted once: {count}"
+    return found, [said] if count else []
 
 
 def _spread(column: Array, rows: Order) -> Array:

@@ -153,8 +153,9 @@ def _reversibility(
 def _rank(condition: float) -> Finding:
     determined = condition < CONDITION_LIMIT
     sentence = (
-        f"The drift is determined: the Gram matrix of the regressors has full rank (Theorem 3; scaled "
-        f"condition number {condition:.2g})."
+        f"The drift is determined: no variable's course is a combination of the others' (the Gram matrix of the regressors has "
+        f"full rank, scaled condition number {condition:.2g}), which is when the paper's Theorem 3 says that one drift fits "
+        "only."
         if determined
         else f"Some combinations of drift coefficients are hardly determined: the regressors are nearly "
         f"collinear (scaled condition number {condition:.2g})."
