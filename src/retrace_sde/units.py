@@ -17,6 +17,7 @@ from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.entry.canonical import Places
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.account.subjects import SubjectEffects
+from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.model import Round
 from retrace_sde.engine.posterior import OrderPosterior
 from retrace_sde.estimate.regression import StandardErrors
@@ -220,9 +221,7 @@ def as_given(result: ReTraceResult, places: Places) -> ReTraceResult:
             order=places.orders(twin.order),
             times=None if twin.times is None else _own(twin.times, places),
         ),
-        direction=replace(
-            result.direction, contributions=places.each(result.direction.contributions)
-        ),
+        direction=_direction(result.direction, places),
         history=tuple(
             replace(each, order=places.orders(each.order)) if each.order.size else each
             for each in result.history
@@ -230,6 +229,13 @@ def as_given(result: ReTraceResult, places: Places) -> ReTraceResult:
         subjects=None if subjects is None else subjects.moved(places.each),
         residuals=None if checked is None else checked.moved(places.rows),
     )
+
+
+def _direction(test: DirectionTest, places: Places) -> DirectionTest:
+    """The test with each trajectory's evidence at its place; that of some of them, where they were enough, has none."""
+    if len(test.contributions) != len(places.rows):
+        return test
+    return replace(test, contributions=places.each(test.contributions))
 
 
 def _own(times: Array, places: Places) -> Array:
