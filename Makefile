@@ -7,10 +7,15 @@ INSTALLED := $(VENV)/.installed
 # Bytecode is made when a module is first imported, not for all of every package: it halves the installation.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable
 
-.PHONY: demo test test-slow coverage calibration mutants lint format bench clean
+
+# With the lowest versions that pyproject.toml allows: what meets other libraries most.
+OLD := .venv-minimum
+OLD_TESTS ?= tests/data tests/cli/test_door.py tests/cli/test_cli_tables.py tests/test_result.py tests/test_recovery.py
+
+.PHONY: demo test test-slow test-minimum coverage calibration mutants lint format bench clean
 
 demo: $(READY)
-	$(BIN)/retrace demo
+	$(BIN)/retrace demo --force
 
 test: $(INSTALLED)
 	$(BIN)/pytest -m "not slow" -n auto --dist loadfile
@@ -28,6 +33,13 @@ calibration: $(INSTALLED)
 
 mutants: $(INSTALLED)
 	$(BIN)/python studies/mutants.py --minutes 20
+
+test-minimum:
+	$(PYTHON) -m venv $(OLD)
+	$(PYTHON) .ci/minimum.py > $(OLD)/floors.txt
+	$(OLD)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint $(OLD)/floors.txt \
+		--editable ".[formats,office]" polars pytest hypothesis array-api-strict
+	$(OLD)/bin/pytest -m "not slow" $(OLD_TESTS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -53,4 +65,4 @@ $(INSTALLED): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) retrace-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(OLD) retrace-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from joblib import Parallel, delayed
 from real_panels import PANELS, read_panel
 
 import retrace_sde as rt
@@ -103,12 +104,14 @@ def logistic(rng):
 
 
 def sir(rng):
-    infected = 0.02 * np.exp(0.3 * rng.standard_normal((40, 1)))
-    start = np.concatenate([1 - infected, infected], axis=1)
+    sick = 0.02 * np.exp(0.3 * rng.standard_normal((40, 1)))
+    start = np.concatenate([1 - sick, sick], axis=1)
 
     def drift(x):
-        new = 2.0 * x[:, :1] * x[:, 1:]
-        return np.concatenate([-new, new - 0.5 * x[:, 1:]], axis=1)
+        # below zero, where noise may put them, nobody is infected
+        susceptible, infected = np.maximum(x[:, :1], 0), np.maximum(x[:, 1:], 0)
+        new = 2.0 * susceptible * infected
+        return np.concatenate([-new, new - 0.5 * infected], axis=1)
 
     return steps_of(drift, start, 0.01, rng)
 
@@ -161,16 +164,18 @@ def outcome(X, seed):
     return called, wrong, len(model.result_.left_out)
 
 
-def table(cases, seeds):
+def one(make, column, seed):
+    rng = np.random.default_rng(seed)
+    return outcome(with_column(make(rng), column, rng), seed)
+
+
+def table(cases, seeds, jobs):
     print(
         f"{'process':22}{'column added':26}{'called':>7}{'wrong':>6}{'left out':>9}   of {len(seeds)}"
     )
     for name, make in cases.items():
         for column in ADDED:
-            rows = []
-            for seed in seeds:
-                rng = np.random.default_rng(seed)
-                rows.append(outcome(with_column(make(rng), column, rng), seed))
+            rows = Parallel(n_jobs=jobs)(delayed(one)(make, column, seed) for seed in seeds)
             called, wrong, left = np.sum(rows, axis=0)
             print(f"{name:22}{column or '–':26}{called:7}{wrong:6}{left:9}", flush=True)
 
@@ -183,6 +188,7 @@ def main():
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--seeds", default="0:30")
     parser.add_argument("--only", default="", help="processes or panels whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
     seeds = range(*(int(each) for each in asked.seeds.split(":")))
     if asked.what == "rates":
@@ -195,7 +201,7 @@ def main():
             for name, variables in PANELS.items()
         }
         cases = {name: (lambda rng, X=X: X) for name, X in panels.items()}
-    table({name: make for name, make in cases.items() if asked.only in name}, seeds)
+    table({name: make for name, make in cases.items() if asked.only in name}, seeds, asked.jobs)
 
 
 if __name__ == "__main__":

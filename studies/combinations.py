@@ -135,8 +135,12 @@ REFUSED = (
     ("inputs that are missing, unless they are to be carried on or interpolated",
      lambda X, U: rt.ReTrace().fit(X, covariates=np.where(U > 1, np.nan, U))),
     ("an input that is constant", lambda X, U: rt.ReTrace(observation_noise=0.1).fit(X, covariates=np.ones_like(U))),
-    ("levels of subjects by name, and noise or missing values",
-     lambda X, U: rt.ReTrace(subjects="levels", observation_noise=0.1).fit(X)),
+    ("levels of subjects by name, and averages over orders",
+     lambda X, U: rt.ReTrace(subjects="levels", estimator="mcem", permutation="independent").fit(X)),
+    ("levels of subjects by name, and gaps of own orders that are not known",
+     lambda X, U: rt.ReTrace(subjects="levels", spacing="estimate", permutation="independent").fit(X)),
+    ("rates of subjects by name, and noise or missing values",
+     lambda X, U: rt.ReTrace(subjects="rates", observation_noise=0.1).fit(X)),
 )  # fmt: skip
 """What cannot be combined, and a call that shows it."""
 

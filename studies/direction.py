@@ -6,10 +6,12 @@
     python studies/direction.py mechanisms --seeds 0:30
     python studies/direction.py skewed --seeds 0:30
     python studies/direction.py panels --folder FOLDER [--halves 12]
+    python studies/direction.py level --seeds 0:200 --given --only "d=6"
 
 `level`: stationary panels, which have no direction. `power`: transients. `wrong`: panels whose direction a Markov model gets
 wrong or invents. `mechanisms`: nonlinear ones, n = 40. `skewed`: stationary, with noise that is not Gaussian. `panels`: real
-ones, whole and random halves of their subjects (long csv files `subject,time,<variables>`). Slices are shuffled first.
+ones, whole and random halves of their subjects (long csv files `subject,time,<variables>`). Slices are shuffled first; with
+`--given` nothing is: only the direction of the true order is tested, which takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -27,6 +29,12 @@ from numpy.typing import NDArray
 from real_panels import PANELS, read_panel
 
 import retrace_sde as rt
+from retrace_sde.data.blocks import Data
+from retrace_sde.engine.arrow.ladder import judged
+from retrace_sde.engine.direction import direction_test
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.hidden import HiddenModel
+from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.process.simulate import random_irreversible_sde
 
@@ -196,6 +204,11 @@ LEVEL = {
         {"d": 6, "n": 30, "T": 20},
         {"permutation": "independent"},
     ),
+    "d=3 n=40 T=10, own orders, uncertain": (
+        linear,
+        {"d": 3, "n": 40, "T": 10},
+        {"permutation": "independent"},
+    ),
 }
 POWER = {
     "d=4 n=8 T=20 shifted, linear": (
@@ -206,6 +219,16 @@ POWER = {
     "d=4 n=8 T=20 shifted": (linear, {"d": 4, "n": 8, "T": 20, "start": "shifted"}, {}),
     "d=4 n=30 T=20 shifted": (linear, {"d": 4, "n": 30, "T": 20, "start": "shifted"}, {}),
     "d=4 n=5 T=10 small": (linear, {"d": 4, "n": 5, "T": 10, "start": "small"}, {}),
+    "d=4 n=8 T=20 shifted, 15 % missing": (
+        linear,
+        {"d": 4, "n": 8, "T": 20, "start": "shifted", "missing": 0.15},
+        {},
+    ),
+    "d=3 n=40 T=10 shifted, own orders, uncertain": (
+        linear,
+        {"d": 3, "n": 40, "T": 10, "start": "shifted"},
+        {"permutation": "independent"},
+    ),
 }
 WRONG = {
     "hidden velocity, from rest": (momentum, {}, {}),
@@ -251,6 +274,28 @@ def judge(X: Floats, seed: int, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def judge_given(X: Floats, seed: int, options: dict[str, Any]) -> dict[str, Any]:
+    """The direction along the true order, as the engine tests it."""
+    begin = time.perf_counter()
+    d, noise = X.shape[2], options.get("observation_noise")
+    drift = Linear() if options.get("drift") == "linear" else Affine()
+    model: Any = EulerModel(Data(X, n_jobs=1), DT, drift)
+    if noise is not None or np.isnan(X).any():
+        model = HiddenModel.of(model, noise=noise or 0.0)
+    one = model.fit(np.arange(X.shape[1]), final=True)
+    both = one, model.reversed_fit(one, final=True)
+    plain = direction_test(*(each.log_likelihoods for each in both), dimension=d)
+    test, reverse = judged(model, both, plain, np.random.default_rng(seed), alpha=0.05)
+    first = test.preferred
+    return {
+        "called": bool(test.identified),
+        "wrong": bool(test.identified and reverse),
+        "right": test.log_likelihood_ratio > 0,
+        "model": first.name if first else str(test.reason),
+        "seconds": time.perf_counter() - begin,
+    }
+
+
 def show(name: str, rows: list[dict[str, Any]]) -> None:
     """One line of a table."""
 
@@ -268,13 +313,14 @@ def show(name: str, rows: list[dict[str, Any]]) -> None:
     )
 
 
-def study(name: str, seeds: range, only: str, jobs: int) -> None:
+def study(name: str, seeds: range, only: str, jobs: int, *, given: bool) -> None:
     print(f"{name}: {len(seeds)} panels each")
     print("| panels | sign right | called | called wrongly | preferred model | seconds |")
     print("|---|---|---|---|---|---|")
-    for case, (make, given, options) in STUDIES[name].items():
+    for case, (make, made, options) in STUDIES[name].items():
         if only in case:
-            work = (delayed(judge)(make(seed, **given), seed, options) for seed in seeds)
+            ask = judge_given if given and options.get("permutation") is None else judge
+            work = (delayed(ask)(make(seed, **made), seed, options) for seed in seeds)
             show(case, Parallel(n_jobs=jobs)(work))
 
 
@@ -306,11 +352,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="the folder of real panels")
     parser.add_argument("--halves", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--given", action="store_true", help="along the true order")
     asked = parser.parse_args()
     if asked.study == "panels":
         real(asked.folder, asked.halves, asked.only, asked.jobs)
     else:
-        study(asked.study, range(*map(int, asked.seeds.split(":"))), asked.only, asked.jobs)
+        seeds = range(*map(int, asked.seeds.split(":")))
+        study(asked.study, seeds, asked.only, asked.jobs, given=asked.given)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python studies/interval_coverage.py --seeds 0:100                       levels of sd 0, 1, 3 and random rates, order lost
     python studies/interval_coverage.py --seeds 0:100 --few                 5 and 8 subjects
+    python studies/interval_coverage.py --seeds 0:100 --hidden              order known: behind noise, values missing, gaps uneven
     python studies/interval_coverage.py --panels FOLDER                     reported errors beside a bootstrap over subjects
 
 `wrong`: a direction was called that is the reverse of the truth. `width`: mean half-width beside that of subjects="alike".
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
+from scipy.linalg import expm, logm
 
 import retrace_sde as rt
 from retrace_sde.estimate.intervals import half_widths
@@ -46,27 +49,62 @@ def fitted(X, seed, **options):
     return model, wrong
 
 
-def covered(model):
+def covered(model, step=None):
+    """Shares of A and H inside their intervals, and the mean half-width; `step`: of the exact SDE that Euler's step over it is."""
     n = model.result_.n_trajectories
+    of_A, of_H = A, H
+    if step is not None:
+        of_A = logm(np.eye(2) + A * step).real / step
+        K = np.kron(np.eye(2), of_A) + np.kron(
+            of_A, np.eye(2)
+        )  # ∫ e^{As} H e^{Aᵀs} ds is linear in H
+        Q = np.linalg.solve(K, expm(K * step) - np.eye(4))
+        of_H = np.linalg.solve(Q, (H * step).ravel()).reshape(2, 2)
     reach = half_widths(model.standard_errors_.drift, n)
-    of_H = np.abs(model.diffusion_ - H) < half_widths(model.standard_errors_.diffusion, n)
-    return np.mean(np.abs(model.drift_ - A) < reach), np.mean(of_H), reach.mean()
+    inside = np.abs(model.diffusion_ - of_H) < half_widths(model.standard_errors_.diffusion, n)
+    return np.mean(np.abs(model.drift_ - of_A) < reach), np.mean(inside), reach.mean()
 
 
-def simulated(seeds, cases):
-    print(f"{'case':<22}{'A':>7}{'H':>7}{'wrong':>7}{'width':>7}{'levels':>8}")
+def one(seed, settings):
+    """One simulated panel, its order lost: shares of A and H that are covered, wrong, width and levels."""
+    warnings.simplefilter("ignore")
+    X = panel(seed, **settings)
+    model, wrong = fitted(X, seed, dt=0.15)
+    alike, _ = fitted(X, seed, dt=0.15, subjects="alike")
+    a, h, width = covered(model)
+    return [a, h, wrong, width / covered(alike)[2], _has_levels(model)]
+
+
+def _has_levels(model):
+    return model.subject_effects_ is not None and model.subject_effects_.kind == "levels"
+
+
+def one_hidden(seed, settings):
+    """The same in the known order, measured with an error of .1, or with values missing, or across uneven gaps."""
+    warnings.simplefilter("ignore")
+    kind, settings = settings["kind"], {k: v for k, v in settings.items() if k != "kind"}
+    rng = np.random.default_rng(seed + 10**6)
+    T, noise = settings["T"], 0.0 if kind == "missing" else 0.1
+    fine = panel(seed, **{**settings, "T": 2 * T, "dt": 0.15}) if kind == "uneven" else None
+    X, times = panel(seed, **settings) if fine is None else fine, 0.15 * np.arange(float(T))
+    if fine is not None:
+        kept = np.r_[0, np.sort(rng.choice(np.arange(1, 2 * T), T - 1, replace=False))]
+        X, times = fine[:, kept], 0.15 * kept
+    X = X + noise * rng.standard_normal(X.shape)
+    X = np.where((rng.random(X.shape) < 0.15) & (kind == "missing"), np.nan, X)
+    options = {"observation_noise": "estimate"} if noise else {}
+    model = rt.ReTrace(dt=0.15, random_state=0, n_jobs=1, **options)
+    model.fit(X, knowledge=rt.Knowledge(timestamps=times))
+    a, h, _ = covered(model, step=0.15 if kind == "uneven" else None)
+    sigma = np.nan if not noise else model.result_.observation_noise[0, 0] ** 0.5
+    return [a, h, sigma, np.trace(model.drift_), _has_levels(model)]
+
+
+def simulated(seeds, cases, jobs, run, columns):
+    print(f"{'case':<30}" + "".join(f"{each:>8}" for each in columns))
     for name, settings in cases.items():
-        rows = []
-        for seed in seeds:
-            X = panel(seed, **settings)
-            model, wrong = fitted(X, seed, dt=0.15)
-            alike, _ = fitted(X, seed, dt=0.15, subjects="alike")
-            a, h, width = covered(model)
-            effects = model.subject_effects_
-            chosen = effects is not None and effects.kind == "levels"
-            rows.append([a, h, wrong, width / covered(alike)[2], chosen])
-        a, h, wrong, width, chosen = np.mean(rows, axis=0)
-        print(f"{name:<22}{a:7.3f}{h:7.3f}{wrong:7.2f}{width:7.2f}{chosen:8.2f}", flush=True)
+        rows = Parallel(jobs)(delayed(run)(seed, settings) for seed in seeds)
+        print(f"{name:<30}" + "".join(f"{x:8.3f}" for x in np.nanmean(rows, axis=0)), flush=True)
 
 
 def values(path):
@@ -106,6 +144,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0:20", help="a:b")
     parser.add_argument("--few", action="store_true")
+    parser.add_argument("--hidden", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--panels", metavar="FOLDER")
     parser.add_argument("--replicates", type=int, default=100)
@@ -120,8 +160,14 @@ def main():
     if given.few:
         cases = {f"n = {n}": {"n": n} for n in (5, 8)}
     begin, end = map(int, given.seeds.split(":"))
+    run, columns = one, ("A", "H", "wrong", "width", "levels")
+    if given.hidden:
+        run, columns = one_hidden, ("A", "H", "sigma", "trace A", "levels")
+        cases = {"noise .1, alike, n = 40, T = 15": {"kind": "noise", "n": 40, "T": 15}}
+        for kind in ("noise", "missing", "uneven"):
+            cases[f"{kind}, levels sd 1"] = {"kind": kind, "n": 60, "T": 15, "levels": 1.0}
     chosen = {name: each for name, each in cases.items() if given.only in name}
-    simulated(range(begin, end), chosen)
+    simulated(range(begin, end), chosen, given.jobs, run, columns)
 
 
 if __name__ == "__main__":

@@ -107,3 +107,26 @@ def test_a_table_of_other_names_reads_the_same():
     table["p"], table["v"] = np.repeat(range(6), 10), np.tile(range(10), 6)
     panel = rt.Panel.from_frame(table, subject="p", slice="v")
     assert diagnose(panel).to_dict()["variables"] == ("a", "b")
+
+
+def _panel_of(X):
+    n, T, d = X.shape
+    frame = pd.DataFrame({f"x{k}": X[..., k].ravel() for k in range(d)})
+    return rt.Panel.from_frame(frame.assign(id=np.repeat(np.arange(n), T)), subject="id")
+
+
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("digits", [0, 1, None])
+def test_duplicates_are_told_from_rounding_and_seen_behind_missing_values(d, digits):
+    X = np.cumsum(np.random.default_rng(5).normal(size=(20, 12, d)), axis=1)
+    X = X if digits is None else X.round(digits)
+    topics = [each.topic for each in diagnose(_panel_of(X)).findings]
+    assert "duplicates" not in topics
+    if digits is None:
+        for missing in (False, True):
+            X[3, 5] = X[3, 7]
+            if missing and d > 1:
+                X[3, [5, 7], 0] = np.nan
+            found = [each for each in diagnose(_panel_of(X)).findings if each.topic == "duplicates"]
+            assert len(found) == 1
+            assert "1 (subject '3')" in found[0].sentence

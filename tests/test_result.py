@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
+from sklearn.exceptions import NotFittedError
 
 import retrace_sde as rt
 from retrace_sde.engine.direction import (
@@ -159,3 +161,54 @@ def test_the_fitted_sde_simulates_from_the_fitted_start(model):
     law = model.result_.initial
     error = np.sqrt(np.diag(law.covariance) / 4000)
     assert np.all(np.abs(X[:, 0].mean(axis=0) - law.mean) < 5 * error)
+
+
+@pytest.fixture(scope="module")
+def recovered():
+    sde = rt.simulate.random_irreversible_sde(2, random_state=0)
+    X = sde.simulate(20, 6, dt=0.1, x0=0.1, random_state=1)
+    frame = pd.DataFrame(
+        {"id": np.repeat(np.arange(20) + 7, 6), "<visit>": np.tile(np.arange(6) * 10, 20), "<x>": X[..., 0].ravel(),
+         "y": X[..., 1].ravel()}
+    )  # fmt: skip
+    return rt.recover(frame, subject="id", slice="<visit>", dt=0.1, random_state=0)
+
+
+def test_what_is_shown_in_a_session_is_short(recovered):
+    model = recovered.model
+    for each in (recovered, recovered.panel, model, model.result_, model.direction_, rt.ReTrace()):
+        assert len(repr(each)) < 300, each
+        assert "\n" not in repr(each)
+        assert "array(" not in repr(each)
+        text = each._repr_html_()
+        assert "<x>" not in text
+        assert "<visit>" not in text
+
+
+def test_what_is_loaded_equals_what_was_saved(recovered, tmp_path):
+    result = recovered.model.result_
+    again = rt.ReTraceResult.load(result.save(tmp_path / "r"))
+    assert again == result
+    assert hash(again) == hash(result)
+    assert again != dataclasses.replace(result, log_likelihood=result.log_likelihood + 1e-9)
+    assert again != dataclasses.replace(result, drift=result.drift * (1 + 1e-15))
+    assert again != "a result"
+
+
+def test_labels_that_are_numbers_stay_numbers(recovered):
+    assert recovered.panel.ids[0] == 7
+    assert recovered.panel.slices == (0, 10, 20, 30, 40, 50)
+    assert recovered.parameters["order"] == [0, 10, 20, 30, 40, 50]
+    told = rt.Knowledge(first=0, positions={"50": 5})
+    frame = recovered.table
+    found = rt.recover(frame, subject="id", slice="<visit>", dt=0.1, knowledge=told, random_state=0)
+    assert found.model.result_.direction.known
+
+
+def test_positions_are_sampled_on_first_use(recovered):
+    model = rt.ReTrace(dt=0.1, random_state=0).fit(recovered.panel)
+    assert not hasattr(model, "posterior_")
+    assert model.position_probabilities_.shape == (6, 6)
+    assert 0 <= model.precedence_probability(0, 1) <= 1
+    with pytest.raises(NotFittedError):
+        _ = rt.ReTrace().position_probabilities_

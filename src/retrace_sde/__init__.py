@@ -4,27 +4,33 @@ Trajectories whose time order was lost: recover the order, decide the direction 
 the data cannot tell, and estimate the SDE `dX = b(X) dt + G dW` behind them.
 """
 
-from retrace_sde import metrics
-from retrace_sde.after.compare import compare_orders
-from retrace_sde.data.knowledge import Knowledge
-from retrace_sde.data.panel import Panel
-from retrace_sde.data.validation import ReTraceWarning
-from retrace_sde.effects import treatment
-from retrace_sde.effects.graph import effect_graph
-from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.estimate import subjects
-from retrace_sde.estimate.kalman import em as statespace_em
-from retrace_sde.estimate.kalman import smoother as statespace
-from retrace_sde.estimate.kalman.em import em
-from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
-from retrace_sde.paper import baselines
-from retrace_sde.process import drift, simulate, tumour
-from retrace_sde.process.sde import Gaussian, LinearSDE
-from retrace_sde.recovery import Recovery, recover
-from retrace_sde.result import ReTraceResult
-from retrace_sde.retrace import ReTrace
-from retrace_sde.show import plots
-from retrace_sde.show.report import write_report
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if (
+    TYPE_CHECKING
+):  # what the names are, for readers and type checkers; they are imported when first used
+    from retrace_sde import anndata, datasets, metrics, progress
+    from retrace_sde.after.compare import compare_orders
+    from retrace_sde.data.knowledge import Knowledge
+    from retrace_sde.data.panel import Panel
+    from retrace_sde.data.validation import ReTraceWarning
+    from retrace_sde.effects import treatment
+    from retrace_sde.effects.graph import effect_graph
+    from retrace_sde.engine.direction import DirectionTest
+    from retrace_sde.estimate import subjects
+    from retrace_sde.estimate.kalman import em as statespace_em
+    from retrace_sde.estimate.kalman import smoother as statespace
+    from retrace_sde.estimate.kalman.em import em
+    from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
+    from retrace_sde.paper import baselines
+    from retrace_sde.process import drift, simulate, tumour
+    from retrace_sde.process.sde import Gaussian, LinearSDE
+    from retrace_sde.recovery import Recovery, recover
+    from retrace_sde.result import ReTraceResult
+    from retrace_sde.retrace import ReTrace
+    from retrace_sde.show import plots
+    from retrace_sde.show.report import write_report
 
 __version__ = "0.1.0"
 
@@ -39,14 +45,17 @@ __all__ = [
     "ReTraceWarning",
     "Recovery",
     "StateSpace",
+    "anndata",
     "baselines",
     "compare_orders",
+    "datasets",
     "drift",
     "effect_graph",
     "em",
     "kalman",
     "metrics",
     "plots",
+    "progress",
     "recover",
     "simulate",
     "statespace",
@@ -56,3 +65,56 @@ __all__ = [
     "tumour",
     "write_report",
 ]
+
+_MODULES = {
+    "anndata": "anndata",
+    "baselines": "paper.baselines",
+    "datasets": "datasets",
+    "drift": "process.drift",
+    "metrics": "metrics",
+    "plots": "show.plots",
+    "progress": "progress",
+    "simulate": "process.simulate",
+    "statespace": "estimate.kalman.smoother",
+    "statespace_em": "estimate.kalman.em",
+    "subjects": "estimate.subjects",
+    "treatment": "effects.treatment",
+    "tumour": "process.tumour",
+}
+"""Modules that are known under a name of their own."""
+
+_HOMES = {
+    "DirectionTest": "engine.direction",
+    "Gaussian": "process.sde",
+    "Knowledge": "data.knowledge",
+    "LinearSDE": "process.sde",
+    "Panel": "data.panel",
+    "ReTrace": "retrace",
+    "ReTraceResult": "result",
+    "ReTraceWarning": "data.validation",
+    "Recovery": "recovery",
+    "StateSpace": "estimate.kalman.smoother",
+    "compare_orders": "after.compare",
+    "effect_graph": "effects.graph",
+    "em": "estimate.kalman.em",
+    "kalman": "estimate.kalman.smoother",
+    "recover": "recovery",
+    "write_report": "show.report",
+}
+"""The module in which each other name lives."""
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first asked for (PEP 562): most programs use few of them."""
+    if name in _MODULES:
+        found = import_module(f"{__name__}.{_MODULES[name]}")
+    elif name in _HOMES:
+        found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

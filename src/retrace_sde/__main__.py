@@ -1,5 +1,5 @@
 """`python -m retrace_sde` is the command `retrace`."""
 
-from retrace_sde.cli.main import main
+from retrace_sde.cli.entry import run
 
-main(prog_name="retrace")
+run()

@@ -18,9 +18,12 @@ from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.schedule import check_schedule, on_schedule
 from retrace_sde.data.validation import ReTraceWarning
+from retrace_sde.engine.account import hidden_levels
 from retrace_sde.engine.account.subjects import MOST_VARIABLES, Subjects
 from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Model
+from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.estimate.kalman.steps import as_noise
 from retrace_sde.orders.prior import compiled
 from retrace_sde.paper.algorithm1 import as_score
@@ -34,6 +37,7 @@ from retrace_sde.process.drift import (
     TumourGrowth,
     as_drift,
     driven,
+    has_offset,
     has_state_space,
     independent_features,
 )
@@ -81,6 +85,11 @@ def check_settings(given: Mapping[str, Any]) -> None:
         )
     if given["spacing"] == "estimate" and given["order"] == "score":
         raise ValueError("spacing='estimate' needs order='likelihood'.")
+    if given["subjects"] in (Subjects.LEVELS, Subjects.RATES) and given["estimator"] == "mcem":
+        raise ValueError(
+            f"subjects={given['subjects']!r} is fitted along the best order of each subject, which estimator='mcem' averages "
+            "over: use estimator='auto', or subjects='alike'."
+        )
     if given["permutation"] == "shared" and given["estimator"] == "mcem":
         raise ValueError(
             "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
@@ -102,19 +111,30 @@ def check_levels(subjects: str, model: Model) -> None:
         )
     if subjects != Subjects.LEVELS:
         return
-    if not isinstance(model.drift, Affine):
+    if not isinstance(model.drift, Affine) and not (
+        isinstance(model, HiddenModel) and has_offset(model.drift)
+    ):
         raise ValueError(
-            "subjects='levels' gives each subject an intercept of its own: use drift='affine'."
+            "subjects='levels' gives each subject an intercept of its own: use drift='affine', and covariates only behind "
+            "noise, missing values or a schedule."
         )
-    if not isinstance(model, EulerModel):
+    if isinstance(model, DrawnModel):
         raise ValueError(
-            "subjects='levels' cannot yet be combined with observation noise or missing values: leave those out, or "
-            "use subjects='alike'."
+            "subjects='levels' needs gaps that are known or shared, since steps of unknown length and a level look alike in "
+            "one subject: give times or a schedule, use spacing='regular', or subjects='alike'."
+        )
+    noise = model.noise if isinstance(model, HiddenModel) else 0.0
+    if np.ndim(noise) == 2 and np.any(noise - np.diag(np.diag(noise))):
+        raise ValueError(
+            "subjects='levels' needs noise of one variable to be independent of that of others: give observation_noise as "
+            "one standard deviation for each, or use subjects='alike'."
         )
     n, _, d = model.data.shape
-    if d > MOST_VARIABLES:
+    most = hidden_levels.MOST_VARIABLES if isinstance(model, HiddenModel) else MOST_VARIABLES
+    if d > most:
+        behind = " behind noise, missing values or a schedule" if most < MOST_VARIABLES else ""
         raise ValueError(
-            f"subjects='levels' is for up to {MOST_VARIABLES} variables; got {d}: choose some of them."
+            f"subjects='levels'{behind} is for up to {most} variables; got {d}: choose some of them."
         )
     if n <= 2 * d + 2 or (model.data.observed - 2).sum() <= 2 * d:
         raise ValueError(

@@ -16,7 +16,7 @@ from scipy import stats
 
 from retrace_sde.data.answers import present
 from retrace_sde.data.blocks import Array, Data, Order, evenly
-from retrace_sde.data.clocks import without_dynamics
+from retrace_sde.data.clocks import rounding, without_dynamics
 from retrace_sde.data.columns import shown
 from retrace_sde.data.panel import Panel
 from retrace_sde.orders.hidden.pair_moments import seen_distances
@@ -80,7 +80,7 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
         )  # fmt: skip
     if not any(finding.kind == "stop" for finding in findings):
         z = values / np.nanstd(values, axis=(0, 1))
-        findings += _identical(panel, z)
+        findings += _identical(panel, values)
         if not _all_times_known(panel):
             if panel.slices is None:
                 order, loop = _own_orders(z, rng), False
@@ -222,21 +222,36 @@ def _variables(panel: Panel, values: Array) -> list[Finding]:
     return found
 
 
-def _identical(panel: Panel, z: Array) -> list[Finding]:
-    """Observations of one subject that nothing can tell apart."""
-    pairs, people = 0, []
-    for name, each in zip(panel.ids, z, strict=True):
+def _identical(panel: Panel, values: Array) -> list[Finding]:
+    """Observations of one subject that nothing can tell apart, where rounding alone would not make as many.
+
+    Two neighbouring values are equal by rounding about as often as its unit is long beside the gaps of the sorted values.
+    """
+    again = {}
+    for name, each in zip(panel.ids, values, strict=True):
         rows = each[~np.isnan(each).all(axis=1)]
-        again = len(rows) - len(np.unique(rows, axis=0))
-        pairs += again
-        people += [name] if again else []
-    if not pairs:
+        # What is missing in both is the same in both; NaN would equal nothing.
+        again[name] = len(rows) - len(np.unique(np.where(np.isnan(rows), np.inf, rows), axis=0))
+    pairs = sum(again.values())
+    expected = float(np.prod([_by_rounding(values[:, :, k]) for k in range(values.shape[2])]))
+    if pairs <= 3 * expected * present(panel).sum():
         return []
+    people = [name for name, count in again.items() if count]
     return [
         Finding("duplicates", "caution", f"Observations that equal another of the same subject in every variable: "
                 f"{pairs} (subject {shown(people)}).", "Their order among each other is arbitrary: check that "
                 "they are not the same record twice.")
     ]  # fmt: skip
+
+
+def _by_rounding(column: Array) -> float:
+    """The share of a subject's neighbouring values that rounding makes equal, at most one."""
+    unit = rounding(column)
+    gaps = np.diff(np.sort(column, axis=1), axis=1)
+    gaps = gaps[~np.isnan(gaps)]
+    return (
+        min(1.0, unit / gaps.mean()) if unit and len(gaps) and gaps.mean() > 0 else float(unit > 0)
+    )
 
 
 def _distances(z: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
 from retrace_sde.data.entry.canonical import Places
+from retrace_sde.data.entry.parameters import check
+from retrace_sde.data.formats import frame_in_order
+from retrace_sde.data.panel import Panel
 from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.engine.fit import Outcome
@@ -69,7 +72,7 @@ class Fitted:
 
     @property
     def position_probabilities_(self) -> NDArray[np.float32]:
-        """P[…, a, k]: the probability that observation a stands at position k."""
+        """P[…, a, k]: the probability that observation a stands at position k; orders are sampled on first use."""
         return self._sampled().position_probabilities
 
     def precedence_probability(self, i: int, j: int) -> float | Array:
@@ -77,11 +80,29 @@ class Fitted:
         return self._sampled().precedence(i, j)
 
     def _sampled(self) -> OrderPosterior:
+        check_is_fitted(self, "result_")
         if not hasattr(self, "posterior_"):
-            raise AttributeError(
-                "the orders have not been sampled: call sample_orders(), or fit with estimator='mcem'."
-            )
+            self.sample_orders()
         return self.posterior_
+
+    def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
+        """Draw orders from their posterior; the model does."""
+        raise NotImplementedError
+
+    def set_output(
+        self, *, transform: Literal["default", "pandas", "polars"] | None = None
+    ) -> Self:
+        """What `reorder` returns: arrays ("default"), or tables with `subject`, `position` and the variables."""
+        if transform is not None:
+            check("set_output", {"transform": transform})
+            # The name that scikit-learn's clone carries over.
+            self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def _shown(self, panel: Panel, values: Any, order: Order) -> Any:
+        """Values in time order, as `set_output` asked for."""
+        kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
+        return values if kind == "default" else frame_in_order(panel, values, order, kind)
 
     def summary(self) -> str:
         """The result as text."""

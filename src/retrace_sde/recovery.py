@@ -24,12 +24,19 @@ from retrace_sde.data.answers import (
     times,
     to_rows,
 )
-from retrace_sde.data.blocks import Array
+from retrace_sde.data.blocks import Array, Data
+from retrace_sde.data.columns import shown
 from retrace_sde.data.knowledge import Knowledge
-from retrace_sde.data.labels import by_labels
+from retrace_sde.data.labels import by_labels, by_marks, marks_of
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.tables import Names, as_frame
-from retrace_sde.process.drift import Drift
+from retrace_sde.engine.account.drift import DriftChoice, drift_by_evidence
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.engine.gaps import GapModel
+from retrace_sde.metrics import kendall_tau
+from retrace_sde.orders.prior import compiled
+from retrace_sde.process.drift import Affine, Drift
+from retrace_sde.progress import Callback, reporting
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.report import write_report
 
@@ -63,7 +70,7 @@ class Recovery:
         columns = self.columns()
         key = columns["position"]
         who = pd.factorize(frame[self.subject].to_numpy())[0]
-        sequence = np.lexsort((np.isnan(key), np.nan_to_num(key), who))
+        sequence = np.lexsort((np.nan_to_num(key), np.isnan(key), who))
         for name, values in columns.items():
             whole = name.startswith("position") and name != "position_probability"
             kept = values.astype(np.int64) if whole and not np.isnan(key).any() else values
@@ -122,6 +129,9 @@ class Recovery:
         notes = [f"Table: {note}" for note in table_notes(self.panel)]
         return "\n".join([self.model.summary(), *notes])
 
+    def __repr__(self) -> str:
+        return f"Recovery({self.panel!r}, direction {self.direction}; print it, or see .ordered, .report(path))"
+
     def __str__(self) -> str:
         return self.summary()
 
@@ -139,10 +149,10 @@ class Recovery:
             f"<table><caption>The table in time order, first rows</caption>{body}</table>"
         )
 
-    def report(self, path: str | Path, *, title: str | None = None) -> Path:
-        """Write the result as one self-contained HTML page; returns its path."""
+    def report(self, path: str | Path, *, title: str | None = None, share: bool = False) -> Path:
+        """Write the result as one self-contained HTML page; returns its path. `share`: no single subject's values or id."""
         _ = self._probabilities  # sampled first, so that the page says how sure each position is
-        return write_report(self.model, self.panel, path, title=title)
+        return write_report(self.model, self.panel, path, title=title, share=share)
 
 
 def _short(cell: Any) -> str:
@@ -159,17 +169,19 @@ def recover(
     time_unit: str | None = None,
     variables: Names = None,
     covariates: Names = None,
-    drift: str | Drift = "affine",
     knowledge: Knowledge | None = None,
+    progress: Callback | bool | None = None,
     **options: Any,
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
 
     The columns are those of `Panel.from_frame`: with `slice` all subjects share one unknown order of the slices,
     without it each subject's rows have their own. With `slice`, `knowledge` names slices by their labels, and what
-    is an array elsewhere is {label: value}. `options` go to `ReTrace`; whether subjects differ and whether there is
-    measurement noise is chosen by evidence unless they say so, as the summary tells. The fit works on
-    standardised variables; parameters are returned in the table's units.
+    is an array elsewhere is {label: value}; without it `first` and `last` may name a column that marks each subject's
+    first or last row. `options` go to `ReTrace`; whether subjects differ and whether there is
+    measurement noise is chosen by evidence unless they say so; the drift is affine, and the summary tells what speaks for it. The fit
+    works on standardised variables; parameters are returned in the table's units. `progress` is called with what is being
+    done; True shows a bar.
     """
     options.setdefault("observation_noise", "auto")
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
@@ -183,8 +195,9 @@ def recover(
         )
     if knowledge is not None and knowledge.timestamps is not None and time is not None:
         raise ValueError("times are given twice, by time= and by knowledge: leave one of them out.")
+    marks = marks_of(knowledge) if slice is None else []
     panel = Panel.from_frame(
-        df,
+        _without(df, [name for name in marks if name not in (subject, time)]),
         subject=subject,
         slice=slice,
         time=time,
@@ -195,50 +208,179 @@ def recover(
     )
     if knowledge is not None and panel.slices is not None:
         knowledge = by_labels(knowledge, panel.slices)
-    return recover_panel(panel, df, subject=subject, drift=drift, knowledge=knowledge, **options)
+        n, T = len(panel.ids), len(panel.slices)
+        compiled(
+            knowledge, n, T, shared=True, labels=panel.slices
+        )  # contradictions, by their labels
+    elif knowledge is not None and marks:
+        knowledge = by_marks(knowledge, as_frame(df), panel)
+    with reporting(progress):
+        return recover_panel(panel, df, subject=subject, knowledge=knowledge, **options)
+
+
+def _without(df: Any, names: list[str]) -> Any:
+    """The table without columns that are no data: marks."""
+    if not names:
+        return df
+    frame = as_frame(df)
+    return frame.drop([name for name in names if name in frame.columns]).to_native()
 
 
 def recover_panel(
-    panel: Panel, df: Any, *, subject: str, knowledge: Knowledge | None = None, **options: Any
+    panel: Panel,
+    df: Any,
+    *,
+    subject: str,
+    drift: str | Drift = "auto",
+    knowledge: Knowledge | None = None,
+    **options: Any,
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
+    by_evidence = isinstance(drift, str) and drift == "auto"
+    options["drift"] = "affine" if by_evidence else drift
     if len(panel.ids) < 2:
         raise ValueError(
             f"the table has one subject, {panel.ids[0]!r}, but an order and its direction show in what several "
             f"have in common: is {subject!r} the right column? A single series is fitted by ReTrace, as an array."
         )
     if panel.times is not None and not np.isnan(panel.times).all():
+        _check_ties(panel)
         knowledge = replace(
             knowledge or Knowledge(), timestamps=panel.times, timestamp_error=panel.time_error
         )
         if "dt" not in options and panel.dt is None:
-            options["dt"] = step_of_times(panel)
-            if panel.time_error is None and not _complete(panel):
-                options["dt"] = _step_along_order(panel, knowledge, options)
+            options["dt"], note = _step(panel, knowledge, options)
+            panel = replace(panel, notes=(*panel.notes, note))
     model = ReTrace(**options).fit(panel, knowledge=knowledge)
-    return Recovery(model, panel.without(model.result_.left_out), df, subject)
+    panel = replace(panel, notes=(*panel.notes, *_changed(panel, model, knowledge, options)))
+    kept = panel.without(model.result_.left_out)
+    choice = _drift_choice(model, kept) if by_evidence else None
+    model.result_ = replace(model.result_, drift_choice=choice)
+    return Recovery(model, kept, df, subject)
 
 
-def step_of_times(panel: Panel) -> float:
+def _drift_choice(model: ReTrace, panel: Panel) -> DriftChoice | None:
+    """What the data say of the drift, where they are complete and seen as they are; None: no question."""
+    fitted, outcome, _, places = model._memory
+    if not isinstance(fitted, EulerModel) or isinstance(fitted, GapModel):
+        return None
+    if not isinstance(fitted.drift, Affine) or outcome.estimator == "mcem":
+        return None
+    raw = places.panel(panel)
+    return drift_by_evidence(fitted, Data(raw.values, lengths=raw.lengths), outcome.found)
+
+
+def _check_ties(panel: Panel) -> None:
+    """Where every time is known exactly, no two observations of a subject share one: gaps are what is fitted."""
+    if panel.time_error is not None or not _complete(panel):
+        return
+    stamps = np.atleast_2d(np.asarray(panel.times))
+    ordered = np.sort(stamps, axis=1)
+    tied = np.diff(ordered, axis=1) == 0
+    if not tied.any():
+        return
+    first = ordered[:, :-1][tied][0]
+    if panel.slices is not None:
+        names = [panel.slices[k] for k in np.flatnonzero(stamps[0] == first)]
+        what = f"slices {shown(names)} have the same time, {first:g}"
+    else:
+        people = [panel.ids[j] for j in np.flatnonzero(tied.any(axis=1))]
+        what = f"subject {shown(people)} has more than one row at the same time (the first at {first:g})"
+    raise ValueError(
+        f"{what}, so there is no gap between them, and the gaps of the others could not be used: keep one row for each time, "
+        "or average them."
+    )
+
+
+def _step(panel: Panel, knowledge: Knowledge, options: dict[str, Any]) -> tuple[float, str]:
+    """dt by the times that are known, and a note that says so: the unit of A and H is nothing to be silent about."""
+    step = step_of_times(panel)
+    if step is None:
+        return (
+            1.0,
+            "the step dt is 1: too few times are known to tell the mean time between neighbours; give dt, --dt",
+        )
+    if panel.time_error is None and not _complete(panel):
+        step = _step_along_order(panel, knowledge, {**options, "dt": step})
+    return (
+        step,
+        f"the step dt is {step:.4g}, the mean time between neighbours by the times that are known",
+    )
+
+
+COMPARED = 20_000
+"""Observations up to which it is tried what known times changed."""
+
+
+def _changed(
+    panel: Panel, model: ReTrace, knowledge: Knowledge | None, options: dict[str, Any]
+) -> list[str]:
+    """What times that are known in part changed: the order found without them, quickly, beside the one found."""
+    known = np.zeros(0) if panel.times is None else ~np.isnan(panel.times)
+    exact = panel.time_error is None and known.size and _complete(panel)
+    if knowledge is None or not known.any() or exact:
+        return []
+    n, T, _ = panel.values.shape
+    shared = panel.slices is not None
+    total = T if shared else int(present(panel).sum())
+    said = f"the times of {int(known.sum())} of {total} {'slices' if shared else 'observations'} are used"
+    missing = bool(np.isnan(panel.values).any())
+    if n * T > COMPARED or (missing and not shared):
+        return [said]
+    quick = {**options, "estimator": "em" if missing else "mle", "observation_noise": None, "subjects": "alike",
+             "spacing": "regular"}  # fmt: skip
+    bare = replace(panel, times=None, time_error=None)
+    rest = replace(knowledge, timestamps=None, timestamp_error=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # this fit is only compared with
+        try:
+            other = ReTrace(**quick).fit(bare, knowledge=rest)
+        except ValueError:
+            return [said]
+    return [f"{said}; {_beside(model, other, panel)}"]
+
+
+def _beside(model: ReTrace, other: ReTrace, panel: Panel) -> str:
+    """The order found beside another, in words."""
+    if model.order_.ndim == 2:
+        lengths = (
+            np.full(len(model.order_), model.order_.shape[1])
+            if panel.lengths is None
+            else panel.lengths
+        )
+        pairs = zip(model.order_, other.order_, lengths, strict=True)
+        taus = [kendall_tau(a[:m], b[:m]) for a, b, m in pairs if m > 1]
+        return f"without them the orders would differ (Kendall's τ with those found {np.mean(taus):.2g} on average)"
+    given = "" if other.direction_.identified else ", but its direction would be open"
+    if np.array_equal(model.order_, other.order_):
+        return f"without them the order would be the same{given}"
+    if np.array_equal(model.order_, other.order_[::-1]):
+        return f"without them the order would be the same the other way round{given}"
+    moved = int((model.order_ != other.order_).sum())
+    return f"without them {moved} of {len(model.order_)} slices would stand elsewhere (Kendall's τ {kendall_tau(model.order_, other.order_):.2g})"
+
+
+def step_of_times(panel: Panel) -> float | None:
     """The mean time between neighbours, from the times that are known.
 
     Exact and complete: the span over the number of steps. Else by variance, which needs no order: times on
-    a grid of T have `Var = Δt² (T² − 1)/12`, plus that of their error, if those known are like the others.
+    a grid of T have `Var = Δt² (T² − 1)/12`, plus that of their error, if those known are like the others. None: too
+    few are known.
     """
     stamps = np.atleast_2d(np.asarray(panel.times))
     T = np.full(len(stamps), stamps.shape[1]) if panel.lengths is None else panel.lengths
     known = ~np.isnan(stamps)
     enough = (known.sum(axis=1) >= 2) & (T >= 2)
     if not enough.any():
-        return 1.0
+        return None
     stamps, T, known = stamps[enough], T[enough], known[enough]
     if panel.time_error is None and _complete(panel):
         span = np.nanmax(stamps, axis=1) - np.nanmin(stamps, axis=1)
-        return float(span.sum() / (T - 1).sum()) or 1.0
+        return float(span.sum() / (T - 1).sum()) or None
     variance = np.nanvar(stamps, axis=1, ddof=1) - (panel.time_error or 0.0) ** 2
     # With a divisor of m − 1, times drawn from the grid have variance Δt² T (T + 1)/12.
     square = 12 * variance.sum() / (T * (T + 1)).sum()
-    return float(np.sqrt(square)) if square > 0 else 1.0
+    return float(np.sqrt(square)) if square > 0 else None
 
 
 def _complete(panel: Panel) -> bool:

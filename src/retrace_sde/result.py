@@ -18,6 +18,7 @@ from retrace_sde.data.blocks import Array, Order
 from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.entry.stored import DAMAGE, read_arrays
 from retrace_sde.data.files import replacing
+from retrace_sde.engine.account.drift import DriftChoice
 from retrace_sde.engine.account.noise import NoiseChoice
 from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
@@ -88,6 +89,7 @@ class ReTraceResult:
     gap_clocks: GapClocks | None = None
     residuals: ResidualCheck | None = None
     left_out: tuple[LeftOut, ...] = ()
+    drift_choice: DriftChoice | None = None
 
     @property
     def cycle(self) -> bool:
@@ -117,8 +119,30 @@ class ReTraceResult:
         ]
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
+    def __repr__(self) -> str:
+        T, test = self.order.shape[-1], self.direction
+        said = "known" if test.known else "identified" if test.identified else "open"
+        return (
+            f"ReTraceResult({self.n_trajectories} trajectories × {T} slices × {len(self.names)} variables, "
+            f"direction {said}; print it for all)"
+        )
+
     def __str__(self) -> str:
         return self.summary()
+
+    def __eq__(self, other: object) -> bool:
+        """What is saved is what is compared: numbers to the last bit, missing ones alike."""
+        if not isinstance(other, ReTraceResult):
+            return NotImplemented
+        mine: dict[str, NDArray[Any]] = {}
+        theirs: dict[str, NDArray[Any]] = {}
+        same = json.dumps(_pack(self, "", mine)) == json.dumps(_pack(other, "", theirs))
+        return (
+            same and mine.keys() == theirs.keys() and all(_same(mine[k], theirs[k]) for k in mine)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.n_trajectories, self.log_likelihood))
 
     def _repr_html_(self) -> str:
         """The result as a table for notebooks; every name is escaped."""
@@ -223,7 +247,8 @@ class ReTraceResult:
         return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
 
     def _noise(self) -> list[Row]:
-        chosen = [] if self.noise_choice is None else [("measured", self.noise_choice.verdict)]
+        chosen = [] if self.drift_choice is None else [("drift", self.drift_choice.verdict)]
+        chosen += [] if self.noise_choice is None else [("measured", self.noise_choice.verdict)]
         return [*chosen, *self._noise_estimated()]
 
     def _noise_estimated(self) -> list[Row]:
@@ -239,7 +264,9 @@ class ReTraceResult:
     @property
     def _caption(self) -> str:
         open_ = "" if self.alternative is None else " either way round: the direction is open"
-        return f"Drift coefficients{open_}"
+        count = self.drift.size + (0 if self.inputs is None else self.inputs.size)
+        many = f", each by itself: of {count} about {count / 20:.0f} would exclude zero by chance"
+        return f"Drift coefficients{open_}{many if count >= 20 else ''}"
 
     @property
     def _header(self) -> tuple[str, ...]:
@@ -277,7 +304,7 @@ class ReTraceResult:
         arrays: dict[str, NDArray[Any]] = {}
         text = _pack(self, "", arrays)
         text["format"] = FORMAT
-        with replacing(target) as partial, partial.open("wb") as file:
+        with replacing(target) as file:
             words = json.dumps(text, default=_setting)
             np.savez_compressed(file, json=np.array(words), **arrays)  # type: ignore[arg-type]
         return target
@@ -344,6 +371,11 @@ class ReTraceResult:
         if self.converged and not all(np.isfinite(each).all() for each in numbers):
             return "it says that it converged, but some of its parameters are not numbers"
         return None
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    numbers = one.dtype.kind == "f" and other.dtype.kind == "f"
+    return np.array_equal(one, other, equal_nan=numbers)
 
 
 def _pack(record: Any, prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
@@ -439,7 +471,13 @@ def _with_inputs(
     return values, known
 
 
+_LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+}
+
+
 def _latex(cell: str) -> str:
-    for sign in "&%$#_{}":
-        cell = cell.replace(sign, "\\" + sign)
-    return cell
+    """Text as LaTeX prints it, on one line."""
+    return "".join(_LATEX.get(sign, sign if sign.isprintable() else " ") for sign in cell)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -39,7 +38,7 @@ from retrace_sde.data.clocks import coarse
 from retrace_sde.data.entry.canonical import Places, places
 from retrace_sde.data.entry.parameters import checked
 from retrace_sde.data.inputs import MissingInputs, filled_inputs
-from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.knowledge import Knowledge, settled
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.schedule import off_schedule, on_schedule
 from retrace_sde.data.validation import (
@@ -48,6 +47,7 @@ from retrace_sde.data.validation import (
     has_missing,
 )
 from retrace_sde.engine.account.bootstrap import bootstrap
+from retrace_sde.engine.account.hidden_levels import levelled_hidden
 from retrace_sde.engine.account.noise import NoiseChoice, noise_by_evidence
 from retrace_sde.engine.account.subjects import Subjects, levelled
 from retrace_sde.engine.euler import EulerModel
@@ -60,7 +60,9 @@ from retrace_sde.engine.posterior import OrderPosterior
 from retrace_sde.engine.timed.drawn import DrawnModel
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.kalman.steps import Noise, as_noise
+from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.regression import Estimate, StandardErrors
+from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
@@ -75,6 +77,7 @@ from retrace_sde.process.drift import (
     parted,
 )
 from retrace_sde.process.sde import LinearSDE
+from retrace_sde.progress import Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.units import Units, as_given, posterior_as_given
 
@@ -160,6 +163,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.verbose = verbose
 
+    def __sklearn_tags__(self) -> Any:
+        """For scikit-learn: three axes, values may be missing, no target."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.input_tags.allow_nan = True
+        tags.target_tags.required = False
+        return tags
+
     def fit(
         self,
         X: Any,
@@ -167,20 +178,24 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         *,
         covariates: Any | None = None,
         knowledge: Knowledge | None = None,
+        progress: Callback | bool | None = None,
     ) -> Self:
         """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified.
 
         `covariates` (n, T, k) are inputs: with a linear or affine drift `dX = (A X + B u + c) dt + G dW`, each held from its
         observation to the next. `knowledge` is what is known of time: see `Knowledge`. With all times known the
-        order is given, and the SDE is fitted with the true gaps. `y` is ignored, for scikit-learn.
+        order is given, and the SDE is fitted with the true gaps. `y` is ignored, for scikit-learn. `progress` is called with
+        what is being done (see `retrace_sde.progress`); True shows a bar.
         """
-        with one_blas_thread():
+        with one_blas_thread(), reporting(progress):
             return self._fit(X, covariates, knowledge)
 
     def _fit(self, X: Any, covariates: Any | None, knowledge: Knowledge | None) -> Self:
+        report("preparing")
         check_settings(self.get_params(deep=False))
         knowledge = with_times(X, knowledge) if self.order == "likelihood" else knowledge
         check_knowledge(knowledge, self.order)
+        knowledge = settled(knowledge)
         drift, shared = as_drift(self.drift), self.permutation == "shared"
         likely, linear = self.order == "likelihood", has_state_space(driven(drift))
         panel = check_panel(
@@ -215,11 +230,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if not isinstance(chosen, HiddenModel):
             raw = Data(panel.values, lengths=panel.lengths)
             notes = (*notes, *coarse(raw, outcome.found.order, panel.names))
+        cut = cut_short()
         outcome = replace(
             outcome,
             notes=(*outcome.notes, *notes),
-            cautions=(*(each.sentence for each in panel.left_out), *outcome.cautions),
+            cautions=(
+                *([] if cut is None else [cut]),
+                *(each.sentence for each in panel.left_out),
+                *outcome.cautions,
+            ),
+            converged=outcome.converged and cut is None,
         )
+        report("looking at the residuals")
         result = self._result(whole, chosen, outcome, features)
         result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
@@ -291,6 +313,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         without = self.estimator in ("mle", "ols") or outcome.estimator == "mcem"
         if not is_auto(self.observation_noise) or without:
             return None
+        report("comparing with and without noise")
         return noise_by_evidence(model, outcome.found, outcome.levels)
 
     def _unseen(self, panel: Panel, knowledge: Knowledge | None) -> bool:
@@ -423,7 +446,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             feature_names=features,
             settings=self._settings(outcome.estimator),
             notes=(*outcome.notes, *outcome.cautions),
-            observation_noise=found.law.R if isinstance(model, HiddenModel) else None,
+            observation_noise=_noise_found(model, outcome),
             gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
             subjects=outcome.subjects,
             noise_choice=outcome.noise,
@@ -454,8 +477,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if not (shared or certain or model.gaps is not None):
             return not_looked(model.data.shape[0])
         found = outcome.found
-        if outcome.levels is not None and isinstance(model, EulerModel):
-            model, found = levelled(model, found, outcome.levels, rng)
+        levels = outcome.levels
+        if isinstance(levels, HiddenLevels) and isinstance(model, HiddenModel):
+            model, found = levelled_hidden(model, found, levels, rng)
+        elif isinstance(levels, LevelFit) and isinstance(model, EulerModel):
+            model, found = levelled(model, found, levels, rng)
         return look_at(model, found, rng)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
@@ -496,10 +522,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         with one_blas_thread():
             panel, placed, _, _, order = self._ordered(X)
-        return in_order(panel.values, placed.orders(order))
+            order = placed.orders(order)
+        return self._shown(panel, in_order(panel.values, order), order)
 
-    def score(self, X: Any) -> float:
-        """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀."""
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀; y is ignored."""
         check_is_fitted(self, "result_")
         with one_blas_thread():
             _, _, model, outcome, order = self._ordered(X)
@@ -595,16 +622,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         *,
         replicates: int = 200,
         adopt: bool = False,
-        done: Callable[[], None] = lambda: None,
     ) -> StandardErrors:
         """Standard errors of the fit along `order_`, by resampling trajectories; `adopt`: they become the result's.
 
         Like `standard_errors_` by default they rest on the spread between trajectories; unlike them they need no large
-        panel, and take as many fits as there are replicates. `done` is called after each of them.
+        panel, and take as many fits as there are replicates.
         """
         check_is_fitted(self, "result_")
         model, outcome, units, _ = self._memory
-        effects = outcome.subjects
+        effects, levels = outcome.subjects, outcome.levels
         with one_blas_thread():
             errors = bootstrap(
                 model,
@@ -612,14 +638,23 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 np.random.default_rng(self.random_state),
                 name=outcome.estimator,
                 subjects=Subjects.ALIKE if effects is None else effects.kind,
+                levels=levels if isinstance(levels, HiddenLevels) else None,
                 replicates=replicates,
-                done=done,
             )
         found = _told_apart(errors, model.drift)
         found = found if units is None else units.errors(found)
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)
         return found
+
+
+def _noise_found(model: Model, outcome: Outcome) -> Array | None:
+    """R of the account that was chosen; None where states are seen as they are."""
+    if not isinstance(model, HiddenModel):
+        return None
+    levels = outcome.levels
+    found: Array = levels.law.R if isinstance(levels, HiddenLevels) else outcome.found.law.R
+    return found
 
 
 def _all_finite(estimate: Estimate) -> bool:

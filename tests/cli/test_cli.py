@@ -47,6 +47,17 @@ def test_the_demo_writes_a_page_whose_links_lead_somewhere(demo):
     assert "The order is certain" in (folder / "report.html").read_text(encoding="utf-8")
 
 
+def test_the_demo_ends_with_a_real_panel_beside_its_true_times(demo):
+    folder, run = demo
+    assert "12 of 12 at their place" in run.stdout
+    found = re.search(r"^time found +(.*)$", run.stdout, re.MULTILINE).group(1).split()
+    true = re.search(r"^true hour +(.*)$", run.stdout, re.MULTILINE).group(1).split()
+    assert found == true == [str(4 * k) for k in range(12)]
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert "ODC-BY" in page
+    assert 'href="intensive-care.html"' in page
+
+
 def test_a_pipe_gets_no_progress_bar_and_no_escape_codes(demo):
     _, run = demo
     assert run.stderr == ""

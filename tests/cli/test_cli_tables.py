@@ -16,7 +16,7 @@ import retrace_sde as rt
 from retrace_sde.cli.main import main
 from retrace_sde.data.files import read_table, write_table
 
-WRITTEN = ["ordered.csv", "parameters.json", "report.html", "result.npz"]
+WRITTEN = [".retrace.json", "ordered.csv", "parameters.json", "report.html", "result.npz"]
 
 
 def retrace(*arguments):
@@ -105,10 +105,11 @@ def test_an_existing_folder_keeps_its_other_files(simulated, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     arguments = ("fit", simulated[0], "--subject", "subject", "--slice", "slice", "--out", tmp_path)
     assert "\nWritten " in retrace(*arguments)
-    (tmp_path / "ordered.csv").write_text("old")
-    assert "\nReplaced " in retrace(*arguments)
+    first = (tmp_path / "ordered.csv").read_bytes()
+    assert "--force" in refused(*arguments)
+    assert "\nReplaced " in retrace(*arguments, "--force", "--safe-csv")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*WRITTEN, "notes.txt"])
-    assert (tmp_path / "ordered.csv").read_text() != "old"
+    assert (tmp_path / "ordered.csv").read_bytes() == first
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
@@ -198,19 +199,18 @@ def refused(*arguments):
 def test_neither_the_input_nor_a_file_that_is_no_result_is_overwritten(fitted, simulated, tmp_path):
     for path in fitted[0].iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    before = (tmp_path / "ordered.csv").read_bytes()
-    roles = ("--subject", "subject", "--slice", "slice", "--out", tmp_path)
+    roles = ("--subject", "subject", "--slice", "slice", "--out", tmp_path, "--force")
     assert "would replace the input" in refused("fit", tmp_path / "ordered.csv", *roles)
-    (tmp_path / "result.npz").unlink()
-    assert "earlier result" in refused("fit", simulated[0], *roles)
-    assert (tmp_path / "ordered.csv").read_bytes() == before
+    (tmp_path / "ordered.csv").write_text("edited")
+    assert "changed since" in refused("fit", simulated[0], *roles)
+    assert (tmp_path / "ordered.csv").read_text() == "edited"
 
 
 def test_a_folder_that_cannot_be_written_is_named(simulated, tmp_path, monkeypatch):
-    def full(**options):
+    def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("retrace_sde.data.files.tempfile.mkdtemp", full)
+    monkeypatch.setattr("retrace_sde.data.files.Path.mkdir", full)
     out = tmp_path / "mine"
     roles = ("--subject", "subject", "--slice", "slice", "--out", out)
     assert f"{out} cannot be written to: No space" in refused("fit", simulated[0], *roles)

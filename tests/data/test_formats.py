@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -162,3 +163,37 @@ def test_a_missing_library_is_named_with_the_cure(monkeypatch, tmp_path):
     (tmp_path / "x.h5ad").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"pip install 'retrace-sde\[formats\]'"):
         read_table(tmp_path / "x.h5ad")
+
+
+ARRAY = np.zeros((4, 5, 2))
+
+
+@pytest.mark.parametrize(
+    ("data", "way"),
+    [
+        (pd.DataFrame({"a": [1.0]}), "recover"),
+        ([ARRAY[0], ARRAY[1, :3]], "from_trajectories"),
+        ("visits.csv", "retrace fit"),
+        (Path("visits.csv"), "retrace fit"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
+)
+def test_fit_points_to_the_right_door(data, way):
+    with pytest.raises(ValueError, match=way):
+        rt.ReTrace().fit(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "way"),
+    [
+        (ARRAY, "fit"),
+        ([ARRAY[0], ARRAY[1, :3]], "from_trajectories"),
+        ("visits.csv", "retrace fit"),
+        (rt.Panel.from_array(ARRAY), "panel"),
+        (xarray.DataArray(ARRAY), "from_xarray"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
+)
+def test_recover_points_to_the_right_door(data, way):
+    with pytest.raises(ValueError, match=way):
+        rt.recover(data, subject="id")

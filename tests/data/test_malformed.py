@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from retrace_sde.cli.main import main
+from retrace_sde.data.files import whole_or_nothing
 
 HEADER = "subject,slice,a,b\n"
 
@@ -85,9 +86,6 @@ CASES = {
     "one subject": ("t.csv", good(1, 20).to_csv(index=False).encode(), "one subject, 's0'"),
     "too few rows": ("t.csv", good(2, 3).to_csv(index=False).encode(), "transitions"),
     "one column": ("t.csv", b"subject\n1\n2\n", "only one column"),
-    "semicolons": ("t.csv", text().replace(b",", b";"), "separated by ';'"),
-    "latin-1 with semicolons": ("t.csv", "subject;größe\nä;1\n".encode("latin-1"), "not UTF-8"),
-    "utf-16": ("t.csv", text().decode().encode("utf-16"), "not UTF-8"),
     "binary": ("t.csv", bytes(range(256)) * 4, "UTF-8"),
     "zero bytes": ("t.csv", b"a\0b,c\n1,2\n", "zero bytes"),
     "ragged lines": ("t.csv", text() + b"s9,p9,1,2,3,4\n", "t.csv"),
@@ -97,13 +95,13 @@ CASES = {
     "pickle inside npz": ("t.npz", npz(values=np.array([{"a": 1}, None])), "Python objects"),
     "truncated npz": ("t.npz", npz(values=np.zeros((5, 5, 2)))[:-80], "not an npz file"),
     "npz of matrices": ("t.npz", npz(a=np.zeros((4, 4)), b=np.zeros(3)), "a (4, 4)"),
-    "npz that claims too much": ("t.npz", claims(10**6, 10**6, 10**3), "memory"),
+    "npz that claims too much": ("t.npz", claims(10**6, 10**6, 10**3), "--large"),
     "npz without its data": ("t.npz", claims(10, 10, 10), "t.npz"),
     "npz of something else": ("t.npz", strange(), "not an array"),
     "npz whose names do not fit": ("t.npz", npz(X=np.zeros((4, 5, 2)), names=["a"]), "1 names"),
     "h5ad that is text": ("t.h5ad", b"not hdf5", "t.h5ad"),
     "zarr that is a file": ("t.zarr", b"x", "is a file"),
-    "unknown extension": ("t.xlsx", b"x", "'.xlsx'"),
+    "unknown extension": ("t.doc", b"x", "'.doc'"),
     "no extension": ("table", text(), "no extension"),
 }  # fmt: skip
 
@@ -161,26 +159,17 @@ def test_a_failure_leaves_an_existing_folder_as_it_was(tmp_path, monkeypatch):
     """The disk fills up while results are written: what was there before is still whole."""
     file, out = tmp_path / "t.csv", tmp_path / "out"
     file.write_bytes(text())
-    out.mkdir()
     names = ["ordered.csv", "parameters.json", "report.html", "result.npz"]
-    for name in names:
-        (out / name).write_text("mine")
+    with whole_or_nothing(out) as folder:
+        for name in names:
+            (folder / name).write_text("mine")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
 
     def fail(*arguments, **options):
         raise OSError("No space left on device")
 
     monkeypatch.setattr("retrace_sde.recovery.Recovery.report", fail)
-    line = refused(
-        ["fit", str(file), "--subject", "subject", "--slice", "slice", "--out", str(out)]
-    )
+    roles = ["--subject", "subject", "--slice", "slice"]
+    line = refused(["fit", str(file), *roles, "--out", str(out), "--force"])
     assert "No space left" in line
-    assert sorted(path.name for path in out.iterdir()) == names
-    assert all((out / name).read_text() == "mine" for name in names)
-
-
-def test_an_npz_file_that_would_fill_the_memory_is_not_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr("retrace_sde.data.files.LARGEST", 1 << 20)
-    file = tmp_path / "t.npz"
-    np.savez_compressed(file, values=np.zeros((100, 200, 20)))
-    assert file.stat().st_size < 20_000
-    assert "too large" in refused(["fit", str(file)])
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before

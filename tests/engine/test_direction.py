@@ -11,8 +11,11 @@ from scipy import stats
 
 from retrace_sde.data.blocks import Data
 from retrace_sde.engine.direction import (
+    MEANING,
     DirectionTest,
+    ModelEvidence,
     Reason,
+    Rung,
     direction_test,
     doubtful_direction,
     known_direction,
@@ -141,6 +144,7 @@ def test_the_verdict_says_what_was_found() -> None:
     alike = direction_test(delta / 10 - 0.1, zero, dimension=1, alpha=0.001)
     assert "fit equally well, as they do when the process is stationary" in alike.verdict
     assert "fit equally well" not in strict.verdict
+    assert (strict.undecided, alike.undecided, clear.undecided) == (True, False, False)
     certain = direction_test(np.arange(1000.0), np.full(1000, -1e4), dimension=1)
     assert "p < 0.0001" in certain.verdict
     point = direction_test(delta, zero, dimension=1, point_start=True)
@@ -270,6 +274,18 @@ def test_an_abstention_advises_only_what_the_fit_accepts(shared: bool) -> None:
     assert not doubt.identified
     assert "Give times" in doubt.verdict
     assert ("spacing='estimate'" in doubt.verdict) == shared
+
+
+def test_every_model_is_said_in_words() -> None:
+    assert set(MEANING) == set(Rung)
+    tested = ModelEvidence(Rung.MEMORY, 12.0, 3.0, 0.031, 0.009, counted=True)
+    assert tested.p_said == "0.031 ± 0.009"
+    assert tested.said(20.0) == "memory (evidence -8 nats, ratio +3.0, p = 0.031)"
+    assert ModelEvidence(Rung.MARKOV, 12.0, 3.0, 1e-9, 0.0).p_said == "< 0.0001"
+    silent = ModelEvidence(Rung.RESIDUALS, 20.0, 0.0, 0.2)
+    assert silent.said(20.0) == "independent residuals (for neither way round, p = 0.2)"
+    heard = ModelEvidence(Rung.RESIDUALS, 20.0, float("-inf"), 0.002, counted=True)
+    assert heard.said(20.0) == "independent residuals (for the reverse, p = 0.002)"
 
 
 def test_a_simulated_p_value_close_to_the_level_says_so():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, chi2
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
@@ -44,6 +44,33 @@ def test_detailed_balance_is_rejected_for_a_rotation():
     for _ in range(10):
         sde = rt.simulate.random_irreversible_sde(4, setting="rotation", random_state=rng)
         assert balance_p(sde, 0.05, rng, n=200) < 1e-3
+
+
+def test_detailed_balance_without_its_matrix_is_the_wald_test_with_it():
+    """The covariance of the d(d − 1)/2 gaps Ã_ij − Ã_ji, written out by the delta method."""
+    rng, d, n, T = np.random.default_rng(7), 5, 20, 30
+    sde = reversible_sde(d, rng)
+    X = sde.simulate(n, T, 0.1, x0="stationary", random_state=rng)
+    statistics = moments(Data(X, n_jobs=1), np.arange(T), 0.1, Linear())
+    fit = mle(statistics)
+    L = np.linalg.cholesky(fit.diffusion)
+    A = np.linalg.inv(L) @ fit.coefficients @ L
+    gram = statistics.blocks[0].T @ statistics.blocks[0]
+    P = L.T @ np.linalg.inv(gram) @ L
+    pairs = np.column_stack(np.triu_indices(d, 1))
+    of_A, of_E = np.zeros((len(pairs), d, d)), np.zeros((len(pairs), d, d))
+    for k, (i, j) in enumerate(pairs):
+        of_A[k, i, j], of_A[k, j, i] = 1.0, -1.0  # of the entries of Ã
+        of_E[k, :, j] += A[i]  # of those of E in (Ã E − E Ãᵀ)_ij
+        of_E[k, i, :] -= A[j]
+    of_E = of_E + of_E.transpose(0, 2, 1)
+    V = np.einsum("aij,jl,bil->ab", of_A, P, of_A)
+    V += np.einsum("aij,bij->ab", of_E, of_E) / (2 * statistics.count)
+    gap = np.array([A[i, j] - A[j, i] for i, j in pairs])
+    expected = chi2.sf(gap @ np.linalg.solve(V, gap), len(pairs))
+    found = detailed_balance_p_value(statistics, LinearSDE(fit.coefficients, fit.diffusion))
+    assert 1e-6 < expected < 0.999
+    assert found == pytest.approx(expected, rel=1e-8)
 
 
 def test_stationarity_holds_its_level_and_sees_a_moving_spread_or_mean():

@@ -203,3 +203,15 @@ def test_levels_of_less_than_full_rank_keep_finite_errors() -> None:
     moved = np.stack(list(rest)) - fit.drift
     ratio = errors / np.sqrt(49 / 50 * (moved**2).sum(axis=0))
     assert 0.8 < ratio.min() < ratio.max() < 1.25
+
+
+def test_a_subject_with_one_visit_changes_nothing() -> None:
+    """It has no step, so neither parameters nor likelihood nor scores know of it."""
+    x = paths(3)
+    lengths = np.append(np.full(len(x), x.shape[1]), 1)
+    more = Data(np.concatenate([x, x[:1]]), lengths=lengths)
+    plain, other = levels(Data(x)), levels(more)
+    assert_allclose(other.drift, plain.drift, rtol=1e-4)
+    assert_allclose(other.diffusion, plain.diffusion, atol=1e-5)
+    assert_allclose(other.log_likelihood, plain.log_likelihood, rtol=1e-7)
+    assert_allclose(other.log_likelihoods[-1], 0, atol=1e-12)

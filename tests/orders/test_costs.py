@@ -19,7 +19,7 @@ from retrace_sde.estimate.euler import Euler, step_log_likelihoods
 from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import mle
 from retrace_sde.estimate.start_law import start_log_densities
-from retrace_sde.orders.costs import distances, near_costs, spread, transition_costs
+from retrace_sde.orders.costs import as_matrix, distances, near_costs, spread, transition_costs
 from retrace_sde.process.drift import Affine, Drift, Linear
 from retrace_sde.process.sde import Gaussian, LinearSDE
 from retrace_sde.process.simulate import random_irreversible_sde
@@ -92,7 +92,7 @@ def test_near_costs_are_the_band_of_all_costs() -> None:
     along = plain_costs(X, model)[np.ix_(order, order)]
     gap = np.abs(np.subtract.outer(np.arange(8), np.arange(8)))
     for width in (1, 3, 7):
-        near = near_costs(Data(X), order, model, width)
+        near = as_matrix(near_costs(Data(X), order, model, width))
         inside = (gap > 0) & (gap <= width)
         assert_allclose(near[inside], along[inside], rtol=1e-9)
         assert np.all(np.isinf(near[~inside]))
@@ -101,7 +101,7 @@ def test_near_costs_are_the_band_of_all_costs() -> None:
 @pytest.mark.parametrize("T", [2, 3])
 def test_near_costs_of_fewer_slices_than_the_width(T: int) -> None:
     X, model = setup(T=T)
-    near = near_costs(Data(X), np.arange(T), model, 3)
+    near = as_matrix(near_costs(Data(X), np.arange(T), model, 3))
     np.fill_diagonal(near, 0)
     assert_allclose(near, plain_costs(X, model), rtol=1e-9)
 

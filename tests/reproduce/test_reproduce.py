@@ -17,6 +17,8 @@ from click.testing import CliRunner
 
 from retrace_sde import reproduce as experiments
 from retrace_sde.cli.main import main
+from retrace_sde.data.outputs import RECORD
+from retrace_sde.data.validation import ReTraceWarning
 from retrace_sde.reproduce import NAMES, figure2, figure5, files, load, methods, runner, table1
 from retrace_sde.reproduce.cases import Size
 from retrace_sde.reproduce.experiment import Experiment, Task
@@ -106,7 +108,10 @@ def test_the_command_resumes_too_and_is_silent_in_a_pipe(killed_and_whole, monke
     """From a finished log: no progress, no escape codes, and the same bytes except for the command's name."""
     killed, *_ = killed_and_whole
     monkeypatch.setattr(experiments, "load", lambda name: SMALL)
-    before = {path.name: path.read_bytes() for path in killed.iterdir() if path.suffix != ".md"}
+    made_anew = ("figure5.md", RECORD)  # the command's name, and the digest of that page
+    before = {
+        path.name: path.read_bytes() for path in killed.iterdir() if path.name not in made_anew
+    }
     arguments = ["reproduce", "figure5", "--quick", "--out", str(killed)]
     plain, as_json = (CliRunner().invoke(main, [*arguments, *more]) for more in ([], ["--json"]))
     for result in (plain, as_json):
@@ -116,7 +121,9 @@ def test_the_command_resumes_too_and_is_silent_in_a_pipe(killed_and_whole, monke
     assert "figure5.svg" in plain.stdout.splitlines()[-1]
     records = json.loads(as_json.stdout)["records"]["figure5"]
     assert len(records) == len(json.loads((killed / "figure5.json").read_text()))
-    after = {path.name: path.read_bytes() for path in killed.iterdir() if path.suffix != ".md"}
+    after = {
+        path.name: path.read_bytes() for path in killed.iterdir() if path.name not in made_anew
+    }
     assert after == before
     assert "`retrace reproduce figure5 --quick`" in (killed / "figure5.md").read_text()
 
@@ -159,9 +166,76 @@ def test_a_line_cut_short_is_dropped_and_its_task_runs_again(tmp_path):
     log = tmp_path / "toy.records.jsonl"
     whole = log.read_bytes()
     os.truncate(log, len(whole) - 5)
-    assert len(runner.run(toy(ran), _Toy(3, 1.0), tmp_path)) == 3
+    with pytest.warns(ReTraceWarning, match="half a line"):
+        assert len(runner.run(toy(ran), _Toy(3, 1.0), tmp_path)) == 3
     assert ran == [0, 1, 2, 2]
     assert log.read_bytes() == whole
+
+
+def test_blank_and_foreign_lines_are_passed_over_and_kept(tmp_path):
+    ran: list[int] = []
+    runner.run(toy(ran), _Toy(2, 1.0), tmp_path)
+    log = tmp_path / "toy.records.jsonl"
+    first, second = log.read_bytes().splitlines(keepends=True)
+    strange = (
+        first + b'\n\n[1]\nhello\n\xff\xfe\n{"task": 1, "records": [{}]}\n{"task": "a"}\n' + second
+    )
+    log.write_bytes(strange)
+    with pytest.warns(ReTraceWarning, match="5 lines that are no records"):
+        assert len(runner.run(toy(ran), _Toy(3, 1.0), tmp_path)) == 3
+    assert ran == [0, 1, 2]
+    assert log.read_bytes().startswith(strange)
+
+
+def test_a_log_that_is_not_ours_is_left_alone(tmp_path):
+    log = tmp_path / "toy.records.jsonl"
+    log.write_text("my notes\nhalf a line")
+    with pytest.raises(ValueError, match="not a log of retrace"):
+        runner.run(toy([]), _Toy(2, 1.0), tmp_path)
+    assert log.read_text() == "my notes\nhalf a line"
+
+
+class _Slow:
+    """A file that takes three bytes at a time, and fails at a given one."""
+
+    def __init__(self, file, most):
+        self.file, self.left = file, most
+
+    def write(self, content):
+        if self.left <= 0:
+            raise OSError(28, "No space left on device")
+        count = self.file.write(content[: min(3, self.left)])
+        self.left -= count
+        return count
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+
+def test_short_writes_are_finished_and_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
+    log, most = runner.Log(tmp_path / "log"), 10**6
+    plain = type(log.path).open
+    monkeypatch.setattr(type(log.path), "open", lambda *a, **o: _Slow(plain(*a, **o), most))
+    log.append("one", [{"a": 1}])
+    most = 7
+    with pytest.raises(OSError, match="No space"):
+        log.append("two", [{"a": 2}])
+    monkeypatch.undo()
+    assert log.read() == {"one": [{"a": 1}]}
+
+
+def test_a_file_that_reproduce_did_not_write_stays(tmp_path):
+    (tmp_path / "table1.csv").write_text("mine")
+    result = CliRunner().invoke(main, ["reproduce", "table1", "--quick", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "table1.csv was not written by retrace" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["table1.csv"]
 
 
 def test_a_task_that_fails_leaves_what_was_finished(tmp_path):

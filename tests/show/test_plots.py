@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
+import retrace_sde as rt
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.effects.graph import Effect, EffectGraph
 from retrace_sde.engine.direction import direction_test
@@ -133,3 +134,29 @@ def test_comparable_entries_do_not_depend_on_units():
 def test_gaps_carry_their_intervals(ax):
     plots.gaps(np.array([1.0, 2.0]), low=np.array([0.5, 1.5]), high=np.array([1.5, 3.0]), ax=ax)
     np.testing.assert_allclose(ax.collections[0].get_segments()[1][:, 1], [1.5, 3.0])
+
+
+def test_courses_bear_the_users_names_on_scales_of_their_own_forward_beside_the_twin():
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    sde = rt.simulate.random_irreversible_sde(2, random_state=0)
+    X = sde.simulate(20, 6, dt=0.5, x0="stationary", random_state=1) * [1.0, 100.0]
+    panel = rt.Panel.from_array(X, names=["weight", "pulse"])
+    model = rt.ReTrace(dt=0.5, random_state=0).fit(panel)
+    axes = plots.both_ways(model, panel, unit="days")
+    assert axes.shape == (2, 1 if model.alternative_ is None else 2)
+    assert [row[0].get_ylabel() for row in axes] == ["weight", "pulse"]
+    assert axes[0, 0].get_xlabel() == "time (days)"
+    assert axes[1, 0].get_ylim()[1] > 10 * axes[0, 0].get_ylim()[1]
+    line = axes[0, 0].lines[0]
+    np.testing.assert_array_equal(line.get_ydata(), X[0, model.order_, 0])
+    np.testing.assert_array_equal(line.get_xdata(), model.times_)
+    if model.alternative_ is not None:
+        back = axes[0, 1].lines[0].get_ydata()
+        np.testing.assert_array_equal(back, X[0, model.alternative_.order, 0])
+        assert "reverse" in axes[0, 1].get_title()
+
+    plt.close(axes[0, 0].figure)

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 import retrace_sde as rt
-from retrace_sde.engine.direction import Caution, folded_direction, known_direction
+from retrace_sde.engine.direction import Caution, Reason, folded_direction, known_direction
 from retrace_sde.process.drift import Drift
 from retrace_sde.show import figures, report
 from retrace_sde.show.verdicts import placement, verdicts
@@ -206,6 +206,33 @@ def test_an_undetermined_direction_is_said_and_the_twin_is_shown(tmp_path):
     assert strengths == sorted(strengths, reverse=True)
     assert 'id="certainty"' not in page
     assert 'id="gap-plot"' not in page
+
+
+def test_a_direction_that_is_not_decided_is_not_said_to_be_unknowable(fit):
+    """One way round fits better by ten nats, p = .2: nothing says that the process is stationary."""
+    model, panel = fit
+    doubt = replace(
+        model.direction_, identified=False, p_value=0.2, p_error=0.03, reason=Reason.TESTED
+    )
+    other = copy.copy(model)
+    other.result_ = replace(model.result_, direction=doubt)
+    assert verdicts(other, panel)[1].answer == "It is not decided"
+    alike = replace(doubt, log_likelihood_ratio=0.5)
+    other.result_ = replace(model.result_, direction=alike)
+    assert verdicts(other, panel)[1].answer == "It cannot be known from these data"
+
+
+def test_the_models_of_the_direction_are_a_table_with_bars_in_words(fit, page):
+    model, _ = fit
+    models = model.direction_.models
+    assert len(models) > 1
+    table = page[page.index('id="table-models"') :].split("</table>")[0]
+    assert table.count("<tr>") == 1 + len(models)
+    assert table.count("<svg") == len(models)
+    for each in models:
+        assert each.meaning.replace("'", "&#39;") in table
+        assert each.p_said.replace("<", "&lt;") in table
+    assert table.count('title="counts"') == sum(each.counted for each in models)
 
 
 def test_named_slices_are_given_in_order(fit):

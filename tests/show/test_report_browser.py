@@ -50,6 +50,7 @@ def pages(tmp_path_factory):
         "gaps": rt.write_report(spaced, irregular, folder / "gaps.html").as_uri(),
         "shared": rt.write_report(model, panel, folder / "shared.html", title=HOSTILE[0]).as_uri(),
         "own": rt.write_report(own, X, folder / "own.html").as_uri(),
+        "sent": rt.write_report(own, X, folder / "sent.html", share=True).as_uri(),
     }
 
 
@@ -103,6 +104,12 @@ def test_every_figure_is_drawn(visit, name):
         assert figure.bounding_box()["height"] > 100
         assert figure.locator("path, circle").count() >= 1
     assert "NaN" not in page.locator("main").inner_html()
+
+
+def test_a_report_to_be_sent_draws_what_it_has(visit):
+    page = visit("sent")
+    assert page.locator("#order, #paths, #certainty").count() == 0
+    assert page.locator(".plot svg path").count() > 20
 
 
 def test_the_slider_walks_through_the_rounds(visit):

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from retrace_sde.after.steps import LOOKED, filtered
-from retrace_sde.data.blocks import Array, evenly
+from retrace_sde.after.steps import LOOKED, Across, filtered
+from retrace_sde.data.blocks import Array, Order, evenly
 from retrace_sde.estimate.kalman.model import StateSpace
 from retrace_sde.estimate.kalman.smoother import kalman
 
@@ -91,6 +91,10 @@ class Known:
         P = step.matrix @ self.covariance @ step.matrix.T + step.covariance
         return Known(self.mean @ step.matrix.T + step.shift, P)
 
+    def some(self, rows: Order) -> Known:
+        own = self.covariance
+        return Known(self.mean[rows], own if own.ndim == 2 else own[rows])
+
     def deviations(self, space: StateSpace, extra: Array | float = 0.0) -> Array:
         """Standard deviations of an observation there."""
         own = np.diagonal(self.covariance + space.noise, axis1=-2, axis2=-1)
@@ -98,11 +102,11 @@ class Known:
         return found
 
 
-def known_states(y: Array, space: StateSpace) -> Known:
-    """Of all times in y (n, T, d), from what was observed by then."""
+def known_states(y: Array, space: StateSpace, across: Across | None = None) -> Known:
+    """Of all times in y (n, T, d), from what was observed by then; `across`: where steps differ."""
     if not space.noise.any() and not np.isnan(y).any():
         return Known(y, np.zeros_like(space.noise))
-    found = filtered(y, space)
+    found = filtered(y, space, across)
     return Known(found.means, found.covariances)
 
 
@@ -131,14 +135,21 @@ def forecasts(
     return np.stack(means, axis=1), np.stack(deviations, axis=1)
 
 
-def missed(y: Array, spaces: Sequence[StateSpace], steps: int, level: float) -> Array:
+def missed(
+    y: Array,
+    spaces: Sequence[StateSpace],
+    steps: int,
+    level: float,
+    states: Known | None = None,
+) -> Array:
     """How many times too short intervals (steps, d) would have been along y (n, T, d), NaN where missing; at least 1.
 
+    `states`: what was known of each by then, where it is known already.
     One space for each of the T − 1 steps of the past. Horizons longer than the past are as wrong as the longest in it.
     """
     n, T, d = y.shape
-    y = y[evenly(n, max(20, LOOKED // (T * d * d)))]
-    states = known_states(y, spaces[0])
+    rows = evenly(n, max(20, LOOKED // (T * d * d)))
+    y, states = y[rows], known_states(y[rows], spaces[0]) if states is None else states.some(rows)
     ratios: list[list[Array]] = [[] for _ in range(steps)]
     for t in range(T - 1):
         spread = states.covariance if states.covariance.ndim == 2 else states.covariance[:, t]
@@ -147,14 +158,17 @@ def missed(y: Array, spaces: Sequence[StateSpace], steps: int, level: float) -> 
             known = known.ahead(space)
             ratios[h].append((y[:, t + h + 1] - known.mean) / known.deviations(space))
     found = [
-        np.hypot(
-            _factors(np.abs(np.concatenate(each)), level), _shared(np.stack(each), h + 1, level)
-        )
-        if each
-        else np.ones(d)
+        together_wrong(np.stack(each), h + 1, level) if each else np.ones(d)
         for h, each in enumerate(ratios)
     ]
     return np.maximum.accumulate(np.array(found), axis=0)
+
+
+def together_wrong(ratios: Array, horizon: int, level: float) -> Array:
+    """How many times too short intervals (d,) were, by errors (origins, n, d) in deviations: single ones, and those all share."""
+    single = _factors(np.abs(np.concatenate(list(ratios))), level)
+    found: Array = np.hypot(single, _shared(ratios, horizon, level))
+    return found
 
 
 def _shared(ratios: Array, horizon: int, level: float) -> Array:

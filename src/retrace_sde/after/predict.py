@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
+from retrace_sde.after.beyond import widened_beyond
 from retrace_sde.after.forecast import (
     Forecast,
     Imputed,
@@ -13,14 +17,21 @@ from retrace_sde.after.forecast import (
     known_states,
     missed,
 )
+from retrace_sde.after.steps import steps_across
 from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
+from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.fit import Outcome
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Model
 from retrace_sde.estimate.intervals import critical
 from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.estimate.kalman.steps import Parameters
+from retrace_sde.estimate.regression import Estimate
+from retrace_sde.estimate.timed.em import Law
+from retrace_sde.estimate.timed.levels import HiddenLevels
+from retrace_sde.estimate.timed.transitions import transitions
 from retrace_sde.process.drift import is_linear
-from retrace_sde.process.sde import LinearSDE
+from retrace_sde.process.sde import LinearSDE, Scheme, Transition
 
 DRAWS = 400
 """Paths that are simulated ahead of each trajectory where the drift is not linear."""
@@ -30,13 +41,37 @@ def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateS
     """One step, over dt or another gap, of a fitted linear SDE, as its estimator read it: Euler's, or exact."""
     gap = model.dt if gap is None else gap
     if isinstance(model, HiddenModel):
-        space: StateSpace = outcome.law.model(gap)
-        return space
-    theta, H = outcome.estimate.coefficients, outcome.estimate.diffusion
-    d = len(H)
-    sde = LinearSDE(theta[:, :d], H, offset=theta[:, d] if theta.shape[1] > d else None)
-    step = sde.transition(gap, scheme="exact" if outcome.estimator == "exact" else "euler")
-    return StateSpace(step, np.zeros((d, d)), outcome.initial)
+        return _hidden_step(_law(outcome), gap)
+    return _step(outcome)(outcome.estimate, gap)
+
+
+def _law(outcome: Outcome) -> Parameters:
+    """The law behind noise; with levels that of subjects moved to where they are alike."""
+    found: Parameters = (
+        outcome.levels.alike if isinstance(outcome.levels, HiddenLevels) else outcome.law
+    )
+    return found
+
+
+def _hidden_step(law: Parameters, gap: float) -> StateSpace:
+    if not isinstance(law, Law) or law.euler:
+        return law.model(gap)
+    F, S, Q = transitions(law.theta, law.H, np.array([gap]))
+    shift = S[0, :, 0] if S.shape[2] else np.zeros(len(law.H))
+    return StateSpace(Transition(F[0], shift, Q[0]), law.R, law.initial)
+
+
+def _step(outcome: Outcome) -> Callable[[Estimate, float], StateSpace]:
+    """What makes a step over a gap of an estimate of states that are seen as they are."""
+    scheme: Scheme = "exact" if outcome.estimator == "exact" else "euler"
+
+    def step(estimate: Estimate, gap: float) -> StateSpace:
+        theta, H = estimate.coefficients, estimate.diffusion
+        d = len(H)
+        sde = LinearSDE(theta[:, :d], H, offset=theta[:, d] if theta.shape[1] > d else None)
+        return StateSpace(sde.transition(gap, scheme=scheme), np.zeros((d, d)), outcome.initial)
+
+    return step
 
 
 def along(model: Model, order: Order) -> Array:
@@ -60,20 +95,25 @@ def predicted(
     apart = _apart(outcome, order)
     y, elapsed = along(model, order) + apart[:, None], np.cumsum(gaps)
     last = np.arange(len(y)), model.data.observed - 1
-    states = known_states(y, space_of(model, outcome))
+    past = outcome.found.gaps if order is outcome.found.order else None
+    across = steps_across(model, _law(outcome), order, past)
+    states = known_states(y, space_of(model, outcome), across)
     spread = states.covariance if states.covariance.ndim == 2 else states.covariance[last]
     ahead = [space_of(model, outcome, float(gap)) for gap in gaps]
     errors = outcome.estimate.errors.covariances
     known = Known(states.mean[last], spread)
     mean, deviation = forecasts(known, ahead, errors=errors, elapsed=elapsed)
-    past = outcome.found.gaps if order is outcome.found.order else None
     widened = np.ones(mean.shape[1:])
-    if (
-        past is None or past.ndim == 1
-    ):  # each trajectory's own gaps: none of its steps is like those ahead
+    if past is None or past.ndim == 1:  # with gaps of its own no step is like those ahead
         every = np.full(y.shape[1] - 1, model.dt) if past is None else past
         spaces = {gap: space_of(model, outcome, gap) for gap in set(every.tolist())}
-        widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level)
+        widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level, states)
+        if isinstance(model, EulerModel) and model.data.lengths is None:
+            inside = replace(model, data=replace(model.data, values=y, covariates=None))
+            far = widened_beyond(
+                inside, every, gaps, _step(outcome), name=outcome.estimator, level=level
+            )
+            widened = np.maximum(widened, far)
     mean = mean - apart[:, None]
     reach = critical(outcome.found.log_likelihoods.size, level) * widened * deviation
     return Forecast(mean, mean - reach, mean + reach, elapsed, level, widened)
@@ -120,7 +160,11 @@ def imputed(
 ) -> Imputed:
     """The trajectories of `model`, as they are stored, with their missing values filled in; in the units of the fit."""
     half = critical(outcome.found.log_likelihoods.size, level)
-    found = filled(along(model, order), space_of(model, outcome), level, half, rng)
+    apart = _apart(outcome, order)[:, None]
+    found = filled(along(model, order) + apart, space_of(model, outcome), level, half, rng)
+    found = replace(
+        found, values=found.values - apart, low=found.low - apart, high=found.high - apart
+    )
     back = np.argsort(order, axis=-1)
     inside = np.arange(model.data.shape[1])[None] < model.data.observed[:, None]
 

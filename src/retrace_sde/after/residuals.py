@@ -189,7 +189,8 @@ def _autocorrelations(e: Array, lags: int = 8) -> Array:
     """Correlations (lags, d) of residuals 1, 2, … steps apart."""
     most = min(lags, e.shape[1] - 2)
     power = np.nanmean(e**2, axis=(0, 1))
-    return np.array([np.nanmean(e[:, k:] * e[:, :-k], axis=(0, 1)) / power for k in range(1, most + 1)])  # fmt: skip
+    found = [np.nanmean(e[:, k:] * e[:, :-k], axis=(0, 1)) / power for k in range(1, most + 1)]
+    return np.reshape(found, (most, e.shape[2]))  # three slices have no lags
 
 
 def _dependence(steps: Steps) -> Verdict:

@@ -8,13 +8,17 @@ model both are independent standard Gaussians, at every position, in every varia
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Mask, Order, evenly, in_order, to_numpy
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Fit, Model
+from retrace_sde.engine.timed.drawn import DrawnModel
+from retrace_sde.engine.timed.model import TimedModel, as_law
 from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.estimate.timed.em import Clock
 from retrace_sde.process.drift import is_linear
 
 LOOKED, FEWEST = 200_000, 30
@@ -64,7 +68,9 @@ def steps_of(model: Model, found: Fit) -> Steps:
     linear = is_linear(model.drift)
     if isinstance(model, HiddenModel):
         y = np.where(inside[:, :, None], x, np.nan)
-        innovations = filtered(y, found.law.model(model.dt)).innovations[:, 1:]
+        gaps = found.gaps if found.gaps is None or found.gaps.ndim == 1 else found.gaps[rows]
+        across = steps_across(model.some(size), found.law, order, gaps)
+        innovations = filtered(y, found.law.model(model.dt), across).innovations[:, 1:]
         return Steps(rows, y, innovations, None, None, model.dt, True, linear)
     gaps = np.full(T - 1, model.dt) if found.gaps is None else found.gaps
     gaps = gaps if gaps.ndim == 1 else gaps[rows]
@@ -113,16 +119,40 @@ class Filtered:
     innovations: Array
 
 
-def filtered(y: Array, model: StateSpace) -> Filtered:
-    """The Kalman filter on y (n, T, d), NaN where missing; one recursion for each pattern of missing entries."""
+class Across(NamedTuple):
+    """Steps that differ: F and Q (K, d, d) of each class of gap, shifts (n, T − 1, d), and the classes (n, T − 1)."""
+
+    matrix: Array
+    shift: Array
+    covariance: Array
+    classes: Order
+
+
+def steps_across(model: Model, law: Any, order: Order, gaps: Array | None) -> Across | None:
+    """The steps of a law across gaps and under inputs, along an order; None where all are the same, or gaps are drawn."""
+    if not isinstance(model, TimedModel) or isinstance(model, DrawnModel):
+        return None
+    n, T, _ = model.data.shape
+    clock = Clock.of(np.full(T - 1, model.dt) if gaps is None else gaps)
+    F, S, Q = replace(as_law(law), gaps=None).steps(clock)
+    index = np.broadcast_to(clock.index, (n, T - 1))
+    shift = np.einsum("ntij,ntj->nti", S[index], model._inputs(order)[:, :-1])
+    return Across(F, shift, Q, index)
+
+
+def filtered(y: Array, model: StateSpace, across: Across | None = None) -> Filtered:
+    """The Kalman filter on y (n, T, d), NaN where missing; one recursion for each pattern of missing entries and gaps."""
     n, T, d = y.shape
-    F, s, Q = model.transition.matrix, model.transition.shift, model.transition.covariance
+    if across is None:
+        step = model.transition
+        shift = np.broadcast_to(step.shift, (n, T - 1, d))
+        index = np.zeros((n, T - 1), dtype=np.intp)
+        across = Across(step.matrix[None], shift, step.covariance[None], index)
     seen = ~np.isnan(y)
     means, covariances = np.empty((n, T, d)), np.empty((n, T, d, d))
     innovations = np.full((n, T, d), np.nan)
-    _, first, pattern = np.unique(
-        np.packbits(seen.reshape(n, -1), axis=1), axis=0, return_index=True, return_inverse=True
-    )
+    kinds = np.concatenate([np.packbits(seen.reshape(n, -1), axis=1), across.classes], axis=1)
+    _, first, pattern = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     pattern = pattern.reshape(n)
     for g, example in enumerate(first):
         rows = np.flatnonzero(pattern == g)
@@ -130,7 +160,9 @@ def filtered(y: Array, model: StateSpace) -> Filtered:
         P = model.initial.covariance
         for t in range(T):
             if t:
-                m, P = m @ F.T + s, F @ P @ F.T + Q
+                k = across.classes[example, t - 1]
+                F, Q = across.matrix[k], across.covariance[k]
+                m, P = m @ F.T + across.shift[rows, t - 1], F @ P @ F.T + Q
             o = np.flatnonzero(seen[example, t])
             if len(o):
                 lower = np.linalg.cholesky(P[np.ix_(o, o)] + model.noise[np.ix_(o, o)])

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import codecs
+import math
 import os
+import signal
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import numpy as np
-import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from retrace_sde.data.files import read_table
-from retrace_sde.data.tables import UNITS
-from retrace_sde.data.validation import ReTraceWarning
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Only click is imported here: a command that asks for more gets it when it runs, and `--help` answers at once.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -29,9 +29,14 @@ class OneLine(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command line and leave with its exit code."""
+        if sys.stdout is None:
+            _closed()
+        for stream in (sys.stdout, sys.stderr):
+            _speak_plainly(stream)
         output = sys.stdout
         try:
-            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            with _ended_by_signals():
+                code = super().main(*args, **{**kwargs, "standalone_mode": False})
             sys.stdout.flush()  # here, where a full disk or a closed pipe can still be answered
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
@@ -52,9 +57,64 @@ class OneLine(click.Group):
             sys.exit(0)
         except OSError as error:
             _drop_output()
-            click.echo(f"retrace: the output cannot be written: {error.strerror}.", err=True)
+            click.echo(
+                f"retrace: the output cannot be written: {error.strerror or error}.", err=True
+            )
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _closed() -> None:
+    """No answer could be given: said before the work, where anything can be said at all."""
+    if sys.stderr is not None:
+        click.echo("retrace: the output is closed, so no answer can be given.", err=True)
+    sys.exit(2)
+
+
+SIGNS = {"→": "->", "−": "-", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "≈": "~", "τ": "tau", "σ": "sigma",
+         "Δ": "d", "Σ": "sum", "√": "sqrt", "²": "^2", "°": "deg", "“": '"', "”": '"', "‘": "'", "’": "'"}  # fmt: skip
+"""How signs are written where the output's alphabet lacks them."""
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """Signs that cannot be encoded, as the nearest that can."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(SIGNS.get(sign, "?") for sign in lacking).encode(
+        "ascii", "replace"
+    ).decode(), error.end
+
+
+codecs.register_error("retrace", _nearest)
+
+
+def _speak_plainly(stream: Any) -> None:
+    """Windows' own alphabets have no arrows and no Greek: that must not end a run whose work is done."""
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="retrace")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the work as an exception does, so that what is half-written is removed."""
+
+    def end(number: int, frame: Any) -> None:
+        sys.exit(128 + number)
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before: dict[int, Any] = {}
+    try:
+        for number in (getattr(signal, name) for name in names):
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
+                before[number] = signal.signal(number, end)
+    except ValueError:  # not in the main thread, which alone hears signals
+        pass
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _drop_output() -> None:
@@ -65,14 +125,16 @@ def _drop_output() -> None:
 @contextmanager
 def refusing() -> Iterator[None]:
     """Data that cannot be used become one clear line, whatever part of the package refused them."""
+    from numpy.linalg import LinAlgError
+
     try:
         yield
-    except np.linalg.LinAlgError as error:
+    except LinAlgError as error:
         raise click.ClickException(
             f"the computation broke down ({error}): a variable barely varies or depends on others; "
             "`retrace diagnose` may tell which."
         ) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, OverflowError) as error:
         raise click.ClickException(str(error)) from None
     except MemoryError:
         raise click.ClickException("the data do not fit into memory.") from None
@@ -81,6 +143,8 @@ def refusing() -> Iterator[None]:
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
     """The package's cautions as sentences, to be printed with the result."""
+    from retrace_sde.data.validation import ReTraceWarning
+
     found: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -90,29 +154,18 @@ def collected_warnings() -> Iterator[list[str]]:
 
 
 @contextmanager
-def progress(steps: int) -> Iterator[Callable[[str], None]]:
+def progress() -> Iterator[Callable[[str], None]]:
     """A bar on stderr that names each step as it begins; nothing where stderr is not a terminal."""
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description:<30}"), BarColumn(), TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("starting", total=steps)
-        started = False
+    from retrace_sde.progress import report, reporting
 
-        def begin(step: str) -> None:
-            nonlocal started
-            bar.update(task, description=step, advance=int(started))
-            started = True
-
-        yield begin
+    with reporting(True):
+        yield report
 
 
 @contextmanager
-def working(steps: int) -> Iterator[tuple[Callable[[str], None], list[str]]]:
+def working() -> Iterator[tuple[Callable[[str], None], list[str]]]:
     """Work on somebody's data: what names each step, and the cautions, which are there at the end."""
-    with refusing(), progress(steps) as begin, collected_warnings() as cautions:
+    with refusing(), progress() as begin, collected_warnings() as cautions:
         yield begin, cautions
 
 
@@ -120,6 +173,8 @@ def say(label: str, text: str, *, width: int = 11) -> None:
     """A labelled paragraph: wrapped on a terminal, one line in a pipe."""
     text = printable(text)
     if sys.stdout.isatty():
+        from rich.console import Console
+
         columns = min(max(Console().width, 50), 110)
         lines = textwrap.wrap(text, columns - width, break_on_hyphens=False) or [""]
         shown = click.style(f"{label:<{width}}", bold=True)
@@ -140,8 +195,21 @@ def listed(names: Sequence[str], limit: int = 10) -> str:
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
+class Finite(click.FloatRange):
+    """A number: neither infinite nor none at all."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """The number, or the refusal of click."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
 def table_options(command: Command) -> Command:
     """The options that say what the columns of FILE are."""
+    from retrace_sde.data.columns import UNITS
+
     options = [
         click.argument("file", type=click.Path(path_type=Path)),
         click.option("--subject", metavar="COL", help="Column that says whose observation a row is."),
@@ -150,20 +218,33 @@ def table_options(command: Command) -> Command:
         click.option("--independent", is_flag=True,
                      help="Each subject's rows have an order of their own (the default without --slice)."),
         click.option("--time", metavar="COL", help="Column with the times that are known; may have gaps."),
-        click.option("--time-error", type=float, metavar="X", help="Standard error of the known times."),
+        click.option("--time-error", type=Finite(0, min_open=True), metavar="X",
+                     help="Standard error of the known times."),
         click.option("--time-unit", type=click.Choice(list(UNITS)),
                      help="Unit for dates; numbers are taken as they are [default: days]."),
         click.option("--variables", multiple=True, metavar="COL[,COL…]",
                      help="Numeric columns to analyse [default: all that vary]."),
         click.option("--covariates", multiple=True, metavar="COL[,COL…]",
                      help="Numeric columns that act as inputs from their row to the next: treatment, dose."),
+        click.option("--large", is_flag=True,
+                     help="Read FILE even if it expands to far more than its size; otherwise refused."),
+        click.option("--sep", metavar="SIGN", help="What separates cells of a text file, or 'tab' [default: recognised]."),
+        click.option("--decimal", metavar="SIGN", help="Decimal sign of a text file, '.' or ',' [default: recognised]."),
+        click.option("--encoding", metavar="NAME", help="Encoding of a text file [default: recognised]."),
+        click.option("--dayfirst/--monthfirst", "dayfirst", default=None,
+                     help="How dates with the year last are read, 5.3.2024 [default: recognised]."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
     return command
 
 
-seed_option = click.option("--seed", type=int, default=0, show_default=True)
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+force_option = click.option(
+    "--force", is_flag=True, help="Replace results of an earlier run (never another file)."
+)
+safe_option = click.option("--safe-csv", is_flag=True,
+                           help="Write text that a spreadsheet would run as a formula with a ' before it.")  # fmt: skip
 
 
 def columns_of(names: tuple[str, ...], frame: pd.DataFrame) -> list[str]:
@@ -174,6 +255,20 @@ def columns_of(names: tuple[str, ...], frame: pd.DataFrame) -> list[str]:
     return [name for name in found if name]
 
 
+def _with_dates(frame: pd.DataFrame, time: str | None, dayfirst: bool) -> pd.DataFrame:
+    """The table with dates for the text in its time column, read as the user says."""
+    from retrace_sde.data.columns import dates
+
+    if time is None or time not in frame.columns:
+        raise ValueError(
+            "--dayfirst and --monthfirst say how --time is read: name the column of dates."
+        )
+    if frame[time].dtype != object:
+        return frame
+    stamps, _ = dates(frame[time], time, dayfirst=dayfirst)
+    return frame.assign(**{time: stamps.dt.tz_localize(None)})
+
+
 def load(
     file: Path,
     *,
@@ -182,14 +277,23 @@ def load(
     independent: bool,
     variables: tuple[str, ...],
     covariates: tuple[str, ...],
+    sep: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    dayfirst: bool | None = None,
     **others: Any,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The table, and its columns as `Panel.from_frame` wants them named."""
+    from retrace_sde.data.dialect import Dialect
+    from retrace_sde.data.files import read_table
+
     if slice_ is not None and independent:
         raise ValueError(
             "--slice and --independent exclude each other: one order for all, or one each."
         )
-    frame = read_table(file, text=[name for name in (subject, slice_) if name is not None])
+    dialect = Dialect({"tab": "\t", "\\t": "\t"}.get(sep or "", sep), decimal, encoding)
+    text = [name for name in (subject, slice_) if name is not None]
+    frame = read_table(file, text=text, dialect=dialect, large=others.pop("large", False))
     if subject is None:
         if not frame.attrs.get("array"):
             some = ", ".join(map(str, frame.columns[:8]))
@@ -198,6 +302,8 @@ def load(
         slice_ = slice_ or (None if independent else "slice")
     if frame.attrs.get("array") and not variables:
         variables = tuple(name for name in frame.columns if name not in ("subject", "slice"))
+    if dayfirst is not None:
+        frame = _with_dates(frame, others.get("time"), dayfirst)
     roles = {
         "subject": subject,
         "slice": slice_,

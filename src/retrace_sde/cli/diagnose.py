@@ -4,37 +4,55 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+import pandas as pd
 
+from retrace_sde import diagnosis
 from retrace_sde.cli.common import listed, load, progress, refusing, say, table_options
 from retrace_sde.data.answers import plain
+from retrace_sde.data.columns import date_columns, shown
 from retrace_sde.data.panel import Panel
-from retrace_sde.diagnosis import Diagnosis, diagnose
+from retrace_sde.data.tables import as_frame
 
 MARKS = {"good": "+", "caution": "!", "stop": "×"}
 
 
-@click.command("diagnose")
+@click.command()
 @table_options
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def diagnose_command(file: Path, as_json: bool, **columns: Any) -> None:
+def diagnose(file: Path, as_json: bool, **columns: Any) -> None:
     """Say what can be learned from FILE before any fit, and what to do next."""
-    with refusing(), progress(2) as begin:
+    with refusing(), progress() as begin:
         begin("reading")
         frame, roles = load(file, **columns)
         panel = Panel.from_frame(frame, **roles)
         begin("looking")
-        found = diagnose(panel)
+        found = diagnosis.diagnose(panel)
+        if roles["time"] is None:
+            found = replace(found, findings=(*_dated(frame, roles), *found.findings))
     if as_json:
         click.echo(json.dumps(plain(found.to_dict()), allow_nan=False))
         return
     _print(found, file, roles)
 
 
-def _print(found: Diagnosis, file: Path, roles: dict[str, Any]) -> None:
+def _dated(frame: pd.DataFrame, roles: dict[str, Any]) -> list[diagnosis.Finding]:
+    """Columns of dates that were given no role: the times may be known after all."""
+    taken = {roles["subject"], roles["slice"]}
+    names = [name for name in date_columns(as_frame(frame)) if name not in taken]
+    if not names:
+        return []
+    return [
+        diagnosis.Finding("time", "caution", f"There are dates in {shown(names)}.",
+                          f"If they say when a row was observed, use them: --time {shlex.quote(names[0])}.")
+    ]  # fmt: skip
+
+
+def _print(found: diagnosis.Diagnosis, file: Path, roles: dict[str, Any]) -> None:
     low, middle, high = found.observations_per_subject
     per = f"{low}" if low == high else f"{low} to {high} (median {middle:g})"
     shared = found.slices is not None

@@ -9,11 +9,15 @@ from typing import Any
 import click
 import numpy as np
 import pandas as pd
+from click.core import ParameterSource
 
 from retrace_sde.cli.common import (
+    Finite,
     columns_of,
+    force_option,
     listed,
     load,
+    safe_option,
     say,
     seed_option,
     table_options,
@@ -21,7 +25,8 @@ from retrace_sde.cli.common import (
 )
 from retrace_sde.data.answers import plain
 from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.files import check_target, whole_or_nothing
+from retrace_sde.data.files import check_target, whole_or_nothing, write_table
+from retrace_sde.data.outputs import check_outputs
 from retrace_sde.data.panel import Panel
 from retrace_sde.effects.treatment import TreatmentEffect, UndeterminedDirectionError
 from retrace_sde.process.drift import Drift, polynomial
@@ -44,10 +49,17 @@ COMMAND_ADVICE = (
 @click.option("--t1", metavar="X[,X…]|ARM",
               help="Treatment whose effect is asked for [default: the most given; the other of two arms].")  # fmt: skip
 @click.option(
-    "--horizon", type=float, metavar="X", help="Time ahead [default: as long as the trajectories]."
+    "--horizon",
+    type=Finite(),
+    metavar="X",
+    help="Time ahead [default: as long as the trajectories].",
 )
 @click.option(
-    "--dt", type=float, default=1.0, show_default=True, help="Time between neighbouring visits."
+    "--dt",
+    type=Finite(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Time between neighbouring visits.",
 )
 @click.option("--drift", type=click.Choice(["tumour", "affine"]), default="tumour", show_default=True,
               help="tumour: growth of one positive variable; affine: A x + c, both changed by treatment.")  # fmt: skip
@@ -64,20 +76,23 @@ COMMAND_ADVICE = (
     metavar="FILE.csv",
     help="Table of each subject's effect.",
 )
+@force_option
+@safe_option
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
            t1: str | None, horizon: float | None, dt: float, drift: str, subjects: Any, alike: bool, both_directions: bool,
-           draws: int, out: Path | None, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+           draws: int, out: Path | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Estimate what treatment does to the subjects of FILE, whose rows have lost their time order.
 
     The order is recovered first; it is refused where the direction of time is not determined, since the sign of
     an effect hangs on it. Treatment is in columns that vary (--treatment), or subjects are in arms (--arm).
     """
-    with working(4) as (begin, cautions):
+    with working() as (begin, cautions):
         begin("reading")
         if out is not None:
             check_target(out, folder=False)
+            check_outputs([out], source=file, force=force)
         if arm is not None and treatment:
             raise ValueError("--treatment and --arm exclude each other: give one, not both.")
         if arm is None and control is not None:
@@ -113,18 +128,37 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             _answer(each, asked, draws) for each in (model, model.alternative_) if each is not None
         ]
         begin("writing")
-        ids = [name for panel in panels.values() for name in panel.ids]
+        ids = [str(name) for panel in panels.values() for name in panel.ids]
         if out is not None:
+            table = _table(ids, answers, model)
             with whole_or_nothing(out.absolute().parent) as folder:
-                _table(
-                    ids, answers, model.interventions_.variables, open_=model.undetermined_
-                ).to_csv(folder / out.name, index=False)
+                write_table(table, folder / out.name, safe=safe_csv)
+    idle = _not_used(columns, known=given is not None, both=both_directions, alike=alike)
     summary = _summary(file, model, answers, asked, ids)
-    summary |= {"warnings": cautions, "files": [] if out is None else [str(out)]}
+    summary |= {"warnings": [*idle, *cautions], "files": [] if out is None else [str(out)]}
     if as_json:
         click.echo(json.dumps(plain(summary), allow_nan=False))
         return
     _print(summary, answers, asked, model)
+
+
+def _not_used(columns: dict[str, Any], *, known: bool, both: bool, alike: bool) -> list[str]:
+    """Options that were given and changed nothing, as a sentence."""
+    source = click.get_current_context().get_parameter_source("subjects")
+    idle = {
+        "--covariates": bool(columns["covariates"]),
+        "--time-error": columns["time_error"] is not None,
+        "--both-directions": known and both,
+        "--subjects": alike and source is ParameterSource.COMMANDLINE,
+    }
+    why = {
+        "--covariates": "the inputs are those of --treatment",
+        "--time-error": "times are taken as exact",
+        "--both-directions": "the times give the direction",
+        "--subjects": "--alike is given",
+    }
+    used = [f"{name} ({why[name]})" for name, given in idle.items() if given]
+    return [f"Not used: {', '.join(used)}."] if used else []
 
 
 def _drift(name: str) -> str | Drift:
@@ -217,10 +251,9 @@ def _answer(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[s
     }  # fmt: skip
 
 
-def _table(
-    ids: list[str], answers: list[dict[str, Any]], variables: tuple[str, ...], *, open_: bool
-) -> pd.DataFrame:
+def _table(ids: list[str], answers: list[dict[str, Any]], model: TreatmentEffect) -> pd.DataFrame:
     """Effects of each subject; while the direction is open, those of the reverse beside them."""
+    variables = model.interventions_.variables
     columns: dict[str, Any] = {"subject": ids}
     for answer, way in zip(answers, ("", "_reversed"), strict=False):
         for name, label in (("effects", "effect"), ("low", "lower"), ("high", "upper")):
@@ -228,7 +261,7 @@ def _table(
                 of = "" if len(variables) == 1 else f"_{variables[k]}"
                 columns[f"{label}{of}{way}"] = values.tolist()
     if len(answers) > 1:
-        columns["direction"] = "open" if open_ else "identified"
+        columns["direction"] = "open" if model.undetermined_ else "identified"
     return pd.DataFrame(columns)
 
 

@@ -9,10 +9,22 @@ from typing import Any
 
 import click
 import numpy as np
+import pandas as pd
 
-from retrace_sde.cli.common import listed, load, say, seed_option, table_options, working
-from retrace_sde.data.files import check_replaced, check_target, whole_or_nothing
+from retrace_sde.cli.common import (
+    Finite,
+    force_option,
+    listed,
+    load,
+    safe_option,
+    say,
+    seed_option,
+    table_options,
+    working,
+)
+from retrace_sde.data.files import check_target, whole_or_nothing, write_table
 from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.outputs import check_outputs
 from retrace_sde.estimate.intervals import clearest, clearness, critical
 from retrace_sde.recovery import Recovery, recover
 
@@ -32,7 +44,10 @@ def _noise(text: str) -> Any:
     if text == "none":
         return None
     try:
-        return float(text)
+        number = float(text)
+        if not 0 <= number < float("inf"):
+            raise ValueError
+        return number
     except ValueError:
         raise ValueError(
             f"--observation-noise is a standard deviation, 'auto', 'none', 'estimate' or 'diagonal'; got {text!r}."
@@ -49,12 +64,56 @@ def _times(text: str) -> list[float]:
         ) from None
 
 
+def _knowledge(
+    frame: pd.DataFrame, slice_: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
+    before: tuple[str, ...], schedule: str | None,
+) -> Knowledge | None:  # fmt: skip
+    """What the options say is known of time; labels are the table's own."""
+    if slice_ is None and (positions or before):
+        raise ValueError(
+            "--position and --before name slices, so they need --slice; for rows with orders of their own use --first COL, "
+            "--last COL or --time COL."
+        )
+    labels = (
+        set()
+        if slice_ is None or slice_ not in frame.columns
+        else set(map(str, frame[slice_].dropna()))
+    )
+    known = {
+        "first": first,
+        "last": last,
+        "positions": dict(_position(each) for each in positions) or None,
+        "precedences": [_pair(each, labels) for each in before] or None,
+        "schedule": None if schedule is None else _times(schedule),
+    }
+    return Knowledge(**known) if any(each is not None for each in known.values()) else None  # type: ignore[arg-type]
+
+
+def _position(text: str) -> tuple[str, int]:
+    label, _, place = text.rpartition("=")
+    if not label or not place.strip().isdecimal():
+        raise ValueError(
+            f"--position is LABEL=K, a slice and its position counted from 0; got {text!r}."
+        )
+    return label, int(place)
+
+
+def _pair(text: str, labels: set[str]) -> tuple[str, str]:
+    """A:B, where labels may hold colons themselves."""
+    cuts = [k for k, sign in enumerate(text) if sign == ":"]
+    pairs = [(text[:k].strip(), text[k + 1 :].strip()) for k in cuts]
+    fitting = [pair for pair in pairs if set(pair) <= labels] or pairs[:1]
+    if len(fitting) != 1:
+        raise ValueError(f"--before is A:B, two labels of --slice, A the earlier; got {text!r}.")
+    return fitting[0]
+
+
 @click.command()
 @table_options
-@click.option("--dt", type=float, metavar="X",
+@click.option("--dt", type=Finite(), metavar="X",
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
 @click.option(
-    "--drift", type=click.Choice(["affine", "linear"]), default="affine", show_default=True
+    "--drift", type=click.Choice(["auto", "affine", "linear"]), default="auto", show_default=True
 )
 @click.option("--estimator", type=click.Choice(["auto", "mle", "ols", "exact", "em", "mcem"]),
               default="auto", show_default=True)  # fmt: skip
@@ -70,6 +129,18 @@ def _times(text: str) -> list[float]:
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
 @click.option("--schedule", metavar="T,T,…", help="The protocol's times, of which it is not known which row is whose: "
               "0,7,14,30,90. Rows of their own order may have missed some.")  # fmt: skip
+@click.option("--first", metavar="LABEL|COL", help="The slice that came first; without --slice, a column that marks each "
+              "subject's first row by 1 or yes.")  # fmt: skip
+@click.option(
+    "--last",
+    metavar="LABEL|COL",
+    help="The slice that came last, or a column that marks the last rows.",
+)
+@click.option("--position", "positions", multiple=True, metavar="LABEL=K",
+              help="A slice whose position is known, counted from 0, the earliest; may be repeated.")  # fmt: skip
+@click.option(
+    "--before", multiple=True, metavar="A:B", help="Slice A came before slice B; may be repeated."
+)
 @click.option("--missing-inputs", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
               show_default=True, help="Covariates that are missing here and there.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
@@ -78,11 +149,16 @@ def _times(text: str) -> list[float]:
               help="Standard errors by N fits to subjects drawn anew, instead of the sandwich's.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
+@force_option
+@safe_option
+@click.option("--share", is_flag=True,
+              help="report.html to be sent to others: summaries only, no subject's values or id.")  # fmt: skip
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
-        spacing: str, schedule: str | None, missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, seed: int, as_json: bool,
-        **columns: Any) -> None:  # fmt: skip
+        spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
+        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, force: bool,
+        safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
     FILE is csv, tsv, parquet, npz, h5ad or zarr, one row per observation. With --slice all subjects share
@@ -92,14 +168,15 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
-    with working(4 + (bootstrap or 0)) as (begin, cautions):
+    with working() as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)
-        replaced = check_replaced(out, file, RESULTS)
+        replaced = check_outputs([out / name for name in RESULTS], source=file, force=force)
         frame, roles = load(file, **columns)
         options: dict[str, Any] = {} if dt is None else {"dt": dt}
-        if schedule is not None:
-            options["knowledge"] = Knowledge(schedule=_times(schedule))
+        options["knowledge"] = _knowledge(
+            frame, roles["slice"], first, last, positions, before, schedule
+        )
         begin("recovering the order")
         found = recover(
             frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
@@ -107,17 +184,15 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             random_state=seed, **options,
         )  # fmt: skip
         if bootstrap:
-            found.model.bootstrap_errors(
-                replicates=bootstrap, adopt=True, done=lambda: begin("resampling subjects")
-            )
+            found.model.bootstrap_errors(replicates=bootstrap, adopt=True)
         begin("how sure it is")
         table = found.ordered
         begin("writing")
         answer = {**found.parameters, "file": file.name}
         with whole_or_nothing(out) as folder:
-            table.to_csv(folder / "ordered.csv", index=False)
+            write_table(table, folder / "ordered.csv", safe=safe_csv)
             found.model.result_.save(folder / "result.npz")
-            found.report(folder / "report.html", title=file.name)
+            found.report(folder / "report.html", title=None if share else file.name, share=share)
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
     files = [str(out / name) for name in RESULTS]
     if as_json:
@@ -125,6 +200,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         return
     _print(found, answer, cautions)
     say("Replaced" if replaced else "Written", ", ".join(files))
+    if share:
+        say("To share", "report.html holds no subject's values or id; the other files do.")
 
 
 def _lines(answer: dict[str, Any]) -> str:
@@ -146,6 +223,8 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None
     say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
     say("Order", _order(found, answer))
     say("Direction", result.direction.verdict)
+    if result.drift_choice is not None:
+        say("Drift", f"{result.drift_choice.verdict}.")
     if result.noise_choice is not None:
         say("Measured", f"{result.noise_choice.verdict}.")
     if result.subjects is not None:
@@ -187,13 +266,16 @@ def _effects(answer: dict[str, Any]) -> str:
     told = clearness(A, error) > critical(answer["subjects"])
     if len(names) > 1:
         np.fill_diagonal(told, False)
+    asked = len(names) * (len(names) - 1) or 1
+    sure = told & (clearness(A, error) > critical(answer["subjects"], 1 - 0.05 / asked))
+    many = f" {told.sum()} of {asked} are told from zero one by one, where chance alone tells {asked / 20:.2g}; {sure.sum()} of them when all are asked at once."
     pairs = [pair for pair in clearest(A, error) if told[pair]][:EFFECTS]
     if not pairs:
         return "no effect is told from zero; all coefficients are in parameters.json."
     twin = answer["alternative"]
     if twin is None:
         texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
-        return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error)."
+        return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error).{many}"
     back = np.array(twin["drift"], dtype=float)
     wide = np.array(twin["standard_errors"]["drift"], dtype=float)
     texts = [
@@ -201,4 +283,4 @@ def _effects(answer: dict[str, Any]) -> str:
         f"{back[i, j]:+.3g} ± {wide[i, j]:.2g} in its reverse"
         for i, j in pairs
     ]
-    return f"which effects hold depends on the direction: {'; '.join(texts)} (coefficients of A ± standard error)."
+    return f"which effects hold depends on the direction: {'; '.join(texts)} (coefficients of A ± standard error).{many}"

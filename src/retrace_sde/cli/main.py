@@ -2,95 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict
-from pathlib import Path
+from importlib import import_module
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from retrace_sde.cli.common import OneLine, progress
-from retrace_sde.cli.diagnose import diagnose_command
-from retrace_sde.cli.effect import effect
-from retrace_sde.cli.fit import fit
-from retrace_sde.cli.reproduce import reproduce
-from retrace_sde.cli.simulate import simulate
-from retrace_sde.show import demo as demonstration
+from retrace_sde.cli.common import OneLine
+
+COMMANDS = {
+    "app": ("app", "Open a page on this machine: drop a table, see its time come back."),
+    "demo": ("demo", "Lose the order of built-in data, recover it, and compare with the truth."),
+    "diagnose": ("diagnose", "Say what can be learned from FILE before any fit."),
+    "effect": ("effect", "Estimate what treatment does to the subjects of FILE."),
+    "fit": ("fit", "Recover the order of FILE's rows, its direction, and its SDE."),
+    "reproduce": ("reproduce", "Run the paper's experiments again, beside the stronger ones."),
+    "simulate": ("simulate", "Simulate subjects from a random SDE and lose their time order."),
+}
+"""Each command: the file of this room that holds it, under the same name, and what it does in a line."""
 
 
-@click.group(cls=OneLine, context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(OneLine):
+    """Commands that are imported when they are asked for, so that `--help` answers at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"retrace_sde.cli.{COMMANDS[cmd_name][0]}")
+        found: click.Command = getattr(module, cmd_name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What each does, without importing it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="retrace-sde", prog_name="retrace")
 def main() -> None:
     """Give data its time back: order, direction of time, and the SDE behind shuffled data."""
-
-
-@main.command()
-@click.option("--out", type=click.Path(path_type=Path), default="retrace-demo", show_default=True,
-              help="Folder for the page, the figures and the results.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Another seed, other data.")
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def demo(out: Path, seed: int, as_json: bool) -> None:
-    """Simulate trajectories, lose their order, recover it, and compare with the oracle."""
-    if out.exists() and not out.is_dir():
-        raise click.UsageError(f"--out {out} is a file; name a folder.")
-    with progress(demonstration.STEPS) as begin:
-        result = demonstration.run(demonstration.Settings(seed=seed), progress=begin)
-        begin("drawing")
-        paths = [*demonstration.save_pages(result, out), *demonstration.save_plots(result, out)]
-        paths.append(result.model.result_.save(out / "result.npz"))
-    if as_json:
-        shared = [asdict(row) for row in result.rows]
-        own = [asdict(row) for row in result.own_orders.rows]
-        files = [str(path) for path in paths]
-        click.echo(json.dumps({"rows": shared, "own_orders": own, "files": files}, indent=2))
-        return
-    _print(result, paths)
-
-
-def _print(result: demonstration.Demonstration, paths: list[Path]) -> None:
-    # A pipe has no width of its own; the table needs about 110 columns.
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    s = result.settings
-    console.print(
-        f"[bold]{s.n} trajectories of {s.d} variables at {s.T} times, "
-        "the times lost by one permutation.[/bold]\n"
-    )
-    console.print(_table(result.rows))
-    console.print(f"\n[bold]These data:[/bold] {result.model.direction_.verdict}")
-    console.print(
-        f"[bold]The same SDE from its stationary law:[/bold] {result.stationary.direction_.verdict}"
-    )
-    console.print(
-        "\n[bold]Three variables, each trajectory shuffled on its own: the order cannot be known, "
-        "the SDE can.[/bold]\n"
-    )
-    console.print(_table(result.own_orders.rows))
-    console.print("\n[bold]Written:[/bold] " + ", ".join(str(path) for path in paths))
-
-
-def _table(rows: tuple[demonstration.Row, ...]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    for name in ("order right", "up to reversal", "τ", "neighbours", "MAE A", "MAE H", "seconds"):
-        table.add_column(name, justify="right")
-    table.add_column("direction")
-    for row in rows:
-        table.add_row(
-            row.method,
-            f"{row.accuracy:.1%}",
-            f"{row.accuracy_up_to_reversal:.1%}",
-            f"{row.kendall_tau:+.3f}",
-            f"{row.neighbour_share:.1%}",
-            f"{row.mae_drift:.3f}",
-            f"{row.mae_diffusion:.4f}",
-            f"{row.seconds:.2f}" if row.seconds else "–",
-            row.direction,
-            style="bold" if row.method.startswith("ReTrace") else None,
-        )
-    return table
-
-
-for command in (fit, effect, diagnose_command, simulate, reproduce):
-    main.add_command(command)

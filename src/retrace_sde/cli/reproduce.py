@@ -19,6 +19,9 @@ from rich.progress import (
 )
 
 from retrace_sde import reproduce as experiments
+from retrace_sde.cli.common import collected_warnings, printable, refusing
+from retrace_sde.data.files import check_target
+from retrace_sde.data.outputs import check_outputs
 from retrace_sde.reproduce import files, runner
 
 
@@ -34,9 +37,14 @@ def reproduce(
     what: str, quick: bool, seeds: int | None, out: Path, jobs: int | None, as_json: bool
 ) -> None:
     """Run the paper's experiments again, beside the stronger method and the oracle."""
-    if out.exists() and not out.is_dir():
-        raise click.UsageError(f"--out {out} is a file; name a folder.")
     chosen = experiments.NAMES if what == "all" else (what,)
+    with refusing():
+        check_target(out, folder=True)
+        names = [f"{name}.{kind}" for name in chosen for kind in files.KINDS]
+        names += ["README.md"] if what == "all" else []
+        check_outputs(
+            [out / name for name in names], force=True
+        )  # its own are made anew from its log
     command = f"retrace reproduce {what}" + " --quick" * quick + f" --seeds {seeds}" * bool(seeds)
     console = Console(stderr=True)
     bar = Progress(
@@ -45,7 +53,7 @@ def reproduce(
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
     finished, paths = [], []
-    with bar:
+    with refusing(), collected_warnings() as notes, bar:
         for name in chosen:
             experiment = experiments.load(name)
             settings = experiment.quick if quick else experiment.full
@@ -61,8 +69,10 @@ def reproduce(
             )
             finished.append(files.Finished(experiment, settings, records))
             paths += files.write(finished[-1], out, command=command)
-    if what == "all":
-        paths.append(files.write_readme(finished, out, command=command))
+        if what == "all":
+            paths.append(files.write_readme(finished, out, command=command))
+    for note in notes:
+        click.echo(printable(f"retrace: {note}"), err=True)
     if as_json:
         found = {each.experiment.name: list(each.records) for each in finished}
         click.echo(json.dumps({"records": found, "files": [str(path) for path in paths]}, indent=2))

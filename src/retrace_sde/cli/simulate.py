@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 import numpy as np
 
-from retrace_sde.cli.common import refusing, say, seed_option
+from retrace_sde.cli.common import Finite, force_option, refusing, say, seed_option
 from retrace_sde.data.answers import plain
 from retrace_sde.data.files import check_target, whole_or_nothing, write_table
 from retrace_sde.data.formats import frame_of_array
+from retrace_sde.data.outputs import check_outputs
 from retrace_sde.process.simulate import (
     Permutation,
     Setting,
@@ -31,22 +32,24 @@ from retrace_sde.process.simulate import (
               show_default=True, help="The kind of drift, as in simulate.random_irreversible_sde.")  # fmt: skip
 @click.option("--permutation", type=click.Choice(["shared", "independent"]), default="shared",
               show_default=True, help="One lost order for all subjects, or one each.")  # fmt: skip
-@click.option("--dt", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True)
-@click.option("--noise", type=click.FloatRange(0), default=0.0, show_default=True,
+@click.option("--dt", type=Finite(0, min_open=True), default=0.05, show_default=True)
+@click.option("--noise", type=Finite(0), default=0.0, show_default=True,
               help="Standard deviation of the measurement error.")  # fmt: skip
-@click.option("--missing", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
+@click.option("--missing", type=Finite(0, 1, max_open=True), default=0.0, show_default=True,
               help="Share of the values that are missing.")  # fmt: skip
+@force_option
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def simulate(out: Path, subjects: int, slices: int, variables: int, setting: Setting, permutation: Permutation,
-             dt: float, noise: float, missing: float, seed: int, as_json: bool) -> None:  # fmt: skip
+             dt: float, noise: float, missing: float, force: bool, seed: int, as_json: bool) -> None:  # fmt: skip
     """Simulate subjects from a random SDE, lose their time order, and write table and truth."""
     rng = np.random.default_rng(seed)
-    truth_file = out.with_name(out.name + ".truth.json")
+    truth_file = Path(f"{out}.truth.json")
     with refusing():
         if out.suffix not in (".csv", ".parquet", ".npz"):
             raise ValueError(f"--out {out} must end in .csv, .parquet or .npz.")
         check_target(out, folder=False)
+        check_outputs([out, truth_file], force=force)
         sde = random_irreversible_sde(variables, setting=setting, random_state=rng)
         X = sde.simulate(subjects, slices, dt, x0=sde.initial, random_state=rng)
         if noise > 0:

@@ -230,13 +230,17 @@ def annotate(adata: Any, panel: Any, result: Any) -> Any:
     count = copy.n_obs
     copy.obs["retrace_position"] = to_rows(position.astype(float), panel, count, np.nan)
     copy.obs["retrace_time"] = to_rows(times(result.times, position), panel, count, np.nan)
-    arrays = {
+    copy.uns["retrace"] = unstructured(panel, result)
+    return copy
+
+
+def unstructured(panel: Any, result: Any) -> dict[str, Any]:
+    """The answer for `uns`: AnnData stores arrays and text, so what is nested travels as JSON."""
+    return {
         "drift": result.drift,
         "offset": result.offset,
         "diffusion": result.diffusion,
         "variables": np.array(result.names, dtype=str),
+        "direction": result.direction.verdict,
+        "parameters": json.dumps(parameters(result, panel), ensure_ascii=False),
     }
-    # AnnData stores arrays and text; what is nested travels as JSON.
-    text = json.dumps(parameters(result, panel), ensure_ascii=False)
-    copy.uns["retrace"] = {**arrays, "parameters": text}
-    return copy

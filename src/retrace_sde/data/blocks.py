@@ -199,6 +199,21 @@ def like(matrix: Array, array: Any) -> Any:
     return xp.asarray(matrix, dtype=array.dtype, device=array_api_compat.device(array))
 
 
+def unmasked(values: Any) -> Any:
+    """A masked array, or a list with some, as numbers that are NaN where they are masked; anything else as it is."""
+    if isinstance(values, np.ma.MaskedArray):
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"masked arrays must hold real numbers; got dtype {values.dtype}.")
+        wide = values.dtype if values.dtype.kind == "f" else np.dtype(float)
+        return np.ma.filled(values.astype(wide), np.nan)  # type: ignore[no-untyped-call]
+    if isinstance(values, (list, tuple)) and any(
+        isinstance(each, (np.ma.MaskedArray, list, tuple)) or each is np.ma.masked
+        for each in values
+    ):
+        return [np.nan if each is np.ma.masked else unmasked(each) for each in values]
+    return values
+
+
 def to_numpy(array: Any) -> Array:
     """A small result, brought to numpy from whatever device it was computed on."""
     if array_api_compat.is_torch_array(array):

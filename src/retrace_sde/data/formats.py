@@ -5,22 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 
 from retrace_sde.data.answers import annotate, present
 
+EXTRAS = {"openpyxl": "office", "pyreadstat": "office"}
+"""The extra that brings a library, where it is not `formats`."""
 
-def need(module: str) -> Any:
+
+def need(module: str, extra: str | None = None) -> Any:
     """An optional library, or a hint how to get it."""
     try:
         return import_module(module)
     except ImportError:
         raise ValueError(
-            f"this needs {module}, which is not installed: pip install 'retrace-sde[formats]'."
+            f"this needs {module}, which is not installed: pip install 'retrace-sde[{extra or EXTRAS.get(module, 'formats')}]'."
         ) from None
+
+
+def door(data: Any) -> str:
+    """Where data of this kind are taken in: said where they are not."""
+    if isinstance(data, (str, Path)):
+        return "A file is read first, pandas.read_csv(…), or fitted by the command `retrace fit`."
+    if hasattr(data, "obs") and hasattr(data, "var_names"):
+        return "An AnnData is put in order by retrace_sde.anndata.order(adata, subject=…)."
+    if hasattr(data, "dims") and hasattr(data, "coords"):
+        return "An xarray object becomes a panel by Panel.from_xarray(data, subject=…, slice=…), for ReTrace().fit(panel)."
+    if hasattr(data, "columns"):
+        return "A table is put in order by recover(df, subject=…), or becomes a panel by Panel.from_frame(df, subject=…)."
+    if hasattr(data, "ids") and hasattr(data, "values"):
+        return "A panel is fitted by ReTrace().fit(panel)."
+    if isinstance(data, (list, tuple)):
+        return (
+            "A list of arrays (time, variable) becomes a panel by Panel.from_trajectories(list), for "
+            "ReTrace(permutation='independent').fit(panel)."
+        )
+    return "An array (trajectory, time, variable) is fitted by ReTrace().fit(X), or gets names by Panel.from_array(X)."
 
 
 def frame_of_anndata(adata: Any, *, layer: str | None = None) -> pd.DataFrame:
@@ -33,9 +58,21 @@ def frame_of_anndata(adata: Any, *, layer: str | None = None) -> pd.DataFrame:
     both = sorted(set(adata.obs.columns) & set(adata.var_names))
     if both:
         raise ValueError(f"{both[0]!r} is both a column of obs and a variable: rename one of them.")
-    dense = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+    dense = _dense(X)
     values = pd.DataFrame(dense, index=adata.obs.index, columns=list(adata.var_names))
     return pd.concat([adata.obs, values], axis=1)
+
+
+def _dense(X: Any) -> Any:
+    """A sparse matrix written out, its indices checked first: out of range they would write anywhere in memory."""
+    if not hasattr(X, "toarray"):
+        return np.asarray(X)
+    if hasattr(X, "check_format"):
+        try:
+            X.check_format(full_check=True)
+        except ValueError as error:
+            raise ValueError(f"the sparse matrix of this AnnData is damaged: {error}.") from None
+    return X.toarray()
 
 
 def _layer(adata: Any, layer: str) -> Any:
@@ -84,6 +121,42 @@ def frame_of_xarray(data: Any, *, variable: str | None = None) -> pd.DataFrame:
             )
     frame: pd.DataFrame = data.to_dataframe().reset_index()
     return frame.rename(columns=str)
+
+
+def xarray_of_panel(panel: Any, result: Any) -> Any:
+    """A Dataset (subject, position) of the panel in time order, NaN where a trajectory is shorter, and the SDE."""
+    xarray = need("xarray")
+    x, own = np.asarray(panel.values, dtype=float), result.order.ndim == 2
+    x = np.where(present(panel)[:, :, None], x, np.nan)
+    order = result.order if own else np.broadcast_to(result.order, x.shape[:2])
+    x = np.take_along_axis(x, order[:, :, None], axis=1)
+    names = [str(name) for name in panel.names]
+    grid = ("subject", "position") if result.times.ndim == 2 else "position"
+    coords: dict[str, Any] = {
+        "subject": list(panel.ids), "position": np.arange(x.shape[1]), "time": (grid, result.times), "variable": names,
+        "by": [str(name) for name in result.feature_names[: result.drift.shape[1]]],
+    }  # fmt: skip
+    if panel.slices is not None and not own:
+        coords["slice"] = ("position", [panel.slices[k] for k in result.order])
+    data: dict[str, Any] = {
+        name: (("subject", "position"), x[:, :, k]) for k, name in enumerate(names)
+    }
+    data["drift"] = (("variable", "by"), result.drift)
+    data["diffusion"] = (("variable", "to"), result.diffusion)
+    return xarray.Dataset(
+        data, coords, attrs={"direction": result.direction.verdict, "dt": result.dt}
+    )
+
+
+def frame_in_order(panel: Any, values: Any, order: Any, backend: Any) -> Any:
+    """Values in time order as a table: `subject`, `position` and one column per variable."""
+    there = np.take_along_axis(
+        present(panel), np.broadcast_to(order, panel.values.shape[:2]), axis=1
+    )
+    who, where = np.nonzero(there)
+    columns = {"subject": np.asarray(panel.ids)[who], "position": where}
+    columns |= {str(name): np.asarray(values)[who, where, k] for k, name in enumerate(panel.names)}
+    return nw.from_dict(columns, backend=backend).to_native()
 
 
 def frame_of_array(

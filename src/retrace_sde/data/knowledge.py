@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
+
+from retrace_sde.data.blocks import unmasked
+
+NEGLIGIBLE, BOUNDLESS = 1e-6, 1e6
+"""Errors of times, relative to the least distance between two times and to their span, beyond which more of it changes
+nothing: such times are exact, or say nothing. Squares of anything between neither vanish nor overflow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,3 +46,34 @@ class Knowledge:
     timestamps: ArrayLike | None = None
     timestamp_error: float | ArrayLike | None = None
     schedule: ArrayLike | None = None
+
+
+def settled(knowledge: Knowledge | None) -> Knowledge | None:
+    """The same with errors of its timestamps that can be squared; none where they are too small to matter."""
+    if knowledge is None or knowledge.timestamps is None or knowledge.timestamp_error is None:
+        return knowledge
+    error = settled_error(knowledge.timestamps, knowledge.timestamp_error)
+    return replace(knowledge, timestamp_error=error)
+
+
+def settled_error(timestamps: Any, error: Any) -> Any:
+    """Errors brought between bounds that the times themselves set; None: exact. What is no error is left to its check."""
+    try:
+        times = np.asarray(unmasked(timestamps), dtype=float)
+        given = np.asarray(unmasked(error), dtype=float)
+        known = np.isfinite(times)
+        sizes = np.broadcast_to(given, times.shape)[known]
+    except (TypeError, ValueError):
+        return error
+    if not known.any() or not np.all((sizes > 0) & np.isfinite(sizes)):
+        return error
+    gaps = np.diff(np.unique(times[known]))
+    if not len(gaps):
+        return error
+    least, span = NEGLIGIBLE * float(gaps.min()), BOUNDLESS * float(gaps.sum())
+    if np.all(sizes <= least):
+        return None
+    if np.all((sizes >= least) & (sizes <= span)):
+        return error
+    bounded = np.clip(given, least, span)
+    return float(bounded) if bounded.ndim == 0 else bounded

@@ -1,4 +1,4 @@
-"""Knowledge in a table's language: slices are named by their labels, not counted."""
+"""Knowledge in a table's language: slices are named by their labels, first and last rows by a column that marks them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 
 from retrace_sde.data.columns import shown
 from retrace_sde.data.knowledge import Knowledge
 
 
-def by_labels(knowledge: Knowledge, slices: Sequence[str]) -> Knowledge:
+def by_labels(knowledge: Knowledge, slices: Sequence[Any]) -> Knowledge:
     """The same knowledge with each slice's label replaced by its place in the panel.
 
     Where an array has one value per slice a table gives {label: value}: its slices have no order to count in.
     """
-    place = {label: k for k, label in enumerate(slices)}
+    place = {str(label): k for k, label in enumerate(slices)}
 
     def index(label: Any, name: str) -> int:
         if isinstance(label, (Mapping, list, set, np.ndarray)):
@@ -67,6 +68,53 @@ def by_labels(knowledge: Knowledge, slices: Sequence[str]) -> Knowledge:
     if np.ndim(knowledge.timestamp_error) or isinstance(knowledge.timestamp_error, Mapping):  # type: ignore[arg-type]
         changed["timestamp_error"] = spread(knowledge.timestamp_error, "timestamp_error")
     return replace(knowledge, **changed)
+
+
+MARKED = frozenset({"1", "1.0", "true", "yes", "y", "x", "t", "first", "last", "baseline"})
+UNMARKED = frozenset({"", "0", "0.0", "false", "no", "n", "f", "nan", "none", "<na>", "nat"})
+"""What a cell says of its row, in small letters."""
+
+
+def marks_of(knowledge: Knowledge | None) -> list[str]:
+    """The columns that mark each subject's first and last row: text where subjects have orders of their own."""
+    if knowledge is None:
+        return []
+    return [each for each in (knowledge.first, knowledge.last) if isinstance(each, str)]
+
+
+def by_marks(knowledge: Knowledge, frame: nw.DataFrame[Any], panel: Any) -> Knowledge:
+    """The same knowledge, of orders of their own, with a column of marks replaced by the observation marked, (n,)."""
+    changed: dict[str, Any] = {}
+    for name in ("first", "last"):
+        column = getattr(knowledge, name)
+        if not isinstance(column, str):
+            continue
+        if column not in frame.columns:
+            raise ValueError(
+                f"{name} of rows with orders of their own is a column that marks them; the table has no column {column!r}."
+            )
+        marked = _marked(frame[column].to_list(), column)
+        there = (panel.rows >= 0) & marked[panel.rows]
+        counts = there.sum(axis=1)
+        if counts.max() > 1:
+            people = [panel.ids[j] for j in np.flatnonzero(counts > 1)]
+            raise ValueError(
+                f"column {column!r} marks more than one row of subject {shown(people)} as the {name}: mark one."
+            )
+        if not counts.any():
+            raise ValueError(f"column {column!r} marks no row as the {name}: write 1 where it is.")
+        changed[name] = np.where(counts > 0, there.argmax(axis=1), -1)
+    return replace(knowledge, **changed)
+
+
+def _marked(cells: Sequence[Any], column: str) -> Any:
+    text = ["" if cell is None else str(cell).strip().lower() for cell in cells]
+    odd = next((k for k, each in enumerate(text) if each not in MARKED | UNMARKED), None)
+    if odd is not None:
+        raise ValueError(
+            f"column {column!r} must mark rows by 1 and 0, or yes and no; row {odd + 1} holds {cells[odd]!r:.40}."
+        )
+    return np.array([each in MARKED for each in text])
 
 
 def _pair(pair: Any, index: Any) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,11 +11,21 @@ import array_api_compat
 import numpy as np
 from numpy.typing import ArrayLike
 
-from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.blocks import Array, Order, unmasked
 from retrace_sde.data.clocks import LeftOut
 from retrace_sde.data.entry.parameters import check, checked
-from retrace_sde.data.formats import anndata_of_panel, frame_of_anndata, frame_of_xarray
-from retrace_sde.data.tables import Names, lay_out
+from retrace_sde.data.formats import (
+    anndata_of_panel,
+    frame_of_anndata,
+    frame_of_xarray,
+    xarray_of_panel,
+)
+from retrace_sde.data.knowledge import settled_error
+from retrace_sde.data.tables import Label, Names, lay_out
+
+
+def _few(names: Sequence[Any], most: int = 4) -> str:
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +44,12 @@ class Panel:
 
     values: Any
     names: tuple[str, ...]
-    ids: tuple[str, ...]
+    ids: tuple[Label, ...]
     covariates: Any | None = None
     covariate_names: tuple[str, ...] = ()
     dt: float | None = None
     lengths: Order | None = None
-    slices: tuple[str, ...] | None = None
+    slices: tuple[Label, ...] | None = None
     times: Array | None = None
     time_error: float | None = None
     rows: Order | None = None
@@ -47,6 +58,59 @@ class Panel:
 
     def __post_init__(self) -> None:
         check("Panel", {"dt": self.dt, "time_error": self.time_error})
+
+    def __repr__(self) -> str:
+        n, T, d = (*np.shape(self.values), 0, 0, 0)[:3]
+        inputs = f", inputs {_few(self.covariate_names)}" if self.covariate_names else ""
+        order = "" if self.slices is None else f", slices {_few(self.slices)}"
+        return f"Panel({n} trajectories × {T} observations × {d} variables: {_few(self.names)}{order}{inputs})"
+
+    def _repr_html_(self) -> str:
+        """The panel in a line; every name is escaped."""
+        return f"<code>{html.escape(repr(self))}</code>"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the values: trajectories, observations, variables."""
+        return tuple(self.values.shape)
+
+    def __getitem__(self, chosen: Any) -> Panel:
+        """Some of the trajectories, by a slice, a mask or their numbers: what cross-validation splits."""
+        if isinstance(chosen, tuple) and len(chosen) == 2 and chosen[1] is Ellipsis:
+            chosen = chosen[0]  # as scikit-learn writes it
+        if isinstance(chosen, (tuple, str)):
+            raise TypeError("a panel is indexed by trajectories only: a slice, a mask or numbers.")
+        kept = np.atleast_1d(np.arange(len(self))[chosen])
+
+        def part(array: Any | None) -> Any | None:
+            if array is None or isinstance(array, np.ndarray):
+                return None if array is None else array[kept]
+            xp = array_api_compat.array_namespace(array)
+            return xp.take(array, xp.asarray(kept, device=array_api_compat.device(array)), axis=0)
+
+        own_times = self.times is not None and self.times.ndim == 2
+        return replace(
+            self,
+            values=part(self.values),
+            ids=tuple(self.ids[j] for j in kept),
+            covariates=part(self.covariates),
+            lengths=part(self.lengths),
+            times=part(self.times) if own_times else self.times,
+            rows=part(self.rows),
+        )
+
+    def trajectory(self, j: int) -> str:
+        """What to call a trajectory: by the table's name for it, or by its number."""
+        return f"trajectory {j}" if self.rows is None else f"subject {self.ids[j]!r}"
+
+    def observation(self, j: int, t: int) -> str:
+        """What to call an observation: its slice's label, its row in the table, or its number."""
+        if self.slices is not None:
+            return f"slice {self.slices[t]!r}"
+        return f"slice {t}" if self.rows is None else f"row {self.rows[j, t] + 1}"
 
     def without(self, left_out: Collection[LeftOut]) -> Panel:
         """The panel without some of its variables."""
@@ -115,7 +179,7 @@ class Panel:
             found.lengths,
             found.slices,
             found.times,
-            time_error,
+            None if time_error is None else settled_error(found.times, time_error),
             found.rows,
             found.notes,
         )
@@ -149,14 +213,22 @@ class Panel:
         """
         return cls.from_frame(frame_of_xarray(data, variable=variable), subject=subject, **options)
 
+    def to_xarray(self, model: Any) -> Any:
+        """A Dataset with the answer of a fitted `ReTrace`: each variable (subject, position) in time order.
+
+        Coordinates: `time`, and of a table's shared order `slice`; also `drift` and `diffusion` (variable, by).
+        """
+        return xarray_of_panel(self, model.result_)
+
     @classmethod
     def from_aeon(
         cls, X: Any, *, names: Sequence[str] | None = None, dt: float | None = None
     ) -> Panel:
         """A panel from (case, channel, time) as in aeon and sktime, or a list of arrays (channel, time)."""
         if isinstance(X, (list, tuple)):
-            return cls.from_trajectories([np.asarray(each).T for each in X], names=names, dt=dt)
-        values = np.asarray(X)
+            arrays = [np.asarray(unmasked(each)).T for each in X]
+            return cls.from_trajectories(arrays, names=names, dt=dt)
+        values = np.asarray(unmasked(X))
         if values.ndim != 3:
             raise ValueError(
                 f"aeon's layout is (case, channel, time); got an array of shape {values.shape}."
@@ -173,7 +245,7 @@ class Panel:
         dt: float | None = None,
     ) -> Panel:
         """A panel from arrays (T_j, d) of different length T_j, for independent orders."""
-        arrays = [np.asarray(each) for each in trajectories]
+        arrays = [np.asarray(unmasked(each)) for each in trajectories]
         if not arrays or any(each.ndim != 2 for each in arrays):
             raise ValueError("trajectories must be a list of arrays (time, variable).")
         widths = sorted({each.shape[1] for each in arrays})
@@ -204,8 +276,9 @@ class Panel:
     ) -> Panel:
         """A panel from an array (trajectory, time, variable); names and ids are numbered if left out.
 
-        The array is neither copied nor checked here: `fit` does that.
+        The array is neither copied nor checked here: `fit` does that. What is masked is missing.
         """
+        values, covariates = unmasked(values), unmasked(covariates)
         values = values if hasattr(values, "shape") else np.asarray(values)
         if covariates is not None and not hasattr(covariates, "shape"):
             covariates = np.asarray(covariates)

@@ -8,6 +8,8 @@ counted from 1 in messages, without the header.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,19 +21,21 @@ import pandas as pd
 from narwhals.exceptions import DuplicateError
 
 from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.columns import Column, is_numeric, numbers, refuse_typing_errors, shown
+from retrace_sde.data.columns import (
+    is_numeric,
+    numbers,
+    read_times,
+    refuse_groups,
+    refuse_typing_errors,
+    shown,
+)
+from retrace_sde.data.dialect import NOTES
+from retrace_sde.data.formats import door
 
 Names = str | Sequence[str] | None
 
-UNITS = {
-    "seconds": 1.0,
-    "minutes": 60.0,
-    "hours": 3600.0,
-    "days": 86400.0,
-    "weeks": 604800.0,
-    "years": 365.25 * 86400,
-}
-"""Units in which dates are measured, in seconds."""
+Label = str | int
+"""A subject or a slice, as the table names it: whole numbers stay numbers, everything else is text."""
 
 OURS = ("position", "time", "position_probability", "direction", "position_reversed")
 """Columns that a fit adds, `retrace_…` where the table has one of that name."""
@@ -43,11 +47,11 @@ class Layout:
 
     values: Array
     names: tuple[str, ...]
-    ids: tuple[str, ...]
+    ids: tuple[Label, ...]
     rows: Order
     covariates: Array | None
     covariate_names: tuple[str, ...]
-    slices: tuple[str, ...] | None
+    slices: tuple[Label, ...] | None
     lengths: Order | None
     times: Array | None
     notes: tuple[str, ...]
@@ -74,10 +78,16 @@ def lay_out(
     if len(frame) == 0:
         raise ValueError("the table has no rows.")
     who, ids = _codes(frame, subject, "subject")
-    columns, notes = _variables(frame, as_names(variables), special, who)
+    _check_subjects(frame, subject, who, set(special))
+    columns, found = _variables(frame, as_names(variables), special, who)
+    notes = [*getattr(df, "attrs", {}).get(NOTES, ()), *found]
     names = tuple(columns)
     values = np.column_stack([columns[name] for name in names])
-    rows, slices, found = _rows(frame, who, ids, slice, values)
+    stamps, found = (None, []) if time is None else read_times(frame, time, time_unit)
+    notes += found
+    again, found = _again(who, stamps if slice is None else None, values)
+    notes += found
+    rows, slices, found = _rows(frame, who, ids, slice, values, again)
     notes += found
     if rows.shape[1] < 3:
         least = "slices" if slices is not None else "rows of one subject"
@@ -99,10 +109,10 @@ def lay_out(
     lengths = (rows >= 0).sum(axis=1) if slices is None else None
     u = np.column_stack([numbers(frame, name) for name in extra]) if extra else None
     times = None
-    if time is not None:
-        times = _spread(read_times(frame, time, time_unit or "days"), rows)
+    if stamps is not None:
+        times = _spread(stamps, rows)
         if slices is not None:
-            times, found = _times_of_slices(times, slices, time, exact_times)
+            times, found = _times_of_slices(times, slices, str(time), exact_times)
             notes += found
     return Layout(
         _padded(_spread(values, rows), lengths),
@@ -118,7 +128,7 @@ def lay_out(
     )
 
 
-def _where(names: Sequence[str], mask: Any) -> list[str]:
+def _where(names: Sequence[Label], mask: Any) -> list[Label]:
     return [name for name, chosen in zip(names, mask, strict=True) if chosen]
 
 
@@ -131,7 +141,7 @@ def as_frame(df: Any) -> nw.DataFrame[Any]:
     except TypeError:
         raise ValueError(
             f"a table is needed (pandas, polars, pyarrow, or anything that narwhals reads); got "
-            f"{type(df).__name__}. For arrays (trajectory, time, variable) use Panel.from_array."
+            f"{type(df).__name__}. {door(df)}"
         ) from None
     except DuplicateError as error:
         raise ValueError(f"the table cannot be used. {' '.join(str(error).split())}.") from None
@@ -150,22 +160,53 @@ def as_names(names: Names) -> list[str]:
 
 
 def _check_names(frame: nw.DataFrame[Any], special: list[str], variables: list[str]) -> None:
-    wanted = [*special, *variables]
+    there, wanted = set(frame.columns), Counter([*special, *variables])
     for name in wanted:
-        if name in frame.columns:
+        if name in there:
             continue
         near = get_close_matches(str(name), frame.columns, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"the table has no column {name!r}; its columns are {shown(frame.columns)}.{hint}"
         )
-    twice = sorted({name for name in wanted if wanted.count(name) > 1})
+    twice = [name for name, count in wanted.items() if count > 1]
     if twice:
         raise ValueError(f"column {twice[0]!r} is asked for in two roles: name it once.")
+    for name in wanted:
+        refuse_groups(frame[name], name)
 
 
-def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tuple[str, ...]]:
-    """Numbers for the labels of a column, in order of appearance, and the labels as text."""
+FEW_SUBJECTS = 3
+"""Subjects up to which it is asked whether another column names them."""
+
+ID = re.compile(
+    r"(?i)(?:^|[^a-z])(?:id|subj|pat|person|part|case|name|code|nr|no|animal|mouse|firm)|id$"
+)
+"""Names of columns that tell who is who."""
+
+
+def _check_subjects(frame: nw.DataFrame[Any], subject: str, who: Order, special: set[str]) -> None:
+    """Not a property of few values, such as sex, where another column names those who have it."""
+    if who.max() >= FEW_SUBJECTS:
+        return
+    for name in frame.columns:
+        column = frame[name]
+        whole = column.dtype.is_integer() and ID.search(name)
+        if name in special or not (whole or column.dtype in (nw.String, nw.Categorical)):
+            continue
+        codes, _ = pd.factorize(column.to_numpy())
+        counts = np.bincount(codes[codes >= 0])
+        if (codes < 0).any() or len(counts) <= FEW_SUBJECTS or counts.mean() < 3:
+            continue
+        if len(np.unique(codes * (who.max() + 1) + who)) == len(counts):
+            raise ValueError(
+                f"subject column {subject!r} has {who.max() + 1} values, and each of the {len(counts)} in {name!r} belongs to "
+                f"one of them: is {name!r} the subject (--subject {name})? If not, drop that column."
+            )
+
+
+def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tuple[Label, ...]]:
+    """Numbers for the labels of a column, in order of appearance, and the labels."""
     codes, labels = pd.factorize(frame[column].to_numpy())
     if (codes < 0).any():
         first, count = int(np.argmax(codes < 0)), int((codes < 0).sum())
@@ -175,21 +216,24 @@ def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Order, tup
         )
     text = tuple(str(label) for label in labels)
     if len(set(text)) < len(text):
-        again = next(name for name in text if text.count(name) > 1)
+        again = Counter(text).most_common(1)[0][0]
         raise ValueError(
             f"{role} column {column!r} holds both a number and a text that read {again!r}: write them the "
             "same way."
         )
-    return codes.astype(np.intp), text
+    whole = frame[column].dtype.is_integer()
+    return codes.astype(np.intp), tuple(int(label) for label in labels) if whole else text
 
 
 def _variables(
     frame: nw.DataFrame[Any], asked: list[str], special: list[str], who: Order
 ) -> tuple[dict[str, Array], list[str]]:
     """The columns to analyse: those asked for, or every numeric one that varies within subjects."""
-    free = [name for name in frame.columns if name not in special]
+    taken = set(special)
+    free = [name for name in frame.columns if name not in taken]
     ours = [] if asked else _our_columns(free)
-    free = [name for name in free if name not in ours]
+    taken.update(ours)
+    free = [name for name in free if name not in taken]
     names = asked or [name for name in free if is_numeric(frame[name])]
     columns = {name: numbers(frame, name) for name in names}
     if asked:
@@ -240,13 +284,18 @@ def _varies_within(values: Array, who: Order) -> bool:
 
 
 def _rows(
-    frame: nw.DataFrame[Any], who: Order, ids: tuple[str, ...], slice: str | None, values: Array
-) -> tuple[Order, tuple[str, ...] | None, list[str]]:
+    frame: nw.DataFrame[Any],
+    who: Order,
+    ids: tuple[Label, ...],
+    slice: str | None,
+    values: Array,
+    again: Any,
+) -> tuple[Order, tuple[Label, ...] | None, list[str]]:
     """Where each observation stands in the table, (n, T); the slices' labels, None for own orders."""
     n = len(ids)
     if slice is None:
-        known = np.flatnonzero(~np.isnan(values).all(axis=1))
-        empty = len(who) - len(known)
+        seen = ~np.isnan(values).all(axis=1)
+        known, empty = np.flatnonzero(seen & ~again), int((~seen).sum())
         notes = [f"{empty} rows without any value have no position"] if empty else []
         counts = np.bincount(who[known], minlength=n)
         by_subject = np.argsort(who[known], kind="stable")
@@ -271,6 +320,22 @@ def _rows(
     return rows, labels, notes
 
 
+def _again(who: Order, stamps: Array | None, values: Array) -> tuple[Any, list[str]]:
+    """Rows that equal an earlier one of the same subject in its (known) time and in every value, missing ones too."""
+    found = np.zeros(len(who), dtype=bool)
+    if stamps is None:
+        return found, []
+    known = np.flatnonzero(~np.isnan(stamps))
+    keys = np.column_stack(
+        [who[known], stamps[known], np.where(np.isnan(values[known]), np.inf, values[known])]
+    )
+    _, first = np.unique(keys, axis=0, return_index=True)
+    found[np.delete(known, first)] = True
+    count = int(found.sum())
+    said = f"rows that repeat another in time and values are counted once: {count}"
+    return found, [said] if count else []
+
+
 def _spread(column: Array, rows: Order) -> Array:
     """Row-wise data laid out (n, T, …), NaN where there is no row."""
     return np.where(_like(rows >= 0, column), column[rows], np.nan)
@@ -288,42 +353,8 @@ def _padded(values: Array, lengths: Order | None) -> Array:
     return np.take_along_axis(values, last[:, :, None], axis=1)
 
 
-def read_times(frame: nw.DataFrame[Any], name: str, unit: str = "days") -> Array:
-    """Times as numbers: numbers as they are, dates in `unit` since the earliest, NaN where unknown."""
-    if unit not in UNITS:
-        raise ValueError(f"time_unit must be one of {shown(list(UNITS))}; got {unit!r}.")
-    column = frame[name]
-    if is_numeric(column):
-        return numbers(frame, name)
-    if isinstance(column.dtype, nw.Duration):
-        return _seconds(column.to_list(), name) / UNITS[unit]
-    seconds = _dates(column, name)
-    return (seconds - np.nanmin(seconds)) / UNITS[unit] if np.isfinite(seconds).any() else seconds
-
-
-def _seconds(cells: list[Any], name: str) -> Array:
-    return np.array([np.nan if cell is None else cell.total_seconds() for cell in cells])
-
-
-def _dates(column: Column, name: str) -> Array:
-    """Dates, with or without a time zone, or ISO text, as seconds; one scale for all zones."""
-    cells = pd.Series(column.to_list(), dtype=object)
-    known = cells.notna()
-    parsed = pd.to_datetime(cells[known], format="ISO8601", utc=True, errors="coerce")
-    if parsed.isna().any():
-        row = int(parsed.index[int(np.argmax(parsed.isna()))])
-        raise ValueError(
-            f"time column {name!r} is neither a number nor a date in row {row + 1}: {cells[row]!r:.40}. Write "
-            "dates as YYYY-MM-DD, with HH:MM:SS and +hh:mm if needed."
-        )
-    seconds = np.full(len(cells), np.nan)
-    since = parsed - pd.Timestamp(0, tz="UTC")
-    seconds[np.flatnonzero(known)] = since.dt.total_seconds().to_numpy()
-    return seconds
-
-
 def _times_of_slices(
-    times: Array, slices: tuple[str, ...], name: str, exact: bool
+    times: Array, slices: tuple[Label, ...], name: str, exact: bool
 ) -> tuple[Array, list[str]]:
     """One time for each slice: the mean over subjects, who may differ by less than slices do."""
     known = ~np.isnan(times)

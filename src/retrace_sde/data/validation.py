@@ -5,16 +5,18 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy, unmasked
 from retrace_sde.data.clocks import without_dynamics
+from retrace_sde.data.formats import door
 from retrace_sde.data.panel import Panel
 
-DEPENDENT = 1e-12
+DEPENDENT = 1e-10
 """Smallest singular value, relative to the largest, of variables that count as independent."""
 
 
@@ -81,9 +83,9 @@ def check_panel(
                 f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
                 f"got {tuple(u.shape)}."
             )
-        _check_inputs(Data(u, n_jobs=n_jobs), panel.covariate_names, missing=missing_inputs)
+        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_inputs)
     data = Data(values, u, n_jobs)
-    low, high = _check_finite(data, panel.names, "X", missing=missing, refusal=refusal)
+    low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
     lengths = _check_lengths(panel, ragged)
     if not idle:
         whole = replace(panel, values=values)
@@ -97,7 +99,7 @@ def check_panel(
         kept = [name in panel.names for name in whole.names]
         values, low, high = panel.values, low[kept], high[kept]
     data = Data(values, u, n_jobs)
-    _check_values(data, panel.names, low, high, missing=missing, ragged=ragged)
+    _check_values(data, panel, low, high, missing=missing, ragged=ragged)
     if n == 1:
         warnings.warn(
             "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
@@ -109,15 +111,15 @@ def check_panel(
 
 
 def _check_values(
-    data: Data, names: tuple[str, ...], low: Array, high: Array, *, missing: bool, ragged: bool
+    data: Data, panel: Panel, low: Array, high: Array, *, missing: bool, ragged: bool
 ) -> None:
     """There is something to learn in every variable, trajectory and slice, in numbers that can be computed with."""
     if missing:
-        _check_seen(to_numpy(data.values), names, ragged=ragged)
-    _check_ranges(data, names, low, high)
-    _check_variables(data, names)
+        _check_seen(to_numpy(data.values), panel, ragged=ragged)
+    _check_ranges(data, panel.names, low, high)
+    _check_variables(data, panel.names)
     if not ragged:
-        _check_slices(data)
+        _check_slices(data, panel)
 
 
 def _check_names(panel: Panel) -> None:
@@ -163,18 +165,24 @@ def _check_lengths(panel: Panel, ragged: bool) -> Order | None:
 
 
 def _as_array(X: Any, name: str) -> Any:
+    X = unmasked(X)
     if array_api_compat.is_array_api_obj(X):
         return X
+    if isinstance(X, (str, Path)) or hasattr(X, "columns") or hasattr(X, "var_names"):
+        raise ValueError(
+            f"{name} must be an array (trajectory, time, variable); got {type(X).__name__}. {door(X)}"
+        )
     try:
         return np.asarray(X)
-    except ValueError as error:
+    except ValueError:
         raise ValueError(
-            f"{name} is not a rectangular array (trajectory, time, variable): {error}"
+            f"{name} is not a rectangular array (trajectory, time, variable). {door(X)}"
         ) from None
 
 
 def _check_kind(values: Any, name: str) -> Any:
     """Real numbers, integers turned to float64; float32 stays (sums are taken in float64 anyway)."""
+    values = unmasked(values)
     xp = array_api_compat.array_namespace(values)
     if array_api_compat.is_numpy_array(values) and values.dtype == object:
         values = _numbers(values, name)
@@ -196,15 +204,16 @@ def _numbers(values: Any, name: str) -> Array:
         ) from None
 
 
-def _check_inputs(data: Data, names: tuple[str, ...], *, missing: bool) -> None:
+def _check_inputs(data: Data, panel: Panel, *, missing: bool) -> None:
     """Inputs are finite, or missing here and there where the user has said what then stands for them."""
     try:
-        _check_finite(data, names, "covariates", missing=missing)
+        _check_finite(data, panel, "covariates", missing=missing)
     except ValueError as error:
         if not missing and np.isnan(to_numpy(data.values)).any():
-            k = np.argwhere(np.isnan(to_numpy(data.values)))[0]
+            j, t, k = np.argwhere(np.isnan(to_numpy(data.values)))[0]
             raise ValueError(
-                f"covariates are missing, the first in trajectory {k[0]}, observation {k[1]}, {names[k[2]]!r}: choose "
+                f"covariates are missing, the first in {panel.trajectory(j)}, {panel.observation(j, t)}, "
+                f"{panel.covariate_names[k]!r}: choose "
                 "missing_inputs='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
             ) from None
         raise error
@@ -212,7 +221,7 @@ def _check_inputs(data: Data, names: tuple[str, ...], *, missing: bool) -> None:
 
 def _check_finite(
     data: Data,
-    names: tuple[str, ...],
+    panel: Panel,
     what: str,
     *,
     missing: bool = False,
@@ -238,12 +247,13 @@ def _check_finite(
             f"{what} holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
         )
     j, t, k = bad[0]
+    names = panel.names if what == "X" else panel.covariate_names
     remedy = "Drop those trajectories or slices; do not interpolate along an unknown order."
     if refusal is not None and np.isnan(values).any():
         remedy = refusal
     raise ValueError(
         f"{what} has {len(bad)} {'infinite' if missing else 'missing or infinite'} values, the first in "
-        f"trajectory {j}, slice {t}, variable {names[k]!r}. {remedy}"
+        f"{panel.trajectory(j)}, {panel.observation(j, t)}, variable {names[k]!r}. {remedy}"
     )
 
 
@@ -306,25 +316,29 @@ def _check_variables(data: Data, names: tuple[str, ...]) -> None:
         )
 
 
-def _check_seen(values: Array, names: tuple[str, ...], *, ragged: bool) -> None:
+def _check_seen(values: Array, panel: Panel, *, ragged: bool) -> None:
     """Every variable, trajectory and (shared) slice has values that say something about it."""
     seen = ~np.isnan(values)
     if seen.all():
         return
-    for axis, least, what in ((0, 1, "trajectory"), (1, 2, "slice"), (2, 2, "variable")):
+    called = (
+        panel.trajectory,
+        lambda t: panel.observation(0, t),
+        lambda k: f"variable {panel.names[k]!r}",
+    )
+    for axis, least in ((0, 1), (1, 2), (2, 2)):
         if axis == 1 and ragged:
             continue
         counts = seen.sum(axis=tuple(k for k in range(3) if k != axis))
         if counts.min() < least:
             k = int(counts.argmin())
-            name = repr(names[k]) if axis == 2 else str(k)
             raise ValueError(
-                f"{what} {name} has {counts[k]} value{'' if counts[k] == 1 else 's'} that are not missing; "
+                f"{called[axis](k)} has {counts[k]} value{'' if counts[k] == 1 else 's'} that are not missing; "
                 f"at least {least} {'is' if least == 1 else 'are'} needed: drop it."
             )
 
 
-def _check_slices(data: Data) -> None:
+def _check_slices(data: Data, panel: Panel) -> None:
     """No two slices are identical: nothing could tell which came first."""
     first = to_numpy(data.values[0, :, :])
     _, group, counts = np.unique(first, axis=0, return_inverse=True, return_counts=True)
@@ -334,7 +348,8 @@ def _check_slices(data: Data) -> None:
         distinct, inverse = np.unique(whole, axis=0, return_inverse=True)
         if len(distinct) < len(members):
             same = members[np.ravel(inverse) == np.bincount(np.ravel(inverse)).argmax()]
+            named = [str(t) if panel.slices is None else repr(panel.slices[t]) for t in same[:6]]
             raise ValueError(
-                f"slices {', '.join(map(str, same[:6]))} are identical in every trajectory, so nothing can "
+                f"slices {', '.join(named)} are identical in every trajectory, so nothing can "
                 "order them: keep one of them."
             )

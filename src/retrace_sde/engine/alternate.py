@@ -15,9 +15,13 @@ import numpy as np
 from retrace_sde.data.blocks import Order
 from retrace_sde.engine.model import Fit, Model, Round
 from retrace_sde.engine.space import Own, Pair, Space
+from retrace_sde.progress import steps
 
 FIRST_ROUNDS, HARDER_ROUNDS = 4, 3
 """Single orders are searched for a few rounds, then with random kicks for so many times `max_iter`."""
+
+
+SEARCHING = "searching for the order"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +53,7 @@ def alternate(
     """Search under the fit and fit again until the order stands; `harder`: the first search with random kicks."""
     first = pair = space.fit(model, order)
     rounds: list[Round] = []
-    for k in range(max_iter):
+    for k in steps(range(max_iter), SEARCHING):
         rounds.append(pair.better.as_round())
         order, changed = space.improve(model, pair.better, harder=harder and k == 0)
         if changed:
@@ -72,7 +76,7 @@ def _recover_shared(
     """From every start on as few trajectories as will do; then verified on all of them."""
     few = model.for_search()
     starts = space.starts(few, rng)
-    trails = [_from_start(few, space, start, max_iter) for start in starts]
+    trails = [_from_start(few, space, start, max_iter) for start in steps(starts, SEARCHING)]
     worth = [few.worth(each.pair.better) for each in trails] if len(trails) > 1 else [0.0]
     best = trails[int(np.argmax(worth))]
     found = _finished(model, best)
@@ -109,7 +113,7 @@ def _finished(model: Model, trail: Trail) -> Found:
 def _recover_own(model: Model, space: Own, rng: np.random.Generator, *, max_iter: int) -> Found:
     """From every start; then the twin, with the same effort: orders searched for less would lose by that alone."""
     best: Trail | None = None
-    for start in space.starts(model, rng):
+    for start in steps(space.starts(model, rng), SEARCHING):
         first = alternate(model, space, start, max_iter=min(max_iter, FIRST_ROUNDS))
         trail = _harder(model, space, first.order, max_iter)
         trail = trail._replace(rounds=(*first.rounds, *trail.rounds))

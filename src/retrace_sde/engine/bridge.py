@@ -21,12 +21,12 @@ class Side(Protocol):
     def chains(self) -> Chains: ...
 
 
-def bridge(model: Model, one: Side, two: Side) -> Array:
+def bridge(model: Model, one: Side, two: Side, *, bridges: int = 0) -> Array:
     """`log p(X_j; one) − log p(X_j; two)` with orders summed out, what is known of them included.
 
     Reversal is a bijection of orders, so `p(X; two)/p(X; one) = E[p(X_rev o; two)/p(X_o; one)]` over o drawn
     under one, and the other way round; both sides together give Bennett's ratio. Orders that may not be run
-    backwards stay as they are.
+    backwards stay as they are. `bridges`: orders drawn per chain, where they are not the model's own number.
     """
     model, effort = model.some(model.effort.bridged), model.effort
     n, T, _ = model.data.shape
@@ -44,7 +44,8 @@ def bridge(model: Model, one: Side, two: Side) -> Array:
 
     def gaps(here: Side, there: Side) -> Array:
         chains = here.chains.some(effort.bridged)
-        stretch = Stretch(4 * effort.bridges, 2 * T, effort.bridges)
+        keep = bridges or effort.bridges
+        stretch = Stretch(4 * keep, 2 * T, keep)
         draws = model.draw(here.law, chains, stretch)
         each = zip(draws.orders(), draws.crossed(), strict=True)
         return np.array([gap(order, crossed, here.law, there.law) for order, crossed in each])

@@ -7,6 +7,7 @@ or from a drift whose reversal leaves its class. So it is tested, and the test m
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -47,6 +48,19 @@ class Rung(StrEnum):
     GAPS = "unequal gaps"
     VARIANCES = "unequal steps"
     RESIDUALS = "independent residuals"
+
+
+MEANING = {
+    Rung.MARKOV: "the next value depends on the last one alone",
+    Rung.MEMORY: "momentum: the last step matters, too",
+    Rung.LEVELS: "every subject has a level of its own",
+    Rung.MEMORY_LEVELS: "momentum, and a level of every subject's own",
+    Rung.NOISE: "values are measured with error",
+    Rung.GAPS: "the time between slices differs, and is estimated",
+    Rung.VARIANCES: "steps differ in size, the same both ways round",
+    Rung.RESIDUALS: "noise that is not Gaussian: what a step leaves over is independent of the past one way round only",
+}
+"""What the models allow, in words."""
 
 
 class Caution(StrEnum):
@@ -102,6 +116,8 @@ class ModelEvidence:
     def said(self, most: float) -> str:
         """The model in a few words, its evidence beside the `most` that one has."""
         tested = "" if self.p_value is None else f", {_p(self.p_value)}"
+        if not self.rated:
+            return f"{self.name} ({self.ratio_said}{tested})"
         return f"{self.name} (evidence {self.log_evidence - most:+,.0f} nats, {self.ratio_said}{tested})"
 
     @property
@@ -109,7 +125,27 @@ class ModelEvidence:
         """The ratio in words; tests of independence have none, and only say which way round."""
         if np.isinf(self.log_likelihood_ratio):
             return "for this order" if self.log_likelihood_ratio > 0 else "for the reverse"
+        if not self.rated:
+            return "for neither way round"
         return f"ratio {self.log_likelihood_ratio:+.1f}"
+
+    @property
+    def p_said(self) -> str:
+        """The p-value with its Monte-Carlo error, where the direction was tested in this model."""
+        if self.p_value is None:
+            return ""
+        error = f" ± {self.p_error:.1g}" if self.p_error else ""
+        return (f"{self.p_value:.2g}" if self.p_value >= 1e-4 else "< 0.0001") + error
+
+    @property
+    def rated(self) -> bool:
+        """There is a likelihood to rate it by; a test of independence has none."""
+        return self.name is not Rung.RESIDUALS
+
+    @property
+    def meaning(self) -> str:
+        """What the model allows, in words."""
+        return MEANING[self.name]
 
     @property
     def bar(self) -> float:
@@ -162,6 +198,14 @@ class DirectionTest:
             return False
         return abs(self.p_value - self.alpha) < 2 * self.p_error
 
+    def __repr__(self) -> str:
+        p = "" if self.p_value is None else f", p = {self.p_value:.2g}"
+        return f"DirectionTest({'identified' if self.identified else 'open'}{p}: {self.verdict})"
+
+    def _repr_html_(self) -> str:
+        """The verdict, for notebooks."""
+        return f"<p>{html.escape(self.verdict)}</p>"
+
     def turned(self) -> DirectionTest:
         """The same for the reverse of the order."""
         return replace(
@@ -176,6 +220,16 @@ class DirectionTest:
     def preferred(self) -> ModelEvidence | None:
         """The model in which the direction was tested; None where it is the only one."""
         return next((each for each in self.models if each.p_value is not None), None)
+
+    @property
+    def alike(self) -> bool:
+        """The order and its reverse fit equally well, as far as these data tell."""
+        return abs(self.log_likelihood_ratio) < EQUAL or self.evidence.p_value > LIKELY
+
+    @property
+    def undecided(self) -> bool:
+        """One way round fits better, but not by enough: more data like these could tell."""
+        return self.reason is Reason.TESTED and not self.identified and not self.alike
 
     @property
     def known(self) -> bool:
@@ -277,8 +331,7 @@ def _under(test: DirectionTest) -> str:
 def _tested(test: DirectionTest) -> str:
     under = _under(test)
     the = "the" if under else "The"
-    alike = abs(test.log_likelihood_ratio) < EQUAL or test.evidence.p_value > LIKELY
-    if not test.identified and alike:
+    if not test.identified and test.alike:
         return (
             f"{under}{the} direction of time is not determined by these data ({test.evidence}): the order and "
             "its reverse fit equally well, as they do when the process is stationary. Both are returned."

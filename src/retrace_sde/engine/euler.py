@@ -13,7 +13,7 @@ import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.engine.exact_gaps import exact_fit, exact_fits
-from retrace_sde.engine.model import Effort, Fit, Problem
+from retrace_sde.engine.model import Effort, Fit, Problem, SharedOrders
 from retrace_sde.estimate.bootstrap import bootstrap_errors
 from retrace_sde.estimate.euler import Euler, step_log_likelihoods
 from retrace_sde.estimate.exact import exact
@@ -28,8 +28,24 @@ from retrace_sde.estimate.scores import (
 )
 from retrace_sde.estimate.start_law import START_FLOOR, start_law, start_log_densities
 from retrace_sde.estimate.unequal_steps import dispersion
-from retrace_sde.orders.costs import distances, near_costs, transition_costs
+from retrace_sde.orders.costs import (
+    as_matrix,
+    distances,
+    flat_slices,
+    near_costs,
+    spread,
+    step_costs,
+    transition_costs,
+)
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
+from retrace_sde.orders.many.local import Near, NearPath
+from retrace_sde.orders.many.neighbours import (
+    MANY,
+    along_band,
+    nearby,
+    short_path,
+    slice_vectors,
+)
 from retrace_sde.orders.own import BLOCK, Law, OwnOrders
 from retrace_sde.orders.paths import guided_paths, shortest_path
 from retrace_sde.orders.shared import PathCosts
@@ -118,20 +134,40 @@ class EulerModel(Problem):
 
     def shared_starts(self, rng: np.random.Generator) -> list[Order]:
         """Short paths through the slices; with a prior, several that obey it."""
-        n, _, d = self.data.shape
+        n, T, d = self.data.shape
+        if T > MANY and self.prior is None:
+            return [short_path(slice_vectors(self.data, spread(self.data)))[0]]
         near = distances(self.data)
         return (
             [shortest_path(near)] if self.prior is None else guided_paths(near, n * d, self.prior)
         )
 
-    def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> PathCosts:
+    def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> SharedOrders:
         """What one order for all costs under a fit; slices are judged as first ones leave-one-out, or by p₀."""
         every = self.data.slices(np.arange(self.data.shape[1]))
         if initial is None:
             start = start_log_densities(every, found.step, self.variances)
         else:
             start = initial.log_density(every)
+        if self.data.shape[1] > MANY and self.prior is None:
+            return NearPath(self._near_costs(found, -start.sum(axis=1)))
         return PathCosts(self._pair_costs(found), -start.sum(axis=1), self.prior)
+
+    def _near_costs(self, found: Fit, start: Array) -> Near:
+        """Costs of near slices, robust where that is asked for and steps differ in variance."""
+        x, u = self.data.block(slice(None))
+        W = found.step.whitening.T
+        target = flat_slices(to_numpy(x) @ W)
+        source = flat_slices(to_numpy(found.step.predict(x, u)) @ W)
+        near = nearby(source, target, start, found.order)
+        if not self.robust:
+            return near
+        unequal = self._dispersion(step_costs(self.data, found.order, found.step))
+        if unequal is None:
+            return near
+        rough, far = np.empty((len(start), 0)), 2 * near.costs[near.lists >= 0].max()
+        costs = unequal.costs(near.costs)
+        return Near(near.lists, costs, start, rough, rough, float(unequal.costs(far)))
 
     def _pair_costs(self, found: Fit) -> Array:
         """Costs (T, T) of one slice after another, robust where that is asked for and steps differ in variance."""
@@ -147,8 +183,7 @@ class EulerModel(Problem):
 
     def evidence(self, found: Fit) -> float:
         """Nats by which unequal steps explain an order better than equal ones; 0 where that may be chance."""
-        steps = np.diagonal(near_costs(self.data, found.order, found.step, 1), 1)
-        unequal = self._dispersion(steps)
+        unequal = self._dispersion(step_costs(self.data, found.order, found.step))
         return 0.0 if unequal is None else unequal.evidence
 
     def made_robust(self, found: Fit) -> Self | None:
@@ -168,7 +203,11 @@ class EulerModel(Problem):
         states = self.data.slices(found.order[ends])
         start[ends] = -start_log_densities(states, found.step, self.variances).sum(axis=1)
         prior = None if self.prior is None else self.prior.relabelled(found.order)
-        return np.array_equal(PathCosts(costs, start, prior).improve(positions), positions)
+        if prior is None and len(positions) > MANY:
+            judge: NearPath | PathCosts = NearPath(along_band(costs, start))
+        else:
+            judge = PathCosts(as_matrix(costs), start, prior)
+        return np.array_equal(judge.improve(positions), positions)
 
     def distances(self) -> Array:
         """Squared distances between slices."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.data.blocks import Mask, Order, evenly
+from retrace_sde.engine.account.hidden_levels import compared_hidden, hidden_level_estimate
 from retrace_sde.engine.account.noise import NoiseChoice
 from retrace_sde.engine.account.subjects import (
     Compared,
@@ -22,8 +23,10 @@ from retrace_sde.engine.account.subjects import (
 from retrace_sde.engine.alternate import Found, recover
 from retrace_sde.engine.arrow.again import searched_again
 from retrace_sde.engine.arrow.ladder import judged
+from retrace_sde.engine.arrow.summed import summed_test
 from retrace_sde.engine.direction import DirectionTest, direction_test
 from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
+from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.louis import louis_errors
 from retrace_sde.engine.model import Fit, Model, Round, SharedOrders
 from retrace_sde.engine.monte_carlo_em import Averaged, Run, average
@@ -32,6 +35,7 @@ from retrace_sde.engine.space import Own, Shared, Space
 from retrace_sde.estimate.levels import LevelFit
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import Estimate
+from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
 from retrace_sde.orders.own import KICKS
 from retrace_sde.process.sde import Gaussian
@@ -39,6 +43,9 @@ from retrace_sde.process.sde import Gaussian
 CERTAIN = 0.99
 """Share of neighbours that the posterior must agree on for one best order to be good enough: a wrong step is shorter than
 the true one by its whole length at most, so that H shrinks by less than a hundredth."""
+
+HARDLY = 0.95
+"""The same for levels, which are not averaged: below, H is too small by more than hardly anything, a twentieth."""
 
 POSTERIOR_NUMBERS = 20_000_000
 """Numbers (n T²) up to which a fit computes position probabilities; beyond, a subset is diagnosed."""
@@ -70,7 +77,7 @@ class Outcome:
     law: Any = None
     posterior: OrderPosterior | None = None
     subjects: SubjectEffects | None = None
-    levels: LevelFit | None = None
+    levels: LevelFit | HiddenLevels | None = None
     noise: NoiseChoice | None = None
     folded: float = 0.0
 
@@ -122,9 +129,16 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     searched = None if turns else found
     if options.estimator == "mcem":
         return _averaged(model, found.better, searched, options, rng)
-    if options.estimator != "auto" or options.subjects is Subjects.LEVELS:
+    if options.estimator != "auto":
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
+    if options.subjects is Subjects.LEVELS:
+        outcome = _of_found(model, found, options, rng, cycle=loops(model, found.better))
+        return (
+            outcome
+            if sure >= HARDLY
+            else replace(outcome, cautions=(*outcome.cautions, _uncertain(sure)))
+        )
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
     if sure >= CERTAIN and not model.averages:
         cycle, note = loops(model, found.better), "The orders are certain"
@@ -134,6 +148,14 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
         unsure = "gaps are not known" if sure >= CERTAIN else "orders are uncertain"
         note = f"The {unsure}, so the parameters average over them"
     return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
+
+
+def _uncertain(sure: float) -> str:
+    """What levels along best orders that are not certain are worth."""
+    return (
+        f"Levels are fitted along the best order of each subject, with {sure:.0%} of whose neighbours the posterior agrees: "
+        "best orders are shorter than true ones, so that H is too small; subjects='alike' averages over orders."
+    )
 
 
 def certainty(model: Model, found: Fit, rng: np.random.Generator) -> float:
@@ -162,7 +184,10 @@ def _of_found(
     for k, each in enumerate(found.rounds, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood - options.volume:,.1f}")
     better, worse, test = _directed(model, found, options, rng, cycle=cycle)
-    choice = compared(model, replace(found, better=better, worse=worse), options.subjects)
+    found = replace(found, better=better, worse=worse)
+    hidden = isinstance(model, HiddenModel)
+    compare: Any = compared_hidden if hidden else compared
+    choice: Compared = compare(model, found, options.subjects)
     better, worse = choice.found.better, choice.found.worse
     name = model.estimator(better) if options.estimator == "auto" else options.estimator
     estimate, statistics = _estimated(model, choice, name, rng)
@@ -172,7 +197,7 @@ def _of_found(
         estimate,
         _twin(model, choice, name),
         statistics,
-        model.initial(better),
+        choice.levels.initial if isinstance(choice.levels, HiddenLevels) else model.initial(better),
         test,
         found.rounds,
         found.settled,
@@ -196,6 +221,8 @@ def _estimated(
         if choice.diffusion is not None and name != "exact":
             estimate = replace(estimate, diffusion=choice.diffusion)
         return estimate, model.effective(better.moments, estimate.errors)
+    if isinstance(levels, HiddenLevels):
+        return hidden_level_estimate(levels)
     estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
     return estimate, level_moments(levels, estimate)
 
@@ -206,6 +233,8 @@ def _twin(model: Model, choice: Compared, name: str) -> Estimate:
     alike = model.estimate(worse, name)
     if levels is None:
         return alike
+    if isinstance(levels, HiddenLevels):
+        return replace(alike, coefficients=levels.coefficients, diffusion=levels.diffusion)
     B, H = level_coefficients(levels, model.dt, name=name, gaps=worse.gaps is not None)
     return replace(alike, coefficients=B, diffusion=H)
 
@@ -288,7 +317,11 @@ def _averaged(
         posterior=posterior,
     )
     test = from_knowledge(model, found.order, test, alpha=options.alpha)
-    outcome, cycle = replace(outcome, direction=test), loops(model, found)
+    cycle = loops(model, found)
+    if not cycle:
+        chance = rng.spawn(1)[0]
+        test = summed_test(model, averaged, found.order, test, chance, alpha=options.alpha)
+    outcome = replace(outcome, direction=test)
     seen = guarded(model, found, test, alpha=options.alpha, cycle=cycle)
     outcome = _believed(outcome, seen)
     if seen.direction.identified or averaged.twin is None:
@@ -358,7 +391,8 @@ def _uncertainty(
         notes.append("Call sample_orders() for the position probabilities of so many orders.")
     if not run.converged:
         cautions.append(
-            f"Monte-Carlo EM stopped before it converged (error {run.gap:.2f} standard errors)."
+            "Monte-Carlo EM stopped before it converged"
+            + (f" (error {run.gap:.2f} standard errors)." if np.isfinite(run.gap) else ".")
         )
     return posterior if few is model else None, errors, tuple(notes), tuple(cautions)
 

@@ -28,7 +28,7 @@ from retrace_sde.engine.model import Fit, Model
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.start_law import is_point, start_log_densities
 from retrace_sde.estimate.unequal_steps import dispersion
-from retrace_sde.orders.costs import near_costs
+from retrace_sde.orders.costs import step_costs
 from retrace_sde.orders.folds import Fold, may_fold, may_fold_each
 from retrace_sde.orders.loops import closes, cyclic_order
 from retrace_sde.process.drift import is_linear
@@ -108,7 +108,7 @@ def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold |
     if rng is None:
         return None
     seen, order = model.visible(found, raw=True)
-    steps = np.diagonal(near_costs(seen.data, order, seen.fit(order).step, 1), 1)
+    steps = step_costs(seen.data, order, seen.fit(order).step)
     unequal = dispersion(steps, float(n)) is not None
     return may_fold(model.data, found.order, rng, unequal=unequal)
 
@@ -152,7 +152,7 @@ def _spacing_checked(
     few = model.some(size)
     equal = few.fit(order if shared else order[evenly(n, size)])
     if shared:
-        steps = np.diagonal(near_costs(few.data, equal.order, equal.step, 1), 1)
+        steps = step_costs(few.data, equal.order, equal.step)
         if dispersion(steps, float(few.data.shape[0] * d)) is None:
             return test
     for one, two in _unequal_accounts(few, equal, shared=shared):

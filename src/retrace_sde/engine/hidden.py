@@ -27,7 +27,15 @@ from retrace_sde.estimate.bootstrap import errors_of_draws
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.information import inverse
 from retrace_sde.estimate.kalman import steps
-from retrace_sde.estimate.kalman.em import Climb, Climbing, as_sde, at_floor, climb, resumed
+from retrace_sde.estimate.kalman.em import (
+    Climb,
+    Climbing,
+    as_sde,
+    at_floor,
+    climb,
+    finished,
+    resumed,
+)
 from retrace_sde.estimate.kalman.errors import Scores
 from retrace_sde.estimate.kalman.model import group
 from retrace_sde.estimate.kalman.smoother import kalman
@@ -49,13 +57,14 @@ from retrace_sde.orders.hidden.pair_moments import (
 from retrace_sde.orders.paths import shortest_path
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
+from retrace_sde.progress import steps as reported
 
 LOOSE, RESAMPLED, TIGHT = 0.5, 0.1, 1e-2
 """Rise of the log-likelihood, in nats over three steps, at which EM stops while the order still changes, for a
 resampled panel, and at the end."""
 
-STEPS = 200
-"""Steps of EM along one order, at most."""
+STEPS, NEAR = 200, 20
+"""Steps of EM along one order, at most; and before quasi-Newton steps take over at the end."""
 
 VAGUE = 100.0
 """Variance, in units of the variables' own, that stands for not knowing the first state."""
@@ -166,7 +175,9 @@ class HiddenModel(Problem):
         """EM along an order, from an earlier fit where there is one."""
         R = as_noise(self.noise, self.data.shape[2])[0]
         guess = self._guess(order, R) if start is None else self._resumed(start.law, R)
-        found = self._climbed(self._prepared([order]), guess, TIGHT if final else LOOSE)
+        found = self._climbed(
+            self._prepared([order]), guess, TIGHT if final else LOOSE, final=final
+        )
         law, notes = found.parameters, []
         if final and not found.converged:
             notes.append(
@@ -227,11 +238,15 @@ class HiddenModel(Problem):
         sde, notes = as_sde(law, sums, self.setup, scheme)
         return self._coefficients(sde), sde.diffusion, notes
 
-    def _climbed(self, prepared: Any, guess: Parameters, tolerance: float) -> Climb:
+    def _climbed(
+        self, prepared: Any, guess: Parameters, tolerance: float, *, final: bool = False
+    ) -> Climb:
         def expected_at(trial: Parameters) -> Any:
             return self._expect(prepared, trial)
 
-        return climb(expected_at, self._ascent, guess, STEPS, tolerance)
+        steps = NEAR if final else STEPS
+        found = climb(expected_at, self._ascent, guess, steps, tolerance)
+        return finished(expected_at, self._ascent, found) if final else found
 
     def _coefficients(self, sde: LinearSDE) -> Array:
         return np.c_[sde.drift, sde.offset] if isinstance(self.drift, Affine) else sde.drift
@@ -461,7 +476,7 @@ class HiddenModel(Problem):
         """Standard errors by resampling trajectories along the order of a fit, EM from that fit."""
         n, coefficients, diffusions = self.data.shape[0], [], []
         R = as_noise(self.noise, self.data.shape[2])[0]
-        for _ in range(replicates):
+        for _ in reported(range(replicates), "resampling subjects", least=2):
             sample = self._prepared([found.order], rng.integers(n, size=n))
             again = self._climbed(sample, self._resumed(found.law, R), RESAMPLED)
             theta, H, _ = self._as_sde(again.parameters, again.expected)

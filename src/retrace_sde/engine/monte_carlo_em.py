@@ -18,6 +18,7 @@ from retrace_sde.engine.alternate import Found
 from retrace_sde.engine.bridge import bridge
 from retrace_sde.engine.model import Fit, Model, Round
 from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.progress import enough, report
 
 TOLERANCE = 0.15
 """Monte-Carlo error at which to stop, in standard errors that known orders would leave: √(1 + 0.15²) is one per
@@ -28,6 +29,8 @@ LEAST_ROUNDS, MOST_ROUNDS = 24, 150
 
 STANDING = 3
 """Rounds running in which the error must be below the tolerance: one alone is luck."""
+
+AVERAGING = "averaging over orders"
 
 Progress = Callable[[int, float], None]
 
@@ -63,6 +66,10 @@ def run(
     weights: list[float] = []
     gap, good = np.inf, 0
     for k in range(rounds or MOST_ROUNDS):
+        if k > 1 and enough(AVERAGING):
+            break
+        # The error falls with the root of the work, so its square tells how much of it is done.
+        report(AVERAGING, k / rounds if rounds else max(k / MOST_ROUNDS, (TOLERANCE / gap) ** 2))
         draws = model.draw(law, chains, Stretch(effort.records(k), 2 * T))
         if k < effort.warm // 2:  # burn-in: the proposals learn, and then stay as they are
             chains.learn(draws)
@@ -157,10 +164,20 @@ def average(
         two = run(model, model.begin(searched.worse), rival, rounds=warm)
         ratios = searched.better.log_likelihoods - searched.worse.log_likelihoods
         return Averaged(run(model, law, chains, progress=progress), two, ratios)
-    one = run(model, law, chains, rounds=warm)
-    back = one.chains.turned(lambda orders: model.repaired(model.data.reversed(orders)))
-    two = run(model, model.mirrored(one.sums, back), back, rounds=warm)
-    ratios = bridge(model, one, two)
+    one, two, ratios = both_ways(model, law, chains, rounds=warm)
     if ratios.sum() < 0:
         one, two, ratios = two, one, -ratios
     return Averaged(run(model, one.law, one.chains, progress=progress), two, ratios)
+
+
+def both_ways(
+    model: Model, law: Any, chains: Chains, *, rounds: int, bridges: int = 0
+) -> tuple[Run, Run, Array]:
+    """Short runs from a law and chains, and from their reverse; each trajectory's log-ratio between them.
+
+    `bridges`: orders per chain that the ratio rests on, where they are not the model's own number.
+    """
+    one = run(model, law, chains, rounds=rounds)
+    back = one.chains.turned(lambda orders: model.repaired(model.data.reversed(orders)))
+    two = run(model, model.mirrored(one.sums, back), back, rounds=rounds)
+    return one, two, bridge(model, one, two, bridges=bridges)

@@ -15,6 +15,9 @@ from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.convergence import convergence
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.folds import folded_orders
+from retrace_sde.progress import report, steps
+
+SAMPLING = "how sure each position is"
 
 KEPT = 50
 """Orders kept per chain."""
@@ -123,6 +126,7 @@ def order_posterior(
     model: Model, law: Any, chains: Chains, *, samples: int
 ) -> tuple[OrderPosterior, Draws]:
     """The posterior over each trajectory's order under a fixed law, and the draws behind it."""
+    report(SAMPLING)
     n, T, _ = model.data.shape
     draws = model.draw(law, chains, Stretch(samples, 25 * T, KEPT, positions=True))
     C = len(draws.kept)
@@ -166,7 +170,7 @@ def shared_posterior(
     T = len(order)
     states = random_states(rng, SHARED_CHAINS)
     positions, kept = np.zeros((T, T)), []
-    for c in range(SHARED_CHAINS):
+    for c in steps(range(SHARED_CHAINS), SAMPLING, least=2):
         where, some = orders.sample(order, states[c : c + 1], samples, KEPT)
         positions += where
         kept.append(some)
@@ -175,6 +179,6 @@ def shared_posterior(
     traces = [
         [(orders.cost(each), kendall_tau(first, each)) for each in chain] for chain in records
     ]
-    probabilities = (positions / (samples * SHARED_CHAINS)).astype(np.float32)
+    probabilities = (positions / (samples * len(kept))).astype(np.float32)
     merged = records.reshape(-1, T).astype(np.int16)
     return OrderPosterior(probabilities, merged, *convergence(np.array(traces)))

@@ -2,7 +2,7 @@
 
 Over a gap g the SDE `dX = (A X + c) dt + G dW` is exactly `X' = F X + s + N(0, Q)` with `F = e^{A g}` and
 `Q = ∫₀^g e^{Au} H e^{Aᵀu} du`: one exponential per gap (Van Loan). The likelihood needs only the second moments
-of (x, 1, x') at each step, so the number of trajectories does not enter. Parameters and, if asked for, gaps
+of (x, 1, x' − x) at each step, so the number of trajectories does not enter. Parameters and, if asked for, gaps
 are found together by L-BFGS with the exact gradient.
 """
 
@@ -14,18 +14,12 @@ import numpy as np
 from scipy.optimize import minimize
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy
-from retrace_sde.estimate.timed.transitions import (
-    REACH,
-    pulled_back,
-    reaches,
-    transitions,
-    van_loan_matrix,
-)
+from retrace_sde.estimate.timed.transitions import REACH, step_cost, van_loan_matrix
 
 
 @dataclass(frozen=True, eq=False)
 class StepMoments:
-    """Second moments (S, 2d + 1, 2d + 1) of (y, 1, y') at each of S steps, `y = (x − centre) / scale`."""
+    """Second moments (S, 2d + 1, 2d + 1) of (y, 1, y' − y) at each of S steps, `y = (x − centre) / scale`."""
 
     grams: Array
     count: int
@@ -41,7 +35,8 @@ class StepMoments:
 
         def of_block(rows: slice) -> Array:
             y = (to_numpy(data.block(rows, order)[0]) - centre) / scale
-            z = np.concatenate([y[:, :-1], np.ones((len(y), T - 1, 1)), y[:, 1:]], axis=2)
+            one = np.ones((len(y), T - 1, 1))
+            z = np.concatenate([y[:, :-1], one, np.diff(y, axis=1)], axis=2)
             z = z.transpose(1, 2, 0)
             return z @ z.transpose(0, 2, 1)
 
@@ -119,30 +114,21 @@ class Likelihood:
         return A, c, C, self.spans.gaps(p[at:]) if self.fixed is None else self.fixed
 
     def __call__(self, p: Array) -> tuple[float, Array]:
-        """Value and gradient: the adjoint of the exponential is its Fréchet derivative at the transpose."""
+        """Value and gradient."""
         d, n, G = self.dimension, self.steps.count, self.steps.grams
         A, c, C, g = self.split(p)
         theta, H = np.c_[A, c], C @ C.T
-        if not reaches(theta, H, g):  # a trial step that would overflow
+        cost = step_cost(theta, H, g, np.full(len(g), n), n * G)
+        if cost is None:
             return 1e15, np.zeros_like(p)
-        F, S, Q = transitions(theta, H, g)
-        values, vectors = np.linalg.eigh(Q)
-        if not values.min() > 0:  # likewise: lost to rounding
-            return 1e15, np.zeros_like(p)
-        P = (vectors / values[:, None, :]) @ vectors.transpose(0, 2, 1)
-        residual = np.concatenate([-F, -S, np.tile(np.eye(d), (len(g), 1, 1))], axis=2)
-        RG = residual @ G
-        R = RG @ residual.transpose(0, 2, 1)
-        value = n / 2 * (np.log(values).sum() + np.sum(P * R))
-        to_F, to_Q = -n * P @ RG[:, :, : d + 1], n / 2 * (P - P @ R @ P)
-        drift, of_H, of_gaps = pulled_back(theta, H, g, to_F, to_Q)
+        value, drift, of_H, of_gaps = cost
         to_C = (of_H + of_H.T) @ C
         np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
         parts = [drift[:, :d].ravel(), drift[:, d] if self.affine else np.empty(0)]
         parts.append(to_C[np.tril_indices(d)])
         if self.fixed is None:
             parts.append(self.spans.pull_back(g, of_gaps))
-        return float(value), np.concatenate(parts)
+        return value, np.concatenate(parts)
 
     def maximise(self, A: Array, c: Array, H: Array, gaps: Array) -> Irregular:
         """A local maximum near a start, e.g. Euler's estimate; drifts too fast to follow are slowed."""

@@ -190,6 +190,12 @@ class LevelRows:
     def n_features(self) -> int:
         return self.pooled.shape[1]
 
+    @property
+    def roots(self) -> Array:
+        """√τ of each subject; one visit has no step, and its row of zeros stays one whatever divides it."""
+        found: Array = np.sqrt(np.where(self.times > 0, self.times, 1.0))
+        return found
+
     def of_block(self, rows: slice) -> tuple[Array, Array]:
         """Rows z (subjects, T − 1, p + d) with the residuals of `pooled`, and √g (subjects, T − 1, 1)."""
         data = self.data
@@ -214,7 +220,7 @@ class LevelRows:
             return _gram_of(z), (z * root).sum(axis=1)
 
         parts = list(self.data.map_rows(of_block))
-        one = np.concatenate([part[1] for part in parts]) / np.sqrt(self.times)[:, None]
+        one = np.concatenate([part[1] for part in parts]) / self.roots[:, None]
         within = np.sum([part[0] for part in parts], axis=0) - one.T @ one
         times, which = np.unique(self.times.round(12), return_inverse=True)
         between = [one[which == k].T @ one[which == k] for k in range(len(times))]
@@ -231,7 +237,7 @@ class LevelRows:
             z, root = self.of_block(rows)
             e = z[:, :, -d:] - z[:, :, :-d] @ own.T
             white = solve_triangular(L, e.reshape(-1, d).T, lower=True)
-            u = (e * root).sum(axis=1) / np.sqrt(self.times[rows, None])
+            u = (e * root).sum(axis=1) / self.roots[rows, None]
             return (white**2).sum(axis=0).reshape(len(e), -1).sum(axis=1), u
 
         parts = list(self.data.map_rows(of_block))
@@ -513,7 +519,7 @@ class _Turned:
             z, root = rows.of_block(part)
             z = z @ self.own
             gram = z.transpose(0, 2, 1) @ z
-            one = (z * root).sum(axis=1) / np.sqrt(rows.times[part, None])
+            one = (z * root).sum(axis=1) / rows.roots[part, None]
             gram = gram - one[:, :, None] * one[:, None, :]
             a, u = one[:, :p], one[:, p:]
             q = 1 / (1 + rows.times[part, None] * self.w)

@@ -52,6 +52,13 @@ class Starts:
     means: Array
     shares: Array
 
+    @property
+    def moments(self) -> tuple[Array, Array]:
+        """The mean (d,) and the covariance (d, d) of the first of the k slices, groups together."""
+        mean = self.shares[0] @ self.means[0]
+        apart = self.means[0] - mean
+        return mean, self.covariance[0] + (apart.T * self.shares[0]) @ apart
+
     def draw(self, size: int, n: int, rng: np.random.Generator) -> Array:
         """First states (size, n, d) of new panels, from the law of the first of the k slices."""
         second = rng.random((size, n)) < self.shares[0, 1]

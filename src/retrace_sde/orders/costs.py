@@ -73,7 +73,7 @@ def pair_costs(data: Data, W: Array, model: Euler | None) -> Array:
 
 
 def near_costs(data: Data, order: Order, model: Euler, width: int) -> Array:
-    """Costs (T, T), indexed by position along `order`, of pairs at most `width` apart; ∞ elsewhere.
+    """Costs (width, 2, T) of positions up to `width` apart along `order`: [k − 1, 0, i] of i + k after i, [k − 1, 1, i] of i after i + k.
 
     All trajectories, but T · width pairs instead of T²: enough to verify an order found on a few.
     """
@@ -93,8 +93,20 @@ def near_costs(data: Data, order: Order, model: Euler, width: int) -> Array:
             sums[k - 1, 1, : T - k] = to_numpy(xp.sum(back * back, axis=(0, 2)))
         return sums
 
+    found: Array = 0.5 * reduce(np.add, data.map(of_block, order))
+    return found
+
+
+def step_costs(data: Data, order: Order, model: Euler) -> Array:
+    """The cost (T − 1,) of each step along an order."""
+    return near_costs(data, order, model, 1)[0, 0, :-1]
+
+
+def as_matrix(near: Array) -> Array:
+    """Costs of near positions as (T, T), ∞ elsewhere."""
+    T = near.shape[2]
     C = np.full((T, T), np.inf)
-    for k, (ahead, back) in enumerate(0.5 * reduce(np.add, data.map(of_block, order)), start=1):
+    for k, (ahead, back) in enumerate(near, start=1):
         i = np.arange(T - k)
         C[i, i + k], C[i + k, i] = ahead[i], back[i]
     return C

@@ -55,7 +55,7 @@ def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[O
 def tree_path(squared_distances: Array) -> Order:
     """Walk the minimum spanning tree from one end of its longest path, side branches on the way."""
     tree, ends = spanning_tree(squared_distances)
-    return walk_tree(tree, squared_distances, ends[0])
+    return walk_tree(tree, ends[0])
 
 
 def spanning_tree(squared_distances: Array) -> tuple[Any, list[int]]:
@@ -64,20 +64,26 @@ def spanning_tree(squared_distances: Array) -> tuple[Any, list[int]]:
     # csgraph reads 0 as "no edge", yet equal slices are the nearest of all neighbours.
     weights = np.maximum(lengths, np.finfo(np.float64).tiny)
     tree = csgraph.minimum_spanning_tree(csr_array(np.triu(weights, 1)))
+    return tree, sorted(longest_path_ends(tree), key=lambda end: -lengths[end].sum())
+
+
+def longest_path_ends(tree: Any) -> list[int]:
+    """The two ends of the longest path in a tree."""
     ends = [int(np.argmax(csgraph.dijkstra(tree, directed=False, indices=0)))]
     ends.append(int(np.argmax(csgraph.dijkstra(tree, directed=False, indices=ends[0]))))
-    return tree, sorted(ends, key=lambda end: -lengths[end].sum())
+    return ends
 
 
-def walk_tree(tree: Any, squared_distances: Array, root: int, *, by_index: bool = False) -> Order:
+def walk_tree(tree: Any, root: int, *, by_index: bool = False) -> Order:
     """Depth-first order of a tree; children by index, or by the longest way down, longest last."""
     outwards, parents = csgraph.breadth_first_order(tree, root, directed=False)
+    distance = csgraph.dijkstra(tree, directed=False, indices=root)
     children: list[list[int]] = [[] for _ in outwards]
     reach = np.zeros(len(outwards))  # from a slice's parent through it to the farthest leaf
     for node in outwards[:0:-1].tolist():
         parent = int(parents[node])
         below = max((reach[child] for child in children[node]), default=0.0)
-        reach[node] = below + np.sqrt(squared_distances[node, parent])
+        reach[node] = below + distance[node] - distance[parent]
         children[parent].append(node)
     rank = np.arange(len(reach)) if by_index else reach
     order, stack = [], [root]

@@ -6,13 +6,13 @@ Each piece of `Knowledge` is information about the permutation. Hard knowledge f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Mask, Order, evenly
+from retrace_sde.data.blocks import Array, Mask, Order, evenly, unmasked
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.orders.rules import Rules, block_costs, close, dead_end, obedient_block, rules_of
 
@@ -110,12 +110,15 @@ def compiled(
     shared: bool,
     dt: float = 1.0,
     lengths: Order | None = None,
+    labels: Sequence[str | int] | None = None,
 ) -> Prior | None:
     """The prior over orders of n trajectories of T observations; None where nothing is known.
 
+    `labels` name the slices in messages, where numbers would mean nothing to the user.
+
     Raises ValueError, in words, where the knowledge does not fit the data or contradicts itself.
     """
-    return _Compiler(knowledge, 1 if shared else n, T, shared, lengths).prior(dt)
+    return _Compiler(knowledge, 1 if shared else n, T, shared, lengths, labels).prior(dt)
 
 
 def known_times(
@@ -136,8 +139,15 @@ class _Compiler:
     """Knowledge about m orders of T observations, checked and put together."""
 
     def __init__(
-        self, known: Knowledge, m: int, T: int, shared: bool, lengths: Order | None
+        self,
+        known: Knowledge,
+        m: int,
+        T: int,
+        shared: bool,
+        lengths: Order | None,
+        labels: Sequence[str | int] | None = None,
     ) -> None:
+        self.labels = range(T) if labels is None else list(labels)
         self.known, self.m, self.T, self.shared = known, m, T, shared
         self.lengths = np.full(m, T, dtype=np.intp) if lengths is None or shared else lengths
         self.real = np.arange(T)[None] < self.lengths[:, None]
@@ -168,7 +178,7 @@ class _Compiler:
     def array(self, values: Any, name: str) -> Array:
         """Numbers (m, T), NaN where unknown."""
         try:
-            found = np.asarray(values, dtype=float)
+            found = np.asarray(unmasked(values), dtype=float)
         except (TypeError, ValueError):
             hint = (
                 "convert dates to numbers in the units of dt"
@@ -271,12 +281,12 @@ class _Compiler:
             other, named = at.setdefault((j, i), (a, source))
             if other != a:
                 raise ValueError(
-                    f"{self._where(j)}{self.thing}s {other} ({named}) and {a} ({source}) cannot both "
+                    f"{self._where(j)}{self.thing}s {self.labels[other]!r} ({named}) and {self.labels[a]!r} ({source}) cannot both "
                     f"stand at position {i}."
                 )
             if not np.isfinite(unary[j, a, i]):
                 raise ValueError(
-                    f"{self._where(j)}{self.thing} {a} cannot stand at position {i} ({source}): it "
+                    f"{self._where(j)}{self.thing} {self.labels[a]!r} cannot stand at position {i} ({source}): it "
                     "already has another."
                 )
             unary[j, a, :], unary[j, :, i] = np.inf, np.inf
@@ -360,7 +370,7 @@ class _Compiler:
             ]
             raise ValueError(
                 f"{self._where(j)}{' and '.join(named)} contradict: {self.thing} "
-                f"{' before '.join(map(str, cycle))}. Drop one of these."
+                f"{' before '.join(repr(self.labels[a]) for a in cycle)}. Drop one of these."
             )
 
     def _check_possible(self, unary: Array | None, before: Mask | None) -> None:

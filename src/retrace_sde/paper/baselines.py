@@ -41,7 +41,7 @@ def mst_order(
     squared = slice_distances(X) ** 2
     tree, ends = spanning_tree(squared)
     start = _root(root, "end", ends, len(squared), random_state)
-    return walk_tree(tree, squared, start, by_index=root == "arbitrary")
+    return walk_tree(tree, start, by_index=root == "arbitrary")
 
 
 @checked

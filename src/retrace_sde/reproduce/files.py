@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrace_sde.data.files import replacing
+from retrace_sde.data.files import whole_or_nothing
 from retrace_sde.reproduce.experiment import Experiment, Record
 
 if TYPE_CHECKING:
@@ -33,18 +33,21 @@ class Finished:
     records: Sequence[Record]
 
 
+KINDS = ("json", "csv", "md", "png", "svg")
+"""What is written of every experiment."""
+
+
 def write(finished: Finished, folder: Path, *, command: str) -> list[Path]:
     """name.json, name.csv, name.md, name.png, name.svg and the experiment's extra tables."""
     experiment, records = finished.experiment, finished.records
-    folder.mkdir(parents=True, exist_ok=True)
     published = [{key: record[key] for key in experiment.columns} for record in records]
-    paths = []
+    files: dict[str, bytes] = {}
     for name, rows in {experiment.name: published, **experiment.extras(records)}.items():
-        paths.append(_put(folder / f"{name}.json", _json(rows)))
-        paths.append(_put(folder / f"{name}.csv", _csv(rows)))
+        files[f"{name}.json"], files[f"{name}.csv"] = _json(rows).encode(), _csv(rows).encode()
     text = f"# {section(finished)}\n\n{provenance([finished], command)}\n"
-    paths.append(_put(folder / f"{experiment.name}.md", text))
-    return [*paths, *_draw(experiment.figure(records, finished.settings), folder, experiment.name)]
+    files[f"{experiment.name}.md"] = text.encode()
+    files |= _drawn(experiment.figure(records, finished.settings), experiment.name)
+    return _put(files, folder)
 
 
 def write_readme(all_finished: Sequence[Finished], folder: Path, *, command: str) -> Path:
@@ -52,7 +55,7 @@ def write_readme(all_finished: Sequence[Finished], folder: Path, *, command: str
     sections = [f"## {section(finished)}" for finished in all_finished]
     text = "\n\n".join(["# Experiments", INTRODUCTION, *sections, "## How these were made",
                         provenance(all_finished, command)])  # fmt: skip
-    return _put(folder / "README.md", text + "\n")
+    return _put({"README.md": f"{text}\n".encode()}, folder)[0]
 
 
 INTRODUCTION = """\
@@ -111,21 +114,22 @@ def _csv(rows: Sequence[Record]) -> str:
     return out.getvalue()
 
 
-def _put(path: Path, content: str | bytes) -> Path:
-    """Whole or not at all."""
-    with replacing(path) as partial:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+def _put(files: dict[str, bytes], folder: Path) -> list[Path]:
+    """All of them, whole, or none."""
+    with whole_or_nothing(folder) as work:
+        for name, content in files.items():
+            (work / name).write_bytes(content)
+    return [folder / name for name in files]
 
 
-def _draw(figure: Figure, folder: Path, name: str) -> list[Path]:
+def _drawn(figure: Figure, name: str) -> dict[str, bytes]:
     """PNG and SVG without dates and random names, so that equal pictures are equal files."""
     import matplotlib as mpl
 
-    paths = []
+    files = {}
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         out = io.BytesIO()
         with mpl.rc_context({"svg.hashsalt": name}):
             figure.savefig(out, format=kind, dpi=150, metadata=metadata)
-        paths.append(_put(folder / f"{name}.{kind}", out.getvalue()))
-    return paths
+        files[f"{name}.{kind}"] = out.getvalue()
+    return files

@@ -58,23 +58,66 @@ class Log:
         self.path = path
 
     def read(self) -> dict[str, list[Record]]:
-        """Records by identity; a last line that was cut short by a kill is removed from the file."""
+        """Records by identity; lines that are none of ours are left as they are, and said.
+
+        A last line that was cut short by a kill is removed from the file.
+        """
         if not self.path.exists():
             return {}
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
+        found, foreign = _parsed(whole)
+        if content and not found and foreign:
+            raise ValueError(
+                f"{self.path} is not a log of retrace: name another folder with --out."
+            )
         if len(whole) < len(content):
             os.truncate(self.path, len(whole))
-        lines = (json.loads(line) for line in whole.decode().splitlines())
-        return {line["task"]: line["records"] for line in lines}
+            _note(
+                f"{self.path} ended in half a line, as after a kill: it is dropped, and its task runs again."
+            )
+        if foreign:
+            _note(
+                f"{self.path} holds {foreign} lines that are no records of retrace: they are passed over."
+            )
+        return found
 
     def append(self, name: str, records: list[Record]) -> None:
-        """One write and a flush to the disk: a task is either in the file or not."""
+        """One line, flushed to the disk: a task is either in the file or not, also where the disk is full."""
         line = json.dumps({"task": name, "records": records}, allow_nan=False) + "\n"
+        rest = memoryview(line.encode())
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
-            file.write(line.encode())
-            os.fsync(file.fileno())
+            before = file.seek(0, os.SEEK_END)
+            try:
+                while rest:  # a write may be short
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except BaseException:
+                file.truncate(before)
+                raise
+
+
+def _parsed(content: bytes) -> tuple[dict[str, list[Record]], int]:
+    """The records of a log, and how many lines hold something else; blank ones hold nothing."""
+    found: dict[str, list[Record]] = {}
+    foreign = 0
+    for line in content.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            name, records = entry["task"], entry["records"]
+            if not isinstance(name, str) or not all(isinstance(each, dict) for each in records):
+                raise TypeError
+            found[name] = list(records)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            foreign += 1
+    return found, foreign
+
+
+def _note(text: str) -> None:
+    warnings.warn(text, ReTraceWarning, stacklevel=4)
 
 
 def _each(waiting: dict[str, Task], jobs: int) -> Iterator[tuple[str, list[Record]]]:
@@ -101,6 +144,10 @@ def _each(waiting: dict[str, Task], jobs: int) -> Iterator[tuple[str, list[Recor
                 ready, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ready:
                     yield running.pop(future), future.result()
+        except BaseException:  # interrupted, or a task failed: the others need not be waited for
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -22,6 +22,7 @@ from retrace_sde.orders.costs import transition_costs
 from retrace_sde.process.drift import Affine, as_drift
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.plots import comparable
+from retrace_sde.show.sharing import summarised
 
 SLICES, TRAJECTORIES, OWN_TRAJECTORIES, NUMBERS = 100, 30, 12, 40_000
 """At most so many slices, trajectories (each with its own cost matrix: fewer) and numbers per figure."""
@@ -31,11 +32,11 @@ EDGES = 400
 """At most so many bars of a histogram, and edges of a graph."""
 
 
-def figures(model: ReTrace, panel: Panel) -> dict[str, Any]:
-    """Everything that the page draws, by figure, and in `thinned` what was left out, in sentences."""
+def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, Any]:
+    """Everything that the page draws, by figure, and in `thinned` what was left out, in sentences; `share`: no single subject's."""
     thinned: list[str] = []
-    units, rows, variables = _selection(model, panel, thinned)
-    return {
+    units, rows, variables = _selection(model, panel, thinned, share=share)
+    found = {
         "shared": model.order_.ndim == 1,
         "units": [_unit(model, panel, each) for each in units],
         "paths": _paths(model, panel, units, rows, variables),
@@ -53,13 +54,16 @@ def figures(model: ReTrace, panel: Panel) -> dict[str, Any]:
         "residuals": _residuals(model, variables),
         "thinned": thinned,
     }
+    return summarised(found, panel, _numbers) if share else found
 
 
 Unit = tuple[int | None, Order, Order]
 """A trajectory (None: all, with one order), the positions shown, and the observations that stand there."""
 
 
-def _selection(model: ReTrace, panel: Panel, thinned: list[str]) -> tuple[list[Unit], Order, Order]:
+def _selection(
+    model: ReTrace, panel: Panel, thinned: list[str], *, share: bool
+) -> tuple[list[Unit], Order, Order]:
     n, T, d = panel.values.shape
     most = min(T, SLICES)
     variables = np.arange(min(d, NUMBERS // (4 * most)))
@@ -71,7 +75,7 @@ def _selection(model: ReTrace, panel: Panel, thinned: list[str]) -> tuple[list[U
     for kept, all_of, what in (
         (len(rows), n, "trajectories"), (most, T, "slices"), (len(variables), d, "variables")
     ):  # fmt: skip
-        if kept < all_of:
+        if kept < all_of and not (share and what == "trajectories"):  # shared are means of all
             thinned.append(f"{kept} of {all_of:,} {what} are drawn, evenly spaced")
     if len(variables) < d:
         thinned[-1] = f"the first {len(variables)} of {d:,} variables are drawn"
@@ -105,7 +109,8 @@ def _unit(model: ReTrace, panel: Panel, unit: Unit) -> dict[str, Any]:
         if not each.order.size:  # Monte-Carlo EM averages over orders and keeps none of its rounds
             continue
         order = (each.order if j is None else each.order[j])[:length]
-        agree = neighbour_share(final, order), order_accuracy(final, order)
+        alone = len(final) < 2  # one visit has no neighbours to agree on
+        agree = 1.0 if alone else neighbour_share(final, order), order_accuracy(final, order)
         detail = f"{agree[0]:.0%} of neighbours and {agree[1]:.0%} of positions as in the result."
         if math.isfinite(each.log_likelihood):
             detail = f"Log-likelihood {each.log_likelihood:,.1f} nats; {detail}"

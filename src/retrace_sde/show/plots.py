@@ -19,6 +19,9 @@ from retrace_sde.metrics import position_calibration
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from retrace_sde.data.panel import Panel
+    from retrace_sde.retrace import ReTrace
+
 FORWARD, BACKWARD, NEUTRAL = "#0072B2", "#D55E00", "#666666"
 """Okabe and Ito's colours, told apart with every kind of colour vision."""
 
@@ -286,16 +289,77 @@ def trajectories(
     order: Order | None = None,
     *,
     variable: int = 0,
+    name: str | None = None,
     most: int = 30,
     ax: Axes | None = None,
 ) -> Axes:
-    """One variable of a few trajectories against slice, as stored or along an order."""
+    """One variable of a few trajectories against slice, as stored or along an order; `name`: of the variable."""
     ax = _axes(ax)
     rows = np.linspace(0, len(X) - 1, min(most, len(X))).astype(int)
     lines = X[rows, :, variable]
     ax.plot(lines.T if order is None else lines[:, order].T, linewidth=0.7, alpha=0.6)
-    ax.set(title="as stored" if order is None else "restored", xlabel="slice", ylabel="value")
+    ax.set(
+        title="as stored" if order is None else "restored", xlabel="slice", ylabel=name or "value"
+    )
     return ax
+
+
+def courses(
+    model: ReTrace,
+    panel: Panel,
+    *,
+    variable: str | int = 0,
+    twin: bool = False,
+    unit: str | None = None,
+    most: int = 30,
+    ax: Axes | None = None,
+) -> Axes:
+    """One variable of a few trajectories against time, in the order found or, `twin`, in its reverse, named as the panel names it.
+
+    `unit`: of time, for the axis.
+    """
+    ax = _axes(ax)
+    names = [str(name) for name in panel.names]
+    k = names.index(variable) if isinstance(variable, str) else variable
+    answer = model.alternative_ if twin else model.result_
+    if answer is None:
+        raise ValueError("the direction is identified, so there is no twin to draw.")
+    times = model.times_ if answer.times is None else answer.times
+    rows = np.linspace(0, len(panel) - 1, min(most, len(panel))).astype(int)
+    for j in rows:
+        order = answer.order if answer.order.ndim == 1 else answer.order[j]
+        length = len(order) if panel.lengths is None else panel.lengths[j]
+        at = times if times.ndim == 1 else times[j]
+        line = np.asarray(panel.values[j])[order[:length], k]
+        ax.plot(at[:length], line, linewidth=0.7, alpha=0.6)
+    way = "the reverse" if twin else "in the order found"
+    ax.set(
+        title=f"{names[k]}, {way}",
+        xlabel="time" if unit is None else f"time ({unit})",
+        ylabel=names[k],
+    )
+    return ax
+
+
+def both_ways(
+    model: ReTrace, panel: Panel, *, unit: str | None = None, most: int = 4
+) -> NDArray[Any]:
+    """The first `most` variables, each on its own scale, in the order found; where the direction is open the twin beside it.
+
+    Returns the Axes, (variables, ways).
+    """
+    import matplotlib.pyplot as plt
+
+    count, ways = min(most, len(panel.names)), 1 if model.alternative_ is None else 2
+    size = (5.5 * ways, 2.2 * count + 0.6)
+    _, axes = plt.subplots(
+        count, ways, figsize=size, squeeze=False, sharey="row", layout="constrained"
+    )
+    for k, row in enumerate(axes):
+        for way, ax in enumerate(row):
+            courses(model, panel, variable=k, twin=bool(way), unit=unit, ax=ax)
+    found: NDArray[Any] = axes
+    return found
 
 
 def residual_quantiles(

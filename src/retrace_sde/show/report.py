@@ -28,6 +28,7 @@ from retrace_sde.estimate.intervals import clearest, critical, half_widths
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.figures import figures
+from retrace_sde.show.sharing import contents, nameless
 from retrace_sde.show.verdicts import verdicts
 
 LISTED = 200
@@ -67,16 +68,21 @@ ESTIMATORS = {
 PACKAGES = ("retrace-sde", "numpy", "scipy", "numba", "scikit-learn")
 
 
-def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None = None) -> Path:
+def write_report(
+    model: ReTrace, X: Any, path: str | Path, *, title: str | None = None, share: bool = False
+) -> Path:
     """Write the report of a fit to one HTML file and return its path.
 
     X is what `model` was fitted on: a `Panel` (its names and ids appear in the page) or an array (n, T, d).
     Call `model.sample_orders()` first to see how sure each position is. Large panels are thinned in the
     figures, and the page says so; verdicts and tables always speak of all the data.
+
+    The page holds values and ids of some trajectories, as it says on top. `share`: summaries only, trajectories numbered.
     """
     panel = _panel(model, X)
+    panel = nameless(panel) if share else panel
     result = model.result_
-    data = figures(model, panel)
+    data = figures(model, panel, share=share)
     page = render(
         "report.html",
         title=title or "ReTrace report",
@@ -89,7 +95,9 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         residuals=_residual_sentences(model, panel),
         compared=len(data["graphs"]),
         square=data["eigenvalues"] is not None,
-        cost_kind=data["units"][0]["kind"],
+        single=bool(data["units"]),
+        cost_kind=data["units"][0]["kind"] if data["units"] else "",
+        contents=contents(data, panel, share=share),
         data_clear=data["graphs"][0]["n_clear"],
         ragged=panel.lengths is not None,
         formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
@@ -106,7 +114,7 @@ def write_report(model: ReTrace, X: Any, path: str | Path, *, title: str | None 
         posterior=getattr(model, "posterior_", None),
         settings={name: str(value) for name, value in sorted(result.settings.items())},
         versions=_versions(),
-        fingerprint=_fingerprint(panel.values),
+        fingerprint=None if share else _fingerprint(panel.values),
     )
     return write_whole(page, path)
 
@@ -139,8 +147,8 @@ def render(template: str, **values: Any) -> str:
 def write_whole(page: str, path: str | Path) -> Path:
     """Write a page, whole or not at all."""
     target = Path(path)
-    with replacing(target) as partial:
-        partial.write_text(page, encoding="utf-8")
+    with replacing(target) as file:
+        file.write(page.encode())
     return target
 
 

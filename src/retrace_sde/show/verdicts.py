@@ -114,7 +114,7 @@ def _listed(model: ReTrace, panel: Panel) -> tuple[str, ...]:
     """The order itself, where its slices have names: all of them, or both ends."""
     if model.order_.ndim == 2 or panel.slices is None:
         return ()
-    labels = [panel.slices[int(k)] for k in model.order_]
+    labels = [str(panel.slices[int(k)]) for k in model.order_]
     if len(labels) > LISTED:
         labels = [*labels[: LISTED // 2], "…", *labels[-LISTED // 2 :]]
     return (f"The order is {' → '.join(labels)}.",)
@@ -129,9 +129,8 @@ def _direction(model: ReTrace) -> Verdict:
         return Verdict(question, "In the order shown", "good", (test.verdict, *why))
     both = ("The reversed order, with its own drift, is shown beside the one returned.",)
     shown = both if model.alternative_ is not None else ()
-    return Verdict(
-        question, "It cannot be known from these data", "open", (test.verdict, *why, *shown)
-    )
+    answer = "It is not decided" if test.undecided else "It cannot be known from these data"
+    return Verdict(question, answer, "open", (test.verdict, *why, *shown))
 
 
 def _explains(model: ReTrace, finding: Finding) -> bool:
@@ -151,8 +150,10 @@ def _identifiability(model: ReTrace) -> Verdict:
     cannot = tuple(f"No: {each.sentence}" for each in rest if not each.learned)
     # That only G Gᵀ can be learned holds for every data set.
     complete = all(each.learned or each.topic is Topic.FACTOR for each in rest)
-    standing: Standing = "good" if complete else "mixed"
-    answer = "Everything that was asked" if complete else "Not everything"
+    open_ = not model.direction_.identified
+    standing: Standing = "good" if complete and not open_ else "mixed"
+    answer = "The parameters" if complete else "Some of the parameters"
+    answer += ", for either direction of time" if open_ else ""
     return Verdict("What else can these data tell?", answer, standing, (*can, *cannot))
 
 

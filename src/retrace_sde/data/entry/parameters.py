@@ -91,6 +91,7 @@ RULES: Mapping[str, Rule] = {
     "ReTrace.subjects": _one_of("auto", "alike", "levels", "rates"),
     "score_drift": _one_of("absolute", "mean"),
     "keep": _one_of("best", "last"),
+    "transform": _one_of("default", "pandas", "polars"),
     "max_iter": _count(1),
     "alpha": BETWEEN,
     "random_state": Rule("a whole number of at least 0, a numpy.random.Generator, or None", _seed),

@@ -16,6 +16,8 @@ from retrace_sde.engine.model import Fit, Model
 from retrace_sde.estimate.bootstrap import errors_of_draws
 from retrace_sde.estimate.levels import fit_levels
 from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.estimate.timed.levels import HiddenLevels, again
+from retrace_sde.progress import steps
 
 CLOSED = ("mle", "ols", "mcem")
 """Estimators whose replicates are weighted sums, not fits."""
@@ -29,29 +31,38 @@ def bootstrap(
     name: str,
     subjects: Subjects,
     replicates: int,
-    done: Callable[[], None] = lambda: None,
+    levels: HiddenLevels | None = None,
 ) -> StandardErrors:
     """The spread of an estimator's answers over panels of n subjects drawn with replacement; the order is held fixed.
 
-    `done` is called after each replicate. What is drawn does not depend on how many run at a time.
+    What is drawn does not depend on how many run at a time.
     """
-    if not _refits(model, name, subjects) or not isinstance(model, EulerModel):
-        errors = model.bootstrap(found, rng, replicates=replicates)
-        for _ in range(replicates):
-            done()
-        return errors
     n = model.data.shape[0]
+    if levels is not None:
+        drawn = [rng.integers(n, size=n) for _ in range(replicates)]
+        return _each(model, drawn, lambda rows: _hidden_levels(levels, rows))
+    if not _refits(model, name, subjects) or not isinstance(model, EulerModel):
+        return model.bootstrap(found, rng, replicates=replicates)
     drawn = [rng.integers(n, size=n) for _ in range(replicates)]
 
     def one(rows: Order) -> tuple[Array, Array]:
         fitted = _levels if subjects is Subjects.LEVELS else _plain
         return fitted(*_taken(model, found, rows), name)
 
+    return _each(model, drawn, one)
+
+
+def _each(
+    model: Model,
+    drawn: list[Order],
+    one: Callable[[Order], tuple[Array, Array]],
+) -> StandardErrors:
+    """The spread of the answers to panels drawn, several at a time."""
     parallel = Parallel(model.data.n_jobs or -1, prefer="threads", return_as="generator")
     fits = []
-    for each in parallel(delayed(one)(rows) for rows in drawn):
+    replies = parallel(delayed(one)(rows) for rows in drawn)
+    for each in steps(replies, "resampling subjects", total=len(drawn), least=2):
         fits.append(each)
-        done()
     return errors_of_draws([each[0] for each in fits], [each[1] for each in fits])
 
 
@@ -68,6 +79,11 @@ def _taken(model: EulerModel, found: Fit, rows: Order) -> tuple[EulerModel, Fit]
     gaps = found.gaps if found.gaps is None or found.gaps.ndim == 1 else found.gaps[rows]
     drawn = replace(model, data=replace(model.data.take(rows), n_jobs=1), prior=None)
     return drawn, drawn.fit_gaps(order, gaps)
+
+
+def _hidden_levels(levels: HiddenLevels, rows: Order) -> tuple[Array, Array]:
+    found = again(levels, rows)
+    return found.coefficients, found.diffusion
 
 
 def _plain(model: EulerModel, found: Fit, name: str) -> tuple[Array, Array]:

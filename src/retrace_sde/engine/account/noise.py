@@ -13,12 +13,14 @@ from typing import Literal
 import numpy as np
 
 from retrace_sde.data.blocks import evenly, to_numpy
+from retrace_sde.engine.account.hidden_levels import can_have_levels, hidden_levels_along
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.gaps import GapModel
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Fit, Model
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.levels import LevelFit
+from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.process.drift import is_linear
 
 DOUBT = -2.0
@@ -55,7 +57,9 @@ class NoiseChoice:
         )
 
 
-def noise_by_evidence(model: Model, found: Fit, levels: LevelFit | None) -> NoiseChoice:
+def noise_by_evidence(
+    model: Model, found: Fit, levels: LevelFit | HiddenLevels | None
+) -> NoiseChoice:
     """Noise, or none, along an order found without; with values missing, R = 0 against R > 0."""
     if not isinstance(model, EulerModel | HiddenModel) or not is_linear(model.drift):
         return NoiseChoice(None)
@@ -76,14 +80,20 @@ def noise_by_evidence(model: Model, found: Fit, levels: LevelFit | None) -> Nois
         kinds.append(("diagonal", d))
     for kind, price in kinds:
         hidden = HiddenModel.of(few, noise=kind)
-        value = hidden.fit(order, final=True).log_likelihood
+        fitted = hidden.fit(order, final=True)
+        value = fitted.log_likelihood
+        if levels is not None and can_have_levels(hidden):  # as the account without noise has
+            own = hidden_levels_along(hidden, fitted).log_likelihoods
+            value += float((own - hidden.log_joint(order, fitted.law)).sum())
         nats = value - without - 0.5 * price * np.log(count)
         if best.nats is None or nats > best.nats:
             best = NoiseChoice(kind, float(nats))
     return best if best.nats is not None and best.nats > 0 else replace(best, noise=None)
 
 
-def _lag_one(few: EulerModel, fit: Fit, levels: LevelFit | None, rows: np.ndarray) -> float:
+def _lag_one(
+    few: EulerModel, fit: Fit, levels: LevelFit | HiddenLevels | None, rows: np.ndarray
+) -> float:
     """Correlation of successive whitened residuals, in standard errors; levels, where there are some, taken out."""
     step, data = fit.step, few.data
     x = to_numpy(data.block(slice(None), fit.order)[0])

@@ -29,6 +29,7 @@ from retrace_sde.estimate.regression import Estimate
 from retrace_sde.estimate.scores import errors_of_influences
 from retrace_sde.estimate.start_law import start_log_densities
 from retrace_sde.estimate.subjects import fit_rates, subject_grams
+from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.process.drift import Affine
 
 MOST_VARIABLES = 20
@@ -148,8 +149,8 @@ class Compared(NamedTuple):
 
     found: Found
     effects: SubjectEffects | None
-    levels: LevelFit | None = None
-    reverse: LevelFit | None = None
+    levels: LevelFit | HiddenLevels | None = None
+    reverse: LevelFit | HiddenLevels | None = None
     diffusion: Array | None = None
 
 
@@ -180,7 +181,8 @@ def compared(model: Model, found: Found, asked: Subjects) -> Compared:
             return other
     (better, levels), (worse, reverse) = tried.fits
     found = replace(found, better=better, worse=worse)
-    return Compared(found, _effects(levels, tried, asked=by_name), levels, reverse)
+    effects = level_effects(levels, tried.nats, float(levels.rows.times.mean()), asked=by_name)
+    return Compared(found, effects, levels, reverse)
 
 
 def _rates(model: EulerModel, found: Fit, *, asked: bool) -> tuple[SubjectEffects, Array]:
@@ -254,19 +256,22 @@ def _tried(model: EulerModel, better: Fit, worse: Fit) -> _Tried | None:
     return _Tried(fits, float(gain - extra), extra)
 
 
-def _effects(levels: LevelFit, tried: _Tried, *, asked: bool) -> SubjectEffects:
+def level_effects(
+    levels: LevelFit | HiddenLevels, nats: float, span: float, *, asked: bool
+) -> SubjectEffects:
+    """Levels as a result shows them; `span`: the mean total time of a subject."""
     rate = -float(np.linalg.eigvals(levels.drift).real.max())
     return SubjectEffects(
         Subjects.LEVELS,
         asked,
-        tried.nats,
-        tried.parameters,
+        nats,
+        levels.n_extra,
         levels.effects,
         levels.effect_errors,
         levels.mean,
         levels.slope,
         levels.between,
-        float(levels.rows.times.mean()),
+        span,
         1 / rate if rate > 0 else float("inf"),
     )
 
@@ -305,7 +310,8 @@ def _exact(levels: LevelFit, B: Array, H: Array, dt: float) -> Estimate:
     )  # to first order, one subject less may leave less than nothing
     least = 1e-3 * np.linalg.eigvalsh(levels.diffusion)[0]
     H = (vectors * np.maximum(values, least)) @ vectors.T
-    return exact(_moments(levels, B, H, unit), dt, affine=True)
+    count = float(levels.rows.strata.counts.sum())
+    return exact(_moments(count, B, H, unit), dt, affine=True)
 
 
 def level_estimate(levels: LevelFit, dt: float, *, name: str, gaps: bool) -> Estimate:
@@ -331,17 +337,22 @@ def level_estimate(levels: LevelFit, dt: float, *, name: str, gaps: bool) -> Est
 
 def level_moments(levels: LevelFit, estimate: Estimate) -> Moments:
     """Moments of a regression that would give these coefficients with these errors: what tests may trust."""
+    return moments_behind(estimate, float(levels.rows.strata.counts.sum()))
+
+
+def moments_behind(estimate: Estimate, count: float) -> Moments:
+    """Moments of `count` steps whose regression would give an estimate with its errors."""
     assert estimate.errors.covariances is not None
-    return _moments(levels, estimate.coefficients, estimate.diffusion, estimate.errors.covariances)
+    covariances = estimate.errors.covariances
+    return _moments(count, estimate.coefficients, estimate.diffusion, covariances)
 
 
-def _moments(levels: LevelFit, coefficients: Array, H: Array, covariances: Array) -> Moments:
+def _moments(count: float, coefficients: Array, H: Array, covariances: Array) -> Moments:
     inverse = (covariances / np.diag(H)[:, None, None]).mean(axis=0)
     # Fewer different subjects than coefficients leave some directions without a spread.
     inverse = inverse + 1e-10 * np.trace(inverse) / len(inverse) * np.eye(len(inverse))
     R = cholesky(np.linalg.inv(inverse))
     d, p = coefficients.shape
-    count = float(levels.rows.strata.counts.sum())
     factor = np.zeros((p + d, p + d))
     factor[:p, :p], factor[:p, p:] = R, R @ coefficients.T
     factor[p:, p:] = cholesky(H * count)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from retrace_sde.data.blocks import Order, to_numpy
-from retrace_sde.engine.alternate import Found, alternate
+from retrace_sde.engine.alternate import SEARCHING, Found, alternate
 from retrace_sde.engine.arrow.linear import Form, Panels, ways
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.model import Model
 from retrace_sde.engine.space import Space
 from retrace_sde.process.drift import Affine, is_linear
+from retrace_sde.progress import steps
 
 WORK = 4_000_000
 """Numbers (n T d for each of T²/2 reversals) that may be looked at: beyond, the search has trajectories enough."""
@@ -34,7 +35,7 @@ def searched_again(model: Model, space: Space, found: Found, *, max_iter: int) -
     n, T, d = model.data.shape
     if model.data.covariates is not None or T < 4 or n < 2 or n * T * d * T * T / 2 > WORK:
         return found
-    for _ in range(ROUNDS):
+    for _ in steps(range(ROUNDS), SEARCHING):
         order = _best_reversal(model, found.better.order)
         one = model.fit(order)
         two = model.reversed_fit(one)

@@ -21,6 +21,7 @@ import numpy as np
 from scipy import stats
 
 from retrace_sde.data.blocks import Array, Mask, evenly, to_numpy
+from retrace_sde.engine.arrow.filled import filled
 from retrace_sde.engine.arrow.independence import Independence, independence
 from retrace_sde.engine.arrow.linear import (
     Form,
@@ -122,11 +123,11 @@ def judged(
     """The direction of the order found, or of its reverse, by the models that the data prefer; `both`: its two fits."""
     if test.reason is not Reason.TESTED or not is_linear(model.drift):
         return Judged(test, False)
-    found, listed = both[0], accounts(model, both, test)
+    panels = _panels(model, both, rng)
+    listed = accounts(model, both, test, panels)
     voting = [each for each in listed if each.role is Role.VOTE]
     if not voting:
         return Judged(test, False)
-    panels = _panels(model, found)
     best = max(voting, key=lambda each: each.log_evidence)
     open_ = [each for each in voting if each.log_evidence >= best.log_evidence - TIE]
     tests = {each.rung: _tested(each, panels, rng, test, alpha=alpha) for each in open_}
@@ -143,7 +144,7 @@ def judged(
         models=_records(listed, tests, {each.rung for each in heard}),
     )
     asked = worst.p_value > SURE or not agree
-    if asked and panels is not None and best.form is not None:
+    if asked and panels is not None and panels.filled is None and best.form is not None:
         said = _with_residuals(said, best, independence(panels, best.form, rng))
         if said.reason is Reason.RESIDUALS:
             return Judged(said, said.models[-1].log_likelihood_ratio < 0)
@@ -213,8 +214,8 @@ def _tested(
         return Simulated(p, 0.0)
     worlds = None
     if account.fits is not None:
-        one, two = (_as_world(fit, panels, rng) for fit in account.fits)
-        worlds = one, two
+        one, two = account.fits
+        worlds = _as_world(one, panels, rng), _as_world(two, panels, rng, backwards=True)
     found = simulated_test(panels, account.form, rng, alpha=alpha, worlds=worlds)
     misfit = worlds is None and left_over(panels, account.form) < MISFIT
     return Simulated(p, 0.0) if misfit and p > found.p_value else found
@@ -223,10 +224,10 @@ def _tested(
 # -- the models --------------------------------------------------------------------------------------------
 
 
-def accounts(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> list[Account]:
+def accounts(
+    model: Model, both: tuple[Fit, Fit], test: DirectionTest, panels: Panels | None
+) -> list[Account]:
     """Every model that can be fitted to these data, in both directions of the order found."""
-    found = both[0]
-    panels = _panels(model, found)
     own = _own_account(model, both, test)
     if panels is None:
         return [] if own is None else [own]
@@ -241,13 +242,16 @@ def accounts(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> list[A
             said = _account(rung, panels, form)
         except np.linalg.LinAlgError:  # a model that these data do not determine has no say
             continue
+        if own is not None and rung is own.rung:  # the same, without values that were drawn
+            listed[0] = replace(own, form=form if own.ratio * said.ratio > 0 else None)
+            continue
         if rung is Rung.MARKOV and own is None and n < model.data.shape[0]:
             said = replace(said, contributions=test.contributions, form=None)
         listed.append(said)
     if own is None and isinstance(model, EulerModel) and panels.lengths is None:
-        listed += _unequal_accounts(model, found, panels, affine=affine)
-    if own is None and _looks_noisy(panels, Form(affine=affine)):
-        listed += _noise_account(model, found, panels)
+        listed += _unequal_accounts(model, both[0], panels, affine=affine)
+    if (own is None or own.rung is Rung.MARKOV) and _looks_noisy(panels, Form(affine=affine)):
+        listed += _noise_account(model, both[0], panels)
     return [_with_statistic(each, listed) for each in listed]
 
 
@@ -263,30 +267,45 @@ def _with_statistic(account: Account, listed: list[Account]) -> Account:
 
 def _few(model: Model, found: Fit) -> tuple[Model, Fit]:
     """As many trajectories as the ladder looks at."""
-    n, T, d = model.data.shape
-    size = max(SEEN // (T * d), 2 * d + 20)
+    n, size = model.data.shape[0], _size(model)
     if size >= n:
         return model, found
     order = found.order if found.order.ndim == 1 else found.order[evenly(n, size)]
     return model.some(size), replace(found, order=order)
 
 
-def _panels(model: Model, found: Fit) -> Panels | None:
-    """The data along the order in units of their own; None where values are missing or are not all the story."""
+def _size(model: Model) -> int:
+    """How many trajectories that is, at most."""
+    _, T, d = model.data.shape
+    return int(max(SEEN // (T * d), 2 * d + 20))
+
+
+def _panels(model: Model, both: tuple[Fit, Fit], rng: np.random.Generator) -> Panels | None:
+    """The data along the order in units of their own, missing values drawn; None where they are not all the story."""
     if model.data.covariates is not None or model.gaps is not None or isinstance(model, GapModel):
         return None
-    few, fit = _few(model, found)
+    few, fit = _few(model, both[0])
     x = to_numpy(few.data.block(slice(None), fit.order)[0])
-    lengths = few.data.lengths
+    lengths, affine = few.data.lengths, isinstance(model.drift, Affine)
     inside = np.arange(x.shape[1])[None] < few.data.observed[:, None]
-    if len(x) < FEWEST or few.data.observed.min() < 4 or np.isnan(x[inside]).any():
+    if len(x) < FEWEST or few.data.observed.min() < 4:
+        return None
+    seen = ~np.isnan(x) & inside[:, :, None]
+    holes = not seen[inside].all()
+    if holes and (type(model) is not HiddenModel or lengths is not None):
         return None
     x = np.where(inside[:, :, None], x, 0.0)
-    scale = x[inside].std(axis=0)
-    if not (scale > 0).all() or _unmoved(x, inside, scale):
+    scale = np.nanstd(x[inside], axis=0)
+    if not (scale > 0).all() or (not holes and _unmoved(x, inside, scale)):
         return None
-    centre = x[inside].mean(axis=0) * isinstance(model.drift, Affine)
-    return Panels(((x - centre) / scale * inside[:, :, None])[None], lengths, Units(centre, scale))
+    centre = np.nanmean(x[inside], axis=0) * affine
+    units = Units(centre, scale)
+    x = np.where(seen, (x - centre) / scale, 0.0)
+    found = Panels(x[None], lengths, units)
+    if not holes:
+        return found
+    laws = _as_world(both[0], found, rng), _as_world(both[1], found, rng, backwards=True)
+    return filled(found, seen, laws, Form(affine=affine), rng)
 
 
 def _unmoved(x: Array, inside: Mask, scale: Array) -> bool:
@@ -308,12 +327,15 @@ def _account(rung: Rung, panels: Panels, form: Form) -> Account:
 def _own_account(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> Account | None:
     """Of a model that has more than closed forms: noise, missing values, gaps; None for Euler's steps."""
     n, T, d = model.data.shape
-    evidence = max(each.log_likelihood for each in both) - _markov_price(model)
+    few, rows = _few(model, both[0])[0], evenly(n, _size(model))
+    evidence = max(float(each.log_likelihoods[rows].sum()) for each in both) - _markov_price(few)
+    if type(model) is HiddenModel and not both[0].law.R.any():  # no noise: only values are missing
+        return Account(Rung.MARKOV, evidence, test.contributions)
     if isinstance(model, HiddenModel):
-        evidence -= 0.5 * np.log((model.data.observed - 1).sum())
+        evidence -= 0.5 * np.log((few.data.observed - 1).sum())
         return Account(Rung.NOISE, evidence, test.contributions, fits=both)
     if isinstance(model, GapModel):
-        evidence -= 0.5 * (T - 2) * np.log(n * d)
+        evidence -= 0.5 * (T - 2) * np.log(len(rows) * d)
         return Account(Rung.GAPS, evidence, test.contributions)
     return None
 
@@ -384,7 +406,8 @@ def _looks_noisy(panels: Panels, form: Form) -> bool:
 
 def _noise_account(model: Model, found: Fit, panels: Panels) -> list[Account]:
     few, fit = _few(model, found)
-    hidden = HiddenModel.of(few.plain(), noise="estimate")
+    seen = few if isinstance(few, HiddenModel) else few.plain()
+    hidden = HiddenModel.of(seen, noise="estimate")
     one = hidden.fit(fit.order, final=True)
     two = hidden.reversed_fit(one, final=True)
     price = _markov_price(few) + 0.5 * np.log(panels.live(1).sum())
@@ -393,7 +416,9 @@ def _noise_account(model: Model, found: Fit, panels: Panels) -> list[Account]:
     return [Account(Rung.NOISE, float(evidence), ratios, fits=(one, two))]
 
 
-def _as_world(fit: Fit, panels: Panels, rng: np.random.Generator) -> World:
+def _as_world(
+    fit: Fit, panels: Panels, rng: np.random.Generator, *, backwards: bool = False
+) -> World:
     """A fit behind noise as a world to simulate, in the units of the panel."""
     law, dt, d = fit.law, fit.step.dt, panels.x.shape[3]
     centre, scale = (np.zeros(d), np.ones(d)) if panels.units is None else panels.units
@@ -405,5 +430,5 @@ def _as_world(fit: Fit, panels: Panels, rng: np.random.Generator) -> World:
     start = Starts(
         np.zeros((1, 1)), (law.initial.covariance / square)[None], mean, np.array([[1.0, 0.0]])
     )
-    way = Way(Form(), np.zeros(1), theta[None], (law.H * dt / square)[None], start)
+    way = Way(Form(), np.zeros(1), theta[None], (law.H * dt / square)[None], start, backwards)
     return noisy_world(way, law.R / square, rng)

@@ -14,7 +14,7 @@ moments of such rows, since a row run backwards is linear in the row. Variables 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -49,6 +49,24 @@ class Form(NamedTuple):
         return enough and (not self.levels or (n > self.lags * d + 3 and self.lags + 2 < T))
 
 
+class Filling(Protocol):
+    """What draws values that are missing (`filled`)."""
+
+    @property
+    def counts(self) -> Array:
+        """How many values of each variable were seen, (d,)."""
+        ...
+
+    @property
+    def log_density(self) -> float:
+        """Of the values drawn, given those that were seen."""
+        ...
+
+    def fill(self, x: Array, rng: np.random.Generator, *, at_rest: bool = False) -> Array:
+        """Panels (B, n, T, d), of a process at rest or not, with values drawn where the data have none."""
+        ...
+
+
 class Units(NamedTuple):
     """Where the variables had their zero, (d,), and how large they were, (d,)."""
 
@@ -61,19 +79,33 @@ class Panels:
     """B panels (B, n, T, d) in time order; `lengths` (n,) of the trajectories where they differ.
 
     `units`: the centre and the scale that the variables had. `spread` (T − 1,): the variances v of the steps, where they are
-    not all 1.
+    not all 1. `filled`: how values that are missing were drawn.
     """
 
     x: Array
     lengths: Order | None = None
     units: Units | None = None
     spread: Array | None = None
+    filled: Filling | None = None
 
     @property
     def log_volume(self) -> float:
-        """What densities lose, in nats, in the units that the variables came in."""
+        """What densities lose, in nats, in the units that the variables came in, and to values that were drawn.
+
+        `log p(seen) ≈ log p(seen, drawn) − log q(drawn | seen)`, for any model: its evidence is on what was seen.
+        """
         scale = np.ones(1) if self.units is None else self.units.scale
+        if self.filled is not None:
+            return float(self.filled.counts @ np.log(scale)) + self.filled.log_density
         return float(self.live(0).sum() * np.log(scale).sum())
+
+    def turned(self, x: Array) -> Array:
+        """Panels (B, n, T, d) of these lengths run the other way round."""
+        if self.lengths is None:
+            return np.ascontiguousarray(x[:, :, ::-1])
+        t, last = np.arange(x.shape[2])[None], self.lengths[:, None] - 1
+        at = np.where(t <= last, last - t, t)
+        return np.take_along_axis(x, at[None, :, :, None], axis=2)
 
     def weights(self, lags: int, *, backwards: bool) -> Array:
         """1/v of the steps that are explained, by position; run backwards from the end those of the other intervals."""
@@ -118,10 +150,10 @@ class Panels:
     @property
     def variances(self) -> Array:
         """Each variable's, (B, d)."""
-        if self.lengths is None:
-            return np.asarray(self.x.var(axis=(1, 2)))
-        inside = self.live(0) > 0
-        return np.asarray(self.x[:, inside].var(axis=1))
+        B, n, T, d = self.x.shape
+        x = self.x.reshape(B, n * T, d) if self.lengths is None else self.x[:, self.live(0) > 0]
+        squares = np.einsum("bid,bid->bd", x, x) / x.shape[1]
+        return np.asarray(np.maximum(squares - x.mean(axis=1) ** 2, 1e-9 * squares))
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,12 @@ Vuong's statistic leaves out how far the estimated start law and parameters bend
 timid. Here the ratio is compared with those of panels simulated from (i) the reverse's fit with its own start law and (ii)
 each way's fit started from its stationary law, where it has one, in absolute value since a stationary process has
 no direction at all. Residuals are resampled, so that heavy tails count; both ways are refitted every time. The largest
-p-value counts: (i) alone would call a direction from the start law's own noise.
+p-value counts: (i) alone would call a direction from the start law's own noise. Worlds are looked at in turn, each for as long
+as its p-value is near the level, and no further once one of them explains the ratio.
 
 What is compared may come from another model than the worlds do. Behind measurement noise a fit has no closed form: worlds are
-then those of the noisy model, and the ratio that of a closed form that comes near it.
+then those of the noisy model, and the ratio that of a closed form that comes near it. Where values are missing, those of the
+same cells are hidden in every simulated panel, and drawn anew as those of the data were (`filled`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from scipy.linalg import solve_discrete_lyapunov
 
 from retrace_sde.data.blocks import Array
 from retrace_sde.engine.arrow.linear import Form, Panels, Way, each_trajectory, ways
+from retrace_sde.progress import steps
 
 STAGES = (19, 99, 399)
 """Simulations of each null: more where the p-value is too near the level to tell."""
@@ -37,6 +40,10 @@ class Simulated(NamedTuple):
     p_value: float
     p_error: float
 
+    def clear(self, alpha: float) -> bool:
+        """Too far from the level for more simulations to matter."""
+        return abs(self.p_value - alpha) > 3 * self.p_error
+
 
 class World(NamedTuple):
     """A fit that panels are simulated from, its pool of residuals, and whether it starts in its stationary law.
@@ -49,25 +56,39 @@ class World(NamedTuple):
     stationary: bool = False
     noise: Array | None = None
 
+    @property
+    def stable(self) -> bool:
+        """It has a stationary law."""
+        return float(np.abs(np.linalg.eigvals(companion(self.way))).max()) < 1 - 1e-6
+
     def panels(self, like: Panels, size: int, rng: np.random.Generator) -> Panels:
-        """New panels, run the world's own way; at rest residuals act for as long before the panel as in it."""
+        """New panels as the data stand, with what is missing there drawn anew.
+
+        At rest residuals act for as long before the panel as in it.
+        """
         n, T, d = like.x.shape[1:]
         first, level = (_at_rest if self.stationary else _from_start)(self.way, size, n, rng)
         F, lags = self.way.step[0], self.way.form.lags
         T = 2 * T if self.stationary else T
-        e = self.pool[rng.integers(len(self.pool), size=(T - lags, size, n))]
-        x = np.empty((T, size, n, d))
-        x[0] = first[..., :d]
+        x = np.empty((T, size * n, d))
+        x[lags:] = self.pool[rng.integers(len(self.pool), size=(T - lags, size * n))]
+        x[lags:] += np.broadcast_to(level, (size, n, d)).reshape(-1, d)
+        first = first.reshape(size * n, -1)
+        x[0] = first[:, :d]
         if lags == 2:
-            x[1] = x[0] + first[..., d:]
+            x[1] = x[0] + first[:, d:]
         for t in range(lags, T):
-            x[t] = level + e[t - lags] + x[t - 1] @ F[:d]
+            x[t] += x[t - 1] @ F[:d]
             if lags == 2:
                 x[t] += x[t - 2] @ F[d:]
-        x = x[T // 2 :] if self.stationary else x
+        x = (x[T // 2 :] if self.stationary else x).reshape(-1, size, n, d)
         if self.noise is not None:
             x = x + rng.standard_normal(x.shape) @ self.noise
-        return Panels(np.ascontiguousarray(x.transpose(1, 2, 0, 3)), like.lengths)
+        x = x.transpose(1, 2, 0, 3)
+        x = like.turned(x) if self.way.backwards else np.ascontiguousarray(x)
+        if like.filled is not None:
+            x = like.filled.fill(x, rng, at_rest=self.stationary)
+        return Panels(x, like.lengths)
 
 
 def simulated_test(
@@ -82,32 +103,46 @@ def simulated_test(
     both = ways(panels, form)
     ratio = float(both[0].total[0] - both[1].total[0])
     if worlds is None:
-        worlds = World(both[0], _pool(panels, both[0])), World(both[1], _pool(panels, both[1]))
-    tried = nulls(worlds, favoured=0 if ratio >= 0 else 1)
-    reached, done = np.zeros(len(tried), dtype=np.intp), 0
-    p = error = 1.0
-    for stage in STAGES:
-        for k, world in enumerate(tried):
-            found = _ratios(world, form, panels, stage - done, rng)
-            # A world's panels run its own way: a ratio that speaks against the reverse's is negative there.
-            found = np.abs(found) if world.stationary else -found
-            reached[k] += int((found >= abs(ratio)).sum())
-        done = stage
-        p = (1 + int(reached.max())) / (1 + done)
-        error = float(np.sqrt(p * (1 - p) / done))
-        if abs(p - alpha) > 3 * error:
+        worlds = World(both[0], pool(panels, both[0])), World(both[1], pool(panels, both[1]))
+    worst = Simulated(0.0, 0.0)
+    for world in nulls(worlds, favoured=0 if ratio >= 0 else 1):
+        found = _of_world(world, form, panels, ratio, rng, alpha=alpha)
+        worst = max(worst, found)
+        if worst.clear(alpha) and worst.p_value > alpha:
             break
-    return Simulated(p, error)
+    return worst
+
+
+def _of_world(
+    world: World,
+    form: Form,
+    like: Panels,
+    ratio: float,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+) -> Simulated:
+    """The share of a world's panels whose ratio reaches the one observed; at rest, in either direction."""
+    reached, done, found = 0, 0, Simulated(1.0, 1.0)
+    for stage in steps(STAGES, "testing which way time runs"):
+        drawn = _ratios(world, form, like, stage - done, rng)
+        drawn = np.abs(drawn) if world.stationary else drawn * np.sign(ratio)
+        reached, done = reached + int((drawn >= abs(ratio)).sum()), stage
+        p = (1 + reached) / (1 + done)
+        found = Simulated(p, float(np.sqrt(p * (1 - p) / done)))
+        if found.clear(alpha):
+            break
+    return found
 
 
 def nulls(worlds: tuple[World, World], *, favoured: int) -> list[World]:
-    """The reverse of what the ratio favours from its own start, and each way from its stationary law."""
-    at_rest = [each._replace(stationary=True) for each in worlds if _radius(each.way) < 1 - 1e-6]
-    return [worlds[1 - favoured], *at_rest]
+    """Each way from its stationary law, and the reverse of what the ratio favours from its own start."""
+    at_rest = [each._replace(stationary=True) for each in worlds if each.stable]
+    return [*at_rest, worlds[1 - favoured]]
 
 
 def _ratios(world: World, form: Form, like: Panels, size: int, rng: np.random.Generator) -> Array:
-    """The summed ratios of simulated panels, their own way round against the reverse."""
+    """The summed ratios of simulated panels, as the data stand against the reverse."""
     most = max(1, NUMBERS // like.x[0].size)
     found = []
     for begin in range(0, size, most):
@@ -117,27 +152,23 @@ def _ratios(world: World, form: Form, like: Panels, size: int, rng: np.random.Ge
     return np.concatenate(found)
 
 
-def _pool(panels: Panels, way: Way) -> Array:
+def pool(panels: Panels, way: Way) -> Array:
     """Residuals to draw from, (N, d): centred, and as wide as what was estimated from them left them too narrow."""
     e = each_trajectory(panels, way)[1][0]
     lags, d = way.form.lags, e.shape[2]
-    pool = e[panels.live(lags) > 0]
+    found = e[panels.live(lags) > 0]
     used = lags * d + way.form.affine + (e.shape[0] if way.form.levels else 0)
-    N = len(pool)
-    return np.asarray((pool - pool.mean(axis=0)) * np.sqrt(N / max(N - used, N / 4)))
+    N = len(found)
+    return np.asarray((found - found.mean(axis=0)) * np.sqrt(N / max(N - used, N / 4)))
 
 
-def _companion(way: Way) -> Array:
+def companion(way: Way) -> Array:
     """The step of the state (x_t, x_{t−1}), as it multiplies columns."""
     lags, d = way.form.lags, way.H.shape[1]
     step = np.zeros((lags * d, lags * d))
     step[:d] = way.step[0].T
     step[d:, : (lags - 1) * d] = np.eye((lags - 1) * d)
     return step
-
-
-def _radius(way: Way) -> float:
-    return float(np.abs(np.linalg.eigvals(_companion(way))).max())
 
 
 def _from_start(way: Way, size: int, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -153,16 +184,14 @@ def _from_start(way: Way, size: int, n: int, rng: np.random.Generator) -> tuple[
 def _at_rest(way: Way, size: int, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """First states and constants from the stationary law."""
     lags, d = way.form.lags, way.H.shape[1]
-    step = _companion(way)
+    step = companion(way)
     noise = np.zeros_like(step)
     noise[:d, :d] = way.H[0]
     spread = _root(solve_discrete_lyapunov(step, noise))
     level = np.broadcast_to(way.c[0], (size, n, d))
     if way.of_start is not None and way.omega is not None:
-        law, slope = way.start, way.of_start[0][1:]
-        mean = law.shares[0] @ law.means[0]
-        apart = law.means[0] - mean
-        width = law.covariance[0] + (apart.T * law.shares[0]) @ apart
+        slope = way.of_start[0][1:]
+        mean, width = way.start.moments
         root = _root(slope.T @ width @ slope + way.omega[0])
         level = way.of_start[0][0] + mean @ slope + rng.standard_normal((size, n, d)) @ root
     F = way.step[0].reshape(lags, d, d).sum(axis=0)
@@ -177,8 +206,8 @@ def _at_rest(way: Way, size: int, n: int, rng: np.random.Generator) -> tuple[Arr
 
 def noisy_world(law: Way, R: Array, rng: np.random.Generator) -> World:
     """A world behind measurement noise R (d, d), its residuals Gaussian: those of hidden states cannot be resampled."""
-    pool = rng.standard_normal((GAUSSIAN_POOL, len(R))) @ _root(law.H[0])
-    return World(law, pool, noise=_root(R))
+    residuals = rng.standard_normal((GAUSSIAN_POOL, len(R))) @ _root(law.H[0])
+    return World(law, residuals, noise=_root(R) if R.any() else None)
 
 
 def _root(S: Array) -> Array:

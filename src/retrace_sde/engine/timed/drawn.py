@@ -6,7 +6,6 @@ pairs as with equal gaps. Behind noise and missing values gaps are drawn with th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,7 +23,7 @@ from retrace_sde.estimate.frequencies import Frequencies, statistics
 from retrace_sde.estimate.kalman.errors import FEWEST, SCORES
 from retrace_sde.estimate.kalman.steps import Noise, Parameters
 from retrace_sde.estimate.regression import StandardErrors
-from retrace_sde.estimate.timed.em import Ascent, Clock, Law, Seen, Timed, together
+from retrace_sde.estimate.timed.em import Ascent, Clock, Law, Seen, Timed
 from retrace_sde.estimate.timed.errors import TimedScores
 from retrace_sde.estimate.timed.mixed_gaps import (
     RATIOS,
@@ -88,15 +87,6 @@ class DrawnModel(TimedModel):
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         return self.fit(self.data.reversed(found.order), start, final=final)
-
-    def _prepared(self, orders: Sequence[Order], rows: Order | None = None) -> Seen:
-        clock = self.clock
-        if self.summed and len(clock.index) == 1:
-            return replace(self, clock=clock)._laid_out(orders, rows)
-        return self._laid_out(orders, rows)
-
-    def _laid_out(self, orders: Sequence[Order], rows: Order | None) -> Seen:
-        return TimedModel._prepared(self, orders, rows)
 
     def _expect(self, prepared: Any, law: Parameters) -> Timed:
         if not self.summed:
@@ -237,9 +227,6 @@ class DrawnModel(TimedModel):
 
     def ahead(self, old: Parameters, new: Parameters) -> Parameters:
         return new if self.summed else HiddenModel.ahead(self, old, new)
-
-    def _together(self, parts: list[Any]) -> Timed:
-        return together(parts)
 
     def _scoring(self, law: Parameters, step: Euler) -> Any:
         scores = TimedScores(self.setup, as_law(law), self.clock.gaps)

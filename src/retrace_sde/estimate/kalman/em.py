@@ -20,6 +20,7 @@ from retrace_sde.data.blocks import Array, Mask, one_blas_thread
 from retrace_sde.data.entry.parameters import checked
 from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.kalman.errors import simulated_errors
+from retrace_sde.estimate.kalman.finish import PASSES, Finishing, finish
 from retrace_sde.estimate.kalman.model import Stack, as_observations, group, is_covariance
 from retrace_sde.estimate.kalman.smoother import Smoothed, kalman
 from retrace_sde.estimate.kalman.steps import (
@@ -280,7 +281,7 @@ class Climb:
     evaluations: int
 
 
-class Climbing(Protocol):
+class Climbing(Finishing, Protocol):
     """Parameters as vectors without constraints, the M-step, and how much each number matters."""
 
     def pack(self, x: Any) -> Array: ...
@@ -330,6 +331,15 @@ def climb(
         memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
         x, step = trial, new_step
     return Climb(now, expected, trace, False, evaluations)
+
+
+def finished(
+    expected_at: Callable[[Any], Any], ascent: Finishing, found: Climb, passes: int = PASSES
+) -> Climb:
+    """A climb with quasi-Newton steps at its end."""
+    end = finish(expected_at, ascent, found.parameters, found.expected, passes)
+    trace = [*found.trace, end.expected.likelihood]
+    return Climb(end.parameters, end.expected, trace, end.flat, found.evaluations + end.passes)
 
 
 def _attempt(

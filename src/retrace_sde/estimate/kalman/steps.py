@@ -8,7 +8,7 @@ the scheme: (A, c, H) = (Θ, H) here are a way to write (F, s, Q).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -364,11 +364,23 @@ def first_law(setup: Setup, expected: Totals, H: Array) -> Gaussian:
     return setup.initial or Gaussian(expected.first.mean, P)
 
 
+class Slopes(NamedTuple):
+    """Derivatives of the expected log-likelihood by Θ, H and, where they are free, the gaps."""
+
+    theta: Array
+    H: Array
+    gaps: Array | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Ascent:
-    """How parameters are laid out as vectors and maximised: what `climb` needs."""
+    """How parameters are laid out as vectors and maximised: what `climb` and `finish` need."""
 
     setup: Setup
+
+    @property
+    def spans(self) -> None:
+        """No gap is free."""
 
     def pack(self, x: Parameters) -> Array:
         return pack(x, self.setup)
@@ -381,6 +393,13 @@ class Ascent:
 
     def weights(self, now: Parameters, expected: Expected) -> Array:
         return information_weights(now, expected, self.setup)
+
+    def slopes(self, expected: Expected, now: Parameters) -> Slopes:
+        """Derivatives by Θ and H at the parameters of the E-step: `H⁻¹ Σ η φᵀ` and `½ (H⁻¹ Σ η ηᵀ H⁻¹ − n H⁻¹)`."""
+        p, gram = self.setup.free.shape[1], expected._gram_about(now.theta)
+        weight = np.linalg.inv(now.H)
+        of_H = 0.5 * (weight @ gram[p:, p:] @ weight - expected.count * weight)
+        return Slopes(weight @ gram[p:, :p], of_H)
 
 
 def pack(x: Parameters, setup: Setup) -> Array:

@@ -17,11 +17,11 @@ from scipy.optimize import minimize
 from retrace_sde.data.blocks import Array, Data, Mask, Order
 from retrace_sde.estimate.irregular_times import Spans
 from retrace_sde.estimate.kalman import steps
-from retrace_sde.estimate.kalman.steps import Parameters, Setup
+from retrace_sde.estimate.kalman.steps import Parameters, Setup, Slopes
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.estimate.regression import mle
 from retrace_sde.estimate.timed.kernels import Block, Sums, Table, add_sums, fill_states
-from retrace_sde.estimate.timed.transitions import Transitions, pulled_back, reaches, transitions
+from retrace_sde.estimate.timed.transitions import Transitions, step_cost, transitions
 from retrace_sde.process.sde import Gaussian
 
 DISTINCT = 128
@@ -285,6 +285,27 @@ class Ascent:
         best = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
         return objective.split(best.x)
 
+    def slopes(self, expected: Timed, now: Law) -> Slopes:
+        """Derivatives by Θ, H and free gaps at the parameters of the E-step."""
+        if now.euler:
+            return _euler_slopes(expected, now)
+        objective = Objective(expected, self.setup, self.spans if now.gaps is not None else None)
+        found = objective.pulled(now.theta, now.H, now.gaps)
+        if found is None:
+            raise np.linalg.LinAlgError("the likelihood is not defined here.")
+        _, of_theta, of_H, of_gaps = found
+        return Slopes(-of_theta, -of_H, None if now.gaps is None else -of_gaps)
+
+
+def _euler_slopes(expected: Timed, now: Law) -> Slopes:
+    """`H⁻¹ Σ η φᵀ` and `½ (H⁻¹ Σ η ηᵀ H⁻¹ − n H⁻¹)` of Euler's steps."""
+    p, gram = now.theta.shape[1], expected.gram
+    turn = np.eye(len(gram))
+    turn[p:, :p] = -now.theta
+    gram, weight = turn @ gram @ turn.T, np.linalg.inv(now.H)
+    of_H = 0.5 * (weight @ gram[p:, p:] @ weight - expected.count * weight)
+    return Slopes(weight @ gram[p:, :p], of_H)
+
 
 @dataclass(frozen=True, eq=False)
 class Objective:
@@ -335,35 +356,36 @@ class Objective:
             return theta, C, None
         return theta, C, self.setup.dt * self.spans.gaps(x[k + q :] / self._root)
 
-    def __call__(self, x: Array) -> tuple[float, Array]:
-        theta, C, free_gaps = self._split(x)
-        s = self.setup.scale / np.sqrt(self.setup.dt)
-        H, gaps = C @ C.T * np.outer(s, s), free_gaps
-        if gaps is None:
-            gaps = self.expected.gaps
+    def pulled(
+        self, theta: Array, H: Array, gaps: Array | None
+    ) -> tuple[float, Array, Array, Array] | None:
+        """The value, and its derivatives by Θ, H and the gaps (0 where no step crosses one); None beyond reach."""
+        gaps = self.expected.gaps if gaps is None else gaps
         live = self.expected.counts > 0
-        n, G, g, d = self.expected.counts[live], self.expected.grams[live], gaps[live], len(H)
-        if not reaches(theta, H, g):  # a trial step that would overflow
+        n, G, g = self.expected.counts[live], self.expected.grams[live], gaps[live]
+        cost = step_cost(theta, H, g, n, G)
+        if cost is None:
+            return None
+        full = np.zeros(len(live))
+        full[live] = cost.gaps
+        return cost.value, cost.theta, cost.diffusion, full
+
+    def __call__(self, x: Array) -> tuple[float, Array]:
+        theta, C, gaps = self._split(x)
+        s = self.setup.scale / np.sqrt(self.setup.dt)
+        found = self.pulled(theta, C @ C.T * np.outer(s, s), gaps)
+        if found is None:
             return 1e15, np.zeros_like(x)
-        F, S, Q = transitions(theta, H, g)
-        values, vectors = np.linalg.eigh(Q)
-        if not values.min() > 0:  # likewise: lost to rounding
-            return 1e15, np.zeros_like(x)
-        P = (vectors / values[:, None, :]) @ vectors.transpose(0, 2, 1)
-        one = np.tile(np.eye(d), (len(g), 1, 1))
-        RG = np.concatenate([one - F, -S, one], axis=2) @ G
-        E = RG[:, :, -d:] + RG[:, :, :d] @ (one - F).transpose(0, 2, 1)
-        E = E - RG[:, :, d:-d] @ S.transpose(0, 2, 1)
-        value = 0.5 * float(np.sum(n * np.log(values).sum(axis=1)) + np.sum(P * E))
-        to_F, to_Q = -P @ RG[:, :, :-d], 0.5 * (n[:, None, None] * P - P @ E @ P)
-        of_theta, of_H, of_g = pulled_back(theta, H, g, to_F, to_Q)
+        value, of_theta, of_H, of_gaps = found
         to_C = ((of_H + of_H.T) * np.outer(s, s)) @ C
         np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
-        parts = [(of_theta * self._unit)[self.setup.free], to_C[np.tril_indices(d)] / self._root]
-        if self.spans is not None:
-            full = np.zeros(len(live))
-            full[live] = of_g * self.setup.dt
-            parts.append(self.spans.pull_back(gaps / self.setup.dt, full) / self._root)
+        parts = [
+            (of_theta * self._unit)[self.setup.free],
+            to_C[np.tril_indices(len(C))] / self._root,
+        ]
+        if self.spans is not None and gaps is not None:
+            of_u = self.spans.pull_back(gaps / self.setup.dt, of_gaps * self.setup.dt)
+            parts.append(of_u / self._root)
         return value, np.concatenate(parts)
 
 

@@ -91,3 +91,35 @@ def pulled_back(
     to_M = (L * gaps[:, None, None]).sum(axis=0)
     of_theta = (to_M[p:, p:].T - to_M[:p, :p])[:d]
     return of_theta, to_M[:d, p : p + d], np.sum(L * M, axis=(1, 2))
+
+
+class Cost(NamedTuple):
+    """−log-likelihood of steps, without its constant, and its gradient by theta, H and the gaps."""
+
+    value: float
+    theta: Array
+    diffusion: Array
+    gaps: Array
+
+
+def step_cost(theta: Array, H: Array, gaps: Array, counts: Array, grams: Array) -> Cost | None:
+    """`½ Σ_k (n_k log |Q_k| + tr Q_k⁻¹ E_k)`, with E_k the sum of squares of `X' − F_k X − S_k v` over the steps of gap k.
+
+    `grams` (K, p + d, p + d): summed products of (x, v, x' − x). None where the exponentials overflow, or a Q is lost to
+    rounding: a trial step of a search that went astray.
+    """
+    d = len(H)
+    if not reaches(theta, H, gaps):
+        return None
+    F, S, Q = transitions(theta, H, gaps)
+    values, vectors = np.linalg.eigh(Q)
+    if not values.min() > 0:
+        return None
+    P = (vectors / values[:, None, :]) @ vectors.transpose(0, 2, 1)
+    one = np.tile(np.eye(d), (len(gaps), 1, 1))
+    residual = np.concatenate([one - F, -S, one], axis=2)
+    RG = residual @ grams
+    E = RG @ residual.transpose(0, 2, 1)
+    value = 0.5 * float(np.sum(counts * np.log(values).sum(axis=1)) + np.sum(P * E))
+    to_F, to_Q = -P @ RG[:, :, :-d], 0.5 * (counts[:, None, None] * P - P @ E @ P)
+    return Cost(value, *pulled_back(theta, H, gaps, to_F, to_Q))

@@ -3,13 +3,15 @@
     cost(o) = ½ Σ_ik ⟨M_ik, S_{o_i o_k}⟩ + Σ_i V[o_i, i],
 
 M (T, T, d, d) couples positions, S (T, T, d, d) observations: sums over all trajectories of `y_a y_bᵀ`, so that
-their number does not appear here. `U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩` makes an exchange of two positions O(d²), and insertions
-and reversals are chains of exchanges, each corrected for those before it: all T² of either kind cost O(T³ d²).
+their number does not appear here. Positions far apart are hardly coupled: beyond a window of w positions M is taken for 0.
+`U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩` makes an exchange of two positions O(d²), and insertions and reversals are chains of
+exchanges, each corrected for those before it within the window: all T² of either kind cost O(T² w d²).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numba
@@ -27,12 +29,21 @@ FLIPS, TURNS, FAR, NEAR = 0.005, 0.3, 0.1, 4
 """Shares of proposals: the whole order turned, a segment turned, any length; and what else counts as short."""
 
 
+NEGLIGIBLE = 1e-6
+"""Couplings of positions below this share of the largest are taken for 0."""
+
+
+HOPELESS = 30.0
+"""Nats by which a kicked order may be worse, once its pieces were put back, for reversals to be tried on it."""
+
+
 class _Tables(NamedTuple):
-    """M, S and V."""
+    """M, 0 beyond the window, S, V and the window."""
 
     precision: Array
     moments: Array
     unary: Array
+    window: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +58,20 @@ class Arrangement:
     unary: Array
     rules: Rules | None = None
 
-    @property
+    @cached_property
     def _tables(self) -> _Tables:
-        return _Tables(self.precision, self.moments, self.unary)
+        M = self.precision
+        T = len(M)
+        apart = np.abs(np.arange(T)[:, None] - np.arange(T))
+        size = np.abs(M).max(axis=(2, 3))
+        window = int(apart[size > NEGLIGIBLE * size.max()].max(initial=0))
+        near = np.where((apart <= window)[:, :, None, None], M, 0.0) if window < T - 1 else M
+        return _Tables(near, self.moments, self.unary, window)
 
     def cost(self, order: Order) -> float:
+        """The cost of an order, up to a constant; of all couplings."""
         at = np.arange(len(order))
-        table = _table(self.precision, self.moments, order)
+        table = _table(self.precision, self.moments, order, len(order))
         return float(0.5 * table[at, order].sum() + self.unary[order, at].sum())
 
     def improve(self, order: Order, state: State, *, kicks: int = 0) -> Order:
@@ -73,14 +91,18 @@ class Arrangement:
 
 
 @numba.njit(nogil=True, cache=True)
-def _table(M: Array, S: Array, o: Order) -> Array:
-    """U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩ as one product."""
+def _table(M: Array, S: Array, o: Order, window: int) -> Array:
+    """U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩, a product for each position."""
     T, d = len(o), M.shape[2]
     gathered = np.empty((T, T, d, d))
-    for a in range(T):
-        for k in range(T):
-            gathered[a, k] = S[a, o[k]]
-    return np.dot(M.reshape(T, T * d * d), gathered.reshape(T, T * d * d).T)
+    for k in range(T):
+        for a in range(T):
+            gathered[k, a] = S[a, o[k]]
+    U = np.zeros((T, T))
+    for i in range(T):
+        for k in range(max(0, i - window), min(T, i + window + 1)):
+            U[i] += np.dot(gathered[k].reshape(T, d * d), M[i, k].copy().reshape(d * d))
+    return U
 
 
 @numba.njit(nogil=True, cache=True)
@@ -91,18 +113,23 @@ def _exchange(
 
     `now` differs from o, the order that U belongs to, at positions low … high − 1 at most.
     """
-    M, S, V = tables
+    M, S, V, window = tables
     d = M.shape[2]
     a, b = now[q], now[r]
     change = U[q, b] - U[q, a] + U[r, a] - U[r, b] + V[b, q] - V[a, q] + V[a, r] - V[b, r]
-    for k in range(low, high):
-        c, c0 = now[k], o[k]
-        if c != c0:
-            for x in range(d):
-                for y in range(d):
-                    change += (M[q, k, x, y] - M[r, k, x, y]) * (
-                        S[b, c, x, y] - S[a, c, x, y] - S[b, c0, x, y] + S[a, c0, x, y]
-                    )
+    first, second = min(q, r), max(q, r)
+    middle = max(low, min(high, first + window + 1))
+    for near in (True, False):
+        begin = max(low, first - window) if near else max(middle, second - window)
+        end = middle if near else min(high, second + window + 1)
+        for k in range(begin, end):
+            c, c0 = now[k], o[k]
+            if c != c0:
+                for x in range(d):
+                    for y in range(d):
+                        change += (M[q, k, x, y] - M[r, k, x, y]) * (
+                            S[b, c, x, y] - S[a, c, x, y] - S[b, c0, x, y] + S[a, c0, x, y]
+                        )
     square = 0.0
     for x in range(d):
         for y in range(d):
@@ -170,27 +197,47 @@ def _move(o: Order, p: int, q: int) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _descend(tables: _Tables, rules: Rules | None, o: Order) -> float:
-    """Insertions while they help, then reversals, until neither does; the change of the cost."""
-    M, S, _ = tables
+def _inserted(
+    tables: _Tables, U: Array, rules: Rules | None, o: Order, awake: NDArray[np.bool_]
+) -> float:
+    """Insert what is awake where it costs least, until nothing helps; the change of the cost. U follows.
+
+    What found no better place sleeps until a neighbour moves.
+    """
     T, total = len(o), 0.0
-    U = _table(M, S, o)
-    for _ in range(100 * T):
+    now, moved = o.copy(), True
+    while moved:
         moved = False
         for a in range(T):
+            if not awake[a]:
+                continue
+            awake[a] = False
             p = place_of(o, a)
             change, q = _best_insertion(tables, U, rules, o, p)
             if change < -SMALLEST_GAIN:
-                _move(o, p, q)
-                U = _table(M, S, o)
+                _move(now, p, q)
+                low, high = min(p, q), max(p, q) + 1
+                _update(tables, U, o, now, low, high)
+                o[:] = now
+                for k in range(max(0, low - NEAR), min(T, high + NEAR)):
+                    awake[o[k]] = True
                 total, moved = total + change, True
-        if moved:
-            continue
+    return total
+
+
+@numba.njit(nogil=True, cache=True)
+def _descend(tables: _Tables, U: Array, rules: Rules | None, o: Order) -> float:
+    """Insertions while they help, then reversals, until neither does; the change of the cost. U follows."""
+    T, total = len(o), 0.0
+    awake = np.ones(T, np.bool_)
+    for _ in range(100 * T):
+        total += _inserted(tables, U, rules, o, awake)
         change, low, high = _best_reversal(tables, U, rules, o)
         if change > -SMALLEST_GAIN:
-            return total
+            break
         o[low : high + 1] = o[low : high + 1][::-1].copy()
-        U = _table(M, S, o)
+        U[:] = _table(tables.precision, tables.moments, o, tables.window)
+        awake[o[max(0, low - NEAR) : high + NEAR + 1]] = True
         total += change
     return total
 
@@ -206,11 +253,12 @@ def _difference(V: Array, U: Array, o: Order, W: Array, other: Order) -> float:
 
 @numba.njit(nogil=True, cache=True)
 def _search(tables: _Tables, rules: Rules | None, o: Order, state: State, kicks: int) -> None:
-    M, S, V = tables
+    M, S, V, window = tables
     T = len(o)
-    _descend(tables, rules, o)
+    U = _table(M, S, o, window)
+    _descend(tables, U, rules, o)
     for _ in range(kicks):
-        trial = o.copy()
+        trial, awake = o.copy(), np.zeros(T, np.bool_)
         length = 2 + int(random_unit(state) * max(T // 5, 1))
         p = int(random_unit(state) * (T - length + 1))
         if random_unit(state) < 0.5:
@@ -221,10 +269,15 @@ def _search(tables: _Tables, rules: Rules | None, o: Order, state: State, kicks:
             _move(trial, (p + length) % T, int(random_unit(state) * T))
         if order_cost(rules, trial) == np.inf:
             continue
-        change = _difference(V, _table(M, S, o), o, _table(M, S, trial), trial)
-        change += _descend(tables, rules, trial)
-        if change < -SMALLEST_GAIN:
-            o[:] = trial
+        for k in range(T):
+            awake[trial[k]] = trial[k] != o[k]
+        W = _table(M, S, trial, window)
+        change = _difference(V, U, o, W, trial)
+        change += _inserted(tables, W, rules, trial, awake)
+        if change < HOPELESS and np.any(trial != o):
+            change += _descend(tables, W, rules, trial)
+            if change < -SMALLEST_GAIN:
+                o[:], U = trial, W
 
 
 @numba.njit(nogil=True, cache=True)
@@ -233,9 +286,9 @@ def _metropolis(
     kept: NDArray[np.int16],
 ) -> None:  # fmt: skip
     """Insertions and turns of segments, mostly short, and turns of the whole: symmetric proposals."""
-    M, S, V = tables
+    M, S, V, window = tables
     T = len(o)
-    U = _table(M, S, o)
+    U = _table(M, S, o, window)
     now = o.copy()
     for count in range(burn + thin * len(kept)):
         kind = random_unit(state)
@@ -243,7 +296,7 @@ def _metropolis(
         if kind < FLIPS:
             now[:] = o[::-1]
             if order_cost(rules, now) < np.inf:
-                W = _table(M, S, now)
+                W = _table(M, S, now, window)
                 if np.log(1.0 - random_unit(state)) < -_difference(V, U, o, W, now):
                     o[:], U = now, W
         else:
@@ -258,7 +311,7 @@ def _metropolis(
                 else:
                     change = _moved(tables, U, o, now, p, end, step)
                 if np.log(1.0 - random_unit(state)) < -change and order_cost(rules, now) < np.inf:
-                    _update(M, S, U, o, now, low, high)
+                    _update(tables, U, o, now, low, high)
                     o[:] = now
         if count >= burn and (count - burn + 1) % thin == 0:
             kept[(count - burn) // thin] = o
@@ -286,14 +339,16 @@ def _turned(tables: _Tables, U: Array, o: Order, now: Order, low: int, high: int
 
 
 @numba.njit(nogil=True, cache=True)
-def _update(M: Array, S: Array, U: Array, o: Order, now: Order, low: int, high: int) -> None:
+def _update(tables: _Tables, U: Array, o: Order, now: Order, low: int, high: int) -> None:
     """U of `now` from that of o, which differ at low … high − 1."""
+    M, S, _, window = tables
     T, d = len(o), M.shape[2]
-    for i in range(T):
-        for a in range(T):
-            change = 0.0
-            for k in range(low, high):
-                for x in range(d):
-                    for y in range(d):
-                        change += M[i, k, x, y] * (S[a, now[k], x, y] - S[a, o[k], x, y])
-            U[i, a] += change
+    for i in range(max(0, low - window), min(T, high + window)):
+        for k in range(max(low, i - window), min(high, i + window + 1)):
+            if now[k] != o[k]:
+                for a in range(T):
+                    change = 0.0
+                    for x in range(d):
+                        for y in range(d):
+                            change += M[i, k, x, y] * (S[a, now[k], x, y] - S[a, o[k], x, y])
+                    U[i, a] += change

@@ -287,7 +287,7 @@ function walk() {
   after();
 }
 
-$("step").addEventListener("input", (event) => { step = +event.target.value; walk(); });
+if ($("step")) $("step").addEventListener("input", (event) => { step = +event.target.value; walk(); });
 
 // ---- trajectories -------------------------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ const stored = pathChart("paths-before", () => `Lines of ${paths.variables[varia
 const restored = pathChart("paths-after", () => `Lines of ${paths.variables[variable]} in recovered order, ${paths.ids[trajectory]} highlighted.`, true);
 fill($("variable"), paths.variables, 0);
 fill($("trajectory"), paths.ids, 0);
-$("variable").addEventListener("change", (event) => { variable = +event.target.value; stored(); restored(); });
+if ($("variable")) $("variable").addEventListener("change", (event) => { variable = +event.target.value; stored(); restored(); });
 
 // ---- certainty ------------------------------------------------------------------------------------------------------
 
@@ -610,8 +610,10 @@ for (const input of document.querySelectorAll("[data-filter]")) {
   });
 }
 
-step = now().steps.length - 1;
-walk();
+if (data.units.length) {
+  step = now().steps.length - 1;
+  walk();
+}
 const watch = new ResizeObserver((entries) => {
   for (const entry of entries) {
     const found = charts.find((each) => each.holder === entry.target);
@@ -620,5 +622,10 @@ const watch = new ResizeObserver((entries) => {
   }
 });
 for (const each of charts) { each.redraw(); watch.observe(each.holder); }
+if (parent !== window) { // shown inside another page, which wants to know how tall this one is, also before it is in view
+  const tell = () => parent.postMessage({ retraceHeight: document.documentElement.scrollHeight }, "*");
+  tell();
+  new ResizeObserver(tell).observe(document.body);
+}
 addEventListener("scroll", hideTip, { passive: true });
 })();

@@ -1,0 +1,1 @@
+"""The local page: drop a table, see its time come back."""

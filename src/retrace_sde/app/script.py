@@ -1,0 +1,42 @@
+"""The Python that does what the page did; every name in it is a quoted literal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrace_sde.data.knowledge import Knowledge
+
+
+def recover_options(roles: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """What `recover` is called with, from the page's choices."""
+    found: dict[str, Any] = {"subject": roles["subject"]}
+    found |= {key: roles[key] for key in ("slice", "time") if roles.get(key)}
+    found |= {key: list(roles[key]) for key in ("variables", "covariates") if roles.get(key)}
+    if options.get("dt"):
+        found["dt"] = float(options["dt"])
+    ends = {key: options[key] for key in ("first", "last") if options.get(key)}
+    if ends and roles.get("slice"):
+        found["knowledge"] = Knowledge(**ends)
+    return {**found, "random_state": 0}
+
+
+def script(file: str, roles: dict[str, Any], options: dict[str, Any]) -> str:
+    """A file that fits the same table the same way and writes the same results."""
+    asked = recover_options(roles, options)
+    known = asked.pop("knowledge", None)
+    if known is not None:
+        ends = ", ".join(f"{key}={getattr(known, key)!r}" for key in ("first", "last") if getattr(known, key) is not None)  # fmt: skip
+    lines = [f"    {key}={value!r}," for key, value in asked.items()]
+    lines += [] if known is None else [f"    knowledge=rt.Knowledge({ends}),"]
+    text = [name for name in (roles["subject"], roles.get("slice")) if name]
+    return "\n".join([
+        '"""Puts a table back in time, as the page did. Usage: python retrace_fit.py [FILE]"""',
+        "", "import sys", "", "import retrace_sde as rt", "from retrace_sde.data.files import read_table", "",
+        f"file = sys.argv[1] if len(sys.argv) > 1 else {file!r}",
+        f"table = read_table(file, text={text!r})",
+        "found = rt.recover(", "    table,", *lines, ")",
+        "print(found.summary())",
+        'found.ordered.to_csv("ordered.csv", index=False)',
+        'found.report("report.html")',
+        'found.model.result_.save("result.npz")', "",
+    ])  # fmt: skip

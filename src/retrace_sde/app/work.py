@@ -1,0 +1,262 @@
+"""What the page's own process does with a table: read it, guess, diagnose, fit, write the results.
+
+It runs apart from the server, so that it can be stopped at any time and its memory goes with it. It gets tasks and sends
+messages as plain dictionaries, ready for JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from retrace_sde.app.guess import chosen, guess
+from retrace_sde.app.script import recover_options, script
+from retrace_sde.data.answers import plain
+from retrace_sde.data.blocks import evenly, to_numpy
+from retrace_sde.data.files import read_table
+from retrace_sde.data.panel import Panel
+from retrace_sde.data.validation import ReTraceWarning
+from retrace_sde.diagnosis import diagnose
+from retrace_sde.effects.response import responses
+from retrace_sde.progress import Progress, report, reporting, told
+from retrace_sde.recovery import Recovery, recover
+from retrace_sde.show.figures import figures
+from retrace_sde.show.report import write_report
+from retrace_sde.show.verdicts import verdicts
+
+LINES, GROUPS, SHOWN = 6, 6, 60
+"""Variables, subjects and slices, at most, that are seen moving into order."""
+
+PREVIEW = 5
+"""Rows of the table that are shown."""
+
+FILES = {
+    "ordered.csv": "text/csv",
+    "report.html": "text/html",
+    "share.html": "text/html",
+    "result.npz": "application/octet-stream",
+    "retrace_fit.py": "text/x-python",
+}
+"""What a fit leaves to be downloaded, and its kind; nothing else is ever served."""
+
+Message = dict[str, Any]
+Send = Callable[[Message], None]
+
+
+class Desk:
+    """One table, and what was asked of it."""
+
+    def __init__(self, folder: Path, send: Send) -> None:
+        self.folder = folder
+        self.send = send
+        self._read: tuple[tuple[str, tuple[str, ...]], pd.DataFrame] | None = None
+
+    def table(self, path: str, text: tuple[str, ...] = ()) -> pd.DataFrame:
+        """The table, read again only where other columns are labels now."""
+        if self._read is None or self._read[0] != (path, text):
+            self._read = None
+            report("reading the table")
+            self._read = (path, text), read_table(path, text=text)
+        return self._read[1]
+
+    def forget(self) -> None:
+        """No table."""
+        self._read = None
+
+    def read(self, task: Message) -> Message:
+        """Columns, what they may be, and the first rows."""
+        frame = self.table(task["path"])
+        report("looking at the columns")
+        found = guess(frame)
+        head = frame.head(PREVIEW).astype(object).where(frame.head(PREVIEW).notna(), "")
+        return {
+            "rows": len(frame),
+            "columns": [asdict(each) for each in found],
+            "roles": chosen(found),
+            "head": [[_cell(each) for each in row] for row in head.to_numpy().tolist()],
+        }
+
+    def _with_roles(self, task: Message) -> pd.DataFrame:
+        roles = task["roles"]
+        if not roles.get("subject"):
+            raise ValueError("say which column is the subject: whose observation a row is.")
+        labels = tuple(name for name in (roles["subject"], roles.get("slice")) if name)
+        return self.table(task["path"], labels)
+
+    def diagnose(self, task: Message) -> Message:
+        """What can be learned, before any fit."""
+        frame = self._with_roles(task)
+        asked = recover_options(task["roles"], {})
+        asked.pop("random_state")
+        report("looking at what can be learned")
+        panel = Panel.from_frame(frame, **asked)
+        found = {**diagnose(panel).to_dict(), "slice_labels": list(panel.slices or ())}
+        return plain(found)
+
+    def fit(self, task: Message) -> Message:
+        """Order, direction and SDE; files to download, and what the page draws."""
+        frame = self._with_roles(task)
+        roles, options, name = task["roles"], task["options"], task["name"]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = recover(frame, **recover_options(roles, options))
+            ordered = found.ordered
+        cautions = [
+            str(each.message) for each in caught if issubclass(each.category, ReTraceWarning)
+        ]
+        report("writing")
+        ordered.to_csv(self.folder / "ordered.csv", index=False)
+        found.model.result_.save(self.folder / "result.npz")
+        found.report(self.folder / "report.html", title=name)
+        write_report(found.model, found.panel, self.folder / "share.html", share=True)
+        (self.folder / "retrace_fit.py").write_text(script(name, roles, options), encoding="utf-8")
+        return plain(_answer(found, list(dict.fromkeys(cautions))))
+
+
+def _cell(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _answer(found: Recovery, cautions: list[str]) -> Message:
+    model, panel, result = found.model, found.panel, found.model.result_
+    notes = set(result.notes)
+    labels = None
+    if result.order.ndim == 1 and panel.slices is not None:
+        labels = [panel.slices[int(k)] for k in result.order]
+    return {
+        "verdicts": [asdict(each) for each in verdicts(model, panel)],
+        "direction": found.direction,
+        "cycle": bool(result.cycle),
+        "order": labels,
+        "subjects": len(panel.ids),
+        "variables": list(result.names),
+        "cautions": [each for each in cautions if each not in notes],
+        "moving": _moving(found),
+        "inputs": _inputs(found),
+        "files": list(FILES),
+    }
+
+
+def _moving(found: Recovery) -> Message:
+    """What is seen moving into order: means over subjects of the slices, or a few subjects' own rows."""
+    model, panel = found.model, found.panel
+    drawn = figures(model, panel, share=model.order_.ndim == 1)
+    values = to_numpy(panel.values)
+    spread = np.nanstd(values, axis=(0, 1))
+    centre = np.nanmean(values, axis=(0, 1))
+    lines = list(panel.names[:LINES])
+    groups = []
+    for k, unit in enumerate(drawn["units"][:GROUPS]):
+        kept = np.array(unit["slices"])
+        some = evenly(len(kept), SHOWN)
+        at = {int(each): place for place, each in enumerate(some)}
+        if unit["trajectory"] is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # slices without a value
+                shown = np.nanmean(values, axis=0)[kept[some]]
+        else:
+            row = panel.ids.index(unit["trajectory"])
+            shown = values[row][kept[some]]
+        z = ((shown - centre) / np.where(spread > 0, spread, 1.0))[:, : len(lines)].T
+        groups.append({
+            "label": "mean of all subjects" if unit["trajectory"] is None else unit["trajectory"],
+            "labels": [
+                unit["labels"][int(each)] if unit["trajectory"] is None else str(kept[each] + 1)
+                for each in some
+            ],
+            "lines": np.round(z, 3),
+            "steps": [
+                {"label": step["label"], "order": [at[a] for a in step["order"] if a in at]}
+                for step in unit["steps"]
+            ],
+        })  # fmt: skip
+        if k == 0 and unit["trajectory"] is None:
+            break
+    return {"variables": lines, "groups": groups, "shared": model.order_.ndim == 1}
+
+
+def _inputs(found: Recovery) -> Message | None:
+    """What a lasting change of each input does; None without inputs."""
+    ways = responses(found.model.result_)
+    if not ways:
+        return None
+    u = to_numpy(found.panel.covariates)
+    return {
+        "names": list(found.panel.covariate_names),
+        "reach": [float(np.nanmax(u[..., k]) - np.nanmin(u[..., k])) or 1.0 for k in range(u.shape[2])],
+        "ways": [
+            {"times": way.times, "means": way.means, "low": way.low, "high": way.high} for way in ways
+        ],
+    }  # fmt: skip
+
+
+TASKS: dict[str, Callable[[Desk, Message], Message]] = {
+    "read": Desk.read,
+    "diagnose": Desk.diagnose,
+    "fit": Desk.fit,
+}
+
+
+def serve(tasks: Connection, folder: str) -> None:
+    """Do tasks until the other end hangs up; whatever comes meanwhile asks for what there is."""
+    _bound_memory()
+    desk = Desk(Path(folder), tasks.send)
+
+    def tell(step: Progress) -> None:
+        tasks.send({
+            "kind": "progress", "doing": step.doing, "fraction": step.fraction,
+            "elapsed": step.elapsed, "left": told(step),
+        })  # fmt: skip
+        if tasks.poll():
+            tasks.recv()
+            raise StopIteration
+
+    while True:
+        try:
+            task = tasks.recv()
+            if (
+                "task" not in task
+            ):  # the table is forgotten, or enough was asked for when all was done
+                desk.forget()
+                continue
+        except (EOFError, OSError, KeyboardInterrupt):
+            return
+        try:
+            with reporting(tell):
+                answer = TASKS[task["task"]](desk, task)
+            tasks.send({"kind": "done", "task": task["task"], "answer": answer})
+        except MemoryError:
+            tasks.send({"kind": "failed", "text": "The table does not fit into memory."})
+        except (ValueError, OSError) as error:
+            tasks.send({"kind": "failed", "text": _sentence(error, task)})
+        except np.linalg.LinAlgError as error:
+            text = f"The computation broke down ({error}): a variable barely varies or depends on others."
+            tasks.send({"kind": "failed", "text": text})
+
+
+def _sentence(error: Exception, task: Message) -> str:
+    """The message, with the user's name of the file instead of where it lies."""
+    text = str(error).replace(str(task["path"]), str(task.get("name", "the file")))
+    return text[:1].upper() + text[1:]
+
+
+def _bound_memory() -> None:
+    """No more memory than the machine has: a table too large then ends this process, not the machine."""
+    if sys.platform == "win32":
+        return
+    import os
+    import resource
+
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = total if hard == resource.RLIM_INFINITY else min(total, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))

@@ -1,0 +1,50 @@
+"""`retrace app`: a local page to drop a table on."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from retrace_sde.cli.common import refusing, say
+from retrace_sde.data.formats import need
+
+
+@click.command("app")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 [default: any free one].")  # fmt: skip
+@click.option("--max-upload", type=click.IntRange(min=1), default=300, show_default=True, metavar="MB",
+              help="Largest file that may be dropped on the page.")  # fmt: skip
+@click.option("--no-browser", is_flag=True, help="Print the link, open nothing.")
+def app(file: Path | None, port: int, max_upload: int, no_browser: bool) -> None:
+    """Open a page on this machine: drop a table, see its time come back.
+
+    Nothing leaves the machine; the link works on it only, and until the command is stopped with Ctrl-C.
+    """
+    with refusing():
+        uvicorn = need("uvicorn", "app")
+        need("starlette", "app")
+        if file is not None and not file.exists():
+            raise ValueError(f"{file} does not exist.")
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen(64)  # who follows the link at once waits, and is not refused
+    from retrace_sde.app.server import application
+
+    port, token = listening.getsockname()[1], secrets.token_urlsafe(24)
+    served = application(token=token, port=port, max_upload=max_upload << 20, file=file)
+    link = f"http://127.0.0.1:{port}/?token={token}"
+    say("Open", link)
+    say("Stop", "Ctrl-C; uploads and results that were not downloaded are deleted then.")
+    if not no_browser:
+        webbrowser.open(link)
+    config = uvicorn.Config(served, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=3)  # fmt: skip
+    server = uvicorn.Server(config)
+    served.state.site.ending = lambda: server.should_exit
+    with listening, suppress(KeyboardInterrupt):  # which is how it ends
+        server.run(sockets=[listening])

@@ -1,0 +1,29 @@
+"""The door of the command `retrace`: it stands before everything that takes long to import, so that Ctrl-C is heard there too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+
+def run() -> None:
+    """Import the commands, and run one."""
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except (
+            OSError
+        ):  # closed: a file opened next would take its place, and get what is said to it
+            os.open(os.devnull, os.O_RDWR)
+    before = signal.signal(signal.SIGINT, _stop)
+    from retrace_sde.cli.main import main
+
+    signal.signal(signal.SIGINT, before)
+    main(prog_name="retrace")
+
+
+def _stop(number: int, frame: Any) -> None:
+    """Nothing has been begun, and an exception could get lost in somebody's import."""
+    os.write(2, b"retrace: stopped.\n")
+    os._exit(130)

@@ -1,0 +1,223 @@
+"""What a long computation is doing, told to whoever listens, and how to end it early.
+
+Loops name what they do (`steps`); the listener waits in a context variable, so that no signature carries it. One callback
+serves all: `fit(…, progress=f)`, or `with reporting(f):` around anything. f gets a `Progress`. If it raises StopIteration,
+loops end where they stand and the answer is what was found by then, with a caution that says so; any other exception
+ends the computation, and leaves things as they were. Threads of the computation do not report.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:  # drawn only where a bar is asked for: a command's help need not wait for it
+    from rich.console import Console
+
+Item = TypeVar("Item")
+
+OFTEN = 0.05
+"""Seconds between two reports of the same step, at least."""
+
+TOLD = 1.0
+"""Seconds into a step from which its pace says how long the rest will take."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is being done, how much of that step is done (None: not known), and for how long all of it has run.
+
+    `seconds_left`, of this step, is extrapolated from its own pace; None where that cannot be told yet.
+    """
+
+    doing: str
+    fraction: float | None
+    elapsed: float
+    seconds_left: float | None
+
+
+Callback = Callable[[Progress], object]
+
+
+@dataclass(eq=False)
+class Listener:
+    """Who listens, where the steps stand, and whether the answer so far is enough."""
+
+    tell: Callback
+    began: float = field(default_factory=monotonic)
+    doing: str = ""
+    since: float = 0.0
+    told: float = 0.0
+    fraction: float | None = None
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    enough: bool = False
+    cut: list[str] = field(default_factory=list)
+
+    def report(self, doing: str, fraction: float | None) -> None:
+        """Tell of a step; within another step its name stays, and the fraction is that of the part."""
+        now, new = monotonic(), not self.spans and (doing != self.doing or fraction == 0)
+        if new:
+            self.doing, self.since, self.fraction = doing, now, None
+        if fraction is not None:
+            low, high = self.spans[-1] if self.spans else (0.0, 1.0)
+            # An inner loop may run twice: a bar does not go backwards.
+            self.fraction = max(self.fraction or 0.0, low + (high - low) * min(fraction, 1.0))
+        if not new and now - self.told < OFTEN:
+            return
+        self.told = now
+        run, left = now - self.since, None
+        if self.fraction and run > TOLD:
+            left = run * (1 - self.fraction) / self.fraction
+        try:
+            self.tell(Progress(self.doing, self.fraction, now - self.began, left))
+        except StopIteration:
+            self.enough = True
+
+
+_listening: ContextVar[Listener | None] = ContextVar("retrace_progress", default=None)
+
+
+@contextmanager
+def reporting(callback: Callback | bool | None) -> Iterator[None]:
+    """Whatever runs inside reports to `callback`; True: to a bar; None or False: to whom it did before."""
+    if callback is None or callback is False:
+        yield
+        return
+    with bar() if callback is True else nullcontext(callback) as tell:
+        token = _listening.set(Listener(tell))
+        try:
+            yield
+        finally:
+            _listening.reset(token)
+
+
+def report(doing: str, fraction: float | None = None) -> None:
+    """Say what is being done; nothing happens where nobody listens."""
+    listener = _listening.get()
+    if listener is not None:
+        listener.report(doing, fraction)
+
+
+def enough(doing: str) -> bool:
+    """Whether to end here with what there is; if so it is remembered what was cut short."""
+    listener = _listening.get()
+    if listener is None or not listener.enough:
+        return False
+    if doing not in listener.cut:
+        listener.cut.append(doing)
+    return True
+
+
+def steps(
+    items: Iterable[Item], doing: str, *, total: int | None = None, least: int = 1
+) -> Iterator[Item]:
+    """The items of a loop, each reported as it begins; at least `least` of them, even where less is asked for.
+
+    Loops inside an item count as parts of it.
+    """
+    listener = _listening.get()
+    if listener is None:
+        yield from items
+        return
+    count = len(items) if isinstance(items, Sized) else total
+    low, high = listener.spans[-1] if listener.spans else (0.0, 1.0)
+    for k, item in enumerate(items):
+        if k >= least and enough(doing):
+            return
+        listener.report(doing, None if count is None else k / count)
+        size = (high - low) / (count or 1)
+        listener.spans.append((low + k * size, low + (k + 1) * size))
+        try:
+            yield item
+        finally:
+            listener.spans.pop()
+
+
+def cut_short() -> str | None:
+    """What was ended early on request, in a sentence; None where nothing was."""
+    listener = _listening.get()
+    if listener is None or not listener.cut:
+        return None
+    return (
+        f"Stopped on request: {', '.join(listener.cut)} ended early. This is the best that was found by then, not the "
+        "answer of a whole fit."
+    )
+
+
+def told(step: Progress) -> str:
+    """How much of a step is left, in words; empty where it is not known."""
+    if step.seconds_left is None or step.seconds_left < 1:
+        return ""
+    seconds = round(step.seconds_left)
+    text = f"{seconds} s" if seconds < 120 else f"{round(seconds / 60)} min"
+    return f"about {text} left"
+
+
+@contextmanager
+def bar(*, shown: bool = True, console: Console | None = None) -> Iterator[Callback]:
+    """A bar in a terminal or a notebook, with what is being done and how long it will take.
+
+    The first Ctrl-C asks for what there is, the second ends it. `shown`: False for the Ctrl-C alone.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    console = console or Console(stderr=True)
+    drawn = Bar(
+        TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
+        console=console, transient=True, disable=not (shown and (console.is_terminal or console.is_jupyter)),
+    )  # fmt: skip
+    with drawn, polite_interrupts(console) as asked:
+        task = drawn.add_task("starting", total=None, left="")
+
+        def tell(step: Progress) -> None:
+            done = None if step.fraction is None else 100 * step.fraction
+            drawn.update(
+                task,
+                description=step.doing,
+                total=None if done is None else 100,
+                completed=done or 0,
+                left=told(step),
+            )
+            asked.begun = asked.begun or step.fraction is not None  # reading a file leaves nothing
+            if asked.enough:
+                raise StopIteration
+
+        yield tell
+
+
+@dataclass
+class Asked:
+    """Whether anything has begun, and whether what there is has been asked for."""
+
+    begun: bool = False
+    enough: bool = False
+
+
+@contextmanager
+def polite_interrupts(console: Console) -> Iterator[Asked]:
+    """The first Ctrl-C asks for what there is, said in a line; the second, or one before any step, interrupts."""
+    asked = Asked()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def interrupted(number: int, frame: FrameType | None) -> Any:
+        if asked.enough or not asked.begun:
+            raise KeyboardInterrupt
+        asked.enough = True
+        console.print("stopping: finishing with what there is; Ctrl-C again drops it.")
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,65 @@
+"""What a report holds of single subjects, and a report that holds none of it.
+
+Shared are summaries only: parameters and tests, costs summed over subjects, means and standard deviations of the values by
+slice (of five subjects at least), counts. Not shared: any subject's values, its id, its own order, notes on the table, which
+quote it, and the fingerprint of the data. Labels of slices and names of variables are part of every report.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.data.blocks import to_numpy
+from retrace_sde.data.panel import Panel
+
+FEWEST, FEWEST_QUANTILES = 5, 20
+"""Subjects that a mean, and that a quantile, must be made of before it says little of any one of them."""
+
+
+def nameless(panel: Panel) -> Panel:
+    """The panel with its subjects numbered, and without notes that may quote them."""
+    ids = tuple(f"subject {k + 1}" for k in range(len(panel.ids)))
+    return replace(panel, ids=ids, notes=())
+
+
+def summarised(data: dict[str, Any], panel: Panel, numbers: Any) -> dict[str, Any]:
+    """The numbers behind the figures, without those of single subjects; `numbers` makes arrays short."""
+    direction = {**data["direction"], "names": [[] for _ in data["direction"]["names"]]}
+    found = {**data, "direction": direction}
+    residuals = data["residuals"]
+    if residuals is not None and len(panel.ids) < FEWEST_QUANTILES:
+        hidden = [[[None] * len(line) for line in each] for each in residuals["observed"]]
+        found["residuals"] = {**residuals, "observed": hidden}
+    if not data["shared"]:
+        nothing: dict[str, Any] = {"ids": [], "variables": [], "values": [], "times": []}
+        return {**found, "units": [], "paths": nothing}
+    shown = data["paths"]["variables"]
+    columns = [panel.names.index(name) for name in shown]
+    values = to_numpy(panel.values)[:, data["units"][0]["slices"]][:, :, columns]
+    known = (~np.isnan(values)).sum(axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # slices without any value
+        mean, spread = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+    lines = np.stack([mean, mean - spread, mean + spread])
+    lines = np.where(known >= FEWEST, lines, np.nan)
+    names = ["mean of all subjects", "mean − 1 standard deviation", "mean + 1 standard deviation"]
+    paths = {**data["paths"], "ids": names, "values": numbers(lines.transpose(0, 2, 1))}
+    return {**found, "paths": paths}
+
+
+def contents(data: dict[str, Any], panel: Panel, *, share: bool) -> str:
+    """What the page holds of single subjects, to be said on top of it."""
+    n = len(panel.ids)
+    if share:
+        return (
+            f"Made to be shared: summaries of {n:,} subjects, without any subject's values or id."
+        )
+    ids = {name for bar in data["direction"]["names"] for name in bar} | set(data["paths"]["ids"])
+    return (
+        f"This page holds values of {len(data['paths']['ids']):,} and ids of {len(ids):,} of {n:,} subjects. To send it to "
+        "others, write it with --share, or write_report(…, share=True)."
+    )
