@@ -129,4 +129,4 @@ def test_duplicates_are_told_from_rounding_and_seen_behind_missing_values(d, dig
                 X[3, [5, 7], 0] = np.nan
             found = [each for each in diagnose(_panel_of(X)).findings if each.topic == "duplicates"]
             assert len(found) == 1
-            assert "1 (subject '3')" in found[0].sentence
+            assert "1 (subject 3)" in found[0].sentence

@@ -133,7 +133,7 @@ BAD_SETTINGS = [
     ({"observation_noise": -1.0}, "noise|standard deviation"),
     # told late, when the data have been read
     ({"observation_noise": 0.1, "estimator": "ols"}, "estimator='ols'"),
-    ({"subjects": "levels", "drift": "linear"}, "affine"),
+    ({"subjects": "levels", "drift": "linear"}, "affine|best order"),
 ]
 
 

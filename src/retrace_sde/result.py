@@ -432,6 +432,8 @@ def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDA
 def _matches(value: Any, hint: Any) -> bool:
     """A value is of the type that a field is declared with; arrays hold numbers of the declared kind."""
     origin, args = get_origin(hint), get_args(hint)
+    if hasattr(origin, "__value__"):  # a type statement, as NDArray is from Python 3.12 on
+        return _matches(value, origin.__value__[args])
     if origin in (Union, UnionType):
         return any(_matches(value, each) for each in args)
     if origin is np.ndarray:

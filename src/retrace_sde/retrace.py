@@ -215,7 +215,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             check_consistent(knowledge, panel, shared=shared, dt=float(self.dt))
         # From here on everything stands where its content puts it; `as_given` puts it back.
         placed = places(panel, shared=shared, known=knowledge)
-        placed = placed if likely else placed.mixed()
+        if not (shared and likely):
+            placed = placed.mixed(None if shared else panel.lengths)
         whole = panel = placed.panel(panel)
         knowledge = None if knowledge is None else placed.knowledge(knowledge)
         if knowledge is not None and knowledge.schedule is not None and not shared:

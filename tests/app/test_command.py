@@ -14,10 +14,10 @@ from retrace_sde.cli.main import main
 from retrace_sde.data import formats
 
 
-def test_the_link_works_and_ctrl_c_ends_it():
+def test_the_link_works_and_ctrl_c_ends_it(heeding):
     command = [sys.executable, "-m", "retrace_sde", "app", "--no-browser"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeding
     ) as app:
         link = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S{20,}", app.stdout.readline())[0]
         with urllib.request.urlopen(link, timeout=60) as answer:

@@ -82,7 +82,16 @@ def test_fit_writes_parameters_that_cover_the_truth(simulated, fitted):
 def test_what_fit_prints_says_order_direction_and_files(fitted):
     out, text = fitted
     labels = [line.split()[0] for line in text.splitlines()]
-    assert labels == ["Data", "Order", "Direction", "Measured", "Subjects", "SDE", "Written"]
+    assert labels == [
+        "Data",
+        "Order",
+        "Direction",
+        "Drift",
+        "Measured",
+        "Subjects",
+        "SDE",
+        "Written",
+    ]
     assert "The direction of time is identified" in text
     assert str(out / "report.html") in text
     assert "\x1b" not in text

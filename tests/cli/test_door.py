@@ -171,9 +171,11 @@ run()
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("name", ["retrace_sde.cli.main", "click", "pandas", "scipy.optimize"])
-def test_ctrl_c_while_modules_are_imported(name, file):
+def test_ctrl_c_while_modules_are_imported(name, file, heeding):
     script = INTERRUPTED.format(name=name, file=str(file))
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, preexec_fn=heeding
+    )
     assert run.returncode == 130, run.stderr
     assert run.stderr.strip() == "retrace: stopped."  # click ends the line with ^C first
 

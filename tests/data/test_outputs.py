@@ -271,9 +271,11 @@ main(["work", sys.argv[1]])
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
-def test_a_signal_leaves_nothing_behind(name, code, tmp_path):
+def test_a_signal_leaves_nothing_behind(name, code, tmp_path, heeding):
     command = [sys.executable, "-c", RUN, str(tmp_path / "out")]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeding
+    )
     assert run.stdout.readline() == "begun\n"
     time.sleep(0.05)
     run.send_signal(getattr(signal, name))

@@ -35,7 +35,7 @@ def test_the_offset_is_judged_in_the_tables_own_units():
 
 
 def test_a_curved_drift_is_named():
-    X = panel(lambda x: 2 * x * (1 - x), 0.4, noise=0.05)
+    X = panel(lambda x: 2 * x * (1 - x), 1.0, noise=0.05)
     found = recovered(X).model.result_
     assert found.drift_choice.quadratic > 3
     assert "Polynomial(2) fits it" in found.drift_choice.verdict

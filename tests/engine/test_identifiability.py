@@ -110,8 +110,8 @@ def test_the_report_says_in_words_what_can_and_cannot_be_learned():
 
 def test_collinear_regressors_are_reported():
     """All trajectories on one growing mode: the other directions of A are hardly determined."""
-    sde = LinearSDE(np.diag([8.0, 8.0]) + 0.5, np.eye(2) * 1e-12)
-    X = sde.simulate(20, 60, 0.05, x0=np.array([1.0, 1.0]), random_state=6)
+    sde = LinearSDE(np.diag([8.0, 8.0]) + 0.5, np.eye(2) * 1e-8)
+    X = sde.simulate(20, 30, 0.05, x0=np.array([1.0, 1.0]), random_state=6)
     report = rt.ReTrace(dt=0.05, drift="linear").fit(X).identifiability_
     assert report.gram_condition > 1e4
     assert np.isnan(report.entropy_production)

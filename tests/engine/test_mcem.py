@@ -660,8 +660,6 @@ def test_sampled_shared_orders_match_enumeration(n, seed):
     sde = rt.simulate.random_irreversible_sde(2, random_state=seed)
     X, _ = rt.simulate.shuffle(sde.simulate(n, T, DT, random_state=seed), random_state=seed)
     model = rt.ReTrace(dt=DT, estimator="mle", random_state=0, drift="linear").fit(X)
-    with pytest.raises(AttributeError, match=r"call sample_orders\(\)"):
-        _ = model.position_probabilities_
     found = model.sample_orders(samples=20_000)
     problem, step, orders = model._memory.model, model._memory.outcome.found.step, every_order(T)
     C = transition_costs(problem.data, step)

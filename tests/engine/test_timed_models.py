@@ -83,7 +83,7 @@ def test_a_schedule_gives_positions_their_times_and_the_direction():
 
 def test_visits_that_were_missed_find_their_places_in_the_schedule():
     rng = np.random.default_rng(4)
-    X, _ = paths(40, np.diff(TIMES), 5)
+    X, _ = paths(40, np.diff(TIMES), 6)
     rows = np.argsort(rng.random((40, 8)), axis=1)[:, :6]
     there = np.take_along_axis(X, rows[:, :, None], axis=1)
     model = rt.ReTrace(permutation="independent", random_state=0, n_jobs=1)

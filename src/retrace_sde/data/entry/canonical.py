@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, pick, to_numpy
+from retrace_sde.data.blocks import Array, Order, pick, to_numpy, unmasked
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.panel import Panel
 
@@ -46,13 +46,18 @@ class Places:
             return pick(moved, self.columns, 1)
         return np.take_along_axis(to_numpy(moved), self.columns[:, :, None], axis=1)
 
-    def mixed(self) -> Places:
-        """Slices in an order that is as good as arbitrary, but the same for the same data.
+    def mixed(self, lengths: Order | None = None) -> Places:
+        """Slices, or observations, in an order that is as good as arbitrary, but the same for the same data.
 
-        For a search that starts where they stand, as the paper's does: sorted slices would be a start of another kind.
+        For searches and chains that start where these stand: sorted by a variable they would all lean one way. `lengths`:
+        how many observations each trajectory has, as the panel was given; what pads the others stays behind.
         """
-        T = len(self.columns)
-        return replace(self, columns=self.columns[np.random.default_rng(T).permutation(T)])
+        T = self.columns.shape[-1]
+        chance = np.random.default_rng(T).random(self.columns.shape)
+        if lengths is not None:
+            chance[np.arange(T)[None] >= lengths[self.rows, None]] = np.inf
+        mix = np.argsort(chance, axis=-1, kind="stable")
+        return replace(self, columns=np.take_along_axis(self.columns, mix, axis=-1))
 
     def panel(self, panel: Panel) -> Panel:
         """A panel with everything in its place; what pads a shorter trajectory is its last observation, as sorted."""
@@ -117,7 +122,7 @@ class Places:
     def _table(self, values: Any) -> Any:
         if values is None or np.ndim(values) == 0:
             return values
-        given = np.asarray(values, dtype=float)
+        given = np.asarray(unmasked(values), dtype=float)
         return given[self.columns] if self.shared else self.sorted(given[:, :, None])[:, :, 0]
 
     def _place(self, j: Any, a: Any) -> tuple[int, int]:
