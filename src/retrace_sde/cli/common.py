@@ -258,12 +258,13 @@ def columns_of(names: tuple[str, ...], frame: pd.DataFrame) -> list[str]:
 def _with_dates(frame: pd.DataFrame, time: str | None, dayfirst: bool) -> pd.DataFrame:
     """The table with dates for the text in its time column, read as the user says."""
     from retrace_sde.data.columns import dates
+    from retrace_sde.data.dialect import is_text
 
     if time is None or time not in frame.columns:
         raise ValueError(
             "--dayfirst and --monthfirst say how --time is read: name the column of dates."
         )
-    if frame[time].dtype != object:
+    if not is_text(frame[time]):
         return frame
     stamps, _ = dates(frame[time], time, dayfirst=dayfirst)
     return frame.assign(**{time: stamps.dt.tz_localize(None)})

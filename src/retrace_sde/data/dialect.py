@@ -241,12 +241,17 @@ def _without_row_names(frame: pd.DataFrame, text: Sequence[str]) -> tuple[pd.Dat
     return (frame.drop(columns=dropped) if dropped else frame), said
 
 
+def is_text(column: pd.Series) -> bool:
+    """A column of text, as pandas before version 3 holds it (objects), or since."""
+    return column.dtype == object or isinstance(column.dtype, pd.StringDtype)
+
+
 def _as_numbers(
     frame: pd.DataFrame, path: Path, header: list[str], options: dict[str, Any], text: Sequence[str],
     decimal: str | None,
 ) -> tuple[pd.DataFrame, list[str]]:  # fmt: skip
     """Columns of numbers that pandas left as text: decimal commas, thousands apart, signs for missing values."""
-    words = [name for name in frame.columns if frame[name].dtype == object and name not in text]
+    words = [name for name in frame.columns if is_text(frame[name]) and name not in text]
     if not words and decimal != ",":
         return frame, []
     found: list[str] = []

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from retrace_sde.data.columns import shown
-from retrace_sde.data.dialect import NOTES, Dialect, read_text
+from retrace_sde.data.dialect import NOTES, Dialect, is_text, read_text
 from retrace_sde.data.formats import frame_of_anndata, frame_of_array, frame_of_xarray, need
 from retrace_sde.data.outputs import RECORD, check_outputs, record
 from retrace_sde.data.strangers.sizes import Budget, check_size
@@ -213,7 +213,7 @@ def write_table(frame: pd.DataFrame, path: Path, *, safe: bool = False) -> None:
         frame.to_parquet(path, index=False)
     else:
         columns = {
-            name: column.to_numpy(dtype=str if column.dtype == object else None)
+            name: column.to_numpy(dtype=str if is_text(column) else None)
             for name, column in frame.items()
         }
         np.savez_compressed(path, **columns)  # type: ignore[arg-type]
