@@ -206,7 +206,8 @@ def _parsed(path: Path, header: list[str], options: dict[str, Any], dtype: Any) 
     """The table by pandas, whose silence on lines longer than the header is not kept."""
     try:
         frame = pd.read_csv(path, dtype=dtype, **options)
-        if not isinstance(frame.index, pd.RangeIndex):
+        # A first column taken for the index; one that numbers the rows from 0 on would be left out anyway.
+        if not frame.index.equals(pd.RangeIndex(len(frame))):
             if not frame.iloc[:, -1].isna().all():  # else only a separator at the end of each line
                 raise ValueError(
                     f"the header names {len(frame.columns)} columns, {shown(list(frame.columns))}, but lines have "
