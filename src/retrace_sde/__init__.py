@@ -7,9 +7,8 @@ the data cannot tell, and estimate the SDE `dX = b(X) dt + G dW` behind them.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if (
-    TYPE_CHECKING
-):  # what the names are, for readers and type checkers; they are imported when first used
+# What the names are, for readers and type checkers; they are imported when first used.
+if TYPE_CHECKING:
     from retrace_sde import anndata, datasets, metrics, progress
     from retrace_sde.after.compare import compare_orders
     from retrace_sde.data.knowledge import Knowledge

@@ -209,9 +209,8 @@ def recover(
     if knowledge is not None and panel.slices is not None:
         knowledge = by_labels(knowledge, panel.slices)
         n, T = len(panel.ids), len(panel.slices)
-        compiled(
-            knowledge, n, T, shared=True, labels=panel.slices
-        )  # contradictions, by their labels
+        # Contradictions are told by the labels, before anything is computed.
+        compiled(knowledge, n, T, shared=True, labels=panel.slices)
     elif knowledge is not None and marks:
         knowledge = by_marks(knowledge, as_frame(df), panel)
     with reporting(progress):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import shutil
 import time
 
 import pandas as pd
@@ -13,13 +12,6 @@ from served import site
 
 from retrace_sde.app.examples import EXAMPLES
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on the PATH: install Debian's package chromium"
-)
 LONG = 120_000
 """Milliseconds that a fit may take on a busy machine."""
 
@@ -30,15 +22,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def client():
     with site(max_upload=300 << 20) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        # Chromium's own sandbox needs rights that containers do not give; the page is ours.
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 import retrace_sde as rt
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on the PATH: install Debian's package chromium"
-)
 HOSTILE = (
     "<script>alert(1)</script>",
     "\"'></script><img src=x onerror=alert(2)>",
@@ -52,15 +43,6 @@ def pages(tmp_path_factory):
         "own": rt.write_report(own, X, folder / "own.html").as_uri(),
         "sent": rt.write_report(own, X, folder / "sent.html", share=True).as_uri(),
     }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        # Chromium's own sandbox needs rights that containers do not give; the page is ours.
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

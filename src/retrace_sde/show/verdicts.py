@@ -6,6 +6,7 @@ direction, its identifiability report, its notes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,7 +70,7 @@ def _order(model: ReTrace, panel: Panel) -> Verdict:
     what = "a time slice" if shared else "an observation"
     rounds = f"{model.n_iter_} round{'' if model.n_iter_ == 1 else 's'}"
     settled = (
-        f"The search settled after {rounds}, at a log-likelihood of {model.log_likelihood_:,.1f} nats."
+        f"The search settled after {rounds}, at a log-likelihood of {_reached(model):,.1f} nats."
         if model.converged_
         else f"The search was still changing after {rounds}: raise max_iter."
     )
@@ -108,6 +109,12 @@ def _order(model: ReTrace, panel: Panel) -> Verdict:
         answer, standing = "A closed loop: the order is cyclic", "mixed"
         given += " Where the loop is cut is arbitrary."
     return Verdict(question, answer, standing, (*listed, certain, settled, given))
+
+
+def _reached(model: ReTrace) -> float:
+    """The log-likelihood at which the search ended, as the slider over its rounds shows it; levels may raise it afterwards."""
+    last = model.history_[-1].log_likelihood if model.history_ else math.nan
+    return last if math.isfinite(last) else model.log_likelihood_
 
 
 def _listed(model: ReTrace, panel: Panel) -> tuple[str, ...]:

@@ -33,15 +33,21 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         return {name: file[name] for name in file.files}
 
 
+def array_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array in .npy form, from its head alone; ValueError where it is none."""
+    version = np.lib.format.read_magic(file)
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
 def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read(file)
+        shape, dtype = array_header(file)
     size = dtype.itemsize
     for length in shape:
         size *= length

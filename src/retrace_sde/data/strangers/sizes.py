@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from retrace_sde.data.entry.stored import array_header
 from retrace_sde.data.formats import need
 from retrace_sde.data.strangers import zarr_store
 
@@ -99,28 +100,14 @@ def _npz(path: Path, budget: Budget) -> None:
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             budget.take(entry.file_size)
-            with archive.open(entry) as file:
-                head = _npy_header(file)
-            if head is not None:
-                shape, dtype = head
-                budget.take_array(shape, dtype)
-                rows = math.prod(shape[:2]) if len(shape) == 3 else math.prod(shape[:1])
-                budget.take_table(rows, 0)
-
-
-def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Shape and type of an array; None where it is none, which the reader says."""
-    try:
-        version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read(file)
-    except ValueError:
-        return None
-    return shape, dtype
+            try:
+                with archive.open(entry) as file:
+                    shape, dtype = array_header(file)
+            except ValueError:
+                continue  # no array, which the reader says
+            budget.take_array(shape, dtype)
+            rows = math.prod(shape[:2]) if len(shape) == 3 else math.prod(shape[:1])
+            budget.take_table(rows, 0)
 
 
 def _xlsx(path: Path, budget: Budget) -> None:

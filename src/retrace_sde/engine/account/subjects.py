@@ -305,9 +305,8 @@ def _exact(levels: LevelFit, B: Array, H: Array, dt: float) -> Estimate:
     """The SDE whose exact step on a regular grid Euler's (B, H) is."""
     d, p = B.shape
     unit = np.broadcast_to(np.eye(p), (d, p, p))
-    values, vectors = np.linalg.eigh(
-        H
-    )  # to first order, one subject less may leave less than nothing
+    # To first order, one subject less may leave less than nothing.
+    values, vectors = np.linalg.eigh(H)
     least = 1e-3 * np.linalg.eigvalsh(levels.diffusion)[0]
     H = (vectors * np.maximum(values, least)) @ vectors.T
     count = float(levels.rows.strata.counts.sum())
