@@ -14,7 +14,7 @@ from matplotlib.animation import FuncAnimation, PillowWriter
 import retrace_sde as rt
 
 matplotlib.use("agg")
-import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
+import matplotlib.pyplot as plt
 
 SHOWN, STILL, MOVING = 9, 10, 26
 """Trajectories drawn; frames at each end; frames between."""
@@ -30,6 +30,7 @@ def panel():
 
 
 def draw(path):
+    """Writes the animation of one fit."""
     lost, truth, model = panel()
     T = lost.shape[1]
     stored, found = np.arange(T), np.argsort(model.order_)
