@@ -1,11 +1,11 @@
 """What the residual check finds in data that the model does not describe, and how often it cries wolf.
 
-    python studies/residuals.py [--seeds 0:30] [--n 60 --T 20 --d 3] [--jobs 1]
+    python studies/residuals.py [--seeds 0:30] [--n 60 --T 20 --d 3] [--jobs 1] [--subjects alike]
 
 Each panel is a random stable SDE (Δt = .1, started from N(0, I)) with one thing added, its order lost: measurement noise of half a
 step's standard deviation, memory (steps correlated .5 with the last), levels of the subjects' own (sd 1), Student's noise with
-three degrees of freedom, one trajectory with steps three times as large, one trajectory five units off. The fit is of one SDE for all (subjects="alike"). Printed: in how many
-panels it was found (any verdict failed), named (it comes first), and how often each verdict failed.
+three degrees of freedom, one trajectory with steps three times as large, one trajectory five units off. The fit is of one SDE for all, or, with --subjects auto, of levels where the data ask for them (which
+are then no longer missing). Printed: in how many panels it was found (any verdict failed), named (it comes first), and how often each verdict failed.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def panel(kind: str, seed: int, n: int, T: int, d: int) -> np.ndarray:
     return X
 
 
-def names(kind: str, seed: int, size: tuple[int, int, int]) -> list[str]:
+def names(kind: str, seed: int, size: tuple[int, int, int], subjects: str) -> list[str]:
     """What was said of one panel, the first first."""
     shuffled, _ = rt.simulate.shuffle(panel(kind, seed, *size), random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rt.ReTraceWarning)
-        model = rt.ReTrace(dt=DT, subjects="alike", n_jobs=1).fit(shuffled)
+        model = rt.ReTrace(dt=DT, subjects=subjects, n_jobs=1).fit(shuffled)
     return [str(each.cause or each.aspect) for each in model.residuals_.failed]
 
 
@@ -73,11 +73,14 @@ def main() -> None:
     parser.add_argument("--seeds", default="0:30")
     for name, value in (("n", 60), ("T", 20), ("d", 3), ("jobs", 1)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--subjects", choices=["alike", "auto"], default="alike")
     options = parser.parse_args()
     seeds, size = range(*map(int, options.seeds.split(":"))), (options.n, options.T, options.d)
     print("| added | found | named first | verdicts that failed |\n|---|---|---|---|")
     for kind, wanted in KINDS.items():
-        runs = Parallel(options.jobs)(delayed(names)(kind, seed, size) for seed in seeds)
+        runs = Parallel(options.jobs)(
+            delayed(names)(kind, seed, size, options.subjects) for seed in seeds
+        )
         found, first = sum(map(bool, runs)), sum(said[:1] == [wanted] for said in runs)
         every = Counter(name for said in runs for name in said)
         shown = ", ".join(f"{name} {count}" for name, count in every.most_common())
