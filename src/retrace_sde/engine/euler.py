@@ -242,9 +242,10 @@ class EulerModel(Problem):
 
     def draw(self, law: Law, chains: Chains, stretch: Stretch) -> Draws:
         """Advance chains under a law, counting what the M-step needs."""
+        dt, drift = self.dt, self.drift
 
         def count(x: Array, u: Any, frequencies: Frequencies) -> Statistics:
-            return statistics(x, u, frequencies, self.dt, self.drift)
+            return statistics(x, u, frequencies, dt, drift)
 
         return self.own_orders(law).draw(chains, stretch, count)
 
