@@ -7,11 +7,12 @@ gain nothing from more, and on a busy machine threads that wait for each other c
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -31,6 +32,9 @@ Result = TypeVar("Result")
 
 BLOCK_ELEMENTS = 1 << 18
 """Numbers per block: 2 MiB of float64, small enough to stay in a core's cache."""
+
+DEVICE_ELEMENTS = 1 << 27
+"""Numbers per block on another device, which has no cache to stay in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +124,52 @@ class Data:
 
         with one_blas_thread(), ThreadPoolExecutor(jobs) as pool:
             yield from pool.map(quietly, blocks)
+
+    def map_pieces(
+        self, function: Callable[..., Result], *along: Any, size: int | None = None
+    ) -> Iterator[Result]:
+        """`function(piece, *parts)` for each block of trajectories, a `Data` of its rows alone; results in order.
+
+        `along`: what belongs to the pass. Arrays of two or more axes have one row for each trajectory and are cut;
+        anything else (an order (T,), gaps (T − 1,), None) is handed on whole.
+        """
+
+        def of_rows(rows: slice) -> Result:
+            parts = (each[rows] if np.ndim(each) > 1 else each for each in along)
+            return function(self._piece(rows), *parts)
+
+        _, T, d = self.shape
+        if not array_api_compat.is_numpy_array(self.values):
+            size = size or max(
+                1, DEVICE_ELEMENTS // (T * d)
+            )  # a device is kept busy by large blocks
+        return self.map_rows(of_rows, size=size)
+
+    def sum_pieces(
+        self, function: Callable[..., Result], *along: Any, size: int | None = None
+    ) -> Result:
+        """The sum of `function(piece, *parts)` over blocks of trajectories, in a fixed order."""
+        return reduce(operator.add, self.map_pieces(function, *along, size=size))
+
+    def each_piece(self, function: Callable[..., Any], *along: Any, size: int | None = None) -> Any:
+        """Results with a row for each trajectory of a piece, or tuples of such, put together in the trajectories' places."""
+        parts = list(self.map_pieces(function, *along, size=size))
+        if isinstance(parts[0], tuple):
+            return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
+        return np.concatenate(parts)
+
+    def chosen(self, size: int) -> Order:
+        """The trajectories of `some`."""
+        return evenly(self.shape[0], size)
+
+    def _piece(self, rows: slice) -> Data:
+        u, lengths = self.covariates, self.lengths
+        return replace(
+            self,
+            values=self.values[rows, ...],
+            covariates=None if u is None else u[rows, ...],
+            lengths=None if lengths is None else lengths[rows],
+        )
 
     def live(self, rows: slice) -> Any | None:
         """Which of the T − 1 steps of some trajectories exist, (trajectories, T − 1, 1); None: all."""
