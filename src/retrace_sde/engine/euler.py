@@ -109,7 +109,8 @@ class EulerModel(Problem):
                 errors = sandwich_of_grams(grams, float(T - 1), n, found)
                 one = replace(one, robust_errors=errors)
             else:
-                errors = sandwich_of_grams(turn @ grams @ turn.T, float(T - 1), n, back)
+                turned = (turn @ each @ turn.T for each in grams)
+                errors = sandwich_of_grams(turned, float(T - 1), n, back)
                 two = replace(two, robust_errors=errors)
         return replace(one, reverse=two)
 

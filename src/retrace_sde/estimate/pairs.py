@@ -13,13 +13,14 @@ larger than their steps: where that, times the condition number, is too many the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, like, to_numpy
+from retrace_sde.data.blocks import BLOCK_ELEMENTS, Array, Data, Order, like, pick, to_numpy
 from retrace_sde.estimate.euler import Euler, density_constant
 from retrace_sde.estimate.moments import Moments
 from retrace_sde.process.drift import Affine, Drift, is_linear
@@ -150,23 +151,27 @@ class Pairs:
 
         return -0.5 * np.concatenate([of(piece) for piece in self.pieces]) - constant
 
-    def grams(self, rows: Order) -> Array:
-        """Gram matrices (m, p + d, p + d) of the regression rows of some trajectories, which ascend."""
-        found, begin = [], 0
-        for piece in self.pieces:
-            end = begin + len(piece.first)
-            here = rows[(rows >= begin) & (rows < end)] - begin
-            if len(here):
-                S, C, sums, first, last = (to_numpy(each[here, ...]) for each in piece)
-                before = S - last[:, :, None] * last[:, None, :]
-                after = S - first[:, :, None] * first[:, None, :]
-                moved = before + after - C - C.transpose(0, 2, 1)
-                count, both = float(self.T - 1), (sums - last, sums - first)
-                found.append(
-                    _regression_gram(before, C, moved, both, count, self.dt, affine=self.affine)
-                )
-            begin = end
-        return np.concatenate(found)
+    def grams(self, rows: Order) -> Iterator[Array]:
+        """Gram matrices (m, p + d, p + d) of the regression rows of some trajectories, some at a time, which stay in cache."""
+        ends = np.cumsum([len(piece.first) for piece in self.pieces])
+        where = np.searchsorted(ends, rows, side="right")
+        d = len(self.totals.sums)
+        size = max(1, BLOCK_ELEMENTS // (8 * d * d))
+        for begin in range(0, len(rows), size):
+            some, at = rows[begin : begin + size], where[begin : begin + size]
+            parts = []
+            for k in np.unique(at):
+                piece = self.pieces[k]
+                here = some[at == k] - (ends[k] - len(piece.first))
+                parts.append([to_numpy(pick(each, here, 0)) for each in piece])
+            yield self._grams(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+    def _grams(self, S: Array, C: Array, sums: Array, first: Array, last: Array) -> Array:
+        before = S - last[:, :, None] * last[:, None, :]
+        after = S - first[:, :, None] * first[:, None, :]
+        moved = before + after - C - C.transpose(0, 2, 1)
+        count, both = float(self.T - 1), (sums - last, sums - first)
+        return _regression_gram(before, C, moved, both, count, self.dt, affine=self.affine)
 
 
 def _regression_gram(

@@ -13,7 +13,7 @@ Parameters of `StepScores`: B = Θ Δt by rows, Q = H Δt, and p₀'s mean and c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -144,16 +144,22 @@ def regression_sandwich(
     return _summed(few.sum_pieces(of_piece, order, dt), data.shape[0], len(rows))
 
 
-def sandwich_of_grams(grams: Array, steps: float, n: int, found: Moments) -> StandardErrors:
-    """The same from the Gram matrices (m, p + d, p + d) of the rows of m of n trajectories, `steps` each."""
+def sandwich_of_grams(
+    grams: Iterable[Array], steps: float, n: int, found: Moments
+) -> StandardErrors:
+    """The same from Gram matrices (m, p + d, p + d) of the rows of some of n trajectories, some at a time, `steps` each."""
     R, cross, _ = found.blocks
     p, inverse = len(R), solve_triangular(R, np.eye(len(R)))
-    theta = inverse @ cross
-    G, C, E = grams[:, :p, :p], grams[:, :p, p:], grams[:, p:, p:]
-    left = C - G @ theta
-    E = E - theta.T @ left - C.transpose(0, 2, 1) @ theta
-    parts = inverse.T @ G @ inverse, inverse.T @ left, E
-    return _summed(_left_out(*parts, np.full((len(grams), 1, 1), steps), found), n, len(grams))
+    theta, told, sums = inverse @ cross, 0, None
+    for some in grams:
+        G, C, E = some[:, :p, :p], some[:, :p, p:], some[:, p:, p:]
+        rest = C - G @ theta
+        E = E - theta.T @ rest - C.transpose(0, 2, 1) @ theta
+        counts = np.full((len(some), 1, 1), steps)
+        part = _left_out(inverse.T @ G @ inverse, inverse.T @ rest, E, counts, found)
+        told, sums = told + len(some), part if sums is None else sums + part
+    assert sums is not None  # there are some
+    return _summed(sums, n, told)
 
 
 def _left_out_rows(
