@@ -35,6 +35,9 @@ Result = TypeVar("Result")
 BLOCK_ELEMENTS = 1 << 18
 """Numbers per block: 2 MiB of float64, small enough to stay in a core's cache."""
 
+DEVICE_ELEMENTS = 1 << 27
+"""Numbers per block on another device, which has no cache to stay in and is kept busy by large blocks."""
+
 
 @dataclass(frozen=True, eq=False)
 class Data:
@@ -168,7 +171,8 @@ class Data:
     @property
     def _size(self) -> int:
         _, T, d = self.shape
-        return max(1, BLOCK_ELEMENTS // (T * d))
+        here = self.stored or array_api_compat.is_numpy_array(self.values)
+        return max(1, (BLOCK_ELEMENTS if here else DEVICE_ELEMENTS) // (T * d))
 
     def _piece(self, rows: slice) -> Data:
         u, lengths = self.covariates, self.lengths
