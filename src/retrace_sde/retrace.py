@@ -22,6 +22,7 @@ from retrace_sde.checks import (
     check_features,
     check_gaps,
     check_knowledge,
+    check_lazy,
     check_levels,
     check_noise,
     check_settings,
@@ -39,6 +40,7 @@ from retrace_sde.data.entry.canonical import Places, places
 from retrace_sde.data.entry.parameters import checked
 from retrace_sde.data.inputs import MissingInputs, filled_inputs
 from retrace_sde.data.knowledge import Knowledge, settled
+from retrace_sde.data.lazy.stored import Stored
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.schedule import off_schedule, on_schedule
 from retrace_sde.data.validation import (
@@ -276,6 +278,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             idle=not (likely and linear),
             refusal=nonlinear("Missing values", drift) if likely and not linear else None,
         )
+        check_lazy(panel, self.get_params(deep=False), knowledge)
         panel = check_volumes(panel, drift)
         check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
         check_centred(panel, drift)
@@ -331,7 +334,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
         """The fit of a panel; where inputs are missing again, with what the order found says of them, until it stands."""
         u = panel.covariates
-        if u is None or not np.isnan(to_numpy(u)).any():
+        if u is None or isinstance(u, Stored) or not np.isnan(to_numpy(u)).any():
             return self._fit_panel(panel, drift, knowledge, rng)
         given = to_numpy(u)
         filled = filled_inputs(given, self.missing_inputs)
@@ -545,13 +548,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         certain = self.estimator == "auto" and outcome.estimator != "mcem"
         if not (shared or certain or model.gaps is not None):
             return not_looked(model.data.shape[0])
-        found = outcome.found
-        levels = outcome.levels
+        found, levels = outcome.found, outcome.levels
+        if levels is not None and model.data.lazy:  # subjects would have to be moved, all of them
+            return not_looked(model.data.shape[0])
         if isinstance(levels, HiddenLevels) and isinstance(model, HiddenModel):
             model, found = levelled_hidden(model, found, levels, rng)
         elif isinstance(levels, LevelFit) and isinstance(model, EulerModel):
             model, found = levelled(model, found, levels, rng)
-        return look_at(model, found, rng)
+        return look_at(model, found, rng, None if levels is None else levels.effects)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}

@@ -21,11 +21,26 @@ from retrace_sde.data.formats import (
     xarray_of_panel,
 )
 from retrace_sde.data.knowledge import settled_error
+from retrace_sde.data.lazy.stored import Stored, stored
 from retrace_sde.data.tables import Label, Names, lay_out
 
 
 def _few(names: Sequence[Any], most: int = 4) -> str:
     return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
+
+
+class Numbers(Sequence[str]):
+    """The names "0", "1", … of n trajectories, none of which is kept: there may be more of them than memory."""
+
+    def __init__(self, n: int) -> None:
+        self._range = range(n)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __getitem__(self, at: Any) -> Any:
+        found = self._range[at]
+        return [str(j) for j in found] if isinstance(found, range) else str(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,11 +181,15 @@ class Panel:
         kept = [k for k, name in enumerate(self.names) if name not in dropped]
         if len(kept) == len(self.names):
             return self
-        xp = array_api_compat.array_namespace(self.values)
-        index = xp.asarray(kept, device=array_api_compat.device(self.values))
+        if isinstance(self.values, Stored):
+            values: Any = self.values.without(kept)
+        else:
+            xp = array_api_compat.array_namespace(self.values)
+            index = xp.asarray(kept, device=array_api_compat.device(self.values))
+            values = xp.take(self.values, index, axis=2)
         return replace(
             self,
-            values=xp.take(self.values, index, axis=2),
+            values=values,
             names=tuple(self.names[k] for k in kept),
             left_out=(*self.left_out, *left_out),
         )
@@ -467,10 +486,11 @@ class Panel:
             covariates = np.asarray(covariates)
         n, d = (values.shape[0], values.shape[-1]) if len(values.shape) == 3 else (0, 0)
         k = covariates.shape[-1] if covariates is not None and covariates.shape else 0
+        numbers: Any = Numbers(n)
         return cls(
             values,
             tuple(names) if names is not None else tuple(f"x{i}" for i in range(d)),
-            tuple(ids) if ids is not None else tuple(str(j) for j in range(n)),
+            tuple(numbers if ids is None else ids) if stored(values) is None or ids else numbers,
             covariates,
             tuple(covariate_names)
             if covariate_names is not None

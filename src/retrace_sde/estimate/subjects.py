@@ -102,12 +102,12 @@ def subject_grams(data: Data, order: Order, dt: float | Array, drift: Drift) -> 
     (3, 4, 4)
     """
 
-    def of_block(rows: slice) -> Array:
-        x, u = data.block(rows, order)
-        z = to_numpy(regression_rows(x, u, gaps_of(dt, rows), drift, data.live(rows)))
+    def of_piece(piece: Data, order: Order, dt: float | Array) -> Array:
+        x, u = piece.block(every := slice(None), order)
+        z = to_numpy(regression_rows(x, u, gaps_of(dt, every), drift, piece.live(every)))
         return np.asarray(z.transpose(0, 2, 1) @ z)
 
-    return np.concatenate(list(data.map_rows(of_block)))
+    return data.each_piece(of_piece, order, dt)
 
 
 def fit_subjects(

@@ -62,14 +62,14 @@ class _Flips:
     ) -> None:
         self.dt, self.drift = dt, drift
 
-        def gram(rows: slice, order: Order) -> Array:
-            x, u = data.block(rows, order)
-            z = regression_rows(x, u, dt, drift, data.live(rows))
+        def gram(piece: Data, order: Order) -> Array:
+            x, u = piece.block(slice(None), order)
+            z = regression_rows(x, u, dt, drift, piece.live(slice(None)))
             return np.asarray(z.transpose(0, 2, 1) @ z)
 
         back = data.reversed(orders)
-        self.there = np.concatenate(list(data.map_rows(lambda rows: gram(rows, orders))))
-        self.back = np.concatenate(list(data.map_rows(lambda rows: gram(rows, back))))
+        self.there = data.each_piece(gram, orders)
+        self.back = data.each_piece(gram, back)
         self.first, self.last = data.states(orders), data.states(back)
         # What is known of time, as log-priors of both ways round (−∞: impossible); the same for all if nothing is.
         self.for_there, self.for_back = for_there, for_back

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -68,60 +69,118 @@ class OwnOrders:
 
         With a prior, orders that break none of its rules come out, and (unless `cold`) must go in.
         """
-        orders, deep = orders.copy(), cold or kicks > 0
-
-        def work(rows: slice) -> int:
-            steps, rules = self.law.costs(self.data, rows), self._rules(rows)
-            lengths = self.data.observed[rows]
-            found = improve_block(
-                steps, rules, lengths, orders[rows], states[rows], cold, deep, kicks
-            )
-            return int(found)
-
-        return orders, sum(self.data.map_rows(work, size=BLOCK))
+        work = partial(
+            _improved,
+            law=self.law,
+            prior=self.prior,
+            how=(cold, cold or kicks > 0, kicks),
+        )
+        along = self._numbers, orders, states[:, None]
+        orders, streams, changed = self.data.each_piece(work, *along, size=BLOCK)
+        states[:] = streams[:, 0]
+        return orders, int(changed.sum())
 
     def draw(self, chains: Chains, stretch: Stretch, count: Count | None = None) -> Draws:
         """Advance every chain, in place.
 
         `count` makes statistics of a block's frequencies of pairs and ends; they are summed, chain by chain.
         """
-        data, (samples, burn, keep, positions) = self.data, stretch
-        n, T, _ = data.shape
-        C, proposals = len(chains.orders), chains.proposals
-        schedule = Schedule(burn, samples, max(T // 2, 5))
-        where = np.zeros((n if positions else 0, T, T), dtype=np.int32)
+        n, T, _ = self.data.shape
+        C, keep = len(chains.orders), stretch.keep
+        where = np.zeros((n if stretch.positions else 0, T, T), dtype=np.int32)
         kept = np.zeros((C, n, keep, T), dtype=np.int16)
-
-        def work(rows: slice) -> tuple[list[Any], Records]:
-            steps, rules = self.law.costs(data, rows), self._rules(rows)
-            x, u = data.block(rows)
-            counted = []
-            seen = Records.none(len(x), T=T)
-            for c in range(C):
-                fresh = Records.none(len(x), T=T)._replace(
-                    positions=where[rows] if positions else where,
-                    kept=kept[c, rows],
-                    tally=seen.tally,
-                    scales=seen.scales,
-                )
-                order, state = chains.orders[c, rows], chains.states[c, rows]
-                sample_block(
-                    steps, rules, data.observed[rows], order, state, schedule, proposals, fresh
-                )
-                if count is not None:
-                    shares = (fresh.pairs, fresh.first, fresh.last)
-                    frequencies = Frequencies(*(each / samples for each in shares))
-                    counted.append(count(to_numpy(x), u, frequencies))
-            return counted, seen
-
-        parts = list(data.map_rows(work, size=BLOCK))
-        counted = [_total([part[0][c] for part in parts]) for c in range(C)] if count else []
-        tally = np.sum([part[1].tally for part in parts], axis=0)
-        scales = np.sum([part[1].scales for part in parts], axis=0)
+        work = partial(
+            _drawn,
+            law=self.law,
+            prior=self.prior,
+            stretch=stretch,
+            proposals=chains.proposals,
+            count=count,
+        )
+        along = self._numbers, chains.orders.transpose(1, 0, 2), chains.states.T
+        parts = list(self.data.map_pieces(work, *along, size=BLOCK))
+        for each in parts:
+            chains.orders[:, each.rows], chains.states[:, each.rows] = each.orders, each.states
+            kept[:, each.rows] = each.kept
+            if stretch.positions:
+                where[each.rows] = each.where
+        counted = [_total([each.counted[c] for each in parts]) for c in range(C)] if count else []
+        tally = np.sum([each.seen.tally for each in parts], axis=0)
+        scales = np.sum([each.seen.scales for each in parts], axis=0)
         return Draws(kept, where, counted, tally, scales)
 
-    def _rules(self, rows: slice) -> Any:
-        return None if self.prior is None else self.prior.arrays(rows)
+    @property
+    def _numbers(self) -> Order:
+        return np.arange(self.data.shape[0], dtype=np.intp)[:, None]
+
+
+def _rules(prior: Prior | None, rows: Order) -> Any:
+    """What is known of some trajectories that stand side by side."""
+    return None if prior is None else prior.arrays(slice(int(rows[0]), int(rows[-1]) + 1))
+
+
+def _improved(
+    piece: Data,
+    numbers: Order,
+    orders: Order,
+    states: State,
+    *,
+    law: Judge,
+    prior: Prior | None,
+    how: tuple[bool, bool, int],
+) -> tuple[Order, State, Order]:
+    """Orders of a piece, improved, the random states afterwards, and whether each changed."""
+    found, states = orders.copy(), states[:, 0].copy()
+    steps, rules = law.costs(piece, slice(None)), _rules(prior, numbers[:, 0])
+    changed = improve_block(steps, rules, piece.observed, found, states, *how)
+    each = np.zeros((len(found), 1), dtype=np.intp)
+    each[0] = changed
+    return found, states[:, None], each
+
+
+class _Drawn(NamedTuple):
+    """Where the chains of some trajectories stand, what they saw, and their statistics."""
+
+    rows: Order
+    orders: Order
+    states: State
+    kept: Any
+    where: Any
+    counted: list[Any]
+    seen: Records
+
+
+def _drawn(
+    piece: Data,
+    numbers: Order,
+    orders: Order,
+    states: State,
+    *,
+    law: Judge,
+    prior: Prior | None,
+    stretch: Stretch,
+    proposals: Any,
+    count: Count | None,
+) -> _Drawn:
+    """The chains of a piece, (trajectories, C, T), advanced."""
+    samples, burn, keep, positions = stretch
+    steps, rules = law.costs(piece, slice(None)), _rules(prior, numbers[:, 0])
+    (x, u), (m, C, T) = piece.block(slice(None)), orders.shape
+    schedule = Schedule(burn, samples, max(T // 2, 5))
+    orders, states = orders.transpose(1, 0, 2).copy(), states.T.copy()
+    kept = np.zeros((C, m, keep, T), dtype=np.int16)
+    where = np.zeros((m if positions else 0, T, T), dtype=np.int32)
+    counted, seen = [], Records.none(m, T=T)
+    for c in range(C):
+        fresh = Records.none(m, T=T)._replace(
+            positions=where, kept=kept[c], tally=seen.tally, scales=seen.scales
+        )
+        sample_block(steps, rules, piece.observed, orders[c], states[c], schedule, proposals, fresh)
+        if count is not None:
+            shares = (fresh.pairs, fresh.first, fresh.last)
+            frequencies = Frequencies(*(each / samples for each in shares))
+            counted.append(count(to_numpy(x), u, frequencies))
+    return _Drawn(numbers[:, 0], orders, states, kept, where, counted, seen)
 
 
 def _total(parts: list[Any]) -> Any:
