@@ -488,7 +488,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             model, found = levelled_hidden(model, found, levels, rng)
         elif isinstance(levels, LevelFit) and isinstance(model, EulerModel):
             model, found = levelled(model, found, levels, rng)
-        return look_at(model, found, rng)
+        return look_at(model, found, rng, None if levels is None else levels.effects)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     UNEQUAL_STEPS = "unequal steps"
     MODELS_DISAGREE = "models disagree"
     RESIDUALS = "residuals"
+    STOPPED = "stopped"
 
 
 class Rung(StrEnum):
@@ -299,6 +300,11 @@ def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: boo
     return replace(doubt, opposed=other.evidence, shared=shared)
 
 
+def stopped_direction(test: DirectionTest) -> DirectionTest:
+    """Of a fit that was stopped: the search or the test was cut short, so that a call would be of neither."""
+    return _open(test, Reason.STOPPED)
+
+
 def _open(test: DirectionTest, reason: Reason) -> DirectionTest:
     return replace(test, identified=False, p_value=None, p_error=None, reason=reason)
 
@@ -407,6 +413,14 @@ def _unequal_steps(test: DirectionTest) -> str:
     )
 
 
+def _stopped(test: DirectionTest) -> str:
+    side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
+    return (
+        f"The direction of time was not tested to the end: the fit was stopped. So far {side} fits better "
+        f"({test.log_likelihood_ratio:+.1f} nats); fit again to have it tested. Both directions are returned."
+    )
+
+
 _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.TESTED: _tested,
     Reason.TOO_FEW: _too_few,
@@ -416,4 +430,5 @@ _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.UNEQUAL_STEPS: _unequal_steps,
     Reason.MODELS_DISAGREE: _models_disagree,
     Reason.RESIDUALS: _residuals,
+    Reason.STOPPED: _stopped,
 }

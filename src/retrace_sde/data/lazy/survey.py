@@ -1,9 +1,9 @@
 """What must be known of a lazy panel before it is fitted, in one pass over it.
 
 Ranges, means and spreads (about each block's own mean, put together by Chan's formula, so that a large level costs no digits), the first
-value that is no number, and what puts trajectories in their places: each one's first observations, sorted by content.
+value that is no number, and what puts trajectories in their places: each one's first numbers, its observations sorted by content.
 
-Limits: trajectories whose first `TOLD` sorted observations are equal stay as they came.
+Limits: trajectories whose first `TOLD` sorted numbers are equal stand by a projection of all their numbers, not as in memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from retrace_sde.data.lazy import here
 from retrace_sde.data.lazy.here import Here, in_memory_order, spread_of
 from retrace_sde.data.lazy.stored import Stored
 
-TOLD = 2
-"""Sorted observations of each trajectory that tell it from the others."""
+TOLD = 4
+"""Numbers, of each trajectory's sorted observations, that tell it from the others."""
 
 LOOKS, NUMBERS = (24, 100, 200, 500, 1000), ((5000, 0, 1), (20_000, 1, 0), (200_000, 1, 1))
 """How many evenly spaced trajectories the looks of a fit ask for: so many, or as many as have so many numbers of a slice, of a
@@ -67,7 +67,7 @@ def surveyed(data: Data, *, own: bool) -> Data:
     centre = (counts * mean).sum(axis=0) / total
     spread = (squares + counts * (mean - centre) ** 2).sum(axis=0) / total
     wrong = bad[bad[:, 0] > 0]
-    every = (data.observed[None].astype(float), *keys.reshape(n, -1).T[:, None])
+    every = (data.observed[None].astype(float), *keys.T[:, None])
     rows = ranked(every, np.zeros((1, n), dtype=np.intp))[0]
     found = Facts(
         low.min(axis=0),
@@ -102,7 +102,10 @@ def _survey(piece: Data, numbers: Order, *, own: bool) -> tuple[Array, Order, Ar
     u = piece.covariates
     every = x if u is None else np.concatenate([x, u], axis=2)
     order = ranked((every[:, :, k] for k in range(every.shape[2])), outside.astype(np.intp))
-    keys = np.take_along_axis(every, order[:, :TOLD, None], axis=1)
+    along = np.take_along_axis(every, order[:, :, None], axis=1).reshape(len(x), -1)
+    along = np.where(np.repeat(outside, every.shape[2], axis=1), 0.0, along)
+    shadow = along @ np.random.default_rng(0).standard_normal(along.shape[1])
+    keys = np.column_stack([along[:, :TOLD], shadow])
     return table[None], bad, keys, order if own else order[:, :0]
 
 
