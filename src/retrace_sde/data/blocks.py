@@ -216,8 +216,17 @@ def unmasked(values: Any) -> Any:
 
 def to_numpy(array: Any) -> Array:
     """A small result, brought to numpy from whatever device it was computed on."""
+    return np.asarray(_fetched(array), dtype=float)
+
+
+def to_integers(array: Any) -> NDArray[np.int64]:
+    """Whole numbers, likewise, without passing through floats."""
+    return np.ascontiguousarray(_fetched(array), dtype=np.int64)
+
+
+def _fetched(array: Any) -> Any:
     if array_api_compat.is_torch_array(array):
-        array = array.detach().cpu()
-    elif array_api_compat.is_cupy_array(array):
-        array = array.get()
-    return np.asarray(array, dtype=float)
+        return array.detach().cpu()
+    if array_api_compat.is_cupy_array(array):
+        return array.get()
+    return array
