@@ -1,9 +1,10 @@
 """Metropolis over permutations for all trajectories at once: the sampler for arrays on a device.
 
 The law is that of `metropolis`, `p(order | data, θ) ∝ exp(−cost(order))`, but every chain makes a move at the same time, of a
-kind and of lengths drawn for all of them: neither depends on the chains, so each keeps its law. A proposal is a
-permutation of positions and costs what its whole path costs, one gather of T + 1 numbers; the costs of all pairs,
-(n, T + 1, T + 1), are held at once. Nothing here knows of rules: where there are some the compiled sampler works.
+kind and at a place drawn for all of them: neither depends on the chains, so each keeps its law, and they differ in which
+neighbour they propose and in what they accept. A proposal is a permutation of positions and costs what its whole path
+costs, one gather of T + 1 numbers; the costs of all pairs, (n, T + 1, T + 1), are held at once. Nothing here knows of rules:
+where there are some the compiled sampler works.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import State, to_integers
+from retrace_sde.data.blocks import Order, State, to_integers
 from retrace_sde.orders.metropolis import KINDS, Proposals, Schedule, Tally
 
 GOLDEN, FIRST, SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -22,8 +23,8 @@ GOLDEN, FIRST, SECOND = -7046029254386353131, -4658895280553007687, -77235922931
 AHEAD = 32
 """Moves whose random numbers are drawn together."""
 
-EACH = 4
-"""Random numbers of a move: a place, a neighbour, a side, and whether it is accepted."""
+EACH = 2
+"""Random numbers of a move of one chain: which neighbour, and whether it is accepted."""
 
 FLOOR = 1e-4
 """Weight that keeps every pair possible as neighbours."""
@@ -46,10 +47,10 @@ class Records(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Where each position takes its node from, (n, T + 2); which chains have one; Hastings' ratio where it is not 1."""
+    """Where each position takes its node from, (T + 2,) or (chains, T + 2); which chains may; Hastings' ratio; None: all, 1."""
 
     source: Any
-    valid: Any
+    valid: Any | None = None
     ratio: Any | None = None
 
 
@@ -95,6 +96,7 @@ class ManyChains:
         self.path = xp.concat([end, xp.reshape(orders, (C * n, T)), end], axis=1)
         self.places = xp.arange(T + 2, dtype=xp.int64, device=device)[None, :]
         self.lengths, self.streams = xp.tile(lengths, (C,)), Streams(states, pairs)
+        self.ragged = bool(xp.any(lengths < T))
         # Chains of the same trajectory look its costs up in the same place.
         self.block = xp.tile(xp.arange(n, dtype=xp.int64, device=device), (C,))[:, None] * (T + 1)
         likely = likely_neighbours(pairs, lengths, sharpness)
@@ -121,132 +123,152 @@ class ManyChains:
     ) -> Records:  # fmt: skip
         """Burn in, then record every `thin` moves."""
         xp, (many, T) = self.xp, self.orders.shape
-        one = xp.eye(T, dtype=self.pairs.dtype, device=array_api_compat.device(self.path))
+        # Counts of a few thousand records are whole numbers also in single precision.
+        one = xp.eye(T, dtype=xp.float32, device=array_api_compat.device(self.path))
         log: list[tuple[int, int, Any]] = []
         self.moves(schedule.burn, proposals, chance, log)
-        pairs, where, first, last = 0.0, 0.0, 0.0, 0.0
+        live = xp.astype(self.places[:, :-2] < self.lengths[:, None], one.dtype)[:, :, None]
+        pairs = where = xp.zeros_like(live)
         kept: list[Any] = []
-        back = self.lengths[:, None]
-        live = xp.astype(self.places[:, :-2] < back, one.dtype)[:, :, None]
         for r in range(schedule.samples):
             self.moves(schedule.thin, proposals, chance, log)
             stood = xp.reshape(xp.take(one, xp.reshape(self.orders, (-1,)), axis=0), (many, T, T))
             stood = stood * live
             pairs = pairs + xp.matrix_transpose(stood[:, :-1, :]) @ stood[:, 1:, :]
-            first = first + stood[:, 0, :]
-            last = last + xp.take_along_axis(stood, back[:, :, None] - 1, axis=1)[:, 0, :]
-            if positions:
-                where = where + stood
+            where = where + stood
             if len(kept) < keep and r * keep >= len(kept) * schedule.samples:
                 kept.append(self.orders)
-        found = None if not positions else xp.matrix_transpose(where)
-        return Records(pairs, first, last, found, kept, *self._tallies(log))
+        pairs, where = (xp.astype(each, self.pairs.dtype) for each in (pairs, where))
+        ends = xp.broadcast_to(self.lengths[:, None, None] - 1, (many, 1, T))
+        last = xp.take_along_axis(where, ends, axis=1)[:, 0, :]
+        found = xp.matrix_transpose(where) if positions else None
+        return Records(pairs, where[:, 0, :], last, found, kept, *self._tallies(log))
 
     def _tallies(self, log: list[tuple[int, int, Any]]) -> tuple[Tally, Tally]:
         tally, scales = np.zeros((KINDS, 2), np.int64), np.zeros((64, 2), np.int64)
-        if log:
-            accepted = to_integers(self.xp.stack([each[2] for each in log]))
-            for (kind, octave, _), many in zip(log, accepted, strict=True):
-                tally[kind] += self.path.shape[0], many
-                if kind < 2:
-                    scales[octave] += self.path.shape[0], many
+        made = [each for _, _, each in log if each is not None]
+        accepted = iter(to_integers(self.xp.stack(made)).tolist() if made else [])
+        for kind, octave, each in log:
+            many = self.path.shape[0], 0 if each is None else next(accepted)
+            tally[kind] += many
+            if kind < 2:
+                scales[octave] += many
         return tally, scales
 
     def moves(
         self, count: int, proposals: Proposals, chance: np.random.Generator, log: list[Any]
     ) -> None:
         """`count` proposals of every chain."""
+        T, device = self.path.shape[1] - 2, array_api_compat.device(self.path)
         shares = np.diff(np.concatenate([[0], proposals.shares])) / proposals.shares[-1]
         for begin in range(0, count, AHEAD):
             some = min(AHEAD, count - begin)
             units = self.streams.units(EACH * some)
-            kinds = chance.choice(KINDS, size=some, p=shares)
-            lengths = proposals.table[chance.integers(len(proposals.table), size=(some, 3))]
-            for m in range(some):
-                kind, u = int(kinds[m]), units[EACH * m : EACH * (m + 1), :]
-                proposal = self._proposal(kind, u, [int(each) for each in lengths[m]])
-                log.append((kind, int(np.log2(lengths[m, 0])), self._step(proposal, u[3, :])))
+            kinds, places = (
+                chance.choice(KINDS, size=some, p=shares),
+                chance.integers(1, T + 1, some),
+            )
+            sizes = proposals.table[chance.integers(len(proposals.table), size=(some, 3))]
+            sides = chance.integers(2, size=some).tolist()
+            common = [common_proposal(*each, T) for each in zip(kinds, places, sizes, strict=True)]
+            sources = self.xp.asarray(np.stack([each[0] for each in common]), device=device)
+            for m, (kind, i) in enumerate(zip(kinds.tolist(), places.tolist(), strict=True)):
+                neighbour, unit = units[EACH * m, :], units[EACH * m + 1, :]
+                octave, end = int(np.log2(sizes[m, 0])), common[m][1]
+                if kind > 3:
+                    proposal = self._joined(i, neighbour, i - sides[m] if kind == 5 else None)
+                elif end > T:
+                    log.append((kind, octave, None))
+                    continue
+                elif kind == 3 and self.ragged:
+                    proposal = self._reversal(self.xp.ones_like(self.lengths), self.lengths)
+                else:
+                    within = self.lengths >= end if self.ragged else None
+                    proposal = Proposal(sources[m, :], within)
+                log.append((kind, octave, self._step(proposal, unit)))
 
     def _step(self, proposal: Proposal, unit: Any) -> Any:
         """Take `path[source]` where Metropolis and Hastings accept it; how many chains did."""
-        xp = self.xp
-        path = xp.take_along_axis(self.path, proposal.source, axis=1)
+        xp, (source, valid, ratio) = self.xp, proposal
+        if source.ndim == 1:
+            path = xp.take(self.path, source, axis=1)
+        else:
+            path = xp.take_along_axis(self.path, source, axis=1)
         cost = self.cost_of(path)
         odds = xp.exp(xp.clip(self.cost - cost, -700.0, 60.0))
-        odds = odds if proposal.ratio is None else odds * proposal.ratio
-        taken = (unit < odds) & proposal.valid
+        taken = unit < (odds if ratio is None else odds * ratio)
+        taken = taken if valid is None else taken & valid
         self.path = xp.where(taken[:, None], path, self.path)
         self.cost = xp.where(taken, cost, self.cost)
         return xp.sum(xp.astype(taken, xp.int64))
 
-    def _proposal(self, kind: int, u: Any, sizes: list[int]) -> Proposal:
-        """Of a kind of `metropolis`, with segments of the given sizes."""
-        xp, t, (one, two, three) = self.xp, self.lengths, sizes
-        i = 1 + xp.astype(u[0, :] * xp.astype(t, u.dtype), t.dtype)
-        if kind == 0:
-            return self._reversal(i, i + one, i + one <= t)
-        if kind == 1:
-            return self._exchange(i, i + one, i + one + two, i + one + two <= t + 1)
-        if kind == 2:
-            return self._swap(i, i + one, i + one + two, i + one + two + three)
-        if kind == 3:
-            return self._reversal(xp.ones_like(t), t, t > 1)
-        return self._joined(i, u, by_insertion=kind == 5)
+    def _joined(self, i: int, unit: Any, gap: int | None) -> Proposal:
+        """Bring a likely neighbour b of a = path[i] beside it, by reversing what lies between or into a `gap` beside a."""
+        xp, a = self.xp, self.path[:, i]
+        row = xp.take(self.cumulative, self.block[:, 0] + a, axis=0)
+        b = xp.sum(xp.astype(row <= unit[:, None], a.dtype), axis=1)
+        b = xp.minimum(
+            b, self.lengths - 1
+        )  # rounding, and a single observation, which has no neighbour
+        p = xp.astype(xp.argmax(xp.astype(self.path == b[:, None], a.dtype), axis=1), a.dtype)
+        found = self._reversed_between(i, p, b) if gap is None else self._inserted(gap, p, b)
+        return found._replace(valid=found.valid & (self.lengths >= i)) if self.ragged else found
 
-    def _reversal(self, i: Any, j: Any, valid: Any, ratio: Any | None = None) -> Proposal:
-        """Reverse path[i … j]."""
-        at, i, j = self.places, i[:, None], j[:, None]
-        inside = (at >= i) & (at <= j) & valid[:, None]
-        return Proposal(self.xp.where(inside, i + j - at, at), valid, ratio)
+    def _reversed_between(self, i: int, p: Any, b: Any) -> Proposal:
+        """The reversal that brings b, at p, beside place i; `after` and `far` stand at its other ends.
 
-    def _exchange(self, i: Any, j: Any, k: Any, valid: Any, ratio: Any | None = None) -> Proposal:
-        """Exchange the segments [i, j) and [j, k)."""
-        xp, at, i, j, k = self.xp, self.places, i[:, None], j[:, None], k[:, None]
-        source = at + xp.where(at < i + k - j, j - i, j - k)
-        inside = (at >= i) & (at < k) & valid[:, None]
-        return Proposal(xp.where(inside, source, at), valid, ratio)
+        It is proposed from both of its sides, and back likewise: hence a ratio of sums.
+        """
+        xp, a, up = self.xp, self.path[:, i], p > i
+        after = xp.where(up, self.path[:, i + 1], self.path[:, i - 1])
+        far = xp.take_along_axis(self.path, xp.where(up, p + 1, p - 1)[:, None], axis=1)[:, 0]
+        there = self._likely(a, b) + self._likely(far, after)
+        back = self._likely(a, after) + self._likely(far, b)
+        begin, end = xp.where(up, i + 1, p), xp.where(up, p, i - 1)
+        return self._reversal(begin, end)._replace(ratio=back / there)
 
-    def _swap(self, i: Any, j: Any, k: Any, q: Any) -> Proposal:
-        """Swap the segments [i, j) and [k, q) around [j, k)."""
-        xp, at, valid = self.xp, self.places, q <= self.lengths + 1
-        i, j, k, q = (each[:, None] for each in (i, j, k, q))
-        late = xp.where(at < i + q - j, j - i - q + k, j - q)
-        source = at + xp.where(at < i + q - k, k - i, late)
-        return Proposal(xp.where((at >= i) & (at < q) & valid[:, None], source, at), valid)
+    def _inserted(self, gap: int, p: Any, b: Any) -> Proposal:
+        """b, at p, put right after place `gap`, which is proposed from both of its sides."""
+        xp, ahead = self.xp, gap < p
+        there = self._likely(self.path[:, gap], b) + self._likely(self.path[:, gap + 1], b)
+        beside = xp.take_along_axis(self.path, xp.stack([p - 1, p + 1], axis=1), axis=1)
+        back = self._likely(beside[:, 0], b) + self._likely(beside[:, 1], b)
+        # The nodes between p and the gap move by one, and b to the other end of them.
+        at, p, ahead = self.places, p[:, None], ahead[:, None]
+        low, high = xp.where(ahead, gap + 1, p), xp.where(ahead, p, gap)
+        moved = xp.where(ahead, xp.where(at == low, p, at - 1), xp.where(at == high, p, at + 1))
+        source = xp.where((at >= low) & (at <= high), moved, at)
+        return Proposal(source, (low < high)[:, 0], back / there)
 
-    def _joined(self, i: Any, u: Any, *, by_insertion: bool) -> Proposal:
-        """Bring a likely neighbour b of path[i] beside it, by reversing what lies between or by inserting b."""
-        xp = self.xp
-        row = xp.take(self.cumulative, (self.block + self._nodes(i))[:, 0], axis=0)
-        b = xp.sum(xp.astype(row <= (u[1, :] * row[:, -1])[:, None], i.dtype), axis=1)
-        b = xp.minimum(b, self.lengths - 1)  # a single observation has no neighbour: stay inside
-        p = xp.astype(xp.argmax(xp.astype(self.path == b[:, None], i.dtype), axis=1), i.dtype)
-        if not by_insertion:
-            return self._reversed_between(i, p)
-        # Each gap is proposed from both of its sides.
-        g = xp.where(u[2, :] < 0.5, i, i - 1)
-        q = self._of(self.likely, self._nodes(g, g + 1, p - 1, p + 1), b[:, None])
-        ahead, valid = g < p, (g != p) & (g != p - 1)
-        begin, middle = xp.where(ahead, g + 1, p), xp.where(ahead, p, p + 1)
-        return self._exchange(begin, middle, xp.where(ahead, p, g) + 1, valid, _hastings(q))
+    def _reversal(self, i: Any, j: Any) -> Proposal:
+        """Reverse path[i … j] of each chain."""
+        at, low, high = self.places, i[:, None], j[:, None]
+        return Proposal(self.xp.where((at >= low) & (at <= high), low + high - at, at), i < j)
 
-    def _reversed_between(self, at: Any, p: Any) -> Proposal:
-        """The reversal that brings position p beside position `at`, which is proposed from both of its ends."""
-        xp = self.xp
-        i, j = xp.where(p > at, at + 1, p), xp.where(p > at, p, at - 1)
-        outer = self._nodes(i - 1, j + 1, i - 1, j + 1)
-        q = self._of(self.likely, outer, self._nodes(j, i, i, j))
-        return self._reversal(i, j, i < j, _hastings(q))
-
-    def _nodes(self, *places: Any) -> Any:
-        """What stands at some places of each path, (C n, places)."""
-        at = self.xp.stack(places, axis=1)
-        return self.xp.take_along_axis(self.path, at, axis=1)
+    def _likely(self, a: Any, b: Any) -> Any:
+        """The probability with which b is proposed as neighbour of a."""
+        return self.xp.take(self.likely, (self.block[:, 0] + a) * (self.path.shape[1] - 1) + b)
 
 
-def _hastings(q: Any) -> Any:
-    """Probability of the way back over that of the way there, each proposed in two ways: q (chains, there and back, 4)."""
-    return (q[:, 2] + q[:, 3]) / (q[:, 0] + q[:, 1])
+def common_proposal(kind: int, i: int, sizes: Tally, T: int) -> tuple[Order, int]:
+    """Where every chain's positions take their nodes from, and the last place that moves; of kinds that all chains share.
+
+    Nothing moves where that is beyond T, and of kinds that each chain proposes for itself.
+    """
+    stay = np.arange(T + 2)
+    cuts = np.concatenate([[i], i + np.cumsum(sizes)])
+    if kind == 0:
+        order, end = stay[i : cuts[1] + 1][::-1], cuts[1]
+    elif kind == 1:
+        order, end = np.r_[cuts[1] : cuts[2], i : cuts[1]], cuts[2] - 1
+    elif kind == 2:
+        order, end = np.r_[cuts[2] : cuts[3], cuts[1] : cuts[2], i : cuts[1]], cuts[3] - 1
+    else:
+        order, end, i = stay[1 : T + 1][::-1], T, 1
+    source = stay.copy()
+    if kind <= 3 and end <= T:
+        source[i : end + 1] = order
+    return source, int(end)
 
 
 def likely_neighbours(pairs: Any, lengths: Any, sharpness: float) -> Any:
