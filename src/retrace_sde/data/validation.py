@@ -41,7 +41,13 @@ ALONE = 1e9
 
 
 class ReTraceWarning(UserWarning):
-    """The data can be used, but something about them cannot be known."""
+    """The data can be used, but something about them cannot be known, or was done that one should know of.
+
+    Examples
+    --------
+    >>> import warnings, retrace_sde as rt
+    >>> warnings.simplefilter("ignore", rt.ReTraceWarning)  # or "error", in a pipeline
+    """
 
 
 def check_panel(
