@@ -217,7 +217,8 @@ def _drawn_together(
     (x, u), (m, C, T) = piece.block(slice(None)), orders.shape
     xp, device = array_api_compat.array_namespace(x), array_api_compat.device(x)
     lengths = xp.asarray(piece.observed, device=device)
-    pairs = padded_pairs(*law.whitened(x, u), lengths)
+    target, source, start = law.whitened(x, u)
+    pairs = padded_pairs(target, source, start, lengths)
     begin = xp.asarray(np.ascontiguousarray(orders.transpose(1, 0, 2)), device=device)
     many = ManyChains(pairs, lengths, begin, states.T.ravel(), proposals.sharpness)
     schedule = Schedule(stretch.burn, stretch.samples, max(T // 2, 5))
