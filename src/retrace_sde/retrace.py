@@ -277,6 +277,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             missing_inputs=self.missing_inputs != "refuse",
             idle=not (likely and linear),
             refusal=nonlinear("Missing values", drift) if likely and not linear else None,
+            look=likely and linear,
         )
         check_lazy(panel, self.get_params(deep=False), knowledge)
         panel = check_volumes(panel, drift)
