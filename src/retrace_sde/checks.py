@@ -61,6 +61,28 @@ NEGATIVE = 0.05
 """How far below zero, relative to the largest, measurement error may put a volume."""
 
 
+def check_lazy(panel: Panel, given: Mapping[str, Any], knowledge: Knowledge | None) -> None:
+    """What is asked of a panel that is stored outside memory can be had by passes over it."""
+    if not Data(panel.values).lazy:
+        return
+    noise, own = given["observation_noise"], given["permutation"] == "independent"
+    asked = {
+        "observation_noise": noise is not None and not is_auto(noise),
+        "estimator='em'": given["estimator"] == "em",
+        "order='score'": given["order"] == "score",
+        "spacing='estimate'": given["spacing"] == "estimate",
+        "a schedule": knowledge is not None and knowledge.schedule is not None,
+        "knowledge of single trajectories": own and knowledge is not None,
+        f"drift={given['drift']!r}": isinstance(as_drift(given["drift"]), TumourGrowth),
+    }
+    found = next((name for name, is_asked in asked.items() if is_asked), None)
+    if found is not None:
+        raise ValueError(
+            f"{found} needs the trajectories in memory, and X is stored outside it: pass a part of them, e.g. X[:5000] read "
+            "by numpy; a few thousand trajectories tell it as well."
+        )
+
+
 def check_settings(given: Mapping[str, Any]) -> None:
     """The parameters of `ReTrace`, each by itself and together."""
     check("ReTrace", given)

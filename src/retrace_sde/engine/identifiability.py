@@ -187,14 +187,15 @@ def stationarity_p_value(data: Data, order: Order) -> float:
         ends = np.concatenate([order[:, :third], np.take_along_axis(order, late, axis=1)], axis=1)
     centre = np.nanmean(to_numpy(data.block(slice(0, min(n, 100)), ends)[0]), axis=(0, 1))
 
-    def contrasts(x: Any, u: Any | None) -> Array:
+    def contrasts(piece: Data, ends: Order) -> Array:
+        x = piece.block(slice(None), ends)[0]
         xp = array_api_compat.array_namespace(x)
         z = x - like(centre, x)
         both = xp.concat([z, z * z], axis=-1)
         late, early = _seen_mean(both[:, third:, :]), _seen_mean(both[:, :third, :])
         return to_numpy(late - early)
 
-    each = np.concatenate(list(data.map(contrasts, ends)))
+    each = data.each_piece(contrasts, ends)
     counts = (~np.isnan(each)).sum(axis=0)
     if counts.min() < 3:
         return float("nan")

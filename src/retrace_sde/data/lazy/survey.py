@@ -1,0 +1,116 @@
+"""What must be known of a lazy panel before it is fitted, in one pass over it.
+
+Ranges, means and spreads (about each block's own mean, put together by Chan's formula, so that a large level costs no digits), the first
+value that is no number, and what puts trajectories in their places: each one's first numbers, its observations sorted by content.
+
+Limits: trajectories whose first `TOLD` sorted numbers are equal stand by a projection of all their numbers, not as in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Data, Order, evenly
+from retrace_sde.data.entry.ranks import ranked
+from retrace_sde.data.lazy.stored import Stored
+
+TOLD = 4
+"""Numbers, of each trajectory's sorted observations, that tell it from the others."""
+
+LOOKS, NUMBERS = (24, 100, 200, 500, 1000), ((5000, 0, 1), (20_000, 1, 0), (200_000, 1, 1))
+"""How many evenly spaced trajectories the looks of a fit ask for: so many, or as many as have so many numbers of a slice, of a
+variable, or in all (with the exponents of T and d). They are read together; another look costs a read of its own."""
+
+LARGEST_LOOK = 0.02
+"""Share of the trajectories up to which a look is read ahead."""
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """Least and largest values (d,), how many there are, their means and standard deviations, and what is no number.
+
+    `bad`: how many values are not finite; `first` where the first of them stands, (trajectory, observation, variable). `rows` (n,) is the order of the
+    trajectories by content, `own` (n, T) that of each one's observations.
+    """
+
+    low: Array
+    high: Array
+    counts: Array
+    mean: Array
+    scale: Array
+    bad: int
+    first: tuple[int, int, int] | None
+    rows: Order | None
+    own: Order | None
+
+    @property
+    def spent(self) -> Facts:
+        """The same without what put trajectories in their places."""
+        return replace(self, rows=None, own=None)
+
+
+def surveyed(data: Data, *, own: bool) -> Data:
+    """The same lazy data, whose values know their facts."""
+    n = data.shape[0]
+    numbers = np.arange(n, dtype=np.intp)[:, None]
+    parts = data.each_piece(partial(_survey, own=own), numbers)
+    table, bad, keys, order = parts
+    low, high, counts, mean, squares = table.transpose(1, 0, 2)
+    total = counts.sum(axis=0)
+    centre = (counts * mean).sum(axis=0) / total
+    spread = (squares + counts * (mean - centre) ** 2).sum(axis=0) / total
+    wrong = bad[bad[:, 0] > 0]
+    every = (data.observed[None].astype(float), *keys.T[:, None])
+    rows = ranked(every, np.zeros((1, n), dtype=np.intp))[0]
+    found = Facts(
+        low.min(axis=0),
+        high.max(axis=0),
+        total,
+        centre,
+        np.sqrt(spread),
+        int(bad[:, 0].sum()),
+        None if len(wrong) == 0 else (int(wrong[0, 1]), int(wrong[0, 2]), int(wrong[0, 3])),
+        rows,
+        order if own else None,
+    )
+    if found.bad == 0:
+        _read_ahead(data.values, rows)
+    return replace(data, values=replace(data.values, facts=found))
+
+
+def _survey(piece: Data, numbers: Order, *, own: bool) -> tuple[Array, Order, Array, Order]:
+    """Of one block: a row of its facts, a row of what is no number in it, and each trajectory's keys and own order."""
+    x, (_, T, d) = piece.values, piece.shape
+    outside = np.arange(T)[None] >= piece.observed[:, None]
+    wrong = np.argwhere(~np.isfinite(x))
+    bad = np.zeros((1, 4), dtype=np.intp)
+    if len(wrong):
+        bad[0] = len(wrong), numbers[wrong[0, 0], 0], wrong[0, 1], wrong[0, 2]
+    z = x if not outside.any() else np.where(outside[:, :, None], np.nan, x)
+    z = z.reshape(-1, d)[~outside.ravel()]
+    mean = z.mean(axis=0)
+    table = np.stack(
+        [x.min(axis=(0, 1)), x.max(axis=(0, 1)), np.full(d, float(len(z))), mean, ((z - mean) ** 2).sum(axis=0)]
+    )  # fmt: skip
+    u = piece.covariates
+    every = x if u is None else np.concatenate([x, u], axis=2)
+    order = ranked((every[:, :, k] for k in range(every.shape[2])), outside.astype(np.intp))
+    along = np.take_along_axis(every, order[:, :, None], axis=1).reshape(len(x), -1)
+    along = np.where(np.repeat(outside, every.shape[2], axis=1), 0.0, along)
+    shadow = along @ np.random.default_rng(0).standard_normal(along.shape[1])
+    keys = np.column_stack([along[:, :TOLD], shadow])
+    return table[None], bad, keys, order if own else order[:, :0]
+
+
+def _read_ahead(values: Stored, rows: Order) -> None:
+    """Read in one pass the trajectories that later looks ask for: evenly spaced as stored, and as they will stand."""
+    n, T, d = values.shape
+    sizes = {*LOOKS, *(-(-many // (T**a * d**b)) for many, a, b in NUMBERS), 2 * d + 20}
+    most = LARGEST_LOOK * n
+    even = np.unique(
+        np.concatenate([evenly(n, size) for size in sizes if size <= most or size <= 24])
+    )
+    values.prefetch(np.union1d(even, rows[even]))
