@@ -28,8 +28,8 @@ from retrace_sde.checks import (
     check_settings,
     check_state_space,
     check_volumes,
+    in_words,
     is_auto,
-    no_diffusion,
     noise_of_kept,
     nonlinear,
     with_times,
@@ -294,10 +294,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if knowledge is not None and knowledge.schedule is not None and not shared:
             panel, knowledge = on_schedule(panel, knowledge)
         rng = np.random.default_rng(self.random_state)
-        try:
+        with in_words(panel):
             fitted = self._fitted_inputs(panel, drift, knowledge, rng)
-        except np.linalg.LinAlgError:
-            raise ValueError(no_diffusion(panel)) from None
         chosen, outcome, units, features, notes = fitted
         check_diffusion(panel, outcome.estimate.diffusion * chosen.dt, chosen.variances)
         if not isinstance(chosen, HiddenModel):
@@ -315,8 +313,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             converged=outcome.converged and cut is None,
         )
         report("looking at the residuals")
-        result = self._result(whole, chosen, outcome, features)
-        result = replace(result, residuals=self._residuals(chosen, outcome, rng))
+        with in_words(panel):
+            result = self._result(whole, chosen, outcome, features)
+            result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
