@@ -102,7 +102,8 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
 def _idle(panel: Panel) -> tuple[Panel, list[Finding]]:
     """The panel as a fit will see it, without variables that have no dynamics of their own, and what these are."""
     data = Data(np.asarray(panel.values, dtype=float), lengths=panel.lengths)
-    idle = without_dynamics(data, panel.names, shared=panel.slices is not None)
+    lows = np.where(np.isnan(data.values), np.inf, data.values).min(axis=1)
+    idle = without_dynamics(data, panel.names, shared=panel.slices is not None, lows=lows)
     if len(idle) == len(panel.names):
         return panel, [Finding("variables", "stop", each.found) for each in idle]
     return panel.without(idle), [Finding("variables", "caution", each.sentence) for each in idle]

@@ -348,7 +348,6 @@ class ReTraceResult:
             ("initial.covariance", self.initial.covariance, ((d, d),)),
             ("standard_errors.drift", self.standard_errors.drift, (self.drift.shape,)),
             ("standard_errors.diffusion", self.standard_errors.diffusion, ((d, d),)),
-            ("direction.contributions", self.direction.contributions, ((n,),)),
         ]
         if self.alternative is not None:
             twin = self.alternative
@@ -365,6 +364,9 @@ class ReTraceResult:
         for name, value, _ in shapes:
             if name.endswith("order") and np.any(np.sort(value, axis=-1) != np.arange(T)):
                 return f"{name} is not a permutation of 0 to {T - 1}"
+        each = self.direction.contributions  # of all trajectories, or of those that were enough
+        if each.ndim != 1 or not 0 < len(each) <= n:
+            return f"direction.contributions has shape {each.shape} for {n} trajectories"
         if not 0 < self.dt < np.inf:
             return f"dt is {self.dt!r}, not a positive number"
         numbers = self.drift, self.offset, self.diffusion
