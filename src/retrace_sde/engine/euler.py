@@ -25,6 +25,7 @@ from retrace_sde.estimate.scores import (
     regression_sandwich,
     sandwich_possible,
     widened,
+    with_bias,
 )
 from retrace_sde.estimate.start_law import START_FLOOR, start_law, start_log_densities
 from retrace_sde.estimate.unequal_steps import dispersion
@@ -109,7 +110,7 @@ class EulerModel(Problem):
         errors = regression_sandwich(self.data, found.order, dt, self.drift, found.moments)
         if name == "exact":
             errors = widened(plain.errors, errors, mle(found.moments).errors)
-        return replace(plain, errors=errors)
+        return replace(plain, errors=with_bias(errors, plain.diffusion, found.moments))
 
     def _estimate(self, found: Fit, name: str) -> Estimate:
         if name == "ols":
