@@ -129,8 +129,8 @@ def check_levels(subjects: str, model: Model) -> None:
     """Levels by name are fitted where they can be, and refused elsewhere; "auto" then takes subjects as alike."""
     if subjects == Subjects.RATES and not isinstance(model, EulerModel):
         raise ValueError(
-            "subjects='rates' cannot yet be combined with observation noise or missing values: leave those out, or "
-            "use subjects='alike'."
+            "subjects='rates' cannot yet be combined with observation noise, missing values, a schedule, or unknown gaps of "
+            "own orders: leave those out, or use subjects='alike'."
         )
     if subjects != Subjects.LEVELS:
         return

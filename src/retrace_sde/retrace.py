@@ -468,6 +468,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             R = as_noise(model.noise, d)[0] if isinstance(model, HiddenModel) else None
             score = as_score(self.score_model)
             search = ScoreSearch(self.max_iter, self.score_drift, self.keep, score, R)
+        subjects = Subjects(self.subjects)
+        if search is not None and subjects is Subjects.AUTO:
+            subjects = Subjects.ALIKE  # the paper's
         estimator = self.estimator
         if hidden and estimator != "mcem":  # the scheme knows whether transitions are exact
             estimator = "auto" if estimator == "auto" else "em"
@@ -478,7 +481,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.alpha,
             print if self.verbose else lambda line: None,
             search,
-            Subjects(self.subjects) if search is None else Subjects.ALIKE,
+            subjects,
             0.0 if units is None else units.volume,
         )
 
