@@ -1,6 +1,6 @@
 """Whether intervals of forecasts and of filled-in values hold what was held out.
 
-    python studies/forecasts.py [--folder FOLDER] [--seeds 0:20]
+    python studies/forecasts.py [--folder FOLDER] [--seeds 0:20] [--jobs 1]
 
 Simulated: random stable SDEs (60 trajectories, 20 slices, 3 variables, Δt = .1), their order lost, clean, behind noise, with a tenth of
 the values missing, and with Student's noise; the next five observations are held out. Real: the last five slices (two where T < 15) of every panel are
@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from joblib import Parallel, delayed
 from real_panels import PANELS, read_panel
 
 import retrace_sde as rt
@@ -27,6 +28,7 @@ def inside(low: np.ndarray, high: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def simulated(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Held-out forecasts (n, steps, d), and filled-in values where some are missing: held or not."""
+    warnings.simplefilter("ignore", rt.ReTraceWarning)
     rng = np.random.default_rng(seed)
     sde = rt.simulate.random_irreversible_sde(3, setting="stable", random_state=rng)
     root, x = np.linalg.cholesky(sde.diffusion * DT), 0.3 * rng.standard_normal((60, 3))
@@ -58,7 +60,10 @@ def simulated(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return held, inside(filled.low, filled.high, past[:, order])[holes[:, order]]
 
 
-def real(X: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def real(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    warnings.simplefilter("ignore", rt.ReTraceWarning)
+    path = folder / f"{name}.csv"
+    X, times = read_panel(path, PANELS[name]), times_of(path)
     steps = STEPS if X.shape[1] >= 15 else 2
     past, ahead = X[:, :-steps], X[:, -steps:]
     timed = rt.Knowledge(timestamps=times[:-steps])
@@ -93,8 +98,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--seeds", default="0:20")
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    warnings.simplefilter("ignore", rt.ReTraceWarning)
     print(
         "| panel | "
         + " | ".join(f"{h} ahead" for h in range(1, STEPS + 1))
@@ -102,12 +107,14 @@ def main() -> None:
     )
     print("|---" * (STEPS + 3) + "|")
     for kind in ("clean", "noise", "missing values", "heavy tails"):
-        runs = [simulated(kind, seed) for seed in range(*map(int, options.seeds.split(":")))]
+        seeds = range(*map(int, options.seeds.split(":")))
+        runs = Parallel(options.jobs)(delayed(simulated)(kind, seed) for seed in seeds)
         row(kind, *(np.concatenate(each) for each in zip(*runs, strict=True)))
-    for name, variables in PANELS.items() if options.folder else ():
-        if name != "tcell34":  # replicates that were not followed in time, 58 variables of 34
-            path = options.folder / f"{name}.csv"
-            row(name, *real(read_panel(path, variables), times_of(path)))
+    if options.folder:
+        names = [each for each in PANELS if each != "tcell34"]  # not followed in time
+        runs = Parallel(options.jobs)(delayed(real)(options.folder, name) for name in names)
+        for name, each in zip(names, runs, strict=True):
+            row(name, *each)
 
 
 if __name__ == "__main__":

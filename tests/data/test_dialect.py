@@ -66,6 +66,7 @@ def test_what_is_given_is_not_guessed(tmp_path):
         ("id;a\n1;1.234,5\n2;7\n3;1.000\n", [1234.5, 7, 1000], "decimal commas"),
         ('id,a\n1,"1,234.5"\n2,7\n', [1234.5, 7], ""),
         ("id;a\n1;1 234,5\n2;7,0\n", [1234.5, 7], "decimal commas"),
+        ("id;a;b\n1;5,796;7\n2;4,250;\n", [5.796, 4.25], "decimal commas"),
         ("id,a\n1,−2.5\n2,3\n", [-2.5, 3], ""),
         ("id,a\n1,.\n2,3\n3,4\n", [np.nan, 3, 4], "'.' as missing (1 cells)"),
         ("id,a\n1,#DIV/0!\n2,3\n3,NA\n", [np.nan, 3, np.nan], "'#DIV/0!' as missing"),
@@ -92,6 +93,7 @@ def test_what_spreadsheets_and_packages_write(content, want, said, tmp_path):
         ("\na,a,b\n1,2,3\n", "more than one column is named 'a'"),
         ("a,b\n1,2\n3,4,5\n", "line 3 has 3 cells where the header has 2"),
         ('id,a\n1,"1,234"\n2,"2,500"\n', "say --decimal"),
+        ("id;a;b\n1;5,796;0.5\n2;4,250;0.25\n", "say --decimal"),
         ("id;x\n", "no rows"),
     ],
 )

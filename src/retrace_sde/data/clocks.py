@@ -127,18 +127,23 @@ _ADVICE = {
 }
 
 
-def without_dynamics(data: Data, names: tuple[str, ...], *, shared: bool) -> tuple[LeftOut, ...]:
-    """The columns that a fit should leave out (`shared`: the slices are, in unknown order)."""
+def without_dynamics(
+    data: Data, names: tuple[str, ...], *, shared: bool, by: Order | None = None
+) -> tuple[LeftOut, ...]:
+    """The columns that a fit should leave out (`shared`: the slices are, in unknown order).
+
+    `by` (n,): the trajectories in an order of their contents; those looked at are chosen along it, not by where they are stored.
+    """
     n, T, d = data.shape
     if n < FEWEST_SUBJECTS or (n - 1) * (T - 1) < FEWEST_NUMBERS:
         return ()
-    first = _looked_at(data, FIRST_LOOK)
+    first = _looked_at(data, FIRST_LOOK, by)
     possible = np.flatnonzero(_similar(first)).tolist() if shared else list(range(d))
     suspects = [k for k in possible if _why(first[:, :, k], shared=shared) is not None]
     repeated = _repeated(first, suspects)
     if not suspects and not repeated:
         return ()
-    x = _looked_at(data, LOOKED_AT)
+    x = _looked_at(data, LOOKED_AT, by)
     found = {k: why for k in suspects if (why := _why(x[:, :, k], shared=shared)) is not None}
     if (
         len(found) == d
@@ -149,6 +154,11 @@ def without_dynamics(data: Data, names: tuple[str, ...], *, shared: bool) -> tup
     for k, others in again.items():
         left.append(LeftOut(names[k], k, Why.COPY, ", ".join(repr(names[m]) for m in others)))
     return tuple(left)
+
+
+def by_least(lows: Array) -> Order:
+    """Trajectories in the order of their least values, (n, k)."""
+    return np.lexsort(lows.T[::-1])
 
 
 def rounding(values: Array) -> float:
@@ -164,9 +174,10 @@ def _are_multiples(known: Array, digits: int) -> bool:
     return bool(np.all(np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(scaled, 1.0)))
 
 
-def _looked_at(data: Data, size: int) -> Array:
-    """Some trajectories (m, T, d) in numpy, NaN beyond their lengths."""
+def _looked_at(data: Data, size: int, by: Order | None = None) -> Array:
+    """Some trajectories (m, T, d) in numpy, evenly spaced in an order, NaN beyond their lengths."""
     rows = evenly(data.shape[0], size)
+    rows = rows if by is None else by[rows]
     x = to_numpy(pick(data.values, rows, 0))
     if data.lengths is None:
         return x
@@ -310,6 +321,7 @@ def _repeated(x: Array, without: list[int]) -> dict[int, list[int]]:
     Rows count by their size, large or small, and columns that grow a hundredfold not at all: large states lie near a line.
     """
     rows = x.reshape(-1, x.shape[2])
+    rows = rows[np.lexsort(rows.T[1::-1])]  # wherever they are stored
     rows = rows[evenly(len(rows), CHECKED)]
     rows = rows[~np.isnan(rows).any(axis=1)]
     if len(rows) < FEWEST_NUMBERS:

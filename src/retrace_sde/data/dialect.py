@@ -257,7 +257,7 @@ def _as_numbers(
         return frame, []
     found: list[str] = []
     if decimal is None:
-        decimal = _decimal(frame, words)
+        decimal = _decimal(frame, words, options["sep"])
         found += ["decimal commas"] if decimal == "," else []
     if decimal == ",":
         # Read again as it is written: beside decimal commas, 1.234 is a thousand, not one and a bit.
@@ -286,8 +286,12 @@ def _fits(cells: pd.Series, pattern: re.Pattern[str]) -> pd.Series:
     return cells.str.fullmatch(pattern.pattern) & cells.str.contains(r"\d", regex=True)
 
 
-def _decimal(frame: pd.DataFrame, words: Sequence[str]) -> str:
-    """The decimal sign: a comma where a column is made of numbers in that writing only."""
+def _decimal(frame: pd.DataFrame, words: Sequence[str], separator: str) -> str:
+    """The decimal sign: a comma where a column is made of numbers in that writing only.
+
+    Where it could be for thousands too, semicolons between cells speak for decimals: they are written because commas are
+    taken; but not beside a column with decimal points.
+    """
     doubtful = None
     for name in words:
         cells, absent = _known(frame[name])
@@ -301,10 +305,17 @@ def _decimal(frame: pd.DataFrame, words: Sequence[str]) -> str:
             doubtful = (name, cells[cells.str.contains(",", regex=False)].iloc[0])
     if doubtful is not None:
         name, cell = doubtful
+        if separator == ";" and not any(_has_points(frame[each]) for each in frame.columns):
+            return ","
         raise ValueError(
             f"column {name!r} holds {cell!r}, with a comma for decimals or for thousands: say --decimal , or --decimal ."
         )
     return "."
+
+
+def _has_points(column: pd.Series) -> bool:
+    """A column of numbers that pandas read, some of them not whole."""
+    return pd.api.types.is_float_dtype(column) and bool((column.dropna() % 1 != 0).any())
 
 
 def _numbers(column: pd.Series, decimal: str) -> tuple[pd.Series | None, Counter[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy, unmasked
-from retrace_sde.data.clocks import without_dynamics
+from retrace_sde.data.clocks import by_least, without_dynamics
 from retrace_sde.data.formats import door
 from retrace_sde.data.lazy.stored import Stored, stored
 from retrace_sde.data.lazy.survey import surveyed
@@ -21,6 +20,9 @@ from retrace_sde.data.panel import Panel
 DEPENDENT = 1e-10
 """Smallest singular value, relative to the largest, of variables that count as independent."""
 
+
+TOLD = 3
+"""Variables whose least values tell trajectories apart."""
 
 LARGEST = 1e140
 """Largest value whose squares can still be summed; its inverse is the least range whose square is not zero."""
@@ -39,7 +41,13 @@ ALONE = 1e9
 
 
 class ReTraceWarning(UserWarning):
-    """The data can be used, but something about them cannot be known."""
+    """The data can be used, but something about them cannot be known, or was done that one should know of.
+
+    Examples
+    --------
+    >>> import warnings, retrace_sde as rt
+    >>> warnings.simplefilter("ignore", rt.ReTraceWarning)  # or "error", in a pipeline
+    """
 
 
 def check_panel(
@@ -93,11 +101,13 @@ def check_panel(
         data = surveyed(data, own=ragged)
         values = data.values
         low, high = _check_facts(data, panel)
+        by = values.facts.rows
     else:
-        low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
+        lows, low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
+        by = by_least(lows)
     if not idle:
         whole = replace(panel, values=values)
-        idlers = without_dynamics(data, panel.names, shared=not ragged)
+        idlers = without_dynamics(data, panel.names, shared=not ragged, by=by)
         if len(idlers) == len(panel.names):
             raise ValueError(
                 f"no variable has dynamics of its own. {' '.join(each.found for each in idlers)} Name what counts time "
@@ -250,22 +260,30 @@ def _check_finite(
     *,
     missing: bool = False,
     refusal: str | None = None,
-) -> tuple[Array, Array]:
-    """The least and the largest value of each variable; NaN and infinity would show in them."""
+) -> tuple[Array, Array, Array]:
+    """The least and the largest value of each variable; NaN and infinity would show in them.
 
-    def extremes(x: Any, u: Any | None) -> Array:
+    Before them the least values of each trajectory, of a few variables: they tell trajectories apart.
+    """
+
+    def extremes(x: Any, u: Any | None) -> tuple[Array, Array, Array]:
         xp = array_api_compat.array_namespace(x)
-        return to_numpy(xp.stack([-xp.min(x, axis=(0, 1)), xp.max(x, axis=(0, 1))]))
+        lows = xp.min(x, axis=1)
+        every = lows[:, :TOLD], xp.min(lows, axis=0), xp.max(x, axis=(0, 1))
+        own, low, high = (to_numpy(each) for each in every)
+        return own, low, high
 
-    least, largest = reduce(np.maximum, data.map(extremes))
-    if max(np.abs(least).max(), np.abs(largest).max()) < LARGEST:
-        return -least, largest
+    each, least, largest = zip(*data.map(extremes), strict=True)
+    lows, low, high = np.concatenate(each), np.min(least, axis=0), np.max(largest, axis=0)
+    if max(np.abs(low).max(), np.abs(high).max()) < LARGEST:
+        return lows, low, high
     values = to_numpy(data.values)
     bad = np.argwhere(np.isinf(values) if missing else ~np.isfinite(values))
     if missing and len(bad) == 0 and not (np.abs(values) >= LARGEST).any():
         seen = ~np.isnan(values)
-        low = np.where(seen, values, np.inf).min(axis=(0, 1))
-        return low, np.where(seen, values, -np.inf).max(axis=(0, 1))
+        lows = np.where(seen, values, np.inf).min(axis=1)
+        high = np.where(seen, values, -np.inf).max(axis=(0, 1))
+        return lows[:, :TOLD], lows.min(axis=0), high
     if len(bad) == 0:
         raise ValueError(
             f"{what} holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."

@@ -307,18 +307,18 @@ class EulerModel(Problem):
         return OwnOrders(self.data, law, self.prior)
 
     def own_starts(self, rng: np.random.Generator) -> list[Order]:
-        """Short paths in the metric of H (H itself from the paths' increments), turned to run the same way."""
+        """Short paths in the metric of S = H Δt (from the paths' increments), turned to run the same way."""
         n, T, d = self.data.shape
         states = random_states(rng, n)
         orders = np.tile(np.arange(T, dtype=np.intp), (n, 1))
-        H = within_covariance(self.data)
+        S = within_covariance(self.data)
         zero = np.zeros((d, self.n_features))
         for k in range(4):
-            law = Law(Euler(self.drift, zero, H, self.dt), None)
+            law = Law(Euler(self.drift, zero, S / self.dt, self.dt), None)
             orders, changed = self.own_orders(law).improve(orders, states, cold=k == 0)
             if changed == 0:
                 break
-            H = increment_covariance(self.data, orders)
+            S = increment_covariance(self.data, orders)
         return [self.aligned(orders, rng)]
 
     # -- averages over orders ----------------------------------------------------------------------------

@@ -156,17 +156,25 @@ def whitened_steps(problem: Problem, found: Fit, *, exactly: bool) -> tuple[Arra
     step = found.step
     phi = to_numpy(step.drift.features(x[:, :-1], None if u is None else u[:, :-1]))
     push = phi @ step.coefficients.T
-    ahead, Q = x[:, :-1] + push * gaps[:, None], step.diffusion * gaps[:, None, None]
+    ahead, Q = x[:, :-1] + push * gaps[:, None], step.diffusion[None]
     if exactly:
         A = step.coefficients[:, :d]
         c = step.coefficients[:, d] if step.coefficients.shape[1] > d else np.zeros(d)
         F, S, Q = transitions(np.c_[A, c], step.diffusion, gaps)
-        ahead = np.einsum("sij,nsj->nsi", F, x[:, :-1]) + S[:, :, 0]
+        ahead = _each_step(F, x[:, :-1]) + S[:, :, 0]
         push = ahead @ A.T + c
     values, vectors = np.linalg.eigh(Q)
     # The symmetric root keeps each number close to its own variable.
     W = (vectors / np.sqrt(np.maximum(values, 1e-300))[:, None, :]) @ vectors.transpose(0, 2, 1)
-    return np.einsum("sij,nsj->nsi", W, x[:, 1:] - ahead), np.einsum("sij,nsj->nsi", W, push)
+    if not exactly:
+        W = W / np.sqrt(gaps)[:, None, None]
+    return _each_step(W, x[:, 1:] - ahead), _each_step(W, push)
+
+
+def _each_step(matrices: Array, x: Array) -> Array:
+    """A matrix for each of S steps, (S, d, d), times all trajectories' states there, (n, S, d)."""
+    found: Array = (x.transpose(1, 0, 2) @ matrices.transpose(0, 2, 1)).transpose(1, 0, 2)
+    return found
 
 
 def step_numbers(problem: Problem) -> Array:

@@ -13,8 +13,11 @@ arms of a trial do, would hide a direction behind a start law far too wide.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import get_lapack_funcs
 
 from retrace_sde.data.blocks import Array, Mask
 from retrace_sde.estimate.euler import Euler
@@ -31,6 +34,9 @@ LOG_TINY = float(np.log(np.finfo(float).tiny))
 
 SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
 """The values of ρ that are tried."""
+
+TRIANGULAR = 24
+"""Variables from which a triangular matrix is inverted as one."""
 
 SMALLEST_GROUP = 4
 """Trajectories of a group that starts apart: fewer are outliers."""
@@ -158,7 +164,7 @@ def _left_out(z: Array, m: Array, noise: Array, variances: Array) -> tuple[Array
             c = (1 - rho) * m / ((m - 1) * (n - 1))
             rest = rho * level[:, None, None] * P + START_FLOOR * noise + lost
             lower = np.linalg.cholesky(keep * S + rest)
-            white = z @ np.linalg.inv(lower).transpose(0, 2, 1)
+            white = z @ inverted(lower).transpose(0, 2, 1)
             q = np.einsum("kni,kni->kn", white, white)
             left = 1 - c * q
             possible = left.min(axis=1) > 1e-9  # not so where n ≤ d and nothing is shrunk
@@ -169,6 +175,14 @@ def _left_out(z: Array, m: Array, noise: Array, variances: Array) -> tuple[Array
             best[wins] = density[wins]
             covariance[wins] = ((1 - rho) * S + rest)[wins]
     return best - d * np.log(2 * np.pi) / 2, covariance
+
+
+def inverted(lower: NDArray[np.floating[Any]]) -> Array:
+    """The inverses of lower triangular matrices (k, d, d): large ones by LAPACK's own routine, a sixth of the work."""
+    if lower.shape[1] < TRIANGULAR:
+        return np.asarray(np.linalg.inv(lower))
+    (invert,) = get_lapack_funcs(("trtri",), (lower,))
+    return np.stack([invert(each, lower=1)[0] for each in lower])
 
 
 def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
