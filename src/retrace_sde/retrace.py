@@ -86,6 +86,11 @@ from retrace_sde.units import Units, as_given, posterior_as_given
 INPUT_ROUNDS = 4
 """Fits, at most, between which missing inputs are filled in along the order found."""
 
+NOISE_UNFITTED = (
+    "Some trajectories prefer an account with measurement noise, which is fitted in memory only: these parameters are without it. "
+    "Fit a part of the trajectories, read into memory, with observation_noise='estimate'."
+)
+
 
 class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     """Recover the order of shuffled time slices, the direction of time, and the SDE behind them.
@@ -369,6 +374,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         features = chosen.drift.feature_names(panel.names, panel.covariate_names)
         outcome = fit(chosen, self._options(chosen, units), rng)
         preferred = self._preferred_noise(chosen, outcome)
+        if preferred is not None and preferred.noise is not None and model.data.lazy:
+            outcome = replace(outcome, cautions=(*outcome.cautions, NOISE_UNFITTED))
+            preferred = None
         if preferred is not None and preferred.noise is not None:
             chosen = self._hidden(model, preferred.noise, free=False)
             outcome = fit(chosen, self._options(chosen, units), rng)

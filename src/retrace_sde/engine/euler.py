@@ -420,14 +420,14 @@ class EulerModel(Problem):
 def within_covariance(data: Data) -> Array:
     """Covariance about each trajectory's own mean: proportional to H for paths without drift."""
 
-    def of_block(rows: slice) -> Array:
-        x = to_numpy(data.block(rows)[0])
-        inside = (np.arange(x.shape[1])[None] < data.observed[rows, None])[:, :, None]
-        mean = (x * inside).sum(axis=1, keepdims=True) / data.observed[rows, None, None]
+    def of_piece(piece: Data) -> Array:
+        x, seen = to_numpy(piece.block(slice(None))[0]), piece.observed
+        inside = (np.arange(x.shape[1])[None] < seen[:, None])[:, :, None]
+        mean = (x * inside).sum(axis=1, keepdims=True) / seen[:, None, None]
         z = ((x - mean) * inside).reshape(-1, x.shape[2])
         return z.T @ z
 
-    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    total = data.sum_pieces(of_piece, size=BLOCK)
     S = total / max(data.observed.sum() - data.shape[0], 1)
     return S + 1e-9 * np.trace(S) / len(S) * np.eye(len(S))
 
@@ -435,12 +435,11 @@ def within_covariance(data: Data) -> Array:
 def increment_covariance(data: Data, orders: Order) -> Array:
     """Covariance of the increments along orders, per step."""
 
-    def of_block(rows: slice) -> Array:
-        x = to_numpy(data.block(rows, orders)[0])
-        live = data.live(rows)
+    def of_piece(piece: Data, orders: Order) -> Array:
+        x, live = to_numpy(piece.block(slice(None), orders)[0]), piece.live(slice(None))
         step = np.diff(x, axis=1) if live is None else np.diff(x, axis=1) * live
         z = step.reshape(-1, x.shape[2])
         return z.T @ z
 
-    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    total = data.sum_pieces(of_piece, orders, size=BLOCK)
     return total / (data.observed - 1).sum()
