@@ -73,6 +73,11 @@ class Data:
         """The values are looked at where they are, in memory or outside it."""
         return isinstance(self.values, Stored)
 
+    @property
+    def on_device(self) -> bool:
+        """The values are an array of another library than numpy, and may be on a device of its own."""
+        return not self._walked and not array_api_compat.is_numpy_array(self._array)
+
     def some(self, size: int) -> Data:
         """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
         return self.take(self.chosen(size))
@@ -190,8 +195,7 @@ class Data:
     @property
     def _size(self) -> int:
         _, T, d = self.shape
-        here = self._walked or array_api_compat.is_numpy_array(self._array)
-        return max(1, (BLOCK_ELEMENTS if here else DEVICE_ELEMENTS) // (T * d))
+        return max(1, (DEVICE_ELEMENTS if self.on_device else BLOCK_ELEMENTS) // (T * d))
 
     def _piece(self, rows: slice) -> Data:
         u, lengths = self.covariates, self.lengths
@@ -419,8 +423,17 @@ def to_numpy(array: Any) -> Array:
     """A small result, brought to numpy from whatever device it was computed on."""
     if isinstance(array, Stored):
         array = array.read(np.arange(array.shape[0]))  # refused, unless it is small or in memory
+    return np.asarray(_fetched(array), dtype=float)
+
+
+def to_integers(array: Any) -> NDArray[np.int64]:
+    """Whole numbers, likewise, without passing through floats."""
+    return np.ascontiguousarray(_fetched(array), dtype=np.int64)
+
+
+def _fetched(array: Any) -> Any:
     if array_api_compat.is_torch_array(array):
-        array = array.detach().cpu()
-    elif array_api_compat.is_cupy_array(array):
-        array = array.get()
-    return np.asarray(array, dtype=float)
+        return array.detach().cpu()
+    if array_api_compat.is_cupy_array(array):
+        return array.get()
+    return array

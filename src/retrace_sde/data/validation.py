@@ -44,7 +44,13 @@ ALONE = 1e9
 
 
 class ReTraceWarning(UserWarning):
-    """The data can be used, but something about them cannot be known."""
+    """The data can be used, but something about them cannot be known, or was done that one should know of.
+
+    Examples
+    --------
+    >>> import warnings, retrace_sde as rt
+    >>> warnings.simplefilter("ignore", rt.ReTraceWarning)  # or "error", in a pipeline
+    """
 
 
 def check_panel(
@@ -275,7 +281,8 @@ def _check_finite(
     def extremes(x: Any, u: Any | None) -> tuple[Array, Array, Array]:
         xp = array_api_compat.array_namespace(x)
         lows = xp.min(x, axis=1)
-        every = lows[:, :TOLD], xp.min(lows, axis=0), xp.max(x, axis=(0, 1))
+        told = min(TOLD, lows.shape[1])
+        every = lows[:, :told], xp.min(lows, axis=0), xp.max(x, axis=(0, 1))
         own, low, high = (to_numpy(each) for each in every)
         return own, low, high
 

@@ -29,6 +29,7 @@ from retrace_sde.estimate.scores import (
     sandwich_possible,
     told_by,
     widened,
+    with_bias,
 )
 from retrace_sde.estimate.start_law import (
     START_FLOOR,
@@ -165,7 +166,7 @@ class EulerModel(Problem):
             errors = regression_sandwich(self.data, found.order, dt, self.drift, found.moments)
         if name == "exact":
             errors = widened(plain.errors, errors, mle(found.moments).errors)
-        return replace(plain, errors=errors)
+        return replace(plain, errors=with_bias(errors, plain.diffusion, found.moments))
 
     def _estimate(self, found: Fit, name: str) -> Estimate:
         if name == "ols":
@@ -419,14 +420,14 @@ class EulerModel(Problem):
 def within_covariance(data: Data) -> Array:
     """Covariance about each trajectory's own mean: proportional to H for paths without drift."""
 
-    def of_block(rows: slice) -> Array:
-        x = to_numpy(data.block(rows)[0])
-        inside = (np.arange(x.shape[1])[None] < data.observed[rows, None])[:, :, None]
-        mean = (x * inside).sum(axis=1, keepdims=True) / data.observed[rows, None, None]
+    def of_piece(piece: Data) -> Array:
+        x, seen = to_numpy(piece.block(slice(None))[0]), piece.observed
+        inside = (np.arange(x.shape[1])[None] < seen[:, None])[:, :, None]
+        mean = (x * inside).sum(axis=1, keepdims=True) / seen[:, None, None]
         z = ((x - mean) * inside).reshape(-1, x.shape[2])
         return z.T @ z
 
-    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    total = data.sum_pieces(of_piece, size=BLOCK)
     S = total / max(data.observed.sum() - data.shape[0], 1)
     return S + 1e-9 * np.trace(S) / len(S) * np.eye(len(S))
 
@@ -434,12 +435,11 @@ def within_covariance(data: Data) -> Array:
 def increment_covariance(data: Data, orders: Order) -> Array:
     """Covariance of the increments along orders, per step."""
 
-    def of_block(rows: slice) -> Array:
-        x = to_numpy(data.block(rows, orders)[0])
-        live = data.live(rows)
+    def of_piece(piece: Data, orders: Order) -> Array:
+        x, live = to_numpy(piece.block(slice(None), orders)[0]), piece.live(slice(None))
         step = np.diff(x, axis=1) if live is None else np.diff(x, axis=1) * live
         z = step.reshape(-1, x.shape[2])
         return z.T @ z
 
-    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    total = data.sum_pieces(of_piece, orders, size=BLOCK)
     return total / (data.observed - 1).sum()
