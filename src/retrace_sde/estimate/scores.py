@@ -42,7 +42,7 @@ FEW = 10
 LEAST = 0.1
 """Share of the model's variance below which the spread of scores is taken for a failure of the draws."""
 
-MOST, LEAST_OF_MANY, WORK = 1000, 200, 1e9
+MOST, LEAST_OF_MANY, WORK = 1000, 200, 5e8
 """Trajectories that tell the spread: errors of errors are then 2 %. Where their Gram matrices would take more than
 `WORK` products, fewer, of which 200 still leave 5 %: a large panel is not walked through again."""
 
