@@ -114,7 +114,8 @@ def check_panel(
                 "with --time (in Python time=), and give at least one variable that changes along it."
             )
         panel = whole.without(idlers)
-        kept = [name in panel.names for name in whole.names]
+        left = set(panel.names)
+        kept = [name in left for name in whole.names]
         values, low, high = panel.values, low[kept], high[kept]
         if data.lazy and idlers:
             values = surveyed(replace(data, values=values), own=ragged).values
