@@ -180,8 +180,8 @@ def recover(
     is an array elsewhere is {label: value}; without it `first` and `last` may name a column that marks each subject's
     first or last row. `options` go to `ReTrace`; whether subjects differ and whether there is
     measurement noise is chosen by evidence unless they say so; the drift is affine, and the summary tells what speaks for it. The fit
-    works on standardised variables; parameters are returned in the table's units. `progress` is called with what is being
-    done; True shows a bar.
+    works on standardised variables; parameters are returned in the table's units. `bootstrap=200` takes standard errors from so many
+    fits to subjects drawn anew. `progress` is called with what is being done; True shows a bar.
     """
     options.setdefault("observation_noise", "auto")
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
@@ -232,6 +232,7 @@ def recover_panel(
     subject: str,
     drift: str | Drift = "auto",
     knowledge: Knowledge | None = None,
+    bootstrap: int | None = None,
     **options: Any,
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
@@ -255,6 +256,8 @@ def recover_panel(
     kept = panel.without(model.result_.left_out)
     choice = _drift_choice(model, kept) if by_evidence else None
     model.result_ = replace(model.result_, drift_choice=choice)
+    if bootstrap is not None:
+        model.bootstrap_errors(replicates=bootstrap, adopt=True)
     return Recovery(model, kept, df, subject)
 
 
