@@ -15,6 +15,7 @@ import numpy as np
 from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.data.blocks import Array, Data
 from retrace_sde.data.entry.canonical import Places
+from retrace_sde.data.lazy.stored import Stored
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
@@ -42,8 +43,21 @@ class Units:
         """
         if not has_state_space(drift):
             return None
+        d = panel.values.shape[2]
+        if isinstance(panel.values, Stored):
+            facts = panel.values.facts
+            counts, mean, scale = facts.counts, facts.mean, facts.scale
+        else:
+            counts, mean, scale = cls._measured(panel)
+        if common:
+            scale = np.full(d, np.sqrt(np.mean(scale**2)))
+        return cls(mean if has_offset(drift) else np.zeros(d), scale, counts)
+
+    @staticmethod
+    def _measured(panel: Panel) -> tuple[Array, Array, Array]:
+        """How many values of each variable there are, their means and standard deviations."""
         values = np.asarray(panel.values, dtype=float)
-        n, T, d = values.shape
+        n, T, _ = values.shape
         lengths = np.full(n, T) if panel.lengths is None else panel.lengths
         inside = (np.arange(T)[None] < lengths[:, None])[:, :, None] & ~np.isnan(values)
         counts = inside.sum(axis=(0, 1)).astype(float)
@@ -52,12 +66,12 @@ class Units:
         rest = np.where(inside, values - mean, 0.0)
         mean = mean + rest.sum(axis=(0, 1)) / counts
         scale = np.sqrt((np.where(inside, values - mean, 0.0) ** 2).sum(axis=(0, 1)) / counts)
-        if common:
-            scale = np.full(d, np.sqrt(np.mean(scale**2)))
-        return cls(mean if has_offset(drift) else np.zeros(d), scale, counts)
+        return counts, mean, scale
 
-    def apply(self, values: Array) -> Array:
-        """The values in standard units, a copy."""
+    def apply(self, values: Any) -> Any:
+        """The values in standard units, a copy; of lazy ones a look."""
+        if isinstance(values, Stored):
+            return values.standard(self.centre, self.scale)
         return (np.asarray(values, dtype=float) - self.centre) / self.scale
 
     def restore(self, values: Array) -> Array:
@@ -83,6 +97,8 @@ class Units:
 
     def log_volume(self, data: Data) -> float:
         """What the density of data loses by the change of units, in nats."""
+        if data.lazy:
+            return float(data.observed.sum() * np.log(self.scale).sum())
         inside = np.arange(data.shape[1])[None] < data.observed[:, None]
         known = ~np.isnan(np.asarray(data.values)) & inside[:, :, None]
         return float((known.sum(axis=(0, 1)) * np.log(self.scale)).sum())
