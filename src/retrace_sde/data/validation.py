@@ -135,50 +135,7 @@ def _checked_shape(values: Any) -> tuple[int, int, int]:
             f"X has {n} trajectories, {T} time slices and {d} variables; at least 1, 3 and 1 are needed: "
             "two slices have only two orders, and no path between them to judge."
         )
-<<<<<<< HEAD
     return n, T, d
-=======
-    _check_names(panel)
-    u = panel.covariates
-    if u is not None:
-        u = _check_kind(_as_array(u, "covariates"), "covariates")
-        if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
-            raise ValueError(
-                f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
-                f"got {tuple(u.shape)}."
-            )
-        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_inputs)
-    lengths = _check_lengths(panel, ragged)
-    data = Data(values, u, n_jobs, lengths)
-    if data.lazy:
-        _check_beside(values, u)
-        data = surveyed(data, own=ragged)
-        values = data.values
-        low, high = _check_facts(data, panel)
-        by = values.facts.rows
-    else:
-        lows, low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
-        by = by_least(lows)
-    if not idle:
-        whole = replace(panel, values=values)
-        idlers = without_dynamics(data, panel.names, shared=not ragged, by=by)
-        if len(idlers) == len(panel.names):
-            raise ValueError(
-                f"no variable has dynamics of its own. {' '.join(each.found for each in idlers)} Name what counts time "
-                "with --time (in Python time=), and give at least one variable that changes along it."
-            )
-        panel = whole.without(idlers)
-        left = set(panel.names)
-        kept = [name in left for name in whole.names]
-        values, low, high = panel.values, low[kept], high[kept]
-        if data.lazy and idlers:
-            values = surveyed(replace(data, values=values), own=ragged).values
-    data = Data(values, u, n_jobs)
-    _check_values(data, panel, low, high, missing=missing, ragged=ragged)
-    if n == 1:
-        _warn_single()
-    return replace(panel, values=values, covariates=u, lengths=lengths)
->>>>>>> 792a6fa3743c8f5871c2cde3887ebd1f441ee24e
 
 
 def _warn_single() -> None:
