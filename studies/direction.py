@@ -11,7 +11,8 @@
 `level`: stationary panels, which have no direction. `power`: transients. `wrong`: panels whose direction a Markov model gets
 wrong or invents. `mechanisms`: nonlinear ones, n = 40. `skewed`: stationary, with noise that is not Gaussian. `panels`: real
 ones, whole and random halves of their subjects (long csv files `subject,time,<variables>`). Slices are shuffled first; with
-`--given` nothing is: only the direction of the true order is tested, which takes a tenth of the time.
+`--given` nothing is: only the direction of the true order is tested, which takes a tenth of the time. Seeds (or halves) that
+are called wrongly stand in brackets.
 """
 
 from __future__ import annotations
@@ -243,6 +244,7 @@ MECHANISMS = {
     "Lotka-Volterra": (predators, {}, {}),
 }
 SKEWED = {kind: (skewed, {"kind": kind}, {}) for kind in ("gaussian", "t3", "exponential")}
+REAL = {**PANELS, "physionet2012_icu_1h_missing": None}
 STUDIES = {
     "level": LEVEL,
     "power": POWER,
@@ -264,6 +266,7 @@ def judge(X: Floats, seed: int, options: dict[str, Any]) -> dict[str, Any]:
     test, tau = model.direction_, rt.metrics.kendall_tau(truth, model.order_)
     first = test.preferred
     return {
+        "seed": seed,
         "called": bool(test.identified),
         "wrong": bool(test.identified and tau < 0),
         "tau": float(tau),
@@ -288,6 +291,7 @@ def judge_given(X: Floats, seed: int, options: dict[str, Any]) -> dict[str, Any]
     test, reverse = judged(model, both, plain, np.random.default_rng(seed), alpha=0.05)
     first = test.preferred
     return {
+        "seed": seed,
         "called": bool(test.identified),
         "wrong": bool(test.identified and reverse),
         "right": test.log_likelihood_ratio > 0,
@@ -306,8 +310,10 @@ def show(name: str, rows: list[dict[str, Any]]) -> None:
     used = ", ".join(
         f"{a} {b}" for a, b in sorted(zip(models, counts, strict=True), key=lambda x: -x[1])
     )
+    wrong = " ".join(str(row["seed"]) for row in rows if row["wrong"])
+    wrong = f"{share('wrong'):.3f}" + (f" ({wrong})" if wrong else "")
     print(
-        f"| {name} | {share('right'):.2f} | {share('called'):.3f} | {share('wrong'):.3f} | {used} | "
+        f"| {name} | {share('right'):.2f} | {share('called'):.3f} | {wrong} | {used} | "
         f"{np.median([row['seconds'] for row in rows]):.2f} |",
         flush=True,
     )
@@ -327,7 +333,7 @@ def study(name: str, seeds: range, only: str, jobs: int, *, given: bool) -> None
 def real(folder: Path, halves: int, only: str, jobs: int) -> None:
     print("| panel | sign right | called | called wrongly | preferred model | seconds |")
     print("|---|---|---|---|---|---|")
-    for name, variables in PANELS.items():
+    for name, variables in REAL.items():
         if only not in name:
             continue
         X = read_panel(folder / f"{name}.csv", variables)

@@ -116,28 +116,39 @@ def values(path):
     return np.stack(groups) if len({len(each) for each in groups}) == 1 else None
 
 
-def panels(folder, replicates, fewest):
+def beside(path, order, replicates):
+    """One panel's bootstrap beside its reported errors, order known or lost: a row of the table."""
+    warnings.simplefilter("ignore")
+    X = values(path)
+    X = (X - X.mean(axis=(0, 1))) / X.std(axis=(0, 1))
+    known = None
+    if order == "known":
+        known = rt.Knowledge(timestamps=np.arange(X.shape[1], dtype=float))
+    given = X if known is not None else rt.simulate.shuffle(X, random_state=1)[0]
+    model = rt.ReTrace(random_state=0, n_jobs=1).fit(given, knowledge=known)
+    errors = model.bootstrap_errors(replicates=replicates)
+    reported = model.standard_errors_
+    ratios = [errors.drift / reported.drift, errors.diffusion / reported.diffusion]
+    ratio = np.median(np.concatenate([each.ravel() for each in ratios]))
+    effects = model.subject_effects_
+    kind = "–" if effects is None else str(effects.kind)
+    return f"{path.stem:<30}{len(X):>5}  {order:<7}{reported.kind!s:<10}{kind:<10}{ratio:>22.2f}"
+
+
+def panels(folder, replicates, fewest, jobs):
     print(
         f"{'panel':<30}{'n':>5}  {'order':<7}{'errors':<10}{'subjects':<10}{'bootstrap / reported':>22}"
     )
+    cases = []
     for path in sorted(Path(folder).glob("*.csv")):
         X = values(path)
-        if X is None or np.isnan(X).any() or len(X) < fewest:
-            continue
-        X = (X - X.mean(axis=(0, 1))) / X.std(axis=(0, 1))
-        times = rt.Knowledge(timestamps=np.arange(X.shape[1], dtype=float))
-        for order in ("known", "lost"):
-            known = times if order == "known" else None
-            given = X if known is not None else rt.simulate.shuffle(X, random_state=1)[0]
-            model = rt.ReTrace(random_state=0).fit(given, knowledge=known)
-            errors = model.bootstrap_errors(replicates=replicates)
-            reported = model.standard_errors_
-            ratios = [errors.drift / reported.drift, errors.diffusion / reported.diffusion]
-            ratio = np.median(np.concatenate([each.ravel() for each in ratios]))
-            effects = model.subject_effects_
-            kind = "–" if effects is None else str(effects.kind)
-            name = f"{path.stem:<30}{len(X):>5}  {order:<7}{reported.kind!s:<10}{kind:<10}"
-            print(f"{name}{ratio:>22.2f}", flush=True)
+        if X is not None and not np.isnan(X).any() and len(X) >= fewest:
+            cases += [(path, "known"), (path, "lost")]
+    rows = Parallel(jobs, return_as="generator")(
+        delayed(beside)(*each, replicates) for each in cases
+    )
+    for row in rows:
+        print(row, flush=True)
 
 
 def main():
@@ -153,7 +164,7 @@ def main():
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     if given.panels:
-        panels(given.panels, given.replicates, given.fewest)
+        panels(given.panels, given.replicates, given.fewest, given.jobs)
         return
     cases = {f"levels sd {sd:g}": {"levels": sd} for sd in (0.0, 1.0, 3.0)}
     cases["rates sd 0.3"] = {"rates": 0.3}

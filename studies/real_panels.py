@@ -36,13 +36,15 @@ PANELS = {
 
 
 def read_panel(path: Path, variables: list[str] | None = None) -> np.ndarray:
-    """(subject, time, variable), as the rows stand."""
+    """(subject, time, variable), as the rows stand; NaN where a cell is empty."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     variables = variables or [name for name in rows[0] if name not in ("subject", "time")]
     subjects: dict[str, list[list[float]]] = {}
     for row in rows:
-        subjects.setdefault(row["subject"], []).append([float(row[name]) for name in variables])
+        subjects.setdefault(row["subject"], []).append(
+            [float(row[name] or "nan") for name in variables]
+        )
     return np.array(list(subjects.values()))
 
 

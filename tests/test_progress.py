@@ -68,6 +68,40 @@ def test_stop_iteration_returns_what_is_there_and_says_so(shuffled):
     assert any("Stopped on request" in note for note in model.result_.notes)
 
 
+def test_a_fit_that_was_stopped_calls_no_direction(shuffled):
+    """The whole fit calls it; stopped at any step before the residuals, it does not, and says why."""
+    assert rt.ReTrace(dt=0.05, random_state=0).fit(shuffled).direction_.identified
+    doing = "searching for the order", "testing which way time runs"
+    for stage in doing:
+
+        def stop(step, stage=stage):
+            if step.doing == stage:
+                raise StopIteration
+
+        model = rt.ReTrace(dt=0.05, random_state=0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", rt.ReTraceWarning)
+            model.fit(shuffled, progress=stop)
+        cut = any("Stopped on request" in str(each.message) for each in caught)
+        assert model.direction_.identified is not cut
+        if cut:
+            assert "was stopped" in model.summary()
+            assert model.direction_.p_value is None
+            assert model.alternative_ is not None
+        assert cut or stage != doing[0]
+
+
+def test_what_is_known_stands_though_a_fit_was_stopped(shuffled):
+    def stop(step):
+        raise StopIteration
+
+    with pytest.warns(rt.ReTraceWarning, match="Stopped on request"):
+        model = rt.ReTrace(dt=0.05, random_state=0).fit(
+            shuffled, knowledge=rt.Knowledge(first=0), progress=stop
+        )
+    assert model.direction_.known
+
+
 def test_own_orders_stop_too():
     sde = rt.simulate.random_irreversible_sde(2, setting="stable", random_state=0)
     X = sde.simulate(15, 6, dt=0.05, x0=0.5, random_state=1)

@@ -81,9 +81,10 @@ def test_a_schedule_gives_positions_their_times_and_the_direction():
     assert_covered(model)
 
 
-def test_visits_that_were_missed_find_their_places_in_the_schedule():
+@pytest.mark.parametrize("seed", [5, 6, 12])
+def test_visits_that_were_missed_find_their_places_in_the_schedule(seed):
     rng = np.random.default_rng(4)
-    X, _ = paths(40, np.diff(TIMES), 6)
+    X, _ = paths(40, np.diff(TIMES), seed)
     rows = np.argsort(rng.random((40, 8)), axis=1)[:, :6]
     there = np.take_along_axis(X, rows[:, :, None], axis=1)
     model = rt.ReTrace(permutation="independent", random_state=0, n_jobs=1)

@@ -147,6 +147,8 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               show_default=True, help="One SDE for all, or an intercept, or a rate, of each subject's own.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
               help="Standard errors by N fits to subjects drawn anew, instead of the sandwich's.")  # fmt: skip
+@click.option("--scheduler", metavar="ADDRESS|local", help="Dask's workers for a zarr array (trajectory, time, variable), which is "
+              "never read whole: their scheduler's address, or 'local' to start some here.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
 @force_option
@@ -157,7 +159,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, force: bool,
+        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, scheduler: str | None, out: Path | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
@@ -168,6 +170,28 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
+    if scheduler is not None:
+        from retrace_sde.cli.stored import fit_stored
+
+        known = (
+            first,
+            last,
+            positions,
+            before,
+            schedule,
+            *(columns[name] for name in ("subject", "slice_", "time")),
+        )
+        if any(known):
+            raise click.UsageError(
+                "--scheduler fits an array, which has no columns or labels: leave out options that name them."
+            )
+        settings: dict[str, Any] = {"permutation": "independent" if columns["independent"] else "shared",
+                    "dt": dt or 1.0, "drift": "linear" if drift == "linear" else "affine", "estimator": estimator,
+                    "observation_noise": _noise(observation_noise), "spacing": spacing, "subjects": subjects, "random_state": seed}  # fmt: skip
+        fit_stored(
+            file, scheduler, settings, out=out, force=force, bootstrap=bootstrap, as_json=as_json
+        )
+        return
     with working() as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)

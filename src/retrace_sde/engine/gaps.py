@@ -18,7 +18,7 @@ from typing import Self
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order, to_numpy
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.exact_gaps import exact_fit, exact_fits, spans
 from retrace_sde.engine.model import Fit, Problem
@@ -128,9 +128,9 @@ def step_squares(problem: Problem, order: Order, step: Euler | None) -> tuple[Ar
     data, dt = problem.data, problem.dt
     W = np.diag(problem.variances**-0.5) if step is None else step.whitening
 
-    def of_block(rows: slice) -> Array:
-        x, u = data.block(rows, order)
-        x, u, live = to_numpy(x), None if u is None else to_numpy(u), data.live(rows)
+    def of_piece(piece: Data, order: Order) -> Array:
+        x, u = piece.block(slice(None), order)
+        x, u, live = to_numpy(x), None if u is None else to_numpy(u), piece.live(slice(None))
         moved = np.diff(x, axis=1) @ W.T
         if step is None:
             push = np.zeros_like(moved)
@@ -140,7 +140,7 @@ def step_squares(problem: Problem, order: Order, step: Euler | None) -> tuple[Ar
         squares = np.stack([moved**2, push**2])
         return (squares if live is None else squares * live).sum(axis=(1, 3))
 
-    both = np.sum(list(data.map_rows(of_block)), axis=0)
+    both = data.sum_pieces(of_piece, order)
     return both[0], both[1]
 
 

@@ -45,6 +45,7 @@ from retrace_sde.estimate.regression import Estimate, StandardErrors, mle, regre
 from retrace_sde.estimate.scores import errors_of_scores
 from retrace_sde.estimate.start_law import start_log_densities
 from retrace_sde.orders.draws import Chains, Draws, Stretch
+from retrace_sde.orders.flips import align
 from retrace_sde.orders.hidden.assignment import Arrangement
 from retrace_sde.orders.hidden.gaussian import Chain
 from retrace_sde.orders.hidden.own import Course, HiddenOrders
@@ -364,11 +365,22 @@ class HiddenModel(Problem):
         """
         walk, space = replace(self, still=True), Own.of(self, rng)
         trail = alternate(walk, space, self._short_paths(rng), max_iter=STILL)
-        starts = [self.plain().aligned(trail.order, rng)]
+        starts = [self._aligned(trail.pair.better, rng)]
         if self.prior is not None and self.prior.before is not None:
             free = recover(replace(self, prior=None), space, rng, max_iter=STILL)
             starts += [self.repaired(each.order) for each in (free.better, free.worse)]
         return starts
+
+    def _aligned(self, found: Fit, rng: np.random.Generator) -> Order:
+        """Orders turned to run the same way, by their paths smoothed where values are missing.
+
+        Means there would be jumps to the middle and back, larger than what tells one way from the other.
+        """
+        states = self._states(found.order, found.law)[1]
+        seen, every = self.visible(replace(found, states=states), raw=True)
+        costs = self.prior_costs(found.order), self.prior_costs(self.data.reversed(found.order))
+        turned = align(seen.data, every, self.dt, self.drift, costs, rng)
+        return np.take_along_axis(found.order, turned, axis=1)
 
     def _short_paths(self, rng: np.random.Generator) -> Order:
         """Through the observations as they are; where entries are missing, over what neighbours both have."""

@@ -86,8 +86,12 @@ def identify(
     balance: Iterable[Finding] = ()
     if sde is not None and sde.dimension > 1:
         p_balance = detailed_balance_p_value(statistics, sde)
-        production = sde.entropy_production() if sde.is_stable else production
-        balance = _reversibility(p_balance, production, alpha, stable=sde.is_stable)
+        stable = sde.is_stable
+        try:
+            production = sde.entropy_production() if stable else production
+        except ValueError:  # stable only up to rounding
+            stable = False
+        balance = _reversibility(p_balance, production, alpha, stable=stable)
     findings = [
         *(_loop() if cycle else ()),
         *(() if cycle else (_stationarity(p_stationary, alpha),)),
@@ -183,14 +187,15 @@ def stationarity_p_value(data: Data, order: Order) -> float:
         ends = np.concatenate([order[:, :third], np.take_along_axis(order, late, axis=1)], axis=1)
     centre = np.nanmean(to_numpy(data.block(slice(0, min(n, 100)), ends)[0]), axis=(0, 1))
 
-    def contrasts(x: Any, u: Any | None) -> Array:
+    def contrasts(piece: Data, ends: Order) -> Array:
+        x = piece.block(slice(None), ends)[0]
         xp = array_api_compat.array_namespace(x)
         z = x - like(centre, x)
         both = xp.concat([z, z * z], axis=-1)
         late, early = _seen_mean(both[:, third:, :]), _seen_mean(both[:, :third, :])
         return to_numpy(late - early)
 
-    each = np.concatenate(list(data.map(contrasts, ends)))
+    each = data.each_piece(contrasts, ends)
     counts = (~np.isnan(each)).sum(axis=0)
     if counts.min() < 3:
         return float("nan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import array_api_compat
@@ -46,25 +47,32 @@ def step_log_likelihoods(
     `gaps` (T − 1,) or (n, T − 1): times between neighbours where they are not all dt.
     """
     W = model.whitening
-
-    def of_block(rows: slice) -> Array:
-        x, u = data.block(rows, order)
-        xp = array_api_compat.array_namespace(x)
-        step = None if gaps is None else like(np.asarray(gaps_of(gaps, rows)), x)
-        mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :], step)
-        white = (x[:, 1:, :] - mean) @ like(W.T, x)
-        if step is not None:
-            white = white * (model.dt / step) ** 0.5
-        live = data.live(rows)
-        return to_numpy(
-            xp.sum(white * white if live is None else white * white * live, axis=(1, 2))
-        )
-
-    constant = len(W) * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum()
+    constant = density_constant(W)
+    squares = data.each_piece(partial(_squared_residuals, model=model, W=W), order, gaps)
     steps = data.observed - 1
-    total = -0.5 * np.concatenate(list(data.map_rows(of_block))) - steps * constant
+    total = -0.5 * squares - steps * constant
     if gaps is None:
         return total
     longer = np.log(np.broadcast_to(gaps, (len(steps), data.shape[1] - 1)) / model.dt)
     there = np.arange(longer.shape[1])[None] < steps[:, None]
     return total - 0.5 * len(W) * np.where(there, longer, 0.0).sum(axis=1)
+
+
+def density_constant(W: Array) -> float:
+    """`½ log |2π H Δt|` of a step, for W with `W H Δt Wᵀ = I`."""
+    return float(len(W) * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum())
+
+
+def _squared_residuals(
+    piece: Data, order: Order, gaps: Array | None, *, model: Euler, W: Array
+) -> Array:
+    """`Σ_i |W (x_{i+1} − E x_{i+1})|² Δt/Δt_i` of each trajectory of a piece."""
+    x, u = piece.block(slice(None), order)
+    xp = array_api_compat.array_namespace(x)
+    step = None if gaps is None else like(np.asarray(gaps_of(gaps)), x)
+    mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :], step)
+    white = (x[:, 1:, :] - mean) @ like(W.T, x)
+    if step is not None:
+        white = white * (model.dt / step) ** 0.5
+    live = piece.live(slice(None))
+    return to_numpy(xp.sum(white * white if live is None else white * white * live, axis=(1, 2)))

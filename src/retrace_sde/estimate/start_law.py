@@ -29,6 +29,9 @@ START_FLOOR = 1e-2
 ROUNDING = 1e-12
 """Relative accuracy of a covariance matrix, below which its eigenvalues mean nothing."""
 
+LOG_TINY = float(np.log(np.finfo(float).tiny))
+"""Logarithm of the least variance of a slice that a number holds."""
+
 SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
 """The values of ρ that are tried."""
 
@@ -198,12 +201,33 @@ def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
     )
 
 
+def start_bounds(states: Array) -> Array:
+    """What `start_log_densities` summed over n > d trajectories cannot exceed, (k,): `−n/2 (log |2π S| + d)`.
+
+    No Gaussian makes the states more likely than the one fitted to them.
+    """
+    _, n, d = states.shape
+    z = states - states.mean(axis=1, keepdims=True)
+    log_det = np.maximum(np.linalg.slogdet(z.transpose(0, 2, 1) @ z / n)[1], LOG_TINY * d)
+    return np.asarray(-0.5 * n * (log_det + d * (np.log(2 * np.pi) + 1)))
+
+
 def start_law(states: Array, model: Euler, variances: Array) -> Gaussian:
     """p₀ fitted to the first states (n, d), for simulating from the fit and for held-out data."""
-    if len(states) < 2:
-        return Gaussian(states.mean(axis=0), START_FLOOR * model.diffusion * model.dt)
-    found = _shrink(states[None], model.diffusion * model.dt, variances)
-    return Gaussian(states.mean(axis=0), found.covariance[0])
+    return judged_starts(states[None], model, variances)[1][0]
+
+
+def judged_starts(
+    states: Array, model: Euler, variances: Array
+) -> tuple[Array, tuple[Gaussian, ...]]:
+    """`start_log_densities` and `start_law` of k slices (k, n, d)."""
+    if states.shape[1] < 2:
+        law = START_FLOOR * model.diffusion * model.dt
+        return np.zeros(states.shape[:2]), tuple(Gaussian(x.mean(axis=0), law) for x in states)
+    found = _shrink(states, model.diffusion * model.dt, variances)
+    means = states.mean(axis=1)
+    laws = (Gaussian(m, S) for m, S in zip(means, found.covariance, strict=True))
+    return found.log_densities, tuple(laws)
 
 
 def is_point(states: Array, model: Euler) -> bool:
