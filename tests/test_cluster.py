@@ -127,13 +127,18 @@ def test_a_worker_that_is_killed_changes_nothing(panel, in_memory):
     same(in_memory, found)
 
 
-def test_the_command_fits_a_store_on_workers_of_its_own(panel, in_memory, tmp_path, capfd):
-    pytest.importorskip("distributed")
+@pytest.mark.parametrize("address", ["inproc", pytest.param("local", marks=pytest.mark.slow)])
+def test_the_command_fits_a_store_on_workers(address, panel, in_memory, tmp_path, capfd):
+    """Those of a scheduler that runs (here in this process), or processes that it starts."""
+    distributed = pytest.importorskip("distributed")
     as_stored(panel[0], "zarr", tmp_path)
-    line = ["fit", str(tmp_path / "x.zarr"), "--scheduler", "local", "--dt", "0.1", "--out", str(tmp_path / "out"), "--json",
-            "--observation-noise", "none"]  # fmt: skip
-    with pytest.raises(SystemExit) as left:
-        main(line)
+    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with distributed.LocalCluster(n_workers=2, **options) as running:
+        named = running.scheduler_address if address == "inproc" else address
+        line = ["fit", str(tmp_path / "x.zarr"), "--scheduler", named, "--dt", "0.1", "--json", "--observation-noise", "none",
+                "--out", str(tmp_path / "out")]  # fmt: skip
+        with pytest.raises(SystemExit) as left:
+            main(line)
     said = capfd.readouterr()
     assert left.value.code == 0, said.err
     assert "Dashboard  http" in said.err
