@@ -49,7 +49,7 @@ def kendall_tau(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: bool =
     true, estimated : array (T,) or (n, T)
         Orders.
     up_to_reversal : bool
-        |tau| per trajectory, for reversing an order changes tau's sign.
+        `|tau|` per trajectory, for reversing an order changes tau's sign.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def position_calibration(
 
 
 def mean_absolute_error(true: ArrayLike, estimated: ArrayLike) -> float:
-    """Mean of |estimated - true| over the entries of a matrix (the paper's MAE).
+    """Mean of `|estimated - true|` over the entries of a matrix (the paper's MAE).
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from retrace_sde.data.blocks import Array, Data
 from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import ErrorKind, mle
-from retrace_sde.estimate.scores import MOST, regression_sandwich, sandwich_possible
+from retrace_sde.estimate.scores import MOST, regression_sandwich, sandwich_possible, with_bias
 from retrace_sde.process.drift import Affine
 
 A = np.array([[-1.0, 0.5], [-0.3, -1.2]])
@@ -77,3 +77,21 @@ def test_too_few_trajectories_have_no_spread() -> None:
     assert not sandwich_possible(Data(paths(rng, 2, 30)), 3)
     assert not sandwich_possible(Data(paths(rng, 3, 3)), 3)
     assert sandwich_possible(Data(paths(rng, 3, 10)), 3)
+
+
+def test_errors_of_h_count_its_bias() -> None:
+    """Known order, five and eight trajectories: 150 panels of 3 entries leave ±.02 about 95 %."""
+    order = np.arange(20)
+    for n in (5, 8):
+        inside = []
+        for seed in range(150):
+            data = Data(paths(np.random.default_rng(seed), n, 20), n_jobs=1)
+            found = moments(data, order, 0.15, Affine())
+            errors, H = (
+                regression_sandwich(data, order, 0.15, Affine(), found),
+                mle(found).diffusion,
+            )
+            wider = with_bias(errors, H, found).diffusion
+            assert (wider >= errors.diffusion).all()
+            inside.append(np.abs(H - 0.25 * np.eye(2)) < half_widths(wider, n))
+        assert np.mean(inside) == pytest.approx(0.95, abs=0.03)

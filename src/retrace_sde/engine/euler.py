@@ -29,6 +29,7 @@ from retrace_sde.estimate.scores import (
     sandwich_possible,
     told_by,
     widened,
+    with_bias,
 )
 from retrace_sde.estimate.start_law import (
     START_FLOOR,
@@ -165,7 +166,7 @@ class EulerModel(Problem):
             errors = regression_sandwich(self.data, found.order, dt, self.drift, found.moments)
         if name == "exact":
             errors = widened(plain.errors, errors, mle(found.moments).errors)
-        return replace(plain, errors=errors)
+        return replace(plain, errors=with_bias(errors, plain.diffusion, found.moments))
 
     def _estimate(self, found: Fit, name: str) -> Estimate:
         if name == "ols":

@@ -86,8 +86,12 @@ def identify(
     balance: Iterable[Finding] = ()
     if sde is not None and sde.dimension > 1:
         p_balance = detailed_balance_p_value(statistics, sde)
-        production = sde.entropy_production() if sde.is_stable else production
-        balance = _reversibility(p_balance, production, alpha, stable=sde.is_stable)
+        stable = sde.is_stable
+        try:
+            production = sde.entropy_production() if stable else production
+        except ValueError:  # stable only up to rounding
+            stable = False
+        balance = _reversibility(p_balance, production, alpha, stable=stable)
     findings = [
         *(_loop() if cycle else ()),
         *(() if cycle else (_stationarity(p_stationary, alpha),)),

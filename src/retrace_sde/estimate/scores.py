@@ -260,3 +260,12 @@ def widened(
     by = robust.drift / np.maximum(model.drift, tiny)
     covariances = None if E is None else E * by[:, :, None] * by[:, None, :]
     return StandardErrors(errors.drift * by, diffusion, None, covariances, ErrorKind.SANDWICH)
+
+
+def with_bias(errors: StandardErrors, H: Array, found: Moments) -> StandardErrors:
+    """Errors of H about the truth: with p coefficients fitted to N steps Ĥ is too small by p/N, and its spread as well.
+
+    Five trajectories of 20 slices, d = 2, order known: intervals of H hold 95 %, of its diagonal 93 % without this.
+    """
+    share = min(found.n_features / found.count, 0.5)
+    return replace(errors, diffusion=np.hypot(errors.diffusion, share * H) / (1 - share))

@@ -27,7 +27,7 @@ _SCALE_NEIGHBOR = 10  # sets the kernel's local scale when every slice is a neig
 def mst_order(
     X: ArrayLike, *, root: int | str | None = None, random_state: Seed = None
 ) -> NDArray[np.intp]:
-    """Depth-first walk of the minimum spanning tree of ||X[:, s] - X[:, t]||.
+    """Depth-first walk of the minimum spanning tree of `||X[:, s] - X[:, t]||`.
 
     Cannot find the direction of time, nor an SDE. From an arbitrary root even a perfect chain
     scores anywhere between 0 and 98 %.
@@ -70,7 +70,7 @@ def dpt_order(
     """Slices sorted by diffusion pseudotime dpt(root, .) (Haghverdi et al. 2016).
 
     With (lambda_i, psi_i) the eigenpairs of the density-normalised transition matrix,
-    M = sum_{i>0} lambda_i / (1 - lambda_i) psi_i psi_i', dpt(x, y) = ||M(x, .) - M(y, .)||.
+    `M = sum_{i>0} lambda_i / (1 - lambda_i) psi_i psi_i'`, `dpt(x, y) = ||M(x, .) - M(y, .)||`.
     All pairs but the stationary one count.
 
     Cannot find the direction of time, nor an SDE. From an arbitrary root even a perfect chain
@@ -81,7 +81,7 @@ def dpt_order(
     X : array (n, T, d)
         Trajectories whose slices are shuffled.
     root : int, "extreme" or "arbitrary"
-        A slice index, "arbitrary" (slice 0 as stored), or "extreme" (default), where |psi_1 / psi_0| is largest.
+        A slice index, "arbitrary" (slice 0 as stored), or "extreme" (default), where `|psi_1 / psi_0|` is largest.
     n_neighbors : int, optional
         A slice's kernel scale is half the distance to this neighbour, and
         slices beyond are cut off; None keeps all, with the scale of the 10th. Under noise 5 to 15

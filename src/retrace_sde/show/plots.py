@@ -154,7 +154,7 @@ def drift_graph(
 ) -> Axes:
     """Variables on a circle; an arrow from j to i where the 95 % interval of A_ij excludes zero.
 
-    Solid blue is positive, dashed orange negative; width grows with |estimate| / standard error. A ring around a variable is
+    Solid blue is positive, dashed orange negative; width grows with `|estimate|` / standard error. A ring around a variable is
     its effect on itself. Each interval stands alone: with many variables some exclude zero by chance; `effect_graph` does not.
 
     Parameters
