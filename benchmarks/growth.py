@@ -1,7 +1,7 @@
 """How a whole fit grows: seconds and memory along n, d, T, with noise, with single orders, with missing values.
 
 `python benchmarks/growth.py` prints each series with the slope of its seconds on log–log axes; `--series d T` some of
-them, `--figure growth.svg` draws them, `--json growth.json` keeps them. Every size runs in a process of its own, after one small fit that compiles;
+them, `--figure growth.svg` draws them, `--json growth.json` keeps them. Every size runs in a process of its own, after a fit of the series' first that compiles;
 its memory is what the process held at most beyond what it held before the fit. On one thread of BLAS; seconds mean
 something on a quiet machine only, slopes and ratios mostly anywhere.
 """
@@ -69,8 +69,7 @@ def measured(series, size):
     import retrace_sde as rt
 
     X, truth, settings = problem(series, size)
-    small, _, _ = problem(series, (8, 12, min(size[2], 3)))
-    rt.ReTrace(**settings).fit(small)
+    rt.ReTrace(**settings).fit(problem(series, SERIES[series][0])[0])  # compiles
     before, begin = peak(), time.perf_counter()
     model = rt.ReTrace(**settings).fit(X)
     seconds = time.perf_counter() - begin

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -128,8 +129,8 @@ def check_levels(subjects: str, model: Model) -> None:
     """Levels by name are fitted where they can be, and refused elsewhere; "auto" then takes subjects as alike."""
     if subjects == Subjects.RATES and not isinstance(model, EulerModel):
         raise ValueError(
-            "subjects='rates' cannot yet be combined with observation noise or missing values: leave those out, or "
-            "use subjects='alike'."
+            "subjects='rates' cannot yet be combined with observation noise, missing values, a schedule, or unknown gaps of "
+            "own orders: leave those out, or use subjects='alike'."
         )
     if subjects != Subjects.LEVELS:
         return
@@ -333,6 +334,21 @@ def check_diffusion(panel: Panel, spread: Array, variances: Array) -> None:
         raise ValueError(no_diffusion(panel, int(np.argmin(np.nan_to_num(share)))))
     if not is_positive(spread):
         raise ValueError(no_diffusion(panel))
+
+
+@contextmanager
+def in_words(panel: Panel) -> Iterator[None]:
+    """What numpy and scipy say of data without noise, in a sentence of ours; other sentences pass."""
+    try:
+        yield
+    except ValueError as error:
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        where = "" if at is None else str(at.tb_frame.f_globals.get("__name__", ""))
+        if not where.startswith(("numpy", "scipy")):
+            raise
+        raise ValueError(no_diffusion(panel)) from None
 
 
 def no_diffusion(panel: Panel, k: int | None = None) -> str:

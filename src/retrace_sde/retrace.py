@@ -28,8 +28,8 @@ from retrace_sde.checks import (
     check_settings,
     check_state_space,
     check_volumes,
+    in_words,
     is_auto,
-    no_diffusion,
     noise_of_kept,
     nonlinear,
     with_times,
@@ -85,6 +85,11 @@ from retrace_sde.units import Units, as_given, posterior_as_given
 
 INPUT_ROUNDS = 4
 """Fits, at most, between which missing inputs are filled in along the order found."""
+
+NOISE_UNFITTED = (
+    "Some trajectories prefer an account with measurement noise, which is fitted in memory only: these parameters are without it. "
+    "Fit a part of the trajectories, read into memory, with observation_noise='estimate'."
+)
 
 
 class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
@@ -277,6 +282,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             missing_inputs=self.missing_inputs != "refuse",
             idle=not (likely and linear),
             refusal=nonlinear("Missing values", drift) if likely and not linear else None,
+            look=likely and linear,
         )
         check_lazy(panel, self.get_params(deep=False), knowledge)
         panel = check_volumes(panel, drift)
@@ -293,10 +299,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if knowledge is not None and knowledge.schedule is not None and not shared:
             panel, knowledge = on_schedule(panel, knowledge)
         rng = np.random.default_rng(self.random_state)
-        try:
+        with in_words(panel):
             fitted = self._fitted_inputs(panel, drift, knowledge, rng)
-        except np.linalg.LinAlgError:
-            raise ValueError(no_diffusion(panel)) from None
         chosen, outcome, units, features, notes = fitted
         check_diffusion(panel, outcome.estimate.diffusion * chosen.dt, chosen.variances)
         if not isinstance(chosen, HiddenModel):
@@ -314,8 +318,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             converged=outcome.converged and cut is None,
         )
         report("looking at the residuals")
-        result = self._result(whole, chosen, outcome, features)
-        result = replace(result, residuals=self._residuals(chosen, outcome, rng))
+        with in_words(panel):
+            result = self._result(whole, chosen, outcome, features)
+            result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
@@ -369,6 +374,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         features = chosen.drift.feature_names(panel.names, panel.covariate_names)
         outcome = fit(chosen, self._options(chosen, units), rng)
         preferred = self._preferred_noise(chosen, outcome)
+        if preferred is not None and preferred.noise is not None and model.data.lazy:
+            outcome = replace(outcome, cautions=(*outcome.cautions, NOISE_UNFITTED))
+            preferred = None
         if preferred is not None and preferred.noise is not None:
             chosen = self._hidden(model, preferred.noise, free=False)
             outcome = fit(chosen, self._options(chosen, units), rng)
@@ -468,6 +476,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             R = as_noise(model.noise, d)[0] if isinstance(model, HiddenModel) else None
             score = as_score(self.score_model)
             search = ScoreSearch(self.max_iter, self.score_drift, self.keep, score, R)
+        subjects = Subjects(self.subjects)
+        if search is not None and subjects is Subjects.AUTO:
+            subjects = Subjects.ALIKE  # the paper's
         estimator = self.estimator
         if hidden and estimator != "mcem":  # the scheme knows whether transitions are exact
             estimator = "auto" if estimator == "auto" else "em"
@@ -478,7 +489,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.alpha,
             print if self.verbose else lambda line: None,
             search,
-            Subjects(self.subjects) if search is None else Subjects.ALIKE,
+            subjects,
             0.0 if units is None else units.volume,
         )
 
@@ -808,6 +819,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         model, outcome, units, _ = self._memory
         effects, levels = outcome.subjects, outcome.levels
+        report("resampling subjects")
         with one_blas_thread():
             errors = bootstrap(
                 model,

@@ -22,6 +22,7 @@ from joblib import cpu_count, effective_n_jobs
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from retrace_sde.data.lazy.here import Here
 from retrace_sde.data.lazy.stored import Stored, walk
 
 Array = NDArray[np.float64]
@@ -72,6 +73,11 @@ class Data:
         """The values are looked at where they are, in memory or outside it."""
         return isinstance(self.values, Stored)
 
+    @property
+    def on_device(self) -> bool:
+        """The values are an array of another library than numpy, and may be on a device of its own."""
+        return not self._walked and not array_api_compat.is_numpy_array(self._array)
+
     def some(self, size: int) -> Data:
         """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
         return self.take(self.chosen(size))
@@ -91,6 +97,10 @@ class Data:
         """Values and covariates of some trajectories along an order, as float64."""
         if order is not None and order.ndim == 2:
             order = order[rows]
+        if isinstance(self.values, Here) and self.covariates is None:
+            along = order if order is not None and order.ndim == 1 else None
+            x = self.values.block(rows, along)
+            return (x if along is order else in_order(x, order)), None
         if self.stored:
             return self.take(np.arange(self.shape[0])[rows]).block(slice(None), order)
         u = None if self.covariates is None else in_order(self.covariates[rows, ...], order)
@@ -121,6 +131,8 @@ class Data:
 
     def slices(self, positions: Order) -> Array:
         """The given slices of all trajectories, (len(positions), n, d), in numpy."""
+        if isinstance(self.values, Here):
+            return to_numpy(self.values.slices(positions)).transpose(1, 0, 2)
         if self.stored:
             return np.stack(self.values.remembered(positions, self._read_slices))
         return to_numpy(pick(self.values, positions, 1)).transpose(1, 0, 2)
@@ -139,14 +151,15 @@ class Data:
         `piece` is a Data of its rows alone. `along` is what belongs to the pass: arrays of two axes or more have a row for
         each trajectory and are cut; anything else (an order or gaps common to all, a number, None) is handed on whole.
         """
-        if self.stored:
+        if self._walked:
             for part in self._walk(function, along, size, list, None):
                 yield from part
             return
         size = size or self._size
 
         def of_rows(rows: slice) -> Result:
-            return function(self._piece(rows), *_parts(along, rows))
+            at = self.values.places(rows) if isinstance(self.values, Here) else rows
+            return function(self._piece(rows), *_parts(along, at))
 
         yield from self.map_rows(of_rows, size=size)
 
@@ -154,30 +167,41 @@ class Data:
         self, function: Callable[..., Result], *along: Any, size: int | None = None
     ) -> Result:
         """The results of `map_pieces`, arrays or tuples of them, added in a fixed order: where the data are, chunk by chunk."""
-        if self.stored:
+        if self._walked:
             return _added(list(self._walk(function, along, size, _added, _added)))
         return _added(self.map_pieces(function, *along, size=size))
 
     def each_piece(self, function: Callable[..., Any], *along: Any, size: int | None = None) -> Any:
         """Results with a row for each trajectory of a piece, or tuples of such, put together in the trajectories' places."""
-        if not self.stored:
-            return _joined(list(self.map_pieces(function, *along, size=size)))
-        found = _joined(list(self._walk(function, along, size, _joined, None)))
-        back = self.values.rows
+        if self._walked:
+            found = _joined(list(self._walk(function, along, size, _joined, None)))
+        else:
+            found = _joined(list(self.map_pieces(function, *along, size=size)))
+        back = self.values.rows if self.stored else None
         if back is None:
             return found
         return tuple(each[back] for each in found) if isinstance(found, tuple) else found[back]
 
     @property
+    def _walked(self) -> bool:
+        """Chunk by chunk, where they are stored."""
+        return self.stored and not isinstance(self.values, Here)
+
+    @property
+    def _array(self) -> Any:
+        """What the values are read from."""
+        return self.values.source if isinstance(self.values, Here) else self.values
+
+    @property
     def _size(self) -> int:
         _, T, d = self.shape
-        here = self.stored or array_api_compat.is_numpy_array(self.values)
-        return max(1, (BLOCK_ELEMENTS if here else DEVICE_ELEMENTS) // (T * d))
+        return max(1, (DEVICE_ELEMENTS if self.on_device else BLOCK_ELEMENTS) // (T * d))
 
     def _piece(self, rows: slice) -> Data:
         u, lengths = self.covariates, self.lengths
+        here = isinstance(self.values, Here)
         return Data(
-            self.values[rows, ...],
+            self.values.cut(rows) if here else self.values[rows, ...],
             None if u is None else u[rows, ...],
             1,
             None if lengths is None else lengths[rows],
@@ -220,7 +244,7 @@ class Data:
         size = size or self._size
         blocks = [slice(begin, min(begin + size, n)) for begin in range(0, n, size)]
         jobs = min(_jobs(self.n_jobs), len(blocks))
-        if jobs == 1 or not array_api_compat.is_numpy_array(self.values):
+        if jobs == 1 or not array_api_compat.is_numpy_array(self._array):
             yield from map(function, blocks)
             return
 
@@ -360,6 +384,10 @@ def pick(array: Any, index: Order, axis: int) -> Any:
 
 def in_order(block: Any, order: Order | None) -> Any:
     """A block along one order of its slices, or one per trajectory, as float64 (None: as stored)."""
+    if isinstance(block, Stored):
+        block = block.read(np.arange(block.shape[0]))
+    if order is not None and order.ndim == 1 and array_api_compat.is_numpy_array(block):
+        block, order = pick(block, order, 1), None
     xp = array_api_compat.array_namespace(block)
     if order is not None and order.ndim == 2:
         index = xp.asarray(order[:, :, None], device=array_api_compat.device(block))
@@ -394,9 +422,18 @@ def unmasked(values: Any) -> Any:
 def to_numpy(array: Any) -> Array:
     """A small result, brought to numpy from whatever device it was computed on."""
     if isinstance(array, Stored):
-        return array.read(np.arange(array.shape[0]))  # refused, unless it is small
+        array = array.read(np.arange(array.shape[0]))  # refused, unless it is small or in memory
+    return np.asarray(_fetched(array), dtype=float)
+
+
+def to_integers(array: Any) -> NDArray[np.int64]:
+    """Whole numbers, likewise, without passing through floats."""
+    return np.ascontiguousarray(_fetched(array), dtype=np.int64)
+
+
+def _fetched(array: Any) -> Any:
     if array_api_compat.is_torch_array(array):
-        array = array.detach().cpu()
-    elif array_api_compat.is_cupy_array(array):
-        array = array.get()
-    return np.asarray(array, dtype=float)
+        return array.detach().cpu()
+    if array_api_compat.is_cupy_array(array):
+        return array.get()
+    return array

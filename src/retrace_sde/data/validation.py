@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from retrace_sde.data.blocks import Array, Data, Order, to_numpy, unmasked
 from retrace_sde.data.clocks import by_least, without_dynamics
 from retrace_sde.data.formats import door
 from retrace_sde.data.lazy.stored import Stored, stored
-from retrace_sde.data.lazy.survey import surveyed
+from retrace_sde.data.lazy.survey import glanced, surveyed
 from retrace_sde.data.panel import Panel
 
 DEPENDENT = 1e-10
@@ -33,8 +34,11 @@ APART = 1e100
 DIGITS = 2e-13
 """Range of a variable, relative to its level, of which a double still holds three digits."""
 
-MIDDLE = 20_000
-"""Observations that tell where the middle half of a variable's values lies."""
+MIDDLE, GLANCED = 20_000, 1000
+"""Observations that tell where the middle half of a variable's values lies, and those that tell it roughly."""
+
+SOON = 1e-3
+"""Share of the width that is allowed up to which a rough look is enough."""
 
 ALONE = 1e9
 """How many times wider than its middle half a variable's range may be: the squares of the rest would be lost beside it."""
@@ -60,18 +64,65 @@ def check_panel(
     missing_inputs: bool = False,
     idle: bool = True,
     refusal: str | None = None,
+    look: bool = False,
 ) -> Panel:
     """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified.
 
     `ragged`: trajectories may differ in length, and slices need not differ (each has its own order).
     `missing`: values may be missing (NaN); `missing_inputs`: covariates may. `idle`: variables without dynamics of their
     own may stay; else they are left out, and the panel says which. `refusal`: why values may not be missing, and
-    what to do, where there is more to say than to drop them.
+    what to do, where there is more to say than to drop them. `look`: a large array may stay where it is, as `Here`.
     """
     panel = (
         X if isinstance(X, Panel) else Panel.from_array(_as_array(X, "X"), covariates=covariates)
     )
     values = _check_kind(panel.values, "X")
+    n, T, _ = _checked_shape(values)
+    _check_names(panel)
+    u = panel.covariates
+    if u is not None:
+        u = _check_kind(_as_array(u, "covariates"), "covariates")
+        if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
+            raise ValueError(
+                f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
+                f"got {tuple(u.shape)}."
+            )
+        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_inputs)
+    lengths = _check_lengths(panel, ragged)
+
+    def looked(values: Any) -> tuple[Data, Order, Array, Array]:
+        data = Data(values, u, n_jobs, lengths)
+        seen = glanced(values, n_jobs) if look and u is None and not ragged else None
+        if seen is not None:
+            facts = seen.facts
+            return replace(data, values=seen), facts.rows, facts.low, facts.high
+        if not data.lazy:
+            lows, low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
+            return data, by_least(lows), low, high
+        _check_beside(values, u)
+        data = surveyed(data, own=ragged)
+        return data, data.values.facts.rows, *_check_facts(data, panel)
+
+    data, by, low, high = looked(values)
+    if not idle:
+        idlers = without_dynamics(data, panel.names, shared=not ragged, by=by)
+        if len(idlers) == len(panel.names):
+            raise ValueError(
+                f"no variable has dynamics of its own. {' '.join(each.found for each in idlers)} Name what counts time "
+                "with --time (in Python time=), and give at least one variable that changes along it."
+            )
+        panel = replace(panel, values=values).without(idlers)
+        if idlers:  # places and units are those of what is left
+            data, by, low, high = looked(panel.values)
+    values = data.values
+    _check_values(replace(data, lengths=None), panel, low, high, missing=missing, ragged=ragged)
+    if n == 1:
+        _warn_single()
+    return replace(panel, values=values, covariates=u, lengths=lengths)
+
+
+def _checked_shape(values: Any) -> tuple[int, int, int]:
+    """Trajectories, time slices and variables, enough of each."""
     if len(values.shape) != 3:
         hint = "one trajectory is X[None]; " if len(values.shape) == 2 else ""
         raise ValueError(
@@ -84,45 +135,7 @@ def check_panel(
             f"X has {n} trajectories, {T} time slices and {d} variables; at least 1, 3 and 1 are needed: "
             "two slices have only two orders, and no path between them to judge."
         )
-    _check_names(panel)
-    u = panel.covariates
-    if u is not None:
-        u = _check_kind(_as_array(u, "covariates"), "covariates")
-        if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
-            raise ValueError(
-                f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
-                f"got {tuple(u.shape)}."
-            )
-        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_inputs)
-    lengths = _check_lengths(panel, ragged)
-    data = Data(values, u, n_jobs, lengths)
-    if data.lazy:
-        _check_beside(values, u)
-        data = surveyed(data, own=ragged)
-        values = data.values
-        low, high = _check_facts(data, panel)
-        by = values.facts.rows
-    else:
-        lows, low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
-        by = by_least(lows)
-    if not idle:
-        whole = replace(panel, values=values)
-        idlers = without_dynamics(data, panel.names, shared=not ragged, by=by)
-        if len(idlers) == len(panel.names):
-            raise ValueError(
-                f"no variable has dynamics of its own. {' '.join(each.found for each in idlers)} Name what counts time "
-                "with --time (in Python time=), and give at least one variable that changes along it."
-            )
-        panel = whole.without(idlers)
-        kept = [name in panel.names for name in whole.names]
-        values, low, high = panel.values, low[kept], high[kept]
-        if data.lazy and idlers:
-            values = surveyed(replace(data, values=values), own=ragged).values
-    data = Data(values, u, n_jobs)
-    _check_values(data, panel, low, high, missing=missing, ragged=ragged)
-    if n == 1:
-        _warn_single()
-    return replace(panel, values=values, covariates=u, lengths=lengths)
+    return n, T, d
 
 
 def _warn_single() -> None:
@@ -138,7 +151,7 @@ def _check_values(
     data: Data, panel: Panel, low: Array, high: Array, *, missing: bool, ragged: bool
 ) -> None:
     """There is something to learn in every variable, trajectory and slice, in numbers that can be computed with."""
-    if missing and not data.lazy:
+    if missing and not data.stored:
         _check_seen(to_numpy(data.values), panel, ragged=ragged)
     _check_ranges(data, panel.names, low, high)
     _check_variables(data, panel.names)
@@ -158,11 +171,14 @@ def _check_names(panel: Panel) -> None:
     ):
         if len(names) != count:
             raise ValueError(f"{what} must be {count}, one for each {of}; got {len(names)}.")
+    if len(set(panel.names)) < d:
+        again = Counter(panel.names).most_common(1)[0][0]
+        raise ValueError(f"two variables are named {again!r}: rename one.")
 
 
 def has_missing(data: Data) -> bool:
-    """Some value is NaN; none of lazy data, of which that is not let in."""
-    if data.lazy:
+    """Some value is NaN; none of data that are looked at where they are, of which that is not let in."""
+    if data.stored:
         return False
 
     def any_missing(x: Any, u: Any | None) -> bool:
@@ -269,7 +285,8 @@ def _check_finite(
     def extremes(x: Any, u: Any | None) -> tuple[Array, Array, Array]:
         xp = array_api_compat.array_namespace(x)
         lows = xp.min(x, axis=1)
-        every = lows[:, :TOLD], xp.min(lows, axis=0), xp.max(x, axis=(0, 1))
+        told = min(TOLD, lows.shape[1])
+        every = lows[:, :told], xp.min(lows, axis=0), xp.max(x, axis=(0, 1))
         own, low, high = (to_numpy(each) for each in every)
         return own, low, high
 
@@ -354,9 +371,10 @@ def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -
             f"variable {names[least]!r} varies by {width[least]:.1g} and {names[most]!r} by {width[most]:.1g}: squares of "
             "such numbers are beyond what a computer holds; rescale them."
         )
-    n, T, _ = data.shape
-    rows = to_numpy(data.some(min(n, -(-MIDDLE // T))).values)
-    quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
+    quarter, rest = _middle(data, GLANCED)
+    if (width < SOON * ALONE * (rest - quarter)).all():  # many more would not say otherwise
+        return
+    quarter, rest = _middle(data, MIDDLE)
     far = np.flatnonzero((rest > quarter) & (width > ALONE * (rest - quarter)))
     if len(far):
         k = int(far[0])
@@ -366,6 +384,14 @@ def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -
             f"its values lie within {rest[k] - quarter[k]:.2g} of each other: beside such a value the others are lost. If it "
             "is an error, make it missing (NaN); else take logarithms."
         )
+
+
+def _middle(data: Data, observations: int) -> tuple[Array, Array]:
+    """The quartiles of each variable, by some of its values."""
+    n, T, _ = data.shape
+    rows = to_numpy(data.some(min(n, -(-observations // T))).values)
+    quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
+    return quarter, rest
 
 
 def _farthest(data: Data, k: int, centre: float) -> tuple[str, float]:

@@ -16,7 +16,7 @@ from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.engine.exact_gaps import exact_fit, exact_fits
 from retrace_sde.engine.model import Effort, Fit, Problem, SharedOrders
 from retrace_sde.estimate.bootstrap import bootstrap_errors
-from retrace_sde.estimate.euler import Euler, step_log_likelihoods
+from retrace_sde.estimate.euler import Euler, both_log_likelihoods, step_log_likelihoods
 from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.frequencies import Frequencies, Statistics, statistics
 from retrace_sde.estimate.moments import Moments, moments
@@ -29,6 +29,7 @@ from retrace_sde.estimate.scores import (
     sandwich_possible,
     told_by,
     widened,
+    with_bias,
 )
 from retrace_sde.estimate.start_law import (
     START_FLOOR,
@@ -87,22 +88,37 @@ class EulerModel(Problem):
 
     def fit(self, order: Order, start: Fit | None = None, *, final: bool = False) -> Fit:
         """Maximum likelihood along an order, and the joint log-likelihood `log p₀ + Σ log p` there."""
-        pairs = Pairs.of(self.data, order, self.dt, self.drift) if self.gaps is None else None
-        found = None if pairs is None else pairs.moments()
-        if pairs is None or found is None:
+        if self.gaps is not None or order.ndim == 2:
             return self.fit_gaps(order, self.gaps)
-        return self._both_ways(order, pairs, found, final=final)
-
-    def _both_ways(self, order: Order, pairs: Pairs, found: Moments, *, final: bool) -> Fit:
-        """The fits along an order and its reverse from one pass; the better with errors over trajectories, if it is the last."""
+        pairs = Pairs.of(self.data, order, self.dt, self.drift)
+        found = None if pairs is None else pairs.moments()
+        if pairs is not None and found is not None:
+            return self._both_ways(order, found, pairs, final=final)
+        found = moments(self.data, order, self.dt, self.drift)
         turn = self.drift.reversal(self.data.shape[2], self.dt)
-        assert turn is not None  # there are pairs of linear drifts only
+        if turn is None or found.from_rows:
+            return self._fitted(order, found)
+        return self._both_ways(order, found)
+
+    def _both_ways(
+        self, order: Order, found: Moments, pairs: Pairs | None = None, *, final: bool = False
+    ) -> Fit:
+        """The fits along an order and its reverse from the same moments, and from one pass their likelihoods.
+
+        With pairs, of the last fits the better has errors over trajectories, too.
+        """
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        assert turn is not None  # or there is no other way round
         back = found.transformed(turn)
         there, here = self._step(found), self._step(back)
-        one = self._judged(order, found, there, pairs.log_likelihoods(there))
-        reverse = pairs.log_likelihoods(here, back=True)
+        if pairs is None:
+            ahead, reverse = both_log_likelihoods(self.data, order, there, here)
+        else:
+            ahead = pairs.log_likelihoods(there)
+            reverse = pairs.log_likelihoods(here, back=True)
+        one = self._judged(order, found, there, ahead)
         two = self._judged(self.data.reversed(order), back, here, reverse)
-        if final and sandwich_possible(self.data, found.n_features):
+        if pairs is not None and final and sandwich_possible(self.data, found.n_features):
             grams = pairs.grams(told_by(self.data, found.n_features))
             n, T, _ = self.data.shape
             if one.objective >= two.objective:
@@ -165,7 +181,7 @@ class EulerModel(Problem):
             errors = regression_sandwich(self.data, found.order, dt, self.drift, found.moments)
         if name == "exact":
             errors = widened(plain.errors, errors, mle(found.moments).errors)
-        return replace(plain, errors=errors)
+        return replace(plain, errors=with_bias(errors, plain.diffusion, found.moments))
 
     def _estimate(self, found: Fit, name: str) -> Estimate:
         if name == "ols":
@@ -419,14 +435,14 @@ class EulerModel(Problem):
 def within_covariance(data: Data) -> Array:
     """Covariance about each trajectory's own mean: proportional to H for paths without drift."""
 
-    def of_block(rows: slice) -> Array:
-        x = to_numpy(data.block(rows)[0])
-        inside = (np.arange(x.shape[1])[None] < data.observed[rows, None])[:, :, None]
-        mean = (x * inside).sum(axis=1, keepdims=True) / data.observed[rows, None, None]
+    def of_piece(piece: Data) -> Array:
+        x, seen = to_numpy(piece.block(slice(None))[0]), piece.observed
+        inside = (np.arange(x.shape[1])[None] < seen[:, None])[:, :, None]
+        mean = (x * inside).sum(axis=1, keepdims=True) / seen[:, None, None]
         z = ((x - mean) * inside).reshape(-1, x.shape[2])
         return z.T @ z
 
-    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    total = data.sum_pieces(of_piece, size=BLOCK)
     S = total / max(data.observed.sum() - data.shape[0], 1)
     return S + 1e-9 * np.trace(S) / len(S) * np.eye(len(S))
 
@@ -434,12 +450,11 @@ def within_covariance(data: Data) -> Array:
 def increment_covariance(data: Data, orders: Order) -> Array:
     """Covariance of the increments along orders, per step."""
 
-    def of_block(rows: slice) -> Array:
-        x = to_numpy(data.block(rows, orders)[0])
-        live = data.live(rows)
+    def of_piece(piece: Data, orders: Order) -> Array:
+        x, live = to_numpy(piece.block(slice(None), orders)[0]), piece.live(slice(None))
         step = np.diff(x, axis=1) if live is None else np.diff(x, axis=1) * live
         z = step.reshape(-1, x.shape[2])
         return z.T @ z
 
-    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    total = data.sum_pieces(of_piece, orders, size=BLOCK)
     return total / (data.observed - 1).sum()

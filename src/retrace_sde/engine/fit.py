@@ -133,12 +133,12 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     if options.estimator != "auto":
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
-    if options.subjects is Subjects.LEVELS:
+    if options.subjects in (Subjects.LEVELS, Subjects.RATES):
         outcome = _of_found(model, found, options, rng, cycle=loops(model, found.better))
         return (
             outcome
             if sure >= HARDLY
-            else replace(outcome, cautions=(*outcome.cautions, _uncertain(sure)))
+            else replace(outcome, cautions=(*outcome.cautions, _uncertain(options.subjects, sure)))
         )
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
     if sure >= CERTAIN and not model.averages:
@@ -151,10 +151,10 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
 
 
-def _uncertain(sure: float) -> str:
-    """What levels along best orders that are not certain are worth."""
+def _uncertain(subjects: Subjects, sure: float) -> str:
+    """What levels or rates along best orders that are not certain are worth."""
     return (
-        f"Levels are fitted along the best order of each subject, with {sure:.0%} of whose neighbours the posterior agrees: "
+        f"{subjects.capitalize()} are fitted along the best order of each subject, with {sure:.0%} of whose neighbours the posterior agrees: "
         "best orders are shorter than true ones, so that H is too small; subjects='alike' averages over orders."
     )
 

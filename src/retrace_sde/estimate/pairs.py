@@ -62,7 +62,9 @@ def of_piece(piece: Data, order: Order) -> Piece:
     xp = array_api_compat.array_namespace(x)
     turned = xp.permute_dims(x, (0, 2, 1))
     across = turned[:, :, :-1] @ x[:, 1:, :]
-    return Piece(turned @ x, across, xp.sum(x, axis=1), x[:, 0, :], x[:, -1, :])
+    # Copies: a view would keep the whole block.
+    first, last = (xp.asarray(x[:, k, :], copy=True) for k in (0, -1))
+    return Piece(turned @ x, across, xp.sum(x, axis=1), first, last)
 
 
 def _totals(piece: Piece) -> Totals:
@@ -75,7 +77,10 @@ def _totals(piece: Piece) -> Totals:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Second moments of every trajectory along an order, block by block, and of all together."""
+    """Second moments of every trajectory along an order, block by block, and of all together.
+
+    Blocks stand as the data are stored: `rows` says where the trajectory at each place is among them; None: they stand in their places.
+    """
 
     pieces: list[Piece]
     totals: Totals
@@ -83,6 +88,7 @@ class Pairs:
     drift: Drift
     n: int
     T: int
+    rows: Order | None = None
 
     @classmethod
     def of(cls, data: Data, order: Order, dt: float, drift: Drift) -> Self | None:
@@ -97,7 +103,8 @@ class Pairs:
             summed = _totals(piece)
             totals = summed if totals is None else totals + summed
         assert totals is not None  # there is a trajectory
-        return cls(pieces, totals, dt, drift, n, T)
+        rows = data.values.rows if data.stored else None
+        return cls(pieces, totals, dt, drift, n, T, rows)
 
     @property
     def affine(self) -> bool:
@@ -149,11 +156,13 @@ class Pairs:
             )
             return to_numpy(found)
 
-        return -0.5 * np.concatenate([of(piece) for piece in self.pieces]) - constant
+        found = -0.5 * np.concatenate([of(piece) for piece in self.pieces]) - constant
+        return found if self.rows is None else found[self.rows]
 
     def grams(self, rows: Order) -> Iterator[Array]:
         """Gram matrices (m, p + d, p + d) of the regression rows of some trajectories, some at a time, which stay in cache."""
-        ends = np.cumsum([len(piece.first) for piece in self.pieces])
+        rows = rows if self.rows is None else self.rows[rows]
+        ends = np.cumsum([piece.first.shape[0] for piece in self.pieces])
         where = np.searchsorted(ends, rows, side="right")
         d = len(self.totals.sums)
         size = max(1, BLOCK_ELEMENTS // (8 * d * d))
@@ -162,7 +171,7 @@ class Pairs:
             parts = []
             for k in np.unique(at):
                 piece = self.pieces[k]
-                here = some[at == k] - (ends[k] - len(piece.first))
+                here = some[at == k] - (ends[k] - piece.first.shape[0])
                 parts.append([to_numpy(pick(each, here, 0)) for each in piece])
             yield self._grams(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 

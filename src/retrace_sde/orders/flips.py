@@ -7,9 +7,10 @@ from several guesses, and then single trajectories are flipped while the profile
 
 from __future__ import annotations
 
+import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, evenly
+from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.moments import Moments, regression_rows
 from retrace_sde.estimate.regression import mle
@@ -65,7 +66,7 @@ class _Flips:
         def gram(piece: Data, order: Order) -> Array:
             x, u = piece.block(slice(None), order)
             z = regression_rows(x, u, dt, drift, piece.live(slice(None)))
-            return np.asarray(z.transpose(0, 2, 1) @ z)
+            return to_numpy(array_api_compat.array_namespace(z).matrix_transpose(z) @ z)
 
         back = data.reversed(orders)
         self.there = data.each_piece(gram, orders)

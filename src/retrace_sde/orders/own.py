@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import array_api_compat
 import numpy as np
+from scipy.linalg import cholesky
 
-from retrace_sde.data.blocks import Array, Data, Order, State, to_numpy
+from retrace_sde.data.blocks import Data, Order, State, like, to_integers, to_numpy
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.frequencies import Frequencies
 from retrace_sde.orders.draws import Chains, Draws, Stretch
-from retrace_sde.orders.metropolis import Records, Schedule, sample_block
+from retrace_sde.orders.many.chains import ManyChains, padded_pairs
+from retrace_sde.orders.metropolis import Proposals, Records, Schedule, sample_block
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.search import Steps, improve_block
 from retrace_sde.process.sde import Gaussian
@@ -25,10 +28,13 @@ from retrace_sde.process.sde import Gaussian
 BLOCK = 128
 """Trajectories per block: fixed, so that no sum depends on the number of jobs."""
 
+MANY_NUMBERS = 1 << 28
+"""Costs of pairs that are held at a time on a device, 2 GiB of them."""
+
 KICKS = 10
 """Random exchanges after which the search of each trajectory is repaired; more change little."""
 
-Count = Callable[[Array, Any, Frequencies], Any]
+Count = Callable[[Any, Any, Frequencies], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +47,20 @@ class Law:
     def costs(self, data: Data, rows: slice) -> Steps:
         """Whitened states, whitened predictions and start costs of a block, as the kernels want them."""
         x, u = data.block(rows)
-        x, u = to_numpy(x), None if u is None else to_numpy(u)
-        Wt = self.step.whitening.T
-        start = np.zeros(x.shape[:2]) if self.start is None else -self.start.log_density(x)
-        target, source = x @ Wt, self.step.predict(x, u) @ Wt
-        return Steps(np.ascontiguousarray(target), np.ascontiguousarray(source), start)
+        each = self.whitened(to_numpy(x), None if u is None else to_numpy(u))
+        return Steps(*(np.ascontiguousarray(array) for array in each))
+
+    def whitened(self, x: Any, u: Any | None) -> tuple[Any, Any, Any]:
+        """States and predictions (n, T, d), whitened, and start costs (n, T), of any array library."""
+        xp = array_api_compat.array_namespace(x)
+        Wt = like(self.step.whitening.T, x)
+        start = xp.zeros_like(x[:, :, 0])
+        if self.start is not None:
+            inverse = np.linalg.inv(cholesky(self.start.covariance, lower=True))
+            z = (x - like(self.start.mean, x)) @ like(inverse.T, x)
+            constant = 0.5 * len(inverse) * np.log(2 * np.pi) - np.log(np.diag(inverse)).sum()
+            start = 0.5 * xp.sum(z * z, axis=2) + float(constant)
+        return x @ Wt, self.step.predict(x, u) @ Wt, start
 
 
 class Judge(Protocol):
@@ -89,8 +104,10 @@ class OwnOrders:
         C, keep = len(chains.orders), stretch.keep
         where = np.zeros((n if stretch.positions else 0, T, T), dtype=np.int32)
         kept = np.zeros((C, n, keep, T), dtype=np.int16)
+        # Rules are compiled, and laws that know their own pairs give them to the compiled sampler.
+        together = self.data.on_device and self.prior is None and isinstance(self.law, Law)
         work = partial(
-            _drawn,
+            _drawn_together if together else _drawn,
             law=self.law,
             prior=self.prior,
             stretch=stretch,
@@ -98,7 +115,8 @@ class OwnOrders:
             count=count,
         )
         along = self._numbers, chains.orders.transpose(1, 0, 2), chains.states.T
-        parts = list(self.data.map_pieces(work, *along, size=BLOCK))
+        size = max(1, MANY_NUMBERS // (T + 1) ** 2) if together else BLOCK
+        parts = list(self.data.map_pieces(work, *along, size=size))
         for each in parts:
             chains.orders[:, each.rows], chains.states[:, each.rows] = each.orders, each.states
             kept[:, each.rows] = each.kept
@@ -181,6 +199,48 @@ def _drawn(
             frequencies = Frequencies(*(each / samples for each in shares))
             counted.append(count(to_numpy(x), u, frequencies))
     return _Drawn(numbers[:, 0], orders, states, kept, where, counted, seen)
+
+
+def _drawn_together(
+    piece: Data,
+    numbers: Order,
+    orders: Order,
+    states: State,
+    *,
+    law: Any,
+    prior: Prior | None,
+    stretch: Stretch,
+    proposals: Proposals,
+    count: Count | None,
+) -> _Drawn:
+    """The same where the piece is, all of its chains at a time."""
+    (x, u), (m, C, T) = piece.block(slice(None)), orders.shape
+    xp, device = array_api_compat.array_namespace(x), array_api_compat.device(x)
+    lengths = xp.asarray(piece.observed, device=device)
+    target, source, start = law.whitened(x, u)
+    pairs = padded_pairs(target, source, start, lengths)
+    begin = xp.asarray(np.ascontiguousarray(orders.transpose(1, 0, 2)), device=device)
+    many = ManyChains(pairs, lengths, begin, states.T.ravel(), proposals.sharpness)
+    schedule = Schedule(stretch.burn, stretch.samples, max(T // 2, 5))
+    chance = np.random.default_rng(states[0, 0])
+    keep, positions = stretch.keep, stretch.positions
+    seen = many.run(schedule, proposals, chance, keep=keep, positions=positions)
+    kept = np.zeros((C, m, keep, T), dtype=np.int16)
+    for r, each in enumerate(seen.kept):
+        kept[:, :, r] = to_integers(each).reshape(C, m, T)
+    where = np.zeros((0, T, T), dtype=np.int32)
+    if seen.positions is not None:
+        stood = to_numpy(seen.positions).reshape(C, m, T, T).sum(axis=0)
+        where = stood.round().astype(np.int32)
+    counted = []
+    for c in range(0 if count is None else C):
+        shares = (seen.pairs, seen.first, seen.last)
+        mine = (each[c * m : (c + 1) * m, ...] / stretch.samples for each in shares)
+        counted.append(count(x, u, Frequencies(*mine)))  # type: ignore[misc]
+    tried = Records.none(0, T=T)._replace(tally=seen.tally, scales=seen.scales)
+    now = to_integers(many.orders).reshape(C, m, T)
+    states = many.streams.states().reshape(C, m)
+    return _Drawn(numbers[:, 0], now, states, kept, where, counted, tried)
 
 
 def _total(parts: list[Any]) -> Any:

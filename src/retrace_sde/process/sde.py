@@ -6,6 +6,7 @@ drift matrix, H the (observational) diffusion matrix, Σ the stationary covarian
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -202,7 +203,14 @@ class LinearSDE:
         # In coordinates where H = I the solution does not depend on the variables' units.
         L = cholesky(self.diffusion, lower=True)
         B = solve_triangular(L, self.drift @ L, lower=True)
-        S = L @ solve_continuous_lyapunov(B, -np.eye(self.dimension)) @ L.T
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            try:
+                S = L @ solve_continuous_lyapunov(B, -np.eye(self.dimension)) @ L.T
+            except RuntimeWarning:  # scipy's, that it solved another equation
+                raise ValueError(
+                    "the drift is stable only up to rounding, so that its stationary law cannot be computed."
+                ) from None
         mean = np.asarray(-np.linalg.solve(self.drift, self.offset), dtype=np.float64)
         return Gaussian(mean, (S + S.T) / 2)
 

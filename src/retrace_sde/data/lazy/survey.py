@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, evenly
+from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.data.entry.ranks import ranked
+from retrace_sde.data.lazy import here
+from retrace_sde.data.lazy.here import Here, in_memory_order, spread_of
 from retrace_sde.data.lazy.stored import Stored
 
 TOLD = 4
@@ -114,3 +118,61 @@ def _read_ahead(values: Stored, rows: Order) -> None:
         np.concatenate([evenly(n, size) for size in sizes if size <= most or size <= 24])
     )
     values.prefetch(np.union1d(even, rows[even]))
+
+
+LEVEL, EXTREME = 1e3, 1e60
+"""Level of a variable in standard deviations, and its spread, beyond which a glance is not enough."""
+
+
+def glanced(values: Any, n_jobs: int | None) -> Here | None:
+    """A large complete array with one order for all, looked at where it is; None where it is small, or a closer look is due.
+
+    One pass: sums and squares, which show whether every value is a number, and each trajectory's least value, which puts it in its
+    place. |x − x̄|² is at most the sum of squares about the mean, so that ranges need not be known.
+    """
+    n, T, d = values.shape
+    if n * T * d < here.LARGE or not array_api_compat.is_array_api_obj(values):
+        return None
+    found = _sums(values, n_jobs)
+    if found is None:
+        return None
+    total, squares, least = found
+    count = float(n * T)
+    mean, scale = spread_of(total, squares, count)
+    rows = np.argsort(least, kind="stable")
+    reach = np.sqrt(count) * scale
+    if (
+        not np.isfinite(squares).all()
+        or not (scale > np.abs(mean) / LEVEL).all()
+        or scale.min() < 1 / EXTREME
+        or reach.max() > EXTREME
+        or (np.diff(least[rows]) == 0).any()
+    ):
+        return None
+    counts = np.full(d, count)
+    facts = Facts(mean - reach, mean + reach, counts, mean, scale, 0, None, rows, None)
+    return Here(values, facts=facts)
+
+
+def _sums(values: Any, n_jobs: int | None) -> tuple[Array, Array, Array] | None:
+    """Sums and sums of squares of each variable, and the least value of the first in each trajectory."""
+    if not array_api_compat.is_numpy_array(values):
+        xp = array_api_compat.array_namespace(values)
+        x = xp.astype(values, xp.float64, copy=False)
+        sums = xp.sum(x, axis=(0, 1)), xp.sum(x * x, axis=(0, 1)), xp.min(x[:, :, 0], axis=1)
+        total, squares, least = (to_numpy(each) for each in sums)
+        return total, squares, least
+    found = in_memory_order(values)
+    if found is None:
+        return None
+    turned, by_time = found
+
+    def of_block(rows: slice) -> tuple[Array, Array, Array]:
+        x = np.asarray(turned[rows], dtype=np.float64)
+        flat = x.reshape(-1, x.shape[2])
+        first = x[:, :, 0].min(axis=0 if by_time else 1)
+        return np.ones(len(flat)) @ flat, np.einsum("ij,ij->j", flat, flat), first
+
+    parts = list(zip(*Data(turned, n_jobs=n_jobs).map_rows(of_block), strict=True))
+    least = np.min(parts[2], axis=0) if by_time else np.concatenate(parts[2])
+    return np.sum(parts[0], axis=0), np.sum(parts[1], axis=0), least
