@@ -254,7 +254,7 @@ def main():
         methods, _, settings = TABLES[table]
         names = [name for name in methods if not any(part in name for part in options.without)]
         for setting in settings:
-            once = {name: 1 if table == "noise" else options.repeat for name in names}
+            once = dict.fromkeys(names, 1 if table == "noise" else options.repeat)
             found = {name: apart(table, name, setting, once[name]) for name in names}
             printed(table, setting, {name: row for name, row in found.items() if row is not None})
     if options.figure:

@@ -197,11 +197,13 @@ def _autocorrelations(e: Array, lags: int = 8) -> Array:
 def _loudest(e: Array, lags: int = 8) -> tuple[float, int]:
     """The correlation of a residual with one some steps earlier that is furthest from chance, and how many steps."""
     e = e / np.sqrt(np.nanmean(e**2, axis=(0, 1)))
-    there, e = ~np.isnan(e), np.nan_to_num(e)
+    there, e = (~np.isnan(e)).astype(float), np.nan_to_num(e)
     found = []
     for k in range(1, min(lags, e.shape[1] - 2) + 1):
-        pairs = np.einsum("nti,ntj->ij", there[:, k:] * 1.0, there[:, :-k] * 1.0)
-        r = np.einsum("nti,ntj->ij", e[:, k:], e[:, :-k]) / np.maximum(pairs, 1)
+        pairs, together = (
+            np.tensordot(each[:, k:], each[:, :-k], axes=((0, 1), (0, 1))) for each in (there, e)
+        )
+        r = together / np.maximum(pairs, 1)
         at = np.unravel_index(np.argmax(np.abs(r) * np.sqrt(pairs)), r.shape)
         found.append((float(np.abs(r[at]) * np.sqrt(pairs[at])), float(r[at]), k))
     _, correlation, lag = max(found)

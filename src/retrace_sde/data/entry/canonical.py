@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, pick, to_numpy, unmasked
+from retrace_sde.data.blocks import Array, Order, in_order, pick, to_numpy, unmasked
 from retrace_sde.data.entry.ranks import ranked
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.lazy.stored import Stored
@@ -46,7 +46,7 @@ class Places:
         moved = pick(values, self.rows, 0)
         if self.shared:
             return pick(moved, self.columns, 1)
-        return np.take_along_axis(to_numpy(moved), self.columns[:, :, None], axis=1)
+        return in_order(moved, self.columns)
 
     def mixed(self, lengths: Order | None = None) -> Places:
         """Slices, or observations, in an order that is as good as arbitrary, but the same for the same data.
@@ -226,4 +226,4 @@ def _padded(values: Any, lengths: Order | None) -> Any:
         return values
     T = values.shape[1]
     last = np.minimum(np.arange(T)[None], lengths[:, None] - 1)
-    return np.take_along_axis(values, last[:, :, None], axis=1)
+    return in_order(values, last)
