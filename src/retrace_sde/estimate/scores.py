@@ -245,14 +245,17 @@ def errors_of_influences(
 def errors_of_scores(
     shown: Callable[[Array], StandardErrors], inverse: Array, meat: Array, n: int
 ) -> StandardErrors:
-    """Errors `I⁻¹ (Σ s sᵀ) I⁻¹` of n trajectories, for models whose leverages are not known: each counts as 1/n.
+    """Errors `I⁻¹ (Σ s sᵀ) I⁻¹` of n trajectories, for models whose leverages are not known: with p coefficients to an equation
+    each is taken for p/n, which is what they sum to. (Order known, no noise, n = 40, p = 3: 4 % below leaving each out with 1/n, 1 % with p/n.)
 
     `shown` says what a covariance of the parameters means. The model's own, I⁻¹, where trajectories are few, or where
     a spread of scores estimated by sampling is none or less than none.
     """
-    covariance = n / (n - 1) * inverse @ meat @ inverse if n > FEW else inverse
+    model = shown(inverse)
+    p = 1 if model.covariances is None else model.covariances.shape[2]
+    covariance = n / max(n - p, n / 2) * inverse @ meat @ inverse
     if n <= FEW or (np.diag(covariance) < LEAST * np.diag(inverse)).any():
-        return shown(inverse)
+        return model
     return replace(shown(covariance), kind=ErrorKind.SANDWICH)
 
 
