@@ -163,6 +163,7 @@ def page(rows: dict[tuple[str, str, int], Row]) -> str:
         "",
         "Made by `make calibration` (`studies/calibration.py`); ± is one standard error over panels. Orders are lost first and",
         "found again; fits have default settings.",
+        f"{len(rows)} panels are on record; of few panels, 0 ± 0 is none of so many, no certainty. A further run goes on from its journal.",
     ]
     heads = {
         "level": ("The direction where there is none", "called; target ≤ .05", ["called"]),

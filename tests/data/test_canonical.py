@@ -121,3 +121,19 @@ def test_what_is_known_of_own_orders_moves_with_its_observations():
             order = rng.permuted(np.tile(np.arange(T), (N, 1)), axis=1)
             costs = here.each(prior.cost(here.here(order)))
             np.testing.assert_allclose(costs, whole.cost(order), rtol=1e-12)
+
+
+def test_mixed_observations_are_the_same_for_the_same_data_and_leave_padding_behind():
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((N, T, D))
+    lengths = rng.integers(2, T + 1, N)
+    given = [x[:t] for x, t in zip(X, lengths, strict=True)]
+    panel = Panel.from_trajectories(given)
+    one = places(panel, shared=False).mixed(panel.lengths).panel(panel)
+    for row, t in zip(one.values, one.lengths, strict=True):
+        assert any(np.array_equal(np.sort(row[:t], axis=0), np.sort(x, axis=0)) for x in given)
+        np.testing.assert_array_equal(row[t:], np.broadcast_to(row[t - 1], row[t:].shape))
+    where = rng.permutation(N)
+    other = Panel.from_trajectories([rng.permutation(given[j]) for j in where])
+    again = places(other, shared=False).mixed(other.lengths).panel(other)
+    np.testing.assert_array_equal(again.values, one.values)

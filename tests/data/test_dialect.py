@@ -26,9 +26,12 @@ def write(tmp_path, content, name="t.csv"):
     return file
 
 
-@pytest.fixture(autouse=True, params=["objects", "arrow"])
+@pytest.fixture(autouse=True, params=["objects", "arrow"] if pd.__version__ < "3" else ["arrow"])
 def texts(request):
     """Text as pandas 2 holds it, and as pandas 3 does, whose regular expressions are of another engine."""
+    if pd.__version__ >= "3":
+        yield
+        return
     with pd.option_context("future.infer_string", request.param == "arrow"):
         yield
 
