@@ -7,6 +7,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -115,3 +116,12 @@ def test_examples_run_as_shown(path, found, tmp_path, monkeypatch):
         doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=told.append)
     plt.close("all")
     assert not told, "".join(told)
+
+
+API = Path(__file__).parents[1] / "docs" / "api.md"
+
+
+@pytest.mark.skipif(not API.exists(), reason="the docs are in the repository, not in a wheel")
+def test_every_public_name_is_in_the_reference():
+    listed = set(API.read_text(encoding="utf-8").split())
+    assert not [path for path, _, owner in NAMES if owner is None and path[3:] not in listed]
