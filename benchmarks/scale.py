@@ -4,8 +4,8 @@
     python benchmarks/scale.py --n 250000 --T 60 --d 10 --workers 2 --kill       one worker is killed during the fit
     python benchmarks/scale.py --n 1000,10000,100000 --T 10 --d 2 --workers 0    growth in n, in threads
 
-Every chunk is simulated where it is needed, each time it is needed, from a seed of its own: nothing is ever stored. `--kind zarr` and
-`--kind memmap` write it to a file first (`--folder`). Memory is the most that a process held, less what it held before the fit.
+Every chunk is simulated where it is needed, each time it is needed, from a seed of its own: nothing is ever stored. With `--kind file` or `--kind zarr` it is
+written to `--folder` first, and read from there. Memory is the most that a process held, less what it held before the fit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import time
 import warnings
 from pathlib import Path
 
-import dask
 import dask.array as da
 import numpy as np
 
@@ -69,12 +68,26 @@ def stored(X, kind, folder):
     if kind == "zarr":
         da.to_zarr(X, str(folder / "x.zarr"))
         return da.from_zarr(str(folder / "x.zarr"))
-    file = np.lib.format.open_memmap(folder / "x.npy", mode="w+", dtype=float, shape=X.shape)
-    for k, part in enumerate(X.to_delayed().ravel()):
-        begin = sum(X.chunks[0][:k])
-        file[begin : begin + X.chunks[0][k]] = dask.compute(part)[0]
-    file.flush()
-    return np.load(folder / "x.npy", mmap_mode="r")
+    file = str(folder / "x.bin")
+    with open(file, "wb") as target:
+        target.truncate(8 * X.size)
+    X.map_blocks(write, file, chunks=((1,) * X.npartitions, (1,), (1,)), dtype=float).compute()
+    return da.map_blocks(read, file, chunks=X.chunks, dtype=float, meta=np.empty((0, 0, 0)))
+
+
+def write(block, file, block_info=None):
+    """A chunk, written to its place in a file."""
+    (begin, _), *_ = block_info[0]["array-location"]
+    with open(file, "r+b") as target:
+        target.seek(begin * block[0].nbytes)
+        block.tofile(target)
+    return block[:1, :1, :1]
+
+
+def read(file, block_info=None):
+    """A chunk of a file."""
+    (a, b), (_, T), (_, d) = block_info[None]["array-location"]
+    return np.fromfile(file, count=(b - a) * T * d, offset=8 * a * T * d).reshape(b - a, T, d)
 
 
 def killer(client, after):
@@ -135,7 +148,7 @@ def main():
     parser.add_argument("--rows", type=int, help="trajectories in a chunk [32 MB of them]")
     parser.add_argument("--workers", type=int, default=2, help="processes; 0: threads of this one")
     parser.add_argument("--memory", default="auto", help="limit of each worker, e.g. 1GB")
-    parser.add_argument("--kind", choices=("dask", "zarr", "memmap"), default="dask")
+    parser.add_argument("--kind", choices=("dask", "zarr", "file"), default="dask")
     parser.add_argument("--permutation", choices=("shared", "independent"), default="shared")
     parser.add_argument("--kill", type=float, metavar="SECONDS", nargs="?", const=5.0)
     parser.add_argument("--folder", type=Path, help="where files are written [a temporary folder]")

@@ -79,7 +79,8 @@ def test_answers_are_those_of_memory(kind, panel, in_memory, tmp_path):
 @pytest.fixture(scope="module")
 def own_orders():
     sde = rt.simulate.random_irreversible_sde(4, setting="stable", random_state=1)
-    x = sde.simulate(40, 7, 0.1, x0=np.full((40, 4), 2.0), random_state=3)
+    rng = np.random.default_rng(2)
+    x = sde.simulate(40, 7, 0.1, x0=2.0 + rng.standard_normal((40, 4)), random_state=3)
     return rt.simulate.shuffle(x, permutation="independent", random_state=4)[0]
 
 

@@ -117,6 +117,9 @@ class Data:
 
     def states(self, order: Order, position: int = 0) -> Array:
         """The state of every trajectory at one position of an order, (n, d), in numpy."""
+        if order.ndim == 1 and self.lazy:  # the other end will be asked for next
+            ends = order[[position, -1 - position]]
+            return self.values.remembered(ends, self._read_slices)[0]  # type: ignore[no-any-return]
         if order.ndim == 1:
             return self.slices(order[[position]])[0]
         if self.stored:

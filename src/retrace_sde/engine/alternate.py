@@ -20,6 +20,8 @@ from retrace_sde.progress import steps
 FIRST_ROUNDS, HARDER_ROUNDS = 4, 3
 """Single orders are searched for a few rounds, then with random kicks for so many times `max_iter`."""
 
+MORE = 8
+"""How many times as many trajectories an order that does not stand on all is searched for again, where all are not in memory."""
 
 SEARCHING = "searching for the order"
 
@@ -81,7 +83,8 @@ def _recover_shared(
     best = trails[int(np.argmax(worth))]
     found = _finished(model, best)
     if few is not model and not model.verified(found.better):
-        found = _finished(model, alternate(model, space, best.order, max_iter=max_iter))
+        more = model.some(MORE * few.data.shape[0]) if model.data.lazy else model
+        found = _finished(model, alternate(more, space, best.order, max_iter=max_iter))
     return found
 
 

@@ -204,7 +204,9 @@ class EulerModel(Problem):
         """As many trajectories as make the order clear."""
         n, _, d = self.data.shape
         enough = -(-SEARCH_ELEMENTS // d)
-        return self.some(enough) if n > 2 * enough else self
+        if n > 2 * enough:
+            return self.some(enough)
+        return self.some(n) if self.data.lazy else self
 
     def shared_starts(self, rng: np.random.Generator) -> list[Order]:
         """Short paths through the slices; with a prior, several that obey it."""

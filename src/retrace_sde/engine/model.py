@@ -122,9 +122,9 @@ class Problem:
         return False
 
     def some(self, size: int) -> Self:
-        """The same problem on `size` trajectories, evenly spaced."""
+        """The same problem on `size` trajectories, evenly spaced, in memory."""
         n = self.data.shape[0]
-        if size >= n:
+        if size >= n and not self.data.lazy:
             return self
         prior = None if self.prior is None else self.prior.some(n, size)
         gaps = self.gaps

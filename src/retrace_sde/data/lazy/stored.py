@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from typing import Any, TypeVar
 
 import array_api_compat
@@ -245,8 +246,7 @@ def walk(
             for begin in range(0, len(chunks), WAVE):
                 yield from pool.map(read, chunks[begin : begin + WAVE])
         return
-    import dask
-
+    dask: Any = import_module("dask")
     parts = [_parts(each, arrays[0]) for each in arrays]
     task = dask.delayed(work, pure=False)
     for begin in range(0, len(chunks), WAVE):

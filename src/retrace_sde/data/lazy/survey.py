@@ -8,6 +8,7 @@ Limits: trajectories whose first `TOLD` sorted numbers are equal stand by a proj
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,7 +25,10 @@ from retrace_sde.data.lazy.stored import Stored
 TOLD = 4
 """Numbers, of each trajectory's sorted observations, that tell it from the others."""
 
-LOOKS, NUMBERS = (24, 100, 200, 500, 1000), ((5000, 0, 1), (20_000, 1, 0), (200_000, 1, 1))
+LOOKS, NUMBERS = (
+    (24, 50, 100, 200, 500, 1000),
+    ((5000, 0, 1), (1000, 1, 0), (20_000, 1, 0), (200_000, 1, 1)),
+)
 """How many evenly spaced trajectories the looks of a fit ask for: so many, or as many as have so many numbers of a slice, of a
 variable, or in all (with the exponents of T and d). They are read together; another look costs a read of its own."""
 
@@ -112,11 +116,10 @@ def _survey(piece: Data, numbers: Order, *, own: bool) -> tuple[Array, Order, Ar
 def _read_ahead(values: Stored, rows: Order) -> None:
     """Read in one pass the trajectories that later looks ask for: evenly spaced as stored, and as they will stand."""
     n, T, d = values.shape
-    sizes = {*LOOKS, *(-(-many // (T**a * d**b)) for many, a, b in NUMBERS), 2 * d + 20}
-    most = LARGEST_LOOK * n
-    even = np.unique(
-        np.concatenate([evenly(n, size) for size in sizes if size <= most or size <= 24])
-    )
+    shares = [many / (T**a * d**b) for many, a, b in NUMBERS] + [(1000 + 20 * d) / T, 2 * d + 20]
+    sizes = {*LOOKS, *map(math.floor, shares), *map(math.ceil, shares)}
+    most = max(LARGEST_LOOK * n, min(LOOKS))
+    even = np.unique(np.concatenate([evenly(n, size) for size in sizes if 0 < size <= most]))
     values.prefetch(np.union1d(even, rows[even]))
 
 
