@@ -367,6 +367,13 @@ _REMEDIES = {
 }
 
 
+def _clearest(verdict: Verdict) -> str:
+    plural = "" if verdict.lag == 1 else "s"
+    return (
+        f" (the clearest correlation is {verdict.statistic:+.2f}, {verdict.lag} step{plural} apart)"
+    )
+
+
 def _dependent(verdict: Verdict, names: Sequence[str] | None) -> str:
     assert verdict.cause is not None  # a failed verdict on dependence has one
     apart = "of successive steps" if verdict.lag == 1 else f"{verdict.lag} steps apart"
@@ -434,7 +441,7 @@ _FAILED: dict[Aspect, Sentence] = {
 _PASSED: dict[Aspect, Sentence] = {
     Aspect.SUBJECTS: lambda v, _: "No trajectory stands out.",
     Aspect.DEPENDENCE: lambda v, _: (
-        f"Residuals do not depend on earlier ones (no correlation beyond {abs(v.statistic):.2f})."
+        f"Residuals do not depend on earlier ones{_clearest(v) if v.lag else ''}."
     ),
     Aspect.TAILS: lambda v, _: (
         f"The tails are those of a Gaussian (excess kurtosis {v.statistic:.2g})."
