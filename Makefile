@@ -12,7 +12,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -
 OLD := .venv-minimum
 OLD_TESTS ?= tests/data tests/cli/test_door.py tests/cli/test_cli_tables.py tests/test_result.py tests/test_recovery.py
 
-.PHONY: demo test test-slow test-minimum coverage calibration mutants lint format bench docs docs-numbers release-check clean
+.PHONY: demo test test-slow test-minimum coverage calibration mutants lint format bench peers docs docs-numbers release-check clean
 
 demo: $(READY)
 	$(BIN)/retrace demo --force
@@ -51,7 +51,7 @@ docs: $(READY)
 
 # Runs the cheap commands behind figures of the README and the docs, and compares.
 docs-numbers: $(INSTALLED)
-	$(BIN)/python .ci/numbers.py
+	$(BIN)/python .ci/figures.py
 
 # Wheel and sdist, each installed into a clean environment that knows nothing of this folder, and tried there.
 release-check: $(READY)
@@ -70,6 +70,11 @@ bench: $(INSTALLED)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/asv machine --yes
 	$(BIN)/asv run --python $(CURDIR)/$(BIN)/python --quick --show-stderr
+
+# What users would pick instead, side by side; docs/performance.md.
+peers: $(INSTALLED)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[peers]"
+	$(BIN)/python benchmarks/peers.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import signal
+import sys
+import threading
 import warnings
 
 import numpy as np
@@ -211,3 +213,16 @@ def test_ctrl_c_on_the_command_line_writes_what_there_is_or_ends(times, tmp_path
         assert said.exit_code == 130
         assert "retrace: stopped." in said.output
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_one_line_says_that_something_is_compiled_where_someone_looks_on(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numba = pytest.importorskip("numba")
+    monkeypatch.setattr(progress, "_said", threading.Event())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    for _ in range(2):
+        with progress.reporting(None):
+            numba.njit(lambda x: x + 1)(1.0)
+    assert capsys.readouterr().err == (progress.COMPILING + "\n" if terminal else "")

@@ -4,11 +4,14 @@ Loops name what they do (`steps`); the listener waits in a context variable, so 
 serves all: `fit(…, progress=f)`, or `with reporting(f):` around anything. f gets a `Progress`. If it raises StopIteration,
 loops end where they stand and the answer is what was found by then, with a caution that says so; any other exception
 ends the computation, and leaves things as they were. Threads of the computation do not report.
+
+The first use of an installation compiles; on a terminal or in a notebook one line says so.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager, nullcontext
@@ -30,6 +33,9 @@ TOLD = 1.0
 """Seconds into a step from which its pace says how long the rest will take."""
 
 __all__ = ["Progress", "bar", "reporting"]
+
+
+COMPILING = "retrace: compiling for this machine; what is compiled is kept, and the next run begins at once."
 
 
 @dataclass(frozen=True)
@@ -121,14 +127,41 @@ def reporting(callback: Callback | bool | None) -> Iterator[None]:
     True
     """
     if callback is None or callback is False:
-        yield
+        with telling_of_compiling():
+            yield
         return
-    with bar() if callback is True else nullcontext(callback) as tell:
+    with bar() if callback is True else nullcontext(callback) as tell, telling_of_compiling():
         token = _listening.set(Listener(tell))
         try:
             yield
         finally:
             _listening.reset(token)
+
+
+_said = threading.Event()
+"""Set once it has been said that there is something to compile."""
+
+
+@contextmanager
+def telling_of_compiling() -> Iterator[None]:
+    """Where someone looks on, one line as soon as something is compiled that no earlier run has left in the cache."""
+    looks_on = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if _said.is_set() or not looks_on or "numba" not in sys.modules:  # who compiles has imported it
+        yield
+        return
+    from numba.core import event
+
+    class Tell(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            if not _said.is_set():
+                _said.set()
+                print(COMPILING, file=sys.stderr, flush=True)
+
+        def on_end(self, event: Any) -> None:
+            """Nothing is said of the end."""
+
+    with event.install_listener("numba:compile", Tell()):
+        yield
 
 
 def report(doing: str, fraction: float | None = None) -> None:

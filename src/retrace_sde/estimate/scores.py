@@ -42,6 +42,9 @@ FEW = 10
 LEAST = 0.1
 """Share of the model's variance below which the spread of scores is taken for a failure of the draws."""
 
+COVARIED = 5e7
+"""Numbers of all equations' covariances (d p²) beyond which only the errors of single coefficients are kept."""
+
 MOST, LEAST_OF_MANY, WORK = 1000, 200, 5e8
 """Trajectories that tell the spread: errors of errors are then 2 %. Where their Gram matrices would take more than
 `WORK` products, fewer, of which 200 still leave 5 %: a large panel is not walked through again."""
@@ -161,7 +164,9 @@ def sandwich_of_grams(
         rest = C - G @ theta
         E = E - theta.T @ rest - C.transpose(0, 2, 1) @ theta
         counts = np.full((len(some), 1, 1), steps)
-        part = _left_out(inverse.T @ G @ inverse, inverse.T @ rest, E, counts, found)
+        D = inverse.T @ rest
+        moved = np.linalg.solve((1 + ALONE) * np.eye(p) - inverse.T @ G @ inverse, D)
+        part = _left_out(moved, E + D.transpose(0, 2, 1) @ moved, counts, found)
         told, sums = told + len(some), part if sums is None else sums + part
     assert sums is not None  # there are some
     return _summed(sums, n, told)
@@ -176,25 +181,34 @@ def _left_out_rows(
     z = to_numpy(regression_rows(x, u, gaps_of(dt), drift, piece.live(slice(None))))
     e = z[:, :, p:] - z[:, :, :p] @ (inverse @ cross)
     psi = z[:, :, :p] @ inverse
-    turned = psi.transpose(0, 2, 1)
+    turned, across = psi.transpose(0, 2, 1), e.transpose(0, 2, 1)
     steps = np.asarray(piece.observed - 1, dtype=np.float64)[:, None, None]
-    return _left_out(turned @ psi, turned @ e, e.transpose(0, 2, 1) @ e, steps, found)
+    S = psi.shape[1]
+    if p > S:  # (I − ψᵀψ)⁻¹ ψᵀ = ψᵀ (I − ψ ψᵀ)⁻¹: as many equations as there are steps
+        near = psi @ turned
+        weight = np.linalg.solve((1 + ALONE) * np.eye(S) - near, e)
+        return _left_out(turned @ weight, across @ (e + near @ weight), steps, found)
+    D = turned @ e
+    moved = np.linalg.solve((1 + ALONE) * np.eye(p) - turned @ psi, D)
+    return _left_out(moved, across @ e + D.transpose(0, 2, 1) @ moved, steps, found)
 
 
-def _left_out(G: Array, D: Array, E: Array, steps: Array, found: Moments) -> Sums:
-    """Squares of what leaving each of some trajectories out changes, summed: Θ's by equation, H's by entry."""
+def _left_out(moved: Array, lost: Array, steps: Array, found: Moments) -> Sums:
+    """Squares of what leaving each of some trajectories out changes, summed: Θ's by equation, H's by entry.
+
+    `moved` is `(I − Gⱼ)⁻¹ Dⱼ`, `lost` what the squares of residuals lose. Of very many variables Θ's by coefficient only.
+    """
     R, _, rest = found.blocks
     p, total = len(R), rest.T @ rest
-    moved = np.linalg.solve((1 + ALONE) * np.eye(p) - G, D)
-    left = total - E - D.transpose(0, 2, 1) @ moved
-    of_H = left / (found.count - steps) - total / found.count
-    of_theta = solve_triangular(R, np.eye(p)) @ moved
-    by_equation = of_theta.transpose(2, 1, 0)
+    of_H = (total - lost) / (found.count - steps) - total / found.count
+    by_equation = (solve_triangular(R, np.eye(p)) @ moved).transpose(2, 1, 0)
+    if len(by_equation) * p * p > COVARIED:
+        return Sums((by_equation**2).sum(axis=2), (of_H**2).sum(axis=0))
     return Sums(by_equation @ by_equation.transpose(0, 2, 1), (of_H**2).sum(axis=0))
 
 
 class Sums(NamedTuple):
-    """Squares of influences, (d, p, p) and (d, d)."""
+    """Squares of influences, (d, p, p), or (d, p) where that would be too large, and (d, d)."""
 
     theta: Array
     diffusion: Array
@@ -206,6 +220,8 @@ class Sums(NamedTuple):
 def _summed(sums: Sums, n: int, told: int) -> StandardErrors:
     scale = (n - 1) / told
     covariances, diffusion = scale * sums.theta, np.sqrt(scale * sums.diffusion)
+    if covariances.ndim == 2:
+        return StandardErrors(np.sqrt(covariances), diffusion, None, None, ErrorKind.SANDWICH)
     of_theta = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
     return StandardErrors(of_theta, diffusion, None, covariances, ErrorKind.SANDWICH)
 
