@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
-import resource
 import time
+import tracemalloc
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -77,9 +77,13 @@ class SharedOrder:
     track_ratio.unit = "fit / closed form"
 
 
-def _peak():
-    """The most memory that this process has held, in bytes."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _extra(function):
+    """The most memory that a call holds at once beyond what there was, in bytes; the process's own peak would hide it."""
+    tracemalloc.start()
+    function()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
 
 
 def main():
@@ -98,9 +102,8 @@ def main():
     times = []
     with threadpool_limits(1):
         fit(X[: min(asked.n, 220)])  # compile
-        before = _peak()
         model = fit(X)
-        extra = (_peak() - before) / X.nbytes
+        extra = _extra(lambda: fit(X)) / X.nbytes
         for _ in range(asked.repeats):
             begin = time.perf_counter()
             fit(X)

@@ -5,7 +5,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
-from retrace_sde.engine.euler import ENDS, EulerModel
+from retrace_sde.engine.euler import CLEAR, ENDS, SEARCH_ELEMENTS, EulerModel
 from retrace_sde.estimate.start_law import start_bounds, start_log_densities
 from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.process.drift import Affine
@@ -48,3 +48,21 @@ def test_a_start_that_was_not_judged_is_judged_before_it_is_believed():
     known = np.arange(8) < 2
     rough = RoughStart(C, np.where(known, 0.0, -50.0), known, lambda: np.zeros(8))
     assert np.array_equal(rough.improve(np.arange(8)), np.arange(8))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_trajectories_verify_an_order_where_all_would(seed):
+    n, T, d = 2 * SEARCH_ELEMENTS // 10 + 100, 12, 10
+    sde = rt.simulate.random_irreversible_sde(d, random_state=seed)
+    problem = EulerModel(Data(sde.simulate(n, T, DT, random_state=seed)), DT, Affine())
+    few, order = problem.for_search(), np.arange(T)
+    assert few.data.shape[0] < n
+    found = problem.fit(order)
+    assert few._stands(found, sure=CLEAR)
+    assert problem._stands(found)
+    for i in (0, 4, T - 2):  # two neighbours exchanged
+        wrong = order.copy()
+        wrong[[i, i + 1]] = wrong[[i + 1, i]]
+        found = problem.fit(wrong)
+        assert not few._stands(found, sure=CLEAR)
+        assert not problem.verified(found)

@@ -152,6 +152,7 @@ def look(steps: Steps, simulated: Array, *, shared: bool) -> ResidualCheck:
     outlying = _outlying(steps)
     rest = steps.without(outlying) if outlying.any() else steps
     e = rest.residuals
+    band = _quantiles(simulated, (0.05, 0.5, 0.95))
     found = [
         _dependence(rest),
         _spread(e, shared=shared),
@@ -159,7 +160,7 @@ def look(steps: Steps, simulated: Array, *, shared: bool) -> ResidualCheck:
         _tails(e),
         _subjects(steps, outlying),
         _together(e, shared=shared),
-        _paths(steps.states, simulated),
+        _paths(steps.states, band, len(simulated)),
     ]
     scores = stats.norm.ppf((np.arange(99) + 0.5) / 99)
     return ResidualCheck(
@@ -170,7 +171,7 @@ def look(steps: Steps, simulated: Array, *, shared: bool) -> ResidualCheck:
         np.nanmean(e, axis=0),
         scores,
         _quantiles(e.reshape(-1, e.shape[2]), stats.norm.cdf(scores)),
-        _quantiles(simulated, (0.05, 0.5, 0.95)),
+        band,
         _quantiles(steps.states, (0.05, 0.5, 0.95)),
     )
 
@@ -339,13 +340,13 @@ def _together(e: Array, *, shared: bool) -> Verdict:
     return Verdict(Aspect.TOGETHER, failed, share, p, where=tuple(sorted(far)) if failed else ())
 
 
-def _paths(observed: Array, simulated: Array) -> Verdict:
-    """Share of observed values, after the first, inside the band that holds 90 % of the simulated ones."""
-    low, high = _quantiles(simulated, (0.05, 0.95))
+def _paths(observed: Array, band: Array, m: int) -> Verdict:
+    """Share of observed values, after the first, inside the band that holds 90 % of those of m simulated paths."""
+    low, _, high = band
     there = ~np.isnan(observed[:, 1:])
     inside = np.where(there, (observed >= low)[:, 1:] & (observed <= high)[:, 1:], np.nan)
     each = np.nanmean(inside, axis=(1, 2))
-    n, m = len(each), len(simulated)
+    n = len(each)
     share = float(each.mean()) * (m + 1) / (m - 1)  # m paths leave so much of a band to chance
     if n < SUBJECTS:
         return Verdict(Aspect.PATHS, False, share, 1.0)

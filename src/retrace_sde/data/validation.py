@@ -90,7 +90,7 @@ def check_panel(
         _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_inputs)
     lengths = _check_lengths(panel, ragged)
 
-    def looked(values: Any) -> tuple[Data, Order, Array, Array]:
+    def looked(values: Any) -> tuple[Data, Order | None, Array, Array]:
         data = Data(values, u, n_jobs, lengths)
         seen = glanced(values, n_jobs) if look and u is None and not ragged else None
         if seen is not None:

@@ -165,7 +165,8 @@ class Pairs:
         ends = np.cumsum([piece.first.shape[0] for piece in self.pieces])
         where = np.searchsorted(ends, rows, side="right")
         d = len(self.totals.sums)
-        size = max(1, BLOCK_ELEMENTS // (8 * d * d))
+        here = array_api_compat.is_numpy_array(self.pieces[0].every)
+        size = max(1, BLOCK_ELEMENTS // (8 * d * d)) if here else len(rows)
         for begin in range(0, len(rows), size):
             some, at = rows[begin : begin + size], where[begin : begin + size]
             parts = []

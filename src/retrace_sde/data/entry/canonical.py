@@ -177,7 +177,9 @@ def places(panel: Panel, *, shared: bool, known: Knowledge | None = None) -> Pla
     n, T, _ = panel.values.shape
     lengths = np.full(n, T) if panel.lengths is None else panel.lengths
     facts = panel.values.facts if isinstance(panel.values, Stored) else None
-    if facts is not None:
+    if facts is not None and facts.rows is None:  # a glance did not tell the trajectories apart
+        panel = replace(panel, values=panel.values.source)
+    elif facts is not None:
         rows = facts.rows
         return Places(rows, facts.own[rows]) if not shared else Places(rows, _slices(panel, rows))
     outside = (np.arange(T)[None] >= lengths[:, None]).astype(np.intp)

@@ -131,7 +131,7 @@ def glanced(values: Any, n_jobs: int | None) -> Here | None:
     """A large complete array with one order for all, looked at where it is; None where it is small, or a closer look is due.
 
     One pass: sums and squares, which show whether every value is a number, and each trajectory's least value, which puts it in its
-    place. |x − x̄|² is at most the sum of squares about the mean, so that ranges need not be known.
+    place where no two are equal. |x − x̄|² is at most the sum of squares about the mean, so that ranges need not be known.
     """
     n, T, d = values.shape
     if n * T * d < here.LARGE or not array_api_compat.is_array_api_obj(values):
@@ -149,11 +149,11 @@ def glanced(values: Any, n_jobs: int | None) -> Here | None:
         or not (scale > np.abs(mean) / LEVEL).all()
         or scale.min() < 1 / EXTREME
         or reach.max() > EXTREME
-        or (np.diff(least[rows]) == 0).any()
     ):
         return None
-    counts = np.full(d, count)
-    facts = Facts(mean - reach, mean + reach, counts, mean, scale, 0, None, rows, None)
+    tied = bool((np.diff(least[rows]) == 0).any())  # as a common start makes them
+    counts, places = np.full(d, count), None if tied else rows
+    facts = Facts(mean - reach, mean + reach, counts, mean, scale, 0, None, places, None)
     return Here(values, facts=facts)
 
 
