@@ -51,7 +51,7 @@ docs: $(READY)
 
 # Runs the cheap commands behind figures of the README and the docs, and compares.
 docs-numbers: $(INSTALLED)
-	$(BIN)/python .ci/numbers.py
+	$(BIN)/python .ci/figures.py
 
 # Wheel and sdist, each installed into a clean environment that knows nothing of this folder, and tried there.
 release-check: $(READY)

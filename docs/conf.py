@@ -1,6 +1,7 @@
 """The site: `make docs`. Offline; a warning is an error; every page with code and every example is run."""
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -56,7 +57,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "start": []}
+html_sidebars = {"index": [], "start": [], "changelog": []}
 project_copyright = "the ReTrace developers, MIT licence"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -91,13 +92,15 @@ sphinx_gallery_conf = {
     "plot_gallery": "True",
     "abort_on_example_error": True,
     "remove_config_comments": True,
+    "write_computation_times": False,  # a page with scripts from elsewhere
 }
 
 
 def _as_on_the_site(app, name, text):
     """Pages as they stand in the repository, with links and contents as they are on the site."""
     found = text[0].replace("](../SECURITY.md)", "](security.md)")
-    if name == "index":
+    found = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](gallery/\1)", found)
+    if name == "trust":
         gone = {each for each in MAY_BE_MISSING if not (HERE / f"{each}.md").exists()}
         found = "\n".join(line for line in found.split("\n") if line not in gone)
     text[0] = found

@@ -2,11 +2,12 @@
 
     python studies/interval_coverage.py --seeds 0:100                       levels of sd 0, 1, 3 and random rates, order lost
     python studies/interval_coverage.py --seeds 0:100 --few                 5 and 8 subjects
+    python studies/interval_coverage.py --seeds 0:100 --short               levels seen for less than the time of mean reversion
     python studies/interval_coverage.py --seeds 0:100 --hidden              order known: behind noise, values missing, gaps uneven
     python studies/interval_coverage.py --panels FOLDER                     reported errors beside a bootstrap over subjects
 
 `wrong`: a direction was called that is the reverse of the truth. `width`: mean half-width beside that of subjects="alike".
-`levels`: how often they were chosen. `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
+`levels`: how often they were chosen. `alike`: coverage of A by subjects="alike". `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
 that was found (`known`: with the true order).
 """
 
@@ -72,7 +73,8 @@ def one(seed, settings):
     model, wrong = fitted(X, seed, dt=0.15)
     alike, _ = fitted(X, seed, dt=0.15, subjects="alike")
     a, h, width = covered(model)
-    return [a, h, wrong, width / covered(alike)[2], _has_levels(model)]
+    of_alike, _, of_width = covered(alike)
+    return [a, h, wrong, width / of_width, _has_levels(model), of_alike]
 
 
 def _has_levels(model):
@@ -155,6 +157,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0:20", help="a:b")
     parser.add_argument("--few", action="store_true")
+    parser.add_argument("--short", action="store_true")
     parser.add_argument("--hidden", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
@@ -170,8 +173,10 @@ def main():
     cases["rates sd 0.3"] = {"rates": 0.3}
     if given.few:
         cases = {f"n = {n}": {"n": n} for n in (5, 8)}
+    if given.short:
+        cases = {"levels sd 1, total time .6": {"levels": 1.0, "n": 60, "T": 5}}
     begin, end = map(int, given.seeds.split(":"))
-    run, columns = one, ("A", "H", "wrong", "width", "levels")
+    run, columns = one, ("A", "H", "wrong", "width", "levels", "alike")
     if given.hidden:
         run, columns = one_hidden, ("A", "H", "sigma", "trace A", "levels")
         cases = {"noise .1, alike, n = 40, T = 15": {"kind": "noise", "n": 40, "T": 15}}

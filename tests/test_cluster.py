@@ -11,6 +11,11 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
+from retrace_sde.data.blocks import Data
+from retrace_sde.data.lazy.stored import stored
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.process.drift import Affine
 
 N, T, D = 4000, 12, 3
 
@@ -71,18 +76,37 @@ def test_answers_are_those_of_memory(kind, panel, in_memory, tmp_path):
     assert np.allclose(one.drift, two.drift, rtol=1e-8)
 
 
-def test_own_orders_are_those_of_memory(tmp_path):
-    sde = rt.simulate.random_irreversible_sde(6, setting="stable", random_state=1)
-    x = sde.simulate(60, 8, 0.1, x0=np.full((60, 6), 2.0), random_state=3)
-    x, _ = rt.simulate.shuffle(x, permutation="independent", random_state=4)
-    lazy = as_stored(x, "memmap", tmp_path)
-    one, two = (
-        rt.ReTrace(dt=0.1, permutation="independent", random_state=0).fit(each)
-        for each in (x, lazy)
-    )
+@pytest.fixture(scope="module")
+def own_orders():
+    sde = rt.simulate.random_irreversible_sde(4, setting="stable", random_state=1)
+    x = sde.simulate(40, 7, 0.1, x0=np.full((40, 4), 2.0), random_state=3)
+    return rt.simulate.shuffle(x, permutation="independent", random_state=4)[0]
+
+
+def test_own_orders_are_those_of_memory(own_orders, tmp_path):
+    lazy = as_stored(own_orders, "memmap", tmp_path)
+    settings = {"dt": 0.1, "permutation": "independent", "estimator": "mle", "random_state": 0}
+    one, two = (rt.ReTrace(**settings).fit(each) for each in (own_orders, lazy))
     assert np.array_equal(one.order_, two.order_)
     assert np.allclose(one.drift_, two.drift_, rtol=1e-8)
     assert np.allclose(one.standard_errors_.drift, two.standard_errors_.drift, rtol=1e-7)
+
+
+def test_chains_over_own_orders_are_those_of_memory(own_orders, tmp_path):
+    """What an average over orders is made of: the same draws, wherever the trajectories are."""
+    found = []
+    order = np.random.default_rng(5).permutation(40)
+    lazy = stored(as_stored(own_orders, "memmap", tmp_path)).placed(order, None)
+    for data in (Data(own_orders[order]), Data(lazy)):
+        model = EulerModel(data, 0.1, Affine())
+        orders = np.tile(np.arange(7), (40, 1))
+        chains = Chains.start(orders, np.random.default_rng(6))
+        draws = model.draw(model.law(model.fit(orders)), chains, Stretch(20, 50, 4, True))
+        found.append(
+            (chains.orders, draws.kept, draws.positions, draws.tally, draws.counted[1].gram)
+        )
+    for one, two in zip(*found, strict=True):
+        assert np.allclose(one, two, rtol=1e-9, atol=1e-9)
 
 
 def test_other_trajectories_are_scored_where_they_are(panel, in_memory, tmp_path):
@@ -127,13 +151,18 @@ def test_a_worker_that_is_killed_changes_nothing(panel, in_memory):
     same(in_memory, found)
 
 
-def test_the_command_fits_a_store_on_workers_of_its_own(panel, in_memory, tmp_path, capfd):
-    pytest.importorskip("distributed")
+@pytest.mark.parametrize("address", ["inproc", pytest.param("local", marks=pytest.mark.slow)])
+def test_the_command_fits_a_store_on_workers(address, panel, in_memory, tmp_path, capfd):
+    """Those of a scheduler that runs (here in this process), or processes that it starts."""
+    distributed = pytest.importorskip("distributed")
     as_stored(panel[0], "zarr", tmp_path)
-    line = ["fit", str(tmp_path / "x.zarr"), "--scheduler", "local", "--dt", "0.1", "--out", str(tmp_path / "out"), "--json",
-            "--observation-noise", "none"]  # fmt: skip
-    with pytest.raises(SystemExit) as left:
-        main(line)
+    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with distributed.LocalCluster(n_workers=2, **options) as running:
+        named = running.scheduler_address if address == "inproc" else address
+        line = ["fit", str(tmp_path / "x.zarr"), "--scheduler", named, "--dt", "0.1", "--json", "--observation-noise", "none",
+                "--out", str(tmp_path / "out")]  # fmt: skip
+        with pytest.raises(SystemExit) as left:
+            main(line)
     said = capfd.readouterr()
     assert left.value.code == 0, said.err
     assert "Dashboard  http" in said.err

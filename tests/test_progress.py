@@ -19,6 +19,7 @@ from retrace_sde.cli.main import main
 from retrace_sde.data.formats import frame_of_array
 from retrace_sde.engine import monte_carlo_em
 from retrace_sde.progress import Progress, bar, report, reporting, steps, told
+from retrace_sde.show.verdicts import verdicts
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,8 @@ def test_a_fit_that_was_stopped_calls_no_direction(shuffled):
             assert "was stopped" in model.summary()
             assert model.direction_.p_value is None
             assert model.alternative_ is not None
+            said = " ".join(each.answer for each in verdicts(model, rt.Panel.from_array(shuffled)))
+            assert "It was not tested to the end" in said
         assert cut or stage != doing[0]
 
 

@@ -241,7 +241,7 @@ def recover(
     progress : callable, bool or None
         Called with what is being done; True shows a bar.
     **options
-        Of `ReTrace`.
+        Of `ReTrace`; and `bootstrap=200`: standard errors from so many fits to subjects drawn anew.
 
     Returns
     -------
@@ -306,6 +306,7 @@ def recover_panel(
     subject: str,
     drift: str | Drift = "auto",
     knowledge: Knowledge | None = None,
+    bootstrap: int | None = None,
     **options: Any,
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
@@ -329,6 +330,8 @@ def recover_panel(
     kept = panel.without(model.result_.left_out)
     choice = _drift_choice(model, kept) if by_evidence else None
     model.result_ = replace(model.result_, drift_choice=choice)
+    if bootstrap is not None:
+        model.bootstrap_errors(replicates=bootstrap, adopt=True)
     return Recovery(model, kept, df, subject)
 
 

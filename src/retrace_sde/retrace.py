@@ -819,6 +819,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         model, outcome, units, _ = self._memory
         effects, levels = outcome.subjects, outcome.levels
+        report("resampling subjects")
         with one_blas_thread():
             errors = bootstrap(
                 model,

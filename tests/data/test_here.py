@@ -32,7 +32,7 @@ def fit(X, **settings):
 
 
 @pytest.mark.parametrize("drift", ["affine", "linear"])
-@pytest.mark.parametrize("layout", ["as shuffled", "contiguous", "float32", "strict"])
+@pytest.mark.parametrize("layout", ["as shuffled", "contiguous", "float32", "strict", "torch"])
 def test_the_fit_is_that_of_a_copy(drift, layout, monkeypatch):
     X, truth = panel(level=0.1)
     if layout == "contiguous":
@@ -42,7 +42,11 @@ def test_the_fit_is_that_of_a_copy(drift, layout, monkeypatch):
     copied = fit(X, drift=drift)
     monkeypatch.setattr(here, "LARGE", 1)
     before = X.copy()
-    looked = fit(array_api_strict.asarray(X) if layout == "strict" else X, drift=drift)
+    if layout == "torch":
+        given = pytest.importorskip("torch").as_tensor(np.ascontiguousarray(X))
+    else:
+        given = array_api_strict.asarray(X) if layout == "strict" else X
+    looked = fit(given, drift=drift)
     assert isinstance(looked._memory.model.data.values, Here)
     assert np.array_equal(X, before)
     assert np.array_equal(looked.order_, copied.order_)

@@ -92,7 +92,6 @@ def test_a_fit_far_from_zero_is_as_exact_as_one_at_zero():
     X, order = panel()
     plain, raised = (EulerModel(Data(x), DT, Affine()).fit(order) for x in (X, X + 1e4))
     assert plain.reverse is not None
-    assert raised.reverse is None
     assert_allclose(raised.diffusion, plain.diffusion, rtol=1e-8)
 
 
@@ -111,3 +110,15 @@ def test_a_last_fit_brings_its_reverse_and_the_better_of_both_its_errors(ahead):
     assert_allclose(two.log_likelihoods, alone.log_likelihoods, rtol=1e-9)
     expected = regression_sandwich(model.data, better.order, DT, Affine(), better.moments)
     assert_allclose(better.robust_errors.drift, expected.drift, rtol=1e-8)
+
+
+@pytest.mark.parametrize("drift", DRIFTS, ids=str)
+def test_where_too_much_would_be_kept_one_pass_gives_both_ways_round(drift):
+    X, order = panel(T=9)
+    assert Pairs.of(Data(X), order, DT, drift) is None
+    model = EulerModel(Data(X), DT, drift)
+    one = model.fit(order)
+    for each in (one, one.reverse):
+        alone = model.fit_gaps(each.order, None)
+        assert_allclose(each.log_likelihoods, alone.log_likelihoods, rtol=1e-9)
+        assert_allclose(each.diffusion, alone.diffusion, rtol=1e-9)

@@ -197,11 +197,13 @@ def _autocorrelations(e: Array, lags: int = 8) -> Array:
 def _loudest(e: Array, lags: int = 8) -> tuple[float, int]:
     """The correlation of a residual with one some steps earlier that is furthest from chance, and how many steps."""
     e = e / np.sqrt(np.nanmean(e**2, axis=(0, 1)))
-    there, e = ~np.isnan(e), np.nan_to_num(e)
+    there, e = (~np.isnan(e)).astype(float), np.nan_to_num(e)
     found = []
     for k in range(1, min(lags, e.shape[1] - 2) + 1):
-        pairs = np.einsum("nti,ntj->ij", there[:, k:] * 1.0, there[:, :-k] * 1.0)
-        r = np.einsum("nti,ntj->ij", e[:, k:], e[:, :-k]) / np.maximum(pairs, 1)
+        pairs, together = (
+            np.tensordot(each[:, k:], each[:, :-k], axes=((0, 1), (0, 1))) for each in (there, e)
+        )
+        r = together / np.maximum(pairs, 1)
         at = np.unravel_index(np.argmax(np.abs(r) * np.sqrt(pairs)), r.shape)
         found.append((float(np.abs(r[at]) * np.sqrt(pairs[at])), float(r[at]), k))
     _, correlation, lag = max(found)
@@ -365,6 +367,13 @@ _REMEDIES = {
 }
 
 
+def _clearest(verdict: Verdict) -> str:
+    plural = "" if verdict.lag == 1 else "s"
+    return (
+        f" (the clearest correlation is {verdict.statistic:+.2f}, {verdict.lag} step{plural} apart)"
+    )
+
+
 def _dependent(verdict: Verdict, names: Sequence[str] | None) -> str:
     assert verdict.cause is not None  # a failed verdict on dependence has one
     apart = "of successive steps" if verdict.lag == 1 else f"{verdict.lag} steps apart"
@@ -432,7 +441,7 @@ _FAILED: dict[Aspect, Sentence] = {
 _PASSED: dict[Aspect, Sentence] = {
     Aspect.SUBJECTS: lambda v, _: "No trajectory stands out.",
     Aspect.DEPENDENCE: lambda v, _: (
-        f"Residuals do not depend on earlier ones (no correlation beyond {abs(v.statistic):.2f})."
+        f"Residuals do not depend on earlier ones{_clearest(v) if v.lag else ''}."
     ),
     Aspect.TAILS: lambda v, _: (
         f"The tails are those of a Gaussian (excess kurtosis {v.statistic:.2g})."

@@ -53,8 +53,9 @@ def rivals(steps: Steps, level: float) -> tuple[Cause | None, float]:
     base = _regressed(y[:, 1:], z[:, 1:])[0]
     constant = bool(np.ptp(z, axis=(0, 1)).min() <= 1e-12 * np.abs(z).max())
     first = steps.states[:, :1, : d if n >= PER_START * d else 0]
+    remembered, M, _ = _regressed(y[:, 1:], np.concatenate([z[:, 1:], y[:, :-1]], 2))
     gains = {
-        Cause.MEMORY: (_regressed(y[:, 1:], np.concatenate([z[:, 1:], y[:, :-1]], 2))[0], d * d),
+        Cause.MEMORY: (remembered, d * d),
         Cause.LEVELS: (
             _levels(y, z, first, constant=constant),
             1 + d * first.shape[2] + d * (not constant),
@@ -74,6 +75,9 @@ def rivals(steps: Steps, level: float) -> tuple[Cause | None, float]:
             found[cause] = gain - k / 2 * np.log(n * (S - 1))
     if not found:
         return None, min(chances.values())
+    if Cause.NOISE in found and np.trace(M[:, -d:]) < 0:
+        # Momentum carries on, `M = e^{−γΔt}`; a step that is taken back is noise, also where more parameters fit it better.
+        found.pop(Cause.MEMORY, None)
     best = max(found, key=lambda cause: found[cause])
     return best, chances[best]
 

@@ -26,6 +26,7 @@ from retrace_sde.data.files import check_target, whole_or_nothing, write_table
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.outputs import check_outputs
 from retrace_sde.estimate.intervals import clearest, clearness, critical
+from retrace_sde.estimate.regression import ErrorKind
 from retrace_sde.recovery import Recovery, recover
 
 RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
@@ -205,10 +206,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         found = recover(
             frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
             observation_noise=_noise(observation_noise), missing_inputs=missing_inputs, subjects=subjects,
-            random_state=seed, **options,
+            random_state=seed, bootstrap=bootstrap, **options,
         )  # fmt: skip
-        if bootstrap:
-            found.model.bootstrap_errors(replicates=bootstrap, adopt=True)
         begin("how sure it is")
         table = found.ordered
         begin("writing")
@@ -296,10 +295,12 @@ def _effects(answer: dict[str, Any]) -> str:
     pairs = [pair for pair in clearest(A, error) if told[pair]][:EFFECTS]
     if not pairs:
         return "no effect is told from zero; all coefficients are in parameters.json."
+    resampled = answer["standard_errors"]["kind"] == ErrorKind.BOOTSTRAP
+    unit = f"(coefficients of A ± {'bootstrap' if resampled else 'standard'} error).{many}"
     twin = answer["alternative"]
     if twin is None:
         texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
-        return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error).{many}"
+        return f"clearest effects: {'; '.join(texts)} {unit}"
     back = np.array(twin["drift"], dtype=float)
     wide = np.array(twin["standard_errors"]["drift"], dtype=float)
     texts = [
@@ -307,4 +308,4 @@ def _effects(answer: dict[str, Any]) -> str:
         f"{back[i, j]:+.3g} ± {wide[i, j]:.2g} in its reverse"
         for i, j in pairs
     ]
-    return f"which effects hold depends on the direction: {'; '.join(texts)} (coefficients of A ± standard error).{many}"
+    return f"which effects hold depends on the direction: {'; '.join(texts)} {unit}"

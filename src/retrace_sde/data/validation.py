@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,9 @@ def _check_names(panel: Panel) -> None:
     ):
         if len(names) != count:
             raise ValueError(f"{what} must be {count}, one for each {of}; got {len(names)}.")
+    if len(set(panel.names)) < d:
+        again = Counter(panel.names).most_common(1)[0][0]
+        raise ValueError(f"two variables are named {again!r}: rename one.")
 
 
 def has_missing(data: Data) -> bool:

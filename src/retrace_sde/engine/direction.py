@@ -45,6 +45,7 @@ class Rung(StrEnum):
     MEMORY = "memory"
     LEVELS = "subject levels"
     MEMORY_LEVELS = "memory and subject levels"
+    CURVED = "bending drift"
     NOISE = "measurement noise"
     GAPS = "unequal gaps"
     VARIANCES = "unequal steps"
@@ -56,6 +57,7 @@ MEANING = {
     Rung.MEMORY: "momentum: the last step matters, too",
     Rung.LEVELS: "every subject has a level of its own",
     Rung.MEMORY_LEVELS: "momentum, and a level of every subject's own",
+    Rung.CURVED: "a step is a quadratic function of the last value",
     Rung.NOISE: "values are measured with error",
     Rung.GAPS: "the time between slices differs, and is estimated",
     Rung.VARIANCES: "steps differ in size, the same both ways round",
@@ -350,6 +352,7 @@ ALLOWED = {
     Rung.MEMORY: "momentum",
     Rung.LEVELS: "levels of the subjects' own",
     Rung.MEMORY_LEVELS: "momentum and levels of the subjects' own",
+    Rung.CURVED: "a drift that bends",
     Rung.NOISE: "measurement noise",
     Rung.GAPS: "unequal gaps",
 }

@@ -16,7 +16,7 @@ from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.engine.exact_gaps import exact_fit, exact_fits
 from retrace_sde.engine.model import Effort, Fit, Problem, SharedOrders
 from retrace_sde.estimate.bootstrap import bootstrap_errors
-from retrace_sde.estimate.euler import Euler, step_log_likelihoods
+from retrace_sde.estimate.euler import Euler, both_log_likelihoods, step_log_likelihoods
 from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.frequencies import Frequencies, Statistics, statistics
 from retrace_sde.estimate.moments import Moments, moments
@@ -91,22 +91,37 @@ class EulerModel(Problem):
 
     def fit(self, order: Order, start: Fit | None = None, *, final: bool = False) -> Fit:
         """Maximum likelihood along an order, and the joint log-likelihood `log p₀ + Σ log p` there."""
-        pairs = Pairs.of(self.data, order, self.dt, self.drift) if self.gaps is None else None
-        found = None if pairs is None else pairs.moments()
-        if pairs is None or found is None:
+        if self.gaps is not None or order.ndim == 2:
             return self.fit_gaps(order, self.gaps)
-        return self._both_ways(order, pairs, found, final=final)
-
-    def _both_ways(self, order: Order, pairs: Pairs, found: Moments, *, final: bool) -> Fit:
-        """The fits along an order and its reverse from one pass; the better with errors over trajectories, if it is the last."""
+        pairs = Pairs.of(self.data, order, self.dt, self.drift)
+        found = None if pairs is None else pairs.moments()
+        if pairs is not None and found is not None:
+            return self._both_ways(order, found, pairs, final=final)
+        found = moments(self.data, order, self.dt, self.drift)
         turn = self.drift.reversal(self.data.shape[2], self.dt)
-        assert turn is not None  # there are pairs of linear drifts only
+        if turn is None or found.from_rows:
+            return self._fitted(order, found)
+        return self._both_ways(order, found)
+
+    def _both_ways(
+        self, order: Order, found: Moments, pairs: Pairs | None = None, *, final: bool = False
+    ) -> Fit:
+        """The fits along an order and its reverse from the same moments, and from one pass their likelihoods.
+
+        With pairs, of the last fits the better has errors over trajectories, too.
+        """
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        assert turn is not None  # or there is no other way round
         back = found.transformed(turn)
         there, here = self._step(found), self._step(back)
-        one = self._judged(order, found, there, pairs.log_likelihoods(there))
-        reverse = pairs.log_likelihoods(here, back=True)
+        if pairs is None:
+            ahead, reverse = both_log_likelihoods(self.data, order, there, here)
+        else:
+            ahead = pairs.log_likelihoods(there)
+            reverse = pairs.log_likelihoods(here, back=True)
+        one = self._judged(order, found, there, ahead)
         two = self._judged(self.data.reversed(order), back, here, reverse)
-        if final and sandwich_possible(self.data, found.n_features):
+        if pairs is not None and final and sandwich_possible(self.data, found.n_features):
             grams = pairs.grams(told_by(self.data, found.n_features))
             n, T, _ = self.data.shape
             if one.objective >= two.objective:

@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.linalg import cholesky, solve_triangular
 from scipy.sparse.linalg import LinearOperator, cg
 
-from retrace_sde.data.blocks import Array, Data, Order, evenly, like, to_numpy
+from retrace_sde.data.blocks import BLOCK_ELEMENTS, Array, Data, Order, like, to_numpy
 from retrace_sde.engine.direction import DirectionTest
 from retrace_sde.estimate.moments import CONDITION_LIMIT, Moments
 from retrace_sde.process.sde import LinearSDE
@@ -22,8 +22,9 @@ from retrace_sde.process.sde import LinearSDE
 CLEAR = 1e-12
 """A p-value that is known to lie below it is not worked out any further."""
 
-CONTRASTED = 500
-"""Trajectories that the test of stationarity looks at, evenly spaced: more only find ever smaller changes."""
+CONTRASTED, CENTRED = 500, 100
+"""Trajectories that the test of stationarity looks at, evenly spaced: more only find ever smaller changes; and those that say
+about what level."""
 
 
 class Topic(StrEnum):
@@ -177,29 +178,36 @@ def stationarity_p_value(data: Data, order: Order) -> float:
     One contrast per trajectory, variable and moment; trajectories are independent, so each has a
     t-test, and the smallest of the 2d p-values is corrected by Bonferroni. Blind to other changes.
     """
-    if data.shape[0] > CONTRASTED:
-        rows = evenly(data.shape[0], CONTRASTED)
-        data, order = data.some(CONTRASTED), order if order.ndim == 1 else order[rows]
-    n, _, d = data.shape
+    if data.lazy and data.shape[0] > CONTRASTED:  # read at once
+        order = order if order.ndim == 1 else order[data.chosen(CONTRASTED)]
+        data = data.some(CONTRASTED)
+    rows, (_, T, d) = data.chosen(CONTRASTED), data.shape
+    n, observed = len(rows), data.observed[rows]
     if n < 3:
         return float("nan")
-    third = max(1, int(data.observed.min()) // 3)
+    third = max(1, int(observed.min()) // 3)
     if order.ndim == 1:
         ends = np.concatenate([order[:third], order[-third:]])
     else:
-        late = data.observed[:, None] - third + np.arange(third)[None]
+        late = observed[:, None] - third + np.arange(third)[None]
+        order = order[rows]
         ends = np.concatenate([order[:, :third], np.take_along_axis(order, late, axis=1)], axis=1)
-    centre = np.nanmean(to_numpy(data.block(slice(0, min(n, 100)), ends)[0]), axis=(0, 1))
 
-    def contrasts(piece: Data, ends: Order) -> Array:
-        x = piece.block(slice(None), ends)[0]
+    def ends_of(some: slice) -> Any:
+        return data.take(rows[some]).block(slice(None), ends if ends.ndim == 1 else ends[some])[0]
+
+    centre = np.nanmean(to_numpy(ends_of(slice(0, CENTRED))), axis=(0, 1))
+
+    def contrasts(some: slice) -> Array:
+        x = ends_of(some)
         xp = array_api_compat.array_namespace(x)
         z = x - like(centre, x)
         both = xp.concat([z, z * z], axis=-1)
         late, early = _seen_mean(both[:, third:, :]), _seen_mean(both[:, :third, :])
         return to_numpy(late - early)
 
-    each = data.each_piece(contrasts, ends)
+    size = max(1, BLOCK_ELEMENTS // (T * d))
+    each = np.concatenate([contrasts(slice(k, k + size)) for k in range(0, n, size)])
     counts = (~np.isnan(each)).sum(axis=0)
     if counts.min() < 3:
         return float("nan")

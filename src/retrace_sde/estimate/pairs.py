@@ -62,7 +62,9 @@ def of_piece(piece: Data, order: Order) -> Piece:
     xp = array_api_compat.array_namespace(x)
     turned = xp.permute_dims(x, (0, 2, 1))
     across = turned[:, :, :-1] @ x[:, 1:, :]
-    return Piece(turned @ x, across, xp.sum(x, axis=1), x[:, 0, :], x[:, -1, :])
+    # Copies: a view would keep the whole block.
+    first, last = (xp.asarray(x[:, k, :], copy=True) for k in (0, -1))
+    return Piece(turned @ x, across, xp.sum(x, axis=1), first, last)
 
 
 def _totals(piece: Piece) -> Totals:

@@ -45,7 +45,7 @@ LEAST = 0.1
 COVARIED = 5e7
 """Numbers of all equations' covariances (d p²) beyond which only the errors of single coefficients are kept."""
 
-MOST, LEAST_OF_MANY, WORK = 1000, 200, 1e9
+MOST, LEAST_OF_MANY, WORK = 1000, 200, 5e8
 """Trajectories that tell the spread: errors of errors are then 2 %. Where their Gram matrices would take more than
 `WORK` products, fewer, of which 200 still leave 5 %: a large panel is not walked through again."""
 

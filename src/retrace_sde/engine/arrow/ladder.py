@@ -5,6 +5,9 @@ Markov model like a transient. So richer models are fitted along the order found
 start law. They are compared by Schwarz' evidence in the direction that suits them better; the direction is tested
 inside the one preferred, and models within `TIE` nats of it must agree, or it is left open.
 
+A drift that bends decides where it explains more than any linear model does. Where it leaves the direction open, theirs is
+believed unless it opposes.
+
 Gaps estimated along the order have no vote but a veto, where they explain more than steps of a variance each: one swapped
 pair of slices is enough to make them favour the wrong direction, but where they oppose the others equal gaps are not to
 be trusted. Heavy tails have no likelihood here: one would compare more than first and second moments, and that comparison
@@ -23,6 +26,7 @@ import numpy as np
 from scipy import stats
 
 from retrace_sde.data.blocks import Array, evenly, to_numpy
+from retrace_sde.engine.arrow.curved import bends, courses, curved_price, curved_test
 from retrace_sde.engine.arrow.filled import filled
 from retrace_sde.engine.arrow.independence import Independence, independence
 from retrace_sde.engine.arrow.linear import (
@@ -74,6 +78,10 @@ MISFIT, LAGS = 0.005, 4
 
 NOISY, HIDDEN_WORK = -3.0, 3e6
 """Correlation of successive residuals, in standard errors, that suggests noise, and the n T d³ up to which it is fitted."""
+
+
+CLEAR = 1e-3
+"""Vuong's p-value below which linear models are believed though a drift that bends explains more."""
 
 
 class Role(StrEnum):
@@ -159,6 +167,12 @@ def judged(
         reason=Reason.TESTED if agree else Reason.MODELS_DISAGREE,
         models=_records(listed, tests, {each.rung for each in heard}),
     )
+    curve = next((each for each in listed if each.rung is Rung.CURVED), None)
+    rivals = [each.log_evidence for each in heard]
+    if panels is not None and curve is not None and curve.log_evidence > max(rivals) + TIE:
+        said = _with_curve(said, curve, curved_test(panels, rng, alpha=alpha))
+        if said.identified:
+            return Judged(said, said.log_likelihood_ratio < 0)
     asked = worst.p_value > SURE or not agree
     if asked and panels is not None and panels.filled is None and best.form is not None:
         said = _with_residuals(said, best, independence(panels, best.form, rng))
@@ -182,6 +196,41 @@ def _records(
         )
         for each in sorted(listed, key=lambda each: -each.log_evidence)
     )
+
+
+def _with_curve(said: DirectionTest, curve: Account, found: Simulated) -> DirectionTest:
+    """A direction by linear models, after a drift that bends and explains more has spoken.
+
+    It decides, or leaves the direction open. Then theirs, of models that are wrong, stands only where it is beyond doubt and
+    the bending drift favours it too, or neither.
+    """
+    decided = found.p_value + found.p_error < said.alpha
+    p, error = (found.p_value, found.p_error) if decided else (None, None)
+    models = tuple(
+        replace(each, p_value=p, p_error=error, counted=True) if each.name is curve.rung else each
+        for each in said.models
+    )
+    if decided:
+        test = _vuong(curve, said, alpha=said.alpha)
+        return replace(test, identified=True, p_value=p, p_error=error, models=models)
+    said = replace(said, models=models)
+    if not said.identified:
+        return said
+    opposed = curve.ratio * np.sign(said.log_likelihood_ratio) < -TIE
+    if not opposed and _vuong_p(said) < CLEAR:
+        return said
+    return replace(
+        said,
+        identified=False,
+        p_value=None,
+        p_error=None,
+        reason=Reason.MODELS_DISAGREE,
+    )
+
+
+def _vuong_p(test: DirectionTest) -> float:
+    """Vuong's p-value of a test, whatever its own is."""
+    return replace(test, p_value=None).evidence.p_value
 
 
 def _with_residuals(said: DirectionTest, best: Account, seen: Independence | None) -> DirectionTest:
@@ -264,6 +313,8 @@ def accounts(
         if rung is Rung.MARKOV and own is None and n < model.data.shape[0]:
             said = Account.of(rung, said.log_evidence, test.contributions)
         listed.append(said)
+    if own is None and affine and bends(panels):
+        listed.append(_curved_account(panels))
     if own is None and isinstance(model, EulerModel) and panels.lengths is None:
         alike = max(
             (each.log_evidence for each in listed if each.rung is Rung.MARKOV), default=-np.inf
@@ -347,6 +398,13 @@ def _account(rung: Rung, panels: Panels, form: Form) -> Account:
         return each_trajectory(panels, one)[0][0] - each_trajectory(panels, two)[0][0]
 
     return Account(rung, evidence, float(one.total[0] - two.total[0]), apart, form)
+
+
+def _curved_account(panels: Panels) -> Account:
+    one, two = (each.log_likelihoods[0] for each in courses(panels))
+    best = max(float(one.sum()), float(two.sum()))
+    evidence = best - curved_price(panels) - panels.log_volume
+    return Account.of(Rung.CURVED, evidence, one - two, role=Role.LISTED)
 
 
 def _own_account(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> Account | None:

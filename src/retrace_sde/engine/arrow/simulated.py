@@ -14,6 +14,7 @@ same cells are hidden in every simulated panel, and drawn anew as those of the d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -123,11 +124,19 @@ def _of_world(
     alpha: float,
 ) -> Simulated:
     """The share of a world's panels whose ratio reaches the one observed; at rest, in either direction."""
+
+    def drawn(size: int) -> Array:
+        found = _ratios(world, form, like, size, rng)
+        return np.abs(found) if world.stationary else found * np.sign(ratio)
+
+    return staged(drawn, abs(ratio), alpha=alpha)
+
+
+def staged(drawn: Callable[[int], Array], least: float, *, alpha: float) -> Simulated:
+    """How often as many numbers as are asked for reach the `least`: asked in stages, until that is clear of the level."""
     reached, done, found = 0, 0, Simulated(1.0, 1.0)
     for stage in steps(STAGES, "testing which way time runs"):
-        drawn = _ratios(world, form, like, stage - done, rng)
-        drawn = np.abs(drawn) if world.stationary else drawn * np.sign(ratio)
-        reached, done = reached + int((drawn >= abs(ratio)).sum()), stage
+        reached, done = reached + int((drawn(stage - done) >= least).sum()), stage
         p = (1 + reached) / (1 + done)
         found = Simulated(p, float(np.sqrt(p * (1 - p) / done)))
         if found.clear(alpha):
