@@ -132,7 +132,7 @@ def as_likely(Y, truth):
     """dynamax for as many rounds as it takes to come within a nat of our likelihood (at most all): their share of its seconds."""
     import statespace
 
-    target = float(np.sum(statespace.em(Y, DT, scheme="exact").log_likelihood))
+    target = float(statespace.em(Y, DT, scheme="exact").log_likelihood[-1])
     rounds, clock = [], time.perf_counter()
     found = statespace.dynamax(Y, LONGEST, rounds.append)
     enough = np.flatnonzero(rounds[0] >= target - 1)
