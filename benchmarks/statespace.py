@@ -66,12 +66,12 @@ def noise_ignored(Y):
     return found.coefficients, found.diffusion
 
 
-def dynamax(Y):
+def dynamax(Y, rounds=ROUNDS["dynamax"], told=None):
     """Its EM in float64, with two repairs without which it ends in NaN.
 
     The covariance of the first states of several trajectories (its M-step takes `Σ x xᵀ − (Σ x)(Σ x)ᵀ`, which
     is not positive for more than one), and a step covariance that stays symmetric. Emission weights are held at
-    1: free ones would leave the states in unknown coordinates.
+    1: free ones would leave the states in unknown coordinates. `told` is called with the log-likelihoods of its rounds.
     """
     import jax
 
@@ -109,9 +109,9 @@ def dynamax(Y):
         emission_weights=jnp.eye(d),
         emission_covariance=jnp.asarray(start.noise),
     )
-    found, _ = model.fit_em(
-        params, props, jnp.asarray(Y), num_iters=ROUNDS["dynamax"], verbose=False
-    )
+    found, lls = model.fit_em(params, props, jnp.asarray(Y), num_iters=rounds, verbose=False)
+    if told is not None:
+        told(np.asarray(lls))
     return continuous(np.asarray(found.dynamics.weights), np.asarray(found.dynamics.cov))
 
 

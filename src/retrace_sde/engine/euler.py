@@ -63,6 +63,9 @@ from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian
 
+STEPS_PER_VARIABLE = 8
+"""Steps that an order is searched with, at least, for each variable."""
+
 SEARCH_ELEMENTS = 5000
 """Length n·d of a slice that the search looks at: more trajectories do not make the chain clearer."""
 
@@ -202,8 +205,9 @@ class EulerModel(Problem):
 
     def for_search(self) -> Self:
         """As many trajectories as make the order clear."""
-        n, _, d = self.data.shape
-        enough = -(-SEARCH_ELEMENTS // d)
+        n, T, d = self.data.shape
+        # With many variables and few slices so few could not even tell H.
+        enough = max(-(-SEARCH_ELEMENTS // d), -(-STEPS_PER_VARIABLE * d // (T - 1)))
         if n > 2 * enough:
             return self.some(enough)
         return self.some(n) if self.data.lazy else self

@@ -383,7 +383,9 @@ def _panels(model: Model, both: tuple[Fit, Fit], rng: np.random.Generator) -> Pa
 
 def _unmoved(panels: Panels) -> bool:
     """In some direction hardly anything is left to chance: second moments are then lost to rounding."""
-    H = regressed(panels, Form()).H[0]
+    leaves = regressed(panels, Form()).leaves[0]
+    # As a square: what keeps the regression solvable enters it in the second order only.
+    H = leaves.T @ panels.moments[0] @ leaves / panels.live(1).sum()
     return bool(np.linalg.eigvalsh(H)[0] < ROUNDING)
 
 
