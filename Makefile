@@ -12,7 +12,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -
 OLD := .venv-minimum
 OLD_TESTS ?= tests/data tests/cli/test_door.py tests/cli/test_cli_tables.py tests/test_result.py tests/test_recovery.py
 
-.PHONY: demo test test-slow test-minimum coverage calibration mutants lint format bench clean
+.PHONY: demo test test-slow test-minimum coverage calibration mutants lint format bench peers docs docs-numbers release-check clean
 
 demo: $(READY)
 	$(BIN)/retrace demo --force
@@ -41,6 +41,22 @@ test-minimum:
 		--editable ".[formats,office]" polars pytest hypothesis array-api-strict
 	$(OLD)/bin/pytest -m "not slow" $(OLD_TESTS)
 
+# The site, in docs/_build/html: every page with code and every example is run, a warning is an error, and spelling is checked.
+SITE := docs/_build
+docs: $(READY)
+	$(INSTALL) ".[docs]"
+	$(BIN)/codespell
+	$(BIN)/sphinx-build -W --keep-going -q -b html -d $(SITE)/trees docs $(SITE)/html
+	@echo "Open $(SITE)/html/index.html"
+
+# Runs the cheap commands behind figures of the README and the docs, and compares.
+docs-numbers: $(INSTALLED)
+	$(BIN)/python .ci/figures.py
+
+# Wheel and sdist, each installed into a clean environment that knows nothing of this folder, and tried there.
+release-check: $(READY)
+	PYTHON=$(PYTHON) .ci/release-check
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,6 +71,11 @@ bench: $(INSTALLED)
 	$(BIN)/asv machine --yes
 	$(BIN)/asv run --python $(CURDIR)/$(BIN)/python --quick --show-stderr
 
+# What users would pick instead, side by side; docs/performance.md.
+peers: $(INSTALLED)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[peers]"
+	$(BIN)/python benchmarks/peers.py
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) .
@@ -65,4 +86,4 @@ $(INSTALLED): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLD) retrace-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(OLD) $(SITE) dist retrace-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

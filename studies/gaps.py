@@ -1,6 +1,6 @@
 """Whether intervals of estimated gaps hold the truth: simulated irregular panels, and real panels measured at regular times.
 
-    python studies/gaps.py [--folder FOLDER] [--seeds 0:20]
+    python studies/gaps.py [--folder FOLDER] [--seeds 0:20] [--jobs 1]
 
 Simulated: a random stable SDE in two variables, 40 trajectories, 13 slices, gaps gamma with shape 1.5; and the same with equal gaps and
 a volatility that changes from step to step (sd .5 of its logarithm), where every gap is 1. Real (FOLDER holds long csv files
@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from joblib import Parallel, delayed
 from real_panels import PANELS, read_panel
 
 import retrace_sde as rt
@@ -46,20 +47,30 @@ def simulated(seed: int, *, volatile: bool) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(path, axis=1), gaps
 
 
+def one(seed: int, volatile: bool) -> tuple[np.ndarray, np.ndarray, str]:
+    """Intervals of one simulated panel's gaps, the truth, and which clocks were told apart."""
+    X, gaps = simulated(seed, volatile=volatile)
+    found, clocks = intervals(X, 0.1)
+    return found / 0.1, gaps, clocks
+
+
+def real(folder: Path, name: str) -> tuple[np.ndarray, str]:
+    X = read_panel(folder / f"{name}.csv", PANELS[name])
+    return intervals(X[:, :-1] if name == "chickweight" else X)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--seeds", default="0:20")
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     print(
         "| panel | gaps | inside 95 % intervals | median ratio of their ends | clocks |\n|---|---|---|---|---|"
     )
     for kind in ("unequal gaps", "unequal volatility"):
-        runs = []
-        for seed in range(*map(int, options.seeds.split(":"))):
-            X, gaps = simulated(seed, volatile=kind == "unequal volatility")
-            found, clocks = intervals(X, 0.1)
-            runs.append((found / 0.1, gaps, clocks))
+        seeds, volatile = range(*map(int, options.seeds.split(":"))), kind == "unequal volatility"
+        runs = Parallel(options.jobs)(delayed(one)(seed, volatile) for seed in seeds)
         inside = np.concatenate([(f[:, 0] <= g) & (g <= f[:, 1]) for f, g, _ in runs])
         ratio = np.median(np.concatenate([f[:, 1] / f[:, 0] for f, _, _ in runs]))
         said = {
@@ -72,9 +83,8 @@ def main() -> None:
     if options.folder is None:
         return
     total = []
-    for name in REGULAR:
-        X = read_panel(options.folder / f"{name}.csv", PANELS[name])
-        found, clocks = intervals(X[:, :-1] if name == "chickweight" else X)
+    runs = Parallel(options.jobs)(delayed(real)(options.folder, name) for name in REGULAR)
+    for name, (found, clocks) in zip(REGULAR, runs, strict=True):
         inside = (found[:, 0] <= 1) & (found[:, 1] >= 1)
         total.append(inside)
         ratio = np.median(found[:, 1] / found[:, 0])

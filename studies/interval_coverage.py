@@ -2,11 +2,12 @@
 
     python studies/interval_coverage.py --seeds 0:100                       levels of sd 0, 1, 3 and random rates, order lost
     python studies/interval_coverage.py --seeds 0:100 --few                 5 and 8 subjects
+    python studies/interval_coverage.py --seeds 0:100 --short               levels seen for less than the time of mean reversion
     python studies/interval_coverage.py --seeds 0:100 --hidden              order known: behind noise, values missing, gaps uneven
     python studies/interval_coverage.py --panels FOLDER                     reported errors beside a bootstrap over subjects
 
 `wrong`: a direction was called that is the reverse of the truth. `width`: mean half-width beside that of subjects="alike".
-`levels`: how often they were chosen. `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
+`levels`: how often they were chosen. `alike`: coverage of A by subjects="alike". `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
 that was found (`known`: with the true order).
 """
 
@@ -72,7 +73,8 @@ def one(seed, settings):
     model, wrong = fitted(X, seed, dt=0.15)
     alike, _ = fitted(X, seed, dt=0.15, subjects="alike")
     a, h, width = covered(model)
-    return [a, h, wrong, width / covered(alike)[2], _has_levels(model)]
+    of_alike, _, of_width = covered(alike)
+    return [a, h, wrong, width / of_width, _has_levels(model), of_alike]
 
 
 def _has_levels(model):
@@ -116,34 +118,46 @@ def values(path):
     return np.stack(groups) if len({len(each) for each in groups}) == 1 else None
 
 
-def panels(folder, replicates, fewest):
+def beside(path, order, replicates):
+    """One panel's bootstrap beside its reported errors, order known or lost: a row of the table."""
+    warnings.simplefilter("ignore")
+    X = values(path)
+    X = (X - X.mean(axis=(0, 1))) / X.std(axis=(0, 1))
+    known = None
+    if order == "known":
+        known = rt.Knowledge(timestamps=np.arange(X.shape[1], dtype=float))
+    given = X if known is not None else rt.simulate.shuffle(X, random_state=1)[0]
+    model = rt.ReTrace(random_state=0, n_jobs=1).fit(given, knowledge=known)
+    errors = model.bootstrap_errors(replicates=replicates)
+    reported = model.standard_errors_
+    ratios = [errors.drift / reported.drift, errors.diffusion / reported.diffusion]
+    ratio = np.median(np.concatenate([each.ravel() for each in ratios]))
+    effects = model.subject_effects_
+    kind = "–" if effects is None else str(effects.kind)
+    return f"{path.stem:<30}{len(X):>5}  {order:<7}{reported.kind!s:<10}{kind:<10}{ratio:>22.2f}"
+
+
+def panels(folder, replicates, fewest, jobs):
     print(
         f"{'panel':<30}{'n':>5}  {'order':<7}{'errors':<10}{'subjects':<10}{'bootstrap / reported':>22}"
     )
+    cases = []
     for path in sorted(Path(folder).glob("*.csv")):
         X = values(path)
-        if X is None or np.isnan(X).any() or len(X) < fewest:
-            continue
-        X = (X - X.mean(axis=(0, 1))) / X.std(axis=(0, 1))
-        times = rt.Knowledge(timestamps=np.arange(X.shape[1], dtype=float))
-        for order in ("known", "lost"):
-            known = times if order == "known" else None
-            given = X if known is not None else rt.simulate.shuffle(X, random_state=1)[0]
-            model = rt.ReTrace(random_state=0).fit(given, knowledge=known)
-            errors = model.bootstrap_errors(replicates=replicates)
-            reported = model.standard_errors_
-            ratios = [errors.drift / reported.drift, errors.diffusion / reported.diffusion]
-            ratio = np.median(np.concatenate([each.ravel() for each in ratios]))
-            effects = model.subject_effects_
-            kind = "–" if effects is None else str(effects.kind)
-            name = f"{path.stem:<30}{len(X):>5}  {order:<7}{reported.kind!s:<10}{kind:<10}"
-            print(f"{name}{ratio:>22.2f}", flush=True)
+        if X is not None and not np.isnan(X).any() and len(X) >= fewest:
+            cases += [(path, "known"), (path, "lost")]
+    rows = Parallel(jobs, return_as="generator")(
+        delayed(beside)(*each, replicates) for each in cases
+    )
+    for row in rows:
+        print(row, flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0:20", help="a:b")
     parser.add_argument("--few", action="store_true")
+    parser.add_argument("--short", action="store_true")
     parser.add_argument("--hidden", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
@@ -153,14 +167,16 @@ def main():
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     if given.panels:
-        panels(given.panels, given.replicates, given.fewest)
+        panels(given.panels, given.replicates, given.fewest, given.jobs)
         return
     cases = {f"levels sd {sd:g}": {"levels": sd} for sd in (0.0, 1.0, 3.0)}
     cases["rates sd 0.3"] = {"rates": 0.3}
     if given.few:
         cases = {f"n = {n}": {"n": n} for n in (5, 8)}
+    if given.short:
+        cases = {"levels sd 1, total time .6": {"levels": 1.0, "n": 60, "T": 5}}
     begin, end = map(int, given.seeds.split(":"))
-    run, columns = one, ("A", "H", "wrong", "width", "levels")
+    run, columns = one, ("A", "H", "wrong", "width", "levels", "alike")
     if given.hidden:
         run, columns = one_hidden, ("A", "H", "sigma", "trace A", "levels")
         cases = {"noise .1, alike, n = 40, T = 15": {"kind": "noise", "n": 40, "T": 15}}

@@ -55,7 +55,7 @@ ARRAYS = {
     "initial.mean": [np.zeros(3), None],
     "initial.covariance": [np.zeros((1, 1))],
     "standard_errors.drift": [np.zeros((1, 1)), None],
-    "direction.contributions": [np.zeros(3)],
+    "direction.contributions": [np.zeros(30), np.zeros((20, 1)), np.zeros(0)],
 }  # fmt: skip
 TEXT = {
     "dt": [0, -1, "x", [1]],
@@ -130,6 +130,13 @@ def test_a_file_of_another_kind_and_one_that_is_not_there(tmp_path):
     refused(path)
     with pytest.raises(FileNotFoundError):
         rt.ReTraceResult.load(tmp_path / "nothing.npz")
+
+
+def test_evidence_of_some_trajectories_is_enough(saved, tmp_path):
+    """Of thousands of own orders only some are compared both ways round: such a result used to be refused as damaged."""
+    some = np.arange(5.0)
+    path = rewritten(saved, tmp_path / "a.npz", arrays={"direction.contributions": some})
+    np.testing.assert_array_equal(rt.ReTraceResult.load(path).direction.contributions, some)
 
 
 def test_settings_of_every_type_survive(saved, tmp_path):

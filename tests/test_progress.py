@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import signal
+import sys
+import threading
 import warnings
 
 import numpy as np
@@ -17,6 +19,7 @@ from retrace_sde.cli.main import main
 from retrace_sde.data.formats import frame_of_array
 from retrace_sde.engine import monte_carlo_em
 from retrace_sde.progress import Progress, bar, report, reporting, steps, told
+from retrace_sde.show.verdicts import verdicts
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,42 @@ def test_stop_iteration_returns_what_is_there_and_says_so(shuffled):
     assert np.isfinite(model.drift_).all()
     assert not model.converged_
     assert any("Stopped on request" in note for note in model.result_.notes)
+
+
+def test_a_fit_that_was_stopped_calls_no_direction(shuffled):
+    """The whole fit calls it; stopped at any step before the residuals, it does not, and says why."""
+    assert rt.ReTrace(dt=0.05, random_state=0).fit(shuffled).direction_.identified
+    doing = "searching for the order", "testing which way time runs"
+    for stage in doing:
+
+        def stop(step, stage=stage):
+            if step.doing == stage:
+                raise StopIteration
+
+        model = rt.ReTrace(dt=0.05, random_state=0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", rt.ReTraceWarning)
+            model.fit(shuffled, progress=stop)
+        cut = any("Stopped on request" in str(each.message) for each in caught)
+        assert model.direction_.identified is not cut
+        if cut:
+            assert "was stopped" in model.summary()
+            assert model.direction_.p_value is None
+            assert model.alternative_ is not None
+            said = " ".join(each.answer for each in verdicts(model, rt.Panel.from_array(shuffled)))
+            assert "It was not tested to the end" in said
+        assert cut or stage != doing[0]
+
+
+def test_what_is_known_stands_though_a_fit_was_stopped(shuffled):
+    def stop(step):
+        raise StopIteration
+
+    with pytest.warns(rt.ReTraceWarning, match="Stopped on request"):
+        model = rt.ReTrace(dt=0.05, random_state=0).fit(
+            shuffled, knowledge=rt.Knowledge(first=0), progress=stop
+        )
+    assert model.direction_.known
 
 
 def test_own_orders_stop_too():
@@ -174,3 +213,16 @@ def test_ctrl_c_on_the_command_line_writes_what_there_is_or_ends(times, tmp_path
         assert said.exit_code == 130
         assert "retrace: stopped." in said.output
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_one_line_says_that_something_is_compiled_where_someone_looks_on(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numba = pytest.importorskip("numba")
+    monkeypatch.setattr(progress, "_said", threading.Event())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    for _ in range(2):
+        with progress.reporting(None):
+            numba.njit(lambda x: x + 1)(1.0)
+    assert capsys.readouterr().err == (progress.COMPILING + "\n" if terminal else "")

@@ -1,4 +1,4 @@
-"""What the README shows is what happens: its Python and its commands are run."""
+"""What the README and the first page of the docs show is what happens: Python and commands are run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from click.testing import CliRunner
 
 from retrace_sde.cli.main import main
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README, START, RESULTS = (
+    ROOT / "README.md",
+    ROOT / "docs" / "start.md",
+    ROOT / "docs" / "results.md",
+)
 pytestmark = pytest.mark.skipif(
     not README.exists(), reason="the README is in the repository, not in a wheel"
 )
 
 
-def blocks(kind: str) -> list[str]:
+def blocks(kind: str, page: Path = README) -> list[str]:
     """The blocks between fences, of one language; "" for none."""
-    parts = re.split(r"^```(.*)\n", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^```(.*)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     opened = zip(
         parts[1::4], parts[2::4], strict=True
     )  # language and text; then the closing fence and what follows
@@ -38,9 +43,9 @@ def test_every_other_snippet_runs(code, tmp_path, monkeypatch):
 
 
 def _sessions() -> list[tuple[str, list[str]]]:
-    """Commands after a dollar sign, and the lines that the README shows after each."""
+    """Commands after a dollar sign, and the lines that the page shows after each."""
     found: list[tuple[str, list[str]]] = []
-    for block in blocks(""):
+    for block in blocks("", START):
         if "\n$ " not in f"\n{block}":
             continue
         for line in block.splitlines():
@@ -72,7 +77,7 @@ def test_the_commands_run_and_print_what_is_shown(tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", ["retrace reproduce all --quick --out results"])
 def test_long_commands_are_at_least_understood(command):
     _, name, *_ = shlex.split(command)
-    assert command in README.read_text(encoding="utf-8")
+    assert command in RESULTS.read_text(encoding="utf-8")
     text = CliRunner().invoke(main, [name, "--help"]).stdout
     for option in re.findall(r"--\w+", command):
         assert option in text

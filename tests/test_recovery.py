@@ -295,3 +295,20 @@ def test_one_missing_cell_is_not_no_percent():
     notes = rt.recover(table, subject="subject", slice="slice", dt=0.3).parameters["notes"]
     assert any("one value is missing" in note for note in notes)
     assert not any("0%" in note for note in notes)
+
+
+def test_bootstrap_is_one_option_away():
+    rng = np.random.default_rng(0)
+    x = np.cumsum(1 + 0.3 * rng.standard_normal((20, 6, 2)), axis=1)
+    index = [(j, f"v{t}") for j in range(20) for t in range(6)]
+    table = pd.DataFrame(index, columns=["id", "visit"]).assign(
+        a=x[..., 0].ravel(), b=x[..., 1].ravel()
+    )
+    seen: list[str] = []
+    found = rt.recover(
+        table, subject="id", slice="visit", bootstrap=5, observation_noise=None,
+        progress=lambda step: seen.append(step.doing),
+    )  # fmt: skip
+    assert found.model.standard_errors_.kind == "bootstrap"
+    assert "resampl" in found.model.summary()
+    assert "resampling subjects" in seen

@@ -61,10 +61,15 @@ FUNCTIONS = [
 
 
 def test_functions_are_short_and_take_few_arguments():
-    """But for the estimators' own settings and the commands' own options; states and laws travel as named tuples."""
+    """But for the estimators' own settings and the commands' own options; states and laws travel as named tuples.
+
+    What explains a function does not make it long.
+    """
     for path, node in FUNCTIONS:
         where = f"{path.relative_to(SOURCE)}: {node.name}"
-        assert node.end_lineno - node.lineno <= 70, where
+        first = node.body[0]
+        words = first.end_lineno - first.lineno if ast.get_docstring(node) else 0
+        assert node.end_lineno - node.lineno - words <= 70, where
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         command = path.parent.name == "cli" and node.decorator_list
         assert len(given) <= 10 or node.name == "__init__" or command, where

@@ -190,6 +190,19 @@ PATHS = {
 QUICK = ("shared", "exact", "score")
 
 
+FOUND = [("one trajectory", "gaps"), ("lines", "noise"), ("proportional lines", "noise")]
+"""Where a warning of scipy's, and errors of numpy's from behind the fit itself, once came out."""
+
+
+@pytest.mark.parametrize(("name", "path"), FOUND)
+@pytest.mark.parametrize("rounding", [0.0, 1e-15])
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+def test_what_once_let_foreign_words_out(name, path, rounding):
+    values = dict(odd_arrays())[name]
+    other = np.random.default_rng(1).standard_normal(values.shape)
+    test_odd_arrays_are_answered_or_refused(path, name, values * (1 + rounding * other))
+
+
 @pytest.mark.parametrize(
     "path", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PATHS]
 )

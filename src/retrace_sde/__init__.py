@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from retrace_sde.show import plots
     from retrace_sde.show.report import write_report
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DirectionTest",

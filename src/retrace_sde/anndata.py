@@ -12,14 +12,35 @@ from retrace_sde.recovery import Recovery, recover
 def order(
     adata: Any, *, subject: str, layer: str | None = None, copy: bool = False, **options: Any
 ) -> Any | None:
-    """Put the observations of an AnnData in time order, in place: `obs` and `uns` get the answer.
+    """Put the observations of an AnnData in time order, in place: `obs` and `uns` get the answer (extra `formats`).
 
-    `subject`, `slice`, `time` and `covariates` name columns of `obs`; variables are those of X (or of a `layer`) unless
-    `variables` names some; the other options are those of `recover`. Writes `obs["retrace_position"]` (0 is the
+    Writes `obs["retrace_position"]` (0 is the
     earliest), `obs["retrace_time"]`, `obs["retrace_position_probability"]`, `obs["retrace_position_reversed"]` where the
     direction is open, and `uns["retrace"]`: drift, offset, diffusion, variables, direction and, as JSON, all parameters.
+    Cells of one time point are no trajectory: `subject` must be something that is seen again (a donor, a well, a clone).
 
-    Returns None, or with `copy=True` a copy of `adata` that has the answer.
+    Parameters
+    ----------
+    adata : AnnData
+        One row per observation. Variables are those of X unless `variables` names some.
+    subject : str
+        Column of `obs` that says whose observation it is.
+    layer : str, optional
+        Take a layer in place of X.
+    copy : bool
+        Return a copy that has the answer; else None is returned.
+    **options
+        `slice`, `time` and `covariates`, columns of `obs`, and the other options of `recover`.
+
+    Examples
+    --------
+    >>> import anndata, retrace_sde as rt
+    >>> table, truth = rt.datasets.lose_time(rt.datasets.load_icu(), time="hour", random_state=0)
+    >>> obs = table[["patient", "slice"]].set_index(table.index.astype(str))
+    >>> cells = anndata.AnnData(table.drop(columns=["patient", "slice"]).to_numpy(), obs=obs)
+    >>> rt.anndata.order(cells, subject="patient", slice="slice", random_state=0, subjects="alike", observation_noise=None)
+    >>> "retrace_position" in cells.obs, "retrace" in cells.uns
+    (True, True)
     """
     frame = frame_of_anndata(adata, layer=layer)
     options.setdefault("variables", list(adata.var_names))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -60,6 +61,28 @@ NEGATIVE = 0.05
 """How far below zero, relative to the largest, measurement error may put a volume."""
 
 
+def check_lazy(panel: Panel, given: Mapping[str, Any], knowledge: Knowledge | None) -> None:
+    """What is asked of a panel that is stored outside memory can be had by passes over it."""
+    if not Data(panel.values).lazy:
+        return
+    noise, own = given["observation_noise"], given["permutation"] == "independent"
+    asked = {
+        "observation_noise": noise is not None and not is_auto(noise),
+        "estimator='em'": given["estimator"] == "em",
+        "order='score'": given["order"] == "score",
+        "spacing='estimate'": given["spacing"] == "estimate",
+        "a schedule": knowledge is not None and knowledge.schedule is not None,
+        "knowledge of single trajectories": own and knowledge is not None,
+        f"drift={given['drift']!r}": isinstance(as_drift(given["drift"]), TumourGrowth),
+    }
+    found = next((name for name, is_asked in asked.items() if is_asked), None)
+    if found is not None:
+        raise ValueError(
+            f"{found} needs the trajectories in memory, and X is stored outside it: pass a part of them, e.g. X[:5000] read "
+            "by numpy; a few thousand trajectories tell it as well."
+        )
+
+
 def check_settings(given: Mapping[str, Any]) -> None:
     """The parameters of `ReTrace`, each by itself and together."""
     check("ReTrace", given)
@@ -106,8 +129,8 @@ def check_levels(subjects: str, model: Model) -> None:
     """Levels by name are fitted where they can be, and refused elsewhere; "auto" then takes subjects as alike."""
     if subjects == Subjects.RATES and not isinstance(model, EulerModel):
         raise ValueError(
-            "subjects='rates' cannot yet be combined with observation noise or missing values: leave those out, or "
-            "use subjects='alike'."
+            "subjects='rates' cannot yet be combined with observation noise, missing values, a schedule, or unknown gaps of "
+            "own orders: leave those out, or use subjects='alike'."
         )
     if subjects != Subjects.LEVELS:
         return
@@ -311,6 +334,21 @@ def check_diffusion(panel: Panel, spread: Array, variances: Array) -> None:
         raise ValueError(no_diffusion(panel, int(np.argmin(np.nan_to_num(share)))))
     if not is_positive(spread):
         raise ValueError(no_diffusion(panel))
+
+
+@contextmanager
+def in_words(panel: Panel) -> Iterator[None]:
+    """What numpy and scipy say of data without noise, in a sentence of ours; other sentences pass."""
+    try:
+        yield
+    except ValueError as error:
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        where = "" if at is None else str(at.tb_frame.f_globals.get("__name__", ""))
+        if not where.startswith(("numpy", "scipy")):
+            raise
+        raise ValueError(no_diffusion(panel)) from None
 
 
 def no_diffusion(panel: Panel, k: int | None = None) -> str:

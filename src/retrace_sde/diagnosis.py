@@ -16,7 +16,7 @@ from scipy import stats
 
 from retrace_sde.data.answers import present
 from retrace_sde.data.blocks import Array, Data, Order, evenly
-from retrace_sde.data.clocks import rounding, without_dynamics
+from retrace_sde.data.clocks import by_least, rounding, without_dynamics
 from retrace_sde.data.columns import shown
 from retrace_sde.data.panel import Panel
 from retrace_sde.orders.hidden.pair_moments import seen_distances
@@ -102,7 +102,8 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
 def _idle(panel: Panel) -> tuple[Panel, list[Finding]]:
     """The panel as a fit will see it, without variables that have no dynamics of their own, and what these are."""
     data = Data(np.asarray(panel.values, dtype=float), lengths=panel.lengths)
-    idle = without_dynamics(data, panel.names, shared=panel.slices is not None)
+    lows = np.where(np.isnan(data.values), np.inf, data.values).min(axis=1)
+    idle = without_dynamics(data, panel.names, shared=panel.slices is not None, by=by_least(lows))
     if len(idle) == len(panel.names):
         return panel, [Finding("variables", "stop", each.found) for each in idle]
     return panel.without(idle), [Finding("variables", "caution", each.sentence) for each in idle]

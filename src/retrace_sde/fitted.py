@@ -76,7 +76,20 @@ class Fitted:
         return self._sampled().position_probabilities
 
     def precedence_probability(self, i: int, j: int) -> float | Array:
-        """The probability that observation i came before observation j (one for each trajectory)."""
+        """The probability that observation i came before observation j (one for each trajectory); samples orders on first use.
+
+        Parameters
+        ----------
+        i, j : int
+            Slices, or observations of every trajectory, as they stand in X.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(20, 8, 0.05, random_state=1)
+        >>> rt.ReTrace(dt=0.05, random_state=0).fit(Y).precedence_probability(0, 7)
+        1.0
+        """
         return self._sampled().precedence(i, j)
 
     def _sampled(self) -> OrderPosterior:
@@ -92,7 +105,21 @@ class Fitted:
     def set_output(
         self, *, transform: Literal["default", "pandas", "polars"] | None = None
     ) -> Self:
-        """What `reorder` returns: arrays ("default"), or tables with `subject`, `position` and the variables."""
+        """What `reorder` returns: arrays, or tables with `subject`, `position` and the variables.
+
+        Parameters
+        ----------
+        transform : {"default", "pandas", "polars"} or None
+            The kind; None changes nothing.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(10, 6, 0.05, random_state=1)
+        >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y).set_output(transform="pandas")
+        >>> list(model.reorder(Y).columns)
+        ['subject', 'position', 'x0', 'x1']
+        """
         if transform is not None:
             check("set_output", {"transform": transform})
             # The name that scikit-learn's clone carries over.
@@ -105,7 +132,15 @@ class Fitted:
         return values if kind == "default" else frame_in_order(panel, values, order, kind)
 
     def summary(self) -> str:
-        """The result as text."""
+        """The result as text: order, direction, parameters, what was chosen and what to beware of.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
+        >>> print(rt.ReTrace(dt=0.05, random_state=0).fit(Y).summary())  # doctest: +ELLIPSIS
+        ReTrace...
+        """
         check_is_fitted(self, "result_")
         return self.result_.summary()
 

@@ -18,7 +18,21 @@ def order_accuracy(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: boo
     """Share of positions that hold the right slice, 0 to 1 (the paper's Acc.).
 
     One slice inserted too early shifts all that follow: read it beside `kendall_tau`.
-    `up_to_reversal` takes the better of the order and its reverse, per trajectory.
+
+    Parameters
+    ----------
+    true, estimated : array (T,) or (n, T)
+        Orders.
+    up_to_reversal : bool
+        The better of the order and its reverse, per trajectory.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.metrics.order_accuracy([0, 1, 2, 3], [3, 2, 1, 0])
+    0.0
+    >>> rt.metrics.order_accuracy([0, 1, 2, 3], [3, 2, 1, 0], up_to_reversal=True)
+    1.0
     """
     a, b = _orders(true, estimated)
     share = np.mean(a == b, axis=-1)
@@ -30,7 +44,18 @@ def order_accuracy(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: boo
 def kendall_tau(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: bool = False) -> float:
     """Kendall's tau = 1 - 4 D / (T (T - 1)), D the pairs of slices in the wrong order.
 
-    `up_to_reversal` takes |tau| per trajectory, for reversing an order changes tau's sign.
+    Parameters
+    ----------
+    true, estimated : array (T,) or (n, T)
+        Orders.
+    up_to_reversal : bool
+        `|tau|` per trajectory, for reversing an order changes tau's sign.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.metrics.kendall_tau([0, 1, 2, 3], [3, 2, 1, 0])
+    -1.0
     """
     positions = np.atleast_2d(_estimated_positions(*_orders(true, estimated)))
     n, T = positions.shape
@@ -43,7 +68,18 @@ def kendall_tau(true: ArrayLike, estimated: ArrayLike, *, up_to_reversal: bool =
 def neighbour_share(true: ArrayLike, estimated: ArrayLike, *, directed: bool = False) -> float:
     """Share of the T - 1 truly adjacent pairs of slices that are adjacent in the estimate.
 
-    Undirected by default: an order and its reverse score the same.
+    Parameters
+    ----------
+    true, estimated : array (T,) or (n, T)
+        Orders.
+    directed : bool
+        False: an order and its reverse score the same.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.metrics.neighbour_share([0, 1, 2, 3, 4], [3, 4, 0, 1, 2])  # one cut
+    0.75
     """
     steps = np.diff(_estimated_positions(*_orders(true, estimated)), axis=-1)
     return float(np.mean((steps if directed else np.abs(steps)) == 1))
@@ -54,9 +90,27 @@ def position_calibration(
 ) -> list[tuple[float, float, int]]:
     """How often placements that were given a probability came true, bin by bin.
 
-    `probabilities[…, a, k]` is the probability that observation a stands at position k. For each bin with
-    any placements: the mean probability, the share that was right, and their number. Calibrated
-    probabilities have the first two equal, up to sampling error.
+    Calibrated probabilities equal the share that was right, up to sampling error.
+
+    Parameters
+    ----------
+    true : array (T,) or (n, T)
+        Orders.
+    probabilities : array (…, T, T)
+        `[…, a, k]` is the probability that observation a stands at position k.
+    edges : array
+        Of the bins.
+
+    Returns
+    -------
+    list of tuple
+        For each bin with any placements: the mean probability, the share that was right, and their number.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> rt.metrics.position_calibration([[0, 1]], np.full((1, 2, 2), 0.5))
+    [(0.5, 0.5, 4)]
     """
     order = _order(true, "true")
     P = np.asarray(probabilities)
@@ -77,7 +131,19 @@ def position_calibration(
 
 
 def mean_absolute_error(true: ArrayLike, estimated: ArrayLike) -> float:
-    """Mean of |estimated - true| over the entries of a matrix (the paper's MAE)."""
+    """Mean of `|estimated - true|` over the entries of a matrix (the paper's MAE).
+
+    Parameters
+    ----------
+    true, estimated : array
+        Matrices of one shape.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.metrics.mean_absolute_error([[1.0, 2.0]], [[1.0, 4.0]])
+    1.0
+    """
     a, b = np.asarray(true), np.asarray(estimated)
     if a.shape != b.shape or a.size == 0:
         raise ValueError(f"two arrays of the same shape are needed, got {a.shape} and {b.shape}")
@@ -139,13 +205,37 @@ def _inversions(p: NDArray[np.intp]) -> NDArray[np.int64]:
 
 
 def counterfactual_rmse(true: ArrayLike, predicted: ArrayLike) -> float:
-    """Root mean squared error of predicted outcomes over subjects (the paper's Eq. rmse), in their units."""
+    """Root mean squared error of predicted outcomes over subjects (the paper's Eq. rmse), in their units.
+
+    Parameters
+    ----------
+    true, predicted : array (n,)
+        Outcomes.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.metrics.counterfactual_rmse([1.0, 2.0], [1.0, 4.0])
+    1.4142135623730951
+    """
     gap = _difference(true, predicted)
     return float(np.sqrt(np.mean(gap**2)))
 
 
 def treatment_effect_bias(true: ArrayLike, estimated: ArrayLike) -> float:
-    """Mean over subjects of the estimated less the true effect (the paper's Eq. teb), in their units."""
+    """Mean over subjects of the estimated less the true effect (the paper's Eq. teb), in their units.
+
+    Parameters
+    ----------
+    true, estimated : array (n,)
+        Effects.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.metrics.treatment_effect_bias([1.0, 2.0], [1.5, 2.5])
+    0.5
+    """
     return float(np.mean(_difference(true, estimated)))
 
 

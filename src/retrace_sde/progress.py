@@ -4,11 +4,14 @@ Loops name what they do (`steps`); the listener waits in a context variable, so 
 serves all: `fit(…, progress=f)`, or `with reporting(f):` around anything. f gets a `Progress`. If it raises StopIteration,
 loops end where they stand and the answer is what was found by then, with a caution that says so; any other exception
 ends the computation, and leaves things as they were. Threads of the computation do not report.
+
+The first use of an installation compiles; on a terminal or in a notebook one line says so.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager, nullcontext
@@ -29,12 +32,33 @@ OFTEN = 0.05
 TOLD = 1.0
 """Seconds into a step from which its pace says how long the rest will take."""
 
+__all__ = ["Progress", "bar", "reporting"]
+
+
+COMPILING = "retrace: compiling for this machine; what is compiled is kept, and the next run begins at once."
+
 
 @dataclass(frozen=True)
 class Progress:
-    """What is being done, how much of that step is done (None: not known), and for how long all of it has run.
+    """What is being done, and how much of it.
 
-    `seconds_left`, of this step, is extrapolated from its own pace; None where that cannot be told yet.
+    Attributes
+    ----------
+    doing : str
+        The step, in words.
+    fraction : float or None
+        How much of that step is done; None: not known.
+    elapsed : float
+        Seconds that all of it has run.
+    seconds_left : float or None
+        Of this step, extrapolated from its own pace; None where that cannot be told yet.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> step = rt.progress.Progress("improving the order", 0.5, 2.0, 2.0)
+    >>> f"{step.doing}: {step.fraction:.0%}"
+    'improving the order: 50%'
     """
 
     doing: str
@@ -86,16 +110,58 @@ _listening: ContextVar[Listener | None] = ContextVar("retrace_progress", default
 
 @contextmanager
 def reporting(callback: Callback | bool | None) -> Iterator[None]:
-    """Whatever runs inside reports to `callback`; True: to a bar; None or False: to whom it did before."""
+    """Whatever runs inside reports to `callback`, which may end it early by raising StopIteration.
+
+    Parameters
+    ----------
+    callback : callable, bool or None
+        Called with a `Progress`. True: a bar; None or False: whoever listened before.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> heard = set()
+    >>> with rt.progress.reporting(lambda step: heard.add(step.doing)):
+    ...     model = rt.ReTrace(random_state=0).fit(rt.LinearSDE([[-1.0]], [[1.0]]).simulate(30, 8, 0.1, x0=0.1, random_state=0))
+    >>> "preparing" in heard
+    True
+    """
     if callback is None or callback is False:
-        yield
+        with telling_of_compiling():
+            yield
         return
-    with bar() if callback is True else nullcontext(callback) as tell:
+    with bar() if callback is True else nullcontext(callback) as tell, telling_of_compiling():
         token = _listening.set(Listener(tell))
         try:
             yield
         finally:
             _listening.reset(token)
+
+
+_said = threading.Event()
+"""Set once it has been said that there is something to compile."""
+
+
+@contextmanager
+def telling_of_compiling() -> Iterator[None]:
+    """Where someone looks on, one line as soon as something is compiled that no earlier run has left in the cache."""
+    looks_on = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if _said.is_set() or not looks_on or "numba" not in sys.modules:  # who compiles has imported it
+        yield
+        return
+    from numba.core import event
+
+    class Tell(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            if not _said.is_set():
+                _said.set()
+                print(COMPILING, file=sys.stderr, flush=True)
+
+        def on_end(self, event: Any) -> None:
+            """Nothing is said of the end."""
+
+    with event.install_listener("numba:compile", Tell()):
+        yield
 
 
 def report(doing: str, fraction: float | None = None) -> None:
@@ -164,7 +230,23 @@ def told(step: Progress) -> str:
 def bar(*, shown: bool = True, console: Console | None = None) -> Iterator[Callback]:
     """A bar in a terminal or a notebook, with what is being done and how long it will take.
 
-    The first Ctrl-C asks for what there is, the second ends it. `shown`: False for the Ctrl-C alone.
+    The first Ctrl-C asks for what there is, the second ends it.
+
+    Parameters
+    ----------
+    shown : bool
+        False for the Ctrl-C alone.
+    console : rich.console.Console, optional
+        Where to draw.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> with rt.progress.bar(shown=False) as callback:
+    ...     Y = rt.LinearSDE([[-1.0]], [[1.0]]).simulate(30, 8, 0.1, x0=0.1, random_state=0)
+    ...     model = rt.ReTrace(dt=0.1, random_state=0).fit(Y, progress=callback)
+    >>> model.order_.shape
+    (8,)
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn

@@ -49,7 +49,33 @@ PREVIEW = 8
 
 @dataclass(frozen=True, eq=False)
 class Recovery:
-    """What `recover` found: the fitted `model`, the `panel` behind the table, and the table itself."""
+    """What `recover` found: the fitted `model`, the `panel` behind the table, and the table itself.
+
+    Attributes
+    ----------
+    model : ReTrace
+        The fit.
+    panel : Panel
+        What it was fitted to.
+    table : DataFrame
+        As given.
+    subject : str
+        Its column of subjects.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> table, truth = rt.datasets.lose_time(rt.datasets.load_icu(), time="hour", random_state=0)
+    >>> found = rt.recover(table, subject="patient", slice="slice", dt=4.0, random_state=0, subjects="alike", observation_noise=None)
+    >>> list(found.ordered.columns[-4:])
+    ['position', 'time', 'position_probability', 'direction']
+    >>> sorted(found.columns())
+    ['position', 'position_probability', 'time']
+    >>> found.report("icu.html").name
+    'icu.html'
+    >>> "direction" in found.summary().lower()
+    True
+    """
 
     model: ReTrace
     panel: Panel
@@ -150,7 +176,17 @@ class Recovery:
         )
 
     def report(self, path: str | Path, *, title: str | None = None, share: bool = False) -> Path:
-        """Write the result as one self-contained HTML page; returns its path. `share`: no single subject's values or id."""
+        """Write the result as one self-contained HTML page; returns its path.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to.
+        title : str, optional
+            Of the page.
+        share : bool
+            No single subject's values or id.
+        """
         _ = self._probabilities  # sampled first, so that the page says how sure each position is
         return write_report(self.model, self.panel, path, title=title, share=share)
 
@@ -175,13 +211,51 @@ def recover(
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
 
-    The columns are those of `Panel.from_frame`: with `slice` all subjects share one unknown order of the slices,
-    without it each subject's rows have their own. With `slice`, `knowledge` names slices by their labels, and what
-    is an array elsewhere is {label: value}; without it `first` and `last` may name a column that marks each subject's
-    first or last row. `options` go to `ReTrace`; whether subjects differ and whether there is
-    measurement noise is chosen by evidence unless they say so; the drift is affine, and the summary tells what speaks for it. The fit
-    works on standardised variables; parameters are returned in the table's units. `progress` is called with what is being
-    done; True shows a bar.
+    Whether subjects differ and whether there is measurement noise is chosen by evidence unless `options` say so; the drift
+    is affine, and the summary tells what speaks for it. The fit works on standardised variables; parameters are returned in
+    the table's units. Columns that only count (a visit number, an age) are left out and named: they would decide the
+    direction by rounding.
+
+    Parameters
+    ----------
+    df : DataFrame
+        One row per observation (pandas, polars, anything narwhals reads); not modified.
+    subject : str
+        Column that says whose observation it is.
+    slice : str, optional
+        Column with a label shared by the subjects: one unknown order of the slices for all. Without it each subject's rows
+        have their own.
+    time : str, optional
+        Column with the times that are known, empty where they are not.
+    time_error : float, optional
+        Their standard deviation (None: exact).
+    time_unit : str, optional
+        Unit of dates (days).
+    variables : str or sequence of str, optional
+        Numeric columns to analyse; if left out, all that change within subjects and have no other role.
+    covariates : str or sequence of str, optional
+        Inputs, which travel with their observation.
+    knowledge : Knowledge, optional
+        With `slice` it names slices by their labels, and what is an array elsewhere is {label: value}; without it `first` and
+        `last` may name a column that marks each subject's first or last row.
+    progress : callable, bool or None
+        Called with what is being done; True shows a bar.
+    **options
+        Of `ReTrace`; and `bootstrap=200`: standard errors from so many fits to subjects drawn anew.
+
+    Returns
+    -------
+    Recovery
+        With `.ordered`, the table in time order, `.model`, `.summary()` and `.report(path)`.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> table, truth = rt.datasets.lose_time(rt.datasets.load_icu(), time="hour", random_state=0)
+    >>> found = rt.recover(table, subject="patient", slice="slice", dt=4.0, random_state=0, subjects="alike", observation_noise=None)
+    >>> labels = [found.panel.slices[k] for k in found.model.order_]
+    >>> labels == list(truth)  # the twelve slices stand as they were
+    True
     """
     options.setdefault("observation_noise", "auto")
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
@@ -232,6 +306,7 @@ def recover_panel(
     subject: str,
     drift: str | Drift = "auto",
     knowledge: Knowledge | None = None,
+    bootstrap: int | None = None,
     **options: Any,
 ) -> Recovery:
     """The same from a panel and the table that it came from; times of the panel join the knowledge."""
@@ -255,6 +330,8 @@ def recover_panel(
     kept = panel.without(model.result_.left_out)
     choice = _drift_choice(model, kept) if by_evidence else None
     model.result_ = replace(model.result_, drift_choice=choice)
+    if bootstrap is not None:
+        model.bootstrap_errors(replicates=bootstrap, adopt=True)
     return Recovery(model, kept, df, subject)
 
 

@@ -60,7 +60,76 @@ class Twin:
 
 @dataclass(frozen=True, eq=False)
 class ReTraceResult:
-    """Order, direction and SDE, with their uncertainty and what was used to find them."""
+    r"""Order, direction and SDE, with their uncertainty and what was used to find them; `model.result_`.
+
+    Frozen; saved without pickle. In the user's units and places.
+
+    Attributes
+    ----------
+    order : array (T,) or (n, T)
+        `X[:, order]` is in time order.
+    times : array (T,) or (n, T)
+        Times along the order.
+    drift, offset, diffusion : array
+        A (d, d), or the coefficients of a richer drift, c (d,) and H (d, d).
+    standard_errors : StandardErrors
+        `.drift`, `.diffusion`, `.offset`, `.inputs`; `.kind` says what they rest on.
+    initial : Gaussian
+        p₀, the law of the first state.
+    direction : DirectionTest
+        Whether the direction of time is told.
+    alternative : Twin or None
+        The reversed answer where it is not.
+    identifiability : IdentifiabilityReport
+        What the data can tell, in sentences.
+    log_likelihood : float
+        Of the order returned.
+    history : tuple of Round
+        Each round of the search.
+    converged : bool
+        The search came to rest, and every number is one.
+    n_trajectories : int
+        n.
+    dt : float
+        Time between neighbours.
+    names, feature_names : tuple of str
+        Of the variables, and of what the drift is linear in.
+    settings : dict
+        What the estimator was asked for.
+    notes : tuple of str
+        What was done on the way, and what to beware of.
+    observation_noise : array (d, d) or None
+        R.
+    gap_intervals : array or None
+        Of estimated gaps.
+    inputs : array (d, k) or None
+        B.
+    subjects : SubjectEffects or None
+        Levels or rates of the subjects' own.
+    noise_choice : NoiseChoice or None
+        What the data said of noise, where they were asked.
+    gap_clocks : GapClocks or None
+        How much of unequal gaps may be volatility.
+    residuals : ResidualCheck or None
+        What the model gets wrong.
+    left_out : tuple of LeftOut
+        Variables without dynamics of their own.
+    drift_choice : DriftChoice or None
+        What speaks for the drift.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
+    >>> result = rt.ReTrace(dt=0.05, random_state=0).fit(Y).result_
+    >>> path = result.save("fit.npz")
+    >>> rt.ReTraceResult.load(path) == result
+    True
+    >>> result.to_latex().startswith(r"\begin{tabular}")
+    True
+    >>> result.summary().splitlines()[0]  # doctest: +ELLIPSIS
+    'ReTrace...
+    """
 
     order: Order
     times: Array
@@ -297,7 +366,13 @@ class ReTraceResult:
         return rows
 
     def save(self, path: str | Path) -> Path:
-        """Write everything to one .npz file (arrays and a JSON text, no pickle); returns its path."""
+        """Write everything to one .npz file (arrays and a JSON text, no pickle); returns its path.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to.
+        """
         target = Path(path)
         if target.suffix != ".npz":
             target = target.with_name(target.name + ".npz")
@@ -311,7 +386,13 @@ class ReTraceResult:
 
     @classmethod
     def load(cls, path: str | Path) -> ReTraceResult:
-        """Read what `save` wrote."""
+        """Read what `save` wrote; a file that is damaged, or of another version, is refused in one sentence.
+
+        Parameters
+        ----------
+        path : str or Path
+            The .npz file.
+        """
         source = Path(path)
         if source.suffix != ".npz" and not source.exists():
             source = source.with_name(source.name + ".npz")
@@ -348,7 +429,6 @@ class ReTraceResult:
             ("initial.covariance", self.initial.covariance, ((d, d),)),
             ("standard_errors.drift", self.standard_errors.drift, (self.drift.shape,)),
             ("standard_errors.diffusion", self.standard_errors.diffusion, ((d, d),)),
-            ("direction.contributions", self.direction.contributions, ((n,),)),
         ]
         if self.alternative is not None:
             twin = self.alternative
@@ -365,6 +445,9 @@ class ReTraceResult:
         for name, value, _ in shapes:
             if name.endswith("order") and np.any(np.sort(value, axis=-1) != np.arange(T)):
                 return f"{name} is not a permutation of 0 to {T - 1}"
+        each = self.direction.contributions  # of all trajectories, or of those that were enough
+        if each.ndim != 1 or not 0 < len(each) <= n:
+            return f"direction.contributions has shape {each.shape} for {n} trajectories"
         if not 0 < self.dt < np.inf:
             return f"dt is {self.dt!r}, not a positive number"
         numbers = self.drift, self.offset, self.diffusion

@@ -22,13 +22,14 @@ from retrace_sde.checks import (
     check_features,
     check_gaps,
     check_knowledge,
+    check_lazy,
     check_levels,
     check_noise,
     check_settings,
     check_state_space,
     check_volumes,
+    in_words,
     is_auto,
-    no_diffusion,
     noise_of_kept,
     nonlinear,
     with_times,
@@ -39,6 +40,7 @@ from retrace_sde.data.entry.canonical import Places, places
 from retrace_sde.data.entry.parameters import checked
 from retrace_sde.data.inputs import MissingInputs, filled_inputs
 from retrace_sde.data.knowledge import Knowledge, settled
+from retrace_sde.data.lazy.stored import Stored
 from retrace_sde.data.panel import Panel
 from retrace_sde.data.schedule import off_schedule, on_schedule
 from retrace_sde.data.validation import (
@@ -84,6 +86,11 @@ from retrace_sde.units import Units, as_given, posterior_as_given
 INPUT_ROUNDS = 4
 """Fits, at most, between which missing inputs are filled in along the order found."""
 
+NOISE_UNFITTED = (
+    "Some trajectories prefer an account with measurement noise, which is fitted in memory only: these parameters are without it. "
+    "Fit a part of the trajectories, read into memory, with observation_noise='estimate'."
+)
+
 
 class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     """Recover the order of shuffled time slices, the direction of time, and the SDE behind them.
@@ -92,36 +99,79 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     the order against its reverse. Where the data cannot tell the two apart (a stationary linear SDE
     fits both ways equally well) `direction_.identified` is False and `alternative_` holds the other.
 
+    Limits: one SDE, up to levels or rates of the subjects' own; the order is found by local search, exact only
+    for few slices; standard errors take a shared order for known. `identifiability_` and `residuals_` say what a
+    given data set cannot tell and what the model gets wrong.
+
     Parameters
     ----------
-    dt : time between neighbouring observations; A and H are in its units. A `Panel` may bring its own.
-    permutation : "shared", one unknown permutation of the slices for all trajectories, or "independent",
-        one for each trajectory (which may then differ in length).
-    order : "likelihood", or "score" for the paper's Algorithm 1 (as printed with drift="linear").
-    estimator : "mle" (the paper's equations), "ols" (degrees of freedom in H), "exact" (matrix
+    dt : float
+        Time between neighbouring observations; A and H are in its units. A `Panel` may bring its own.
+    permutation : {"shared", "independent"}
+        One unknown permutation of the slices for all trajectories, or one for each trajectory (which may then
+        differ in length).
+    order : {"likelihood", "score"}
+        "score" is the paper's Algorithm 1 (as printed with drift="linear"): it sorts by growing spread.
+    estimator : {"auto", "mle", "ols", "exact", "em", "mcem"}
+        "mle" (the paper's equations), "ols" (degrees of freedom in H), "exact" (matrix
         logarithm: no bias from the step), "em" (state space: noise, missing values), "mcem" (independent
         orders: averages over them), or "auto": mle, or em where there is noise or values are missing (NaN);
         mcem where independent orders are not certain, as the summary says.
-    drift : "affine" (A x + c), "linear" (A x, the paper's: for data centred at their equilibrium, or it is confidently
-        wrong), or an object of `retrace_sde.drift`.
-    observation_noise : None, a standard deviation, one for each variable (NaN: unknown), a covariance R
+    drift : {"affine", "linear"} or object of `retrace_sde.drift`
+        "affine" is A x + c; "linear", A x, the paper's, is for data centred at their equilibrium: elsewhere it is confidently
+        wrong.
+    observation_noise : None, float, array, "estimate", "diagonal" or "auto"
+        A standard deviation, one for each variable (NaN: unknown), a covariance R
         (d, d), "estimate" (R = σ² I), "diagonal", or "auto": noise where the data prefer it; linear and affine drifts only.
         The order is then judged by the likelihood of what was observed. Values may be missing, with noise or without.
-    spacing : "regular", or "estimate": the times between neighbours are not known. One shared order has its own gaps,
-        estimated; orders of their own have a law of gaps, over which all is averaged.
-    missing_inputs : covariates that are missing here and there: "refuse", "carry" the last value on, or "interpolate", both
+    spacing : {"regular", "estimate"}
+        "regular": neighbours are dt apart. "estimate": the times between neighbours are not known. One shared order has its own
+        gaps, estimated (`gaps_`, `times_`) with their mean held at dt, which sets the unit; orders of their own have a law of
+        gaps, over which all is averaged. Volatility that changes reads as time that passes unevenly; intervals allow for it.
+    missing_inputs : {"refuse", "carry", "interpolate"}
+        Covariates that are missing here and there: refused, the last value carried on, or interpolated, both
         along the order found.
-    subjects : "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "rates", a
+    subjects : {"auto", "alike", "levels", "rates"}
+        "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "rates", a
         factor of its own on the drift; "auto": whichever the data prefer, as the summary says. Left out, levels make the
         drift several times too small.
-    score_drift : for order="score", the reading of the empirical drift: "absolute" as printed, or "mean".
-    score_model : for order="score", the densities of the slices: "gaussian", "mixture", "kernel", "network" (needs
-        torch), or an object of `retrace_sde.score` (or your own) whose fit returns the scores.
-    keep : for order="score", the round that is returned: the most likely ("best"), or the "last".
-    max_iter : rounds at most. alpha : level of the direction test (see `docs/direction.md`).
-    n_jobs : threads (None: all cores); the answer does not depend on it. verbose : print each round.
+    score_drift : {"absolute", "mean"}
+        For order="score", the reading of the empirical drift: as printed, or the mean increment.
+    score_model : {"gaussian", "mixture", "kernel", "network"} or object
+        For order="score", the densities of the slices; "network" needs torch. Your own: an object whose fit returns the scores.
+    keep : {"best", "last"}
+        For order="score", the round that is returned: the most likely, or the last.
+    max_iter : int
+        Rounds at most.
+    alpha : float
+        Level of the direction test (see `docs/direction.md`).
+    random_state : int, Generator or None
+        Seeds the simulations of the direction test, and the search and sampling of independent orders.
+    n_jobs : int or None
+        Threads (None: all cores); the answer does not depend on it.
+    verbose : bool
+        Print each round.
 
-    random_state : seeds the simulations of the direction test, and the search and sampling of independent orders.
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+    >>> X, truth = rt.simulate.shuffle(sde.simulate(40, 12, 0.05, random_state=1), random_state=2)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(X)
+    >>> rt.metrics.order_accuracy(truth, model.order_)
+    1.0
+    >>> model.direction_.identified
+    True
+    >>> model.drift_.shape, model.standard_errors_.drift.shape
+    ((3, 3), (3, 3))
+
+    The direction may be open; the twin then stands beside the answer:
+
+    >>> A = [[-1.0, 2.0], [-2.0, -1.0]]
+    >>> still = rt.LinearSDE(A, [[1, 0], [0, 1]]).simulate(30, 12, 0.1, x0="stationary", random_state=3)
+    >>> model = rt.ReTrace(dt=0.1, random_state=0).fit(still)
+    >>> model.direction_.identified, model.alternative_.drift.shape
+    (False, (2, 2))
     """
 
     def __init__(
@@ -180,12 +230,37 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         knowledge: Knowledge | None = None,
         progress: Callback | bool | None = None,
     ) -> Self:
-        """Recover order, direction and SDE from X: an array (n, T, d) or a `Panel`. X is not modified.
+        """Recover order, direction and SDE from X. X is not modified.
 
-        `covariates` (n, T, k) are inputs: with a linear or affine drift `dX = (A X + B u + c) dt + G dW`, each held from its
-        observation to the next. `knowledge` is what is known of time: see `Knowledge`. With all times known the
-        order is given, and the SDE is fitted with the true gaps. `y` is ignored, for scikit-learn. `progress` is called with
-        what is being done (see `retrace_sde.progress`); True shows a bar.
+        A fit that fails leaves the former result as it was.
+
+        Parameters
+        ----------
+        X : array (n, T, d) or Panel
+            Trajectories in an order along T that is not known; NaN where a value is missing.
+        y : None
+            Ignored, for scikit-learn.
+        covariates : array (n, T, k), optional
+            Inputs: with a linear or affine drift `dX = (A X + B u + c) dt + G dW`, each held from its observation to the next.
+        knowledge : Knowledge, optional
+            What is known of time. With all times known the order is given, and the SDE is fitted with the true gaps.
+        progress : callable, bool or None
+            Called with what is being done (see `retrace_sde.progress`); True shows a bar.
+
+        Returns
+        -------
+        ReTrace
+            Itself, with `result_` and the names that end in `_`.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+        >>> X, truth = rt.simulate.shuffle(sde.simulate(40, 12, 0.05, random_state=1), random_state=2)
+        >>> known = rt.Knowledge(first=int(truth[0]))
+        >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(X, knowledge=known)
+        >>> print(model.direction_.verdict)
+        The direction of time is known from the knowledge given; it was not tested.
         """
         with one_blas_thread(), reporting(progress):
             return self._fit(X, covariates, knowledge)
@@ -207,7 +282,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             missing_inputs=self.missing_inputs != "refuse",
             idle=not (likely and linear),
             refusal=nonlinear("Missing values", drift) if likely and not linear else None,
+            look=likely and linear,
         )
+        check_lazy(panel, self.get_params(deep=False), knowledge)
         panel = check_volumes(panel, drift)
         check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
         check_centred(panel, drift)
@@ -222,10 +299,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if knowledge is not None and knowledge.schedule is not None and not shared:
             panel, knowledge = on_schedule(panel, knowledge)
         rng = np.random.default_rng(self.random_state)
-        try:
+        with in_words(panel):
             fitted = self._fitted_inputs(panel, drift, knowledge, rng)
-        except np.linalg.LinAlgError:
-            raise ValueError(no_diffusion(panel)) from None
         chosen, outcome, units, features, notes = fitted
         check_diffusion(panel, outcome.estimate.diffusion * chosen.dt, chosen.variances)
         if not isinstance(chosen, HiddenModel):
@@ -243,8 +318,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             converged=outcome.converged and cut is None,
         )
         report("looking at the residuals")
-        result = self._result(whole, chosen, outcome, features)
-        result = replace(result, residuals=self._residuals(chosen, outcome, rng))
+        with in_words(panel):
+            result = self._result(whole, chosen, outcome, features)
+            result = replace(result, residuals=self._residuals(chosen, outcome, rng))
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
@@ -263,7 +339,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
         """The fit of a panel; where inputs are missing again, with what the order found says of them, until it stands."""
         u = panel.covariates
-        if u is None or not np.isnan(to_numpy(u)).any():
+        if u is None or isinstance(u, Stored) or not np.isnan(to_numpy(u)).any():
             return self._fit_panel(panel, drift, knowledge, rng)
         given = to_numpy(u)
         filled = filled_inputs(given, self.missing_inputs)
@@ -298,6 +374,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         features = chosen.drift.feature_names(panel.names, panel.covariate_names)
         outcome = fit(chosen, self._options(chosen, units), rng)
         preferred = self._preferred_noise(chosen, outcome)
+        if preferred is not None and preferred.noise is not None and model.data.lazy:
+            outcome = replace(outcome, cautions=(*outcome.cautions, NOISE_UNFITTED))
+            preferred = None
         if preferred is not None and preferred.noise is not None:
             chosen = self._hidden(model, preferred.noise, free=False)
             outcome = fit(chosen, self._options(chosen, units), rng)
@@ -397,6 +476,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             R = as_noise(model.noise, d)[0] if isinstance(model, HiddenModel) else None
             score = as_score(self.score_model)
             search = ScoreSearch(self.max_iter, self.score_drift, self.keep, score, R)
+        subjects = Subjects(self.subjects)
+        if search is not None and subjects is Subjects.AUTO:
+            subjects = Subjects.ALIKE  # the paper's
         estimator = self.estimator
         if hidden and estimator != "mcem":  # the scheme knows whether transitions are exact
             estimator = "auto" if estimator == "auto" else "em"
@@ -407,7 +489,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             self.alpha,
             print if self.verbose else lambda line: None,
             search,
-            Subjects(self.subjects) if search is None else Subjects.ALIKE,
+            subjects,
             0.0 if units is None else units.volume,
         )
 
@@ -477,13 +559,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         certain = self.estimator == "auto" and outcome.estimator != "mcem"
         if not (shared or certain or model.gaps is not None):
             return not_looked(model.data.shape[0])
-        found = outcome.found
-        levels = outcome.levels
+        found, levels = outcome.found, outcome.levels
+        if levels is not None and model.data.lazy:  # subjects would have to be moved, all of them
+            return not_looked(model.data.shape[0])
         if isinstance(levels, HiddenLevels) and isinstance(model, HiddenModel):
             model, found = levelled_hidden(model, found, levels, rng)
         elif isinstance(levels, LevelFit) and isinstance(model, EulerModel):
             model, found = levelled(model, found, levels, rng)
-        return look_at(model, found, rng)
+        return look_at(model, found, rng, None if levels is None else levels.effects)
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
@@ -519,6 +602,21 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """X (n, T, d), shuffled, in the order most likely under the fit.
 
         The permutation belongs to the data it is found for: it need not be `order_`.
+
+        Parameters
+        ----------
+        X : array (n, T, d) or Panel
+            Trajectories of the same process, of the same variables.
+
+        Examples
+        --------
+        >>> import numpy as np, retrace_sde as rt
+        >>> sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+        >>> Y = sde.simulate(40, 12, 0.05, random_state=1)
+        >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y[:30])
+        >>> lost, truth = rt.simulate.shuffle(Y[30:], random_state=2)
+        >>> np.array_equal(model.reorder(lost), Y[30:])
+        True
         """
         check_is_fitted(self, "result_")
         with one_blas_thread():
@@ -527,7 +625,26 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         return self._shown(panel, in_order(panel.values, order), order)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀; y is ignored."""
+        """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀.
+
+        For comparing models on trajectories that were left out; an order is chosen for X first, so it flatters
+        models under which orders are easily confused.
+
+        Parameters
+        ----------
+        X : array (n, T, d) or Panel
+            Trajectories of the same variables.
+        y : None
+            Ignored, for scikit-learn.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(40, 12, 0.05, random_state=1)
+        >>> linear, affine = (rt.ReTrace(dt=0.05, drift=b, random_state=0).fit(Y[:30]) for b in ("linear", "affine"))
+        >>> bool(linear.score(Y[30:]) > affine.score(Y[30:]))  # the offset is not worth its price here
+        True
+        """
         check_is_fitted(self, "result_")
         with one_blas_thread():
             _, _, model, outcome, order = self._ordered(X)
@@ -542,8 +659,29 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     ) -> Forecast:
         """Means and intervals of the next `steps` observations of each trajectory of X, put in order first.
 
-        X may be what was fitted, or other trajectories. Intervals are widened where the fit's own past predictions
-        were too sure. Steps are dt apart, or `gaps` (steps,); a drift that is not linear is simulated, covariates as they were last.
+        Intervals are widened where the fit's own past predictions were too sure. The order is taken for known; where the
+        direction is open a warning says that the reverse would forecast something else.
+
+        Parameters
+        ----------
+        X : array (n, T, d) or Panel
+            What was fitted, or other trajectories.
+        steps : int
+            Observations ahead, dt apart. A drift that is not linear is simulated, covariates as they were last.
+        gaps : array (steps,), optional
+            Times between them, where they are not dt apart.
+        level : float
+            Probability that the intervals hold.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(40, 14, 0.05, random_state=1)
+        >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y[:, :12])
+        >>> ahead = model.forecast(Y[:, :12], 2)
+        >>> held = (ahead.low <= Y[:, 12:]) & (Y[:, 12:] <= ahead.high)
+        >>> ahead.mean.shape, bool(0.9 <= held.mean() <= 1)
+        ((40, 2, 3), True)
         """
         check_is_fitted(self, "result_")
         ahead = check_gaps(gaps, steps, self.result_.dt)
@@ -568,7 +706,23 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def impute(self, X: Any, *, level: float = 0.95) -> Imputed:
         """X, as it is stored, with missing values filled in from the whole trajectory in its order, and intervals.
 
-        Intervals are widened where values hidden on purpose were missed too often.
+        Intervals are widened where values hidden on purpose were missed too often. Linear and affine drifts only.
+
+        Parameters
+        ----------
+        X : array (n, T, d) or Panel
+            What was fitted, or other trajectories; NaN where missing.
+        level : float
+            Probability that the intervals hold.
+
+        Examples
+        --------
+        >>> import numpy as np, retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(40, 12, 0.05, random_state=1)
+        >>> holes = np.where(np.random.default_rng(2).random(Y.shape) < 0.1, np.nan, Y)
+        >>> filled = rt.ReTrace(dt=0.05, random_state=0).fit(holes).impute(holes)
+        >>> bool(np.isfinite(filled.values).all()), filled.level
+        (True, 0.95)
         """
         check_is_fitted(self, "result_")
         if not is_linear(self._memory.model.drift):
@@ -607,7 +761,25 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
 
-        For one shared order, or for each trajectory's own.
+        For one shared order, or for each trajectory's own. Parameters are taken for known, and so is the direction; chains that
+        start alike cannot show other modes (`r_hat`, `effective_size`).
+
+        Parameters
+        ----------
+        samples : int
+            Draws that are kept.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(5, 8, 0.05, random_state=1)
+        >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+        >>> model.sample_orders(samples=200).samples.shape
+        (200, 8)
+        >>> model.position_probabilities_.shape  # (observation, position)
+        (8, 8)
+        >>> 0 <= model.precedence_probability(0, 1) <= 1
+        True
         """
         check_is_fitted(self, "result_")
         rng = np.random.default_rng(self.random_state)
@@ -624,14 +796,30 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         replicates: int = 200,
         adopt: bool = False,
     ) -> StandardErrors:
-        """Standard errors of the fit along `order_`, by resampling trajectories; `adopt`: they become the result's.
+        """Standard errors of the fit along `order_`, by resampling trajectories.
 
         Like `standard_errors_` by default they rest on the spread between trajectories; unlike them they need no large
-        panel, and take as many fits as there are replicates.
+        panel, and take as many fits as there are replicates. The order is held fixed.
+
+        Parameters
+        ----------
+        replicates : int
+            Panels that are drawn.
+        adopt : bool
+            They become the result's `standard_errors_`.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
+        >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+        >>> model.bootstrap_errors(replicates=50, adopt=True).kind is model.standard_errors_.kind
+        True
         """
         check_is_fitted(self, "result_")
         model, outcome, units, _ = self._memory
         effects, levels = outcome.subjects, outcome.levels
+        report("resampling subjects")
         with one_blas_thread():
             errors = bootstrap(
                 model,

@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import array_api_compat
 import numpy as np
 
 from retrace_sde.after.forecast import Forecast, Imputed
-from retrace_sde.data.blocks import Array, Data
+from retrace_sde.data.blocks import Array, Data, in_order, like, to_numpy
 from retrace_sde.data.entry.canonical import Places
+from retrace_sde.data.lazy.stored import Stored
 from retrace_sde.data.panel import Panel
 from retrace_sde.engine.account.subjects import SubjectEffects
 from retrace_sde.engine.direction import DirectionTest
@@ -42,23 +44,44 @@ class Units:
         """
         if not has_state_space(drift):
             return None
-        values = np.asarray(panel.values, dtype=float)
-        n, T, d = values.shape
-        lengths = np.full(n, T) if panel.lengths is None else panel.lengths
-        inside = (np.arange(T)[None] < lengths[:, None])[:, :, None] & ~np.isnan(values)
-        counts = inside.sum(axis=(0, 1)).astype(float)
-        # In two passes: the square of a large mean would drown a small spread.
-        mean = (np.where(inside, values, 0.0) / counts).sum(axis=(0, 1))
-        rest = np.where(inside, values - mean, 0.0)
-        mean = mean + rest.sum(axis=(0, 1)) / counts
-        scale = np.sqrt((np.where(inside, values - mean, 0.0) ** 2).sum(axis=(0, 1)) / counts)
+        d = panel.values.shape[2]
+        if isinstance(panel.values, Stored):
+            facts = panel.values.facts
+            counts, mean, scale = facts.counts, facts.mean, facts.scale
+        else:
+            counts, mean, scale = cls._measured(panel)
         if common:
             scale = np.full(d, np.sqrt(np.mean(scale**2)))
         return cls(mean if has_offset(drift) else np.zeros(d), scale, counts)
 
-    def apply(self, values: Array) -> Array:
-        """The values in standard units, a copy."""
-        return (np.asarray(values, dtype=float) - self.centre) / self.scale
+    @staticmethod
+    def _measured(panel: Panel) -> tuple[Array, Array, Array]:
+        """How many values of each variable there are, their means and standard deviations."""
+        values = in_order(panel.values, None)
+        xp = array_api_compat.array_namespace(values)
+        T = values.shape[1]
+        inside = ~xp.isnan(values)
+        if panel.lengths is not None:
+            within = np.arange(T)[None] < panel.lengths[:, None]
+            device = array_api_compat.device(values)
+            inside = inside & xp.asarray(within[:, :, None], device=device)
+        counts = xp.sum(xp.astype(inside, values.dtype), axis=(0, 1))
+
+        def mean_of(each: Any) -> Any:
+            return xp.sum(xp.where(inside, each, xp.zeros_like(each)) / counts, axis=(0, 1))
+
+        # In two passes: the square of a large mean would drown a small spread.
+        mean = mean_of(values)
+        mean = mean + mean_of(values - mean)
+        scale = mean_of((values - mean) ** 2) ** 0.5
+        return to_numpy(counts), to_numpy(mean), to_numpy(scale)
+
+    def apply(self, values: Any) -> Any:
+        """The values in standard units, a copy; of lazy ones a look."""
+        if isinstance(values, Stored):
+            return values.standard(self.centre, self.scale)
+        values = in_order(values, None)
+        return (values - like(self.centre, values)) / like(self.scale, values)
 
     def restore(self, values: Array) -> Array:
         """Values in the table's units."""
@@ -83,8 +106,10 @@ class Units:
 
     def log_volume(self, data: Data) -> float:
         """What the density of data loses by the change of units, in nats."""
+        if data.lazy:
+            return float(data.observed.sum() * np.log(self.scale).sum())
         inside = np.arange(data.shape[1])[None] < data.observed[:, None]
-        known = ~np.isnan(np.asarray(data.values)) & inside[:, :, None]
+        known = ~np.isnan(to_numpy(data.values)) & inside[:, :, None]
         return float((known.sum(axis=(0, 1)) * np.log(self.scale)).sum())
 
     def result(self, result: ReTraceResult) -> ReTraceResult:

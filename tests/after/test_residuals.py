@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.after.residuals import ALL_PASSED, NOT_LOOKED, Aspect
+from retrace_sde.after.residuals import ALL_PASSED, NOT_LOOKED, Aspect, _freedom, _loudest
 from retrace_sde.after.rivals import Cause
 from retrace_sde.after.steps import filtered
 from retrace_sde.estimate.kalman.model import StateSpace
@@ -55,6 +55,38 @@ def test_what_is_missing_is_found_and_named(kind):
         if WANTED[kind] is Aspect.SUBJECTS:
             assert model.residuals_.of(Aspect.SUBJECTS).where == (7,)
     assert sum(each is WANTED[kind] for each in first) >= 2
+
+
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+def test_a_shifted_subject_is_named_also_where_levels_take_it_in():
+    """A level of its own would explain one subject that is nowhere near the others; it is named all the same."""
+    for seed in range(40, 43):
+        X = study().panel("one shifted subject", seed, 60, 20, 3)
+        shuffled, _ = rt.simulate.shuffle(X, random_state=seed)
+        model = rt.ReTrace(dt=0.1, subjects="levels", n_jobs=1).fit(shuffled)
+        assert model.residuals_.of(Aspect.SUBJECTS).where == (7,)
+        X = study().panel("levels", seed, 60, 20, 3)
+        shuffled, _ = rt.simulate.shuffle(X, random_state=seed)
+        model = rt.ReTrace(dt=0.1, subjects="levels", n_jobs=1).fit(shuffled)
+        assert not model.residuals_.of(Aspect.SUBJECTS).failed
+
+
+def test_jumps_make_no_trajectory_stand_out_and_a_loud_one_no_jumps():
+    """Kurtosis in units of each trajectory's own spread, which shortens heavy tails a little, whatever the spreads."""
+    rng = np.random.default_rng(0)
+    loud = np.exp(rng.standard_normal((400, 1, 1)))
+    assert _freedom(loud * rng.standard_normal((400, 40, 2))) > 40  # kurtosis 0 ± .03
+    assert 7 < _freedom(loud * rng.standard_t(8, (400, 40, 2))) < 12
+
+
+def test_the_lag_that_speaks_is_said():
+    rng = np.random.default_rng(0)
+    e = rng.standard_normal((60, 20, 2))
+    e[:, 3:, 1] -= 0.5 * e[:, :-3, 0]
+    e[rng.random(e.shape) < 0.1] = np.nan
+    correlation, lag = _loudest(e)
+    assert lag == 3
+    assert correlation == pytest.approx(-0.5 / 1.25**0.5, abs=0.1)
 
 
 def test_data_of_the_model_itself_pass():

@@ -10,6 +10,7 @@ import retrace_sde as rt
 from retrace_sde.app.examples import EXAMPLES
 from retrace_sde.app.guess import chosen, guess
 from retrace_sde.app.script import recover_options, script
+from retrace_sde.app.work import Desk
 
 
 def table(n=12, T=6, seed=0):
@@ -107,3 +108,11 @@ def test_options_of_the_page_are_those_of_recover():
         {"subject": "s", "slice": None, "variables": ["x"]}, {"dt": 0.5, "first": "a"}
     )
     assert asked == {"subject": "s", "variables": ["x"], "dt": 0.5, "random_state": 0}
+
+
+def test_a_page_cannot_ask_for_the_decimal_sign_and_need_not(tmp_path):
+    """Semicolons and three decimals everywhere: used to be refused with an option that the page does not have."""
+    path = tmp_path / "t.csv"
+    table().round(3).to_csv(path, sep=";", decimal=",", index=False, float_format="%.3f")
+    found = Desk(tmp_path, lambda message: None).read({"path": str(path)})
+    assert found["roles"]["variables"] == ["x", "y"]

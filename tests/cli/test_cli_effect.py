@@ -61,6 +61,20 @@ def test_effects_from_lost_order_and_from_known_times(tables: Any) -> None:
     assert "95 % interval" in timed.stdout
 
 
+def test_rates_of_chosen_features_go_by_their_names(tables: Any) -> None:
+    """The first feature is the growth rate, which is what levels are here: the same answer by either name."""
+    given = [str(tables[0] / "visits.csv"), *BASE, *TREATED, "--time", "day", "--json"]
+    refused = _run(*given, "--subjects", "nonsense")
+    assert refused.exit_code == 2
+    assert (
+        "nonsense is neither auto, alike, levels nor a feature of the drift; these are "
+        in refused.output
+    )
+    first = refused.output.split("these are ")[1].split(",")[0]
+    answers = [json.loads(_run(*given, "--subjects", name).stdout) for name in ("levels", first)]
+    assert answers[0]["ate"] == answers[1]["ate"]
+
+
 def test_effects_of_arms(tables: Any) -> None:
     run = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "untreated",
                "--draws", "50", "--json")  # fmt: skip

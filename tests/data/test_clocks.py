@@ -11,6 +11,7 @@ import pytest
 import retrace_sde as rt
 from retrace_sde.data.blocks import Data
 from retrace_sde.data.clocks import Why, rounding, without_dynamics
+from retrace_sde.data.validation import check_panel
 from retrace_sde.diagnosis import diagnose
 
 n, T = 30, 15
@@ -231,3 +232,20 @@ def test_coarse_rounding_is_told():
     notes = rt.ReTrace(dt=0.2, drift="affine").fit(X[:, rng.permutation(T)]).result_.notes
     assert any("'x1' is rounded to 1" in note for note in notes)
     assert not any("'x0'" in note for note in notes)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_where_rows_are_stored_does_not_decide_what_is_left_out(shared):
+    """One of 1000 subjects has another course in the second column: whether it is among those looked at decided."""
+    rng = np.random.default_rng(3)
+    n, T = 1000, 8
+    X = rng.standard_normal((n, T, 2)).cumsum(axis=1)
+    X[:, :, 1] = np.arange(T) + 100.0 * rng.integers(0, 9, (n, 1))
+    X[0, :, 1] += rng.standard_normal(T)
+    told = set()
+    for seed in range(6):
+        there = np.random.default_rng(seed)
+        Y = X[there.permutation(n)][:, there.permutation(T)]
+        panel = check_panel(Y, idle=False, ragged=not shared)
+        told.add(tuple(each.index for each in panel.left_out))
+    assert len(told) == 1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
+from retrace_sde.data.validation import check_panel
 
 DT = 0.01
 
@@ -195,3 +196,44 @@ def test_another_array_namespace_gives_the_same_answer(X):
     np.testing.assert_array_equal(here.order_, there.order_)
     np.testing.assert_allclose(here.drift_, there.drift_, rtol=1e-9)
     assert here.direction_.z == pytest.approx(there.direction_.z, rel=1e-9)
+
+
+def test_names_are_looked_up_not_compared_each_with_each():
+    """A hundred thousand columns used to take minutes."""
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    d = 300
+    X = np.random.default_rng(0).standard_normal((4, 5, d))
+    check_panel(rt.Panel.from_array(X, names=tuple(Name(f"gene{k}") for k in range(d))), idle=False)
+    assert compared < 10 * d
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"names": ("a", "b", "c")}, "names must be 2"),
+        ({"names": ("a", "a")}, "two variables are named 'a'"),
+        ({"ids": ("a",)}, "ids must be 4"),
+    ],
+)
+def test_everything_has_one_name_and_variables_their_own(given, words):
+    X = np.random.default_rng(0).standard_normal((4, 5, 2))
+    named = {"names": ("a", "b"), "ids": tuple("wxyz"), **given}
+    with pytest.raises(ValueError, match=words):
+        rt.ReTrace().fit(rt.Panel(X, **named))
+
+
+@pytest.mark.parametrize("pairs", [5, {(0, 1)}, np.array([[0, 1]]), "ab", [0], [(0, 1, 2)]])
+def test_precedences_are_a_list_of_pairs(pairs):
+    X = np.random.default_rng(0).standard_normal((4, 5, 2))
+    with pytest.raises(ValueError, match="precedences"):
+        rt.ReTrace().fit(X, knowledge=rt.Knowledge(precedences=pairs))

@@ -131,7 +131,7 @@ def test_what_cannot_have_levels_is_refused_in_one_sentence():
     X = panel(10)[0]
     with pytest.raises(ValueError, match="drift='affine'"):
         fit(X - X.mean(axis=(0, 1)), subjects="levels", drift="linear")
-    with pytest.raises(ValueError, match="noise or missing"):
+    with pytest.raises(ValueError, match="noise, missing values"):
         fit(X, subjects="rates", observation_noise=0.1)
     with pytest.raises(ValueError, match="more than 6 subjects"):
         fit(X[:6], subjects="levels")
@@ -203,3 +203,16 @@ def test_rates_are_told_from_levels():
     assert np.corrcoef(found.rates, r[:, 0])[0, 1] > 0.5
     assert (np.abs(model.drift_ - A) < 2 * half_widths(model.standard_errors_.drift, n)).all()
     assert "a rate of its own" in model.summary()
+
+
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+@pytest.mark.parametrize("kind", ["levels", "rates"])
+def test_what_is_asked_by_name_is_fitted_along_any_order(kind):
+    """Along own best orders, and along that of the paper's algorithm; never dropped without a word."""
+    X = panel(17, n=30)[0][:, :8]
+    own = rt.simulate.shuffle(X, permutation="independent", random_state=0)[0]
+    for values, options in ((own, {"permutation": "independent"}), (X, {"order": "score"})):
+        found = rt.ReTrace(dt=0.2, subjects=kind, random_state=0, n_jobs=1, **options).fit(values)
+        assert found.subject_effects_.kind == kind
+        assert found.subject_effects_.asked
+        assert ", as asked" in found.summary()

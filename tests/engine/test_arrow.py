@@ -147,6 +147,26 @@ def test_shorter_trajectories_are_those_cut_off() -> None:
         assert_allclose(way.step[0], theta[:2], atol=1e-5)
 
 
+@pytest.mark.parametrize("short", [False, True])
+def test_memory_is_the_regression_on_two_slices(short: bool) -> None:
+    """Beside least squares on the rows themselves, of which the closed form sees sums only."""
+    X = panel(3, 15, 10, 5)
+    lengths = np.where(np.arange(15) < 6, 7, 10) if short else np.full(15, 10)
+    X = np.where(np.arange(10)[None, :, None] < lengths[:, None, None], X, 0.0)
+    panels = Panels(X[None], lengths if short else None)
+    for way, back in zip(ways(panels, Form(2)), (False, True), strict=True):
+        rows, targets = [], []
+        for x, length in zip(X, lengths, strict=True):
+            y = x[:length][::-1] if back else x[:length]
+            rows.append(np.c_[y[1:-1], y[:-2], np.ones(length - 2)])
+            targets.append(y[2:])
+        past, next_ = np.concatenate(rows), np.concatenate(targets)
+        theta = np.linalg.lstsq(past, next_, rcond=None)[0]
+        e = next_ - past @ theta
+        assert_allclose(way.step[0], theta[:6], atol=1e-5)
+        assert_allclose(way.H[0], e.T @ e / len(e), rtol=1e-5)
+
+
 def test_steps_of_unequal_variance_are_seen_and_cost_their_likelihood() -> None:
     rng = np.random.default_rng(0)
     e = rng.standard_normal((40, 15, 2)) * np.where(np.arange(15) % 3 == 0, 3.0, 1.0)[:, None]

@@ -7,10 +7,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from retrace_sde.data.blocks import Array, Data
+from retrace_sde.estimate import scores
 from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import ErrorKind, mle
-from retrace_sde.estimate.scores import MOST, regression_sandwich, sandwich_possible
+from retrace_sde.estimate.scores import MOST, regression_sandwich, sandwich_possible, with_bias
 from retrace_sde.process.drift import Affine
 
 A = np.array([[-1.0, 0.5], [-0.3, -1.2]])
@@ -77,3 +78,48 @@ def test_too_few_trajectories_have_no_spread() -> None:
     assert not sandwich_possible(Data(paths(rng, 2, 30)), 3)
     assert not sandwich_possible(Data(paths(rng, 3, 3)), 3)
     assert sandwich_possible(Data(paths(rng, 3, 10)), 3)
+
+
+def test_errors_of_h_count_its_bias() -> None:
+    """Known order, five and eight trajectories: 150 panels of 3 entries leave ±.02 about 95 %."""
+    order = np.arange(20)
+    for n in (5, 8):
+        inside = []
+        for seed in range(150):
+            data = Data(paths(np.random.default_rng(seed), n, 20), n_jobs=1)
+            found = moments(data, order, 0.15, Affine())
+            errors, H = (
+                regression_sandwich(data, order, 0.15, Affine(), found),
+                mle(found).diffusion,
+            )
+            wider = with_bias(errors, H, found).diffusion
+            assert (wider >= errors.diffusion).all()
+            inside.append(np.abs(H - 0.25 * np.eye(2)) < half_widths(wider, n))
+        assert np.mean(inside) == pytest.approx(0.95, abs=0.03)
+
+
+def test_short_trajectories_and_very_many_variables_have_the_same_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fewer steps than regressors are left out by their own equations; by coefficient only, the errors stay."""
+    rng = np.random.default_rng(3)
+    X, order = np.cumsum(rng.standard_normal((40, 5, 8)), axis=1), np.arange(5)
+    data = Data(X, n_jobs=1)
+    found = moments(data, order, 0.1, Affine())
+    errors = scores.regression_sandwich(data, order, 0.1, Affine(), found)
+    rows = np.concatenate([X[:, :-1], np.ones((40, 4, 1))], axis=2)
+    left = []
+    for j in range(40):
+        z, y = (np.delete(each, j, axis=0) for each in (rows, np.diff(X, axis=1)))
+        theta = np.linalg.lstsq(z.reshape(-1, 9), y.reshape(-1, 8), rcond=None)[0] / 0.1
+        left.append(theta.T)
+    full = (
+        np.linalg.lstsq(rows.reshape(-1, 9), np.diff(X, axis=1).reshape(-1, 8), rcond=None)[0].T
+        / 0.1
+    )
+    expected = np.sqrt(39 / 40 * ((np.array(left) - full) ** 2).sum(axis=0))
+    assert_allclose(errors.drift, expected, rtol=2e-3)
+    monkeypatch.setattr(scores, "COVARIED", 0)
+    few = scores.regression_sandwich(data, order, 0.1, Affine(), found)
+    assert few.covariances is None
+    assert_allclose(few.drift, errors.drift, rtol=1e-12)

@@ -34,8 +34,8 @@ SUBJECTS = 8
 """Trajectories without which none can be said to stand out."""
 
 EFFICIENCY, HEAVY = 0.37, 15
-"""A median of absolute deviations knows a spread as well as 37 % of the trajectories would by their variance. Degrees of freedom of Student's law beyond which a trajectory stands out: noise with three made a quarter of panels
-have an outlying trajectory under the Gaussian's own limits."""
+"""A median of absolute deviations knows a spread as well as 37 % of the trajectories would by their variance. Most degrees of freedom of Student's law beyond which a trajectory stands
+out: under the Gaussian's own limits noise with three made a quarter of panels have an outlying trajectory."""
 
 NAMED = 5
 """Trajectories or positions that a sentence names."""
@@ -57,8 +57,8 @@ class Aspect(StrEnum):
 class Verdict:
     """One question's answer: failed or not, by what statistic and p-value, why (dependence), and where (indices).
 
-    `statistic` is the correlation of successive residuals, the ratio of spreads, a share of variance (state, together),
-    excess kurtosis, the number of outlying trajectories, or the share of values inside the simulated 90 % band.
+    `statistic` is the correlation of residuals `lag` steps apart that is furthest from chance, the ratio of spreads, a share of
+    variance (state, together), excess kurtosis, the number of outlying trajectories, or the share of values inside the simulated 90 % band.
     """
 
     aspect: Aspect
@@ -67,6 +67,7 @@ class Verdict:
     p_value: float
     cause: Cause | None = None
     where: tuple[int, ...] = ()
+    lag: int = 0
 
     def sentence(self, names: Sequence[str] | None = None) -> str:
         """The answer, and where it failed its remedy; `names` of the trajectories, where they have some."""
@@ -193,20 +194,38 @@ def _autocorrelations(e: Array, lags: int = 8) -> Array:
     return np.reshape(found, (most, e.shape[2]))  # three slices have no lags
 
 
+def _loudest(e: Array, lags: int = 8) -> tuple[float, int]:
+    """The correlation of a residual with one some steps earlier that is furthest from chance, and how many steps."""
+    e = e / np.sqrt(np.nanmean(e**2, axis=(0, 1)))
+    there, e = (~np.isnan(e)).astype(float), np.nan_to_num(e)
+    found = []
+    for k in range(1, min(lags, e.shape[1] - 2) + 1):
+        pairs, together = (
+            np.tensordot(each[:, k:], each[:, :-k], axes=((0, 1), (0, 1))) for each in (there, e)
+        )
+        r = together / np.maximum(pairs, 1)
+        at = np.unravel_index(np.argmax(np.abs(r) * np.sqrt(pairs)), r.shape)
+        found.append((float(np.abs(r[at]) * np.sqrt(pairs[at])), float(r[at]), k))
+    _, correlation, lag = max(found)
+    return correlation, lag
+
+
 def _dependence(steps: Steps) -> Verdict:
     e = steps.residuals
     if e.shape[1] < 4:
         return Verdict(Aspect.DEPENDENCE, False, 0.0, 1.0)
-    correlation = float(_autocorrelations(e, 1).mean())
+    loudest, lag = _loudest(e)
     cause, p = rivals(steps, LEVEL)
     if steps.response is None or not steps.regular:
         # Behind noise, or across gaps: the sign of the correlation has to do.
+        correlation = float(_autocorrelations(e, 1).mean())
         together = np.nansum(e[:, 1:] * e[:, :-1], axis=(1, 2))
         z = together.sum() / np.sqrt((together**2).sum())
         p = float(2 * stats.norm.sf(abs(z)))
         matters = p < LEVEL and abs(correlation) > CORRELATION
         cause = None if not matters else Cause.NOISE if correlation < 0 else Cause.MEMORY
-    return Verdict(Aspect.DEPENDENCE, cause is not None, correlation, p, cause)
+        loudest, lag = (correlation, 1) if matters else (loudest, lag)
+    return Verdict(Aspect.DEPENDENCE, cause is not None, loudest, p, cause, lag=lag)
 
 
 def _sizes(e: Array) -> Array:
@@ -266,19 +285,35 @@ def _tails(e: Array) -> Verdict:
 
 
 def _outlying(steps: Steps) -> Mask:
-    """Trajectories whose mean state, mean residual or size of residuals is far from the others', in robust units."""
+    """Trajectories whose mean state, mean residual, size of residuals or level is far from the others', in robust units."""
     e, x = steps.residuals, steps.states
     n = len(e)
     if n < SUBJECTS:
         return np.zeros(n, dtype=bool)
     counts = np.maximum((~np.isnan(e[:, :, 0])).sum(axis=1), 1)
     mean, size = np.nanmean(e, axis=1) * np.sqrt(counts)[:, None], np.nanmean(_sizes(e), axis=1)
-    features = np.column_stack([np.nanmean(x, axis=1), mean, size])
+    own = np.empty((n, 0)) if steps.levels is None else steps.levels
+    features = np.column_stack([np.nanmean(x, axis=1), mean, size, own])
     middle = np.nanmedian(features, axis=0)
     scale = np.nanmedian(np.abs(features - middle), axis=0) / stats.norm.ppf(0.75)
     z = np.abs(features - middle) / np.maximum(scale, 1e-12 * np.abs(middle) + 1e-300)
-    limit = stats.t.isf(LEVEL / (2 * n * features.shape[1]), min(EFFICIENCY * (n - 1), HEAVY))
+    limit = stats.t.isf(
+        LEVEL / (2 * n * features.shape[1]), min(EFFICIENCY * (n - 1), HEAVY, _freedom(e))
+    )
     return np.asarray((z > limit).any(axis=1) & ((z > limit).any(axis=1).mean() < 0.2))
+
+
+def _freedom(e: Array) -> float:
+    """Degrees of freedom of Student's law with the kurtosis 6/(ν − 4) of residuals in units of their own trajectory's spread.
+
+    So scaled, one loud trajectory leaves no trace, and noise with jumps does.
+    """
+    scaled = e / np.sqrt(np.nanmean(e**2, axis=(1, 2), keepdims=True))
+    there = ~np.isnan(scaled)
+    counts = there.sum(axis=(1, 2))
+    # A Gaussian's m numbers in units of their own spread have a fourth moment of 3 m/(m + 2).
+    excess = float(np.nansum(scaled**4) / (3 * counts**2 / (counts + 2)).sum() - 1) * 3
+    return 4 + 6 / max(excess, 1e-3)
 
 
 def _subjects(steps: Steps, outlying: Mask) -> Verdict:
@@ -332,9 +367,17 @@ _REMEDIES = {
 }
 
 
+def _clearest(verdict: Verdict) -> str:
+    plural = "" if verdict.lag == 1 else "s"
+    return (
+        f" (the clearest correlation is {verdict.statistic:+.2f}, {verdict.lag} step{plural} apart)"
+    )
+
+
 def _dependent(verdict: Verdict, names: Sequence[str] | None) -> str:
     assert verdict.cause is not None  # a failed verdict on dependence has one
-    return f"Residuals of successive steps are correlated {verdict.statistic:+.2f}: {_REMEDIES[verdict.cause]}."
+    apart = "of successive steps" if verdict.lag == 1 else f"{verdict.lag} steps apart"
+    return f"Residuals {apart} are correlated {verdict.statistic:+.2f}: {_REMEDIES[verdict.cause]}."
 
 
 def _uneven(verdict: Verdict, names: Sequence[str] | None) -> str:
@@ -398,7 +441,7 @@ _FAILED: dict[Aspect, Sentence] = {
 _PASSED: dict[Aspect, Sentence] = {
     Aspect.SUBJECTS: lambda v, _: "No trajectory stands out.",
     Aspect.DEPENDENCE: lambda v, _: (
-        f"Successive residuals do not depend on each other (correlation {v.statistic:+.2f})."
+        f"Residuals do not depend on earlier ones{_clearest(v) if v.lag else ''}."
     ),
     Aspect.TAILS: lambda v, _: (
         f"The tails are those of a Gaussian (excess kurtosis {v.statistic:.2g})."

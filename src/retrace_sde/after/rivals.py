@@ -53,14 +53,15 @@ def rivals(steps: Steps, level: float) -> tuple[Cause | None, float]:
     base = _regressed(y[:, 1:], z[:, 1:])[0]
     constant = bool(np.ptp(z, axis=(0, 1)).min() <= 1e-12 * np.abs(z).max())
     first = steps.states[:, :1, : d if n >= PER_START * d else 0]
+    remembered, M, _ = _regressed(y[:, 1:], np.concatenate([z[:, 1:], y[:, :-1]], 2))
     gains = {
-        Cause.MEMORY: (_regressed(y[:, 1:], np.concatenate([z[:, 1:], y[:, :-1]], 2))[0], d * d),
+        Cause.MEMORY: (remembered, d * d),
         Cause.LEVELS: (
             _levels(y, z, first, constant=constant),
             1 + d * first.shape[2] + d * (not constant),
         ),
     }
-    if steps.linear and _pulled_back(steps.residuals):
+    if steps.linear and _pulled_back(steps.residuals, z):
         gains[Cause.NOISE] = (_noise(steps.states / np.sqrt(steps.dt), affine=constant), 1)
     found: dict[Cause, float] = {}
     chances = {}
@@ -74,14 +75,22 @@ def rivals(steps: Steps, level: float) -> tuple[Cause | None, float]:
             found[cause] = gain - k / 2 * np.log(n * (S - 1))
     if not found:
         return None, min(chances.values())
+    if Cause.NOISE in found and np.trace(M[:, -d:]) < 0:
+        # Momentum carries on, `M = e^{−γΔt}`; a step that is taken back is noise, also where more parameters fit it better.
+        found.pop(Cause.MEMORY, None)
     best = max(found, key=lambda cause: found[cause])
     return best, chances[best]
 
 
-def _pulled_back(e: Array) -> bool:
-    """Successive residuals of some variable are negatively correlated, as noise makes them; else the filter is spared."""
+def _pulled_back(e: Array, phi: Array) -> bool:
+    """Successive residuals of some variable are negatively correlated, as noise makes them; else the filter is spared.
+
+    So does the fit itself, `E Σ e_i e_{i+1} = −Σ φ_iᵀ (ΦᵀΦ)⁻¹ φ_{i+1}`, which counts where there are many variables.
+    """
     products = e[:, 1:] * e[:, :-1]
-    z = products.sum(axis=(0, 1)) / np.sqrt((products**2).sum(axis=(0, 1)))
+    past, next_, rows = (each.reshape(-1, phi.shape[2]) for each in (phi[:, :-1], phi[:, 1:], phi))
+    taken = float(np.trace(np.linalg.pinv(rows.T @ rows, hermitian=True) @ (past.T @ next_)))
+    z = (products.sum(axis=(0, 1)) + taken) / np.sqrt((products**2).sum(axis=(0, 1)))
     return bool(z.min() < stats.norm.ppf(0.02 / e.shape[2]) or z.sum() < -2 * np.sqrt(e.shape[2]))
 
 
@@ -138,12 +147,10 @@ def _filtered_gain(x: Array, one: Array, start: tuple[Array, Array, Array]) -> f
             m, P = ahead + (x[:, i] - ahead) @ gain.T, gain @ R
             P = (P + P.T) / 2
             states.append(m)
-            innovation = F @ P @ F.T + Q + R
-            if (
-                not np.linalg.eigvalsh(innovation)[0] > 0
-            ):  # a drift astray: too large a share of noise
+            try:
+                roots.append(np.linalg.cholesky(F @ P @ F.T + Q + R))
+            except np.linalg.LinAlgError:  # a drift astray: too large a share of noise
                 return -np.inf
-            roots.append(np.linalg.cholesky(innovation))
         sizes = np.array([np.exp(2 * np.log(np.diag(each)).mean()) for each in roots])
         known = np.concatenate([np.stack(states, axis=1), one], axis=2)
         _, B, e = _regressed(x[:, 2:], known, sizes / sizes[-1])

@@ -13,9 +13,11 @@ from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Fit, Model
 
 
-def look_at(model: Model, found: Fit, rng: np.random.Generator) -> ResidualCheck:
-    """The residuals of a fit, and paths simulated from it beside those observed."""
-    steps = steps_of(model, found)
+def look_at(
+    model: Model, found: Fit, rng: np.random.Generator, levels: Array | None = None
+) -> ResidualCheck:
+    """The residuals of a fit, and paths simulated from it beside those observed; `levels` (n, d) were taken out."""
+    steps = steps_of(model, found, levels)
     with warnings.catch_warnings():  # of variables that no trajectory has at some position
         warnings.simplefilter("ignore", RuntimeWarning)
         return look(steps, simulated_paths(model, found, steps, rng), shared=found.order.ndim == 1)

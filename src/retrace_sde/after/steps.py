@@ -31,7 +31,7 @@ class Steps:
     """Some trajectories (`rows`) along the order: states (n, T, d), whitened residuals (n, T − 1, d), NaN where there is none.
 
     `response` (n, T − 1, d) and `regressors` (n, T − 1, p) are Δx/√Δt and φ √Δt, None where states are hidden;
-    `regular`: all gaps are dt and no trajectory is shorter; `linear`: the drift is.
+    `regular`: all gaps are dt and no trajectory is shorter; `linear`: the drift is. `levels` (n, d): intercepts that were taken out.
     """
 
     rows: Order
@@ -42,6 +42,7 @@ class Steps:
     dt: float
     regular: bool
     linear: bool
+    levels: Array | None = None
 
     def without(self, outlying: Mask) -> Steps:
         """The same without some trajectories, fitted anew where that is closed form."""
@@ -52,12 +53,18 @@ class Steps:
         else:
             y, z = y[keep], z[keep]
             residuals = _whitened(y, z)
+        levels = None if self.levels is None else self.levels[keep]
         some = replace(self, rows=self.rows[keep], states=self.states[keep], residuals=residuals)
-        return replace(some, response=y, regressors=z)
+        return replace(some, response=y, regressors=z, levels=levels)
 
 
-def steps_of(model: Model, found: Fit) -> Steps:
-    """The steps of a fit; of some trajectories, evenly spaced, where the panel is large."""
+def steps_of(model: Model, found: Fit, levels: Array | None = None) -> Steps:
+    """The steps of a fit; of some trajectories, evenly spaced, where the panel is large. `levels` (n, d) were taken out."""
+    steps = _steps(model, found)
+    return steps if levels is None else replace(steps, levels=levels[steps.rows])
+
+
+def _steps(model: Model, found: Fit) -> Steps:
     n, T, d = model.data.shape
     size = min(n, max(FEWEST, LOOKED // (T * d)))
     rows = evenly(n, size)

@@ -29,7 +29,10 @@ from retrace_sde.data.files import check_target, whole_or_nothing, write_table
 from retrace_sde.data.outputs import check_outputs
 from retrace_sde.data.panel import Panel
 from retrace_sde.effects.treatment import TreatmentEffect, UndeterminedDirectionError
-from retrace_sde.process.drift import Drift, polynomial
+from retrace_sde.process.drift import Drift, as_drift, polynomial
+
+KINDS = ("auto", "alike", "levels")
+"""Ways in which subjects may differ that go by a name."""
 
 COMMAND_ADVICE = (
     "Name the column of times with --time if they are known, or ask for both answers with "
@@ -63,8 +66,9 @@ COMMAND_ADVICE = (
 )
 @click.option("--drift", type=click.Choice(["tumour", "affine"]), default="tumour", show_default=True,
               help="tumour: growth of one positive variable; affine: A x + c, both changed by treatment.")  # fmt: skip
-@click.option("--subjects", type=click.Choice(["auto", "alike", "levels"]), default="levels", show_default=True,
-              help="An intercept of each subject's own, none, or as the data prefer.")  # fmt: skip
+@click.option("--subjects", metavar="auto|alike|levels|FEATURE[,FEATURE…]", default="levels", show_default=True,
+              help="An intercept of each subject's own, none, or as the data prefer; or features of the drift with rates of "
+              "each subject's own.")  # fmt: skip
 @click.option("--alike", is_flag=True, help="The same as --subjects alike.")
 @click.option("--both-directions", is_flag=True,
               help="Answer for both directions of time where the data do not tell which is right.")  # fmt: skip
@@ -110,7 +114,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             dt=dt,
             permutation="independent" if roles["slice"] is None else "shared",
             drift=_drift(drift),
-            subjects="alike" if alike else subjects,
+            subjects="alike" if alike else _subjects(subjects, drift, panels),
             direction="both" if both_directions else "test",
             random_state=seed,
         )
@@ -163,6 +167,21 @@ def _not_used(columns: dict[str, Any], *, known: bool, both: bool, alike: bool) 
 
 def _drift(name: str) -> str | Drift:
     return name if name == "tumour" else polynomial(1, interactions=True)
+
+
+def _subjects(asked: str, drift: str, panels: dict[str, Panel]) -> Any:
+    """A kind by name, or the places of features by theirs."""
+    if asked in KINDS:
+        return asked
+    panel = next(iter(panels.values()))
+    names = list(as_drift(_drift(drift)).feature_names(panel.names, panel.covariate_names))
+    chosen = [each.strip() for each in asked.split(",")]
+    unknown = [each for each in chosen if each not in names]
+    if unknown:
+        raise ValueError(
+            f"--subjects: {listed(unknown)} is neither {', '.join(KINDS)} nor a feature of the drift; these are {listed(names)}."
+        )
+    return tuple(names.index(each) for each in chosen)
 
 
 def _panels(frame: pd.DataFrame, roles: dict[str, Any], arm: str | None) -> dict[str, Panel]:

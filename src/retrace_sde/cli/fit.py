@@ -26,6 +26,7 @@ from retrace_sde.data.files import check_target, whole_or_nothing, write_table
 from retrace_sde.data.knowledge import Knowledge
 from retrace_sde.data.outputs import check_outputs
 from retrace_sde.estimate.intervals import clearest, clearness, critical
+from retrace_sde.estimate.regression import ErrorKind
 from retrace_sde.recovery import Recovery, recover
 
 RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
@@ -147,6 +148,8 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               show_default=True, help="One SDE for all, or an intercept, or a rate, of each subject's own.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
               help="Standard errors by N fits to subjects drawn anew, instead of the sandwich's.")  # fmt: skip
+@click.option("--scheduler", metavar="ADDRESS|local", help="Dask's workers for a zarr array (trajectory, time, variable), which is "
+              "never read whole: their scheduler's address, or 'local' to start some here.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
 @force_option
@@ -157,7 +160,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, out: Path | None, force: bool,
+        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, scheduler: str | None, out: Path | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
@@ -168,6 +171,28 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     report.html and result.npz.
     """
     out = out or Path(f"{file.stem}-retrace")
+    if scheduler is not None:
+        from retrace_sde.cli.stored import fit_stored
+
+        known = (
+            first,
+            last,
+            positions,
+            before,
+            schedule,
+            *(columns[name] for name in ("subject", "slice_", "time")),
+        )
+        if any(known):
+            raise click.UsageError(
+                "--scheduler fits an array, which has no columns or labels: leave out options that name them."
+            )
+        settings: dict[str, Any] = {"permutation": "independent" if columns["independent"] else "shared",
+                    "dt": dt or 1.0, "drift": "linear" if drift == "linear" else "affine", "estimator": estimator,
+                    "observation_noise": _noise(observation_noise), "spacing": spacing, "subjects": subjects, "random_state": seed}  # fmt: skip
+        fit_stored(
+            file, scheduler, settings, out=out, force=force, bootstrap=bootstrap, as_json=as_json
+        )
+        return
     with working() as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)
@@ -181,10 +206,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         found = recover(
             frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
             observation_noise=_noise(observation_noise), missing_inputs=missing_inputs, subjects=subjects,
-            random_state=seed, **options,
+            random_state=seed, bootstrap=bootstrap, **options,
         )  # fmt: skip
-        if bootstrap:
-            found.model.bootstrap_errors(replicates=bootstrap, adopt=True)
         begin("how sure it is")
         table = found.ordered
         begin("writing")
@@ -272,10 +295,12 @@ def _effects(answer: dict[str, Any]) -> str:
     pairs = [pair for pair in clearest(A, error) if told[pair]][:EFFECTS]
     if not pairs:
         return "no effect is told from zero; all coefficients are in parameters.json."
+    resampled = answer["standard_errors"]["kind"] == ErrorKind.BOOTSTRAP
+    unit = f"(coefficients of A ± {'bootstrap' if resampled else 'standard'} error).{many}"
     twin = answer["alternative"]
     if twin is None:
         texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
-        return f"clearest effects: {'; '.join(texts)} (coefficients of A ± standard error).{many}"
+        return f"clearest effects: {'; '.join(texts)} {unit}"
     back = np.array(twin["drift"], dtype=float)
     wide = np.array(twin["standard_errors"]["drift"], dtype=float)
     texts = [
@@ -283,4 +308,4 @@ def _effects(answer: dict[str, Any]) -> str:
         f"{back[i, j]:+.3g} ± {wide[i, j]:.2g} in its reverse"
         for i, j in pairs
     ]
-    return f"which effects hold depends on the direction: {'; '.join(texts)} (coefficients of A ± standard error).{many}"
+    return f"which effects hold depends on the direction: {'; '.join(texts)} {unit}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ def _subjects(found: Any, panel: Any) -> dict[str, Any] | None:
     if found is None:
         return None
     shown = {"kind": str(found.kind), "verdict": found.verdict, "nats": found.nats}
-    names = [str(each) for each in panel.ids]
+    names = _names(panel)
     if found.rates is not None:
         rates, errors = (
             dict(zip(names, each, strict=True)) for each in (found.rates, found.rate_errors)
@@ -173,7 +174,7 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         "times": result.times,
         "gap_intervals": result.gap_intervals,
         "gap_clocks": None if result.gap_clocks is None else result.gap_clocks.clocks,
-        "residuals": _verdicts(result.residuals, [str(each) for each in panel.ids]),
+        "residuals": _verdicts(result.residuals, _names(panel)),
         "cycle": bool(result.cycle),
         "dt": result.dt,
         "observation_noise": result.observation_noise,
@@ -196,7 +197,13 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
     return {key: plain(value) for key, value in found.items()}
 
 
-def _verdicts(check: Any, names: list[str]) -> list[dict[str, Any]] | None:
+def _names(panel: Any) -> Sequence[str]:
+    """What subjects are called; those that are numbered are not written out, there may be millions."""
+    ids = panel.ids
+    return [str(each) for each in ids] if isinstance(ids, (tuple, list)) else ids
+
+
+def _verdicts(check: Any, names: Sequence[str]) -> list[dict[str, Any]] | None:
     """What the residuals say, question by question; None where they were not looked at."""
     if check is None or not check.looked:
         return None

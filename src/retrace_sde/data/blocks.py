@@ -1,7 +1,8 @@
 """Walking through a panel in blocks of trajectories, in parallel, without ever copying it whole.
 
 Blocks are independent and their results are combined in a fixed order, so that the answer does not depend
-on the number of jobs. Meanwhile the linear algebra runs on one thread: small matrices and tall, narrow blocks
+on the number of jobs. A pass is a function of a *piece*, a `Data` of some trajectories alone, so that it can be sent to where
+they are stored (`lazy/stored`). Meanwhile the linear algebra runs on one thread: small matrices and tall, narrow blocks
 gain nothing from more, and on a busy machine threads that wait for each other cost far more than they give.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial, reduce
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -20,6 +21,9 @@ import numpy as np
 from joblib import cpu_count, effective_n_jobs
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
+
+from retrace_sde.data.lazy.here import Here
+from retrace_sde.data.lazy.stored import Stored, walk
 
 Array = NDArray[np.float64]
 Order = NDArray[np.intp]
@@ -32,10 +36,13 @@ Result = TypeVar("Result")
 BLOCK_ELEMENTS = 1 << 18
 """Numbers per block: 2 MiB of float64, small enough to stay in a core's cache."""
 
+DEVICE_ELEMENTS = 1 << 27
+"""Numbers per block on another device, which has no cache to stay in and is kept busy by large blocks."""
+
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Values (n, T, d) of any array-API namespace, covariates (n, T, k) or None, and how many jobs to run.
+    """Values (n, T, d) of any array-API namespace, or `Stored`, covariates (n, T, k) or None, and how many jobs to run.
 
     `lengths` (n,) tells how many of the T observations each trajectory has; None: all of them.
     """
@@ -56,9 +63,28 @@ class Data:
         n, T, _ = self.shape
         return np.full(n, T, dtype=np.intp) if self.lengths is None else self.lengths
 
+    @property
+    def lazy(self) -> bool:
+        """The values are stored outside memory: only passes over pieces, and a few trajectories, can be had."""
+        return isinstance(self.values, Stored) and not self.values.in_memory
+
+    @property
+    def stored(self) -> bool:
+        """The values are looked at where they are, in memory or outside it."""
+        return isinstance(self.values, Stored)
+
+    @property
+    def on_device(self) -> bool:
+        """The values are an array of another library than numpy, and may be on a device of its own."""
+        return not self._walked and not array_api_compat.is_numpy_array(self._array)
+
     def some(self, size: int) -> Data:
         """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
-        return self.take(evenly(self.shape[0], size))
+        return self.take(self.chosen(size))
+
+    def chosen(self, size: int) -> Order:
+        """Which trajectories `some` takes."""
+        return evenly(self.shape[0], size)
 
     def take(self, rows: Order) -> Data:
         """The given trajectories, which may be repeated."""
@@ -71,6 +97,12 @@ class Data:
         """Values and covariates of some trajectories along an order, as float64."""
         if order is not None and order.ndim == 2:
             order = order[rows]
+        if isinstance(self.values, Here) and self.covariates is None:
+            along = order if order is not None and order.ndim == 1 else None
+            x = self.values.block(rows, along)
+            return (x if along is order else in_order(x, order)), None
+        if self.stored:
+            return self.take(np.arange(self.shape[0])[rows]).block(slice(None), order)
         u = None if self.covariates is None else in_order(self.covariates[rows, ...], order)
         return in_order(self.values[rows, ...], order), u
 
@@ -87,30 +119,132 @@ class Data:
         """The state of every trajectory at one position of an order, (n, d), in numpy."""
         if order.ndim == 1:
             return self.slices(order[[position]])[0]
+        if self.stored:
+            return self.each_piece(partial(_states_of, position=position), order)
         xp = array_api_compat.array_namespace(self.values)
         index = xp.asarray(order[:, [position]], device=array_api_compat.device(self.values))
         return to_numpy(xp.take_along_axis(self.values, index[:, :, None], axis=1))[:, 0]
 
+    def _read_slices(self, positions: Order) -> Array:
+        found = self.each_piece(partial(_slices_of, positions=positions))
+        return np.ascontiguousarray(found.transpose(1, 0, 2))
+
     def slices(self, positions: Order) -> Array:
         """The given slices of all trajectories, (len(positions), n, d), in numpy."""
+        if isinstance(self.values, Here):
+            return to_numpy(self.values.slices(positions)).transpose(1, 0, 2)
+        if self.stored:
+            return np.stack(self.values.remembered(positions, self._read_slices))
         return to_numpy(pick(self.values, positions, 1)).transpose(1, 0, 2)
 
     def map(
         self, function: Callable[[Any, Any | None], Result], order: Order | None = None
     ) -> Iterator[Result]:
         """`function(x, u)` for each block of trajectories in time order, as float64, results in order."""
-        return self.map_rows(lambda rows: function(*self.block(rows, order)))
+        return self.map_pieces(partial(_of_block, function=function), order)
+
+    def map_pieces(
+        self, function: Callable[..., Result], *along: Any, size: int | None = None
+    ) -> Iterator[Result]:
+        """`function(piece, *parts)` for each block of trajectories: of lazy data in the order in which they are stored.
+
+        `piece` is a Data of its rows alone. `along` is what belongs to the pass: arrays of two axes or more have a row for
+        each trajectory and are cut; anything else (an order or gaps common to all, a number, None) is handed on whole.
+        """
+        if self._walked:
+            for part in self._walk(function, along, size, list, None):
+                yield from part
+            return
+        size = size or self._size
+
+        def of_rows(rows: slice) -> Result:
+            at = self.values.places(rows) if isinstance(self.values, Here) else rows
+            return function(self._piece(rows), *_parts(along, at))
+
+        yield from self.map_rows(of_rows, size=size)
+
+    def sum_pieces(
+        self, function: Callable[..., Result], *along: Any, size: int | None = None
+    ) -> Result:
+        """The results of `map_pieces`, arrays or tuples of them, added in a fixed order: where the data are, chunk by chunk."""
+        if self._walked:
+            return _added(list(self._walk(function, along, size, _added, _added)))
+        return _added(self.map_pieces(function, *along, size=size))
+
+    def each_piece(self, function: Callable[..., Any], *along: Any, size: int | None = None) -> Any:
+        """Results with a row for each trajectory of a piece, or tuples of such, put together in the trajectories' places."""
+        if self._walked:
+            found = _joined(list(self._walk(function, along, size, _joined, None)))
+        else:
+            found = _joined(list(self.map_pieces(function, *along, size=size)))
+        back = self.values.rows if self.stored else None
+        if back is None:
+            return found
+        return tuple(each[back] for each in found) if isinstance(found, tuple) else found[back]
+
+    @property
+    def _walked(self) -> bool:
+        """Chunk by chunk, where they are stored."""
+        return self.stored and not isinstance(self.values, Here)
+
+    @property
+    def _array(self) -> Any:
+        """What the values are read from."""
+        return self.values.source if isinstance(self.values, Here) else self.values
+
+    @property
+    def _size(self) -> int:
+        _, T, d = self.shape
+        return max(1, (DEVICE_ELEMENTS if self.on_device else BLOCK_ELEMENTS) // (T * d))
+
+    def _piece(self, rows: slice) -> Data:
+        u, lengths = self.covariates, self.lengths
+        here = isinstance(self.values, Here)
+        return Data(
+            self.values.cut(rows) if here else self.values[rows, ...],
+            None if u is None else u[rows, ...],
+            1,
+            None if lengths is None else lengths[rows],
+        )
+
+    def _walk(
+        self,
+        function: Callable[..., Any],
+        along: tuple[Any, ...],
+        size: int | None,
+        together: Callable[[list[Any]], Any],
+        add: Callable[[list[Any]], Any] | None,
+    ) -> Iterator[Any]:
+        """The results of each chunk of lazy data, put together where they are made."""
+        values, u, lengths = self.values, self.covariates, self.lengths
+        arrays = [each for each in (values, u) if isinstance(each, Stored)]
+        looks = tuple(each.look for each in arrays)
+
+        def belonging(rows: slice) -> tuple[Any, ...]:
+            at = values.places(rows)
+            columns = values.belonging(rows)
+            inputs = u[at] if isinstance(u, np.ndarray) else None
+            return columns, inputs, None if lengths is None else lengths[at], *_parts(along, at)
+
+        work = partial(
+            _on_chunk, function=function, looks=looks, size=size or self._size, together=together
+        )
+        return walk(arrays, work, belonging, _jobs(self.n_jobs), add)
 
     def map_rows(
         self, function: Callable[[slice], Result], *, size: int | None = None
     ) -> Iterator[Result]:
         """`function(rows)` for each block of `size` trajectories, results in order."""
-        n, T, d = self.shape
-        size = size or max(1, BLOCK_ELEMENTS // (T * d))
+        n = self.shape[0]
+        if self.lazy:
+            raise ValueError(
+                "this step needs all trajectories in memory, and they are stored outside it: pass a part of them as an array "
+                "in memory, e.g. X[:5000] read by numpy."
+            )
+        size = size or self._size
         blocks = [slice(begin, min(begin + size, n)) for begin in range(0, n, size)]
-        wanted = cpu_count() if self.n_jobs is None else effective_n_jobs(self.n_jobs)
-        jobs = min(wanted, len(blocks))
-        if jobs == 1 or not array_api_compat.is_numpy_array(self.values):
+        jobs = min(_jobs(self.n_jobs), len(blocks))
+        if jobs == 1 or not array_api_compat.is_numpy_array(self._array):
             yield from map(function, blocks)
             return
 
@@ -127,6 +261,70 @@ class Data:
             return None
         steps = np.arange(1, self.shape[1])[None] < self.lengths[rows, None]
         return steps[:, :, None].astype(float)
+
+
+def _jobs(n_jobs: int | None) -> int:
+    return cpu_count() if n_jobs is None else effective_n_jobs(n_jobs)
+
+
+def _parts(along: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:
+    """What belongs to some trajectories of what belongs to a pass."""
+    return tuple(each[rows] if np.ndim(each) > 1 else each for each in along)
+
+
+def _on_chunk(
+    blocks: list[Any],
+    columns: Order | None,
+    inputs: Any,
+    lengths: Order | None,
+    *along: Any,
+    function: Callable[..., Any],
+    looks: tuple[Any, ...],
+    size: int,
+    together: Callable[[list[Any]], Any],
+) -> Any:
+    """The results of the blocks of one chunk, as it is stored, put together."""
+    own = columns is not None and columns.ndim == 2
+    found = []
+    with one_blas_thread():
+        for begin in range(0, len(blocks[0]), size):
+            rows = slice(begin, begin + size)
+            part = columns[rows] if own else columns  # type: ignore[index]
+            x, *rest = (look(each[rows], part) for look, each in zip(looks, blocks, strict=True))
+            u = rest[0] if rest else None if inputs is None else inputs[rows]
+            piece = Data(x, u, 1, None if lengths is None else lengths[rows])
+            found.append(function(piece, *_parts(along, rows)))
+        return together(found)
+
+
+def _of_block(piece: Data, order: Order | None, *, function: Callable[..., Result]) -> Result:
+    return function(*piece.block(slice(None), order))
+
+
+def _states_of(piece: Data, order: Order, *, position: int) -> Array:
+    return piece.states(order, position)
+
+
+def _slices_of(piece: Data, *, positions: Order) -> Array:
+    return piece.slices(positions).transpose(1, 0, 2)
+
+
+def _added(parts: Any) -> Any:
+    """Arrays, or tuples of them, added one after the other."""
+    return reduce(_sum, parts)
+
+
+def _sum(one: Any, two: Any) -> Any:
+    if type(one) is tuple:
+        return tuple(a + b for a, b in zip(one, two, strict=True))
+    return one + two
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Arrays, or tuples of them, one below the other."""
+    if isinstance(parts[0], tuple):
+        return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
+    return np.concatenate(parts)
 
 
 @cache
@@ -173,7 +371,10 @@ def evenly(n: int, size: int) -> Order:
 
 
 def pick(array: Any, index: Order, axis: int) -> Any:
-    """Some rows, or some slices, of a whole array."""
+    """Some rows, or some slices, of a whole array; of a lazy one some rows, read."""
+    if isinstance(array, Stored):
+        assert axis == 0  # whole slices are had by a pass
+        return array.read(index)
     if array_api_compat.is_numpy_array(array):
         # numpy's take would first copy all of an array that is not contiguous, as a shuffled one is not.
         return array[index] if axis == 0 else array[:, index]
@@ -183,6 +384,10 @@ def pick(array: Any, index: Order, axis: int) -> Any:
 
 def in_order(block: Any, order: Order | None) -> Any:
     """A block along one order of its slices, or one per trajectory, as float64 (None: as stored)."""
+    if isinstance(block, Stored):
+        block = block.read(np.arange(block.shape[0]))
+    if order is not None and order.ndim == 1 and array_api_compat.is_numpy_array(block):
+        block, order = pick(block, order, 1), None
     xp = array_api_compat.array_namespace(block)
     if order is not None and order.ndim == 2:
         index = xp.asarray(order[:, :, None], device=array_api_compat.device(block))
@@ -216,8 +421,19 @@ def unmasked(values: Any) -> Any:
 
 def to_numpy(array: Any) -> Array:
     """A small result, brought to numpy from whatever device it was computed on."""
+    if isinstance(array, Stored):
+        array = array.read(np.arange(array.shape[0]))  # refused, unless it is small or in memory
+    return np.asarray(_fetched(array), dtype=float)
+
+
+def to_integers(array: Any) -> NDArray[np.int64]:
+    """Whole numbers, likewise, without passing through floats."""
+    return np.ascontiguousarray(_fetched(array), dtype=np.int64)
+
+
+def _fetched(array: Any) -> Any:
     if array_api_compat.is_torch_array(array):
-        array = array.detach().cpu()
-    elif array_api_compat.is_cupy_array(array):
-        array = array.get()
-    return np.asarray(array, dtype=float)
+        return array.detach().cpu()
+    if array_api_compat.is_cupy_array(array):
+        return array.get()
+    return array

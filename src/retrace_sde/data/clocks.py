@@ -20,6 +20,9 @@ from retrace_sde.data.blocks import Array, Data, Mask, Order, evenly, in_order, 
 LOOKED_AT, FIRST_LOOK = 200, 24
 """Trajectories, evenly spaced, that tell a clock; and those that rule one out at once."""
 
+GLANCED = 50
+"""Values that most often show that a variable is not rounded."""
+
 FEWEST_SUBJECTS, FEWEST_NUMBERS, FEW_NUMBERS = 3, 10, 100
 """Subjects, and degrees of freedom (n − 1)(T − 1) of what is left over, without which anything may be chance; with few
 a rounded clock must tick (nearly) at every step, and errors of reading cannot be told."""
@@ -124,18 +127,23 @@ _ADVICE = {
 }
 
 
-def without_dynamics(data: Data, names: tuple[str, ...], *, shared: bool) -> tuple[LeftOut, ...]:
-    """The columns that a fit should leave out (`shared`: the slices are, in unknown order)."""
+def without_dynamics(
+    data: Data, names: tuple[str, ...], *, shared: bool, by: Order | None = None
+) -> tuple[LeftOut, ...]:
+    """The columns that a fit should leave out (`shared`: the slices are, in unknown order).
+
+    `by` (n,): the trajectories in an order of their contents; those looked at are chosen along it, not by where they are stored.
+    """
     n, T, d = data.shape
     if n < FEWEST_SUBJECTS or (n - 1) * (T - 1) < FEWEST_NUMBERS:
         return ()
-    first = _looked_at(data, FIRST_LOOK)
+    first = _looked_at(data, FIRST_LOOK, by)
     possible = np.flatnonzero(_similar(first)).tolist() if shared else list(range(d))
     suspects = [k for k in possible if _why(first[:, :, k], shared=shared) is not None]
     repeated = _repeated(first, suspects)
     if not suspects and not repeated:
         return ()
-    x = _looked_at(data, LOOKED_AT)
+    x = _looked_at(data, LOOKED_AT, by)
     found = {k: why for k in suspects if (why := _why(x[:, :, k], shared=shared)) is not None}
     if (
         len(found) == d
@@ -148,19 +156,28 @@ def without_dynamics(data: Data, names: tuple[str, ...], *, shared: bool) -> tup
     return tuple(left)
 
 
+def by_least(lows: Array) -> Order:
+    """Trajectories in the order of their least values, (n, k)."""
+    return np.lexsort(lows.T[::-1])
+
+
 def rounding(values: Array) -> float:
     """The largest power of ten, from 100 to 10⁻⁶, of which all values are multiples; 0: none."""
-    known = np.abs(values[~np.isnan(values)])
-    for digits in range(-2, 7):
-        scaled = known * 10.0**digits
-        if np.all(np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(scaled, 1.0)):
-            return float(10.0**-digits)
-    return 0.0
+    few = np.abs(values.flat[:GLANCED])  # what these are not multiples of, all are not
+    possible = [digits for digits in range(-2, 7) if _are_multiples(few[~np.isnan(few)], digits)]
+    known = np.abs(values[~np.isnan(values)]) if possible else few
+    return next((10.0**-digits for digits in possible if _are_multiples(known, digits)), 0.0)
 
 
-def _looked_at(data: Data, size: int) -> Array:
-    """Some trajectories (m, T, d) in numpy, NaN beyond their lengths."""
+def _are_multiples(known: Array, digits: int) -> bool:
+    scaled = known * 10.0**digits
+    return bool(np.all(np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(scaled, 1.0)))
+
+
+def _looked_at(data: Data, size: int, by: Order | None = None) -> Array:
+    """Some trajectories (m, T, d) in numpy, evenly spaced in an order, NaN beyond their lengths."""
     rows = evenly(data.shape[0], size)
+    rows = rows if by is None else by[rows]
     x = to_numpy(pick(data.values, rows, 0))
     if data.lengths is None:
         return x
@@ -304,6 +321,7 @@ def _repeated(x: Array, without: list[int]) -> dict[int, list[int]]:
     Rows count by their size, large or small, and columns that grow a hundredfold not at all: large states lie near a line.
     """
     rows = x.reshape(-1, x.shape[2])
+    rows = rows[np.lexsort(rows.T[1::-1])]  # wherever they are stored
     rows = rows[evenly(len(rows), CHECKED)]
     rows = rows[~np.isnan(rows).any(axis=1)]
     if len(rows) < FEWEST_NUMBERS:
@@ -346,11 +364,14 @@ def coarse(data: Data, order: Order, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence for each variable whose rounding is as coarse as its steps along an order."""
     x = _looked_at(data, LOOKED_AT)
     along = order if order.ndim == 1 else order[evenly(data.shape[0], LOOKED_AT)]
-    steps = np.diff(in_order(x, along), axis=1) ** 2
     said = []
     for k, name in enumerate(names):
-        known = steps[:, :, k][~np.isnan(steps[:, :, k])]
-        unit, size = rounding(x[:, :, k]), float(np.sqrt(known.mean())) if known.size else np.inf
+        unit = rounding(x[:, :, k])
+        if unit == 0:
+            continue
+        steps = np.diff(in_order(x[:, :, k : k + 1], along), axis=1) ** 2
+        known = steps[~np.isnan(steps)]
+        size = float(np.sqrt(known.mean())) if known.size else np.inf
         if size < COARSE * unit:
             said.append(
                 f"{name!r} is rounded to {unit:g}, coarse beside its steps (typically {size:.2g}): rounding then acts "

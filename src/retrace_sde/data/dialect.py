@@ -25,7 +25,10 @@ NOTES = "notes"
 """Where a table that was read keeps what is to be said of its reading, in `attrs`."""
 
 GLANCE = 1 << 16
-"""Bytes at the beginning of a file from which its separator is recognised."""
+"""Signs at the beginning of a file from which its separator is recognised; the line in which they end is read to its end."""
+
+LINES = 3
+"""Lines that are looked at in any case, however long: a header of a hundred thousand names, cut short, would repeat one."""
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -35,9 +38,11 @@ ABSENT = frozenset(
 """What stands for a missing number among numbers, besides what pandas knows (empty, NA, NaN, null, …)."""
 
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
-POINT = re.compile(rf"[+-]?(?:\d+|\d{{1,3}}(?:[, '\u00a0\u202f]\d{{3}})+)?(?:\.\d*)?{_EXPONENT}")
+_SPACES = " '\u00a0\u202f"
+"""What stands between thousands besides commas and points; written out, since not every engine knows their escapes."""
+POINT = re.compile(rf"[+-]?(?:\d+|\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+)?(?:\.\d*)?{_EXPONENT}")
 """A number with a decimal point, thousands perhaps apart."""
-COMMA = re.compile(rf"[+-]?(?:\d+|\d{{1,3}}(?:[. '\u00a0\u202f]\d{{3}})+)?(?:,\d*)?{_EXPONENT}")
+COMMA = re.compile(rf"[+-]?(?:\d+|\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+)?(?:,\d*)?{_EXPONENT}")
 """The same with a decimal comma."""
 
 
@@ -73,7 +78,9 @@ def read_text(path: Path, text: Sequence[str], dialect: Dialect | None = None) -
         _check_encoding(path, encoding)
     _check_zeros(path, encoding)
     with path.open(encoding=encoding, errors="replace", newline="") as file:
-        glance = file.read(GLANCE)
+        glance = file.read(GLANCE) + file.readline()
+        while glance.count("\n") < LINES and (line := file.readline()):
+            glance += line
     tabbed = path.suffix.lower() == ".tsv"
     separator, skipped = _structure(glance, dialect.separator or ("\t" if tabbed else None))
     header = _header(glance, separator, skipped)
@@ -193,8 +200,8 @@ def _ends(glance: str, separator: str) -> list[int]:
 def _header(glance: str, separator: str, skipped: int) -> list[str]:
     """The names of the columns; no name may stand twice."""
     rows = [row for row, line in _cells(glance, separator) if line > skipped]
-    if not rows:  # wider than a glance: pandas finds the names, and says which stand twice
-        rows = [glance.lstrip("\r\n").partition("\n")[0].split(separator)]
+    if not rows:  # quotes that do not end: pandas says where
+        return []
     names = [name.strip() for name in rows[0]]
     twice = [name for name, count in Counter(names).items() if name and count > 1]
     if twice:
@@ -257,7 +264,7 @@ def _as_numbers(
         return frame, []
     found: list[str] = []
     if decimal is None:
-        decimal = _decimal(frame, words)
+        decimal = _decimal(frame, words, options["sep"])
         found += ["decimal commas"] if decimal == "," else []
     if decimal == ",":
         # Read again as it is written: beside decimal commas, 1.234 is a thousand, not one and a bit.
@@ -286,8 +293,12 @@ def _fits(cells: pd.Series, pattern: re.Pattern[str]) -> pd.Series:
     return cells.str.fullmatch(pattern.pattern) & cells.str.contains(r"\d", regex=True)
 
 
-def _decimal(frame: pd.DataFrame, words: Sequence[str]) -> str:
-    """The decimal sign: a comma where a column is made of numbers in that writing only."""
+def _decimal(frame: pd.DataFrame, words: Sequence[str], separator: str) -> str:
+    """The decimal sign: a comma where a column is made of numbers in that writing only.
+
+    Where it could be for thousands too, semicolons between cells speak for decimals: they are written because commas are
+    taken; but not beside a column with decimal points.
+    """
     doubtful = None
     for name in words:
         cells, absent = _known(frame[name])
@@ -301,10 +312,17 @@ def _decimal(frame: pd.DataFrame, words: Sequence[str]) -> str:
             doubtful = (name, cells[cells.str.contains(",", regex=False)].iloc[0])
     if doubtful is not None:
         name, cell = doubtful
+        if separator == ";" and not any(_has_points(frame[each]) for each in frame.columns):
+            return ","
         raise ValueError(
             f"column {name!r} holds {cell!r}, with a comma for decimals or for thousands: say --decimal , or --decimal ."
         )
     return "."
+
+
+def _has_points(column: pd.Series) -> bool:
+    """A column of numbers that pandas read, some of them not whole."""
+    return pd.api.types.is_float_dtype(column) and bool((column.dropna() % 1 != 0).any())
 
 
 def _numbers(column: pd.Series, decimal: str) -> tuple[pd.Series | None, Counter[str]]:
@@ -313,7 +331,7 @@ def _numbers(column: pd.Series, decimal: str) -> tuple[pd.Series | None, Counter
     rest = cells[~absent]
     if not len(rest) or not _fits(rest, COMMA if decimal == "," else POINT).all():
         return None, Counter()
-    bare = rest.str.replace(r"[ '\u00a0\u202f]", "", regex=True)
+    bare = rest.str.replace(f"[{_SPACES}]", "", regex=True)
     bare = bare.str.replace("." if decimal == "," else ",", "", regex=False)
     bare = bare.str.replace(",", ".", regex=False)
     numbers = pd.to_numeric(bare, errors="coerce")

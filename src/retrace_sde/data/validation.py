@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,18 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Data, Order, to_numpy, unmasked
-from retrace_sde.data.clocks import without_dynamics
+from retrace_sde.data.clocks import by_least, without_dynamics
 from retrace_sde.data.formats import door
+from retrace_sde.data.lazy.stored import Stored, stored
+from retrace_sde.data.lazy.survey import glanced, surveyed
 from retrace_sde.data.panel import Panel
 
 DEPENDENT = 1e-10
 """Smallest singular value, relative to the largest, of variables that count as independent."""
 
+
+TOLD = 3
+"""Variables whose least values tell trajectories apart."""
 
 LARGEST = 1e140
 """Largest value whose squares can still be summed; its inverse is the least range whose square is not zero."""
@@ -29,15 +34,24 @@ APART = 1e100
 DIGITS = 2e-13
 """Range of a variable, relative to its level, of which a double still holds three digits."""
 
-MIDDLE = 20_000
-"""Observations that tell where the middle half of a variable's values lies."""
+MIDDLE, GLANCED = 20_000, 1000
+"""Observations that tell where the middle half of a variable's values lies, and those that tell it roughly."""
+
+SOON = 1e-3
+"""Share of the width that is allowed up to which a rough look is enough."""
 
 ALONE = 1e9
 """How many times wider than its middle half a variable's range may be: the squares of the rest would be lost beside it."""
 
 
 class ReTraceWarning(UserWarning):
-    """The data can be used, but something about them cannot be known."""
+    """The data can be used, but something about them cannot be known, or was done that one should know of.
+
+    Examples
+    --------
+    >>> import warnings, retrace_sde as rt
+    >>> warnings.simplefilter("ignore", rt.ReTraceWarning)  # or "error", in a pipeline
+    """
 
 
 def check_panel(
@@ -50,18 +64,65 @@ def check_panel(
     missing_inputs: bool = False,
     idle: bool = True,
     refusal: str | None = None,
+    look: bool = False,
 ) -> Panel:
     """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified.
 
     `ragged`: trajectories may differ in length, and slices need not differ (each has its own order).
     `missing`: values may be missing (NaN); `missing_inputs`: covariates may. `idle`: variables without dynamics of their
     own may stay; else they are left out, and the panel says which. `refusal`: why values may not be missing, and
-    what to do, where there is more to say than to drop them.
+    what to do, where there is more to say than to drop them. `look`: a large array may stay where it is, as `Here`.
     """
     panel = (
         X if isinstance(X, Panel) else Panel.from_array(_as_array(X, "X"), covariates=covariates)
     )
     values = _check_kind(panel.values, "X")
+    n, T, _ = _checked_shape(values)
+    _check_names(panel)
+    u = panel.covariates
+    if u is not None:
+        u = _check_kind(_as_array(u, "covariates"), "covariates")
+        if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
+            raise ValueError(
+                f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
+                f"got {tuple(u.shape)}."
+            )
+        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_inputs)
+    lengths = _check_lengths(panel, ragged)
+
+    def looked(values: Any) -> tuple[Data, Order, Array, Array]:
+        data = Data(values, u, n_jobs, lengths)
+        seen = glanced(values, n_jobs) if look and u is None and not ragged else None
+        if seen is not None:
+            facts = seen.facts
+            return replace(data, values=seen), facts.rows, facts.low, facts.high
+        if not data.lazy:
+            lows, low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
+            return data, by_least(lows), low, high
+        _check_beside(values, u)
+        data = surveyed(data, own=ragged)
+        return data, data.values.facts.rows, *_check_facts(data, panel)
+
+    data, by, low, high = looked(values)
+    if not idle:
+        idlers = without_dynamics(data, panel.names, shared=not ragged, by=by)
+        if len(idlers) == len(panel.names):
+            raise ValueError(
+                f"no variable has dynamics of its own. {' '.join(each.found for each in idlers)} Name what counts time "
+                "with --time (in Python time=), and give at least one variable that changes along it."
+            )
+        panel = replace(panel, values=values).without(idlers)
+        if idlers:  # places and units are those of what is left
+            data, by, low, high = looked(panel.values)
+    values = data.values
+    _check_values(replace(data, lengths=None), panel, low, high, missing=missing, ragged=ragged)
+    if n == 1:
+        _warn_single()
+    return replace(panel, values=values, covariates=u, lengths=lengths)
+
+
+def _checked_shape(values: Any) -> tuple[int, int, int]:
+    """Trajectories, time slices and variables, enough of each."""
     if len(values.shape) != 3:
         hint = "one trajectory is X[None]; " if len(values.shape) == 2 else ""
         raise ValueError(
@@ -74,47 +135,23 @@ def check_panel(
             f"X has {n} trajectories, {T} time slices and {d} variables; at least 1, 3 and 1 are needed: "
             "two slices have only two orders, and no path between them to judge."
         )
-    _check_names(panel)
-    u = panel.covariates
-    if u is not None:
-        u = _check_kind(_as_array(u, "covariates"), "covariates")
-        if len(u.shape) != 3 or tuple(u.shape[:2]) != (n, T):
-            raise ValueError(
-                f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
-                f"got {tuple(u.shape)}."
-            )
-        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_inputs)
-    data = Data(values, u, n_jobs)
-    low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
-    lengths = _check_lengths(panel, ragged)
-    if not idle:
-        whole = replace(panel, values=values)
-        idlers = without_dynamics(replace(data, lengths=lengths), panel.names, shared=not ragged)
-        if len(idlers) == len(panel.names):
-            raise ValueError(
-                f"no variable has dynamics of its own. {' '.join(each.found for each in idlers)} Name what counts time "
-                "with --time (in Python time=), and give at least one variable that changes along it."
-            )
-        panel = whole.without(idlers)
-        kept = [name in panel.names for name in whole.names]
-        values, low, high = panel.values, low[kept], high[kept]
-    data = Data(values, u, n_jobs)
-    _check_values(data, panel, low, high, missing=missing, ragged=ragged)
-    if n == 1:
-        warnings.warn(
-            "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
-            "direction of time cannot be tested, and the order rests on distances between single states.",
-            ReTraceWarning,
-            stacklevel=3,
-        )
-    return replace(panel, values=values, covariates=u, lengths=lengths)
+    return n, T, d
+
+
+def _warn_single() -> None:
+    warnings.warn(
+        "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
+        "direction of time cannot be tested, and the order rests on distances between single states.",
+        ReTraceWarning,
+        stacklevel=4,
+    )
 
 
 def _check_values(
     data: Data, panel: Panel, low: Array, high: Array, *, missing: bool, ragged: bool
 ) -> None:
     """There is something to learn in every variable, trajectory and slice, in numbers that can be computed with."""
-    if missing:
+    if missing and not data.stored:
         _check_seen(to_numpy(data.values), panel, ragged=ragged)
     _check_ranges(data, panel.names, low, high)
     _check_variables(data, panel.names)
@@ -134,10 +171,15 @@ def _check_names(panel: Panel) -> None:
     ):
         if len(names) != count:
             raise ValueError(f"{what} must be {count}, one for each {of}; got {len(names)}.")
+    if len(set(panel.names)) < d:
+        again = Counter(panel.names).most_common(1)[0][0]
+        raise ValueError(f"two variables are named {again!r}: rename one.")
 
 
 def has_missing(data: Data) -> bool:
-    """Some value is NaN."""
+    """Some value is NaN; none of data that are looked at where they are, of which that is not let in."""
+    if data.stored:
+        return False
 
     def any_missing(x: Any, u: Any | None) -> bool:
         xp = array_api_compat.array_namespace(x)
@@ -166,8 +208,9 @@ def _check_lengths(panel: Panel, ragged: bool) -> Order | None:
 
 def _as_array(X: Any, name: str) -> Any:
     X = unmasked(X)
-    if array_api_compat.is_array_api_obj(X):
-        return X
+    lazy = stored(X)
+    if lazy is not None or array_api_compat.is_array_api_obj(X):
+        return X if lazy is None else lazy
     if isinstance(X, (str, Path)) or hasattr(X, "columns") or hasattr(X, "var_names"):
         raise ValueError(
             f"{name} must be an array (trajectory, time, variable); got {type(X).__name__}. {door(X)}"
@@ -183,6 +226,13 @@ def _as_array(X: Any, name: str) -> Any:
 def _check_kind(values: Any, name: str) -> Any:
     """Real numbers, integers turned to float64; float32 stays (sums are taken in float64 anyway)."""
     values = unmasked(values)
+    lazy = stored(values)
+    if lazy is not None:
+        if np.dtype(lazy.source.dtype).kind not in "iuf":
+            raise ValueError(
+                f"{name} must hold real numbers; got dtype {lazy.source.dtype}. Encode categories and dates first."
+            )
+        return lazy
     xp = array_api_compat.array_namespace(values)
     if array_api_compat.is_numpy_array(values) and values.dtype == object:
         values = _numbers(values, name)
@@ -226,22 +276,31 @@ def _check_finite(
     *,
     missing: bool = False,
     refusal: str | None = None,
-) -> tuple[Array, Array]:
-    """The least and the largest value of each variable; NaN and infinity would show in them."""
+) -> tuple[Array, Array, Array]:
+    """The least and the largest value of each variable; NaN and infinity would show in them.
 
-    def extremes(x: Any, u: Any | None) -> Array:
+    Before them the least values of each trajectory, of a few variables: they tell trajectories apart.
+    """
+
+    def extremes(x: Any, u: Any | None) -> tuple[Array, Array, Array]:
         xp = array_api_compat.array_namespace(x)
-        return to_numpy(xp.stack([-xp.min(x, axis=(0, 1)), xp.max(x, axis=(0, 1))]))
+        lows = xp.min(x, axis=1)
+        told = min(TOLD, lows.shape[1])
+        every = lows[:, :told], xp.min(lows, axis=0), xp.max(x, axis=(0, 1))
+        own, low, high = (to_numpy(each) for each in every)
+        return own, low, high
 
-    least, largest = reduce(np.maximum, data.map(extremes))
-    if max(np.abs(least).max(), np.abs(largest).max()) < LARGEST:
-        return -least, largest
+    each, least, largest = zip(*data.map(extremes), strict=True)
+    lows, low, high = np.concatenate(each), np.min(least, axis=0), np.max(largest, axis=0)
+    if max(np.abs(low).max(), np.abs(high).max()) < LARGEST:
+        return lows, low, high
     values = to_numpy(data.values)
     bad = np.argwhere(np.isinf(values) if missing else ~np.isfinite(values))
     if missing and len(bad) == 0 and not (np.abs(values) >= LARGEST).any():
         seen = ~np.isnan(values)
-        low = np.where(seen, values, np.inf).min(axis=(0, 1))
-        return low, np.where(seen, values, -np.inf).max(axis=(0, 1))
+        lows = np.where(seen, values, np.inf).min(axis=1)
+        high = np.where(seen, values, -np.inf).max(axis=(0, 1))
+        return lows[:, :TOLD], lows.min(axis=0), high
     if len(bad) == 0:
         raise ValueError(
             f"{what} holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
@@ -255,6 +314,39 @@ def _check_finite(
         f"{what} has {len(bad)} {'infinite' if missing else 'missing or infinite'} values, the first in "
         f"{panel.trajectory(j)}, {panel.observation(j, t)}, variable {names[k]!r}. {remedy}"
     )
+
+
+def _check_beside(values: Any, u: Any) -> None:
+    """Inputs of a lazy panel can be cut where its chunks are: in memory, or stored in the same way."""
+    if isinstance(u, np.ndarray) or u is None:
+        return
+    dask = [
+        isinstance(each, Stored) and array_api_compat.is_dask_array(each.source)
+        for each in (values, u)
+    ]
+    if not isinstance(u, Stored) or dask[0] != dask[1]:
+        raise ValueError(
+            "covariates of an X that is stored outside memory must be a numpy array, or stored as X is: both dask arrays, or "
+            "both zarr arrays or memory maps."
+        )
+
+
+def _check_facts(data: Data, panel: Panel) -> tuple[Array, Array]:
+    """The least and the largest value of each variable of a lazy panel, all of whose values are finite."""
+    facts = data.values.facts
+    if facts.first is not None:
+        j, t, k = facts.first
+        raise ValueError(
+            f"X has {facts.bad} missing or infinite values, the first in {panel.trajectory(j)}, {panel.observation(j, t)}, "
+            f"variable {panel.names[k]!r}. Values that are missing are fitted in memory only: pass a part of the trajectories, "
+            "e.g. X[:5000] read by numpy, or drop the trajectories that have such values."
+        )
+    low, high = facts.low, facts.high
+    if max(np.abs(low).max(), np.abs(high).max()) >= LARGEST:
+        raise ValueError(
+            f"X holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
+        )
+    return low, high
 
 
 def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
@@ -279,19 +371,37 @@ def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -
             f"variable {names[least]!r} varies by {width[least]:.1g} and {names[most]!r} by {width[most]:.1g}: squares of "
             "such numbers are beyond what a computer holds; rescale them."
         )
-    n, T, _ = data.shape
-    rows = to_numpy(data.some(min(n, -(-MIDDLE // T))).values)
-    quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
+    quarter, rest = _middle(data, GLANCED)
+    if (width < SOON * ALONE * (rest - quarter)).all():  # many more would not say otherwise
+        return
+    quarter, rest = _middle(data, MIDDLE)
     far = np.flatnonzero((rest > quarter) & (width > ALONE * (rest - quarter)))
     if len(far):
         k = int(far[0])
-        values = np.abs(to_numpy(data.values)[:, :, k] - quarter[k])
-        j, t = np.unravel_index(np.nanargmax(values), values.shape)
+        where, value = _farthest(data, k, float(quarter[k]))
         raise ValueError(
-            f"variable {names[k]!r} is {to_numpy(data.values)[j, t, k]:.3g} in trajectory {j}, observation {t}, while half of "
+            f"variable {names[k]!r} is {value:.3g}{where}, while half of "
             f"its values lie within {rest[k] - quarter[k]:.2g} of each other: beside such a value the others are lost. If it "
             "is an error, make it missing (NaN); else take logarithms."
         )
+
+
+def _middle(data: Data, observations: int) -> tuple[Array, Array]:
+    """The quartiles of each variable, by some of its values."""
+    n, T, _ = data.shape
+    rows = to_numpy(data.some(min(n, -(-observations // T))).values)
+    quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
+    return quarter, rest
+
+
+def _farthest(data: Data, k: int, centre: float) -> tuple[str, float]:
+    """Where the value of a variable stands that is farthest from its centre, in words, and what it is."""
+    if data.lazy:
+        ends = data.values.facts.low[k], data.values.facts.high[k]
+        return "", float(max(ends, key=lambda each: abs(each - centre)))
+    values = to_numpy(data.values)[:, :, k]
+    j, t = np.unravel_index(np.nanargmax(np.abs(values - centre)), values.shape)
+    return f" in trajectory {j}, observation {t}", float(values[j, t])
 
 
 def _check_variables(data: Data, names: tuple[str, ...]) -> None:
@@ -340,7 +450,7 @@ def _check_seen(values: Array, panel: Panel, *, ragged: bool) -> None:
 
 def _check_slices(data: Data, panel: Panel) -> None:
     """No two slices are identical: nothing could tell which came first."""
-    first = to_numpy(data.values[0, :, :])
+    first = to_numpy(data.take(np.zeros(1, dtype=np.intp)).values[0, :, :])
     _, group, counts = np.unique(first, axis=0, return_inverse=True, return_counts=True)
     for label in np.flatnonzero(counts > 1):
         members = np.flatnonzero(np.ravel(group) == label)

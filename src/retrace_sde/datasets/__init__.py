@@ -16,6 +16,13 @@ def load_icu() -> pd.DataFrame:
     """120 patients in intensive care, 12 bins of 4 hours, 5 variables, in true time order: `patient`, `hour`, ….
 
     From the PhysioNet Challenge 2012 (ODC-BY 1.0); `attrs["source"]` says what to cite.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> icu = rt.datasets.load_icu()
+    >>> icu.shape, icu["patient"].nunique(), icu["hour"].nunique()
+    ((1440, 7), 120, 12)
     """
     with (files(__name__) / "icu.csv").open(encoding="utf-8") as file:
         table = pd.read_csv(file, dtype={"patient": str})
@@ -28,7 +35,26 @@ def lose_time(
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """A table whose `time` column, shared by the subjects, is replaced by a meaningless `slice`; rows are shuffled.
 
-    Returns the table and the truth, {label: time} in time order.
+    Parameters
+    ----------
+    df : DataFrame
+        One row per observation, in true time.
+    time : str
+        The column to lose.
+    random_state : int, Generator or None
+        Seed.
+
+    Returns
+    -------
+    tuple
+        The table and the truth, {label: time} in time order.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> table, truth = rt.datasets.lose_time(rt.datasets.load_icu(), time="hour", random_state=0)
+    >>> list(table.columns[:2]), list(truth.values())[:3]
+    (['patient', 'slice'], [0, 4, 8])
     """
     rng = np.random.default_rng(random_state)
     times = np.sort(df[time].unique())

@@ -41,9 +41,25 @@ BLOCK = 500
 ADVICE = "Pass the order if it is known, or ask for both answers with direction='both'."
 """What to do when the direction of time is not determined."""
 
+__all__ = ["TreatmentEffect", "UndeterminedDirectionError"]
+
 
 class UndeterminedDirectionError(ValueError):
-    """The data do not tell the direction of time, and the answer depends on it: what was found, and advice."""
+    """The data do not tell the direction of time, and the answer depends on it.
+
+    Parameters
+    ----------
+    finding : str
+        What was found.
+    advice : str
+        What can be done.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> issubclass(rt.treatment.UndeterminedDirectionError, ValueError)
+    True
+    """
 
     def __init__(self, finding: str, advice: str = ADVICE) -> None:
         super().__init__(finding, advice)
@@ -64,23 +80,59 @@ class Comparison(TypedDict, total=False):
 class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     """Effects of treatment on a process observed without its time order.
 
+    Assumes that the drift is right, that nothing unseen decides both treatment and growth, and Euler's step.
+    Measurement error of one variable is estimated (`error_` is its standard deviation); that of several is not. Where the
+    direction of time is open an effect may change its sign with it, so `fit` then refuses.
+
     Parameters
     ----------
-    dt : time between neighbouring observations; a `Panel` may bring its own.
-    permutation : "independent", each subject's visits in an order of their own, or "shared".
-    drift : "tumour", Gompertz growth under treatment (one positive variable), or any drift of
+    dt : float
+        Time between neighbouring observations; a `Panel` may bring its own.
+    permutation : {"independent", "shared"}
+        Each subject's visits in an order of their own, or one for all.
+    drift : "tumour" or object of `retrace_sde.drift`
+        "tumour", Gompertz growth under treatment (one positive variable), or any drift of
         `retrace_sde.drift`; `polynomial(1, interactions=True)` is an affine drift that treatment changes.
-    subjects : features whose coefficients vary between subjects, shrunk to the population's: "levels" or "intercept",
+    subjects : {"intercept", "levels", "alike", "auto"}, tuple of int or None
+        Features whose coefficients vary between subjects, shrunk to the population's: "levels" or "intercept",
         the first (the growth rate; the constant of a polynomial), a tuple of indices (rates of chosen features), "alike" or
         None, or "auto": levels where they are worth their parameters. With one panel per arm a subject's own
         deviation is used in its own arm; nothing tells what it would be in the other.
-    average : average over uncertain independent orders rather than trust the best one.
-    direction : "test" refuses when the direction of time is undetermined; "both" never does, and
+    average : bool
+        Average over uncertain independent orders rather than trust the best one.
+    direction : {"test", "both"}
+        "test" refuses when the direction of time is undetermined; "both" never does, and
         `alternative_` answers for the reverse.
-    alpha, random_state, n_jobs, max_iter : as in `ReTrace`.
+    alpha : float
+        Level of the direction test, as in `ReTrace`.
+    max_iter : int
+        Rounds at most.
+    random_state : int, Generator or None
+        Seed.
+    n_jobs : int or None
+        Threads (None: all cores).
+    verbose : bool
+        Print each round.
 
-    Assumes that the drift is right, that nothing unseen decides both treatment and growth, and Euler's step.
-    Measurement error of one variable is estimated (`error_` is its standard deviation); that of several is not.
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> cohort = rt.tumour.simulate_cohort(60, steps=15, random_state=0)
+    >>> panel, truth = rt.simulate.shuffle(cohort.states, random_state=1)
+    >>> inputs, _ = rt.simulate.shuffle(cohort.covariates, random_state=1)
+    >>> asked = rt.treatment.TreatmentEffect(dt=cohort.dt, permutation="shared", random_state=0)
+    >>> effects = asked.fit(panel, inputs)
+    >>> low, high = effects.ate_interval(T0=[0, 0], T1=[5, 1], draws=50)
+    >>> bool(low < effects.ate(T0=[0, 0], T1=[5, 1]) < high < 0)  # treatment shrinks tumours
+    True
+    >>> effects.effect(T0=[0, 0], T1=[5, 1]).shape, effects.effect_interval(draws=20)[0].shape
+    ((60,), (60,))
+    >>> effects.counterfactual([5, 1], subjects=[0, 1]).mean.shape[0]
+    2
+    >>> effects.sample_paths([0, 0], subjects=[0], samples=10).shape[:2]
+    (10, 1)
+    >>> "direction" in effects.summary().lower()
+    True
     """
 
     def __init__(
@@ -112,10 +164,16 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def fit(self, X: Any, covariates: Any | None = None, *, order: Any | None = None) -> Self:
-        """Recover order and SDE. X: an array (n, T, d) or a `Panel` with covariates, or a mapping of arms to these.
+        """Recover order and SDE.
 
-        With arms each has its own drift, and `T0` and `T1` are their names, or positions. `order`: an order
-        that is known, (T,) or (n, T) (a mapping for arms); then nothing is recovered.
+        Parameters
+        ----------
+        X : array (n, T, d), Panel, or mapping of arms to these
+            With arms each has its own drift, and `T0` and `T1` are their names, or positions.
+        covariates : array (n, T, k) or mapping, optional
+            Treatment; a Panel brings its own.
+        order : array (T,) or (n, T), or mapping, optional
+            An order that is known; then nothing is recovered.
         """
         check("TreatmentEffect", self.get_params(deep=False))
         drift = as_drift(self.drift)
@@ -292,11 +350,15 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     def effect(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> Array:
         """E[x(horizon) | T1] − E[x(horizon) | T0] of each subject, (n,), or (n, d) for several variables.
 
-        X : starting states (m, d) of other subjects; None: the subjects of the fit (arm after arm).
-        T0, T1 : a treatment (k,) held throughout, one for each step (steps, k), or for each subject and step
+        Parameters
+        ----------
+        X : array (m, d), optional
+            Starting states of other subjects; None: the subjects of the fit (arm after arm).
+        **asked
+            T0, T1 : a treatment (k,) held throughout, one for each step (steps, k), or for each subject and step
             (n, steps, k); the name of an arm. Left out: none of any treatment, and the most of each that
             was given; the first and the last arm.
-        horizon : time ahead; None: the length of the observed trajectories.
+            horizon : time ahead; None: the length of the observed trajectories.
         """
         model, steps, before, after, start = self._question(X, **asked)
         return _flat(model.ends(after, steps, start) - model.ends(before, steps, start))
@@ -310,14 +372,34 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         draws: int = 200,
         **asked: Unpack[Comparison],
     ) -> tuple[Array, Array]:
-        """Lower and upper ends of each subject's effect; parameters', subjects' and orders' uncertainty included."""
+        """Lower and upper ends of each subject's effect; parameters', subjects' and orders' uncertainty included.
+
+        Parameters
+        ----------
+        X : array (m, d), optional
+            Starting states of other subjects.
+        alpha : float
+            One less the interval's level.
+        draws : int
+            Of parameters, subjects and orders.
+        **asked
+            `T0`, `T1` and `horizon`, as in `effect`.
+        """
         each = np.stack(list(self._draws(X, draws, **asked)))
         centre = self.effect(X, **asked)
         reach = half_widths(each.std(axis=0, ddof=1), self._fewest, 1 - alpha)
         return centre - reach, centre + reach
 
     def ate(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> float | Array:
-        """The average of the subjects' effects."""
+        """The average of the subjects' effects.
+
+        Parameters
+        ----------
+        X : array (m, d), optional
+            Starting states of other subjects.
+        **asked
+            `T0`, `T1` and `horizon`, as in `effect`.
+        """
         return _scalar(self.effect(X, **asked).mean(axis=0))
 
     @checked
@@ -329,7 +411,19 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         draws: int = 200,
         **asked: Unpack[Comparison],
     ) -> tuple[float | Array, float | Array]:
-        """Lower and upper end of the average effect on these subjects."""
+        """Lower and upper end of the average effect on these subjects.
+
+        Parameters
+        ----------
+        X : array (m, d), optional
+            Starting states of other subjects.
+        alpha : float
+            One less the interval's level.
+        draws : int
+            Of parameters, subjects and orders.
+        **asked
+            `T0`, `T1` and `horizon`, as in `effect`.
+        """
         means = [each.mean(axis=0) for each in self._draws(X, draws, **asked)]
         centre = np.asarray(self.ate(X, **asked))
         reach = half_widths(np.std(means, axis=0, ddof=1), self._fewest, 1 - alpha)
@@ -347,7 +441,18 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     ) -> Counterfactual:
         """Mean paths under a treatment, and bands that hold each path with a probability (pointwise).
 
-        `subjects`: indices of those asked about; None: all, arm after arm.
+        Parameters
+        ----------
+        T : array or str, optional
+            The treatment, as in `effect`.
+        subjects : array of int, optional
+            Indices of those asked about; None: all, arm after arm.
+        horizon : float, optional
+            Time ahead; None: the length of the observed trajectories.
+        probability : float
+            Of the bands.
+        samples : int
+            Paths behind them.
         """
         asked, given, steps, rng = self._under(T, horizon)
         chosen = np.arange(asked.size) if subjects is None else np.atleast_1d(subjects)
@@ -370,7 +475,19 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         horizon: float | None = None,
         samples: int = 200,
     ) -> Array:
-        """Sampled paths (samples, subjects, steps + 1, d) under a treatment, all uncertainty and noise included."""
+        """Sampled paths (samples, subjects, steps + 1, d) under a treatment, all uncertainty and noise included.
+
+        Parameters
+        ----------
+        T : array or str, optional
+            The treatment, as in `effect`.
+        subjects : array of int
+            Indices of those asked about.
+        horizon : float, optional
+            Time ahead; None: the length of the observed trajectories.
+        samples : int
+            Paths of each.
+        """
         asked, given, steps, rng = self._under(T, horizon)
         return asked.paths(given, np.atleast_1d(subjects), steps, samples, rng)
 

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     UNEQUAL_STEPS = "unequal steps"
     MODELS_DISAGREE = "models disagree"
     RESIDUALS = "residuals"
+    STOPPED = "stopped"
 
 
 class Rung(StrEnum):
@@ -165,18 +166,50 @@ class ModelEvidence:
 class DirectionTest:
     """The test of the order found against its reverse, each with its own best parameters.
 
-    Null hypothesis: both directions fit equally well. `log_likelihood_ratio` is `Σ_j Δ_j` in nats, with
-    `Δ_j = ℓ_j(this order) − ℓ_j(its reverse)` the joint log-likelihood of trajectory j, start included;
-    `z = Σ Δ_j / (√(n + d) sd Δ)` (Vuong's, whose error √n sd Δ leaves out that p₀ is estimated). The p-value is two-sided
-    from Student's t with n − 1 degrees of freedom where that leaves no doubt, else by simulation (`arrow.simulated`),
-    with `p_error` its Monte-Carlo error (0: none).
+    Null hypothesis: both directions fit equally well. The p-value is two-sided
+    from Student's t with n − 1 degrees of freedom where that leaves no doubt, else by simulation (`arrow.simulated`).
+    It never says that time runs *backwards*: the order returned is the more likely of the two, and the question is
+    whether the data tell it from its reverse. Limits: `docs/direction.md`.
 
-    `models` are the models that were compared on the order found (`arrow.ladder`), the one with most evidence first; ratio, z and
-    `contributions` are those of the first that votes, the p-value the largest of those the data leave open.
+    Attributes
+    ----------
+    identified : bool
+        The direction is told, by the test or by what is known of time.
+    log_likelihood_ratio : float
+        `Σ_j Δ_j` in nats, `Δ_j = ℓ_j(this order) − ℓ_j(its reverse)` the joint log-likelihood of trajectory j, start included.
+    z : float
+        `Σ Δ_j / (√(n + d) sd Δ)` (Vuong's, whose error √n sd Δ leaves out that p₀ is estimated).
+    p_value : float or None
+        None where something else than the test settled the question.
+    contributions : array (n,)
+        The `Δ_j`.
+    point_start : bool
+        All trajectories start from (nearly) one point, which is evidence by itself.
+    reason : Reason
+        What settled the answer, or left it open.
+    opposed : Evidence or None
+        Where steps are too unequal for equal gaps, the evidence with gaps estimated from the data.
+    shared : bool
+        One order holds for all.
+    dimension : int
+        Variables.
+    p_error : float or None
+        Monte-Carlo error of the p-value (0: none).
+    models : tuple of ModelEvidence
+        The models compared on the order found (`arrow.ladder`), the one with most evidence first; ratio, z and
+        `contributions` are those of the first that votes, the p-value the largest of those the data leave open.
+    alpha : float
+        Level of the test.
 
-    `reason` says what settled the answer, or left it open; where that is not the test, `p_value` is None. `opposed` (steps
-    too unequal for equal gaps) is the evidence with gaps estimated from the data, and `shared` whether one order
-    holds for all.
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+    >>> test = rt.ReTrace(dt=0.05, random_state=0).fit(sde.simulate(40, 12, 0.05, random_state=1)).direction_
+    >>> test.identified, test.log_likelihood_ratio > 0, test.turned().log_likelihood_ratio < 0
+    (True, True, True)
+    >>> print(test.verdict)  # doctest: +ELLIPSIS
+    The direction of time is identified: ...
     """
 
     identified: bool
@@ -209,7 +242,7 @@ class DirectionTest:
         return f"<p>{html.escape(self.verdict)}</p>"
 
     def turned(self) -> DirectionTest:
-        """The same for the reverse of the order."""
+        """The same for the reverse of the order: ratio, z and contributions change sign."""
         return replace(
             self,
             log_likelihood_ratio=-self.log_likelihood_ratio,
@@ -299,6 +332,11 @@ def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: boo
     """Of steps too unequal for equal gaps, where gaps estimated from the data say the opposite."""
     doubt = _open(test, Reason.UNEQUAL_STEPS)
     return replace(doubt, opposed=other.evidence, shared=shared)
+
+
+def stopped_direction(test: DirectionTest) -> DirectionTest:
+    """Of a fit that was stopped: the search or the test was cut short, so that a call would be of neither."""
+    return _open(test, Reason.STOPPED)
 
 
 def _open(test: DirectionTest, reason: Reason) -> DirectionTest:
@@ -410,6 +448,14 @@ def _unequal_steps(test: DirectionTest) -> str:
     )
 
 
+def _stopped(test: DirectionTest) -> str:
+    side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
+    return (
+        f"The direction of time was not tested to the end: the fit was stopped. So far {side} fits better "
+        f"({test.log_likelihood_ratio:+.1f} nats); fit again to have it tested. Both directions are returned."
+    )
+
+
 _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.TESTED: _tested,
     Reason.TOO_FEW: _too_few,
@@ -419,4 +465,5 @@ _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.UNEQUAL_STEPS: _unequal_steps,
     Reason.MODELS_DISAGREE: _models_disagree,
     Reason.RESIDUALS: _residuals,
+    Reason.STOPPED: _stopped,
 }

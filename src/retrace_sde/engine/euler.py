@@ -7,6 +7,7 @@ trajectory; averaged over orders it needs only how often b followed a.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,18 +16,28 @@ from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.engine.exact_gaps import exact_fit, exact_fits
 from retrace_sde.engine.model import Effort, Fit, Problem, SharedOrders
 from retrace_sde.estimate.bootstrap import bootstrap_errors
-from retrace_sde.estimate.euler import Euler, step_log_likelihoods
+from retrace_sde.estimate.euler import Euler, both_log_likelihoods, step_log_likelihoods
 from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.frequencies import Frequencies, Statistics, statistics
 from retrace_sde.estimate.moments import Moments, moments
+from retrace_sde.estimate.pairs import Pairs
 from retrace_sde.estimate.regression import Estimate, StandardErrors, mle, ols, regression_errors
 from retrace_sde.estimate.scores import (
     StepScores,
     regression_sandwich,
+    sandwich_of_grams,
     sandwich_possible,
+    told_by,
     widened,
+    with_bias,
 )
-from retrace_sde.estimate.start_law import START_FLOOR, start_law, start_log_densities
+from retrace_sde.estimate.start_law import (
+    START_FLOOR,
+    judged_starts,
+    start_bounds,
+    start_law,
+    start_log_densities,
+)
 from retrace_sde.estimate.unequal_steps import dispersion
 from retrace_sde.orders.costs import (
     as_matrix,
@@ -48,15 +59,22 @@ from retrace_sde.orders.many.neighbours import (
 )
 from retrace_sde.orders.own import BLOCK, Law, OwnOrders
 from retrace_sde.orders.paths import guided_paths, shortest_path
-from retrace_sde.orders.shared import PathCosts
+from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian
 
 SEARCH_ELEMENTS = 5000
 """Length n·d of a slice that the search looks at: more trajectories do not make the chain clearer."""
 
+ENDS = 10
+"""Slices at either end of an order that are judged as first ones before it is searched."""
+
 VERIFIED_WIDTH = 2
 """An order found on a few trajectories is verified on all of them against moves within this distance."""
+
+CLEAR = 100.0
+"""Nats by which a few trajectories settle what all would say: their own spread about what they expect is the root of
+twice that, some fourteen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,29 +88,81 @@ class EulerModel(Problem):
 
     def fit(self, order: Order, start: Fit | None = None, *, final: bool = False) -> Fit:
         """Maximum likelihood along an order, and the joint log-likelihood `log p₀ + Σ log p` there."""
-        return self.fit_gaps(order, self.gaps)
+        if self.gaps is not None or order.ndim == 2:
+            return self.fit_gaps(order, self.gaps)
+        pairs = Pairs.of(self.data, order, self.dt, self.drift)
+        found = None if pairs is None else pairs.moments()
+        if pairs is not None and found is not None:
+            return self._both_ways(order, found, pairs, final=final)
+        found = moments(self.data, order, self.dt, self.drift)
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        if turn is None or found.from_rows:
+            return self._fitted(order, found)
+        return self._both_ways(order, found)
+
+    def _both_ways(
+        self, order: Order, found: Moments, pairs: Pairs | None = None, *, final: bool = False
+    ) -> Fit:
+        """The fits along an order and its reverse from the same moments, and from one pass their likelihoods.
+
+        With pairs, of the last fits the better has errors over trajectories, too.
+        """
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        assert turn is not None  # or there is no other way round
+        back = found.transformed(turn)
+        there, here = self._step(found), self._step(back)
+        if pairs is None:
+            ahead, reverse = both_log_likelihoods(self.data, order, there, here)
+        else:
+            ahead = pairs.log_likelihoods(there)
+            reverse = pairs.log_likelihoods(here, back=True)
+        one = self._judged(order, found, there, ahead)
+        two = self._judged(self.data.reversed(order), back, here, reverse)
+        if pairs is not None and final and sandwich_possible(self.data, found.n_features):
+            grams = pairs.grams(told_by(self.data, found.n_features))
+            n, T, _ = self.data.shape
+            if one.objective >= two.objective:
+                errors = sandwich_of_grams(grams, float(T - 1), n, found)
+                one = replace(one, robust_errors=errors)
+            else:
+                turned = (turn @ each @ turn.T for each in grams)
+                errors = sandwich_of_grams(turned, float(T - 1), n, back)
+                two = replace(two, robust_errors=errors)
+        return replace(one, reverse=two)
 
     def fit_gaps(self, order: Order, gaps: Array | None) -> Fit:
         """The same with given gaps between neighbours; None: all are dt."""
         dt = self.dt if gaps is None else gaps
-        return self._judged(order, moments(self.data, order, dt, self.drift), gaps)
+        return self._fitted(order, moments(self.data, order, dt, self.drift), gaps)
 
-    def _judged(self, order: Order, found: Moments, gaps: Array | None = None) -> Fit:
-        estimate = mle(found)
-        step = Euler(self.drift, estimate.coefficients, estimate.diffusion, self.dt)
-        start = start_log_densities(self.data.states(order)[None], step, self.variances)[0]
+    def _fitted(self, order: Order, found: Moments, gaps: Array | None = None) -> Fit:
+        step = self._step(found)
         steps = step_log_likelihoods(self.data, order, step, gaps)
-        return Fit(order, step, found, start + steps, self.prior_costs(order), gaps=gaps)
+        return self._judged(order, found, step, steps, gaps)
+
+    def _step(self, found: Moments) -> Euler:
+        estimate = mle(found)
+        return Euler(self.drift, estimate.coefficients, estimate.diffusion, self.dt)
+
+    def _judged(
+        self, order: Order, found: Moments, step: Euler, steps: Array, gaps: Array | None = None
+    ) -> Fit:
+        densities, laws = judged_starts(self.data.states(order)[None], step, self.variances)
+        total, prior = densities[0] + steps, self.prior_costs(order)
+        start = laws[0] if gaps is None else None
+        return Fit(order, step, found, total, prior, gaps=gaps, start=start)
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         """The fit along the reverse of an order, whether or not that is possible; from the same moments."""
+        if found.reverse is not None:
+            return found.reverse
         back = self.data.reversed(found.order)
         if found.gaps is not None:
             return self.fit_gaps(back, self.reversed_gaps(found.gaps))
         turn = self.drift.reversal(self.data.shape[2], self.dt)
         if turn is None or found.moments.from_rows:
-            return self.fit(back)
-        return self._judged(back, found.moments.transformed(turn))
+            return self.fit_gaps(back, None)
+        return self._fitted(back, found.moments.transformed(turn))
 
     def estimator(self, found: Fit) -> str:
         """The estimator of one order: with known gaps that differ, exact transitions where they can be had."""
@@ -105,11 +175,13 @@ class EulerModel(Problem):
         plain = self._estimate(found, name)
         if rng is None or not sandwich_possible(self.data, found.moments.n_features):
             return plain
-        dt = self.dt if found.gaps is None else found.gaps
-        errors = regression_sandwich(self.data, found.order, dt, self.drift, found.moments)
+        errors = found.robust_errors
+        if errors is None:
+            dt = self.dt if found.gaps is None else found.gaps
+            errors = regression_sandwich(self.data, found.order, dt, self.drift, found.moments)
         if name == "exact":
             errors = widened(plain.errors, errors, mle(found.moments).errors)
-        return replace(plain, errors=errors)
+        return replace(plain, errors=with_bias(errors, plain.diffusion, found.moments))
 
     def _estimate(self, found: Fit, name: str) -> Estimate:
         if name == "ols":
@@ -122,6 +194,8 @@ class EulerModel(Problem):
 
     def initial(self, found: Fit) -> Gaussian:
         """p₀ of the first states."""
+        if found.start is not None:
+            return found.start
         return start_law(self.data.states(found.order), found.step, self.variances)
 
     # -- one order for all -------------------------------------------------------------------------------
@@ -144,7 +218,10 @@ class EulerModel(Problem):
 
     def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> SharedOrders:
         """What one order for all costs under a fit; slices are judged as first ones leave-one-out, or by p₀."""
-        every = self.data.slices(np.arange(self.data.shape[1]))
+        n, T, d = self.data.shape
+        every = self.data.slices(np.arange(T))
+        if initial is None and d < n - 1 and 4 * ENDS < T <= MANY:
+            return self._with_rough_start(found, every)
         if initial is None:
             start = start_log_densities(every, found.step, self.variances)
         else:
@@ -152,6 +229,19 @@ class EulerModel(Problem):
         if self.data.shape[1] > MANY and self.prior is None:
             return NearPath(self._near_costs(found, -start.sum(axis=1)))
         return PathCosts(self._pair_costs(found), -start.sum(axis=1), self.prior)
+
+    def _with_rough_start(self, found: Fit, every: Array) -> RoughStart:
+        """Slices far from both ends of an order are not judged as first ones until one of them is."""
+
+        def start_costs(states: Array) -> Array:
+            return -start_log_densities(states, found.step, self.variances).sum(axis=1)
+
+        known = np.zeros(len(every), dtype=bool)
+        known[found.order[:ENDS]] = known[found.order[-ENDS:]] = True
+        start = np.empty(len(every))
+        start[known], start[~known] = start_costs(every[known]), -start_bounds(every[~known])
+        whole = partial(start_costs, every)
+        return RoughStart(self._pair_costs(found), start, known, whole, self.prior)
 
     def _near_costs(self, found: Fit, start: Array) -> Near:
         """Costs of near slices, robust where that is asked for and steps differ in variance."""
@@ -195,8 +285,17 @@ class EulerModel(Problem):
         return found.objective + self.evidence(found)
 
     def verified(self, found: Fit) -> bool:
-        """No reversal or move among near neighbours would be more likely on all the trajectories."""
+        """No reversal or move among near neighbours would be more likely on all the trajectories.
+
+        Where the few that were searched are sure of that by `CLEAR` nats for each step that a move replaces, all are.
+        """
+        few = self.for_search()
+        return few._stands(found, sure=CLEAR) or self._stands(found)
+
+    def _stands(self, found: Fit, sure: float = 0.0) -> bool:
+        """No near move makes the order more likely, even if it were to gain `sure` nats for each step it replaces."""
         costs = near_costs(self.data, found.order, found.step, VERIFIED_WIDTH)
+        costs[0] += sure
         positions = np.arange(len(found.order))
         ends = positions[: VERIFIED_WIDTH + 1]
         start = np.full(len(positions), np.inf)
@@ -224,27 +323,28 @@ class EulerModel(Problem):
         return OwnOrders(self.data, law, self.prior)
 
     def own_starts(self, rng: np.random.Generator) -> list[Order]:
-        """Short paths in the metric of H (H itself from the paths' increments), turned to run the same way."""
+        """Short paths in the metric of S = H Δt (from the paths' increments), turned to run the same way."""
         n, T, d = self.data.shape
         states = random_states(rng, n)
         orders = np.tile(np.arange(T, dtype=np.intp), (n, 1))
-        H = within_covariance(self.data)
+        S = within_covariance(self.data)
         zero = np.zeros((d, self.n_features))
         for k in range(4):
-            law = Law(Euler(self.drift, zero, H, self.dt), None)
+            law = Law(Euler(self.drift, zero, S / self.dt, self.dt), None)
             orders, changed = self.own_orders(law).improve(orders, states, cold=k == 0)
             if changed == 0:
                 break
-            H = increment_covariance(self.data, orders)
+            S = increment_covariance(self.data, orders)
         return [self.aligned(orders, rng)]
 
     # -- averages over orders ----------------------------------------------------------------------------
 
     def draw(self, law: Law, chains: Chains, stretch: Stretch) -> Draws:
         """Advance chains under a law, counting what the M-step needs."""
+        dt, drift = self.dt, self.drift
 
         def count(x: Array, u: Any, frequencies: Frequencies) -> Statistics:
-            return statistics(x, u, frequencies, self.dt, self.drift)
+            return statistics(x, u, frequencies, dt, drift)
 
         return self.own_orders(law).draw(chains, stretch, count)
 
@@ -335,14 +435,14 @@ class EulerModel(Problem):
 def within_covariance(data: Data) -> Array:
     """Covariance about each trajectory's own mean: proportional to H for paths without drift."""
 
-    def of_block(rows: slice) -> Array:
-        x = to_numpy(data.block(rows)[0])
-        inside = (np.arange(x.shape[1])[None] < data.observed[rows, None])[:, :, None]
-        mean = (x * inside).sum(axis=1, keepdims=True) / data.observed[rows, None, None]
+    def of_piece(piece: Data) -> Array:
+        x, seen = to_numpy(piece.block(slice(None))[0]), piece.observed
+        inside = (np.arange(x.shape[1])[None] < seen[:, None])[:, :, None]
+        mean = (x * inside).sum(axis=1, keepdims=True) / seen[:, None, None]
         z = ((x - mean) * inside).reshape(-1, x.shape[2])
         return z.T @ z
 
-    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    total = data.sum_pieces(of_piece, size=BLOCK)
     S = total / max(data.observed.sum() - data.shape[0], 1)
     return S + 1e-9 * np.trace(S) / len(S) * np.eye(len(S))
 
@@ -350,12 +450,11 @@ def within_covariance(data: Data) -> Array:
 def increment_covariance(data: Data, orders: Order) -> Array:
     """Covariance of the increments along orders, per step."""
 
-    def of_block(rows: slice) -> Array:
-        x = to_numpy(data.block(rows, orders)[0])
-        live = data.live(rows)
+    def of_piece(piece: Data, orders: Order) -> Array:
+        x, live = to_numpy(piece.block(slice(None), orders)[0]), piece.live(slice(None))
         step = np.diff(x, axis=1) if live is None else np.diff(x, axis=1) * live
         z = step.reshape(-1, x.shape[2])
         return z.T @ z
 
-    total = np.sum(list(data.map_rows(of_block, size=BLOCK)), axis=0)
+    total = data.sum_pieces(of_piece, orders, size=BLOCK)
     return total / (data.observed - 1).sum()

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
-from retrace_sde.data.blocks import Array, Order, to_numpy
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.engine.model import Fit, Problem
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.irregular_times import Irregular, Likelihood, Spans, StepMoments
@@ -94,15 +94,15 @@ def _log_likelihoods(problem: Problem, order: Order, steps: StepMoments, best: I
     constant = sum(np.log(np.diag(root)).sum() for root in roots)
     constant += len(Q) * (np.log(steps.scale).sum() + len(steps.scale) * np.log(2 * np.pi) / 2)
 
-    def of_block(rows: slice) -> Array:
-        y = (to_numpy(problem.data.block(rows, order)[0]) - steps.centre) / steps.scale
+    def of_piece(piece: Data) -> Array:
+        y = (to_numpy(piece.block(slice(None), order)[0]) - steps.centre) / steps.scale
         total = np.zeros(len(y))
         for i, root in enumerate(roots):
             residual = y[:, i + 1] - y[:, i] @ F[i].T - s[i, :, 0]
             total += (solve_triangular(root, residual.T, lower=True) ** 2).sum(axis=0)
         return total
 
-    return -0.5 * np.concatenate(list(problem.data.map_rows(of_block))) - constant
+    return -0.5 * problem.data.each_piece(of_piece) - constant
 
 
 def _errors(

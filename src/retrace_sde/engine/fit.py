@@ -24,7 +24,7 @@ from retrace_sde.engine.alternate import Found, recover
 from retrace_sde.engine.arrow.again import searched_again
 from retrace_sde.engine.arrow.ladder import judged
 from retrace_sde.engine.arrow.summed import summed_test
-from retrace_sde.engine.direction import DirectionTest, direction_test
+from retrace_sde.engine.direction import DirectionTest, direction_test, stopped_direction
 from retrace_sde.engine.guards import Guarded, cut, from_knowledge, guarded, loops
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.louis import louis_errors
@@ -39,6 +39,7 @@ from retrace_sde.estimate.timed.levels import HiddenLevels
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
 from retrace_sde.orders.own import KICKS
 from retrace_sde.process.sde import Gaussian
+from retrace_sde.progress import cut_short
 
 CERTAIN = 0.99
 """Share of neighbours that the posterior must agree on for one best order to be good enough: a wrong step is shorter than
@@ -132,12 +133,12 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     if options.estimator != "auto":
         return _of_found(model, found, options, rng, cycle=loops(model, found.better))
     sure = certainty(model, found.better, rng)
-    if options.subjects is Subjects.LEVELS:
+    if options.subjects in (Subjects.LEVELS, Subjects.RATES):
         outcome = _of_found(model, found, options, rng, cycle=loops(model, found.better))
         return (
             outcome
             if sure >= HARDLY
-            else replace(outcome, cautions=(*outcome.cautions, _uncertain(sure)))
+            else replace(outcome, cautions=(*outcome.cautions, _uncertain(options.subjects, sure)))
         )
     said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
     if sure >= CERTAIN and not model.averages:
@@ -150,10 +151,10 @@ def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Genera
     return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
 
 
-def _uncertain(sure: float) -> str:
-    """What levels along best orders that are not certain are worth."""
+def _uncertain(subjects: Subjects, sure: float) -> str:
+    """What levels or rates along best orders that are not certain are worth."""
     return (
-        f"Levels are fitted along the best order of each subject, with {sure:.0%} of whose neighbours the posterior agrees: "
+        f"{subjects.capitalize()} are fitted along the best order of each subject, with {sure:.0%} of whose neighbours the posterior agrees: "
         "best orders are shorter than true ones, so that H is too small; subjects='alike' averages over orders."
     )
 
@@ -261,9 +262,12 @@ def _directed(
 
 
 def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
+    direction = seen.direction
+    if cut_short() is not None and not direction.known:
+        direction = stopped_direction(direction)
     return replace(
         outcome,
-        direction=seen.direction,
+        direction=direction,
         cautions=(*outcome.cautions, *seen.cautions),
         cycle=seen.cycle,
         folded=0.0 if seen.fold is None else seen.fold.probability,
@@ -324,7 +328,7 @@ def _averaged(
     outcome = replace(outcome, direction=test)
     seen = guarded(model, found, test, alpha=options.alpha, cycle=cycle)
     outcome = _believed(outcome, seen)
-    if seen.direction.identified or averaged.twin is None:
+    if outcome.direction.identified or averaged.twin is None:
         return outcome
     return _over_twins(model, outcome, averaged.twin)
 

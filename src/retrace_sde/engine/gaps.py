@@ -18,7 +18,7 @@ from typing import Self
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order, to_numpy
+from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.exact_gaps import exact_fit, exact_fits, spans
 from retrace_sde.engine.model import Fit, Problem
@@ -128,9 +128,9 @@ def step_squares(problem: Problem, order: Order, step: Euler | None) -> tuple[Ar
     data, dt = problem.data, problem.dt
     W = np.diag(problem.variances**-0.5) if step is None else step.whitening
 
-    def of_block(rows: slice) -> Array:
-        x, u = data.block(rows, order)
-        x, u, live = to_numpy(x), None if u is None else to_numpy(u), data.live(rows)
+    def of_piece(piece: Data, order: Order) -> Array:
+        x, u = piece.block(slice(None), order)
+        x, u, live = to_numpy(x), None if u is None else to_numpy(u), piece.live(slice(None))
         moved = np.diff(x, axis=1) @ W.T
         if step is None:
             push = np.zeros_like(moved)
@@ -140,7 +140,7 @@ def step_squares(problem: Problem, order: Order, step: Euler | None) -> tuple[Ar
         squares = np.stack([moved**2, push**2])
         return (squares if live is None else squares * live).sum(axis=(1, 3))
 
-    both = np.sum(list(data.map_rows(of_block)), axis=0)
+    both = data.sum_pieces(of_piece, order)
     return both[0], both[1]
 
 
@@ -156,17 +156,25 @@ def whitened_steps(problem: Problem, found: Fit, *, exactly: bool) -> tuple[Arra
     step = found.step
     phi = to_numpy(step.drift.features(x[:, :-1], None if u is None else u[:, :-1]))
     push = phi @ step.coefficients.T
-    ahead, Q = x[:, :-1] + push * gaps[:, None], step.diffusion * gaps[:, None, None]
+    ahead, Q = x[:, :-1] + push * gaps[:, None], step.diffusion[None]
     if exactly:
         A = step.coefficients[:, :d]
         c = step.coefficients[:, d] if step.coefficients.shape[1] > d else np.zeros(d)
         F, S, Q = transitions(np.c_[A, c], step.diffusion, gaps)
-        ahead = np.einsum("sij,nsj->nsi", F, x[:, :-1]) + S[:, :, 0]
+        ahead = _each_step(F, x[:, :-1]) + S[:, :, 0]
         push = ahead @ A.T + c
     values, vectors = np.linalg.eigh(Q)
     # The symmetric root keeps each number close to its own variable.
     W = (vectors / np.sqrt(np.maximum(values, 1e-300))[:, None, :]) @ vectors.transpose(0, 2, 1)
-    return np.einsum("sij,nsj->nsi", W, x[:, 1:] - ahead), np.einsum("sij,nsj->nsi", W, push)
+    if not exactly:
+        W = W / np.sqrt(gaps)[:, None, None]
+    return _each_step(W, x[:, 1:] - ahead), _each_step(W, push)
+
+
+def _each_step(matrices: Array, x: Array) -> Array:
+    """A matrix for each of S steps, (S, d, d), times all trajectories' states there, (n, S, d)."""
+    found: Array = (x.transpose(1, 0, 2) @ matrices.transpose(0, 2, 1)).transpose(1, 0, 2)
+    return found
 
 
 def step_numbers(problem: Problem) -> Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order, evenly, to_numpy
+from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.engine.alternate import Found
 from retrace_sde.engine.direction import (
     Caution,
@@ -195,13 +195,13 @@ def _unequal_log_likelihoods(model: EulerModel, orders: Order) -> Array | None:
     for _ in range(UNEQUAL_ROUNDS):
         W = found.step.whitening
 
-        def of_block(rows: slice, W: Array = W, step: Euler = found.step) -> Array:
-            x, u = data.block(rows, orders)
+        def of_piece(piece: Data, orders: Order, W: Array = W, step: Euler = found.step) -> Array:
+            x, u = piece.block(slice(None), orders)
             x = to_numpy(x)
             ahead = step.predict(x[:, :-1], None if u is None else to_numpy(u)[:, :-1])
             return 0.5 * (((x[:, 1:] - to_numpy(ahead)) @ W.T) ** 2).sum(axis=2)
 
-        halves = np.concatenate(list(data.map_rows(of_block)))
+        halves = data.each_piece(of_piece, orders)
         unequal = dispersion(halves[live], float(d))
         if unequal is None:
             return None

@@ -49,7 +49,8 @@ class Fit:
     not all dt, `log_gap_errors` the standard errors of their logarithms where they were estimated, and `clocks` what
     they owe to more than time. `states`
     (n, T, d), where states are hidden, are the smoothed ones in time order. `estimate`: parameters and errors where
-    the model has a way to them that the moments do not give.
+    the model has a way to them that the moments do not give. Where one pass gave more than was asked for it is kept: `start`, the law
+    of the first states, `robust_errors` over trajectories, and `reverse`, the fit along the reverse.
     """
 
     order: Order
@@ -64,6 +65,9 @@ class Fit:
     states: Array | None = None
     estimate: Estimate | None = None
     notes: tuple[str, ...] = field(default=())
+    start: Gaussian | None = None
+    robust_errors: StandardErrors | None = None
+    reverse: Fit | None = None
 
     @property
     def log_likelihood(self) -> float:

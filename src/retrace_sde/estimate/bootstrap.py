@@ -29,13 +29,14 @@ def bootstrap_errors(
     weights = rng.multinomial(n, np.full(n, 1 / n), size=replicates).astype(float)
     steps = weights @ (data.observed - 1)
 
-    def of_block(rows: slice) -> Array:
-        x, u = data.block(rows, order)
-        z = np.asarray(regression_rows(x, u, gaps_of(dt, rows), drift, data.live(rows)))
+    def of_piece(piece: Data, order: Order, dt: float | Array, weights: Array) -> Array:
+        x, u = piece.block(slice(None), order)
+        every = slice(None)
+        z = np.asarray(regression_rows(x, u, gaps_of(dt, every), drift, piece.live(every)))
         grams = z.transpose(0, 2, 1) @ z
-        return weights[:, rows] @ grams.reshape(len(grams), -1)
+        return weights.T @ grams.reshape(len(grams), -1)
 
-    total = np.sum(list(data.map_rows(of_block)), axis=0)
+    total = data.sum_pieces(of_piece, order, dt, weights.T)
     size = round(total.shape[1] ** 0.5)
     fits = [
         mle(Moments.from_weights(gram.reshape(size, size), count, size - d))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import array_api_compat
@@ -46,25 +47,59 @@ def step_log_likelihoods(
     `gaps` (T − 1,) or (n, T − 1): times between neighbours where they are not all dt.
     """
     W = model.whitening
-
-    def of_block(rows: slice) -> Array:
-        x, u = data.block(rows, order)
-        xp = array_api_compat.array_namespace(x)
-        step = None if gaps is None else like(np.asarray(gaps_of(gaps, rows)), x)
-        mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :], step)
-        white = (x[:, 1:, :] - mean) @ like(W.T, x)
-        if step is not None:
-            white = white * (model.dt / step) ** 0.5
-        live = data.live(rows)
-        return to_numpy(
-            xp.sum(white * white if live is None else white * white * live, axis=(1, 2))
-        )
-
-    constant = len(W) * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum()
+    constant = density_constant(W)
+    squares = data.each_piece(partial(_squared_residuals, model=model, W=W), order, gaps)
     steps = data.observed - 1
-    total = -0.5 * np.concatenate(list(data.map_rows(of_block))) - steps * constant
+    total = -0.5 * squares - steps * constant
     if gaps is None:
         return total
     longer = np.log(np.broadcast_to(gaps, (len(steps), data.shape[1] - 1)) / model.dt)
     there = np.arange(longer.shape[1])[None] < steps[:, None]
     return total - 0.5 * len(W) * np.where(there, longer, 0.0).sum(axis=1)
+
+
+def density_constant(W: Array) -> float:
+    """`½ log |2π H Δt|` of a step, for W with `W H Δt Wᵀ = I`."""
+    return float(len(W) * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum())
+
+
+def both_log_likelihoods(
+    data: Data, order: Order, there: Euler, back: Euler
+) -> tuple[Array, Array]:
+    """The same along a shared order of complete trajectories and, by another step, along its reverse; one pass."""
+    steps = (there, there.whitening), (back, back.whitening)
+    squares = data.each_piece(partial(_squared_both, steps=steps), order)
+    T = data.shape[1]
+    one, two = (
+        -0.5 * each - (T - 1) * density_constant(W)
+        for each, (_, W) in zip(squares.T, steps, strict=True)
+    )
+    return one, two
+
+
+def _squared_both(
+    piece: Data, order: Order, *, steps: tuple[tuple[Euler, Array], tuple[Euler, Array]]
+) -> Array:
+    x = piece.block(slice(None), order)[0]
+    xp = array_api_compat.array_namespace(x)
+    first, second = x[:, :-1, :], x[:, 1:, :]
+    found = []
+    for (step, W), now, ahead in zip(steps, (first, second), (second, first), strict=True):
+        white = (ahead - step.predict(now, None)) @ like(W.T, x)
+        found.append(to_numpy(xp.sum(white * white, axis=(1, 2))))
+    return np.stack(found, axis=1)
+
+
+def _squared_residuals(
+    piece: Data, order: Order, gaps: Array | None, *, model: Euler, W: Array
+) -> Array:
+    """`Σ_i |W (x_{i+1} − E x_{i+1})|² Δt/Δt_i` of each trajectory of a piece."""
+    x, u = piece.block(slice(None), order)
+    xp = array_api_compat.array_namespace(x)
+    step = None if gaps is None else like(np.asarray(gaps_of(gaps)), x)
+    mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :], step)
+    white = (x[:, 1:, :] - mean) @ like(W.T, x)
+    if step is not None:
+        white = white * (model.dt / step) ** 0.5
+    live = piece.live(slice(None))
+    return to_numpy(xp.sum(white * white if live is None else white * white * live, axis=(1, 2)))

@@ -7,8 +7,9 @@ these T × T frequencies are all that the closed-form fit needs (`regression`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import array_api_compat
 import numpy as np
 
 from retrace_sde.data.blocks import Array, to_numpy
@@ -19,9 +20,9 @@ from retrace_sde.process.drift import Drift
 class Frequencies(NamedTuple):
     """Of a block of m trajectories: N[j, a, b], b right after a, (m, T, T); first and last, (m, T)."""
 
-    pairs: Array
-    first: Array
-    last: Array
+    pairs: Any
+    first: Any
+    last: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,31 +55,28 @@ class Statistics:
 
 
 def statistics(
-    x: Array, u: Array | None, frequencies: Frequencies, dt: float, drift: Drift
+    x: Any, u: Any | None, frequencies: Frequencies, dt: float, drift: Drift
 ) -> Statistics:
     """Statistics of a block of trajectories x (m, T, d), u from the frequencies of its pairs and ends.
 
     Increments are formed about each trajectory's mean, so that nothing cancels.
     """
+    xp = array_api_compat.array_namespace(x)
     (N, first, last), d = frequencies, x.shape[2]
-    phi = to_numpy(drift.features(x, u))
+    phi = drift.features(x, u)
     p = phi.shape[2]
-    leaves, enters = N.sum(axis=2), N.sum(axis=1)
-    y = x - x.mean(axis=1, keepdims=True)
-    Ny = N @ y
-    flat_y, flat_phi = y.reshape(-1, d), phi.reshape(-1, p)
-    after = Ny.reshape(-1, d)
-    step = after - leaves.reshape(-1, 1) * flat_y
-    both = flat_y.T @ after
+    leaves, enters = xp.reshape(xp.sum(N, axis=2), (-1, 1)), xp.reshape(xp.sum(N, axis=1), (-1, 1))
+    y = x - xp.mean(x, axis=1, keepdims=True)
+    after = xp.reshape(N @ y, (-1, d))
+    y, phi, x = xp.reshape(y, (-1, d)), xp.reshape(phi, (-1, p)), xp.reshape(x, (-1, d))
+    both = to_numpy(y.T @ after)
     gram = np.empty((p + d, p + d))
-    gram[:p, :p] = (flat_phi * leaves.reshape(-1, 1)).T @ flat_phi * dt
-    gram[:p, p:] = flat_phi.T @ step
+    gram[:p, :p] = to_numpy((phi * leaves).T @ phi) * dt
+    gram[:p, p:] = to_numpy(phi.T @ (after - leaves * y))
     gram[p:, :p] = gram[:p, p:].T
-    gram[p:, p:] = (flat_y * (leaves + enters).reshape(-1, 1)).T @ flat_y - both - both.T
-    gram[p:, p:] /= dt
-    flat_x = x.reshape(-1, d)
+    gram[p:, p:] = (to_numpy((y * (leaves + enters)).T @ y) - both - both.T) / dt
     ends = []
     for weight in (first, last):
-        weighted = flat_x * weight.reshape(-1, 1)
-        ends += [weighted.sum(axis=0), weighted.T @ flat_x]
+        weighted = x * xp.reshape(weight, (-1, 1))
+        ends += [to_numpy(xp.sum(weighted, axis=0)), to_numpy(weighted.T @ x)]
     return Statistics(gram, *ends)

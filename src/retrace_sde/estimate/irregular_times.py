@@ -33,14 +33,14 @@ class StepMoments:
         few = to_numpy(data.some(min(n, 100)).values)
         centre = few.mean(axis=(0, 1)) if affine else np.zeros(d)
 
-        def of_block(rows: slice) -> Array:
-            y = (to_numpy(data.block(rows, order)[0]) - centre) / scale
+        def of_piece(piece: Data, order: Order) -> Array:
+            y = (to_numpy(piece.block(slice(None), order)[0]) - centre) / scale
             one = np.ones((len(y), T - 1, 1))
             z = np.concatenate([y[:, :-1], one, np.diff(y, axis=1)], axis=2)
             z = z.transpose(1, 2, 0)
             return z @ z.transpose(0, 2, 1)
 
-        return cls(np.sum(list(data.map_rows(of_block)), axis=0) / n, n, centre, scale)
+        return cls(data.sum_pieces(of_piece, order) / n, n, centre, scale)
 
 
 @dataclass(frozen=True, eq=False)

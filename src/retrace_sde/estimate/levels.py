@@ -21,6 +21,8 @@ The first states are given: their law (`start_law`) is added by whoever compares
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +183,7 @@ class LevelRows:
         none = Strata(np.zeros(0), np.zeros(0), np.zeros((0, 0, 0)))
         starts = (first - centre)[:, list(slopes)]
         rows = cls(data, order, dt, slopes, centre, starts, times, np.zeros((d, p)), none)
-        gram = np.sum(list(data.map_rows(rows._gram)), axis=0)
+        gram = data.sum_pieces(partial(_gram_piece, pooled=rows.pooled), *rows.along)
         found = mle(Moments.from_weights(gram, float((data.observed - 1).sum()), p))
         rows = replace(rows, pooled=found.coefficients)
         return replace(rows, strata=rows._strata())
@@ -196,32 +198,25 @@ class LevelRows:
         found: Array = np.sqrt(np.where(self.times > 0, self.times, 1.0))
         return found
 
-    def of_block(self, rows: slice) -> tuple[Array, Array]:
-        """Rows z (subjects, T − 1, p + d) with the residuals of `pooled`, and √g (subjects, T − 1, 1)."""
-        data = self.data
-        x = to_numpy(data.block(rows, self.order)[0])
-        live = data.live(rows)
-        root = np.sqrt(np.broadcast_to(gaps_of(self.dt, rows), (len(x), x.shape[1] - 1, 1)))
-        first = np.broadcast_to(self.starts[rows, None], (*root.shape[:2], len(self.slopes)))
-        psi = np.concatenate([x[:, :-1], np.ones_like(root), first], axis=2)
-        e = np.diff(x, axis=1) / root - psi @ self.pooled.T * root
-        z = np.concatenate([psi * root, e], axis=2)
-        return (z, root) if live is None else (z * live, root * live)
-
-    def _gram(self, rows: slice) -> Array:
-        return _gram_of(self.of_block(rows)[0])
+    @property
+    def along(self) -> tuple[Order, float | Array, Array]:
+        """What `rows_of` asks for beside a piece."""
+        return self.order, self.dt, self.starts
 
     def _strata(self) -> Strata:
         """All rows but one of each subject, and those of each total time."""
-        n = self.data.shape[0]
+        n, pooled = self.data.shape[0], self.pooled
 
-        def of_block(rows: slice) -> tuple[Array, Array]:
-            z, root = self.of_block(rows)
-            return _gram_of(z), (z * root).sum(axis=1)
+        def of_piece(piece: Data, subjects: Order, *along: Any) -> tuple[Order, Array, Array]:
+            z, root = rows_of(piece, *along, pooled=pooled)
+            return subjects[:, 0], _gram_of(z), (z * root).sum(axis=1)
 
-        parts = list(self.data.map_rows(of_block))
-        one = np.concatenate([part[1] for part in parts]) / self.roots[:, None]
-        within = np.sum([part[0] for part in parts], axis=0) - one.T @ one
+        subjects = np.arange(n, dtype=np.intp)[:, None]
+        parts = list(self.data.map_pieces(of_piece, subjects, *self.along))
+        one = np.empty((n, len(parts[0][1])))
+        for at, _, part in parts:
+            one[at] = part / self.roots[at, None]
+        within = np.sum([part[1] for part in parts], axis=0) - one.T @ one
         times, which = np.unique(self.times.round(12), return_inverse=True)
         between = [one[which == k].T @ one[which == k] for k in range(len(times))]
         counts = [float((self.data.observed - 1).sum() - n), *np.bincount(which).astype(float)]
@@ -231,17 +226,17 @@ class LevelRows:
         """A fit of given parameters: each trajectory's log-likelihood and intercept."""
         n, T, d = self.data.shape
         L = cholesky(H, lower=True)
-        own = B - self.pooled
+        pooled, own = self.pooled, B - self.pooled
 
-        def of_block(rows: slice) -> tuple[Array, Array]:
-            z, root = self.of_block(rows)
+        def of_piece(piece: Data, *along: Any) -> tuple[Array, Array]:
+            z, root = rows_of(piece, *along, pooled=pooled)
             e = z[:, :, -d:] - z[:, :, :-d] @ own.T
             white = solve_triangular(L, e.reshape(-1, d).T, lower=True)
-            u = (e * root).sum(axis=1) / self.roots[rows, None]
+            u = (e * root).sum(axis=1)
             return (white**2).sum(axis=0).reshape(len(e), -1).sum(axis=1), u
 
-        parts = list(self.data.map_rows(of_block))
-        squares, u = (np.concatenate([part[k] for part in parts]) for k in range(2))
+        squares, u = self.data.each_piece(of_piece, *self.along)
+        u = u / self.roots[:, None]
         w, U = eigh(omega, H)
         v = 1 + self.times[:, None] * np.maximum(w, 0.0)
         turned = u @ U
@@ -261,6 +256,23 @@ class LevelRows:
         shown[:, d] -= B[:, d + 1 :] @ self.centre[list(self.slopes)]
         omega = (back * np.maximum(w, 0.0)) @ back.T
         return LevelFit(shown, H, omega, self.slopes, values, effects, errors, converged, self)
+
+
+def rows_of(
+    piece: Data, order: Order, dt: float | Array, starts: Array, *, pooled: Array
+) -> tuple[Array, Array]:
+    """Rows z (subjects, T − 1, p + d) with the residuals of `pooled`, and √g (subjects, T − 1, 1)."""
+    x, live = to_numpy(piece.block(slice(None), order)[0]), piece.live(slice(None))
+    root = np.sqrt(np.broadcast_to(gaps_of(dt, slice(None)), (len(x), x.shape[1] - 1, 1)))
+    first = np.broadcast_to(starts[:, None], (*root.shape[:2], starts.shape[1]))
+    psi = np.concatenate([x[:, :-1], np.ones_like(root), first], axis=2)
+    e = np.diff(x, axis=1) / root - psi @ pooled.T * root
+    z = np.concatenate([psi * root, e], axis=2)
+    return (z, root) if live is None else (z * live, root * live)
+
+
+def _gram_piece(piece: Data, *along: Any, pooled: Array) -> Array:
+    return _gram_of(rows_of(piece, *along, pooled=pooled)[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -514,28 +526,28 @@ class _Turned:
         # Σ q_k M_k over all subjects: what a trajectory's own share is measured by.
         q_of = 1 / (1 + self.strata.times[:, None] * self.w)
         whole = np.einsum("sk,spq->kpq", q_of, self.strata.grams[:, :p, :p])
+        pooled, turned, w = rows.pooled, self.own, self.w
 
-        def of_block(part: slice) -> Array:
-            z, root = rows.of_block(part)
-            z = z @ self.own
+        def of_piece(piece: Data, times: Array, *along: Any) -> Array:
+            z, root = rows_of(piece, *along, pooled=pooled)
+            z = z @ turned
             gram = z.transpose(0, 2, 1) @ z
-            one = (z * root).sum(axis=1) / rows.roots[part, None]
+            one = (z * root).sum(axis=1) / np.sqrt(np.where(times > 0, times, 1.0))
             gram = gram - one[:, :, None] * one[:, None, :]
             a, u = one[:, :p], one[:, p:]
-            q = 1 / (1 + rows.times[part, None] * self.w)
+            q = 1 / (1 + times * w)
             by_b = gram[:, :p, p:].transpose(0, 2, 1) + (q * u)[:, :, None] * a[:, None, :]
             mine = (
                 gram[:, None, :p, :p] + q[:, :, None, None] * (a[:, :, None] * a[:, None])[:, None]
             )
             rest = np.linalg.solve(whole - (1 - ALONE) * mine, by_b[:, :, :, None])
             by_b = (whole @ rest)[:, :, :, 0]
-            steps = (rows.data.observed[part] - 2)[:, None, None]
+            steps = (piece.observed - 2)[:, None, None]
             within = gram[:, p:, p:] - steps * np.eye(d)
             between = (q * u)[:, :, None] * (q * u)[:, None, :] - q[:, :, None] * np.eye(d)
-            time = rows.times[part, None]
-            by_H, by_omega = lower_half(within + between) / 2, time * lower_half(between) / 2
+            by_H, by_omega = lower_half(within + between) / 2, times * lower_half(between) / 2
             return np.concatenate([by_b.reshape(len(z), -1), by_H, by_omega], axis=1)
 
-        found = np.concatenate(list(rows.data.map_rows(of_block)))
+        found: Array = rows.data.each_piece(of_piece, rows.times[:, None], *rows.along)
         found[:, d * p :] *= n / (n - 1)
         return found

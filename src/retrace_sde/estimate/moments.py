@@ -16,7 +16,7 @@ even that fails the rows are factored themselves, by blocks (TSQR).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import array_api_compat
@@ -51,14 +51,16 @@ class Moments:
         return cls(_rough_factor(gram), count, n_features)
 
     @classmethod
-    def from_gram(cls, gram: Array, count: float, n_features: int) -> Moments | None:
+    def from_gram(
+        cls, gram: Array, count: float, n_features: int, *, limit: float | None = None
+    ) -> Moments | None:
         """R by Cholesky, or None where the Gram matrix is too ill conditioned for it."""
         scale = np.sqrt(np.diag(gram))
         if not np.all(scale > 0) or not np.all(np.isfinite(scale)):
             return None
         unit = gram / np.outer(scale, scale)
         eigenvalues = np.linalg.eigvalsh(unit)
-        if eigenvalues[0] * CONDITION_LIMIT < eigenvalues[-1]:
+        if eigenvalues[0] * (CONDITION_LIMIT if limit is None else limit) < eigenvalues[-1]:
             return None
         return cls(np.linalg.cholesky(unit).T * scale, count, n_features)
 
@@ -88,22 +90,8 @@ def moments(data: Data, order: Order, dt: float | Array, drift: Drift) -> Moment
     d = data.shape[2]
     count = float((data.observed - 1).sum())
 
-    def rows_of(rows: slice) -> Any:
-        z = regression_rows(*data.block(rows, order), gaps_of(dt, rows), drift, data.live(rows))
-        xp = array_api_compat.array_namespace(z)
-        return xp.reshape(z, (-1, z.shape[-1]))
-
     def gram_after(inverse: Array | None) -> Array:
-        def of_block(rows: slice) -> Array:
-            z = rows_of(rows)
-            if inverse is not None:
-                z = z @ like(inverse, z)
-            return to_numpy(z.T @ z)
-
-        return reduce(np.add, data.map_rows(of_block))
-
-    def factor_of(rows: slice) -> Array:
-        return triangular_factor(to_numpy(rows_of(rows)))
+        return data.sum_pieces(partial(_gram, drift=drift, inverse=inverse), order, dt)
 
     gram = gram_after(None)
     p = len(gram) - d
@@ -117,8 +105,27 @@ def moments(data: Data, order: Order, dt: float | Array, drift: Drift) -> Moment
         if found is not None:
             return Moments(found.factor @ rough, count, p, from_rows=True)
         rough = _rough_factor(rest) @ rough
-    R = positive_factor(reduce(_stack_factors, data.map_rows(factor_of)))
-    return Moments(R, count, p, from_rows=True)
+    factors = data.map_pieces(partial(_factor, drift=drift), order, dt)
+    return Moments(positive_factor(reduce(_stack_factors, factors)), count, p, from_rows=True)
+
+
+def _rows(piece: Data, order: Order, dt: float | Array, drift: Drift) -> Any:
+    every = slice(None)
+    z = regression_rows(*piece.block(every, order), gaps_of(dt), drift, piece.live(every))
+    return array_api_compat.array_namespace(z).reshape(z, (-1, z.shape[-1]))
+
+
+def _gram(
+    piece: Data, order: Order, dt: float | Array, *, drift: Drift, inverse: Array | None
+) -> Array:
+    z = _rows(piece, order, dt, drift)
+    if inverse is not None:
+        z = z @ like(inverse, z)
+    return to_numpy(z.T @ z)
+
+
+def _factor(piece: Data, order: Order, dt: float | Array, *, drift: Drift) -> Array:
+    return triangular_factor(to_numpy(_rows(piece, order, dt, drift)))
 
 
 def _rough_factor(gram: Array) -> Array:
@@ -146,7 +153,7 @@ def triangular_factor(rows: Array) -> Array:
     return R
 
 
-def gaps_of(dt: float | Array, rows: slice) -> float | Array:
+def gaps_of(dt: float | Array, rows: slice = slice(None)) -> float | Array:
     """The gaps of some trajectories, shaped to multiply their steps."""
     if isinstance(dt, np.ndarray):
         return dt[:, None] if dt.ndim == 1 else dt[rows, :, None]

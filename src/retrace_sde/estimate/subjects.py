@@ -20,6 +20,8 @@ from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.estimate.moments import gaps_of, regression_rows
 from retrace_sde.process.drift import Drift
 
+__all__ = ["SubjectFit", "fit_subjects", "subject_grams"]
+
 WIDEST = 4.0
 """Largest variance of rates that is considered; their mean is 1."""
 
@@ -34,8 +36,31 @@ MOST_STEPS, TOLERANCE = 500, 1e-8
 class SubjectFit:
     """Population Θ (d, p) and H (d, d), subjects' variance Ω (k, k), k = d · len(columns), and the subjects.
 
-    `deviations` (n, d, columns) are posterior means, shrunk to zero the more the less a subject tells;
-    `uncertainty` (n, k, k) their covariances, equations first. `columns` are the features that vary.
+    Attributes
+    ----------
+    coefficients, diffusion : array
+        Θ and H.
+    columns : tuple of int
+        The features that vary.
+    between : array (k, k)
+        Ω.
+    deviations : array (n, d, columns)
+        Posterior means, shrunk to zero the more the less a subject tells.
+    uncertainty : array (n, k, k)
+        Their covariances, equations first.
+    steps : int
+        Of EM.
+    converged : bool
+        It came to rest.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> from retrace_sde.data.blocks import Data
+    >>> Y = rt.LinearSDE([[-1.0]], [[1.0]]).simulate(20, 15, 0.1, random_state=0)
+    >>> grams = rt.subjects.subject_grams(Data(Y), np.arange(15), 0.1, rt.drift.affine())
+    >>> rt.subjects.fit_subjects(grams, 20 * 14, 2, columns=(1,)).deviations.shape
+    (20, 1, 1)
     """
 
     coefficients: Array
@@ -56,14 +81,33 @@ class SubjectFit:
 
 
 def subject_grams(data: Data, order: Order, dt: float | Array, drift: Drift) -> Array:
-    """Each subject's `Σ z zᵀ`, z = (φ √Δt, Δx/√Δt), along an order: (n, p + d, p + d)."""
+    """Each subject's `Σ z zᵀ`, z = (φ √Δt, Δx/√Δt), along an order: (n, p + d, p + d).
 
-    def of_block(rows: slice) -> Array:
-        x, u = data.block(rows, order)
-        z = to_numpy(regression_rows(x, u, gaps_of(dt, rows), drift, data.live(rows)))
+    Parameters
+    ----------
+    data : Data
+        The panel.
+    order : array (T,) or (n, T)
+        Of time.
+    dt : float or array
+        Steps.
+    drift : Drift
+        φ.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> from retrace_sde.data.blocks import Data
+    >>> rt.subjects.subject_grams(Data(np.ones((3, 5, 2))), np.arange(5), 0.1, rt.drift.linear()).shape
+    (3, 4, 4)
+    """
+
+    def of_piece(piece: Data, order: Order, dt: float | Array) -> Array:
+        x, u = piece.block(every := slice(None), order)
+        z = to_numpy(regression_rows(x, u, gaps_of(dt, every), drift, piece.live(every)))
         return np.asarray(z.transpose(0, 2, 1) @ z)
 
-    return np.concatenate(list(data.map_rows(of_block)))
+    return data.each_piece(of_piece, order, dt)
 
 
 def fit_subjects(
@@ -74,10 +118,36 @@ def fit_subjects(
     columns: Sequence[int] = (0,),
     begin: SubjectFit | None = None,
 ) -> SubjectFit:
-    """The mixed model from subjects' Gram matrices (n, p + d, p + d) and the number of steps in all.
+    """The mixed model from subjects' Gram matrices and the number of steps in all.
 
-    No columns: one Θ for all, ordinary maximum likelihood. `begin`: an earlier fit to start from. Features and steps are
+    Features and steps are
     brought to one size first: what an extrapolation is worth would depend on the units of variables and of time.
+
+    Parameters
+    ----------
+    grams : array (n, p + d, p + d)
+        Of `subject_grams`.
+    count : float
+        Steps in all.
+    n_features : int
+        p.
+    columns : sequence of int
+        Features that vary between subjects. None: one Θ for all, ordinary maximum likelihood.
+    begin : SubjectFit, optional
+        An earlier fit to start from.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> from retrace_sde.data.blocks import Data
+    >>> rng, X = np.random.default_rng(0), np.zeros((40, 30, 1))
+    >>> level = rng.normal(size=(40, 1))
+    >>> for t in range(29):
+    ...     X[:, t + 1] = X[:, t] + 0.1 * (level - X[:, t]) + 0.1 * rng.normal(size=(40, 1))
+    >>> grams = rt.subjects.subject_grams(Data(X), np.arange(30), 0.1, rt.drift.affine())
+    >>> fit = rt.subjects.fit_subjects(grams, 40 * 29, 2, columns=(1,))
+    >>> np.corrcoef(fit.deviations[:, 0, 0], level[:, 0])[0, 1] > 0.8
+    np.True_
     """
     p, S = n_features, tuple(columns)
     if any(not 0 <= j < p for j in S) or len(set(S)) < len(S):

@@ -7,7 +7,7 @@ vector, and all T² costs are one matrix product.
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial
 from typing import Any
 
 import array_api_compat
@@ -31,20 +31,22 @@ def spread(data: Data) -> Array:
     """Each variable's standard deviation over the observations of a panel (1 where it does not vary)."""
 
     def about(centre: Array) -> Array:
-        def of_block(rows: slice) -> Array:
-            x = data.block(rows)[0]
-            xp = array_api_compat.array_namespace(x)
-            z = x - like(centre, x)
-            if data.lengths is not None:
-                z = z * (np.arange(z.shape[1])[None] < data.lengths[rows, None])[:, :, None]
-            return to_numpy(xp.stack([xp.sum(z, axis=(0, 1)), xp.sum(z * z, axis=(0, 1))]))
-
-        return reduce(np.add, data.map_rows(of_block)) / data.observed.sum()
+        return data.sum_pieces(partial(_sums, centre=centre)) / data.observed.sum()
 
     zero = np.zeros(data.shape[2])
     deviation = np.sqrt(about(about(zero)[0])[1])
     # A variable that does not vary here has no say in the distances, whatever it is divided by.
     return np.where(deviation > 0, deviation, 1.0)
+
+
+def _sums(piece: Data, *, centre: Array) -> Array:
+    """Sums of deviations from a centre, and of their squares, (2, d)."""
+    x = piece.block(slice(None))[0]
+    xp = array_api_compat.array_namespace(x)
+    z = x - like(centre, x)
+    if piece.lengths is not None:
+        z = z * (np.arange(z.shape[1])[None] < piece.lengths[:, None])[:, :, None]
+    return to_numpy(xp.stack([xp.sum(z, axis=(0, 1)), xp.sum(z * z, axis=(0, 1))]))
 
 
 def transition_costs(data: Data, model: Euler) -> Array:
@@ -54,22 +56,23 @@ def transition_costs(data: Data, model: Euler) -> Array:
 
 def pair_costs(data: Data, W: Array, model: Euler | None) -> Array:
     """`½ Σ_j ‖W (x_b − f(x_a))‖²` of all pairs of slices, f the prediction of a model or, without one, x_a itself."""
-
-    def of_block(x: Any, u: Any | None) -> Array:
-        xp = array_api_compat.array_namespace(x)
-        Wt = like(W.T, x)
-        target = flat_slices(x @ Wt)
-        # ‖a‖² + ‖b‖² − 2 a·b loses the digits of a distance much smaller than the norms. A slice of
-        # least norm as common centre keeps them, for a constant level as well as for growing spread.
-        centre = target[int(xp.argmin(xp.sum(target**2, axis=1))), :]
-        target = target - centre
-        source = target if model is None else flat_slices(model.predict(x, u) @ Wt) - centre
-        before, after = xp.sum(source**2, axis=1), xp.sum(target**2, axis=1)
-        return to_numpy(0.5 * (before[:, None] + after[None, :]) - source @ target.T)
-
-    C = np.maximum(reduce(np.add, data.map(of_block)), 0.0)
+    C = np.maximum(data.sum_pieces(partial(_pair_costs, W=W, model=model)), 0.0)
     np.fill_diagonal(C, 0.0)
     return C
+
+
+def _pair_costs(piece: Data, *, W: Array, model: Euler | None) -> Array:
+    x, u = piece.block(slice(None))
+    xp = array_api_compat.array_namespace(x)
+    Wt = like(W.T, x)
+    target = flat_slices(x @ Wt)
+    # ‖a‖² + ‖b‖² − 2 a·b loses the digits of a distance much smaller than the norms. A slice of
+    # least norm as common centre keeps them, for a constant level as well as for growing spread.
+    centre = target[int(xp.argmin(xp.sum(target**2, axis=1))), :]
+    target = target - centre
+    source = target if model is None else flat_slices(model.predict(x, u) @ Wt) - centre
+    before, after = xp.sum(source**2, axis=1), xp.sum(target**2, axis=1)
+    return to_numpy(0.5 * (before[:, None] + after[None, :]) - source @ target.T)
 
 
 def near_costs(data: Data, order: Order, model: Euler, width: int) -> Array:
@@ -77,24 +80,23 @@ def near_costs(data: Data, order: Order, model: Euler, width: int) -> Array:
 
     All trajectories, but T · width pairs instead of T²: enough to verify an order found on a few.
     """
-    T = data.shape[1]
-    width = min(width, T - 1)
-    W = model.whitening
+    width = min(width, data.shape[1] - 1)
+    of_piece = partial(_near_costs, model=model, W=model.whitening, width=width)
+    return data.sum_pieces(of_piece, order)
 
-    def of_block(x: Any, u: Any | None) -> Array:
-        xp = array_api_compat.array_namespace(x)
-        Wt = like(W.T, x)
-        target, source = x @ Wt, model.predict(x, u) @ Wt
-        sums = np.zeros((width, 2, T))
-        for k in range(1, width + 1):
-            ahead = target[:, k:, :] - source[:, :-k, :]
-            back = target[:, :-k, :] - source[:, k:, :]
-            sums[k - 1, 0, : T - k] = to_numpy(xp.sum(ahead * ahead, axis=(0, 2)))
-            sums[k - 1, 1, : T - k] = to_numpy(xp.sum(back * back, axis=(0, 2)))
-        return sums
 
-    found: Array = 0.5 * reduce(np.add, data.map(of_block, order))
-    return found
+def _near_costs(piece: Data, order: Order, *, model: Euler, W: Array, width: int) -> Array:
+    x, u = piece.block(slice(None), order)
+    xp = array_api_compat.array_namespace(x)
+    Wt, T = like(W.T, x), x.shape[1]
+    target, source = x @ Wt, model.predict(x, u) @ Wt
+    sums = np.zeros((width, 2, T))
+    for k in range(1, width + 1):
+        ahead = target[:, k:, :] - source[:, :-k, :]
+        back = target[:, :-k, :] - source[:, k:, :]
+        sums[k - 1, 0, : T - k] = to_numpy(xp.sum(ahead * ahead, axis=(0, 2)))
+        sums[k - 1, 1, : T - k] = to_numpy(xp.sum(back * back, axis=(0, 2)))
+    return 0.5 * sums
 
 
 def step_costs(data: Data, order: Order, model: Euler) -> Array:

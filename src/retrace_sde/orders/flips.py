@@ -7,9 +7,10 @@ from several guesses, and then single trajectories are flipped while the profile
 
 from __future__ import annotations
 
+import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, evenly
+from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.moments import Moments, regression_rows
 from retrace_sde.estimate.regression import mle
@@ -62,14 +63,14 @@ class _Flips:
     ) -> None:
         self.dt, self.drift = dt, drift
 
-        def gram(rows: slice, order: Order) -> Array:
-            x, u = data.block(rows, order)
-            z = regression_rows(x, u, dt, drift, data.live(rows))
-            return np.asarray(z.transpose(0, 2, 1) @ z)
+        def gram(piece: Data, order: Order) -> Array:
+            x, u = piece.block(slice(None), order)
+            z = regression_rows(x, u, dt, drift, piece.live(slice(None)))
+            return to_numpy(array_api_compat.array_namespace(z).matrix_transpose(z) @ z)
 
         back = data.reversed(orders)
-        self.there = np.concatenate(list(data.map_rows(lambda rows: gram(rows, orders))))
-        self.back = np.concatenate(list(data.map_rows(lambda rows: gram(rows, back))))
+        self.there = data.each_piece(gram, orders)
+        self.back = data.each_piece(gram, back)
         self.first, self.last = data.states(orders), data.states(back)
         # What is known of time, as log-priors of both ways round (−∞: impossible); the same for all if nothing is.
         self.for_there, self.for_back = for_there, for_back

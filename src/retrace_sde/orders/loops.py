@@ -16,8 +16,8 @@ from retrace_sde.orders.search import improve_path
 LEAST = 6
 """Slices of the shortest loop that is called one: with fewer everything is near everything."""
 
-LOOKED_AT = 500
-"""Trajectories, evenly spaced, that tell a loop."""
+LOOKED_AT, FIRST_LOOK = 500, 50
+"""Trajectories, evenly spaced, that tell a loop; and those that rule one out at once."""
 
 SLICES = 250
 """Slices, evenly spaced, that tell how far remote ones are apart."""
@@ -25,6 +25,9 @@ SLICES = 250
 LONGER, NEAR = 1.5, 0.5
 """Largest squared closing step, relative to the longest other and to the typical one between remote slices: with these
 every loop of `studies/guards.py` closes (seeds 100:106 and 300:306, 180 fits), and of its open panels none does (180)."""
+
+FAR = 4 * LONGER
+"""The same ratio in a few trajectories that leaves no doubt."""
 
 
 def closes(data: Data, order: Order, *, alpha: float = 0.001) -> bool:
@@ -36,27 +39,42 @@ def closes(data: Data, order: Order, *, alpha: float = 0.001) -> bool:
     those of full length.
     """
     T = data.shape[1]
-    x = _in_time(data, order)
-    if T < LEAST or len(x) < 3:
+    if T < LEAST:
         return False
+    few = _in_time(data, order, FIRST_LOOK)
+    if len(few) < 3:
+        return False
+    ends, longest = _steps(few, spread(Data(few)))
+    if ends.sum() > FAR * longest:
+        return False
+    x = _in_time(data, order, LOOKED_AT)
     scale = spread(Data(x))
+    ends, longest = _steps(x, scale)
+    if ends.sum() > LONGER * longest:
+        return False
     some = evenly(T, SLICES)
     D = distances(Data(x[:, some]), scale=scale)
     lag = np.abs(some[:, None] - some[None])
     remote = np.minimum(lag, T - lag) >= max(2, T // 4)
-    x = x / scale
-    ends = ((x[:, -1] - x[:, 0]) ** 2).sum(axis=1)
-    longest = (np.diff(x, axis=1) ** 2).sum(axis=(0, 2)).max()
-    if ends.sum() > LONGER * longest or ends.sum() > NEAR * np.median(D[remote]):
+    if ends.sum() > NEAR * np.median(D[remote]):
         return False
+    x = x / scale
     across = ((x - np.roll(x, T // 2, axis=1)) ** 2).sum(axis=2).mean(axis=1)
     return bool(stats.ttest_rel(across, ends, alternative="greater").pvalue < alpha)
 
 
-def _in_time(data: Data, order: Order) -> Array:
+def _steps(x: Array, scale: Array) -> tuple[Array, float]:
+    """The squared closing step of each trajectory, and the longest other, summed over them."""
+    ends = (((x[:, -1] - x[:, 0]) / scale) ** 2).sum(axis=1)
+    moved = np.diff(x, axis=1)
+    squares = np.einsum("jtk,jtk->tk", moved, moved)
+    return ends, float((squares / scale**2).sum(axis=1).max())
+
+
+def _in_time(data: Data, order: Order, size: int) -> Array:
     """Some trajectories of full length (m, T, d), along an order."""
     whole = np.flatnonzero(data.observed == data.shape[1])
-    rows = whole[evenly(len(whole), LOOKED_AT)] if len(whole) else whole
+    rows = whole[evenly(len(whole), size)] if len(whole) else whole
     x = to_numpy(pick(data.values, rows, 0)) if len(rows) else np.empty((0, *data.shape[1:]))
     return to_numpy(in_order(x, order if order.ndim == 1 else order[rows]))
 

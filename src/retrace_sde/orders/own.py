@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
+import array_api_compat
 import numpy as np
+from scipy.linalg import cholesky
 
-from retrace_sde.data.blocks import Array, Data, Order, State, to_numpy
+from retrace_sde.data.blocks import Data, Order, State, like, to_integers, to_numpy
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.frequencies import Frequencies
 from retrace_sde.orders.draws import Chains, Draws, Stretch
-from retrace_sde.orders.metropolis import Records, Schedule, sample_block
+from retrace_sde.orders.many.chains import ManyChains, padded_pairs
+from retrace_sde.orders.metropolis import Proposals, Records, Schedule, sample_block
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.search import Steps, improve_block
 from retrace_sde.process.sde import Gaussian
@@ -24,10 +28,13 @@ from retrace_sde.process.sde import Gaussian
 BLOCK = 128
 """Trajectories per block: fixed, so that no sum depends on the number of jobs."""
 
+MANY_NUMBERS = 1 << 28
+"""Costs of pairs that are held at a time on a device, 2 GiB of them."""
+
 KICKS = 10
 """Random exchanges after which the search of each trajectory is repaired; more change little."""
 
-Count = Callable[[Array, Any, Frequencies], Any]
+Count = Callable[[Any, Any, Frequencies], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +47,20 @@ class Law:
     def costs(self, data: Data, rows: slice) -> Steps:
         """Whitened states, whitened predictions and start costs of a block, as the kernels want them."""
         x, u = data.block(rows)
-        x, u = to_numpy(x), None if u is None else to_numpy(u)
-        Wt = self.step.whitening.T
-        start = np.zeros(x.shape[:2]) if self.start is None else -self.start.log_density(x)
-        target, source = x @ Wt, self.step.predict(x, u) @ Wt
-        return Steps(np.ascontiguousarray(target), np.ascontiguousarray(source), start)
+        each = self.whitened(to_numpy(x), None if u is None else to_numpy(u))
+        return Steps(*(np.ascontiguousarray(array) for array in each))
+
+    def whitened(self, x: Any, u: Any | None) -> tuple[Any, Any, Any]:
+        """States and predictions (n, T, d), whitened, and start costs (n, T), of any array library."""
+        xp = array_api_compat.array_namespace(x)
+        Wt = like(self.step.whitening.T, x)
+        start = xp.zeros_like(x[:, :, 0])
+        if self.start is not None:
+            inverse = np.linalg.inv(cholesky(self.start.covariance, lower=True))
+            z = (x - like(self.start.mean, x)) @ like(inverse.T, x)
+            constant = 0.5 * len(inverse) * np.log(2 * np.pi) - np.log(np.diag(inverse)).sum()
+            start = 0.5 * xp.sum(z * z, axis=2) + float(constant)
+        return x @ Wt, self.step.predict(x, u) @ Wt, start
 
 
 class Judge(Protocol):
@@ -68,60 +84,163 @@ class OwnOrders:
 
         With a prior, orders that break none of its rules come out, and (unless `cold`) must go in.
         """
-        orders, deep = orders.copy(), cold or kicks > 0
-
-        def work(rows: slice) -> int:
-            steps, rules = self.law.costs(self.data, rows), self._rules(rows)
-            lengths = self.data.observed[rows]
-            found = improve_block(
-                steps, rules, lengths, orders[rows], states[rows], cold, deep, kicks
-            )
-            return int(found)
-
-        return orders, sum(self.data.map_rows(work, size=BLOCK))
+        work = partial(
+            _improved,
+            law=self.law,
+            prior=self.prior,
+            how=(cold, cold or kicks > 0, kicks),
+        )
+        along = self._numbers, orders, states[:, None]
+        orders, streams, changed = self.data.each_piece(work, *along, size=BLOCK)
+        states[:] = streams[:, 0]
+        return orders, int(changed.sum())
 
     def draw(self, chains: Chains, stretch: Stretch, count: Count | None = None) -> Draws:
         """Advance every chain, in place.
 
         `count` makes statistics of a block's frequencies of pairs and ends; they are summed, chain by chain.
         """
-        data, (samples, burn, keep, positions) = self.data, stretch
-        n, T, _ = data.shape
-        C, proposals = len(chains.orders), chains.proposals
-        schedule = Schedule(burn, samples, max(T // 2, 5))
-        where = np.zeros((n if positions else 0, T, T), dtype=np.int32)
+        n, T, _ = self.data.shape
+        C, keep = len(chains.orders), stretch.keep
+        where = np.zeros((n if stretch.positions else 0, T, T), dtype=np.int32)
         kept = np.zeros((C, n, keep, T), dtype=np.int16)
-
-        def work(rows: slice) -> tuple[list[Any], Records]:
-            steps, rules = self.law.costs(data, rows), self._rules(rows)
-            x, u = data.block(rows)
-            counted = []
-            seen = Records.none(len(x), T=T)
-            for c in range(C):
-                fresh = Records.none(len(x), T=T)._replace(
-                    positions=where[rows] if positions else where,
-                    kept=kept[c, rows],
-                    tally=seen.tally,
-                    scales=seen.scales,
-                )
-                order, state = chains.orders[c, rows], chains.states[c, rows]
-                sample_block(
-                    steps, rules, data.observed[rows], order, state, schedule, proposals, fresh
-                )
-                if count is not None:
-                    shares = (fresh.pairs, fresh.first, fresh.last)
-                    frequencies = Frequencies(*(each / samples for each in shares))
-                    counted.append(count(to_numpy(x), u, frequencies))
-            return counted, seen
-
-        parts = list(data.map_rows(work, size=BLOCK))
-        counted = [_total([part[0][c] for part in parts]) for c in range(C)] if count else []
-        tally = np.sum([part[1].tally for part in parts], axis=0)
-        scales = np.sum([part[1].scales for part in parts], axis=0)
+        # Rules are compiled, and laws that know their own pairs give them to the compiled sampler.
+        together = self.data.on_device and self.prior is None and isinstance(self.law, Law)
+        work = partial(
+            _drawn_together if together else _drawn,
+            law=self.law,
+            prior=self.prior,
+            stretch=stretch,
+            proposals=chains.proposals,
+            count=count,
+        )
+        along = self._numbers, chains.orders.transpose(1, 0, 2), chains.states.T
+        size = max(1, MANY_NUMBERS // (T + 1) ** 2) if together else BLOCK
+        parts = list(self.data.map_pieces(work, *along, size=size))
+        for each in parts:
+            chains.orders[:, each.rows], chains.states[:, each.rows] = each.orders, each.states
+            kept[:, each.rows] = each.kept
+            if stretch.positions:
+                where[each.rows] = each.where
+        counted = [_total([each.counted[c] for each in parts]) for c in range(C)] if count else []
+        tally = np.sum([each.seen.tally for each in parts], axis=0)
+        scales = np.sum([each.seen.scales for each in parts], axis=0)
         return Draws(kept, where, counted, tally, scales)
 
-    def _rules(self, rows: slice) -> Any:
-        return None if self.prior is None else self.prior.arrays(rows)
+    @property
+    def _numbers(self) -> Order:
+        return np.arange(self.data.shape[0], dtype=np.intp)[:, None]
+
+
+def _rules(prior: Prior | None, rows: Order) -> Any:
+    """What is known of some trajectories that stand side by side."""
+    return None if prior is None else prior.arrays(slice(int(rows[0]), int(rows[-1]) + 1))
+
+
+def _improved(
+    piece: Data,
+    numbers: Order,
+    orders: Order,
+    states: State,
+    *,
+    law: Judge,
+    prior: Prior | None,
+    how: tuple[bool, bool, int],
+) -> tuple[Order, State, Order]:
+    """Orders of a piece, improved, the random states afterwards, and whether each changed."""
+    found, states = orders.copy(), states[:, 0].copy()
+    steps, rules = law.costs(piece, slice(None)), _rules(prior, numbers[:, 0])
+    changed = improve_block(steps, rules, piece.observed, found, states, *how)
+    each = np.zeros((len(found), 1), dtype=np.intp)
+    each[0] = changed
+    return found, states[:, None], each
+
+
+class _Drawn(NamedTuple):
+    """Where the chains of some trajectories stand, what they saw, and their statistics."""
+
+    rows: Order
+    orders: Order
+    states: State
+    kept: Any
+    where: Any
+    counted: list[Any]
+    seen: Records
+
+
+def _drawn(
+    piece: Data,
+    numbers: Order,
+    orders: Order,
+    states: State,
+    *,
+    law: Judge,
+    prior: Prior | None,
+    stretch: Stretch,
+    proposals: Any,
+    count: Count | None,
+) -> _Drawn:
+    """The chains of a piece, (trajectories, C, T), advanced."""
+    samples, burn, keep, positions = stretch
+    steps, rules = law.costs(piece, slice(None)), _rules(prior, numbers[:, 0])
+    (x, u), (m, C, T) = piece.block(slice(None)), orders.shape
+    schedule = Schedule(burn, samples, max(T // 2, 5))
+    orders, states = orders.transpose(1, 0, 2).copy(), states.T.copy()
+    kept = np.zeros((C, m, keep, T), dtype=np.int16)
+    where = np.zeros((m if positions else 0, T, T), dtype=np.int32)
+    counted, seen = [], Records.none(m, T=T)
+    for c in range(C):
+        fresh = Records.none(m, T=T)._replace(
+            positions=where, kept=kept[c], tally=seen.tally, scales=seen.scales
+        )
+        sample_block(steps, rules, piece.observed, orders[c], states[c], schedule, proposals, fresh)
+        if count is not None:
+            shares = (fresh.pairs, fresh.first, fresh.last)
+            frequencies = Frequencies(*(each / samples for each in shares))
+            counted.append(count(to_numpy(x), u, frequencies))
+    return _Drawn(numbers[:, 0], orders, states, kept, where, counted, seen)
+
+
+def _drawn_together(
+    piece: Data,
+    numbers: Order,
+    orders: Order,
+    states: State,
+    *,
+    law: Any,
+    prior: Prior | None,
+    stretch: Stretch,
+    proposals: Proposals,
+    count: Count | None,
+) -> _Drawn:
+    """The same where the piece is, all of its chains at a time."""
+    (x, u), (m, C, T) = piece.block(slice(None)), orders.shape
+    xp, device = array_api_compat.array_namespace(x), array_api_compat.device(x)
+    lengths = xp.asarray(piece.observed, device=device)
+    target, source, start = law.whitened(x, u)
+    pairs = padded_pairs(target, source, start, lengths)
+    begin = xp.asarray(np.ascontiguousarray(orders.transpose(1, 0, 2)), device=device)
+    many = ManyChains(pairs, lengths, begin, states.T.ravel(), proposals.sharpness)
+    schedule = Schedule(stretch.burn, stretch.samples, max(T // 2, 5))
+    chance = np.random.default_rng(states[0, 0])
+    keep, positions = stretch.keep, stretch.positions
+    seen = many.run(schedule, proposals, chance, keep=keep, positions=positions)
+    kept = np.zeros((C, m, keep, T), dtype=np.int16)
+    for r, each in enumerate(seen.kept):
+        kept[:, :, r] = to_integers(each).reshape(C, m, T)
+    where = np.zeros((0, T, T), dtype=np.int32)
+    if seen.positions is not None:
+        stood = to_numpy(seen.positions).reshape(C, m, T, T).sum(axis=0)
+        where = stood.round().astype(np.int32)
+    counted = []
+    for c in range(0 if count is None else C):
+        shares = (seen.pairs, seen.first, seen.last)
+        mine = (each[c * m : (c + 1) * m, ...] / stretch.samples for each in shares)
+        counted.append(count(x, u, Frequencies(*mine)))  # type: ignore[misc]
+    tried = Records.none(0, T=T)._replace(tally=seen.tally, scales=seen.scales)
+    now = to_integers(many.orders).reshape(C, m, T)
+    states = many.streams.states().reshape(C, m)
+    return _Drawn(numbers[:, 0], now, states, kept, where, counted, tried)
 
 
 def _total(parts: list[Any]) -> Any:

@@ -308,7 +308,10 @@ class _Compiler:
         if known.precedences is None and known.blocks is None and not exact:
             return None
         before = np.zeros((self.m, self.T, self.T), dtype=bool)
-        for pair in known.precedences or ():
+        pairs = () if known.precedences is None else known.precedences
+        if not isinstance(pairs, Sequence):
+            raise ValueError(f"precedences must be a list of pairs (a, b); got {pairs!r:.40}.")
+        for pair in pairs:
             size = len(pair) if isinstance(pair, (tuple, list)) else 0
             if size != (2 if self.shared else 3):
                 form = "(a, b)" if self.shared else "(trajectory, a, b)"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, State
+from retrace_sde.data.blocks import Array, Mask, Order, State
 from retrace_sde.orders.metropolis import (
     SHARES,
     SHARPNESS,
@@ -51,3 +53,33 @@ class PathCosts:
         padded, schedule = padded_costs(self.costs, self.start), Schedule(50 * thin, samples, thin)
         sample_path(padded, rules, order.copy(), state, schedule, proposals, seen)
         return seen.positions, seen.kept
+
+
+@dataclass(frozen=True, eq=False)
+class RoughStart:
+    """The same with start costs that are `known` for some slices and bounded from below for others: most never come first.
+
+    An order that starts with one of the others is searched again with `every` start cost.
+    """
+
+    costs: Array
+    start: Array
+    known: Mask
+    every: Callable[[], Array]
+    prior: Prior | None = None
+
+    @cached_property
+    def _whole(self) -> PathCosts:
+        return PathCosts(self.costs, self.every(), self.prior)
+
+    def cost(self, order: Order) -> float:
+        return self._whole.cost(order)
+
+    def improve(self, order: Order, state: State | None = None) -> Order:
+        found = improve(self.costs, self.start, order, self.prior)
+        return found if self.known[found[0]] else self._whole.improve(order)
+
+    def sample(
+        self, order: Order, state: State, samples: int, keep: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+        return self._whole.sample(order, state, samples, keep)

@@ -19,33 +19,95 @@ from numpy.typing import NDArray
 from retrace_sde.data.blocks import Array
 from retrace_sde.data.entry.parameters import check
 
+__all__ = [
+    "Affine",
+    "Drift",
+    "Features",
+    "Linear",
+    "Polynomial",
+    "TumourGrowth",
+    "affine",
+    "features",
+    "linear",
+    "polynomial",
+]
+
 
 class Drift(ABC):
-    """Features φ: (…, d) states and (…, k) covariates to (…, p) regressors; any array-API namespace."""
+    """Features φ: (…, d) states and (…, k) covariates to (…, p) regressors; the drift is `b(x, u) = Θ φ(x, u)`.
+
+    What is linear in its parameters Θ keeps every formula of a fit in closed form. Any array-API namespace. With drifts
+    that are not linear in x, noise, missing values and gaps of any length are refused: they need a smoother.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> drift = rt.drift.affine()
+    >>> drift.features(np.array([[2.0, 3.0]]), None)
+    array([[2., 3., 1.]])
+    >>> drift.feature_names(["x", "y"], [])
+    ['x', 'y', '1']
+    >>> drift.admit(np.array([-1.0])), drift.reversal(1, 0.5).shape
+    (array([-1.]), (3, 3))
+    """
 
     @abstractmethod
     def features(self, x: Any, u: Any | None) -> Any:
-        """φ(x, u), one row of p regressors per state."""
+        """φ(x, u), one row of p regressors per state.
+
+        Parameters
+        ----------
+        x : array (…, d)
+            States.
+        u : array (…, k) or None
+            Covariates.
+        """
 
     @abstractmethod
     def feature_names(self, variables: Sequence[str], covariates: Sequence[str]) -> list[str]:
-        """One name for each of the p regressors."""
+        """One name for each of the p regressors.
+
+        Parameters
+        ----------
+        variables, covariates : sequence of str
+            Their names.
+        """
 
     def admit(self, x: NDArray[Any]) -> NDArray[Any]:
-        """The nearest states that the drift is defined for; simulated paths are kept there."""
+        """The nearest states that the drift is defined for; simulated paths are kept there.
+
+        Parameters
+        ----------
+        x : array
+            States.
+        """
         return x
 
     def reversal(self, d: int, dt: float) -> Array | None:
         """The matrix that takes the row (φ(x) √Δt, Δx/√Δt) of a step to that of the step run backwards.
 
         It exists where φ(x + Δx) is linear in φ(x) and Δx; None: the backward rows must be formed anew.
+
+        Parameters
+        ----------
+        d : int
+            Variables.
+        dt : float
+            Δt.
         """
         return None
 
 
 @dataclass(frozen=True)
 class Linear(Drift):
-    """The paper's drift `b(x) = A x`: φ(x) = x, Θ = A."""
+    """The paper's drift `b(x) = A x`: φ(x) = x, Θ = A. For data centred at their equilibrium; elsewhere it is confidently wrong.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.drift.Linear().feature_names(["x", "y"], [])
+    ['x', 'y']
+    """
 
     def features(self, x: Any, u: Any | None) -> Any:
         return x
@@ -59,7 +121,14 @@ class Linear(Drift):
 
 @dataclass(frozen=True)
 class Affine(Drift):
-    """`b(x) = A x + c`: φ(x) = (x, 1), Θ = (A, c). For data that are not centred at their equilibrium."""
+    """`b(x) = A x + c`: φ(x) = (x, 1), Θ = (A, c). For data that are not centred at their equilibrium.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.drift.Affine().feature_names(["x", "y"], [])
+    ['x', 'y', '1']
+    """
 
     def features(self, x: Any, u: Any | None) -> Any:
         xp = array_api_compat.array_namespace(x)
@@ -105,10 +174,22 @@ def _step_back(d: int, p: int, dt: float) -> Array:
 
 @dataclass(frozen=True)
 class Polynomial(Drift):
-    """All monomials of the variables up to a degree: φ(x) = (1, x_i, x_i x_j, …).
+    """All monomials of the variables up to a degree: φ(x) = (1, x_i, x_i x_j, …); made by `polynomial`.
 
-    Covariates enter as u_k and, with `interactions`, as u_k x_i. In d variables there are (d + degree choose
-    degree) monomials: more than a few of both need many transitions.
+    In d variables there are (d + degree choose degree) monomials: more than a few of both need many transitions.
+
+    Parameters
+    ----------
+    degree : int
+        The highest.
+    interactions : bool
+        Covariates enter as u_k and, with interactions, as u_k x_i.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.drift.Polynomial(2).feature_names(["x", "y"], [])
+    ['1', 'x', 'y', 'x·x', 'x·y', 'y·y']
     """
 
     degree: int
@@ -149,8 +230,18 @@ class TumourGrowth(Drift):
     """Gompertz growth under treatment: `b(x, u) = (a − ρ log x − Σ_k κ_k u_k) x`, one variable.
 
     φ = (x, x log x, u₁ x, u₂ x, …); with chemotherapy C and radiotherapy d, κ = (β_c, α_r + β_r) and a = ρ log K.
-    Volumes below `floor` count as `floor` in the logarithm; data with many values ≤ 0 are refused. `parameters` reads a fit, and names what it
-    cannot tell.
+    `rt.tumour.growth_parameters` reads a fit, and names what it cannot tell.
+
+    Parameters
+    ----------
+    floor : float
+        Volumes below count as this in the logarithm; data with many values ≤ 0 are refused.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.drift.TumourGrowth().feature_names(["volume"], ["chemo"])
+    ['volume', 'volume·log volume', 'volume·chemo']
     """
 
     floor: float = 1e-3
@@ -177,10 +268,22 @@ class TumourGrowth(Drift):
 
 @dataclass(frozen=True, eq=False)
 class Features(Drift):
-    """Your own features: `function(x, u)` gives one row of regressors, with these names, per state.
+    """Your own features; made by `features`.
 
-    x (…, d) are states and u (…, k) covariates (or None); the function must work for any leading shape and
-    look at one observation at a time, for the order is not known.
+    Parameters
+    ----------
+    function : callable
+        `function(x, u)` gives one row of regressors per state: x (…, d) are states and u (…, k) covariates (or None). It must
+        work for any leading shape and look at one observation at a time, for the order is not known.
+    names : tuple of str
+        One for each regressor.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> drift = rt.drift.Features(lambda x, u: np.sin(x), ("sin x",))
+    >>> drift.features(np.zeros((1, 1)), None)
+    array([[0.]])
     """
 
     function: Callable[[Any, Any | None], Any]
@@ -272,22 +375,70 @@ def independent_features(drift: Drift, gram: Array) -> Drift:
 
 
 def linear() -> Drift:
-    """`b(x) = A x`."""
+    """`b(x) = A x`.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.ReTrace(drift=rt.drift.linear()).drift == rt.drift.Linear()
+    True
+    """
     return Linear()
 
 
 def affine() -> Drift:
-    """`b(x) = A x + c`."""
+    """`b(x) = A x + c`.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.ReTrace(drift=rt.drift.affine()).drift == rt.drift.Affine()
+    True
+    """
     return Affine()
 
 
 def polynomial(degree: int, *, interactions: bool = False) -> Drift:
-    """All monomials up to `degree`, and the covariates (times the variables too, with `interactions`)."""
+    """All monomials up to `degree`, and the covariates.
+
+    Parameters
+    ----------
+    degree : int
+        The highest.
+    interactions : bool
+        Covariates also times the variables.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.full((60, 20, 1), 0.1)
+    >>> for t in range(19):  # logistic growth
+    ...     X[:, t + 1] = X[:, t] + 0.2 * X[:, t] * (1 - X[:, t]) * 2 + 0.02 * rng.normal(size=(60, 1))
+    >>> model = rt.ReTrace(dt=0.2, drift=rt.drift.polynomial(2), random_state=0).fit(X[:, 1:])
+    >>> model.drift_.shape  # 1, x, x²
+    (1, 3)
+    """
     return Polynomial(degree, interactions)
 
 
 def features(function: Callable[[Any, Any | None], Any], names: Sequence[str]) -> Drift:
-    """A drift from your own feature function φ(x, u), one name for each of its columns."""
+    """A drift from your own feature function φ(x, u), one name for each of its columns.
+
+    Parameters
+    ----------
+    function : callable
+        `function(x, u)`: x (…, d) to (…, p), for any leading shape, one observation at a time.
+    names : sequence of str
+        One for each of the p columns.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> pull = rt.drift.features(lambda x, u: np.concatenate([x, np.sin(x)], axis=-1), ["x", "sin x"])
+    >>> pull.feature_names(["x"], [])
+    ['x', 'sin x']
+    """
     return Features(function, tuple(names))
 
 

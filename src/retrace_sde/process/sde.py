@@ -6,6 +6,7 @@ drift matrix, H the (observational) diffusion matrix, Σ the stationary covarian
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,18 +22,52 @@ Scheme = Literal["euler", "exact"]
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """A Gaussian law N(mean, covariance), used for the first observation; covariance 0 is a point."""
+    """A Gaussian law N(mean, covariance), used for the first observation.
+
+    Parameters
+    ----------
+    mean : array (d,)
+        Its mean.
+    covariance : array (d, d)
+        Its covariance; 0 is a point, which has no density.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> law = rt.Gaussian(np.zeros(2), np.eye(2))
+    >>> law.sample(5, np.random.default_rng(0)).shape
+    (5, 2)
+    >>> law.log_density(np.zeros(2)).round(3)
+    np.float64(-1.838)
+    >>> law.pooled(rt.Gaussian(np.full(2, 2.0), np.eye(2)), 0.5).mean
+    array([1., 1.])
+    """
 
     mean: Array
     covariance: Array
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Independent draws (n, d).
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        rng : numpy.random.Generator
+            Where randomness comes from.
+        """
         root = symmetric_root(self.covariance)
         draws: Array = self.mean + rng.standard_normal((n, len(self.mean))) @ root
         return draws
 
     def log_density(self, x: Array) -> Array:
-        """`log N(x; mean, covariance)` along the last axis; the covariance must be positive definite."""
+        """`log N(x; mean, covariance)` along the last axis; the covariance must be positive definite.
+
+        Parameters
+        ----------
+        x : array (…, d)
+            Points.
+        """
         if not is_positive(self.covariance):
             raise ValueError(
                 "this Gaussian has no density: its covariance is singular (a point start); give one with "
@@ -41,7 +76,15 @@ class Gaussian:
         return log_gaussian(x - self.mean, cholesky(self.covariance, lower=True))
 
     def pooled(self, other: Gaussian, share: float) -> Gaussian:
-        """Mean and covariance of a sample of which `share` has this law and the rest the other."""
+        """Mean and covariance of a sample of which `share` has this law and the rest the other.
+
+        Parameters
+        ----------
+        other : Gaussian
+            The law of the rest.
+        share : float
+            Between 0 and 1.
+        """
         gap = self.mean - other.mean
         spread = share * self.covariance + (1 - share) * other.covariance
         mean = share * self.mean + (1 - share) * other.mean
@@ -61,7 +104,35 @@ class Transition:
 class LinearSDE:
     """`dX = (A X + c) dt + G dW` with drift A (d, d), diffusion `H = G Gᵀ` (d, d) and offset c (d,).
 
-    `initial` is the law (or the point) that `simulate` starts from when it is not told otherwise.
+    Parameters
+    ----------
+    drift : array (d, d)
+        A.
+    diffusion : array (d, d)
+        H, symmetric, positive semidefinite.
+    offset : array (d,), optional
+        c; zeros if left out.
+    initial : Gaussian, optional
+        The law (or the point) that `simulate` starts from when it is not told otherwise.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> sde = rt.LinearSDE([[-1.0, 2.0], [-2.0, -1.0]], np.eye(2))
+    >>> sde.stationary().covariance  # A Σ + Σ Aᵀ + H = 0
+    array([[0.5, 0. ],
+           [0. , 0.5]])
+    >>> sde.reverse().drift  # Σ Aᵀ Σ⁻¹: turns the other way
+    array([[-1., -2.],
+           [ 2., -1.]])
+    >>> sde.is_reversible(), round(sde.entropy_production(), 6)
+    (False, 8.0)
+    >>> sde.current()
+    array([[ 0.,  2.],
+           [-2.,  0.]])
+    >>> X = sde.simulate(5, 100, 0.1, random_state=0)
+    >>> X.shape, sde.log_likelihood(X, 0.1).shape, sde.transition(0.1).matrix.shape
+    ((5, 100, 2), (5,), (2, 2))
     """
 
     drift: Array
@@ -104,7 +175,15 @@ class LinearSDE:
 
     @checked
     def transition(self, dt: float, *, scheme: Scheme = "exact") -> Transition:
-        """One step of length dt. Euler: F = I + A dt, Q = H dt. Exact: F = e^{A dt}, Q by Van Loan."""
+        """One step of length dt. Euler: F = I + A dt, Q = H dt. Exact: F = e^{A dt}, Q by Van Loan.
+
+        Parameters
+        ----------
+        dt : float
+            Length of the step.
+        scheme : {"exact", "euler"}
+            Which of the two.
+        """
         if scheme == "euler":
             F = np.eye(self.dimension) + self.drift * dt
             return Transition(F, self.offset * dt, self.diffusion * dt)
@@ -124,7 +203,14 @@ class LinearSDE:
         # In coordinates where H = I the solution does not depend on the variables' units.
         L = cholesky(self.diffusion, lower=True)
         B = solve_triangular(L, self.drift @ L, lower=True)
-        S = L @ solve_continuous_lyapunov(B, -np.eye(self.dimension)) @ L.T
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            try:
+                S = L @ solve_continuous_lyapunov(B, -np.eye(self.dimension)) @ L.T
+            except RuntimeWarning:  # scipy's, that it solved another equation
+                raise ValueError(
+                    "the drift is stable only up to rounding, so that its stationary law cannot be computed."
+                ) from None
         mean = np.asarray(-np.linalg.solve(self.drift, self.offset), dtype=np.float64)
         return Gaussian(mean, (S + S.T) / 2)
 
@@ -146,7 +232,13 @@ class LinearSDE:
 
     @checked
     def is_reversible(self, *, tolerance: float = 1e-8) -> bool:
-        """Detailed balance: `A H = H Aᵀ`, up to a relative tolerance. Needs no stationary law."""
+        """Detailed balance: `A H = H Aᵀ`, up to a relative tolerance. Needs no stationary law.
+
+        Parameters
+        ----------
+        tolerance : float
+            Of the difference, relative to the size of `A H`.
+        """
         AH = self.drift @ self.diffusion
         return bool(np.abs(AH - AH.T).max() <= tolerance * max(np.abs(AH).max(), 1e-300))
 
@@ -164,9 +256,18 @@ class LinearSDE:
     def log_likelihood(
         self, X: ArrayLike, dt: float, *, initial: Gaussian | None = None, scheme: Scheme = "exact"
     ) -> Array:
-        """`log p₀(x_0) + Σ_i log p(x_{i+1} | x_i)` for each trajectory of X (n, T, d), in time order.
+        """`log p₀(x_0) + Σ_i log p(x_{i+1} | x_i)` for each trajectory of X, in time order.
 
-        `initial` is p₀; without it (here and in the SDE) the stationary law is taken.
+        Parameters
+        ----------
+        X : array (n, T, d)
+            Trajectories in time order, nothing missing.
+        dt : float
+            Time between observations.
+        initial : Gaussian, optional
+            p₀; without it (here and in the SDE) the stationary law is taken.
+        scheme : {"exact", "euler"}
+            Transitions: exact, or Euler's.
         """
         values = np.asarray(X, dtype=float)
         first = initial or self.initial or self.stationary()
@@ -189,8 +290,19 @@ class LinearSDE:
     ) -> Array:
         """n trajectories of T observations, dt apart: an array (n, T, d).
 
-        x0: a point (d,), one start per trajectory (n, d), a number s (starts from N(0, s² I)), a `Gaussian`,
-        or "stationary". Left out: `initial` if the SDE has one, else the stationary law.
+        Parameters
+        ----------
+        n, T : int
+            Trajectories, observations of each.
+        dt : float
+            Time between observations.
+        x0 : array, float, Gaussian, "stationary" or None
+            A point (d,), one start per trajectory (n, d), a number s (starts from N(0, s² I)), a `Gaussian`,
+            or "stationary". Left out: `initial` if the SDE has one, else the stationary law.
+        scheme : {"euler", "exact"}
+            Euler's steps are those of the paper; exact ones have no error of the step.
+        random_state : int, Generator or None
+            Seed.
         """
         rng = np.random.default_rng(random_state)
         step = self.transition(dt, scheme=scheme)

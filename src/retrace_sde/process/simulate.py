@@ -23,11 +23,25 @@ def random_irreversible_sde(
 ) -> LinearSDE:
     """A random SDE that violates detailed balance (in d ≥ 2). M has entries N(0, 1/d).
 
-    stable: `A = M` shifted so that the largest real part is −0.5. growing: `A = M − 0.5 I`, whose
-    largest real part is near +0.5. rotation: `A = −0.5 I + (M − Mᵀ)·√2`, a slow decay with fast turns.
-    These three have `H = G Gᵀ`, G (d, d) with entries N(0, 1/d), and start from N(0, 0.1² I).
-    paper: A and G (d, d) with entries N(0, 1), and one common start of norm 2 to 10 for all trajectories:
-    the spread grows without bound.
+    Parameters
+    ----------
+    d : int
+        Variables.
+    setting : {"stable", "growing", "rotation", "paper"}
+        stable: `A = M` shifted so that the largest real part is −0.5. growing: `A = M − 0.5 I`, whose
+        largest real part is near +0.5. rotation: `A = −0.5 I + (M − Mᵀ)·√2`, a slow decay with fast turns.
+        These three have `H = G Gᵀ`, G (d, d) with entries N(0, 1/d), and start from N(0, 0.1² I).
+        paper: A and G (d, d) with entries N(0, 1), and one common start of norm 2 to 10 for all trajectories:
+        the spread grows without bound.
+    random_state : int, Generator or None
+        Seed.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> sde = rt.simulate.random_irreversible_sde(5, random_state=0)
+    >>> np.linalg.eigvals(sde.drift).real.max().round(6), sde.is_reversible()
+    (np.float64(-0.5), False)
     """
     rng = np.random.default_rng(random_state)
     M = rng.standard_normal((d, d)) / np.sqrt(d)
@@ -53,7 +67,23 @@ def random_irreversible_sde(
 
 @checked
 def add_noise(X: Array, sigma: float, *, random_state: Seed = None) -> Array:
-    """Noisy measurements `Y = X + ε`, `ε ~ N(0, σ² I)` (the paper's observation model, R = σ² I)."""
+    """Noisy measurements `Y = X + ε`, `ε ~ N(0, σ² I)` (the paper's observation model, R = σ² I).
+
+    Parameters
+    ----------
+    X : array
+        States.
+    sigma : float
+        σ.
+    random_state : int, Generator or None
+        Seed.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> rt.simulate.add_noise(np.zeros((1000, 2)), 0.5, random_state=0).std().round(1)
+    np.float64(0.5)
+    """
     rng = np.random.default_rng(random_state)
     return X + sigma * rng.standard_normal(X.shape)
 
@@ -69,9 +99,27 @@ def shuffle(
 ) -> tuple[NDArray[Real], NDArray[np.intp]]:
     """Lose the time order of X (n, T, …): returns the shuffled copy and the order that restores it.
 
-    shared: one permutation of the T slices for all trajectories, `shuffled[:, order]` equals X.
-    independent: one per trajectory, `numpy.take_along_axis(shuffled, order[..., None], axis=1)` equals X.
-    share: the share of the slices that take part, chosen at random. keep_first: the first stays in place.
+    Parameters
+    ----------
+    X : array (n, T, …)
+        In time order; not modified.
+    permutation : {"shared", "independent"}
+        shared: one permutation of the T slices for all trajectories, `shuffled[:, order]` equals X.
+        independent: one per trajectory, `numpy.take_along_axis(shuffled, order[..., None], axis=1)` equals X.
+    share : float
+        The share of the slices that take part, chosen at random.
+    keep_first : bool
+        The first stays in place.
+    random_state : int, Generator or None
+        Seed.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> X = np.arange(12.0).reshape(2, 6, 1)
+    >>> lost, order = rt.simulate.shuffle(X, random_state=0)
+    >>> np.array_equal(lost[:, order], X)
+    True
     """
     rng = np.random.default_rng(random_state)
     n, T = X.shape[:2]

@@ -40,6 +40,21 @@ def cost_matrix(costs: Array, order: Order | None = None, *, ax: Axes | None = N
 
     Along the right order the cheap pairs lie next to the diagonal. Colours are ranks, so that a few
     very far pairs do not hide the rest.
+
+    Parameters
+    ----------
+    costs : array (T, T)
+        Of b after a, such as `rt.baselines.slice_distances(X)`.
+    order : array (T,), optional
+        Along which they are drawn.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> ax = rt.plots.cost_matrix(rt.baselines.slice_distances(Y))
     """
     ax = _axes(ax)
     T = len(costs)
@@ -68,8 +83,26 @@ def matrix(
 ) -> Axes:
     """A drift or diffusion matrix as a heat map, zero in white, symmetric in ±limit.
 
-    `shade` colours by another matrix, such as `comparable(A, H)` where variables differ in units; the
-    numbers of `values` are then written into the cells. `names` label rows and, without `features`, columns.
+    Parameters
+    ----------
+    values : array (d, p)
+        The matrix.
+    title : str
+        Above it.
+    limit : float, optional
+        Where colours end.
+    shade : array (d, p), optional
+        Colours by another matrix, such as `comparable(A, H)` where variables differ in units; the
+        numbers of `values` are then written into the cells.
+    names, features : sequence of str, optional
+        Label rows and, without `features`, columns.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> ax = rt.plots.matrix(-np.eye(3), title="A", names=list("abc"))
     """
     ax = _axes(ax)
     colours = values if shade is None else shade
@@ -91,7 +124,20 @@ def matrix(
 
 
 def comparable(drift: Array, diffusion: Array) -> Array:
-    """`A_ij √(H_jj / H_ii)`: the drift with each variable in units of its noise, so that entries compare."""
+    """`A_ij √(H_jj / H_ii)`: the drift with each variable in units of its noise, so that entries compare.
+
+    Parameters
+    ----------
+    drift, diffusion : array (d, d)
+        A and H.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> rt.plots.comparable(np.ones((2, 2)), np.diag([1.0, 4.0]))
+    array([[1. , 2. ],
+           [0.5, 1. ]])
+    """
     scale = np.sqrt(np.diag(diffusion))
     scaled: Array = drift * scale[None, :] / scale[:, None]
     return scaled
@@ -108,9 +154,28 @@ def drift_graph(
 ) -> Axes:
     """Variables on a circle; an arrow from j to i where the 95 % interval of A_ij excludes zero.
 
-    Solid blue is positive, dashed orange negative; width grows with |estimate| / standard error. The
-    `most` clearest are drawn; a ring around a variable is its effect on itself. n : trajectories behind the
-    errors; left out, many.
+    Solid blue is positive, dashed orange negative; width grows with `|estimate|` / standard error. A ring around a variable is
+    its effect on itself. Each interval stands alone: with many variables some exclude zero by chance; `effect_graph` does not.
+
+    Parameters
+    ----------
+    values, errors : array (d, d)
+        A and its standard errors.
+    names : sequence of str, optional
+        Of the variables.
+    most : int
+        Arrows, at most; the clearest are drawn.
+    n : float
+        Trajectories behind the errors; left out, many.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+    >>> ax = rt.plots.drift_graph(model.drift_, model.standard_errors_.drift, n=20)
     """
     strength, least = clearness(values, errors), critical(n)
     shown = [each for each in clearest(values, errors, most) if strength[each] > least]
@@ -123,6 +188,22 @@ def effect_graph(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) 
 
     Drawn as `drift_graph`. Causes that are not variables, such as terms of a richer drift, are left out. The reversed twin,
     where there is one, is `graph.twin`, to be drawn beside it.
+
+    Parameters
+    ----------
+    graph : EffectGraph
+        Of `rt.effect_graph`.
+    most : int
+        Arrows, at most.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+    >>> ax = rt.plots.effect_graph(rt.effect_graph(model))
     """
     d = len(graph.names)
     values = graph.values[:, :d]
@@ -169,7 +250,22 @@ def _circle(
 
 
 def eigenvalues(drift: Array, *, twin: Array | None = None, ax: Axes | None = None) -> Axes:
-    """Eigenvalues of A in the complex plane: left decays, right grows, off the axis turns."""
+    """Eigenvalues of A in the complex plane: left decays, right grows, off the axis turns.
+
+    Parameters
+    ----------
+    drift : array (d, d)
+        A.
+    twin : array (d, d), optional
+        Of the reversed twin.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> ax = rt.plots.eigenvalues(np.array([[-1.0, 2.0], [-2.0, -1.0]]))
+    """
     ax = _axes(ax)
     own = np.linalg.eigvals(drift)
     ax.axvspan(min(own.real.min(), 0) * 1.2 - 1e-12, 0, color=FORWARD, alpha=0.07)
@@ -194,7 +290,26 @@ def parameter_intervals(
     n: float = math.inf,
     ax: Axes | None = None,
 ) -> Axes:
-    """The `most` clearest coefficients with their 95 % intervals, the clearest on top; n as in `drift_graph`."""
+    """The clearest coefficients with their 95 % intervals, the clearest on top.
+
+    Parameters
+    ----------
+    values, errors : array (d, p)
+        Coefficients and their standard errors.
+    names, features : sequence of str, optional
+        Of rows and columns.
+    most : int
+        Coefficients, at most.
+    n : float
+        Trajectories behind the errors; left out, many.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> ax = rt.plots.parameter_intervals(-np.eye(2), np.full((2, 2), 0.1))
+    """
     ax = _axes(ax)
     names = [f"x{i}" for i in range(len(values))] if names is None else names
     features = list(names)[: values.shape[1]] if features is None else features
@@ -211,7 +326,22 @@ def parameter_intervals(
 def gaps(
     values: Array, *, low: Array | None = None, high: Array | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Estimated time from each position to the next, with intervals where given."""
+    """Estimated time from each position to the next, with intervals where given.
+
+    Parameters
+    ----------
+    values : array (T − 1,)
+        `model.gaps_`.
+    low, high : array (T − 1,), optional
+        Ends of the intervals.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> ax = rt.plots.gaps(np.array([1.0, 2.0, 0.5]))
+    """
     ax = _axes(ax)
     ax.bar(np.arange(len(values)), values, color=FORWARD, alpha=0.6)
     if low is not None and high is not None:
@@ -221,7 +351,22 @@ def gaps(
 
 
 def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
-    """Each trajectory's log-likelihood, this order minus its reverse: right of zero speaks for this order."""
+    """Each trajectory's log-likelihood, this order minus its reverse: right of zero speaks for this order.
+
+    Parameters
+    ----------
+    test : DirectionTest
+        `model.direction_`.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+    >>> ax = rt.plots.direction_evidence(model.direction_)
+    """
     ax = _axes(ax)
     delta = test.contributions
     bins = min(40, max(5, len(delta) // 4))
@@ -239,7 +384,24 @@ def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
 
 
 def calibration(true: Order, probabilities: NDArray[Any], *, ax: Axes | None = None) -> Axes:
-    """How often placements came true against the probability they were given, with 95 % error bars."""
+    """How often placements came true against the probability they were given, with 95 % error bars.
+
+    On the diagonal probabilities can be taken at their word. Needs the true order.
+
+    Parameters
+    ----------
+    true : array (T,) or (n, T)
+        Orders.
+    probabilities : array (…, T, T)
+        `model.position_probabilities_`.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> ax = rt.plots.calibration(np.array([[0, 1]]), np.full((1, 2, 2), 0.5))
+    """
     ax = _axes(ax)
     given, came, count = np.array(
         position_calibration(true, probabilities, edges=np.linspace(0.05, 1, 11))
@@ -261,7 +423,22 @@ def calibration(true: Order, probabilities: NDArray[Any], *, ax: Axes | None = N
 def position_probabilities(
     probabilities: NDArray[Any], order: Order, *, ax: Axes | None = None
 ) -> Axes:
-    """Where each observation of one trajectory (or of a shared order) may stand; dark is likely."""
+    """Where each observation of one trajectory (or of a shared order) may stand; dark is likely.
+
+    Parameters
+    ----------
+    probabilities : array (T, T)
+        `[a, k]`, that observation a stands at position k.
+    order : array (T,)
+        The order found.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> ax = rt.plots.position_probabilities(np.eye(3), np.arange(3))
+    """
     ax = _axes(ax)
     image = ax.imshow(probabilities[order], cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
@@ -274,7 +451,22 @@ def position_probabilities(
 
 
 def order_certainty(probabilities: NDArray[Any], order: Order, *, ax: Axes | None = None) -> Axes:
-    """The probability `P[o_k, k]` that each position holds the observation placed there."""
+    """The probability `P[o_k, k]` that each position holds the observation placed there.
+
+    Parameters
+    ----------
+    probabilities : array (T, T)
+        `[a, k]`, that observation a stands at position k.
+    order : array (T,)
+        The order found.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> ax = rt.plots.order_certainty(np.full((3, 3), 1 / 3), np.arange(3))
+    """
     ax = _axes(ax)
     own = probabilities[order, np.arange(len(order))]
     ax.vlines(np.arange(len(order)), 0, own, color=NEUTRAL, linewidth=0.8)
@@ -293,7 +485,29 @@ def trajectories(
     most: int = 30,
     ax: Axes | None = None,
 ) -> Axes:
-    """One variable of a few trajectories against slice, as stored or along an order; `name`: of the variable."""
+    """One variable of a few trajectories against slice, as stored or along an order.
+
+    Parameters
+    ----------
+    X : array (n, T, d)
+        Trajectories.
+    order : array (T,) or (n, T), optional
+        Along which they are drawn.
+    variable : int
+        Which.
+    name : str, optional
+        Of the variable.
+    most : int
+        Trajectories, at most.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> ax = rt.plots.trajectories(Y, variable=1)
+    """
     ax = _axes(ax)
     rows = np.linspace(0, len(X) - 1, min(most, len(X))).astype(int)
     lines = X[rows, :, variable]
@@ -314,9 +528,31 @@ def courses(
     most: int = 30,
     ax: Axes | None = None,
 ) -> Axes:
-    """One variable of a few trajectories against time, in the order found or, `twin`, in its reverse, named as the panel names it.
+    """One variable of a few trajectories against time, in the order found, named as the panel names it.
 
-    `unit`: of time, for the axis.
+    Parameters
+    ----------
+    model : ReTrace
+        Fitted.
+    panel : Panel
+        What it was fitted to.
+    variable : str or int
+        Which.
+    twin : bool
+        In the reverse of the order found.
+    unit : str, optional
+        Of time, for the axis.
+    most : int
+        Trajectories, at most.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+    >>> ax = rt.plots.courses(model, rt.Panel.from_array(Y), variable=1, unit="days")
     """
     ax = _axes(ax)
     names = [str(name) for name in panel.names]
@@ -344,9 +580,28 @@ def courses(
 def both_ways(
     model: ReTrace, panel: Panel, *, unit: str | None = None, most: int = 4
 ) -> NDArray[Any]:
-    """The first `most` variables, each on its own scale, in the order found; where the direction is open the twin beside it.
+    """A few variables, each on its own scale, in the order found; where the direction is open the twin beside it.
 
     Returns the Axes, (variables, ways).
+
+    Parameters
+    ----------
+    model : ReTrace
+        Fitted.
+    panel : Panel
+        What it was fitted to.
+    unit : str, optional
+        Of time, for the axis.
+    most : int
+        Variables, at most.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+    >>> rt.plots.both_ways(model, rt.Panel.from_array(Y)).shape[0]
+    2
     """
     import matplotlib.pyplot as plt
 
@@ -365,7 +620,24 @@ def both_ways(
 def residual_quantiles(
     check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Quantiles of the whitened residuals against the Gaussian's, a line for each variable: on the diagonal they are noise."""
+    """Quantiles of the whitened residuals against the Gaussian's, a line for each variable: on the diagonal they are noise.
+
+    Parameters
+    ----------
+    check : ResidualCheck
+        `model.residuals_`.
+    names : sequence of str, optional
+        Of the variables.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+    >>> ax = rt.plots.residual_quantiles(model.residuals_)
+    """
     ax = _axes(ax)
     limit = float(np.abs(check.scores).max(initial=1.0)) * 1.1
     ax.plot([-limit, limit], [-limit, limit], color=NEUTRAL, linewidth=0.8)
@@ -379,7 +651,24 @@ def residual_quantiles(
 def residual_positions(
     check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Standard deviation of the residuals (lines, 1 under the model) and their mean (dashed, 0) by position."""
+    """Standard deviation of the residuals (lines, 1 under the model) and their mean (dashed, 0) by position.
+
+    Parameters
+    ----------
+    check : ResidualCheck
+        `model.residuals_`.
+    names : sequence of str, optional
+        Of the variables.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+    >>> ax = rt.plots.residual_positions(model.residuals_, names=["heart", "pressure"])
+    """
     ax = _axes(ax)
     for level in (0, 1):
         ax.axhline(level, color=NEUTRAL, linewidth=0.8)
@@ -394,7 +683,24 @@ def residual_positions(
 def autocorrelation(
     check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Correlation of residuals 1, 2, … steps apart, a line for each variable; grey: what chance does in 95 %."""
+    """Correlation of residuals 1, 2, … steps apart, a line for each variable; grey: what chance does in 95 %.
+
+    Parameters
+    ----------
+    check : ResidualCheck
+        `model.residuals_`.
+    names : sequence of str, optional
+        Of the variables.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+    >>> ax = rt.plots.autocorrelation(model.residuals_)
+    """
     ax = _axes(ax)
     lags = 1 + np.arange(len(check.autocorrelations))
     steps = len(check.spreads) - lags
@@ -416,7 +722,28 @@ def simulated_fan(
     name: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Paths simulated from the fit (band from 5 to 95 %, median) beside the observed ones (lines: the same quantiles)."""
+    """Paths simulated from the fit (band from 5 to 95 %, median) beside the observed ones (lines: the same quantiles).
+
+    Parameters
+    ----------
+    check : ResidualCheck
+        `model.residuals_`.
+    variable : int
+        Which.
+    times : array (T,), optional
+        Of the positions.
+    name : str, optional
+        Of the variable.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new one if left out.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+    >>> ax = rt.plots.simulated_fan(model.residuals_, 0, times=model.times_)
+    """
     ax = _axes(ax)
     low, middle, high = check.band[:, :, variable]
     at = np.arange(len(low)) if times is None else times

@@ -73,11 +73,29 @@ def write_report(
 ) -> Path:
     """Write the report of a fit to one HTML file and return its path.
 
-    X is what `model` was fitted on: a `Panel` (its names and ids appear in the page) or an array (n, T, d).
+    The page holds values and ids of some trajectories, as it says on top, unless `share`.
     Call `model.sample_orders()` first to see how sure each position is. Large panels are thinned in the
     figures, and the page says so; verdicts and tables always speak of all the data.
 
-    The page holds values and ids of some trajectories, as it says on top. `share`: summaries only, trajectories numbered.
+    Parameters
+    ----------
+    model : ReTrace
+        Fitted.
+    X : Panel or array (n, T, d)
+        What it was fitted on; a Panel's names and ids appear in the page.
+    path : str or Path
+        Where to.
+    title : str, optional
+        Of the page.
+    share : bool
+        Summaries only, trajectories numbered.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+    >>> rt.write_report(rt.ReTrace(dt=0.05, random_state=0).fit(Y), Y, "fit.html", share=True).name
+    'fit.html'
     """
     panel = _panel(model, X)
     panel = nameless(panel) if share else panel

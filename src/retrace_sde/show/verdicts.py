@@ -137,6 +137,8 @@ def _direction(model: ReTrace) -> Verdict:
     both = ("The reversed order, with its own drift, is shown beside the one returned.",)
     shown = both if model.alternative_ is not None else ()
     answer = "It is not decided" if test.undecided else "It cannot be known from these data"
+    if test.reason is Reason.STOPPED:
+        answer = "It was not tested to the end"
     return Verdict(question, answer, "open", (test.verdict, *why, *shown))
 
 
@@ -174,14 +176,17 @@ def _remedies(model: ReTrace, panel: Panel) -> list[str]:
 
 def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
     result, steps = model.result_, []
-    if not model.converged_:
+    stopped = model.direction_.reason is Reason.STOPPED
+    if stopped:
+        steps.append("Fit again and let it finish: this fit was stopped.")
+    elif not model.converged_:
         steps.append("Raise max_iter: the alternation stopped before it settled.")
     if model.result_.cycle and not model.direction_.identified:
         steps.append(
             "To settle which way round the loop runs, find one fact about time: of two neighbours, which came first. "
             "Until then report both directions."
         )
-    elif not model.direction_.identified:
+    elif not model.direction_.identified and not stopped:
         steps.append(
             "To settle the direction, find one fact about time (one pair of observations whose order is known, "
             "or which one came first), or data from a transient: soon after a start or a change. "

@@ -9,15 +9,17 @@ Limits: equal observations stay as they came; nothing but what is known of their
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, pick, to_numpy, unmasked
+from retrace_sde.data.blocks import Array, Order, in_order, pick, to_numpy, unmasked
+from retrace_sde.data.entry.ranks import ranked
 from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.lazy.stored import Stored
 from retrace_sde.data.panel import Panel
 
 
@@ -44,7 +46,7 @@ class Places:
         moved = pick(values, self.rows, 0)
         if self.shared:
             return pick(moved, self.columns, 1)
-        return np.take_along_axis(to_numpy(moved), self.columns[:, :, None], axis=1)
+        return in_order(moved, self.columns)
 
     def mixed(self, lengths: Order | None = None) -> Places:
         """Slices, or observations, in an order that is as good as arbitrary, but the same for the same data.
@@ -62,11 +64,26 @@ class Places:
     def panel(self, panel: Panel) -> Panel:
         """A panel with everything in its place; what pads a shorter trajectory is its last observation, as sorted."""
         lengths = None if panel.lengths is None else panel.lengths[self.rows]
+        if isinstance(panel.values, Stored):
+            return self._stored(panel, lengths)
         values, u = (
             None if each is None else _padded(self.sorted(each), lengths)
             for each in (panel.values, panel.covariates)
         )
         return replace(panel, values=values, covariates=u, lengths=lengths)
+
+    def _stored(self, panel: Panel, lengths: Order | None) -> Panel:
+        """The same of a lazy panel, which is not moved but looked at in its places."""
+        columns, u = self.columns, panel.covariates
+        if lengths is not None:
+            columns = _padded(columns[:, :, None], lengths)[:, :, 0]
+        if isinstance(u, Stored):
+            u = u.placed(self.rows, columns)
+        elif u is not None:
+            u = _padded(self.sorted(u), lengths)
+        return replace(
+            panel, values=panel.values.placed(self.rows, columns), covariates=u, lengths=lengths
+        )
 
     def knowledge(self, known: Knowledge) -> Knowledge:
         """What is known of time, of the same slices or observations in their new places."""
@@ -159,8 +176,12 @@ def places(panel: Panel, *, shared: bool, known: Knowledge | None = None) -> Pla
     """The places of a panel's trajectories, and of their slices or observations, by their contents."""
     n, T, _ = panel.values.shape
     lengths = np.full(n, T) if panel.lengths is None else panel.lengths
+    facts = panel.values.facts if isinstance(panel.values, Stored) else None
+    if facts is not None:
+        rows = facts.rows
+        return Places(rows, facts.own[rows]) if not shared else Places(rows, _slices(panel, rows))
     outside = (np.arange(T)[None] >= lengths[:, None]).astype(np.intp)
-    own = _ranked(_contents(panel, None if shared else known), outside)
+    own = ranked(_contents(panel, None if shared else known), outside)
 
     def of_trajectories() -> Iterator[Array]:
         yield lengths[None].astype(float)
@@ -168,19 +189,21 @@ def places(panel: Panel, *, shared: bool, known: Knowledge | None = None) -> Pla
             for each in _contents(panel, None):
                 yield np.take_along_axis(each, own[:, t : t + 1], axis=1).T
 
-    rows = _ranked(of_trajectories(), np.zeros((1, n), dtype=np.intp))[0]
-    if not shared:
-        return Places(rows, own[rows])
+    rows = ranked(of_trajectories(), np.zeros((1, n), dtype=np.intp))[0]
+    return Places(rows, own[rows]) if not shared else Places(rows, _slices(panel, rows))
+
+
+def _slices(panel: Panel, rows: Order) -> Order:
+    """The places of slices, by what the trajectories, one after the other, hold in them."""
 
     def of_slices() -> Iterator[Array]:
         for j in rows:
-            row = slice(int(j), int(j) + 1)
-            u = panel.covariates
-            yield from _variables(panel.values[row, ...])
-            if u is not None:
-                yield from _variables(u[row, ...])
+            row = np.array([j], dtype=np.intp)
+            yield from _variables(pick(panel.values, row, 0))
+            if panel.covariates is not None:
+                yield from _variables(pick(panel.covariates, row, 0))
 
-    return Places(rows, _ranked(of_slices(), np.zeros((1, T), dtype=np.intp))[0])
+    return ranked(of_slices(), np.zeros((1, panel.values.shape[1]), dtype=np.intp))[0]
 
 
 def _variables(values: Any) -> Iterator[Array]:
@@ -198,24 +221,9 @@ def _contents(panel: Panel, known: Knowledge | None) -> Iterator[Array]:
         yield from (np.asarray(each, dtype=float) for each in tables)
 
 
-def _ranked(keys: Iterable[Array], rank: Order) -> Order:
-    """The order of each row (m, k) by its `rank`, then by keys (m, k) as far as they are needed; NaN comes last."""
-    order = np.argsort(rank, axis=1, kind="stable")
-    for key in keys:
-        known = np.where(np.isnan(key), np.inf, key)
-        order = np.lexsort((known, rank), axis=1)
-        one, two = (np.take_along_axis(each, order, axis=1) for each in (rank, known))
-        differs = (np.diff(one, axis=1) != 0) | (two[:, 1:] != two[:, :-1])
-        if differs.all():
-            break
-        np.put_along_axis(rank, order[:, 1:], np.cumsum(differs, axis=1), axis=1)
-        np.put_along_axis(rank, order[:, :1], 0, axis=1)
-    return order
-
-
 def _padded(values: Any, lengths: Order | None) -> Any:
     if lengths is None:
         return values
     T = values.shape[1]
     last = np.minimum(np.arange(T)[None], lengths[:, None] - 1)
-    return np.take_along_axis(values, last[:, :, None], axis=1)
+    return in_order(values, last)

@@ -186,7 +186,11 @@ def compared(model: Model, found: Found, asked: Subjects) -> Compared:
 
 
 def _rates(model: EulerModel, found: Fit, *, asked: bool) -> tuple[SubjectEffects, Array]:
-    """Each subject's rate beside the drift of all, and the H that rates leave."""
+    """Each subject's rate beside the drift of all, and the H that rates leave; some subjects tell them of a lazy panel."""
+    if model.data.lazy:
+        few = model.some(DECIDED)
+        effects, H = _rates(few, few.fit(_some(model, few, found)), asked=asked)
+        return replace(effects, rates=None, rate_errors=None), H
     dt = model.dt if found.gaps is None else found.gaps
     grams = subject_grams(model.data, found.order, dt, model.drift)
     count = float((model.data.observed - 1).sum())

@@ -16,14 +16,16 @@ errs on real panels. They count in the simulated test, which resamples residuals
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from retrace_sde.data.blocks import Array, Mask, evenly, to_numpy
+from retrace_sde.data.blocks import Array, evenly, to_numpy
 from retrace_sde.engine.arrow.curved import bends, courses, curved_price, curved_test
 from retrace_sde.engine.arrow.filled import filled
 from retrace_sde.engine.arrow.independence import Independence, independence
@@ -33,6 +35,7 @@ from retrace_sde.engine.arrow.linear import (
     Units,
     Way,
     each_trajectory,
+    regressed,
     unequal,
     ways,
 )
@@ -70,6 +73,9 @@ CARRIED = 0.3
 SEEN = 200_000
 """Numbers (n T d) that the ladder looks at: a direction that shows, shows in fewer."""
 
+EQUAL = 100.0
+"""Nats by which steps of one variance explain more than steps of a variance each: gaps are then not fitted."""
+
 ROUNDING = 1e-12
 """Variance of a step, in units of the variables' own, below which second moments cannot tell it."""
 
@@ -106,21 +112,31 @@ FORMS = {
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """What a model says: evidence in nats, and each trajectory's `ℓ_j(order) − ℓ_j(reverse)`.
+    """What a model says: evidence in nats, and `ratio`, `ℓ(order) − ℓ(reverse)`.
 
+    `apart` gives each trajectory's share of the ratio: a pass over the data, made for the models that are tested in.
     `form` where the test can be simulated; `fits`, both ways round, where worlds behind noise are to be simulated.
     """
 
     rung: Rung
     log_evidence: float
-    contributions: Array
+    ratio: float
+    apart: Callable[[], Array]
     form: Form | None = None
     role: Role = Role.VOTE
     fits: tuple[Fit, Fit] | None = None
 
-    @property
-    def ratio(self) -> float:
-        return float(self.contributions.sum())
+    @classmethod
+    def of(cls, rung: Rung, log_evidence: float, contributions: Array, **more: Any) -> Account:
+        """From the trajectories' shares."""
+        return cls(
+            rung, float(log_evidence), float(contributions.sum()), lambda: contributions, **more
+        )
+
+    @cached_property
+    def contributions(self) -> Array:
+        """Each trajectory's `ℓ_j(order) − ℓ_j(reverse)`."""
+        return self.apart()
 
 
 class Judged(NamedTuple):
@@ -311,12 +327,15 @@ def accounts(
             listed[0] = replace(own, form=form if own.ratio * said.ratio > 0 else None)
             continue
         if rung is Rung.MARKOV and own is None and n < model.data.shape[0]:
-            said = replace(said, contributions=test.contributions, form=None)
+            said = Account.of(rung, said.log_evidence, test.contributions)
         listed.append(said)
     if own is None and affine and bends(panels):
         listed.append(_curved_account(panels))
     if own is None and isinstance(model, EulerModel) and panels.lengths is None:
-        listed += _unequal_accounts(model, both[0], panels, affine=affine)
+        alike = max(
+            (each.log_evidence for each in listed if each.rung is Rung.MARKOV), default=-np.inf
+        )
+        listed += _unequal_accounts(model, both[0], panels, alike, affine=affine)
     if (own is None or own.rung is Rung.MARKOV) and _looks_noisy(panels, Form(affine=affine)):
         listed += _noise_account(model, both[0], panels)
     return [_with_statistic(each, listed) for each in listed]
@@ -361,41 +380,45 @@ def _panels(model: Model, both: tuple[Fit, Fit], rng: np.random.Generator) -> Pa
     holes = not seen[inside].all()
     if holes and (type(model) is not HiddenModel or lengths is not None):
         return None
-    x = np.where(inside[:, :, None], x, 0.0)
-    scale = np.nanstd(x[inside], axis=0)
-    if not (scale > 0).all() or (not holes and _unmoved(x, inside, scale)):
+    if lengths is not None:
+        x = np.where(inside[:, :, None], x, 0.0)
+    flat = x.reshape(-1, x.shape[2]) if lengths is None else x[inside]
+    scale = (np.nanstd if holes else np.std)(flat, axis=0)
+    if not (scale > 0).all():
         return None
-    centre = np.nanmean(x[inside], axis=0) * affine
-    units = Units(centre, scale)
-    x = np.where(seen, (x - centre) / scale, 0.0)
-    found = Panels(x[None], lengths, units)
+    centre = (np.nanmean if holes else np.mean)(flat, axis=0) * affine
+    x = (x - centre) / scale
+    if holes or lengths is not None:
+        x = np.where(seen, x, 0.0)
+    found = Panels(x[None], lengths, Units(centre, scale))
     if not holes:
-        return found
+        return None if _unmoved(found) else found
     laws = _as_world(both[0], found, rng), _as_world(both[1], found, rng, backwards=True)
     return filled(found, seen, laws, Form(affine=affine), rng)
 
 
-def _unmoved(x: Array, inside: Mask, scale: Array) -> bool:
+def _unmoved(panels: Panels) -> bool:
     """In some direction hardly anything is left to chance: second moments are then lost to rounding."""
-    step = (np.diff(x, axis=1) / scale)[inside[:, 1:]]
-    past = (x[:, :-1] / scale)[inside[:, 1:]]
-    past = np.c_[past, np.ones(len(past))]
-    e = step - past @ np.linalg.lstsq(past, step, rcond=None)[0]
-    return bool(np.linalg.svd(e, compute_uv=False)[-1] ** 2 < ROUNDING * len(e))
+    H = regressed(panels, Form()).H[0]
+    return bool(np.linalg.eigvalsh(H)[0] < ROUNDING)
 
 
 def _account(rung: Rung, panels: Panels, form: Form) -> Account:
-    both = ways(panels, form)
-    one, two = (each_trajectory(panels, way)[0][0] for way in both)
-    evidence = max(float(way.total[0]) for way in both) - panels.price(form) - panels.log_volume
-    return Account(rung, evidence, one - two, form)
+    one, two = ways(panels, form)
+    evidence = max(float(way.total[0]) for way in (one, two))
+    evidence -= panels.price(form) + panels.log_volume
+
+    def apart() -> Array:
+        return each_trajectory(panels, one)[0][0] - each_trajectory(panels, two)[0][0]
+
+    return Account(rung, evidence, float(one.total[0] - two.total[0]), apart, form)
 
 
 def _curved_account(panels: Panels) -> Account:
     one, two = (each.log_likelihoods[0] for each in courses(panels))
     best = max(float(one.sum()), float(two.sum()))
     evidence = best - curved_price(panels) - panels.log_volume
-    return Account(Rung.CURVED, evidence, one - two, role=Role.LISTED)
+    return Account.of(Rung.CURVED, evidence, one - two, role=Role.LISTED)
 
 
 def _own_account(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> Account | None:
@@ -404,13 +427,13 @@ def _own_account(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> Ac
     few, rows = _few(model, both[0])[0], evenly(n, _size(model))
     evidence = max(float(each.log_likelihoods[rows].sum()) for each in both) - _markov_price(few)
     if type(model) is HiddenModel and not both[0].law.R.any():  # no noise: only values are missing
-        return Account(Rung.MARKOV, evidence, test.contributions)
+        return Account.of(Rung.MARKOV, evidence, test.contributions)
     if isinstance(model, HiddenModel):
         evidence -= 0.5 * np.log((few.data.observed - 1).sum())
-        return Account(Rung.NOISE, evidence, test.contributions, fits=both)
+        return Account.of(Rung.NOISE, evidence, test.contributions, fits=both)
     if isinstance(model, GapModel):
         evidence -= 0.5 * (T - 2) * np.log(len(rows) * d)
-        return Account(Rung.GAPS, evidence, test.contributions)
+        return Account.of(Rung.GAPS, evidence, test.contributions)
     return None
 
 
@@ -421,15 +444,18 @@ def _markov_price(model: Model) -> float:
 
 
 def _unequal_accounts(
-    model: EulerModel, found: Fit, panels: Panels, *, affine: bool
+    model: EulerModel, found: Fit, panels: Panels, alike: float, *, affine: bool
 ) -> list[Account]:
-    """Steps of a variance each, and gaps of one shared order where they explain more than that."""
+    """Steps of a variance each, and gaps of one shared order where they explain more than that.
+
+    `alike`: the evidence of steps of one variance.
+    """
     form = Form(affine=affine)
     apart = unequal(panels, form)
     if apart is None:
         return []
     listed = [replace(_account(Rung.VARIANCES, apart, form), role=Role.LISTED)]
-    if found.order.ndim == 2:
+    if found.order.ndim == 2 or listed[0].log_evidence < alike - EQUAL:
         return listed
     few, fit = _few(model, found)
     free = GapModel(few.data, few.dt, few.drift, stamps=model.stamps)
@@ -441,7 +467,7 @@ def _unequal_accounts(
     role = Role.VETO if evidence > listed[0].log_evidence + TIE else Role.LISTED
     return [
         *listed,
-        Account(Rung.GAPS, float(evidence), one.log_likelihoods - two.log_likelihoods, role=role),
+        Account.of(Rung.GAPS, evidence, one.log_likelihoods - two.log_likelihoods, role=role),
     ]
 
 
@@ -487,7 +513,7 @@ def _noise_account(model: Model, found: Fit, panels: Panels) -> list[Account]:
     price = _markov_price(few) + 0.5 * np.log(panels.live(1).sum())
     evidence = max(one.log_likelihood, two.log_likelihood) - price
     ratios = one.log_likelihoods - two.log_likelihoods
-    return [Account(Rung.NOISE, float(evidence), ratios, fits=(one, two))]
+    return [Account.of(Rung.NOISE, evidence, ratios, fits=(one, two))]
 
 
 def _as_world(

@@ -8,29 +8,33 @@ Run backwards a stationary member of such a family is a member of it again: only
 They serve the direction on an order that is found; orders are never searched with them, since they excuse wrong ones.
 
 A step's row is (x_t, Δ_1, …, Δ_L, 1) with L lags, Δ_L what is to be explained; both ways round need one matrix of second
-moments of such rows, since a row run backwards is linear in the row. Variables are in units of their own.
+moments of such rows, since a row run backwards is linear in the row. `Σ z zᵀ` of z = (x_t, Δ_t, 1) and `Σ Δ_t Δ_{t+1}ᵀ` give that
+matrix to every model: with memory, since `x_t = x_{t+1} − Δ_t`, and within subjects, whose means are taken out of it. Variables are
+in units of their own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from retrace_sde.data.blocks import Array, Order
-from retrace_sde.estimate.start_law import Starts, starts
+from retrace_sde.estimate.start_law import Starts, inverted, starts
 from retrace_sde.estimate.unequal_steps import dispersion
 
 RIDGE = 1e-10
 """Added to moments of variables in units of their own: what lies below is rounding."""
 
-TRIED, LEVEL_STEPS = 3, 12
-"""Alternations between F and the covariances within and between subjects: from each of two starts, and from the better."""
+TRIED, LEVEL_STEPS, LEVEL_GAIN = 3, 12, 1e-3
+"""Alternations between F and the covariances within and between subjects: from each of two starts, and from the better, at
+most, while one gains more nats than the last of them."""
 
-
-SPREAD_ROUNDS, FEWEST_STEPS = 6, 4
-"""Alternations between a fit and the variances of its steps, and the steps that are needed to tell them unequal."""
+SPREAD_ROUNDS, SPREAD_MOVED, FEWEST_STEPS = 6, 1e-3, 4
+"""Alternations between a fit and the variances of its steps, at most, while one of them moves by more than that share; and
+the steps that are needed to tell them unequal."""
 
 NOWHERE = Starts(np.zeros((1, 1)), np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.zeros((1, 2)))
 """Stands for a start law until there is one."""
@@ -147,6 +151,21 @@ class Panels:
             sides.append(np.concatenate(parts, axis=2))
         return sides[0], sides[1]
 
+    @cached_property
+    def moments(self) -> Array:
+        """`Σ z zᵀ` of the steps' rows z = (x_t, Δ_t, 1), (B, 2d + 1, 2d + 1)."""
+        rows = _rows(self, Form())[0]
+        rows = rows.reshape(len(rows), -1, rows.shape[3])
+        return rows.transpose(0, 2, 1) @ rows
+
+    @cached_property
+    def successive(self) -> Array:
+        """`Σ Δ_t Δ_{t+1}ᵀ`, (B, d, d)."""
+        B, _, _, d = self.x.shape
+        step = np.diff(self.x, axis=2) * self.live(1)[None, :, :, None]
+        one, two = (each.reshape(B, -1, d) for each in (step[:, :, :-1], step[:, :, 1:]))
+        return one.transpose(0, 2, 1) @ two
+
     @property
     def variances(self) -> Array:
         """Each variable's, (B, d)."""
@@ -182,6 +201,14 @@ class Way:
         return one if len(blocks) == 1 else np.concatenate([one, blocks[0] - blocks[1]], axis=1)
 
     @property
+    def leaves(self) -> Array:
+        """What takes a row, as the panel stands, to the residual of its step, (B, p, d)."""
+        d, a = self.H.shape[1], self.form.lags * self.H.shape[1]
+        eye = np.broadcast_to(np.eye(d), self.H.shape)
+        found = np.concatenate([-self.theta[:, :a], eye, -self.theta[:, a:]], axis=1)
+        return _turn(self.form, d) @ found if self.backwards else found
+
+    @property
     def c(self) -> Array:
         d = self.H.shape[1]
         if self.of_start is not None:
@@ -191,7 +218,7 @@ class Way:
 
 def ways(panels: Panels, form: Form) -> tuple[Way, Way]:
     """The fit to every panel as it stands, and to its reverse."""
-    rows, live = _rows(panels, form)
+    live = panels.live(form.lags)
     d, lags = panels.x.shape[3], form.lags
     width = panels.variances
     if lags == 2:
@@ -203,10 +230,11 @@ def ways(panels: Panels, form: Form) -> tuple[Way, Way]:
     for backwards, first in enumerate(panels.ends(lags)):
         w = panels.weights(lags, backwards=bool(backwards))
         if gram is None or middle is None or (panels.spread is not None and lags > 1):
-            gram, middle = _second_moments(rows, w, levels=form.levels)
-        G, m = (turn.T @ gram @ turn, middle @ turn) if backwards else (gram, middle)
+            weighted = panels.spread is not None
+            gram, middle = _weighted(panels, form, w) if weighted else _second_moments(panels, form)
+        G = turn.T @ gram @ turn if backwards else gram
         if form.levels:
-            way = _with_levels(form, G, m, first, w)
+            way = _with_levels(form, G, middle @ turn if backwards else middle, first, w)
         else:
             way = _regressed(form, G, float(live.sum()), d)
         start = starts(first, _blocks(way.H, lags), width)
@@ -216,13 +244,50 @@ def ways(panels: Panels, form: Form) -> tuple[Way, Way]:
     return found[0], found[1]
 
 
-def _second_moments(rows: Array, w: Array, *, levels: bool) -> tuple[Array, Array]:
-    """Of rows with weights w: `Σ w z zᵀ`, and the subjects' weighted means, which levels take out of it."""
+def _second_moments(panels: Panels, form: Form) -> tuple[Array, Array]:
+    """`Σ z zᵀ` of rows, and the subjects' means, which levels take out of it."""
+    x, lags = panels.x, form.lags
+    T, d = x.shape[2:]
+    gram = panels.moments
+    if lags == 2:
+        first, last = _edges(panels)
+        before = gram - last.transpose(0, 2, 1) @ last  # steps that another follows
+        after = gram - first.transpose(0, 2, 1) @ first  # steps that follow another
+        now, new, old = slice(0, d), slice(d, 2 * d), np.r_[0 : 2 * d, 3 * d]
+        gram = np.zeros((len(x), 3 * d + 1, 3 * d + 1))
+        gram[:, old[:, None], old] = before
+        across = np.concatenate(
+            [after[:, now, new] - panels.successive, panels.successive, after[:, new, new], after[:, -1:, new]], axis=1
+        )  # fmt: skip
+        gram[:, :, 2 * d : 3 * d] = across
+        gram[:, 2 * d : 3 * d] = across.transpose(0, 2, 1)
+    if not form.levels:
+        return (gram if form.affine else gram[:, :-1, :-1]), x[:, :, 0]
+    S = T - lags
+    parts = [x[:, :, :S].mean(axis=2), *((x[:, :, S + k] - x[:, :, k]) / S for k in range(lags))]
+    middle = np.concatenate(parts, axis=2)
+    return gram[:, :-1, :-1] - S * (middle.transpose(0, 2, 1) @ middle), middle
+
+
+def _edges(panels: Panels) -> tuple[Array, Array]:
+    """Rows (x, Δ, 1) of every trajectory's first step, and of its last, (B, n, 2d + 1)."""
+    x, (n, T) = panels.x, panels.x.shape[1:3]
+    last = np.full(n, T) if panels.lengths is None else panels.lengths
+    found = []
+    for at in (np.zeros(n, dtype=np.intp), last - 2):
+        one, two = x[:, np.arange(n), at], x[:, np.arange(n), at + 1]
+        found.append(np.concatenate([one, two - one, np.ones((len(x), n, 1))], axis=2))
+    return found[0], found[1]
+
+
+def _weighted(panels: Panels, form: Form, w: Array) -> tuple[Array, Array]:
+    """The same with weights of the steps: `Σ w z zᵀ`, and the subjects' weighted means."""
+    rows, _ = _rows(panels, form)
     B, n, S, p = rows.shape
-    middle = np.einsum("bnsp,s->bnp", rows, w / w.sum()) if levels else rows[:, :, 0]
-    inner = (rows - middle[:, :, None] if levels else rows).reshape(B, n * S, p)
-    heavy = inner * np.tile(w, n)[:, None]
-    return heavy.transpose(0, 2, 1) @ inner, middle
+    middle = np.einsum("bnsp,s->bnp", rows, w / w.sum()) if form.levels else rows[:, :, 0]
+    inner = rows - middle[:, :, None] if form.levels else rows
+    inner = (inner * np.sqrt(w)[:, None]).reshape(B, n * S, p)
+    return inner.transpose(0, 2, 1) @ inner, middle
 
 
 def each_trajectory(panels: Panels, way: Way) -> tuple[Array, Array]:
@@ -232,22 +297,21 @@ def each_trajectory(panels: Panels, way: Way) -> tuple[Array, Array]:
     """
     rows, live = _rows(panels, way.form)
     d, lags = way.H.shape[1], way.form.lags
-    rows = rows @ _turn(way.form, d) if way.backwards else rows
     w = panels.weights(lags, backwards=way.backwards)
-    root, W, S = np.sqrt(w)[:, None], w.sum(), len(w)
+    W, S = w.sum(), len(w)
+    e = rows @ way.leaves[:, None]
     constant = d * np.log(2 * np.pi)
     steps = np.broadcast_to(-d * (live @ np.log(w)), way.start.log_densities.shape)
     if way.of_start is None or way.omega is None:
-        phi, y = _split(rows, way.form, d)
-        e = (y - phi @ way.theta[:, None]) * root
+        e *= np.sqrt(w)[:, None]
         squares, log_det = _squares(e, way.H)
         steps = steps + squares.sum(axis=2) + live.sum(axis=1) * (log_det[:, None] + constant)
         return way.start.log_densities - 0.5 * steps, e
-    middle = np.einsum("bnsp,s->bnp", rows, w / W)
-    (x, y), (mx, my) = _split(rows - middle[:, :, None], way.form, d), _split(middle, way.form, d)
+    middle = np.einsum("bnsd,s->bnd", e, w / W)
+    e = (e - middle[:, :, None]) * np.sqrt(w)[:, None]
     first = panels.ends(lags)[int(way.backwards)]
     known = np.concatenate([np.ones((*first.shape[:2], 1)), first], axis=2)
-    e, u = (y - x @ way.theta[:, None]) * root, my - mx @ way.theta - known @ way.of_start
+    u = middle - known @ way.of_start
     inner, log_H = _squares(e, way.H)
     outer, log_B = _squares(u, way.omega + way.H / W)
     steps = steps + inner.sum(axis=2) + (S - 1) * (log_H[:, None] + constant)
@@ -285,7 +349,7 @@ def unequal(panels: Panels, form: Form) -> Panels | None:
     n, T, d = panels.x.shape[1:]
     if panels.lengths is not None or T < FEWEST_STEPS + 2:
         return None
-    panels = replace(panels, spread=np.ones(T - 1))
+    v = np.ones(T - 1)
     for _ in range(SPREAD_ROUNDS):
         halves, seen = np.zeros(T - 1), np.zeros(T - 1)
         for way in ways(panels, form):
@@ -294,11 +358,16 @@ def unequal(panels: Panels, form: Form) -> Panels | None:
             at = slice(0, T - form.lags) if way.backwards else slice(form.lags - 1, None)
             halves[at] += 0.5 * squares.sum(axis=0) / w
             seen[at] += 1
-        found = dispersion(halves / seen, float(n * d))
+        halves = halves / seen
+        found = dispersion(halves, float(n * d))
         if found is None:
             return None
-        v = (found.beta + halves / seen) / (n * d / 2 + found.alpha)
-        panels = replace(panels, spread=v * np.mean(1 / v))
+        new = (found.beta + halves) / (n * d / 2 + found.alpha)
+        new *= np.mean(1 / new)
+        moved, v = float(np.abs(np.log(new / v)).max()), new
+        panels = replace(panels, spread=v)
+        if moved < SPREAD_MOVED:
+            break
     return panels
 
 
@@ -327,6 +396,12 @@ def _parts(gram: Array, form: Form, d: int) -> tuple[Array, Array, Array]:
     rows = _split(gram, form, d)
     xx, xy = _split(rows[0].transpose(0, 2, 1), form, d)
     return xx, xy, _split(rows[1].transpose(0, 2, 1), form, d)[1]
+
+
+def regressed(panels: Panels, form: Form) -> Way:
+    """The fit to every panel as it stands, of a form without levels, before it has a start law."""
+    gram, count = _second_moments(panels, form)[0], float(panels.live(form.lags).sum())
+    return _regressed(form, gram, count, panels.x.shape[3])
 
 
 def _regressed(form: Form, gram: Array, count: float, d: int) -> Way:
@@ -358,9 +433,9 @@ def _solved(A: Array, b: Array) -> Array:
 def _squares(e: Array, H: Array) -> tuple[Array, Array]:
     """`eᵀ H⁻¹ e` over the last axis of e (B, ..., d), and log|H|."""
     lower = np.linalg.cholesky(H)
-    white = np.linalg.solve(lower, e.reshape(len(e), -1, e.shape[-1]).transpose(0, 2, 1))
+    white = e.reshape(len(e), -1, e.shape[-1]) @ inverted(lower).transpose(0, 2, 1)
     log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
-    return (white**2).sum(axis=1).reshape(e.shape[:-1]), log_det
+    return np.einsum("bid,bid->bi", white, white).reshape(e.shape[:-1]), log_det
 
 
 # -- levels of the subjects' own ---------------------------------------------------------------------------
@@ -377,6 +452,14 @@ class _Between(NamedTuple):
     n: int
     S: int
     W: float
+    axes: tuple[Array, Array]
+
+
+def _axes(within: Array, between: Array, W: float) -> tuple[Array, Array]:
+    """Coordinates M with `Mᵀ (wxx + W bxx) M = 1` and `Mᵀ W bxx M` diagonal, and that diagonal, in [0, 1]."""
+    inverse = inverted(np.linalg.cholesky(_ridged(within + W * between)))
+    share, U = np.linalg.eigh(W * inverse @ between @ inverse.transpose(0, 2, 1))
+    return inverse.transpose(0, 2, 1) @ U, np.clip(share, 0.0, 1.0)
 
 
 def _with_levels(form: Form, gram: Array, middle: Array, first: Array, w: Array) -> Way:
@@ -388,7 +471,8 @@ def _with_levels(form: Form, gram: Array, middle: Array, first: Array, w: Array)
     explained = _solved(own, known.transpose(0, 2, 1) @ middle)
     rest = middle - known @ explained
     outer = rest.transpose(0, 2, 1) @ rest
-    parts = _Between(_parts(gram, form, d), _parts(outer, form, d), n, S, W)
+    within, between = _parts(gram, form, d), _parts(outer, form, d)
+    parts = _Between(within, between, n, S, W, _axes(within[0], between[0], W))
     # Two starts: mean reversion as seen within subjects, and over all of them.
     begins = [
         _solved(_ridged(xx), xy)
@@ -399,33 +483,44 @@ def _with_levels(form: Form, gram: Array, middle: Array, first: Array, w: Array)
     ]
     tried = [_alternated(parts, theta, TRIED) for theta in begins]
     better = (tried[1][0] > tried[0][0])[:, None, None]
-    worth, theta, H, between = _alternated(
+    worth, theta, H, apart = _alternated(
         parts, np.where(better, tried[1][1], tried[0][1]), LEVEL_STEPS
     )
     x, y = _split(explained, form, d)
     total = worth - 0.5 * n * d * (S * np.log(2 * np.pi) + np.log(W))
-    return Way(form, total, theta, H, NOWHERE, of_start=y - x @ theta, omega=between - H / W)
+    return Way(form, total, theta, H, NOWHERE, of_start=y - x @ theta, omega=apart - H / W)
 
 
 def _alternated(parts: _Between, theta: Array, steps: int) -> tuple[Array, Array, Array, Array]:
-    """The log-likelihood but for constants, θ, H and the covariance between subjects, H/W + Ω with Ω ⪰ 0."""
-    (wxx, wxy, _), (bxx, bxy, _) = parts.within, parts.between
-    eye = np.eye(wxx.shape[1])
+    """The log-likelihood but for constants, θ, H and the covariance between subjects, H/W + Ω with Ω ⪰ 0.
+
+    In the coordinates where H is 1 and the rest diagonal, D, every equation stands alone, `(wxx + bxx/D_i) θ_i = …`; where
+    `wxx + W bxx` is 1 and W bxx diagonal, β, all of them are: `1 − β + β/(W D_i)`.
+    """
+    (_, wxy, _), (_, bxy, _) = parts.within, parts.between
+    back, share = parts.axes
+    before = np.full(len(theta), -np.inf)
+    worth, H, V, D = _worth(parts, theta)
     for _ in range(steps):
-        _, V, _, D = _covariances(parts, theta)
-        back = np.linalg.inv(V).transpose(0, 2, 1)
-        # In the coordinates where H is 1 and the rest diagonal every equation stands alone.
-        left = wxx[:, None] + bxx[:, None] / D[:, :, None, None]
-        right = wxy @ back + (bxy @ back) / D[:, None, :]
-        floor = RIDGE * np.trace(left, axis1=2, axis2=3)[:, :, None, None] * eye
-        columns = np.linalg.solve(left + floor, right.transpose(0, 2, 1)[..., None])[..., 0]
-        theta = columns.transpose(0, 2, 1) @ V.transpose(0, 2, 1)
+        if not (worth > before + LEVEL_GAIN).any():
+            break
+        before = worth
+        white = np.linalg.inv(V).transpose(0, 2, 1)
+        right = back.transpose(0, 2, 1) @ (wxy @ white + (bxy @ white) / D[:, None, :])
+        left = 1 - share[:, :, None] * (1 - 1 / (parts.W * D[:, None, :]))
+        theta = back @ (right / np.maximum(left, RIDGE)) @ V.transpose(0, 2, 1)
+        worth, H, V, D = _worth(parts, theta)
+    return worth, theta, H, (V * D[:, None, :]) @ V.transpose(0, 2, 1)
+
+
+def _worth(parts: _Between, theta: Array) -> tuple[Array, Array, Array, Array]:
+    """The log-likelihood but for constants at θ, H, coordinates V with V Vᵀ = H, and the variances between in them."""
     H, V, values, D = _covariances(parts, theta)
     d = H.shape[1]
     log_H = np.linalg.slogdet(H)[1]
     inner = parts.n * (parts.S - 1) * (log_H + d)
     outer = parts.n * (log_H + (np.log(D) + values / D).sum(axis=1))
-    return -0.5 * (inner + outer), theta, H, (V * D[:, None, :]) @ V.transpose(0, 2, 1)
+    return -0.5 * (inner + outer), H, V, D
 
 
 def _covariances(parts: _Between, theta: Array) -> tuple[Array, Array, Array, Array]:
@@ -438,6 +533,6 @@ def _covariances(parts: _Between, theta: Array) -> tuple[Array, Array, Array, Ar
         found.append(_ridged(rest / count))
     H, between = found
     lower = np.linalg.cholesky(H)
-    inverse = np.linalg.inv(lower)
+    inverse = inverted(lower)
     values, U = np.linalg.eigh(inverse @ between @ inverse.transpose(0, 2, 1))
     return H, lower @ U, values, np.maximum(values, 1 / parts.W)

@@ -45,10 +45,30 @@ MEMORY = 10
 LARGEST = 1 << 25
 """Numbers of smoothed covariances (256 MiB) beyond which a fit does not keep them."""
 
+__all__ = ["EMResult", "Known", "em"]
+
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What of the model is known beforehand: A, H, p₀, and where A is 0 (`drift_mask` False)."""
+    """What of the model is known beforehand.
+
+    Parameters
+    ----------
+    drift, diffusion : array (d, d), optional
+        A, H.
+    drift_mask : array of bool (d, d), optional
+        False where A is 0.
+    initial : Gaussian, optional
+        p₀.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> X = rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(50, 20, 0.1, random_state=0)
+    >>> alone = rt.statespace_em.Known(drift_mask=np.eye(2, dtype=bool))  # no variable acts on another
+    >>> rt.em(X, 0.1, noise=0.1, known=alone).sde.drift[0, 1]
+    np.float64(0.0)
+    """
 
     drift: ArrayLike | None = None
     diffusion: ArrayLike | None = None
@@ -61,13 +81,41 @@ NOTHING = Known()
 
 @dataclass(frozen=True, eq=False)
 class EMResult:
-    """The fitted SDE and noise. `log_likelihood` is the trace over the accepted steps; it never falls.
+    """The fitted SDE and noise of `rt.em`.
 
-    `states` and trace belong to the fitted transition (F, s, Q), `states` without covariances where so many
-    patterns of missing entries would take more than 256 MiB; where it has no logarithm the SDE is the nearest
-    in likelihood, and `notes` say so. `evaluations` counts passes of the smoother. `moments` are the expected
-    sufficient statistics of the states' steps under the fit, `parameters` its step in Euler's form, from
-    which another fit can start.
+    Attributes
+    ----------
+    sde : LinearSDE
+        A, c and H, and the start.
+    noise : array (d, d)
+        R.
+    log_likelihood : array
+        The trace over the accepted steps; it never falls.
+    states : Smoothed
+        Under the fitted transition; without covariances where so many patterns of missing entries would take more than 256 MiB.
+    converged : bool
+        The search came to rest.
+    evaluations : int
+        Passes of the smoother.
+    moments : Moments
+        Expected sufficient statistics of the states' steps under the fit.
+    parameters : Parameters
+        The fit's step in Euler's form, from which another fit can start.
+    setup : Setup
+        What was asked for.
+    scheme : str
+        Transitions.
+    notes : tuple of str
+        Where the fitted transition has no logarithm the SDE is the nearest in likelihood; this says so.
+    stacks : list of Stack
+        The data, by patterns of missing entries.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> fit = rt.em(rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(50, 20, 0.1, random_state=0), 0.1, noise=0.1)
+    >>> fit.sde.drift.shape, fit.standard_errors(random_state=0).drift.shape
+    ((2, 2), (2, 2))
     """
 
     sde: LinearSDE
@@ -107,6 +155,11 @@ class EMResult:
         """Standard errors that assume that the model holds and count p₀ as known; zero for what is known.
 
         From scores of trajectories simulated from the fit, so good to a few per cent.
+
+        Parameters
+        ----------
+        random_state : int, Generator or None
+            Seed of the simulation.
         """
         rng = np.random.default_rng(random_state)
         with one_blas_thread():
@@ -129,16 +182,43 @@ def em(
     tolerance: float = 1e-2,
     n_jobs: int | None = None,
 ) -> EMResult:
-    """Maximum likelihood of `dX = (A X + c) dt + G dW`, `Y = X + N(0, R)`, from Y (n, T, d), NaN where missing.
+    """Maximum likelihood of `dX = (A X + c) dt + G dW`, `Y = X + N(0, R)`, where the order is known.
 
-    noise: "estimate" (R = σ² I), "diagonal", a known standard deviation, one per variable (d,) where NaN
-    means unknown, or a known R (d, d). known: a `Known`, what of A, H and p₀ is not estimated.
-    tolerance: the rise of the log-likelihood, in nats over three steps, that ends the search.
-    start: an earlier fit of the same kind to data much like these, from which the search goes on.
-    n_jobs: threads (None: all cores) for patterns of missing entries; the result does not depend on it.
     Limits: a regular grid; values missing for reasons that do not depend on them; a local maximum; the noise is
     told from H by how increments grow with their length, so T ≥ 3. With scheme="exact", known zeros
     of A or a known H leave no closed form and are refused, unless A is known too.
+
+    Parameters
+    ----------
+    Y : array (n, T, d)
+        In time order, NaN where missing.
+    dt : float
+        Time between observations.
+    noise : "estimate", "diagonal", float or array
+        R = σ² I, a diagonal, a known standard deviation, one per variable (d,) where NaN means unknown, or a known R (d, d).
+    affine : bool
+        With an offset c.
+    scheme : {"euler", "exact"}
+        Transitions.
+    known : Known
+        What of A, H and p₀ is not estimated.
+    start : EMResult, optional
+        An earlier fit of the same kind to data much like these, from which the search goes on.
+    max_iter : int
+        Steps at most.
+    tolerance : float
+        The rise of the log-likelihood, in nats over three steps, that ends the search.
+    n_jobs : int or None
+        Threads (None: all cores) for patterns of missing entries; the result does not depend on it.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> sde = rt.LinearSDE([[-1.0, 0.8], [-0.8, -1.0]], np.eye(2))
+    >>> X = sde.simulate(100, 30, 0.1, random_state=0)
+    >>> fit = rt.em(rt.simulate.add_noise(X, 0.3, random_state=1), 0.1)
+    >>> float(np.sqrt(fit.noise[0, 0]).round(1)), fit.converged
+    (0.3, True)
     """
     values = as_observations(Y)
     if values.shape[1] < 3:

@@ -22,10 +22,26 @@ STACK_ELEMENTS = 1 << 21
 
 @dataclass(frozen=True, eq=False)
 class StateSpace:
-    """The transition (F, s, Q) of one step, the covariance R of the observation noise, and the law of X_0.
+    """A state-space model of one step: `X' = F X + s + N(0, Q)`, `Y = X + N(0, R)`.
 
-    `StateSpace(sde.transition(dt), R, initial)` is the model of an SDE. Q must be positive definite; R may be
-    zero where P₀ is positive definite (values then are missing or exact).
+    `StateSpace(sde.transition(dt), R, initial)` is the model of an SDE.
+
+    Parameters
+    ----------
+    transition : Transition
+        F, s and Q of one step; Q must be positive definite.
+    noise : array (d, d)
+        R; may be zero where P₀ is positive definite (values then are missing or exact).
+    initial : Gaussian
+        The law of X_0.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> sde = rt.LinearSDE(-np.eye(2), np.eye(2))
+    >>> model = rt.StateSpace(sde.transition(0.1), 0.01 * np.eye(2), sde.stationary())
+    >>> rt.kalman(sde.simulate(3, 20, 0.1, random_state=0), model).means.shape
+    (3, 20, 2)
     """
 
     transition: Transition

@@ -32,10 +32,29 @@ __all__ = ["Smoothed", "StateSpace", "kalman"]
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """What the data tell about the states: log-likelihoods (n,) and means (n, T, d) of each trajectory.
+    """What the data tell about the states.
 
-    `covariances[g]` (T, d, d) holds Cov(X_i | Y), `lag_covariances[g]` (T − 1, d, d) Cov(X_{i+1}, X_i | Y), shared
-    by all trajectories with the same missing entries: g = `pattern[j]` for trajectory j.
+    Attributes
+    ----------
+    log_likelihood : array (n,)
+        Of each trajectory.
+    means : array (n, T, d)
+        E[X_i | Y].
+    covariances : array (P, T, d, d)
+        Cov(X_i | Y), shared by all trajectories with the same missing entries.
+    lag_covariances : array (P, T − 1, d, d)
+        Cov(X_{i+1}, X_i | Y).
+    pattern : array (n,)
+        Which of the P is a trajectory's.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> sde = rt.LinearSDE(-np.eye(2), np.eye(2))
+    >>> model = rt.StateSpace(sde.transition(0.1), 0.01 * np.eye(2), sde.stationary())
+    >>> smooth = rt.kalman(sde.simulate(3, 20, 0.1, random_state=0), model)
+    >>> smooth.log_likelihood.shape, smooth.covariances.shape, smooth.lag_covariances.shape, smooth.pattern
+    ((3,), (1, 20, 2, 2), (1, 19, 2, 2), array([0, 0, 0]))
     """
 
     log_likelihood: Array
@@ -49,10 +68,30 @@ class Smoothed:
 def kalman(
     Y: ArrayLike, model: StateSpace, *, covariances: bool = True, n_jobs: int | None = None
 ) -> Smoothed:
-    """Log-likelihood, smoothed means and covariances of Y (n, T, d) in time order, NaN where missing.
+    """Log-likelihood, smoothed means and covariances of Y (n, T, d) in time order.
 
-    Trajectories that are shorter end in rows of NaN; a regular grid is assumed. The covariances of P
-    patterns are P T d² numbers, twice; with covariances=False both arrays are of 0 patterns.
+    A regular grid is assumed. The covariances of P patterns of missing entries are P T d² numbers, twice.
+
+    Parameters
+    ----------
+    Y : array (n, T, d)
+        Observations, NaN where missing; trajectories that are shorter end in rows of NaN.
+    model : StateSpace
+        Transition, noise and start.
+    covariances : bool
+        False: both arrays of covariances are of 0 patterns.
+    n_jobs : int or None
+        Threads (None: all cores); the result does not depend on it.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> sde = rt.LinearSDE([[-1.0, 0.5], [0.0, -1.0]], np.eye(2))
+    >>> X = sde.simulate(20, 30, 0.1, random_state=0)
+    >>> Y = rt.simulate.add_noise(X, 0.3, random_state=1)
+    >>> smooth = rt.kalman(Y, rt.StateSpace(sde.transition(0.1), 0.09 * np.eye(2), sde.stationary()))
+    >>> bool(np.abs(smooth.means - X).mean() < 0.8 * np.abs(Y - X).mean())
+    True
     """
     values = as_observations(Y)
     n, T, d = values.shape

@@ -1,0 +1,101 @@
+"""The first minute of an installation: what an import costs, and what each path compiles on its first call.
+
+`python benchmarks/first_use.py` runs each path in a fresh process with an empty cache of compiled code, then again in another
+with the cache that the first left. Printed: kernels compiled, seconds of compiling, and seconds of both calls; and the
+seconds of `import retrace_sde` and of everything that a fit imports beside those of numpy and scipy.linalg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+PATHS = {
+    "shared": {},
+    "shared, missing values": {"missing": True},
+    "shared, noise": {"observation_noise": "estimate"},
+    "own orders": {"permutation": "independent"},
+    "own orders, noise": {"permutation": "independent", "observation_noise": "estimate"},
+}
+IMPORTS = ("import numpy, scipy.linalg", "import retrace_sde", "from retrace_sde import ReTrace")
+
+
+def call(path):
+    """A small fit: how many kernels it compiled, for how long, and how long it took in all."""
+    import numpy as np
+    from numba.core import event
+
+    import retrace_sde as rt
+
+    settings = dict(PATHS[path])
+    missing = settings.pop("missing", False)
+    sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+    X = sde.simulate(12, 10, 0.1, x0=0.3, random_state=1)
+    X, _ = rt.simulate.shuffle(X, permutation=settings.get("permutation", "shared"), random_state=2)
+    if missing:
+        X = np.where(np.random.default_rng(3).random(X.shape) < 0.1, np.nan, X)
+    with event.install_recorder("numba:compile") as recorder:
+        begin = time.perf_counter()
+        rt.ReTrace(dt=0.1, random_state=0, **settings).fit(X)
+        seconds = time.perf_counter() - begin
+    depth, spent, count, since = 0, 0.0, 0, 0.0
+    for at, each in recorder.buffer:  # kernels compile the kernels that they call
+        if each.is_start:
+            since = at if depth == 0 else since
+            depth, count = depth + 1, count + 1
+        else:
+            depth -= 1
+            spent += at - since if depth == 0 else 0.0
+    return {"kernels": count, "compiling": spent, "seconds": seconds}
+
+
+def fresh(code, **environment):
+    """Seconds of some code in a fresh interpreter, and what it printed."""
+    begin = time.perf_counter()
+    said = subprocess.run(
+        [sys.executable, "-c", code] if isinstance(code, str) else [sys.executable, *code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return time.perf_counter() - begin, said.stdout
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--paths", nargs="+", default=list(PATHS), choices=list(PATHS))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(call(options.one)))
+        return
+    empty = min(fresh("pass")[0] for _ in range(5))
+    took = {code: min(fresh(code)[0] for _ in range(5)) - empty for code in IMPORTS}
+    for code, seconds in took.items():
+        print(f"{code}: {seconds:.3f} s, {seconds / took[IMPORTS[0]]:.2f} of {IMPORTS[0]}")
+    print(
+        "\n| path | kernels compiled | seconds of compiling | first call, s | the same with the cache, s |"
+    )
+    print("|---|---|---|---|---|")
+    for path in options.paths:
+        with tempfile.TemporaryDirectory() as cache:
+            one, two = (
+                json.loads(
+                    fresh([__file__, "--one", path], NUMBA_CACHE_DIR=cache)[1].splitlines()[-1]
+                )
+                for _ in range(2)
+            )
+        print(
+            f"| {path} | {one['kernels']} | {one['compiling']:.1f} | {one['seconds']:.1f} | {two['seconds']:.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""What must be known of a lazy panel before it is fitted, in one pass over it.
+
+Ranges, means and spreads (about each block's own mean, put together by Chan's formula, so that a large level costs no digits), the first
+value that is no number, and what puts trajectories in their places: each one's first numbers, its observations sorted by content.
+
+Limits: trajectories whose first `TOLD` sorted numbers are equal stand by a projection of all their numbers, not as in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
+from retrace_sde.data.entry.ranks import ranked
+from retrace_sde.data.lazy import here
+from retrace_sde.data.lazy.here import Here, in_memory_order, spread_of
+from retrace_sde.data.lazy.stored import Stored
+
+TOLD = 4
+"""Numbers, of each trajectory's sorted observations, that tell it from the others."""
+
+LOOKS, NUMBERS = (24, 100, 200, 500, 1000), ((5000, 0, 1), (20_000, 1, 0), (200_000, 1, 1))
+"""How many evenly spaced trajectories the looks of a fit ask for: so many, or as many as have so many numbers of a slice, of a
+variable, or in all (with the exponents of T and d). They are read together; another look costs a read of its own."""
+
+LARGEST_LOOK = 0.02
+"""Share of the trajectories up to which a look is read ahead."""
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """Least and largest values (d,), how many there are, their means and standard deviations, and what is no number.
+
+    `bad`: how many values are not finite; `first` where the first of them stands, (trajectory, observation, variable). `rows` (n,) is the order of the
+    trajectories by content, `own` (n, T) that of each one's observations.
+    """
+
+    low: Array
+    high: Array
+    counts: Array
+    mean: Array
+    scale: Array
+    bad: int
+    first: tuple[int, int, int] | None
+    rows: Order | None
+    own: Order | None
+
+    @property
+    def spent(self) -> Facts:
+        """The same without what put trajectories in their places."""
+        return replace(self, rows=None, own=None)
+
+
+def surveyed(data: Data, *, own: bool) -> Data:
+    """The same lazy data, whose values know their facts."""
+    n = data.shape[0]
+    numbers = np.arange(n, dtype=np.intp)[:, None]
+    parts = data.each_piece(partial(_survey, own=own), numbers)
+    table, bad, keys, order = parts
+    low, high, counts, mean, squares = table.transpose(1, 0, 2)
+    total = counts.sum(axis=0)
+    centre = (counts * mean).sum(axis=0) / total
+    spread = (squares + counts * (mean - centre) ** 2).sum(axis=0) / total
+    wrong = bad[bad[:, 0] > 0]
+    every = (data.observed[None].astype(float), *keys.T[:, None])
+    rows = ranked(every, np.zeros((1, n), dtype=np.intp))[0]
+    found = Facts(
+        low.min(axis=0),
+        high.max(axis=0),
+        total,
+        centre,
+        np.sqrt(spread),
+        int(bad[:, 0].sum()),
+        None if len(wrong) == 0 else (int(wrong[0, 1]), int(wrong[0, 2]), int(wrong[0, 3])),
+        rows,
+        order if own else None,
+    )
+    if found.bad == 0:
+        _read_ahead(data.values, rows)
+    return replace(data, values=replace(data.values, facts=found))
+
+
+def _survey(piece: Data, numbers: Order, *, own: bool) -> tuple[Array, Order, Array, Order]:
+    """Of one block: a row of its facts, a row of what is no number in it, and each trajectory's keys and own order."""
+    x, (_, T, d) = piece.values, piece.shape
+    outside = np.arange(T)[None] >= piece.observed[:, None]
+    wrong = np.argwhere(~np.isfinite(x))
+    bad = np.zeros((1, 4), dtype=np.intp)
+    if len(wrong):
+        bad[0] = len(wrong), numbers[wrong[0, 0], 0], wrong[0, 1], wrong[0, 2]
+    z = x if not outside.any() else np.where(outside[:, :, None], np.nan, x)
+    z = z.reshape(-1, d)[~outside.ravel()]
+    mean = z.mean(axis=0)
+    table = np.stack(
+        [x.min(axis=(0, 1)), x.max(axis=(0, 1)), np.full(d, float(len(z))), mean, ((z - mean) ** 2).sum(axis=0)]
+    )  # fmt: skip
+    u = piece.covariates
+    every = x if u is None else np.concatenate([x, u], axis=2)
+    order = ranked((every[:, :, k] for k in range(every.shape[2])), outside.astype(np.intp))
+    along = np.take_along_axis(every, order[:, :, None], axis=1).reshape(len(x), -1)
+    along = np.where(np.repeat(outside, every.shape[2], axis=1), 0.0, along)
+    shadow = along @ np.random.default_rng(0).standard_normal(along.shape[1])
+    keys = np.column_stack([along[:, :TOLD], shadow])
+    return table[None], bad, keys, order if own else order[:, :0]
+
+
+def _read_ahead(values: Stored, rows: Order) -> None:
+    """Read in one pass the trajectories that later looks ask for: evenly spaced as stored, and as they will stand."""
+    n, T, d = values.shape
+    sizes = {*LOOKS, *(-(-many // (T**a * d**b)) for many, a, b in NUMBERS), 2 * d + 20}
+    most = LARGEST_LOOK * n
+    even = np.unique(
+        np.concatenate([evenly(n, size) for size in sizes if size <= most or size <= 24])
+    )
+    values.prefetch(np.union1d(even, rows[even]))
+
+
+LEVEL, EXTREME = 1e3, 1e60
+"""Level of a variable in standard deviations, and its spread, beyond which a glance is not enough."""
+
+
+def glanced(values: Any, n_jobs: int | None) -> Here | None:
+    """A large complete array with one order for all, looked at where it is; None where it is small, or a closer look is due.
+
+    One pass: sums and squares, which show whether every value is a number, and each trajectory's least value, which puts it in its
+    place. |x − x̄|² is at most the sum of squares about the mean, so that ranges need not be known.
+    """
+    n, T, d = values.shape
+    if n * T * d < here.LARGE or not array_api_compat.is_array_api_obj(values):
+        return None
+    found = _sums(values, n_jobs)
+    if found is None:
+        return None
+    total, squares, least = found
+    count = float(n * T)
+    mean, scale = spread_of(total, squares, count)
+    rows = np.argsort(least, kind="stable")
+    reach = np.sqrt(count) * scale
+    if (
+        not np.isfinite(squares).all()
+        or not (scale > np.abs(mean) / LEVEL).all()
+        or scale.min() < 1 / EXTREME
+        or reach.max() > EXTREME
+        or (np.diff(least[rows]) == 0).any()
+    ):
+        return None
+    counts = np.full(d, count)
+    facts = Facts(mean - reach, mean + reach, counts, mean, scale, 0, None, rows, None)
+    return Here(values, facts=facts)
+
+
+def _sums(values: Any, n_jobs: int | None) -> tuple[Array, Array, Array] | None:
+    """Sums and sums of squares of each variable, and the least value of the first in each trajectory."""
+    if not array_api_compat.is_numpy_array(values):
+        xp = array_api_compat.array_namespace(values)
+        x = xp.astype(values, xp.float64, copy=False)
+        sums = xp.sum(x, axis=(0, 1)), xp.sum(x * x, axis=(0, 1)), xp.min(x[:, :, 0], axis=1)
+        total, squares, least = (to_numpy(each) for each in sums)
+        return total, squares, least
+    found = in_memory_order(values)
+    if found is None:
+        return None
+    turned, by_time = found
+
+    def of_block(rows: slice) -> tuple[Array, Array, Array]:
+        x = np.asarray(turned[rows], dtype=np.float64)
+        flat = x.reshape(-1, x.shape[2])
+        first = x[:, :, 0].min(axis=0 if by_time else 1)
+        return np.ones(len(flat)) @ flat, np.einsum("ij,ij->j", flat, flat), first
+
+    parts = list(zip(*Data(turned, n_jobs=n_jobs).map_rows(of_block), strict=True))
+    least = np.min(parts[2], axis=0) if by_time else np.concatenate(parts[2])
+    return np.sum(parts[0], axis=0), np.sum(parts[1], axis=0), least
