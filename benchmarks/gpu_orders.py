@@ -1,0 +1,61 @@
+"""A round of Monte-Carlo EM on a GPU: draws of each trajectory's order and their statistics, beside the compiled sampler.
+
+    taskset -c 0,1 python -m benchmarks.gpu_orders [--sizes 1000,10000,100000] [--T 10 --d 3]
+
+Both make the same number of moves of two chains a trajectory; seconds are those of one stretch, the second of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+
+import retrace_sde as rt
+from benchmarks.gpu import backends
+from retrace_sde.data.blocks import Data
+from retrace_sde.engine.euler import EulerModel
+from retrace_sde.estimate.euler import Euler
+from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.orders.own import Law
+from retrace_sde.process.drift import Affine
+
+RECORDS, DT = 40, 0.3
+
+
+def seconds(model: EulerModel, law: Law, orders: np.ndarray) -> tuple[float, np.ndarray]:
+    """Of one stretch, and Θ of its M-step."""
+    chains = Chains.start(orders, np.random.default_rng(0))
+    for _ in range(2):  # the first compiles, and settles the chains
+        begin = time.perf_counter()
+        draws = model.draw(law, chains, Stretch(RECORDS, 2 * orders.shape[1]))
+        spent = time.perf_counter() - begin
+    sums = draws.counted[0] + draws.counted[1]
+    return spent, model.maximise(sums.scaled(0.5)).step.coefficients
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", default="1000,10000,100000")
+    parser.add_argument("--T", type=int, default=10)
+    parser.add_argument("--d", type=int, default=3)
+    asked = parser.parse_args()
+    sde = rt.simulate.random_irreversible_sde(asked.d, setting="stable", random_state=0)
+    theta = np.column_stack([sde.drift, np.zeros(asked.d)])
+    print("| n | where | seconds a round | times two cores | Θ apart |\n|---|---|---|---|---|")
+    for n in map(int, asked.sizes.split(",")):
+        X = sde.simulate(n, asked.T, DT, x0=np.full(asked.d, 2.0), random_state=1)
+        X, truth = rt.simulate.shuffle(X, permutation="independent", random_state=2)
+        step = Euler(Affine(), theta, sde.diffusion, DT)
+        law = Law(step, rt.Gaussian(np.full(asked.d, 2.0), 0.01 * np.eye(asked.d)))
+        base, here = seconds(EulerModel(Data(X, n_jobs=2), DT, Affine()), law, truth)
+        print(f"| {n} | compiled, two cores | {base:.3f} | 1.0 | – |", flush=True)
+        for name, put, _ in backends():
+            spent, there = seconds(EulerModel(Data(put(X)), DT, Affine()), law, truth)
+            apart = np.abs(there - here).max()
+            print(f"| {n} | {name} | {spent:.3f} | {base / spent:.1f} | {apart:.1e} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
