@@ -17,6 +17,7 @@ errs on real panels. They count in the simulated test, which resamples residuals
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -330,7 +331,8 @@ def accounts(
             said = Account.of(rung, said.log_evidence, test.contributions)
         listed.append(said)
     if own is None and affine and bends(panels):
-        listed.append(_curved_account(panels))
+        with suppress(np.linalg.LinAlgError):
+            listed.append(_curved_account(panels))
     if own is None and isinstance(model, EulerModel) and panels.lengths is None:
         alike = max(
             (each.log_evidence for each in listed if each.rung is Rung.MARKOV), default=-np.inf
