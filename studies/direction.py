@@ -354,7 +354,7 @@ def study(name: str, seeds: range, only: str, jobs: int, *, given: bool) -> None
     print("| panels | sign right | called | called wrongly | preferred model | seconds |")
     print("|---|---|---|---|---|---|")
     for case, (make, made, options) in STUDIES[name].items():
-        if only in case:
+        if only == case or (only in case and only not in STUDIES[name]):
             ask = judge_given if given and options.get("permutation") is None else judge
             work = (delayed(ask)(make(seed, **made), seed, options) for seed in seeds)
             show(case, Parallel(n_jobs=jobs)(work))
@@ -386,7 +386,9 @@ def main() -> None:
     )
     parser.add_argument("study", choices=[*STUDIES, "panels"])
     parser.add_argument("--seeds", default="0:30")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument(
+        "--only", default="", help="the case of this name, or those that contain it"
+    )
     parser.add_argument("--folder", type=Path, help="the folder of real panels")
     parser.add_argument("--halves", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)

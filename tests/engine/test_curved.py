@@ -10,7 +10,8 @@ from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.engine.arrow.curved import bends, courses, curved_test
-from retrace_sde.engine.arrow.linear import Panels
+from retrace_sde.engine.arrow.linear import Form, Panels
+from retrace_sde.engine.arrow.simulated import by_lot
 from retrace_sde.engine.direction import Rung
 from retrace_sde.estimate.start_law import starts
 
@@ -98,6 +99,22 @@ def test_wells_in_equilibrium_are_rarely_called() -> None:
         for seed in range(40)
     )
     assert called <= 6  # at 5 %: more once in 300
+
+
+@pytest.mark.parametrize("form", [Form(), Form(1, True)])
+def test_trajectories_turned_by_lot_excuse_what_linear_models_do_not_explain(form: Form) -> None:
+    rng = np.random.default_rng(5)
+    found = [by_lot(standard(wells(seed)), form, rng, alpha=0.05).p_value for seed in range(40)]
+    assert sum(p < 0.05 for p in found) <= 6  # at 5 %: more once in 300
+
+
+def test_a_lot_is_drawn_again_and_again_and_finds_what_there_is() -> None:
+    """A panel that holds every trajectory and its reverse has no ratio to beat; of a transient hardly any lot does as well."""
+    x = np.random.default_rng(0).standard_normal((1, 12, 9, 2))
+    same = Panels(np.concatenate([x, x[:, :, ::-1]], axis=1))
+    assert by_lot(same, Form(), np.random.default_rng(1), alpha=0.05).p_value > 0.5
+    gone = np.exp(-np.arange(9) / 4)[None, None, :, None] * 5 + x / 5
+    assert by_lot(Panels(gone), Form(), np.random.default_rng(1), alpha=0.05).p_value < 0.05
 
 
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")

@@ -16,6 +16,7 @@ from retrace_sde.engine.direction import (
     ModelEvidence,
     Reason,
     Rung,
+    Source,
     direction_test,
     doubtful_direction,
     known_direction,
@@ -158,6 +159,14 @@ def test_it_abstains_with_too_few_trajectories(n: int, words: str) -> None:
     assert not found.identified
     assert found.p_value is None
     assert words in found.verdict
+
+
+def test_it_says_where_its_p_value_comes_from() -> None:
+    found = direction_test(np.arange(9.0), np.zeros(9), dimension=1)
+    assert found.p_source is Source.VUONG
+    assert replace(found, p_error=0.01).p_source is Source.SIMULATION
+    assert replace(found, reason=Reason.RESIDUALS).p_source is Source.RESIDUALS
+    assert known_direction(found).p_source is None
 
 
 def test_differences_without_spread() -> None:

@@ -38,6 +38,14 @@ class Reason(StrEnum):
     STOPPED = "stopped"
 
 
+class Source(StrEnum):
+    """Where a p-value comes from."""
+
+    SIMULATION = "simulation"
+    VUONG = "Vuong's statistic"
+    RESIDUALS = "independence of residuals"
+
+
 class Rung(StrEnum):
     """The models of the panel along the order found, by the names that users read."""
 
@@ -225,6 +233,15 @@ class DirectionTest:
     p_error: float | None = None
     models: tuple[ModelEvidence, ...] = ()
     alpha: float = 0.05
+
+    @property
+    def p_source(self) -> Source | None:
+        """Where the p-value comes from: Vuong's statistic is safe and timid; None where nothing was tested."""
+        if self.p_value is None:
+            return None
+        if self.reason is Reason.RESIDUALS:
+            return Source.RESIDUALS
+        return Source.SIMULATION if self.p_error else Source.VUONG
 
     @property
     def close(self) -> bool:

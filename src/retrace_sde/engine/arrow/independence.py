@@ -26,8 +26,8 @@ COSINES = 16
 WIDTHS = (0.5, 1.0), (1.0, 2.0)
 """Of the kernels, in units of √d standard deviations: narrow ones and wide ones, each a test of its own."""
 
-SHUFFLES, LONGER = 99, 999
-"""Permutations at first, and in all where the first leave a p-value near a level."""
+SHUFFLES = (19, 2), (99, 1), (999, 999)
+"""Permutations, and how many of them may reach the statistic for more to be asked: a p-value far above both levels needs few."""
 
 ROWS, FEWEST_ROWS = 3000, 1000
 """Steps that are looked at, at most, and without which nothing is asked: fewer accept what more would reject."""
@@ -78,11 +78,11 @@ def _p_value(e: Array, past: Array, widths: tuple[float, ...], rng: np.random.Ge
     one = one - one.mean(axis=0)
     observed = float(((one.T @ two) ** 2).sum())
     reached = done = 0
-    for total in (SHUFFLES, LONGER):
+    for total, few in SHUFFLES:
         for _ in range(total - done):
             reached += float(((one[rng.permutation(len(one))].T @ two) ** 2).sum()) >= observed
         done = total
-        if reached > 1:
+        if reached > few:
             break
     return (1 + reached) / (1 + done)
 

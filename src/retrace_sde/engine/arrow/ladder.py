@@ -17,6 +17,7 @@ errs on real panels. They count in the simulated test, which resamples residuals
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -39,7 +40,13 @@ from retrace_sde.engine.arrow.linear import (
     unequal,
     ways,
 )
-from retrace_sde.engine.arrow.simulated import Simulated, World, noisy_world, simulated_test
+from retrace_sde.engine.arrow.simulated import (
+    Simulated,
+    World,
+    by_lot,
+    noisy_world,
+    simulated_test,
+)
 from retrace_sde.engine.direction import (
     FEWEST,
     DirectionTest,
@@ -79,6 +86,10 @@ MISFIT, LAGS = 0.005, 4
 NOISY, HIDDEN_WORK = -3.0, 3e6
 """Correlation of successive residuals, in standard errors, that suggests noise, and the n T d³ up to which it is fitted."""
 
+
+LOTS = 12
+"""Trajectories that can be turned round by lot: of fewer too many of the 2ⁿ ways are nearly the panel itself (with eight, a fifth
+of the calls that are right would be lost)."""
 
 CLEAR = 1e-3
 """Vuong's p-value below which linear models are believed though a drift that bends explains more."""
@@ -169,7 +180,9 @@ def judged(
     )
     curve = next((each for each in listed if each.rung is Rung.CURVED), None)
     rivals = [each.log_evidence for each in heard]
-    if panels is not None and curve is not None and curve.log_evidence > max(rivals) + TIE:
+    # What bends does so both ways round; noise that is not Gaussian makes the reverse alone look bent.
+    worse = -np.inf if curve is None else curve.log_evidence - abs(curve.ratio)
+    if panels is not None and curve is not None and worse > max(rivals) + TIE:
         said = _with_curve(said, curve, curved_test(panels, rng, alpha=alpha))
         if said.identified:
             return Judged(said, said.log_likelihood_ratio < 0)
@@ -270,7 +283,8 @@ def _tested(
     """The p-value of one model: by simulation where its closed form allows and Vuong's statistic leaves doubt.
 
     Simulated worlds are those of the model. Where its residuals say that it is not the whole story Vuong's p-value, which
-    rests on how the trajectories differ and on no model, must be small too.
+    rests on how the trajectories differ and on no model, must be small too; and trajectories turned round by lot, where there are
+    enough of them, must rarely do as well: nonlinear processes at rest are called by linear models else.
     """
     p = _vuong(account, test, alpha=alpha).p_value
     assert p is not None  # there are enough trajectories
@@ -283,7 +297,10 @@ def _tested(
         worlds = _as_world(one, panels, rng), _as_world(two, panels, rng, backwards=True)
     found = simulated_test(panels, account.form, rng, alpha=alpha, worlds=worlds)
     misfit = worlds is None and left_over(panels, account.form) < MISFIT
-    return Simulated(p, 0.0) if misfit and p > found.p_value else found
+    found = Simulated(p, 0.0) if misfit and p > found.p_value else found
+    if found.p_value < alpha and panels.x.shape[1] >= LOTS:
+        found = max(found, by_lot(panels, account.form, rng, alpha=alpha))
+    return found
 
 
 # -- the models --------------------------------------------------------------------------------------------
@@ -314,7 +331,8 @@ def accounts(
             said = Account.of(rung, said.log_evidence, test.contributions)
         listed.append(said)
     if own is None and affine and bends(panels):
-        listed.append(_curved_account(panels))
+        with suppress(np.linalg.LinAlgError):
+            listed.append(_curved_account(panels))
     if own is None and isinstance(model, EulerModel) and panels.lengths is None:
         alike = max(
             (each.log_evidence for each in listed if each.rung is Rung.MARKOV), default=-np.inf
