@@ -215,3 +215,14 @@ def test_a_subject_with_one_visit_changes_nothing() -> None:
     assert_allclose(other.diffusion, plain.diffusion, atol=1e-5)
     assert_allclose(other.log_likelihood, plain.log_likelihood, rtol=1e-7)
     assert_allclose(other.log_likelihoods[-1], 0, atol=1e-12)
+
+
+def test_a_common_start_that_rounding_spreads_tells_nothing_of_levels() -> None:
+    rng = np.random.default_rng(3)
+    X = np.concatenate([np.full((30, 1, 2), 2.0), 2 + rng.normal(size=(30, 6, 2)).cumsum(axis=1)], axis=1)  # fmt: skip
+    rounded = X.copy()
+    rounded[:, 0] *= 1 + 1e-15 * rng.standard_normal((30, 2))
+    order = np.arange(7)
+    one, two = (LevelRows.of(Data(each), order, 0.1) for each in (X, rounded))
+    assert one.slopes == two.slopes == ()
+    assert_allclose(one.pooled, two.pooled, rtol=1e-9)

@@ -38,6 +38,9 @@ from retrace_sde.estimate.scores import ALONE, errors_of_influences
 ALTERNATIONS = 5
 """Closed-form turns between coefficients and variances, from each start, before quasi-Newton steps."""
 
+ROUNDING = 1e-9
+"""Spread of first states, as a share of their size, up to which they are one point."""
+
 APART = 1e-6
 """Share of its spread that a first state must keep, those before it given, to have a slope of its own."""
 
@@ -175,7 +178,7 @@ class LevelRows:
         n, T, d = data.shape
         first = data.states(order)
         centre = first.mean(axis=0)
-        slopes = _independent(first - centre)
+        slopes = _independent(first, centre)
         steps = np.broadcast_to(np.asarray(dt, dtype=float), (n, T - 1))
         there = np.arange(1, T)[None] < data.observed[:, None]
         times = np.where(there, steps, 0.0).sum(axis=1)
@@ -372,13 +375,17 @@ def _maximum(strata: Strata, p: int) -> tuple[_Point, bool]:
     return (point if point.value > best.value else best), bool(ended.success)
 
 
-def _independent(first: Array) -> tuple[int, ...]:
-    """The columns of centred first states that are not, nearly, combinations of those before them."""
+def _independent(states: Array, centre: Array) -> tuple[int, ...]:
+    """The columns of first states about their centre that are not, nearly, combinations of those before them.
+
+    A common start leaves differences that are rounding of its level, and tell nothing of levels.
+    """
+    first = states - centre
     kept: list[int] = []
     for k in range(first.shape[1]):
         column = first[:, k]
         size = float(np.linalg.norm(column))
-        if size == 0:
+        if size <= ROUNDING * np.linalg.norm(states[:, k]):
             continue
         if kept:
             basis = np.linalg.qr(first[:, kept])[0]
