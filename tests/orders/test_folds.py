@@ -14,6 +14,7 @@ from retrace_sde.orders.folds import (
     lasting,
     may_fold,
     may_fold_each,
+    on_line,
     smoothness,
 )
 
@@ -39,7 +40,7 @@ STEADY = {"line": t, "growth": 1 / (1 + np.exp(4 - 8 * t)), "decay": np.exp(-2 *
 
 def suspected(x, rng):
     order = np.argsort(_levels(x)[0])
-    return may_fold(Data(x[:, :, None]), order, rng)
+    return may_fold(on_line(Data(x[:, :, None]), order), rng)
 
 
 @pytest.mark.parametrize("name", FOLDED)
@@ -64,7 +65,7 @@ def test_a_steady_course_is_not_though_measured_with_errors(name):
 
 def test_a_turn_that_the_order_shows_is_no_fold_of_it():
     rng = np.random.default_rng(0)
-    fold = may_fold(Data(panel(np.sin(np.pi * t), rng, noise=0.02)[:, :, None]), np.arange(T), rng)
+    fold = may_fold(panel(np.sin(np.pi * t), rng, noise=0.02), rng)
     assert fold is not None
     assert fold.probability == 0
 
@@ -141,4 +142,39 @@ def test_an_early_peak_that_looks_nearly_smooth_is_suspected():
     X = np.array(rt.simulate.shuffle(x[..., None], random_state=1508)[0])
     X[np.random.default_rng(2508).random(X.shape[:2]) < 0.11] = np.nan
     order = np.argsort(_levels(X[:, :, 0])[0])
-    assert may_fold(Data(X), order, np.random.default_rng(0), unequal=False) is not None
+    assert may_fold(on_line(Data(X), order), np.random.default_rng(0), unequal=False) is not None
+
+
+def along(course, seed, *, bent=0.0):
+    """Three variables whose means move along one line, or leave it by a bend."""
+    rng = np.random.default_rng(seed)
+    way = np.outer(course, [1.0, -2.0, 0.5]) + bent * np.outer(course**2, [1.0, 0.5, 0.0])
+    return Data(
+        way + 0.05 * rng.standard_normal((40, 1, 3)) + 0.02 * rng.standard_normal((40, T, 3))
+    )
+
+
+def test_several_variables_along_one_line_are_one():
+    course = np.linspace(0, 1, T)
+    order = np.random.default_rng(1).permutation(T)
+    x = on_line(along(course, 0), order)
+    assert x is not None
+    assert abs(np.corrcoef(x.mean(axis=0), course[order])[0, 1]) > 0.999
+    assert on_line(along(course, 0, bent=0.5), order) is None
+    assert on_line(along(0 * course, 0), order) is None
+
+
+def test_variables_that_swing_together_have_no_direction_that_is_called():
+    spring = rt.LinearSDE([[0.0, 1.0], [-4.0, -0.4]], np.diag([1e-4, 0.05]))
+    start = rt.Gaussian(np.array([1.0, 0.0]), np.diag([0.2, 1e-3]))
+    for seed in (0, 1):
+        both = [
+            spring.simulate(40, 20, 0.15, x0=start, scheme="exact", random_state=2 * seed + k)[
+                ..., :1
+            ]
+            for k in (0, 1)
+        ]
+        X, _ = rt.simulate.shuffle(np.concatenate(both, axis=2), random_state=seed)
+        model = rt.ReTrace(dt=0.15, random_state=0).fit(X)
+        assert not model.direction_.identified
+        assert model.direction_.reason == "fold"

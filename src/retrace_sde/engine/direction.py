@@ -78,8 +78,8 @@ class Caution(StrEnum):
     """A caution that others act on: they ask for it by name, whatever its words."""
 
     FOLD = (
-        "With one variable a path that rises and falls folds onto itself: slices of the same level are "
-        "neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
+        "With one variable, or several that move along one line, a path that rises and falls folds onto itself: slices of the "
+        "same level are neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
         "variable or some knowledge of time (the last slice, which half a slice is in, a few positions)."
     )
 
@@ -341,7 +341,7 @@ def cyclic_direction(test: DirectionTest) -> DirectionTest:
 
 
 def folded_direction(test: DirectionTest) -> DirectionTest:
-    """Of an order in which one variable may lie folded onto itself: its ends need not be the ends of time."""
+    """Of an order that may lie folded onto itself, or turns round: its ends need not be the ends of time."""
     return _open(test, Reason.FOLD)
 
 
@@ -449,8 +449,8 @@ def _cyclic(test: DirectionTest) -> str:
 
 def _folded(test: DirectionTest) -> str:
     return (
-        "The direction of time is not determined: one variable may have folded onto itself, and the ends of a "
-        "folded order are not the ends of time. Both directions are returned."
+        "The direction of time is not determined: the course may have folded onto itself, or turns round, and the ends of such "
+        "an order need not be the ends of time. Both directions are returned."
     )
 
 

@@ -30,7 +30,7 @@ from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.start_law import is_point, start_log_densities
 from retrace_sde.estimate.unequal_steps import dispersion
 from retrace_sde.orders.costs import step_costs
-from retrace_sde.orders.folds import Fold, may_fold, may_fold_each
+from retrace_sde.orders.folds import Fold, may_fold, may_fold_each, on_line
 from retrace_sde.orders.loops import closes, cyclic_order
 from retrace_sde.process.drift import is_linear
 
@@ -97,21 +97,22 @@ def guarded(
 
 
 def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold | None:
-    """One variable may lie folded onto itself, by its values as they were observed.
+    """One variable, or several that move along one line, may lie folded, by values as they were observed.
 
     Not by smoothed ones: what jumps between the way up and the way down is what a fit takes for noise.
     """
     n, T, d = model.data.shape
-    if d > 1 or T <= 3:
+    if T <= 3:
         return None
     if found.order.ndim > 1:
-        return may_fold_each(model.data)
-    if rng is None:
+        return may_fold_each(model.data) if d == 1 else None
+    x = None if rng is None else on_line(model.data, found.order)
+    if rng is None or x is None:
         return None
     seen, order = model.visible(found, raw=True)
     steps = step_costs(seen.data, order, seen.fit(order).step)
-    unequal = dispersion(steps, float(n)) is not None
-    return may_fold(model.data, found.order, rng, unequal=unequal)
+    unequal = dispersion(steps, float(n * d)) is not None
+    return may_fold(x, rng, unequal=unequal)
 
 
 def from_knowledge(

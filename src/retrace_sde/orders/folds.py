@@ -1,4 +1,6 @@
-"""One variable folded onto itself: a path that rises and falls, whose slices of one level lie side by side.
+"""A course folded onto itself: one variable that rises and falls, whose slices of one level lie side by side.
+
+Several variables whose means move along one line, as two that swing together, are one variable here: their position on it.
 
 Ordered by level, `x_jt = a_j + b_j m_t + e_jt`, the course m of one steady rise is smooth; that of a fold is two courses
 shuffled into each other, and its gaps are irregular. So the course is judged by third differences, as smooth (up to a
@@ -18,8 +20,8 @@ from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Data, Order, evenly, in_order, pick, to_numpy
 
-LOOKED_AT = 500
-"""Trajectories, evenly spaced, that tell a fold."""
+LOOKED_AT, FEW, NUMBERS = 500, 50, 200_000
+"""Trajectories, evenly spaced, that tell a fold; of several variables fewer, as many as have so many numbers."""
 
 SHORTEST = 5
 """Slices without which there is no course to judge."""
@@ -45,6 +47,10 @@ smooth course below which it does, too."""
 DOUBT, MOST_DOUBT = 1 / 8, 1.5
 """Nats for a smooth course, for each third difference and in all, below which a fold is suspected without another sign: of folds
 with an early peak and absent rows one in a hundred reached 1; 1.5 costs two in a hundred of growing courses."""
+
+LINE, SINGULAR = 8.0, 1e10
+"""How many times farther than by noise the means of several variables must move along one line, and along no other by more, to
+be one variable; and the condition number of what is left beyond which there is no telling."""
 
 WINDOW = 5
 """Gaps that are averaged to tell the typical one, or a quarter of them."""
@@ -75,18 +81,12 @@ class Course(NamedTuple):
         return found
 
 
-def may_fold(
-    data: Data, order: Order, rng: np.random.Generator, *, unequal: bool = True
-) -> Fold | None:
-    """Whether one variable may lie folded onto itself along a shared order; values may be missing (NaN).
+def may_fold(x: Array, rng: np.random.Generator, *, unequal: bool = True) -> Fold | None:
+    """Whether what stands on one line, (n, T) along a shared order, may lie folded; values may be missing (NaN).
 
     `unequal`: the steps along it differ by more than chance.
     """
-    n, T, d = data.shape
-    if d > 1 or T < SHORTEST:
-        return None
-    x = to_numpy(pick(data.values, evenly(n, LOOKED_AT), 0))
-    x = np.asarray(in_order(x, order))[:, :, 0]
+    T = x.shape[1]
     levels, rest = _levels(x)
     upward = np.argsort(levels)
     course = _course(levels[upward], rest[:, upward], len(x))
@@ -99,6 +99,35 @@ def may_fold(
     if not suspected or (chance <= LIKELY and evidence >= LEAST):
         return None
     return Fold(max(0.5, 1 / (1 + float(np.exp(min(evidence, 50.0))))))
+
+
+def on_line(data: Data, order: Order) -> Array | None:
+    """Where some trajectories' observations stand on the line along which the slices' means move, (n, T) in a shared
+    order: one variable itself, or several whose means move along no other; None: there is no such line.
+
+    In units of the means' standard errors, in which noise alone moves them by √T + √d in any direction.
+    """
+    n, T, d = data.shape
+    if T < SHORTEST:
+        return None
+    size = LOOKED_AT if d == 1 else min(LOOKED_AT, max(FEW, NUMBERS // (T * d)))
+    x = to_numpy(pick(data.values, evenly(n, size), 0))
+    x = np.asarray(in_order(x, order))
+    if d == 1:
+        return x[:, :, 0]
+    means = np.nanmean(x, axis=0)
+    rest = (x - means).reshape(-1, d)
+    rest = rest[~np.isnan(rest).any(axis=1)]
+    spread = rest.T @ rest / max(len(rest), 1)
+    if len(rest) <= d or np.isnan(means).any() or np.linalg.cond(spread) > SINGULAR:
+        return None
+    white = np.linalg.inv(np.linalg.cholesky(spread)).T
+    moved = (means - means.mean(axis=0)) @ white * np.sqrt(len(x))
+    _, sizes, axes = np.linalg.svd(moved, full_matrices=False)
+    noise = np.sqrt(T) + np.sqrt(d)
+    if sizes[1] > noise or sizes[0] < LINE * noise:
+        return None
+    return np.asarray(x @ white @ axes[0])
 
 
 def may_fold_each(data: Data) -> Fold | None:
