@@ -30,7 +30,7 @@ from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.start_law import is_point, start_log_densities
 from retrace_sde.estimate.unequal_steps import dispersion
 from retrace_sde.orders.costs import step_costs
-from retrace_sde.orders.folds import Fold, may_fold, may_fold_each, on_line
+from retrace_sde.orders.folds import Fold, may_fold, may_fold_each, on_line, turned
 from retrace_sde.orders.loops import closes, cyclic_order
 from retrace_sde.process.drift import is_linear
 
@@ -109,9 +109,13 @@ def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold |
     x = None if rng is None else on_line(model.data, found.order)
     if rng is None or x is None:
         return None
+    if (
+        d > 1
+    ):  # what subjects differ by beside the line tells slices of one level apart: only a turn that shows is held against it
+        return turned(x)
     seen, order = model.visible(found, raw=True)
     steps = step_costs(seen.data, order, seen.fit(order).step)
-    unequal = dispersion(steps, float(n * d)) is not None
+    unequal = dispersion(steps, float(n)) is not None
     return may_fold(x, rng, unequal=unequal)
 
 

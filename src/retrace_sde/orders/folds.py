@@ -86,12 +86,12 @@ def may_fold(x: Array, rng: np.random.Generator, *, unequal: bool = True) -> Fol
 
     `unequal`: the steps along it differ by more than chance.
     """
-    T = x.shape[1]
-    levels, rest = _levels(x)
+    shows = turned(x)
+    if shows is not None:
+        return shows
+    T, (levels, rest) = x.shape[1], _levels(x)
     upward = np.argsort(levels)
     course = _course(levels[upward], rest[:, upward], len(x))
-    if _turns(levels, course):
-        return Fold(0.0)
     z, _ = lasting(x)
     evidence, chance = smoothness(course, rng)
     doubt = 0.0 if z >= SIGNIFICANT else min(MOST_DOUBT, DOUBT * (T - 3))
@@ -99,6 +99,13 @@ def may_fold(x: Array, rng: np.random.Generator, *, unequal: bool = True) -> Fol
     if not suspected or (chance <= LIKELY and evidence >= LEAST):
         return None
     return Fold(max(0.5, 1 / (1 + float(np.exp(min(evidence, 50.0))))))
+
+
+def turned(x: Array) -> Fold | None:
+    """Along the order the course goes back by more than its errors: the turn is there to be seen, and not folded."""
+    levels, rest = _levels(x)
+    upward = np.argsort(levels)
+    return Fold(0.0) if _turns(levels, _course(levels[upward], rest[:, upward], len(x))) else None
 
 
 def on_line(data: Data, order: Order) -> Array | None:
