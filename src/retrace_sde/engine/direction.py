@@ -78,8 +78,8 @@ class Caution(StrEnum):
     """A caution that others act on: they ask for it by name, whatever its words."""
 
     FOLD = (
-        "With one variable a path that rises and falls folds onto itself: slices of the same level are "
-        "neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
+        "With one variable, or several that move along one line, a path that rises and falls folds onto itself: slices of the "
+        "same level are neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
         "variable or some knowledge of time (the last slice, which half a slice is in, a few positions)."
     )
 

@@ -30,7 +30,7 @@ from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.start_law import is_point, start_log_densities
 from retrace_sde.estimate.unequal_steps import dispersion
 from retrace_sde.orders.costs import step_costs
-from retrace_sde.orders.folds import Fold, may_fold, may_fold_each, on_line, turned
+from retrace_sde.orders.folds import Fold, lasting, may_fold, may_fold_each, on_line, turned
 from retrace_sde.orders.loops import closes, cyclic_order
 from retrace_sde.process.drift import is_linear
 
@@ -109,10 +109,10 @@ def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold |
     x = None if rng is None else on_line(model.data, found.order)
     if rng is None or x is None:
         return None
-    if (
-        d > 1
-    ):  # what subjects differ by beside the line tells slices of one level apart: only a turn that shows is held against it
-        return turned(x)
+    if d > 1:
+        # What subjects differ by beside the line tells slices of one level apart: a turn must show, or steps jump to and fro.
+        jumps = lasting(x)[0] < JUMPS
+        return may_fold(x, rng, unequal=False) if jumps else turned(x)
     seen, order = model.visible(found, raw=True)
     steps = step_costs(seen.data, order, seen.fit(order).step)
     unequal = dispersion(steps, float(n)) is not None
@@ -131,6 +131,9 @@ def from_knowledge(
     middle = float(np.median(reverse))
     return known_direction(test) if middle < alpha else test
 
+
+JUMPS = -5.0
+"""Correlation of successive residuals, in standard errors, below which several variables along one line may be folded."""
 
 UNFOLDED = 8
 """Subjects of one variable that can exclude a fold: of twelve panels of six (theophylline, which rises and falls) three passed
