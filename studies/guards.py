@@ -35,6 +35,17 @@ def fold(seed, *, n=12, T=15, level=0.1, scale=0.3, noise=0.05, peak=0.4):
     return X[..., None]
 
 
+def swing(seed, *, n=40, T=20, dt=0.15):
+    """Two variables that swing together for a whole period, from rest, their velocities hidden, (n, T, 2)."""
+    spring = rt.LinearSDE([[0.0, 1.0], [-4.0, -0.4]], np.diag([1e-4, 0.05]))
+    start = rt.Gaussian(np.array([1.0, 0.0]), np.diag([0.2, 1e-3]))
+    each = [
+        spring.simulate(n, T, dt, x0=start, scheme="exact", random_state=2 * seed + k)[..., :1]
+        for k in (0, 1)
+    ]
+    return np.concatenate(each, axis=2)
+
+
 def valley(seed, **options):
     """One variable that falls and rises again."""
     return -fold(seed, **options)
@@ -89,6 +100,7 @@ GUARDED = {
     "fold, shared": (fold, {}, "shared"),
     "fold with an early peak": (fold, {"peak": 0.2}, "shared"),
     "fold of 40": (fold, {"n": 40, "T": 20, "noise": 0.1}, "shared"),
+    "swing of two, shared": (swing, {}, "shared"),
     "valley, shared": (valley, {}, "shared"),
     "loop, shared": (loop, {}, "shared"),
     "loop in 3, shared": (loop, {"d": 3}, "shared"),

@@ -86,12 +86,9 @@ def may_fold(x: Array, rng: np.random.Generator, *, unequal: bool = True) -> Fol
 
     `unequal`: the steps along it differ by more than chance.
     """
-    shows = turned(x)
-    if shows is not None:
-        return shows
-    T, (levels, rest) = x.shape[1], _levels(x)
-    upward = np.argsort(levels)
-    course = _course(levels[upward], rest[:, upward], len(x))
+    T, (levels, course) = x.shape[1], _judged(x)
+    if _turns(levels, course):
+        return Fold(0.0)
     z, _ = lasting(x)
     evidence, chance = smoothness(course, rng)
     doubt = 0.0 if z >= SIGNIFICANT else min(MOST_DOUBT, DOUBT * (T - 3))
@@ -103,9 +100,14 @@ def may_fold(x: Array, rng: np.random.Generator, *, unequal: bool = True) -> Fol
 
 def turned(x: Array) -> Fold | None:
     """Along the order the course goes back by more than its errors: the turn is there to be seen, and not folded."""
+    return Fold(0.0) if _turns(*_judged(x)) else None
+
+
+def _judged(x: Array) -> tuple[Array, Course]:
+    """Levels along the order, and their course in ascending order."""
     levels, rest = _levels(x)
     upward = np.argsort(levels)
-    return Fold(0.0) if _turns(levels, _course(levels[upward], rest[:, upward], len(x))) else None
+    return levels, _course(levels[upward], rest[:, upward], len(x))
 
 
 def on_line(data: Data, order: Order) -> Array | None:

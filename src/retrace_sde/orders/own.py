@@ -147,7 +147,7 @@ def _improved(
     prior: Prior | None,
     how: tuple[bool, bool, int],
 ) -> tuple[Order, State, Order]:
-    """Orders of a piece, improved, the random states afterwards, and whether each changed."""
+    """Orders of a piece, improved, the random states afterwards, and in the first row how many changed."""
     found, states = orders.copy(), states[:, 0].copy()
     steps, rules = law.costs(piece, slice(None)), _rules(prior, numbers[:, 0])
     changed = improve_block(steps, rules, piece.observed, found, states, *how)
@@ -208,7 +208,6 @@ def _drawn_together(
     states: State,
     *,
     law: Any,
-    prior: Prior | None,
     stretch: Stretch,
     proposals: Proposals,
     count: Count | None,
