@@ -28,7 +28,6 @@ from retrace_sde.orders.prior import Prior, compiled, known_times
 from retrace_sde.process.drift import Drift
 from retrace_sde.process.sde import Gaussian
 
-
 TOLD = 500_000
 """Numbers (n T d) that tell the variables' variances."""
 
