@@ -22,10 +22,10 @@ from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.kalman.errors import simulated_errors
 from retrace_sde.estimate.kalman.finish import PASSES, Finishing, finish
 from retrace_sde.estimate.kalman.model import Stack, as_observations, group, is_covariance
+from retrace_sde.estimate.kalman.scoring import Scoring
 from retrace_sde.estimate.kalman.smoother import Smoothed, kalman
 from retrace_sde.estimate.kalman.steps import (
     NOISE_FLOOR,
-    Ascent,
     Expected,
     Noise,
     Parameters,
@@ -41,6 +41,9 @@ from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
 
 MEMORY = 10
 """Steps that the extrapolation looks back on."""
+
+PROMISE = 0.1
+"""Share of the tolerance: a step of scoring that promises a smaller rise is the last."""
 
 LARGEST = 1 << 25
 """Numbers of smoothed covariances (256 MiB) beyond which a fit does not keep them."""
@@ -232,7 +235,11 @@ def em(
     guess = first_guess(values, setup, R) if start is None else resumed(start.parameters, setup, R)
     with one_blas_thread():
         found = climb(
-            lambda trial: expect(stacks, setup, trial), Ascent(setup), guess, max_iter, tolerance
+            lambda trial: expect(stacks, setup, trial),
+            Scoring.of(setup, stacks),
+            guess,
+            max_iter,
+            tolerance,
         )
         return _finished(values, stacks, setup, found, Known(A, H), scheme)
 
@@ -386,31 +393,43 @@ def climb(
     trace, evaluations = [expected.likelihood], 1
     x = ascent.pack(now)
     memory: list[tuple[Array, Array]] = []
-    step = ascent.pack(ascent.maximise(expected, now)) - x
+    step, left = _ahead(ascent, expected, now, x)
     while len(trace) <= max_iter:
         weight = ascent.weights(now, expected)
-        trial = x + step
+        trials = [x + step]
         if memory:
             moves, changes = (np.array(rows) for rows in zip(*memory, strict=True))
             gamma = np.linalg.lstsq((changes * weight).T, step * weight, rcond=1e-10)[0]
-            trial = trial - gamma @ (moves + changes)
-        better = _attempt(expected_at, ascent, trial, now, trace[-1])
-        evaluations += 1
-        if better is None and memory:
-            memory.clear()
-            trial = x + step
+            trials.insert(0, x + step - gamma @ (moves + changes))
+        if np.isfinite(left):
+            trials.append(ascent.pack(ascent.maximise(expected, now)))
+        for trial in trials:
             better = _attempt(expected_at, ascent, trial, now, trace[-1])
             evaluations += 1
+            if better is not None:
+                break
+            memory.clear()
         if better is None:  # not even the plain step rises: what is left is rounding
             return Climb(now, expected, trace, True, evaluations)
         now, expected = better
         trace.append(expected.likelihood)
-        if len(trace) > 3 and trace[-1] - trace[-4] < tolerance:
+        new_step, left = _ahead(ascent, expected, now, trial)
+        if left < PROMISE * tolerance or (len(trace) > 3 and trace[-1] - trace[-4] < tolerance):
             return Climb(now, expected, trace, True, evaluations)
-        new_step = ascent.pack(ascent.maximise(expected, now)) - trial
         memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
         x, step = trial, new_step
     return Climb(now, expected, trace, False, evaluations)
+
+
+def _ahead(ascent: Climbing, expected: Any, now: Any, x: Array) -> tuple[Array, float]:
+    """The next step, and the rise that it promises; that of EM, which promises nothing, where there is no other."""
+    if isinstance(ascent, Scoring):
+        try:
+            target, gain = ascent.advance(expected, now)
+            return ascent.pack(target) - x, gain
+        except np.linalg.LinAlgError:
+            pass
+    return ascent.pack(ascent.maximise(expected, now)) - x, np.inf
 
 
 def finished(

@@ -7,6 +7,7 @@ the scheme: (A, c, H) = (Θ, H) here are a way to write (F, s, Q).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
@@ -350,11 +351,15 @@ def noise_covariance(setup: Setup, expected: Totals, now: Array, H: Array) -> Ar
     R, unknown = now.copy(), setup.noise_free
     if unknown.any():
         squares, seen = expected.squares[unknown], np.maximum(expected.seen[unknown], 1)
-        variances, least = squares / seen, NOISE_FLOOR * setup.dt * np.diag(H)[unknown]
-        if setup.noise_tied:
-            variances, least = squares.sum() / seen.sum(), least.min()
-        R[unknown, unknown] = np.maximum(variances, least)
+        variances = squares.sum() / seen.sum() if setup.noise_tied else squares / seen
+        R[unknown, unknown] = np.maximum(variances, least_noise(setup, H))
     return R
+
+
+def least_noise(setup: Setup, H: Array) -> Array:
+    """The least that free variances of R may be: one for all where they are tied."""
+    least: Array = NOISE_FLOOR * setup.dt * np.diag(H)[setup.noise_free]
+    return least.min(keepdims=True) if setup.noise_tied and len(least) else least
 
 
 def first_law(setup: Setup, expected: Totals, H: Array) -> Gaussian:
@@ -402,29 +407,8 @@ class Ascent:
         return Slopes(weight @ gram[p:, :p], of_H)
 
 
-def pack(x: Parameters, setup: Setup) -> Array:
-    """The free parameters as a vector without constraints: logarithms of matrices and of variances."""
-    variances = np.log(np.diag(x.R)[setup.noise_free])
-    values = [x.theta[setup.free], variances[:1] if setup.noise_tied else variances]
-    if setup.H is None:
-        values.append(_log(x.H, setup.scale))
-    if setup.initial is None:
-        values += [x.initial.mean, _log(x.initial.covariance, setup.scale)]
-    return np.concatenate(values)
-
-
-def unpack(vector: Array, like: Parameters, setup: Setup) -> Parameters:
-    """The parameters behind a vector; what is known is taken from `like`."""
-    (d, _), unknown = setup.free.shape, setup.noise_free
-    r = min(int(unknown.sum()), 1) if setup.noise_tied else int(unknown.sum())
-    sizes = [int(setup.free.sum()), r, d * (d + 1) // 2 if setup.H is None else 0]
-    theta_free, logs, H_log, first = np.split(vector, np.cumsum(sizes))
-    theta, R = like.theta.copy(), like.R.copy()
-    theta[setup.free] = theta_free
-    R[unknown, unknown] = np.exp(logs)
-    H = like.H if setup.H is not None else _exp(H_log, setup.scale)
-    initial = setup.initial or Gaussian(first[:d], _exp(first[d:], setup.scale))
-    return Parameters(theta, H, R, initial)
+Flat = Callable[[Array, Array], Array]
+"""A matrix and its unit as a vector, or the way back."""
 
 
 def _log(S: Array, scale: Array) -> Array:
@@ -449,17 +433,52 @@ def _exp(vector: Array, scale: Array) -> Array:
     return (S + S.T) / 2
 
 
-def information_weights(now: Parameters, expected: Totals, setup: Setup) -> Array:
+def pack(x: Parameters, setup: Setup, flat: Flat = _log) -> Array:
+    """The free parameters as a vector without constraints: logarithms of variances, and of matrices unless another way is given."""
+    variances = np.log(np.diag(x.R)[setup.noise_free])
+    values = [x.theta[setup.free], variances[:1] if setup.noise_tied else variances]
+    if setup.H is None:
+        values.append(flat(x.H, setup.scale))
+    if setup.initial is None:
+        values += [x.initial.mean, flat(x.initial.covariance, setup.scale)]
+    return np.concatenate(values)
+
+
+def unpack(vector: Array, like: Parameters, setup: Setup, matrix: Flat = _exp) -> Parameters:
+    """The parameters behind a vector; what is known is taken from `like`."""
+    (d, _), unknown = setup.free.shape, setup.noise_free
+    r = min(int(unknown.sum()), 1) if setup.noise_tied else int(unknown.sum())
+    sizes = [int(setup.free.sum()), r, d * (d + 1) // 2 if setup.H is None else 0]
+    theta_free, logs, of_H, first = np.split(vector, np.cumsum(sizes))
+    theta, R = like.theta.copy(), like.R.copy()
+    theta[setup.free] = theta_free
+    R[unknown, unknown] = np.exp(logs)
+    H = like.H if setup.H is not None else matrix(of_H, setup.scale)
+    initial = setup.initial or Gaussian(first[:d], matrix(first[d:], setup.scale))
+    return Parameters(theta, H, R, initial)
+
+
+def _even(S: Array, scale: Array) -> Array:
+    """The information of a trajectory on each entry of a matrix logarithm, roughly."""
+    return np.ones(len(S) * (len(S) + 1) // 2)
+
+
+def information_weights(
+    now: Parameters, expected: Totals, setup: Setup, each: Flat = _even
+) -> Array:
     """Square roots of the complete data's information on each entry of the packed vector, roughly."""
-    (d, p), n = setup.free.shape, float(expected.seen.max())
+    p, n = setup.free.shape[1], float(expected.seen.max())
     regressors = np.diag(expected.gram)[:p]
     theta = np.sqrt(np.outer(1 / np.diag(now.H), regressors))[setup.free]
     logs = np.sqrt(expected.seen[setup.noise_free] / 2)
     weights = [theta, np.sqrt((logs**2).sum(keepdims=True)) if setup.noise_tied else logs]
     if setup.H is None:
-        weights.append(np.full(d * (d + 1) // 2, expected.count**0.5))
+        weights.append(np.sqrt(expected.count * each(now.H, setup.scale)))
     if setup.initial is None:
         firsts = max(n / max(len(expected.gram), 1), 1.0)
         P = np.diag(now.initial.covariance)
-        weights += [np.sqrt(firsts / P), np.full(d * (d + 1) // 2, firsts**0.5)]
+        weights += [
+            np.sqrt(firsts / P),
+            np.sqrt(firsts * each(now.initial.covariance, setup.scale)),
+        ]
     return np.concatenate(weights)
