@@ -42,6 +42,10 @@ from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
 MEMORY = 10
 """Steps that the extrapolation looks back on."""
 
+KEPT = (1 << 22) - (1 << 12)
+"""Numbers of an array that is asked for and let go before a climb. The C library of most systems gives arrays of some MB back to the
+system each time, and to get them again takes longer than to fill them, until once a larger one was let go."""
+
 PROMISE = 0.1
 """Share of the tolerance: a step of scoring that promises a smaller rise is the last."""
 
@@ -291,7 +295,7 @@ def _finished(
         sde,
         parameters.R,
         np.array(found.trace),
-        smoothed(values, parameters, setup),
+        smoothed(values, stacks, parameters, setup),
         found.converged,
         found.evaluations,
         found.expected.moments,
@@ -303,9 +307,9 @@ def _finished(
     )
 
 
-def smoothed(values: Array, parameters: Parameters, setup: Setup) -> Smoothed:
+def smoothed(values: Array, stacks: list[Stack], parameters: Parameters, setup: Setup) -> Smoothed:
     """The states under fitted parameters; their covariances only where these do not fill the memory."""
-    patterns = int(group(values)[0].max()) + 1
+    patterns = sum(len(stack.patterns) for stack in stacks)
     few = patterns * values[0].size * values.shape[2] <= LARGEST
     return kalman(values, parameters.model(setup.dt), covariances=few, n_jobs=setup.n_jobs)
 
@@ -389,6 +393,7 @@ def climb(
     "Small" is measured in the metric of the complete data's information. Every accepted step raises the
     likelihood; where the extrapolated one does not, the plain EM step is taken and the memory cleared.
     """
+    np.empty(KEPT)
     now, expected = start, expected_at(start)
     trace, evaluations = [expected.likelihood], 1
     x = ascent.pack(now)

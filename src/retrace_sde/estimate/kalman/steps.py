@@ -191,7 +191,7 @@ def first_guess(values: Array, setup: Setup, R: Array) -> Parameters:
     """
     T, d, unknown = *values.shape[1:], setup.noise_free
     seen, y = (~np.isnan(values)).astype(float), np.nan_to_num(values)
-    found = {}
+    found: dict[int, Array] = {}
     for k in (k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k == 1 or k <= T // 2):
         both = (seen[:, k:] * seen[:, :-k]).reshape(-1, d)
         gaps = (y[:, k:] - y[:, :-k]).reshape(-1, d) * both
@@ -230,39 +230,43 @@ def first_guess(values: Array, setup: Setup, R: Array) -> Parameters:
     return Parameters(setup.known.copy(), H, R, setup.initial or law)
 
 
-def noise_rows(
-    stack: Stack, gains: Gains, found: Means, now: Parameters, dt: float
-) -> tuple[Array, Array]:
-    """Rows (φ √dt, η / √dt) (T − 1, G, k, q) of the means, and the Gram matrices (G, q, q) of what is not known."""
-    (d, p), root = now.theta.shape, dt**0.5
-    m, w, F = found.means, stack.steps, np.eye(d) + now.theta[:, :d] * dt
-    z = np.empty((*m[1:].shape[:3], p + d))
-    np.multiply(m[:-1], root, out=z[..., :d])
-    z[..., d:p] = root
-    np.subtract(m[1:], m[:-1], out=z[..., p:])
-    z[..., p:] /= root
-    z[..., p:] -= (z[..., :p].reshape(-1, p) @ now.theta.T).reshape(m[1:].shape)
-    if not w.all():
-        z *= w[:, :, None, None]
+def noise_grams(
+    stack: Stack, gains: Gains, found: Means, now: Parameters, dt: float, *, total: bool = False
+) -> Array:
+    """Gram matrices of (φ √dt, η / √dt) of each trajectory (G k, q, q), or their sum (q, q): of the means, and of what is not known."""
+    (d, p), w, k = now.theta.shape, stack.steps, stack.rows.shape[1]
+    F, Q, x, r = np.eye(d) + now.theta[:, :d] * dt, now.H * dt, found.means[:-1], found.pulls
+    if not w.all():  # the pulls of steps without data are 0
+        x = x * w[:, :, None, None]
     before, after, lag = (
         np.einsum("tg,tgij->gij", w, C)
         for C in (gains.covariance[:-1], gains.covariance[1:], gains.lag)
     )
-    rest = np.zeros((z.shape[1], p + d, p + d))
+    if total:
+        x, r, steps = x.reshape(1, -1, d), r.reshape(1, -1, d), k * w.sum(keepdims=True).ravel()
+        before, after, lag = (k * C.sum(axis=0)[None] for C in (before, after, lag))
+    else:
+        x, r = (v.transpose(1, 2, 0, 3).reshape(-1, len(w), d) for v in (x, r))
+        before, after, lag = (np.repeat(C, k, axis=0) for C in (before, after, lag))
+        steps = np.repeat(w.sum(axis=0), k)
     cross = lag - F @ before
-    rest[:, :d, :d] = before * dt
-    rest[:, p:, :d] = cross
-    rest[:, :d, p:] = cross.swapaxes(1, 2)
-    rest[:, p:, p:] = (after - lag @ F.T - F @ cross.swapaxes(1, 2)) / dt
-    return z, rest
+    gram = np.empty((len(x), p + d, p + d))
+    gram[:, :d, :d] = (_t(x) @ x + before) * dt
+    gram[:, p:, :d] = Q @ (_t(r) @ x) + cross
+    gram[:, p:, p:] = (Q @ (_t(r) @ r) @ Q + after - lag @ F.T - F @ _t(cross)) / dt
+    if p > d:
+        gram[:, d, :d] = gram[:, :d, d] = x.sum(axis=1) * dt
+        gram[:, d, d] = steps * dt
+        gram[:, p:, d] = r.sum(axis=1) @ Q
+    gram[:, :p, p:] = _t(gram[:, p:, :p])
+    return gram[0] if total else gram
 
 
 def squared_noise(stack: Stack, gains: Gains, found: Means) -> Array:
     """Expected squared noise of each trajectory and variable, (G, k, d)."""
     spread = np.diagonal(gains.covariance, axis1=2, axis2=3) * stack.seen
-    gaps = (stack.values - found.means) * stack.seen[:, :, None]
-    total: Array = (gaps**2).sum(axis=0) + spread.sum(axis=0)[:, None]
-    return total
+    total: Array = np.einsum("tgki,tgki->gki", found.gaps, found.gaps)
+    return total + spread.sum(axis=0)[:, None]
 
 
 def noise_gram(rows: Rows, steps: Array, now: Parameters, dt: float) -> Array:
@@ -281,8 +285,12 @@ def noise_gram(rows: Rows, steps: Array, now: Parameters, dt: float) -> Array:
         gram[:, :d, d] = gram[:, d, :d]
     noise = root @ (np.eye(d) * steps[:, None, None] + root @ rows.rr @ root) @ root
     gram[:, p:, p:] = noise / dt
-    gram[:, :p, p:] = gram[:, p:, :p].swapaxes(1, 2)
+    gram[:, :p, p:] = _t(gram[:, p:, :p])
     return gram
+
+
+def _t(matrices: Array) -> Array:
+    return matrices.swapaxes(-1, -2)
 
 
 def expect(stacks: list[Stack], setup: Setup, parameters: Parameters) -> Expected:
@@ -310,10 +318,9 @@ def expect(stacks: list[Stack], setup: Setup, parameters: Parameters) -> Expecte
             gains = riccati(portion.seen, model)
             for part in parts(portion):
                 found = smooth(part, gains, model)
-                z, rest = noise_rows(part, gains, found, parameters, setup.dt)
-                k, flat = z.shape[2], z.reshape(-1, q)
+                k = part.rows.shape[1]
                 likelihood += float(found.log_likelihood.sum())
-                gram += flat.T @ flat + k * rest.sum(axis=0)
+                gram += noise_grams(part, gains, found, parameters, setup.dt, total=True)
                 squares += squared_noise(part, gains, found).sum(axis=(0, 1))
                 firsts.append(found.means[0, some].reshape(-1, d))
                 first_covariance += k * gains.covariance[0, some].sum(axis=0)
