@@ -191,22 +191,25 @@ def first_guess(values: Array, setup: Setup, R: Array) -> Parameters:
     """
     T, d, unknown = *values.shape[1:], setup.noise_free
     seen, y = (~np.isnan(values)).astype(float), np.nan_to_num(values)
-    found: dict[int, Array] = {}
+    complete, found = bool(seen.all()), dict[int, Array]()
     for k in (k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k == 1 or k <= T // 2):
-        both = (seen[:, k:] * seen[:, :-k]).reshape(-1, d)
-        gaps = (y[:, k:] - y[:, :-k]).reshape(-1, d) * both
-        counts = both.T @ both
+        gaps = (y[:, k:] - y[:, :-k]).reshape(-1, d)
+        counts = np.full((d, d), len(gaps))
+        if not complete:
+            both = (seen[:, k:] * seen[:, :-k]).reshape(-1, d)
+            gaps *= both
+            counts = both.T @ both
         if np.diag(counts).min() >= 2:  # two variables may never be seen together
             found[k] = np.where(counts >= 2, gaps.T @ gaps / np.maximum(counts, 1), 0)
+            if np.median(np.diag(found[k]) / _positive(found[min(found)])) >= 2:
+                break
     if not found:
         raise ValueError(
             "a variable is never, or only once, seen at both ends of a step (or of any of 2, 4, 8 … steps): "
             "nothing tells its changes from noise."
         )
-    first = min(found)
-    short = np.maximum(np.diag(found[first]), np.finfo(float).tiny)
-    grown = [k for k in found if np.median(np.diag(found[k]) / short) >= 2]
-    last = min(grown, default=max(found))
+    first, last = min(found), max(found)
+    short = _positive(found[first])
     if not unknown.any():
         Q = (found[last] - 2 * R) / last
     elif last > first:
@@ -228,6 +231,10 @@ def first_guess(values: Array, setup: Setup, R: Array) -> Parameters:
     law = Gaussian(centre, np.diag(np.maximum(spread - np.diag(R), 0.1 * spread) + np.diag(Q)))
     H = Q / setup.dt if setup.H is None else setup.H
     return Parameters(setup.known.copy(), H, R, setup.initial or law)
+
+
+def _positive(S: Array) -> Array:
+    return np.maximum(np.diag(S), np.finfo(float).tiny)
 
 
 def noise_grams(
