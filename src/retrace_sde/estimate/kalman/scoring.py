@@ -114,7 +114,7 @@ class Scoring(Ascent):
         gain += 0.5 * float((slopes.theta * step).sum())
         initial = setup.initial
         if initial is None:
-            initial, promise = _first(now.initial, plain.initial, shares)
+            initial, promise = _first(now.initial, expected.first, shares)
             gain += expected.trajectories * promise
         return Parameters(now.theta + step, H, R, initial), gain
 
@@ -144,32 +144,29 @@ class Scoring(Ascent):
         both = m1 / m0 if setup.H is None else np.zeros_like(m1)
         left = np.tensordot(turned * (m2 - m1 * both), turned, axes=([1, 2], [1, 2]))
         rise = np.linalg.solve(left, by_R - (turned * (by_Q * both)).sum(axis=(1, 2)))
-        change = by_Q / m0 - both * np.tensordot(rise, turned, 1)
-        R, H = now.R.copy(), now.H
-        rise = np.maximum(rise, (LEAST - 1) * before)
+        rise = np.maximum(
+            rise, np.maximum((LEAST - 1) * before, least_noise(setup, now.H) - before)
+        )
+        R, H, gain = now.R.copy(), now.H, 0.25 * n * float(by_R @ rise)
         R[unknown, unknown] = before + rise
-        gain = 0.25 * n * float(by_R @ rise)
         if setup.H is None:
-            H = self._told(now.H + back.T @ _kept(change) @ back / setup.dt, R)
+            change = _kept(by_Q / m0 - both * np.tensordot(rise, turned, 1))
+            H = self._told(now.H + back.T @ change @ back / setup.dt, R)
             gain += 0.25 * n * float((by_Q * (W.T @ (H - now.H) @ W)).sum()) * setup.dt
-        least = least_noise(setup, H)
-        R[unknown, unknown] = np.maximum(R[unknown, unknown], least)
         return H, R, gain
 
 
-def _first(now: Gaussian, plain: Gaussian, shares: Shares) -> tuple[Gaussian, float]:
-    """p₀ after a step: the first state is known up to the variance v that the filter of a random walk settles at."""
+def _first(now: Gaussian, seen: Gaussian, shares: Shares) -> tuple[Gaussian, float]:
+    """p₀ after a step, and its promise for a trajectory: the first state is known up to the variance v that the filter of a random walk settles at."""
     v = (np.sqrt(1 + 4 * shares.noise) - 1) / 2
     L = np.linalg.cholesky(now.covariance)
     known, turn = np.linalg.eigh(
         L.T @ np.linalg.inv(now.covariance + (shares.inverse.T * v) @ shares.inverse) @ L
     )
-    root = L @ turn
+    known, root = np.maximum(known, FAINT), L @ turn
     white = np.linalg.inv(root)
-    shift, change = (
-        white @ (plain.mean - now.mean),
-        white @ (plain.covariance - now.covariance) @ white.T,
-    )
+    shift = white @ (seen.mean - now.mean)
+    change = white @ (seen.covariance - now.covariance) @ white.T
     wide = _kept(change / np.outer(known, known))
     gain = 0.5 * float(shift @ (shift / known)) + 0.25 * float((change * wide).sum())
     return Gaussian(now.mean + root @ (shift / known), now.covariance + root @ wide @ root.T), gain
