@@ -363,13 +363,15 @@ def _matrix(name: str, value: ArrayLike | None, d: int) -> Array | None:
 
 @dataclass(frozen=True, eq=False)
 class Climb:
-    """Where a climb ended: parameters, the E-step there, log-likelihoods, and whether they had stopped rising."""
+    """Where a climb ended: parameters, the E-step there, log-likelihoods, whether they had stopped rising, and whether a step of
+    scoring saw the `top`."""
 
     parameters: Any
     expected: Any
     trace: list[float]
     converged: bool
     evaluations: int
+    top: bool = False
 
 
 class Climbing(Finishing, Protocol):
@@ -419,8 +421,9 @@ def climb(
         now, expected = better
         trace.append(expected.likelihood)
         new_step, left = _ahead(ascent, expected, now, trial)
-        if left < PROMISE * tolerance or (len(trace) > 3 and trace[-1] - trace[-4] < tolerance):
-            return Climb(now, expected, trace, True, evaluations)
+        top = left < PROMISE * tolerance
+        if top or (len(trace) > 3 and trace[-1] - trace[-4] < tolerance):
+            return Climb(now, expected, trace, True, evaluations, top)
         memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
         x, step = trial, new_step
     return Climb(now, expected, trace, False, evaluations)
@@ -440,7 +443,9 @@ def _ahead(ascent: Climbing, expected: Any, now: Any, x: Array) -> tuple[Array, 
 def finished(
     expected_at: Callable[[Any], Any], ascent: Finishing, found: Climb, passes: int = PASSES
 ) -> Climb:
-    """A climb with quasi-Newton steps at its end."""
+    """A climb with quasi-Newton steps at its end, unless it saw the top."""
+    if found.top:
+        return found
     end = finish(expected_at, ascent, found.parameters, found.expected, passes)
     trace = [*found.trace, end.expected.likelihood]
     return Climb(end.parameters, end.expected, trace, end.flat, found.evaluations + end.passes)
