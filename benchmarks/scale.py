@@ -7,9 +7,8 @@
     python benchmarks/scale.py --n 1e6 --T 100 --d 25 --kind zarr --command      the same by `retrace fit --scheduler local`
 
 Every chunk is simulated where it is needed, each time it is needed, from a seed of its own: nothing is ever stored. With `--kind file`, `memmap` or `zarr`
-it is written first, and read from there; in `--folder` it is kept for the next time. Memory is what the processes held of their own at most, by looks
-every fifth of a second at each one's resident pages that are not shared: pages of a mapped file, which the system takes back when it wants them, are
-shared. What the client held before the fit is taken off its own.
+it is written first, and read from there; in `--folder` it is kept for the next time. Memory is what was resident at most, by looks every
+fifth of a second: of all processes added up, with their libraries and pages of files; of the client less what it held before the fit.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ DT = 0.05
 
 
 class Held:
-    """Bytes of their own that this process, and all those it started, held at most meanwhile."""
+    """Resident bytes of this process, and of it and all those it started, at most meanwhile."""
 
     def __init__(self) -> None:
         self.here = self.all = 0
@@ -55,20 +54,18 @@ class Held:
 
     def _watch(self):
         while not self.over.wait(0.2):
-            mine, *others = map(own, [ME, *ME.children(recursive=True)])
+            mine, *others = map(resident, [ME, *ME.children(recursive=True)])
             self.here, self.all = max(self.here, mine), max(self.all, mine + sum(others))
 
 
 ME = psutil.Process()
 
 
-def own(process) -> int:
-    """Bytes of a process that no file stands behind."""
+def resident(process) -> int:
     try:
-        memory = process.memory_info()
+        return process.memory_info().rss
     except psutil.Error:  # it has ended
         return 0
-    return memory.rss - memory.shared
 
 
 class Passes:
@@ -172,7 +169,7 @@ def one(n, args, client, folder):
     X, path = stored(X, args.kind, folder)
     if args.kill:
         killer(client, args.kill)
-    before, begin, cpu = own(ME), time.perf_counter(), time.process_time()
+    before, begin, cpu = resident(ME), time.perf_counter(), time.process_time()
     with Held() as held, Passes() as passes:
         found = commanded(path) if args.command else fitted(X, args.permutation)
     seconds, order, called, drift = time.perf_counter() - begin, *found
