@@ -12,6 +12,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
+from retrace_sde.data.answers import table_notes
 from retrace_sde.data.blocks import Data
 from retrace_sde.data.lazy.stored import stored
 from retrace_sde.engine.euler import EulerModel
@@ -200,6 +201,17 @@ def test_the_command_fits_a_store_on_workers(address, panel, in_memory, tmp_path
     assert answer["order"] == in_memory.order_.tolist()
     assert np.allclose(answer["drift"], in_memory.drift_, rtol=1e-8)
     assert {each.name for each in (tmp_path / "out").iterdir()} >= {"parameters.json", "result.npz"}
+
+
+def test_what_is_written_of_a_stored_panel_does_not_read_it():
+    """A command that was done with its workers read the whole store, to count what is missing in it."""
+    dask = pytest.importorskip("dask.array")
+
+    def refuse(block):
+        raise AssertionError("read")
+
+    never = dask.zeros((60, 5, 2), chunks=(20, 5, 2)).map_blocks(refuse, meta=np.empty((0, 0, 0)))
+    assert table_notes(rt.Panel.from_array(never)) == []
 
 
 @pytest.mark.parametrize(
