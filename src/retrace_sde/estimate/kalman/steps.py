@@ -63,6 +63,11 @@ class Setup:
     scale: Array
     n_jobs: int | None = None
 
+    @property
+    def rate(self) -> Array:
+        """Units of √H: a logarithm of H in others would round otherwise when the unit of time changes."""
+        return self.scale / np.sqrt(self.dt)
+
 
 @dataclass(frozen=True, eq=False)
 class Expected:
@@ -407,7 +412,7 @@ def pack(x: Parameters, setup: Setup) -> Array:
     variances = np.log(np.diag(x.R)[setup.noise_free])
     values = [x.theta[setup.free], variances[:1] if setup.noise_tied else variances]
     if setup.H is None:
-        values.append(_log(x.H, setup.scale))
+        values.append(_log(x.H, setup.rate))
     if setup.initial is None:
         values += [x.initial.mean, _log(x.initial.covariance, setup.scale)]
     return np.concatenate(values)
@@ -422,7 +427,7 @@ def unpack(vector: Array, like: Parameters, setup: Setup) -> Parameters:
     theta, R = like.theta.copy(), like.R.copy()
     theta[setup.free] = theta_free
     R[unknown, unknown] = np.exp(logs)
-    H = like.H if setup.H is not None else _exp(H_log, setup.scale)
+    H = like.H if setup.H is not None else _exp(H_log, setup.rate)
     initial = setup.initial or Gaussian(first[:d], _exp(first[d:], setup.scale))
     return Parameters(theta, H, R, initial)
 
