@@ -106,12 +106,12 @@ class OwnOrders:
         kept = np.zeros((C, n, keep, T), dtype=np.int16)
         # Rules are compiled, and laws that know their own pairs give them to the compiled sampler.
         together = self.data.on_device and self.prior is None and isinstance(self.law, Law)
-        how: dict[str, Any] = {"law": self.law, "stretch": stretch, "proposals": chains.proposals}
-        how["count"] = count
-        work = (
-            partial(_drawn_together, **how)
-            if together
-            else partial(_drawn, prior=self.prior, **how)
+        work = partial(
+            _drawn_together if together else partial(_drawn, prior=self.prior),
+            law=self.law,
+            stretch=stretch,
+            proposals=chains.proposals,
+            count=count,
         )
         along = self._numbers, chains.orders.transpose(1, 0, 2), chains.states.T
         size = max(1, MANY_NUMBERS // (T + 1) ** 2) if together else BLOCK
