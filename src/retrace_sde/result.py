@@ -135,6 +135,8 @@ class ReTraceResult:
         Variables without dynamics of their own.
     drift_choice : DriftChoice or None
         What speaks for the drift.
+    stopped : bool
+        The fit was ended early on request.
 
     Examples
     --------
@@ -178,6 +180,7 @@ class ReTraceResult:
     residuals: ResidualCheck | None = Later()  # type: ignore[assignment]
     left_out: tuple[LeftOut, ...] = ()
     drift_choice: DriftChoice | None = None
+    stopped: bool = False
 
     @property
     def cycle(self) -> bool:
@@ -266,7 +269,8 @@ class ReTraceResult:
 
     def _overview(self) -> list[Row]:
         T, d = self.order.shape[-1], len(self.names)
-        settled = "the order settled" if self.converged else "the order was still changing"
+        unsettled = "stopped on request" if self.stopped else "the order was still changing"
+        settled = "the order settled" if self.converged else unsettled
         rows = [
             (
                 "data",
