@@ -36,6 +36,9 @@ FORMAT = 3
 SHOWN = 10
 """Coefficients that a summary lists: the ones best told from zero."""
 
+MOST_TRAJECTORIES = 2**53
+"""More are no count any more."""
+
 Row = tuple[str, str]
 
 _ERRORS = {
@@ -473,6 +476,12 @@ class ReTraceResult:
             return f"direction.contributions has shape {each.shape} for {n} trajectories"
         if not 0 < self.dt < np.inf:
             return f"dt is {self.dt!r}, not a positive number"
+        if n > MOST_TRAJECTORIES:
+            return f"it speaks of {n:.3g} trajectories"
+        if not {"order", "estimator"} <= self.settings.keys():
+            return "its settings name neither order nor estimator"
+        if self.converged and not np.isfinite(self.log_likelihood):
+            return f"it says that it converged, at a log-likelihood of {self.log_likelihood}"
         numbers = self.drift, self.offset, self.diffusion
         if self.converged and not all(np.isfinite(each).all() for each in numbers):
             return "it says that it converged, but some of its parameters are not numbers"
