@@ -102,7 +102,7 @@ def treatment(folder):
         cohort.states, names=["volume"], covariates=cohort.covariates, dt=cohort.dt
     )
     effects = rt.treatment.TreatmentEffect(dt=cohort.dt, permutation="shared", random_state=0)
-    low, high = effects.fit(panel).ate_interval(T0=[0, 0], T1=[5, 1], draws=30)
+    _, high = effects.fit(panel).ate_interval(T0=[0, 0], T1=[5, 1], draws=30)
     assert high < 0
     table = pd.DataFrame(
         {
