@@ -6,6 +6,7 @@ import html
 import json
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -56,6 +57,24 @@ class Twin:
     times: Array | None = None
     standard_errors: StandardErrors | None = None
     inputs: Array | None = None
+
+
+class Later:
+    """A field whose value, given as a `partial`, is made when it is first read: what nobody asks for costs nothing."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, record: Any, owner: type) -> Any:
+        if record is None:  # the field's default
+            return None
+        value = vars(record)[self.name]
+        if isinstance(value, partial):
+            value = vars(record)[self.name] = value()
+        return value
+
+    def __set__(self, record: Any, value: Any) -> None:
+        vars(record)[self.name] = value
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +130,7 @@ class ReTraceResult:
     gap_clocks : GapClocks or None
         How much of unequal gaps may be volatility.
     residuals : ResidualCheck or None
-        What the model gets wrong.
+        What the model gets wrong; looked at when it is first asked for, along a part of the data that the fit kept.
     left_out : tuple of LeftOut
         Variables without dynamics of their own.
     drift_choice : DriftChoice or None
@@ -156,7 +175,7 @@ class ReTraceResult:
     subjects: SubjectEffects | None = None
     noise_choice: NoiseChoice | None = None
     gap_clocks: GapClocks | None = None
-    residuals: ResidualCheck | None = None
+    residuals: ResidualCheck | None = Later()  # type: ignore[assignment]
     left_out: tuple[LeftOut, ...] = ()
     drift_choice: DriftChoice | None = None
 

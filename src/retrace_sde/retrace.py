@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.after.predict import imputed, predicted
 from retrace_sde.after.residuals import ResidualCheck, not_looked
-from retrace_sde.after.simulated import look_at
+from retrace_sde.after.simulated import look_at, looked_at
 from retrace_sde.checks import (
     check_centred,
     check_consistent,
@@ -317,15 +319,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             ),
             converged=outcome.converged and cut is None,
         )
-        report("looking at the residuals")
         with in_words(panel):
             result = self._result(whole, chosen, outcome, features)
-            result = replace(result, residuals=self._residuals(chosen, outcome, rng))
+            look = self._residuals(chosen, outcome, rng)
         for caution in outcome.cautions:
             warnings.warn(caution, ReTraceWarning, stacklevel=3)
         # All at once, and last: a fit that fails leaves the former result as it was.
         result = result if units is None else units.result(result)
-        self.result_ = as_given(result, placed)
+        later: Any = partial(_residuals_as_given, look, units, placed)
+        self.result_ = replace(as_given(result, placed), residuals=later)
         self._memory = Memory(chosen, outcome, units, placed)
         self.n_features_in_ = panel.values.shape[2] + len(panel.left_out)
         if outcome.posterior is not None:
@@ -553,20 +555,28 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         errors = _twin_errors(outcome, model.drift)
         return Twin(order, A, c, estimate.diffusion, reverse.log_likelihood, times, errors, B)
 
-    def _residuals(self, model: Model, outcome: Outcome, rng: np.random.Generator) -> ResidualCheck:
-        """What the residuals along the order say; not of own orders that are, or may be, uncertain."""
+    def _residuals(
+        self, model: Model, outcome: Outcome, rng: np.random.Generator
+    ) -> tuple[Callable[[], ResidualCheck], Order | None]:
+        """The look at the residuals along the order, and of which trajectories; not of own orders that are, or may be, uncertain."""
         shared = outcome.found.order.ndim == 1
         certain = self.estimator == "auto" and outcome.estimator != "mcem"
-        if not (shared or certain or model.gaps is not None):
-            return not_looked(model.data.shape[0])
         found, levels = outcome.found, outcome.levels
+        blind = partial(not_looked, model.data.shape[0])
+        if not (shared or certain or model.gaps is not None):
+            return blind, None
         if levels is not None and model.data.lazy:  # subjects would have to be moved, all of them
-            return not_looked(model.data.shape[0])
+            return blind, None
+        if isinstance(model, EulerModel) and levels is None:
+            few, part, rows = looked_at(model, found)
+            return partial(look_at, few, part, rng), rows
+        report("looking at the residuals")
         if isinstance(levels, HiddenLevels) and isinstance(model, HiddenModel):
             model, found = levelled_hidden(model, found, levels, rng)
         elif isinstance(levels, LevelFit) and isinstance(model, EulerModel):
             model, found = levelled(model, found, levels, rng)
-        return look_at(model, found, rng, None if levels is None else levels.effects)
+        check = look_at(model, found, rng, None if levels is None else levels.effects)
+        return partial(replace, check), None
 
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
@@ -835,6 +845,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)
         return found
+
+
+def _residuals_as_given(
+    look: tuple[Callable[[], ResidualCheck], Order | None], units: Units | None, placed: Places
+) -> ResidualCheck:
+    """The look at the residuals, now, in the user's units and places."""
+    work, rows = look
+    with one_blas_thread():
+        check = work()
+    check = check if rows is None else check.moved(rows)
+    check = check if units is None else check.restored(units.restore)
+    return check.moved(placed.rows)
 
 
 def _noise_found(model: Model, outcome: Outcome) -> Array | None:

@@ -127,7 +127,6 @@ class Units:
             alternative=None if result.alternative is None else self._twin(result.alternative),
             log_likelihood=result.log_likelihood - self.volume,
             history=tuple(self._round(each) for each in result.history),
-            residuals=None if result.residuals is None else result.residuals.restored(self.restore),
             observation_noise=None
             if result.observation_noise is None
             else self._square(result.observation_noise),
@@ -234,7 +233,7 @@ class Units:
 
 def as_given(result: ReTraceResult, places: Places) -> ReTraceResult:
     """A result of trajectories, slices and observations as they were given."""
-    twin, subjects, checked = result.alternative, result.subjects, result.residuals
+    twin, subjects = result.alternative, result.subjects
     return replace(
         result,
         order=places.orders(result.order),
@@ -252,7 +251,6 @@ def as_given(result: ReTraceResult, places: Places) -> ReTraceResult:
             for each in result.history
         ),
         subjects=None if subjects is None else subjects.moved(places.each),
-        residuals=None if checked is None else checked.moved(places.rows),
     )
 
 

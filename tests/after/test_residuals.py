@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import retrace_sde as rt
 from retrace_sde.after.residuals import ALL_PASSED, NOT_LOOKED, Aspect, _freedom, _loudest
 from retrace_sde.after.rivals import Cause
 from retrace_sde.after.steps import filtered
+from retrace_sde.data.lazy.here import LARGE
 from retrace_sde.estimate.kalman.model import StateSpace
 
 ROOT = Path(__file__).parents[2]
@@ -155,3 +157,17 @@ def test_innovations_are_those_of_the_dense_gaussian():
     lower = np.linalg.cholesky(K[np.ix_(seen, seen)])
     white = np.linalg.solve(lower, y.ravel()[seen] - np.concatenate(mean)[seen])
     np.testing.assert_allclose(filtered(y, space).innovations.ravel()[seen], white, rtol=1e-9)
+
+
+def test_what_is_looked_at_later_is_what_was_fitted():
+    """The look is made when it is asked for, on a part that the fit kept: not on an array that its owner has changed since."""
+    sde = rt.simulate.random_irreversible_sde(8, setting="stable", random_state=0)
+    X = sde.simulate(9000, 30, 0.05, random_state=1)
+    assert X.size > LARGE  # or the fit has a copy of its own
+    now = rt.ReTrace(dt=0.05, random_state=0).fit(X)
+    seen, kept = now.residuals_, pickle.dumps(now)
+    later = rt.ReTrace(dt=0.05, random_state=0).fit(X)
+    X[:] = 0.0
+    for each in (later.residuals_, pickle.loads(kept).residuals_):
+        assert each.verdicts == seen.verdicts
+        np.testing.assert_array_equal(each.quantiles, seen.quantiles)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 
 from retrace_sde.after.residuals import ResidualCheck, look
-from retrace_sde.after.steps import LOOKED, Steps, steps_of
-from retrace_sde.data.blocks import Array, in_order, to_numpy
+from retrace_sde.after.steps import LOOKED, Steps, looked, steps_of
+from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
 from retrace_sde.engine.hidden import HiddenModel
 from retrace_sde.engine.model import Fit, Model
 
@@ -21,6 +22,15 @@ def look_at(
     with warnings.catch_warnings():  # of variables that no trajectory has at some position
         warnings.simplefilter("ignore", RuntimeWarning)
         return look(steps, simulated_paths(model, found, steps, rng), shared=found.order.ndim == 1)
+
+
+def looked_at(model: Model, found: Fit) -> tuple[Model, Fit, Order]:
+    """As much of a fit to states as they are as is looked at, and which trajectories these are: a copy, which can be looked at later."""
+    rows = looked(model.data.shape)
+    along = found.order if found.order.ndim == 1 else found.order[rows]
+    gaps = found.gaps if found.gaps is None or found.gaps.ndim == 1 else found.gaps[rows]
+    few = replace(found, order=along, gaps=gaps, reverse=None)
+    return model.some(len(rows)), few, rows
 
 
 PATHS = 400

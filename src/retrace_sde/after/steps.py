@@ -64,10 +64,15 @@ def steps_of(model: Model, found: Fit, levels: Array | None = None) -> Steps:
     return steps if levels is None else replace(steps, levels=levels[steps.rows])
 
 
+def looked(shape: tuple[int, int, int]) -> Order:
+    """The trajectories of a panel that are looked at."""
+    n, T, d = shape
+    return evenly(n, min(n, max(FEWEST, LOOKED // (T * d))))
+
+
 def _steps(model: Model, found: Fit) -> Steps:
-    n, T, d = model.data.shape
-    size = min(n, max(FEWEST, LOOKED // (T * d)))
-    rows = evenly(n, size)
+    T, rows = model.data.shape[1], looked(model.data.shape)
+    size = len(rows)
     order = found.order if found.order.ndim == 1 else found.order[rows]
     data = model.data.some(size)
     x = to_numpy(in_order(data.values, order))

@@ -76,16 +76,23 @@ def _recover_shared(
     model: Model, space: Space, rng: np.random.Generator, *, max_iter: int
 ) -> Found:
     """From every start on as few trajectories as will do; then verified on all of them."""
+    best, few = _searched(model, space, rng, max_iter=max_iter)
+    found = _finished(model, best)
+    if few < model.data.shape[0] and not model.verified(found.better):
+        more = model.some(MORE * few) if model.data.lazy else model
+        found = _finished(model, alternate(more, space, best.order, max_iter=max_iter))
+    return found
+
+
+def _searched(
+    model: Model, space: Space, rng: np.random.Generator, *, max_iter: int
+) -> tuple[Trail, int]:
+    """The best of all starts, and how many trajectories it was found on: a copy of them, gone when all are looked at."""
     few = model.for_search()
     starts = space.starts(few, rng)
     trails = [_from_start(few, space, start, max_iter) for start in steps(starts, SEARCHING)]
     worth = [few.worth(each.pair.better) for each in trails] if len(trails) > 1 else [0.0]
-    best = trails[int(np.argmax(worth))]
-    found = _finished(model, best)
-    if few is not model and not model.verified(found.better):
-        more = model.some(MORE * few.data.shape[0]) if model.data.lazy else model
-        found = _finished(model, alternate(more, space, best.order, max_iter=max_iter))
-    return found
+    return trails[int(np.argmax(worth))], few.data.shape[0]
 
 
 def _from_start(model: Model, space: Space, start: Order, max_iter: int) -> Trail:

@@ -117,8 +117,7 @@ class EulerModel(Problem):
         if pairs is None:
             ahead, reverse = both_log_likelihoods(self.data, order, there, here)
         else:
-            ahead = pairs.log_likelihoods(there)
-            reverse = pairs.log_likelihoods(here, back=True)
+            ahead, reverse = pairs.log_likelihoods(there, here)
         one = self._judged(order, found, there, ahead)
         two = self._judged(self.data.reversed(order), back, here, reverse)
         if pairs is not None and final and sandwich_possible(self.data, found.n_features):

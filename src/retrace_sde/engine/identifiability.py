@@ -22,9 +22,9 @@ from retrace_sde.process.sde import LinearSDE
 CLEAR = 1e-12
 """A p-value that is known to lie below it is not worked out any further."""
 
-CONTRASTED, CENTRED = 500, 100
-"""Trajectories that the test of stationarity looks at, evenly spaced: more only find ever smaller changes; and those that say
-about what level."""
+CONTRASTED, LEAST, NUMBERS, CENTRED = 500, 100, 2_000_000, 20
+"""Trajectories that the test of stationarity looks at, evenly spaced, as few as these where so many numbers (n T d) are enough:
+more only find ever smaller changes. And those that say about what level."""
 
 
 class Topic(StrEnum):
@@ -178,10 +178,11 @@ def stationarity_p_value(data: Data, order: Order) -> float:
     One contrast per trajectory, variable and moment; trajectories are independent, so each has a
     t-test, and the smallest of the 2d p-values is corrected by Bonferroni. Blind to other changes.
     """
-    if data.lazy and data.shape[0] > CONTRASTED:  # read at once
-        order = order if order.ndim == 1 else order[data.chosen(CONTRASTED)]
-        data = data.some(CONTRASTED)
-    rows, (_, T, d) = data.chosen(CONTRASTED), data.shape
+    most = int(np.clip(NUMBERS // (data.shape[1] * data.shape[2]), LEAST, CONTRASTED))
+    if data.lazy and data.shape[0] > most:  # read at once
+        order = order if order.ndim == 1 else order[data.chosen(most)]
+        data = data.some(most)
+    rows, (_, T, d) = data.chosen(most), data.shape
     n, observed = len(rows), data.observed[rows]
     if n < 3:
         return float("nan")
@@ -220,6 +221,9 @@ def stationarity_p_value(data: Data, order: Order) -> float:
 def _seen_mean(values: Any) -> Any:
     """Mean over time of what was seen (NaN is missing; NaN where nothing was)."""
     xp = array_api_compat.array_namespace(values)
+    whole = xp.mean(values, axis=1)
+    if not xp.any(xp.isnan(whole)):
+        return whole
     seen = ~xp.isnan(values)
     total = xp.sum(xp.where(seen, values, xp.zeros_like(values)), axis=1)
     count = xp.sum(xp.astype(seen, values.dtype), axis=1)

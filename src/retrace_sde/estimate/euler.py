@@ -12,7 +12,7 @@ from scipy.linalg import cholesky, solve_triangular
 
 from retrace_sde.data.blocks import Array, Data, Order, like, to_numpy
 from retrace_sde.estimate.moments import gaps_of
-from retrace_sde.process.drift import Drift
+from retrace_sde.process.drift import Drift, is_linear
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,17 @@ class Euler:
         if gaps is not None:
             return x + (phi @ like(self.coefficients.T, phi)) * gaps
         return x + phi @ like(self.coefficients.T * self.dt, phi)
+
+    def whitened_prediction(self, x: Any, u: Any | None, W: Array) -> Any:
+        """`W E x'`, for a linear drift one product: `x (W F)ᵀ + W c Δt`."""
+        if u is not None or not is_linear(self.drift):
+            return self.predict(x, u) @ like(W.T, x)
+        d = x.shape[-1]
+        F = np.eye(d) + self.coefficients[:, :d] * self.dt
+        found = x @ like((W @ F).T, x)
+        if self.coefficients.shape[1] > d:
+            found += like(W @ self.coefficients[:, d] * self.dt, x)
+        return found
 
 
 def step_log_likelihoods(

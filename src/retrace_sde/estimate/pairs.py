@@ -52,9 +52,6 @@ class Totals(NamedTuple):
     last: Array
     ends: Array
 
-    def __add__(self, other: tuple[Any, ...]) -> Totals:
-        return Totals(*(a + b for a, b in zip(self, other, strict=True)))
-
 
 def of_piece(piece: Data, order: Order) -> Piece:
     """The second moments of some trajectories."""
@@ -62,17 +59,19 @@ def of_piece(piece: Data, order: Order) -> Piece:
     xp = array_api_compat.array_namespace(x)
     turned = xp.permute_dims(x, (0, 2, 1))
     across = turned[:, :, :-1] @ x[:, 1:, :]
+    one = like(np.ones(x.shape[1]), x)
     # Copies: a view would keep the whole block.
     first, last = (xp.asarray(x[:, k, :], copy=True) for k in (0, -1))
-    return Piece(turned @ x, across, xp.sum(x, axis=1), first, last)
+    return Piece(turned @ x, across, turned @ one, first, last)
 
 
-def _totals(piece: Piece) -> Totals:
-    xp = array_api_compat.array_namespace(piece.every)
-    first, last = piece.first, piece.last
-    ends = xp.stack([xp.sum(first, axis=0), xp.sum(last, axis=0)])
-    summed = [xp.sum(each, axis=0) for each in piece[:3]]
-    return Totals(*(to_numpy(each) for each in (*summed, first.T @ first, last.T @ last, ends)))
+def _totals(pieces: list[Piece], ends: Piece) -> Totals:
+    xp = array_api_compat.array_namespace(ends.first)
+    first, last = ends.first, ends.last
+    both = xp.stack([xp.sum(first, axis=0), xp.sum(last, axis=0)])
+    every, across = (sum(to_numpy(xp.sum(each[k], axis=0)) for each in pieces) for k in (0, 1))
+    small = xp.sum(ends.sums, axis=0), first.T @ first, last.T @ last, both
+    return Totals(np.asarray(every), np.asarray(across), *(to_numpy(each) for each in small))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +79,11 @@ class Pairs:
     """Second moments of every trajectory along an order, block by block, and of all together.
 
     Blocks stand as the data are stored: `rows` says where the trajectory at each place is among them; None: they stand in their places.
+    `ends` has sums, first and last states of all trajectories in one.
     """
 
     pieces: list[Piece]
+    ends: Piece
     totals: Totals
     dt: float
     drift: Drift
@@ -97,14 +98,11 @@ class Pairs:
         whole = data.covariates is None and data.lengths is None and order.ndim == 1
         if data.lazy or not (whole and is_linear(drift) and 2 * d <= KEPT * T):
             return None
-        pieces, totals = [], None
-        for piece in data.map_pieces(of_piece, order):
-            pieces.append(piece)
-            summed = _totals(piece)
-            totals = summed if totals is None else totals + summed
-        assert totals is not None  # there is a trajectory
+        pieces = list(data.map_pieces(of_piece, order))
+        xp = array_api_compat.array_namespace(pieces[0].every)
+        ends = Piece(None, None, *(xp.concat([each[k] for each in pieces]) for k in (2, 3, 4)))
         rows = data.values.rows if data.stored else None
-        return cls(pieces, totals, dt, drift, n, T, rows)
+        return cls(pieces, ends, _totals(pieces, ends), dt, drift, n, T, rows)
 
     @property
     def affine(self) -> bool:
@@ -124,44 +122,35 @@ class Pairs:
         limit = LOST / float((squares[0] / squares[1]).max())
         return Moments.from_gram(gram, count, d + self.affine, limit=limit)
 
-    def log_likelihoods(self, step: Euler, *, back: bool = False) -> Array:
-        """`Σ_i log p(x_{i+1} | x_i)` of each trajectory, (n,); `back`: along the reverse of the order."""
-        d = len(step.diffusion)
-        W = step.whitening
-        P, F = W.T @ W, np.eye(d) + step.coefficients[:, :d] * step.dt
-        c = step.coefficients[:, d] * step.dt if self.affine else np.zeros(d)
-        of_before, mixed = F.T @ P @ F, F.T @ P
-        mixed = mixed.T if back else mixed
-        pull, steps = P @ c, self.T - 1
-        constant = 0.5 * steps * float(c @ pull) + steps * density_constant(W)
+    def log_likelihoods(self, there: Euler, here: Euler) -> tuple[Array, Array]:
+        """`Σ_i log p(x_{i+1} | x_i)` of each trajectory, (n,), and by another step the same along the reverse of the order."""
+        steps = _Squares.of(there, self.affine), _Squares.of(here, self.affine)
+        of_every = np.stack([(each.P + each.FPF).ravel() for each in steps], axis=1)
+        of_across = np.stack([steps[0].FP.ravel(), steps[1].FP.T.ravel()], axis=1)
 
         def of(piece: Piece) -> Array:
             xp = array_api_compat.array_namespace(piece.every)
-            entry, leave = (piece.last, piece.first) if back else (piece.first, piece.last)
 
             def within(matrices: Any, weights: Array) -> Any:
                 flat = xp.reshape(matrices, (matrices.shape[0], -1))
-                return flat @ like(weights.ravel(), flat)
+                return flat @ like(weights, flat)
 
-            def squares(x: Any, weights: Array) -> Any:
-                return xp.sum((x @ like(weights, x)) * x, axis=1)
+            return to_numpy(within(piece.every, of_every) - 2 * within(piece.across, of_across))
 
-            ahead = (piece.sums - entry) - (piece.sums - leave) @ like(F.T, entry)
-            found = (
-                within(piece.every, P + of_before)
-                - 2 * within(piece.across, mixed)
-                - squares(entry, P)
-                - squares(leave, of_before)
-                - 2 * ahead @ like(pull, ahead)
-            )
-            return to_numpy(found)
-
-        found = -0.5 * np.concatenate([of(piece) for piece in self.pieces]) - constant
-        return found if self.rows is None else found[self.rows]
+        ends = self.ends.first, self.ends.last
+        rest = [
+            to_numpy(each.ends(self.ends.sums, entry, leave))
+            for each, entry, leave in zip(steps, ends, ends[::-1], strict=True)
+        ]
+        found = np.concatenate([of(piece) for piece in self.pieces]) - np.stack(rest, axis=1)
+        found *= -0.5
+        found -= (self.T - 1) * np.array([each.constant for each in steps])
+        found = found if self.rows is None else found[self.rows]
+        return found[:, 0], found[:, 1]
 
     def grams(self, rows: Order) -> Iterator[Array]:
         """Gram matrices (m, p + d, p + d) of the regression rows of some trajectories, some at a time, which stay in cache."""
-        rows = rows if self.rows is None else self.rows[rows]
+        rows = np.sort(rows if self.rows is None else self.rows[rows])  # neighbours as stored
         ends = np.cumsum([piece.first.shape[0] for piece in self.pieces])
         where = np.searchsorted(ends, rows, side="right")
         d = len(self.totals.sums)
@@ -182,6 +171,37 @@ class Pairs:
         moved = before + after - C - C.transpose(0, 2, 1)
         count, both = float(self.T - 1), (sums - last, sums - first)
         return _regression_gram(before, C, moved, both, count, self.dt, affine=self.affine)
+
+
+class _Squares(NamedTuple):
+    """A step `x' ~ N(F x + c, P⁻¹)` as what weighs the second moments of its squares; `constant` is each step's."""
+
+    P: Array
+    F: Array
+    FP: Array
+    FPF: Array
+    pull: Array
+    constant: float
+
+    @classmethod
+    def of(cls, step: Euler, affine: bool) -> _Squares:
+        d, W = len(step.diffusion), step.whitening
+        P, F = W.T @ W, np.eye(d) + step.coefficients[:, :d] * step.dt
+        c = step.coefficients[:, d] * step.dt if affine else np.zeros(d)
+        constant = 0.5 * float(c @ P @ c) + density_constant(W)
+        return cls(P, F, F.T @ P, F.T @ P @ F, P @ c, constant)
+
+    def ends(self, sums: Any, entry: Any, leave: Any) -> Any:
+        """What trajectories' squares lose by having no step to their first state and none from their last, and to c, (b,)."""
+        xp = array_api_compat.array_namespace(sums)
+
+        def squares(x: Any, weights: Array) -> Any:
+            return xp.sum((x @ like(weights, x)) * x, axis=1)
+
+        ahead = (sums - entry) - (sums - leave) @ like(self.F.T, entry)
+        return (
+            squares(entry, self.P) + squares(leave, self.FPF) + 2 * ahead @ like(self.pull, ahead)
+        )
 
 
 def _regression_gram(

@@ -35,6 +35,9 @@ LOG_TINY = float(np.log(np.finfo(float).tiny))
 SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
 """The values of ρ that are tried."""
 
+HOPELESS = 50.0
+"""Nats below the best towards the same target from which no more shrinkage is tried."""
+
 TRIANGULAR = 24
 """Variables from which a triangular matrix is inverted as one."""
 
@@ -156,6 +159,7 @@ def _left_out(z: Array, m: Array, noise: Array, variances: Array) -> tuple[Array
     covariance = np.zeros((k, d, d))
     for P in (noise, np.asarray(variances)[..., None] * np.eye(d)):
         level = np.trace(np.linalg.solve(P, S), axis1=1, axis2=2) / d
+        own = np.full(k, -np.inf)
         for rho in SHRINKAGES:
             if rho == 0 and n <= d:  # singular, but for the floor
                 continue
@@ -171,9 +175,13 @@ def _left_out(z: Array, m: Array, noise: Array, variances: Array) -> tuple[Array
             left = np.where(possible[:, None], left, 1.0)
             log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)[:, None]
             density = -0.5 * ((m / (m - 1)) ** 2 * q / left + log_det + np.log(left))
-            wins = possible & (density.sum(axis=1) > best.sum(axis=1))
+            worth = density.sum(axis=1)
+            wins = possible & (worth > best.sum(axis=1))
             best[wins] = density[wins]
             covariance[wins] = ((1 - rho) * S + rest)[wins]
+            own = np.where(possible & (worth > own), worth, own)
+            if (worth < own - HOPELESS).all():
+                break  # more of it predicts still worse
     return best - d * np.log(2 * np.pi) / 2, covariance
 
 

@@ -21,7 +21,7 @@ from enum import StrEnum
 import numpy as np
 from scipy import stats
 from scipy.optimize import brentq, minimize
-from scipy.special import gammaln
+from scipy.special import digamma, gammaln
 
 from retrace_sde.data.blocks import Array
 
@@ -55,18 +55,34 @@ def dispersion(halves: Array, numbers: float) -> Dispersion | None:
     """From the half squares of an order's steps, N numbers each; None where the steps are alike."""
     m = numbers / 2
 
-    def shortfall(q: Array) -> float:
-        alpha, beta = np.exp(np.clip(q, -20, 20))
-        terms = gammaln(m + alpha) - gammaln(alpha) + alpha * np.log(beta)
-        return float(-np.sum(terms - (m + alpha) * np.log(beta + halves)))
+    S = len(halves)
 
-    start = np.log([3.0, 3.0 * max(halves.mean() / m, 1e-12)])
-    found = minimize(shortfall, start, method="Nelder-Mead", options={"fatol": 1e-6})
+    def shortfall(q: Array) -> tuple[float, Array]:
+        """And its derivatives by log α and by log β/α, the common variance: of alike steps only that one is told."""
+        alpha = np.exp(q[0])
+        beta = alpha * np.exp(q[1])
+        logs, shares = np.log(beta + halves), beta / (beta + halves)
+        constant = gammaln(m + alpha) - gammaln(alpha) + alpha * np.log(beta)
+        value = (m + alpha) * logs.sum() - S * constant
+        of_beta = (m + alpha) * shares.sum() - S * alpha
+        of_alpha = alpha * (logs.sum() - S * (digamma(m + alpha) - digamma(alpha) + np.log(beta)))
+        return float(value), np.array([of_alpha + of_beta, of_beta])
+
+    start = np.log([3.0, max(halves.mean() / m, 1e-12)])
+    near = start[1] - 20, start[1] + 20
+    found = minimize(
+        shortfall,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(-20, 20), near],
+        options={"ftol": 1e-12},
+    )
     evidence = float(halves.sum() - found.fun)
     if not evidence > EVIDENCE:
         return None
-    alpha, beta = np.exp(np.clip(found.x, -20, 20))
-    return Dispersion(float(alpha), float(beta), numbers, evidence)
+    alpha = float(np.exp(found.x[0]))
+    return Dispersion(alpha, alpha * float(np.exp(found.x[1])), numbers, evidence)
 
 
 DOUBT = 0.25

@@ -30,11 +30,11 @@ def distances(data: Data, *, scale: Array | None = None) -> Array:
 def spread(data: Data) -> Array:
     """Each variable's standard deviation over the observations of a panel (1 where it does not vary)."""
 
-    def about(centre: Array) -> Array:
-        return data.sum_pieces(partial(_sums, centre=centre)) / data.observed.sum()
-
-    zero = np.zeros(data.shape[2])
-    deviation = np.sqrt(about(about(zero)[0])[1])
+    # About the first trajectory's mean, near enough to the panel's for the digits of a deviation from it.
+    seen = to_numpy(data.block(slice(0, 1))[0])[0, : data.observed[0]]
+    sums, squares = data.sum_pieces(partial(_sums, centre=seen.mean(axis=0)))
+    count = data.observed.sum()
+    deviation = np.sqrt(np.maximum(squares / count - (sums / count) ** 2, 0.0))
     # A variable that does not vary here has no say in the distances, whatever it is divided by.
     return np.where(deviation > 0, deviation, 1.0)
 
@@ -46,7 +46,9 @@ def _sums(piece: Data, *, centre: Array) -> Array:
     z = x - like(centre, x)
     if piece.lengths is not None:
         z = z * (np.arange(z.shape[1])[None] < piece.lengths[:, None])[:, :, None]
-    return to_numpy(xp.stack([xp.sum(z, axis=(0, 1)), xp.sum(z * z, axis=(0, 1))]))
+    rows = xp.reshape(z, (-1, z.shape[2]))
+    one = like(np.ones(rows.shape[0]), rows)
+    return to_numpy(xp.stack([one @ rows, one @ (rows * rows)]))
 
 
 def transition_costs(data: Data, model: Euler) -> Array:
@@ -64,13 +66,12 @@ def pair_costs(data: Data, W: Array, model: Euler | None) -> Array:
 def _pair_costs(piece: Data, *, W: Array, model: Euler | None) -> Array:
     x, u = piece.block(slice(None))
     xp = array_api_compat.array_namespace(x)
-    Wt = like(W.T, x)
-    target = flat_slices(x @ Wt)
+    target = flat_slices(x @ like(W.T, x))
     # ‖a‖² + ‖b‖² − 2 a·b loses the digits of a distance much smaller than the norms. A slice of
     # least norm as common centre keeps them, for a constant level as well as for growing spread.
     centre = target[int(xp.argmin(xp.sum(target**2, axis=1))), :]
     target = target - centre
-    source = target if model is None else flat_slices(model.predict(x, u) @ Wt) - centre
+    source = target if model is None else flat_slices(model.whitened_prediction(x, u, W)) - centre
     before, after = xp.sum(source**2, axis=1), xp.sum(target**2, axis=1)
     return to_numpy(0.5 * (before[:, None] + after[None, :]) - source @ target.T)
 
@@ -88,14 +89,15 @@ def near_costs(data: Data, order: Order, model: Euler, width: int) -> Array:
 def _near_costs(piece: Data, order: Order, *, model: Euler, W: Array, width: int) -> Array:
     x, u = piece.block(slice(None), order)
     xp = array_api_compat.array_namespace(x)
-    Wt, T = like(W.T, x), x.shape[1]
-    target, source = x @ Wt, model.predict(x, u) @ Wt
+    T = x.shape[1]
+    target, source = x @ like(W.T, x), model.whitened_prediction(x, u, W)
     sums = np.zeros((width, 2, T))
     for k in range(1, width + 1):
         ahead = target[:, k:, :] - source[:, :-k, :]
         back = target[:, :-k, :] - source[:, k:, :]
-        sums[k - 1, 0, : T - k] = to_numpy(xp.sum(ahead * ahead, axis=(0, 2)))
-        sums[k - 1, 1, : T - k] = to_numpy(xp.sum(back * back, axis=(0, 2)))
+        for way, each in enumerate((ahead, back)):
+            # The last axis first: in one go numpy is three times as slow.
+            sums[k - 1, way, : T - k] = to_numpy(xp.sum(xp.sum(each * each, axis=2), axis=0))
     return 0.5 * sums
 
 

@@ -107,9 +107,8 @@ class OwnOrders:
         # Rules are compiled, and laws that know their own pairs give them to the compiled sampler.
         together = self.data.on_device and self.prior is None and isinstance(self.law, Law)
         work = partial(
-            _drawn_together if together else _drawn,
+            _drawn_together if together else partial(_drawn, prior=self.prior),
             law=self.law,
-            prior=self.prior,
             stretch=stretch,
             proposals=chains.proposals,
             count=count,

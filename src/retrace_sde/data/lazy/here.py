@@ -10,6 +10,7 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+from numba import njit
 
 from retrace_sde.data.lazy.stored import Array, Order, Stored
 
@@ -54,6 +55,11 @@ class Here(Stored):
 
     def _seen(self, block: Any, index: Order | None) -> Any:
         look = self.look
+        numbers = array_api_compat.is_numpy_array(block) and block.dtype == np.float64
+        if index is not None and look.kept is None and numbers:
+            out = np.empty((len(block), len(index), block.shape[2]))
+            if look.centre is not None and look.scale is not None:
+                return _gathered(block, index, look.centre, 1 / look.scale, out)
         fresh = index is not None or look.kept is not None
         if index is not None:
             block = _taken(block, index, 1)
@@ -75,6 +81,17 @@ class Here(Stored):
             block -= centre
         block *= factor
         return block
+
+
+@njit(cache=True, nogil=True)
+def _gathered(x, index, centre, factor, out):  # type: ignore[no-untyped-def]
+    """Slices along an index, standardised on the way: in numpy three walks through a block."""
+    for t in range(len(index)):
+        for i in range(x.shape[0]):
+            row = x[i, index[t]]
+            for k in range(x.shape[2]):
+                out[i, t, k] = (row[k] - centre[k]) * factor[k]
+    return out
 
 
 def _taken(array: Any, index: Order, axis: int) -> Any:

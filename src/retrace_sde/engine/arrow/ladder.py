@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from retrace_sde.data.blocks import Array, evenly, to_numpy
+from retrace_sde.data.blocks import BLOCK_ELEMENTS, Array, evenly, to_numpy
 from retrace_sde.engine.arrow.curved import bends, courses, curved_price, curved_test
 from retrace_sde.engine.arrow.filled import filled
 from retrace_sde.engine.arrow.independence import Independence, independence
@@ -385,11 +385,13 @@ def _panels(model: Model, both: tuple[Fit, Fit], rng: np.random.Generator) -> Pa
     if lengths is not None:
         x = np.where(inside[:, :, None], x, 0.0)
     flat = x.reshape(-1, x.shape[2]) if lengths is None else x[inside]
-    scale = (np.nanstd if holes else np.std)(flat, axis=0)
+    centre = (np.nanmean if holes else np.mean)(flat, axis=0)
+    scale = np.nanstd(flat, axis=0) if holes else _deviation(flat, centre)
     if not (scale > 0).all():
         return None
-    centre = (np.nanmean if holes else np.mean)(flat, axis=0) * affine
-    x = (x - centre) / scale
+    centre = centre * affine
+    x = x - centre
+    x /= scale
     if holes or lengths is not None:
         x = np.where(seen, x, 0.0)
     found = Panels(x[None], lengths, Units(centre, scale))
@@ -397,6 +399,17 @@ def _panels(model: Model, both: tuple[Fit, Fit], rng: np.random.Generator) -> Pa
         return None if _unmoved(found) else found
     laws = _as_world(both[0], found, rng), _as_world(both[1], found, rng, backwards=True)
     return filled(found, seen, laws, Form(affine=affine), rng)
+
+
+def _deviation(x: Array, centre: Array) -> Array:
+    """Standard deviations of rows (N, d), some at a time: a copy of all would cost more than the sums."""
+    size = max(1, BLOCK_ELEMENTS // x.shape[1])
+    squares = np.zeros(x.shape[1])
+    for begin in range(0, len(x), size):
+        z = x[begin : begin + size] - centre
+        squares += np.einsum("ij,ij->j", z, z)
+    found: Array = np.sqrt(squares / len(x))
+    return found
 
 
 def _unmoved(panels: Panels) -> bool:
@@ -428,6 +441,8 @@ def _curved_account(panels: Panels) -> Account:
 def _own_account(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> Account | None:
     """Of a model that has more than closed forms: noise, missing values, gaps; None for Euler's steps."""
     n, T, d = model.data.shape
+    if not isinstance(model, HiddenModel | GapModel):
+        return None
     few, rows = _few(model, both[0])[0], evenly(n, _size(model))
     evidence = max(float(each.log_likelihoods[rows].sum()) for each in both) - _markov_price(few)
     if type(model) is HiddenModel and not both[0].law.R.any():  # no noise: only values are missing
@@ -435,10 +450,8 @@ def _own_account(model: Model, both: tuple[Fit, Fit], test: DirectionTest) -> Ac
     if isinstance(model, HiddenModel):
         evidence -= 0.5 * np.log((few.data.observed - 1).sum())
         return Account.of(Rung.NOISE, evidence, test.contributions, fits=both)
-    if isinstance(model, GapModel):
-        evidence -= 0.5 * (T - 2) * np.log(len(rows) * d)
-        return Account.of(Rung.GAPS, evidence, test.contributions)
-    return None
+    evidence -= 0.5 * (T - 2) * np.log(len(rows) * d)
+    return Account.of(Rung.GAPS, evidence, test.contributions)
 
 
 def _markov_price(model: Model) -> float:

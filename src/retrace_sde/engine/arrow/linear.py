@@ -15,20 +15,21 @@ in units of their own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.blocks import BLOCK_ELEMENTS, Array, Order
 from retrace_sde.estimate.start_law import Starts, inverted, starts
 from retrace_sde.estimate.unequal_steps import dispersion
 
 RIDGE = 1e-10
 """Added to moments of variables in units of their own: what lies below is rounding."""
 
-TRIED, LEVEL_STEPS, LEVEL_GAIN = 3, 12, 1e-3
+TRIED, LEVEL_STEPS, LEVEL_GAIN = 3, 12, 1e-2
 """Alternations between F and the covariances within and between subjects: from each of two starts, and from the better, at
 most, while one gains more nats than the last of them."""
 
@@ -154,19 +155,39 @@ class Panels:
     @cached_property
     def moments(self) -> Array:
         """`Σ z zᵀ` of the steps' rows z = (x_t, Δ_t, 1), (B, 2d + 1, 2d + 1)."""
-        rows = _rows(self, Form())[0]
-        rows = rows.reshape(len(rows), -1, rows.shape[3])
-        return rows.transpose(0, 2, 1) @ rows
+        d = self.x.shape[3]
+        total = np.zeros((len(self.x), 2 * d + 1, 2 * d + 1))
+        for some in self.parts(1):
+            rows = _rows(some, Form())[0]
+            rows = rows.reshape(len(rows), -1, rows.shape[3])
+            total += rows.transpose(0, 2, 1) @ rows
+        return total
 
     @cached_property
     def successive(self) -> Array:
         """`Σ Δ_t Δ_{t+1}ᵀ`, (B, d, d)."""
-        B, _, _, d = self.x.shape
-        step = np.diff(self.x, axis=2) * self.live(1)[None, :, :, None]
-        one, two = (each.reshape(B, -1, d) for each in (step[:, :, :-1], step[:, :, 1:]))
-        return one.transpose(0, 2, 1) @ two
+        d = self.x.shape[3]
+        total = np.zeros((len(self.x), d, d))
+        for some in self.parts(1):
+            step = np.diff(some.x, axis=2) * some.live(1)[None, :, :, None]
+            shape = len(step), -1, d
+            one, two = step[:, :, :-1].reshape(shape), step[:, :, 1:].reshape(shape)
+            total += one.transpose(0, 2, 1) @ two
+        return total
 
-    @property
+    def parts(self, lags: int) -> Iterator[Panels]:
+        """Some trajectories at a time, whose rows stay in cache."""
+        B, n, T, d = self.x.shape
+        size = max(1, BLOCK_ELEMENTS // (B * T * ((lags + 1) * d + 1)))
+        if size >= n:
+            yield self
+            return
+        for begin in range(0, n, size):
+            some = slice(begin, begin + size)
+            lengths = None if self.lengths is None else self.lengths[some]
+            yield replace(self, x=self.x[:, some], lengths=lengths)
+
+    @cached_property
     def variances(self) -> Array:
         """Each variable's, (B, d)."""
         B, n, T, d = self.x.shape
@@ -222,8 +243,8 @@ def ways(panels: Panels, form: Form) -> tuple[Way, Way]:
     d, lags = panels.x.shape[3], form.lags
     width = panels.variances
     if lags == 2:
-        steps, there = np.diff(panels.x, axis=2), panels.live(1)
-        moved = np.einsum("bnsd,bnsd,ns->bd", steps, steps, there) / there.sum()
+        squares = np.diagonal(panels.moments, axis1=1, axis2=2)[:, d : 2 * d]
+        moved = squares / panels.live(1).sum()
         width = np.concatenate([width, moved], axis=1)
     found: list[Way] = []
     turn, gram, middle = _turn(form, d), None, None
@@ -295,20 +316,16 @@ def each_trajectory(panels: Panels, way: Way) -> tuple[Array, Array]:
 
     Residuals have levels taken out and are divided by √v; their places are those of the rows, from the panel's start.
     """
-    rows, live = _rows(panels, way.form)
+    e, middle, live = _residuals(panels, way)
     d, lags = way.H.shape[1], way.form.lags
     w = panels.weights(lags, backwards=way.backwards)
     W, S = w.sum(), len(w)
-    e = rows @ way.leaves[:, None]
     constant = d * np.log(2 * np.pi)
     steps = np.broadcast_to(-d * (live @ np.log(w)), way.start.log_densities.shape)
-    if way.of_start is None or way.omega is None:
-        e *= np.sqrt(w)[:, None]
+    if middle is None or way.of_start is None or way.omega is None:
         squares, log_det = _squares(e, way.H)
         steps = steps + squares.sum(axis=2) + live.sum(axis=1) * (log_det[:, None] + constant)
         return way.start.log_densities - 0.5 * steps, e
-    middle = np.einsum("bnsd,s->bnd", e, w / W)
-    e = (e - middle[:, :, None]) * np.sqrt(w)[:, None]
     first = panels.ends(lags)[int(way.backwards)]
     known = np.concatenate([np.ones((*first.shape[:2], 1)), first], axis=2)
     u = middle - known @ way.of_start
@@ -317,6 +334,40 @@ def each_trajectory(panels: Panels, way: Way) -> tuple[Array, Array]:
     steps = steps + inner.sum(axis=2) + (S - 1) * (log_H[:, None] + constant)
     steps += outer + log_B[:, None] + constant + d * np.log(W)
     return way.start.log_densities - 0.5 * steps, e
+
+
+def _residuals(panels: Panels, way: Way) -> tuple[Array, Array | None, Array]:
+    """Residuals (B, n, S, d) divided by √v, without levels; the levels' share (B, n, d) of them; and which steps there are."""
+    rows, live = _rows(panels, way.form)
+    w = panels.weights(way.form.lags, backwards=way.backwards)
+    e = rows @ way.leaves[:, None]
+    middle = None
+    if way.omega is not None:
+        middle = np.einsum("bnsd,s->bnd", e, w / w.sum())
+        e -= middle[:, :, None]
+    if panels.spread is not None:
+        e *= np.sqrt(w)[:, None]
+    return e, middle, live
+
+
+def _squares_by_position(panels: Panels, way: Way) -> Array:
+    """`Σ_j eᵀ H⁻¹ e` of a panel's steps by position, (S,), in units of their variances v."""
+    lags, d = way.form.lags, way.H.shape[1]
+    total = np.zeros(panels.x.shape[2] - lags)
+    if way.omega is not None or lags > 1 or panels.lengths is not None:
+        for some in panels.parts(lags):
+            total += _squares(_residuals(some, way)[0], way.H)[0][0].sum(axis=0)
+        return total
+    # Of single steps in one product, without rows: z = (x, x' − x, 1) leaves x (l₀ − l₁) + x' l₁ + l₂.
+    leaves = way.leaves[0] @ inverted(np.linalg.cholesky(way.H))[0].T
+    both = np.concatenate([leaves[:d] - leaves[d : 2 * d], leaves[d : 2 * d]], axis=1)
+    for some in panels.parts(lags):
+        y = some.x[0] @ both
+        e = y[:, :-1, :d] + y[:, 1:, d:]
+        if way.form.affine:
+            e += leaves[2 * d]
+        total += np.einsum("nsd,nsd->s", e, e)
+    return total * panels.weights(lags, backwards=way.backwards)
 
 
 def regressors(panels: Panels, way: Way) -> Array:
@@ -353,10 +404,10 @@ def unequal(panels: Panels, form: Form) -> Panels | None:
     for _ in range(SPREAD_ROUNDS):
         halves, seen = np.zeros(T - 1), np.zeros(T - 1)
         for way in ways(panels, form):
-            squares = _squares(each_trajectory(panels, way)[1], way.H)[0][0]
+            squares = _squares_by_position(panels, way)
             w = panels.weights(form.lags, backwards=way.backwards)
             at = slice(0, T - form.lags) if way.backwards else slice(form.lags - 1, None)
-            halves[at] += 0.5 * squares.sum(axis=0) / w
+            halves[at] += 0.5 * squares / w
             seen[at] += 1
         halves = halves / seen
         found = dispersion(halves, float(n * d))
