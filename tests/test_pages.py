@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import reduce
 from inspect import signature
 from pathlib import Path
@@ -105,3 +106,12 @@ def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         if "://" not in link:
             assert (ROOT / link).exists(), link
+
+
+def test_the_recipe_asks_for_what_the_package_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    recipe = (ROOT / "recipe" / "meta.yaml").read_text(encoding="utf-8")
+    asked = re.findall(r"^    - ([\w-]+) >=([\w.]+)$", recipe, re.MULTILINE)
+    there = {name.removesuffix("-base"): floor for name, floor in asked}
+    assert there == dict(each.split(">=") for each in project["dependencies"])
+    assert f'version = "{project["version"]}"' in recipe
