@@ -1,8 +1,8 @@
 """A round of Monte-Carlo EM on a GPU: draws of each trajectory's order and their statistics, beside the compiled sampler.
 
-    taskset -c 0,1 python -m benchmarks.gpu_orders [--sizes 1000,10000,100000] [--T 10 --d 3]
+    taskset -c 0,1 python -m benchmarks.gpu_orders [--sizes 1000,10000,100000] [--T 10 --d 3] [--together]
 
-Both make the same number of moves of two chains a trajectory; seconds are those of one stretch, the second of two.
+With `--together` the device moves all chains at once however few they are, else from `MANY_CHAINS` on (`orders/own`). Both make the same number of moves of two chains a trajectory; seconds are those of one stretch, the second of two.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from benchmarks.gpu import backends
 from retrace_sde.data.blocks import Data
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.estimate.euler import Euler
+from retrace_sde.orders import own
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.own import Law
 from retrace_sde.process.drift import Affine
@@ -40,7 +41,10 @@ def main() -> None:
     parser.add_argument("--sizes", default="1000,10000,100000")
     parser.add_argument("--T", type=int, default=10)
     parser.add_argument("--d", type=int, default=3)
+    parser.add_argument("--together", action="store_true")
     asked = parser.parse_args()
+    if asked.together:
+        own.MANY_CHAINS = 0
     sde = rt.simulate.random_irreversible_sde(asked.d, setting="stable", random_state=0)
     theta = np.column_stack([sde.drift, np.zeros(asked.d)])
     print("| n | where | seconds a round | times two cores | Θ apart |\n|---|---|---|---|---|")

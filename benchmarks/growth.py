@@ -21,12 +21,12 @@ SERIES = {
     "n": [(1000, 100, 10), (4000, 100, 10), (16000, 100, 10)],
     "d": [(400, 100, 40), (400, 100, 80), (400, 100, 160)],
     "T": [(100, 1000, 10), (100, 2000, 10), (100, 4000, 10)],
-    "T, long": [(100, 4000, 10), (100, 10000, 10)],
+    "T, long": [(100, 4000, 10), (100, 10_000, 10), (100, 100_000, 10)],
     "noise": [(100, 50, 4), (100, 100, 4), (100, 200, 4)],
     "missing": [(100, 25, 4), (100, 50, 4), (100, 100, 4)],
     "own": [(50, 50, 10), (50, 100, 10), (50, 200, 10)],
     "own, long": [(5, 250, 10), (5, 500, 10), (5, 1000, 10)],
-    "wide": [(2000, 20, 1000)],
+    "wide": [(2000, 20, 250), (2000, 20, 500), (2000, 20, 1000)],
     "base": [(2000, 250, 50)],
 }
 """Sizes (n, T, d) of each series; all but the first grow in one of them."""
@@ -63,9 +63,7 @@ def peak():
 
 
 def measured(series, size):
-    """Seconds, megabytes beyond the data, and how much of the order is right up to reversal."""
-    import numpy as np
-
+    """Seconds, megabytes beyond the data, and how much of the order and of who neighbours whom is right, up to reversal."""
     import retrace_sde as rt
 
     X, truth, settings = problem(series, size)
@@ -73,11 +71,6 @@ def measured(series, size):
     before, begin = peak(), time.perf_counter()
     model = rt.ReTrace(**settings).fit(X)
     seconds = time.perf_counter() - begin
-    own = truth.ndim == 2
-    right = [
-        max(rt.metrics.order_accuracy(a, b), rt.metrics.order_accuracy(a, b[::-1]))
-        for a, b in (zip(truth, model.order_, strict=True) if own else [(truth, model.order_)])
-    ]
     return {
         "series": series,
         "n": size[0],
@@ -86,7 +79,8 @@ def measured(series, size):
         "seconds": seconds,
         "megabytes": peak() - before,
         "data": X.nbytes / 2**20,
-        "right": float(np.mean(right)),
+        "right": rt.metrics.order_accuracy(truth, model.order_, up_to_reversal=True),
+        "neighbours": rt.metrics.neighbour_share(truth, model.order_),
     }
 
 
@@ -102,11 +96,11 @@ def slope(rows):
 def table(series, rows):
     """A series as lines of Markdown."""
     lines = [
-        f"| {series}: n, T, d | seconds | MB beyond the data ({rows[0]['data']:.0f} to {rows[-1]['data']:.0f} MB) | order right |",
-        "|---|---|---|---|",
+        f"| {series}: n, T, d | seconds | MB beyond the data ({rows[0]['data']:.0f} to {rows[-1]['data']:.0f} MB) | order right | neighbours |",
+        "|---|---|---|---|---|",
     ]
     lines += [
-        f"| {r['n']}, {r['T']}, {r['d']} | {r['seconds']:.2f} | {r['megabytes']:.0f} | {r['right']:.3f} |"
+        f"| {r['n']}, {r['T']}, {r['d']} | {r['seconds']:.2f} | {r['megabytes']:.0f} | {r['right']:.3f} | {r['neighbours']:.3f} |"
         for r in rows
     ]
     if len(rows) > 1:

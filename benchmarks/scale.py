@@ -3,40 +3,85 @@
     python benchmarks/scale.py --n 250000 --T 60 --d 10 --workers 2
     python benchmarks/scale.py --n 250000 --T 60 --d 10 --workers 2 --kill       one worker is killed during the fit
     python benchmarks/scale.py --n 1000,10000,100000 --T 10 --d 2 --workers 0    growth in n, in threads
+    python benchmarks/scale.py --n 1e6 --T 100 --d 25 --kind memmap --workers 0  a file of 20 GB, in threads
+    python benchmarks/scale.py --n 1e6 --T 100 --d 25 --kind zarr --command      the same by `retrace fit --scheduler local`
 
-Every chunk is simulated where it is needed, each time it is needed, from a seed of its own: nothing is ever stored. With `--kind file` or `--kind zarr` it is
-written to `--folder` first, and read from there. Memory is the most that a process held, less what it held before the fit.
+Every chunk is simulated where it is needed, each time it is needed, from a seed of its own: nothing is ever stored. With `--kind file`, `memmap` or `zarr`
+it is written first, and read from there; in `--folder` it is kept for the next time. Memory is what was resident at most, by looks every
+fifth of a second: of all processes added up, with their libraries and pages of files; of the client less what it held before the fit.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import resource
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 
 import dask.array as da
 import numpy as np
+import psutil
 
 import retrace_sde as rt
+from retrace_sde.data import blocks
 
 DT = 0.05
 
 
-def peak() -> int:
-    """Bytes that this process held at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+class Held:
+    """Resident bytes of this process, and of it and all those it started, at most meanwhile."""
+
+    def __init__(self) -> None:
+        self.here = self.all = 0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+    def _watch(self):
+        while not self.over.wait(0.2):
+            mine, *others = map(resident, [ME, *ME.children(recursive=True)])
+            self.here, self.all = max(self.here, mine), max(self.all, mine + sum(others))
 
 
-def held() -> int:
-    """Bytes that this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+ME = psutil.Process()
+
+
+def resident(process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.Error:  # it has ended
+        return 0
+
+
+class Passes:
+    """Counts passes over the data, by standing between them and the engine."""
+
+    def __enter__(self):
+        self.count, self.walk = 0, blocks.walk
+        blocks.walk = self._counted
+        return self
+
+    def __exit__(self, *_):
+        blocks.walk = self.walk
+
+    def _counted(self, *given):
+        self.count += 1
+        return self.walk(*given)
 
 
 def chunk(T, d, order, block_info=None):
@@ -62,17 +107,30 @@ def panel(n, T, d, rows):
 
 
 def stored(X, kind, folder):
-    """The same written to a file, chunk by chunk."""
+    """The same written to a file, chunk by chunk, unless it is there; and the path."""
     if kind == "dask":
-        return X
+        return X, None
+    name = "-".join(map(str, X.shape))
+    path = folder / (f"{name}.zarr" if kind == "zarr" else f"{name}.bin")
+    begin, fresh = time.perf_counter(), not path.exists()
+    part = path.with_suffix(".part")  # so that what is there is whole
+    if fresh and kind == "zarr":
+        da.to_zarr(X, str(part), overwrite=True)
+    elif fresh:
+        with open(part, "wb") as target:
+            target.truncate(8 * X.size)
+        one = ((1,) * X.npartitions, (1,), (1,))
+        X.map_blocks(write, str(part), chunks=one, dtype=float).compute()
+    if fresh:
+        part.rename(path)
+        print(f"  written in {time.perf_counter() - begin:.0f} s", flush=True)
     if kind == "zarr":
-        da.to_zarr(X, str(folder / "x.zarr"))
-        return da.from_zarr(str(folder / "x.zarr"))
-    file = str(folder / "x.bin")
-    with open(file, "wb") as target:
-        target.truncate(8 * X.size)
-    X.map_blocks(write, file, chunks=((1,) * X.npartitions, (1,), (1,)), dtype=float).compute()
-    return da.map_blocks(read, file, chunks=X.chunks, dtype=float, meta=np.empty((0, 0, 0)))
+        return da.from_zarr(str(path)), path
+    if kind == "memmap":
+        return np.memmap(path, dtype=float, mode="r", shape=X.shape), path
+    return da.map_blocks(
+        read, str(path), chunks=X.chunks, dtype=float, meta=np.empty((0, 0, 0))
+    ), path
 
 
 def write(block, file, block_info=None):
@@ -81,7 +139,7 @@ def write(block, file, block_info=None):
     with open(file, "r+b") as target:
         target.seek(begin * block[0].nbytes)
         block.tofile(target)
-    return block[:1, :1, :1]
+    return block[:1, :1, :1].copy()  # a view would keep the block
 
 
 def read(file, block_info=None):
@@ -103,39 +161,50 @@ def killer(client, after):
 
 
 def one(n, args, client, folder):
+    """One panel, fitted; the seconds it took."""
     T, d = args.T, args.d
     X, truth = panel(n, T, d, args.rows or max(1, (32 << 20) // (8 * T * d)))
     size = 8 * n * T * d
+    print(f"n={n} T={T} d={d}: {size / 1e9:.3f} GB in {X.npartitions} chunks", flush=True)
+    X, path = stored(X, args.kind, folder)
     if args.kill:
         killer(client, args.kill)
-    print(f"n={n} T={T} d={d}: {size / 1e9:.3f} GB in {X.npartitions} chunks", flush=True)
-    X = stored(X, args.kind, folder)
-    before, begin, cpu = held(), time.perf_counter(), time.process_time()
-    said = [before]
-    model = rt.ReTrace(dt=DT, random_state=0, permutation=args.permutation)
+    before, begin, cpu = resident(ME), time.perf_counter(), time.process_time()
+    with Held() as held, Passes() as passes:
+        found = commanded(path) if args.command else fitted(X, args.permutation)
+    seconds, order, called, drift = time.perf_counter() - begin, *found
+    right = rt.metrics.order_accuracy(truth, order) if np.ndim(order) == 1 else np.nan
+    error = np.abs(np.asarray(drift) - sde(d).drift).mean()
+    print(
+        f"  {seconds:.1f} s (client {time.process_time() - cpu:.1f} s of CPU), order right {right:.3f}, direction called {called}, MAE of A {error:.2g}",
+        flush=True,
+    )
+    if passes.count:
+        print(f"  {passes.count} passes, {passes.count * size / seconds / 1e6:.0f} MB a second")
+    if not args.command:
+        above = held.here - before
+        print(
+            f"  client: {above / 1e6:.0f} MB above the {before / 1e6:.0f} MB before the fit = {above / size:.3f} X"
+        )
+    print(f"  all processes together {held.all / 1e9:.2f} GB", flush=True)
+    return seconds
+
+
+def fitted(X, permutation):
+    """Order, whether the direction is called, and A."""
+    model = rt.ReTrace(dt=DT, random_state=0, permutation=permutation)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rt.ReTraceWarning)
         model.fit(X)
-    seconds = time.perf_counter() - begin
-    right = (
-        rt.metrics.order_accuracy(truth, model.order_) if args.permutation == "shared" else np.nan
-    )
-    error = np.abs(model.drift_ - sde(d).drift).mean()
-    above = peak() - before
-    print(
-        f"  {seconds:.1f} s (client {time.process_time() - cpu:.1f} s of CPU), order right {right:.3f}, direction called "
-        f"{model.direction_.identified}, MAE of A {error:.2g}\n"
-        f"  client: {above / 1e6:.0f} MB above the {said[0] / 1e6:.0f} MB before the fit = {above / size:.3f} X",
-        flush=True,
-    )
-    if client is not None:
-        peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-        each = ", ".join(f"{value / 1e6:.0f} MB" for value in peaks.values())
-        print(
-            f"  workers held at most {each}; all processes together {(peak() + sum(peaks.values())) / 1e9:.2f} GB",
-            flush=True,
-        )
-    return seconds
+    return model.order_, model.direction_.identified, model.drift_
+
+
+def commanded(path):
+    """The same by the command, on workers that it starts."""
+    with tempfile.TemporaryDirectory() as out:
+        line = [sys.executable, "-m", "retrace_sde", "fit", str(path), "--scheduler", "local", "--dt", str(DT), "--json", "--out", out, "--force"]  # fmt: skip
+        said = json.loads(subprocess.run(line, stdout=subprocess.PIPE, check=True).stdout)
+    return said["order"], said["direction"]["identified"], said["drift"]
 
 
 def main():
@@ -148,27 +217,27 @@ def main():
     parser.add_argument("--rows", type=int, help="trajectories in a chunk [32 MB of them]")
     parser.add_argument("--workers", type=int, default=2, help="processes; 0: threads of this one")
     parser.add_argument("--memory", default="auto", help="limit of each worker, e.g. 1GB")
-    parser.add_argument("--kind", choices=("dask", "zarr", "file"), default="dask")
+    parser.add_argument("--kind", choices=("dask", "zarr", "file", "memmap"), default="dask")
     parser.add_argument("--permutation", choices=("shared", "independent"), default="shared")
     parser.add_argument("--kill", type=float, metavar="SECONDS", nargs="?", const=5.0)
-    parser.add_argument("--folder", type=Path, help="where files are written [a temporary folder]")
+    parser.add_argument("--command", action="store_true", help="fit a zarr store by the command")
+    parser.add_argument(
+        "--folder", type=Path, help="where files are written, and kept [a temporary folder]"
+    )
     args = parser.parse_args()
     client = None
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        if args.workers:
+    with ExitStack() as open_:
+        folder = args.folder or Path(open_.enter_context(tempfile.TemporaryDirectory()))
+        if args.workers and not args.command:
             from distributed import Client, LocalCluster
 
-            cluster = LocalCluster(
-                n_workers=args.workers,
-                threads_per_worker=1,
-                memory_limit=args.memory,
-                dashboard_address=None,
-            )
-            client = Client(cluster)
+            options = {"threads_per_worker": 1, "dashboard_address": None}
+            cluster = LocalCluster(args.workers, memory_limit=args.memory, **options)
+            client = open_.enter_context(Client(open_.enter_context(cluster)))
         small, _ = panel(2000, min(args.T, 12), args.d, 500)  # compiled before anything is measured
         rt.ReTrace(dt=DT, random_state=0, permutation=args.permutation).fit(small)
         sizes = [int(float(each)) for each in args.n.split(",")]
-        seconds = [one(n, args, client, Path(folder)) for n in sizes]
+        seconds = [one(n, args, client, folder) for n in sizes]
         if len(sizes) > 1:
             slope = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
             last = np.log(seconds[-1] / seconds[-2]) / np.log(sizes[-1] / sizes[-2])

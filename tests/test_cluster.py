@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
+from retrace_sde.data.answers import table_notes
 from retrace_sde.data.blocks import Data
 from retrace_sde.data.lazy.stored import stored
 from retrace_sde.engine.euler import EulerModel
@@ -74,6 +76,34 @@ def test_answers_are_those_of_memory(kind, panel, in_memory, tmp_path):
     same(in_memory, found)
     one, two = in_memory.bootstrap_errors(replicates=20), found.bootstrap_errors(replicates=20)
     assert np.allclose(one.drift, two.drift, rtol=1e-8)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="pages are counted on Linux")
+def test_pages_of_a_map_that_were_read_leave_the_process(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((64, 128, 1024)))
+    lazy = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+    def resident():
+        """Bytes of the file that this process holds."""
+        _, after = Path("/proc/self/smaps").read_text().split(str(tmp_path / "x.npy"))
+        return 1024 * int(after.split("Rss:")[1].split()[0])
+
+    assert Data(stored(lazy)).sum_pieces(lambda piece: piece.values.sum()) == lazy.size
+    assert resident() < lazy.nbytes / 10
+    assert lazy.sum() == lazy.size  # as it was
+    assert resident() > lazy.nbytes / 2
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_what_was_written_to_a_map_stays(mode, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((40, 50, 60)))
+    lazy = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    if mode != "r":
+        lazy[3:30] = 1.0
+    before = np.array(lazy)
+    for window in (lazy, lazy[5:9], lazy[::-2, :, ::3]):
+        Data(stored(window)).sum_pieces(lambda piece: piece.values.sum())
+        assert np.array_equal(lazy, before)
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +201,17 @@ def test_the_command_fits_a_store_on_workers(address, panel, in_memory, tmp_path
     assert answer["order"] == in_memory.order_.tolist()
     assert np.allclose(answer["drift"], in_memory.drift_, rtol=1e-8)
     assert {each.name for each in (tmp_path / "out").iterdir()} >= {"parameters.json", "result.npz"}
+
+
+def test_what_is_written_of_a_stored_panel_does_not_read_it():
+    """A command that was done with its workers read the whole store, to count what is missing in it."""
+    dask = pytest.importorskip("dask.array")
+
+    def refuse(block):
+        raise AssertionError("read")
+
+    never = dask.zeros((60, 5, 2), chunks=(20, 5, 2)).map_blocks(refuse, meta=np.empty((0, 0, 0)))
+    assert table_notes(rt.Panel.from_array(never)) == []
 
 
 @pytest.mark.parametrize(

@@ -370,8 +370,9 @@ class ReTraceResult:
             return "effect of", "on", "estimate", "interval"
         return "effect of", "on", "in this order", "interval", "in its reverse", "interval"
 
-    def _coefficients(self) -> list[tuple[str, ...]]:
-        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|; the twin's beside."""
+    @property
+    def _effects(self) -> tuple[tuple[str, ...], list[tuple[Array, Array]]]:
+        """What acts, inputs last; its coefficients and their errors, the twin's behind where there is one."""
         ways = [_with_inputs(self.drift, self.inputs, self.standard_errors)]
         if self.alternative is not None:
             twin = self.alternative
@@ -380,6 +381,11 @@ class ReTraceResult:
         if self.inputs is not None:
             d, k = self.drift.shape[1], self.inputs.shape[1]
             names = (*names[:d], *names[len(names) - k :])
+        return names, ways
+
+    def _coefficients(self) -> list[tuple[str, ...]]:
+        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|; the twin's beside."""
+        names, ways = self._effects
         rows = []
         for i, j in clearest(*ways[0], SHOWN):
             cells = [names[j], self.names[i]]

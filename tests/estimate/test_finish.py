@@ -84,3 +84,22 @@ def test_noise_of_a_short_panel_is_found_along_its_known_order():
         model = rt.ReTrace(dt=DT, observation_noise="estimate", subjects="alike", random_state=0)
         found.append(model.fit(panel(seed), knowledge=known).result_.observation_noise[0, 0] ** 0.5)
     assert abs(np.median(found) - 0.1) < 3 * 1.25 * 0.012 / np.sqrt(10)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_likelihood_is_given_up_only_where_it_is_out_of_reach(seed):
+    """A nat short of the maximum is reached; a thousand beyond it ends the search sooner."""
+    model, order = models(panel(seed))["known gaps"], np.arange(15)
+    prepared = model._prepared([order])
+    start = model._guess(order, as_noise("estimate", 2)[0])
+    first = model._expect(prepared, start)
+
+    def search(needed):
+        return finish(
+            lambda law: model._expect(prepared, law), model._ascent, start, first, needed=needed
+        )
+
+    whole = search(-np.inf)
+    top = whole.expected.likelihood
+    assert search(top - 1).expected.likelihood >= top - 1
+    assert search(top + 1000).passes < whole.passes

@@ -140,7 +140,9 @@ def test_steady_state_stops_the_recursion_and_changes_nothing(monkeypatch):
     Y[:, 200] = np.nan
     calls = []
     cholesky = statespace_riccati._cholesky
-    monkeypatch.setattr(statespace_riccati, "_cholesky", lambda S: calls.append(1) or cholesky(S))
+    monkeypatch.setattr(
+        statespace_riccati, "_cholesky", lambda S: calls.extend(S.reshape(-1, d, d)) or cholesky(S)
+    )
     fast = kalman(Y, model)
     count = len(calls)
     monkeypatch.setattr(statespace_riccati, "STEADY", -1.0)

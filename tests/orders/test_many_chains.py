@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from retrace_sde.data.blocks import Data
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.frequencies import Frequencies, statistics
+from retrace_sde.orders import own
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.many.chains import ManyChains, Streams, padded_pairs
 from retrace_sde.orders.metropolis import (
@@ -101,7 +102,8 @@ def test_the_streams_are_those_of_the_compiled_sampler():
     assert_array_equal(streams.states(), mine)
 
 
-def test_draws_of_either_sampler_have_the_same_statistics():
+def test_draws_of_either_sampler_have_the_same_statistics(monkeypatch):
+    monkeypatch.setattr(own, "MANY_CHAINS", 1)
     rng = np.random.default_rng(4)
     n, T = 400, 6
     x = np.cumsum(rng.normal(size=(n, T, 2)), axis=1)
@@ -124,6 +126,18 @@ def test_draws_of_either_sampler_have_the_same_statistics():
     noise = np.abs(one - other).max() + np.abs(two - again).max()
     assert_allclose((two + again) / 2, (one + other) / 2, atol=3 * noise)
     assert many.kept.shape == draws.kept.shape
+
+
+def test_few_chains_are_left_to_the_compiled_sampler():
+    """Wherever the values are: the same draws to the last digit."""
+    x = np.cumsum(np.random.default_rng(7).normal(size=(30, 6, 2)), axis=1)
+    law = Law(Euler(Affine(), np.zeros((2, 3)), np.eye(2), 0.5), Gaussian(np.zeros(2), np.eye(2)))
+    found = []
+    for values in (x, array_api_strict.asarray(x)):
+        chains = Chains.start(np.tile(np.arange(6), (30, 1)), np.random.default_rng(8))
+        OwnOrders(Data(values), law).draw(chains, Stretch(10, 20))
+        found.append(chains.orders)
+    assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("weights", [0.0, 1.0])

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Order
+from retrace_sde.data.lazy.stored import stored
 
 MISSING_SHOWN = 8
 """Variables whose missing share a note lists."""
@@ -25,9 +26,13 @@ def present(panel: Any) -> NDArray[np.bool_]:
 
 def table_notes(panel: Any) -> list[str]:
     """What was left out of a table, and how much of it is missing, as sentences."""
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in panel.notes]
+    if (
+        stored(panel.values) is not None
+    ):  # nothing is missing, or it had been refused; and it is never read whole
+        return notes
     inside = present(panel)
     share = np.isnan(np.asarray(panel.values)[inside]).mean(axis=0)
-    notes = [f"{note[:1].upper()}{note[1:]}." for note in panel.notes]
     if share.max() > 0:
         missing = int(np.isnan(np.asarray(panel.values)[inside]).sum())
         worst = [f"{panel.names[k]} {share[k]:.2g}" for k in np.argsort(-share)[:MISSING_SHOWN]]
@@ -222,11 +227,17 @@ def _of_twin(twin: Any) -> dict[str, Any] | None:
     return {
         "drift": twin.drift,
         "offset": twin.offset,
+        "inputs": twin.inputs,
         "diffusion": twin.diffusion,
         "log_likelihood": twin.log_likelihood,
         "standard_errors": None
         if errors is None
-        else {"drift": errors.drift, "offset": errors.offset, "diffusion": errors.diffusion},
+        else {
+            "drift": errors.drift,
+            "offset": errors.offset,
+            "inputs": errors.inputs,
+            "diffusion": errors.diffusion,
+        },
     }
 
 

@@ -38,6 +38,7 @@ from retrace_sde.estimate.kalman.em import (
 )
 from retrace_sde.estimate.kalman.errors import Scores
 from retrace_sde.estimate.kalman.model import group
+from retrace_sde.estimate.kalman.scoring import Scoring
 from retrace_sde.estimate.kalman.smoother import kalman
 from retrace_sde.estimate.kalman.steps import Noise, Parameters, Setup, as_noise
 from retrace_sde.estimate.moments import Moments
@@ -246,8 +247,12 @@ class HiddenModel(Problem):
             return self._expect(prepared, trial)
 
         steps = NEAR if final else STEPS
-        found = climb(expected_at, self._ascent, guess, steps, tolerance)
+        found = climb(expected_at, self._scoring_along(prepared), guess, steps, tolerance)
         return finished(expected_at, self._ascent, found) if final else found
+
+    def _scoring_along(self, prepared: Any) -> Climbing:
+        """How parameters climb along one order, which does not change meanwhile."""
+        return Scoring.of(self.setup, prepared)
 
     def _coefficients(self, sde: LinearSDE) -> Array:
         return np.c_[sde.drift, sde.offset] if isinstance(self.drift, Affine) else sde.drift

@@ -28,6 +28,9 @@ from retrace_sde.orders.prior import Prior, compiled, known_times
 from retrace_sde.process.drift import Drift
 from retrace_sde.process.sde import Gaussian
 
+TOLD = 500_000
+"""Numbers (n T d) that tell the variables' variances."""
+
 
 @dataclass(frozen=True, eq=False)
 class Round:
@@ -177,8 +180,10 @@ class Problem:
 
     @cached_property
     def variances(self) -> Array:
-        """Each variable's variance over the panel, which no order changes; a hundred trajectories tell it."""
-        return spread(self.data.some(min(self.data.shape[0], 100))) ** 2
+        """Each variable's variance over the panel, which no order changes; a hundred trajectories, or some with many numbers, tell it."""
+        n, T, d = self.data.shape
+        most = int(np.clip(TOLD // (T * d), 20, 100))
+        return spread(self.data.some(min(n, most))) ** 2
 
     def prior_costs(self, order: Order) -> Array:
         """−log prior of an order, (1,), or of each trajectory's, (n,)."""

@@ -7,7 +7,7 @@ trajectories are whitened together; the compiled search (`search`) and sampler (
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -30,6 +30,10 @@ BLOCK = 128
 
 MANY_NUMBERS = 1 << 28
 """Costs of pairs that are held at a time on a device, 2 GiB of them."""
+
+MANY_CHAINS = 10_000
+"""Chains from which a device, which moves all of them in the time of one, is quicker than the compiled sampler on two cores
+(`benchmarks/gpu_orders`). Not a matter of how many cores there are: answers would depend on it."""
 
 KICKS = 10
 """Random exchanges after which the search of each trajectory is repaired; more change little."""
@@ -91,7 +95,7 @@ class OwnOrders:
             how=(cold, cold or kicks > 0, kicks),
         )
         along = self._numbers, orders, states[:, None]
-        orders, streams, changed = self.data.each_piece(work, *along, size=BLOCK)
+        orders, streams, changed = _compiled(self.data).each_piece(work, *along, size=BLOCK)
         states[:] = streams[:, 0]
         return orders, int(changed.sum())
 
@@ -105,7 +109,12 @@ class OwnOrders:
         where = np.zeros((n if stretch.positions else 0, T, T), dtype=np.int32)
         kept = np.zeros((C, n, keep, T), dtype=np.int16)
         # Rules are compiled, and laws that know their own pairs give them to the compiled sampler.
-        together = self.data.on_device and self.prior is None and isinstance(self.law, Law)
+        together = (
+            self.data.on_device
+            and self.prior is None
+            and isinstance(self.law, Law)
+            and C * n >= MANY_CHAINS
+        )
         work = partial(
             _drawn_together if together else partial(_drawn, prior=self.prior),
             law=self.law,
@@ -115,7 +124,8 @@ class OwnOrders:
         )
         along = self._numbers, chains.orders.transpose(1, 0, 2), chains.states.T
         size = max(1, MANY_NUMBERS // (T + 1) ** 2) if together else BLOCK
-        parts = list(self.data.map_pieces(work, *along, size=size))
+        data = self.data if together else _compiled(self.data)
+        parts = list(data.map_pieces(work, *along, size=size))
         for each in parts:
             chains.orders[:, each.rows], chains.states[:, each.rows] = each.orders, each.states
             kept[:, each.rows] = each.kept
@@ -129,6 +139,16 @@ class OwnOrders:
     @property
     def _numbers(self) -> Order:
         return np.arange(self.data.shape[0], dtype=np.intp)[:, None]
+
+
+def _compiled(data: Data) -> Data:
+    """The same where compiled code, on every core, can have it."""
+    if not data.on_device:
+        return data
+    u = data.covariates
+    return replace(
+        data, values=to_numpy(data.values), covariates=None if u is None else to_numpy(u)
+    )
 
 
 def _rules(prior: Prior | None, rows: Order) -> Any:

@@ -28,9 +28,12 @@ def shortest_path(squared_distances: Array) -> Order:
     The path has no direction: its reverse is as short.
     """
     nothing = np.zeros(len(squared_distances))
-    starts = (tree_path(squared_distances), spectral_path(squared_distances))
-    paths = [improve(squared_distances, nothing, order) for order in starts]
-    return min(paths, key=lambda order: path_cost(squared_distances, nothing, order))
+    first = improve(squared_distances, nothing, tree_path(squared_distances))
+    start = spectral_path(squared_distances)
+    if np.array_equal(start, first) or np.array_equal(start[::-1], first):
+        return first
+    second = improve(squared_distances, nothing, start)
+    return min(first, second, key=lambda order: path_cost(squared_distances, nothing, order))
 
 
 def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[Order]:
@@ -113,11 +116,12 @@ def improve(costs: Array, start: Array, order: Order, prior: Prior | None = None
     """
     padded, path = padded_costs(costs, start), padded_path(np.asarray(order, dtype=np.intp))
     rules = None if prior is None else prior.single()
-    before = path[:0]
-    while not np.array_equal(path, before):
-        before = path.copy()
+    last = np.inf
+    while True:
         edges = padded[path[:-1], path[1:]]
         # Gains below the rounding of the sums are none; a forbidden (infinite) step does not count.
         tolerance = 1e-9 * np.abs(edges[np.isfinite(edges)]).sum() + 1e-300
+        if tolerance > last / 2:  # the search ended where it would end again
+            return path[1:-1]
         improve_path(padded, rules, path, tolerance, True)
-    return path[1:-1]
+        last = tolerance

@@ -14,6 +14,9 @@ from numba import njit
 
 from retrace_sde.data.lazy.stored import Array, Order, Stored
 
+READ = 1 << 18
+"""Numbers that are read at a time, and stay in cache."""
+
 LARGE = 1 << 21
 """Numbers from which an array is not copied: 16 MiB of float64."""
 
@@ -33,7 +36,15 @@ class Here(Stored):
     def read(self, places: Order) -> Any:
         """The trajectories at some places."""
         rows = places if self.rows is None else self.rows[places]
-        return self._seen(_taken(self.source, rows, 0), self.columns)
+        if not self._plain(self.source):
+            return self._seen(_taken(self.source, rows, 0), self.columns)
+        _, T, d = self.shape
+        index = np.arange(T, dtype=np.intp) if self.columns is None else self.columns
+        out, size = np.empty((len(rows), T, d)), max(1, READ // (T * d))
+        for begin in range(0, len(rows), size):
+            some = slice(begin, begin + size)
+            self._gather(self.source[rows[some]], index, out[some])
+        return out
 
     def block(self, rows: slice, order: Order | None) -> Any:
         """Trajectories along an order of their slices: gathered once, then scaled."""
@@ -53,13 +64,23 @@ class Here(Stored):
         """The trajectories that are stored in some rows, as they are stored."""
         return Here(self.source[rows, ...], self.look, None, self.columns)
 
+    def _plain(self, block: Any) -> bool:
+        """Only to be gathered and scaled, by numpy's own numbers: one compiled walk does both."""
+        look = self.look
+        plain = look.kept is None and look.centre is not None and look.scale is not None
+        return plain and array_api_compat.is_numpy_array(block) and block.dtype == np.float64
+
+    def _gather(self, block: Array, index: Order, out: Array) -> Array:
+        centre, scale = self.look.centre, self.look.scale
+        assert centre is not None  # it is plain
+        assert scale is not None
+        found: Array = _gathered(block, index, centre, 1 / scale, out)
+        return found
+
     def _seen(self, block: Any, index: Order | None) -> Any:
         look = self.look
-        numbers = array_api_compat.is_numpy_array(block) and block.dtype == np.float64
-        if index is not None and look.kept is None and numbers:
-            out = np.empty((len(block), len(index), block.shape[2]))
-            if look.centre is not None and look.scale is not None:
-                return _gathered(block, index, look.centre, 1 / look.scale, out)
+        if index is not None and self._plain(block):
+            return self._gather(block, index, np.empty((len(block), len(index), block.shape[2])))
         fresh = index is not None or look.kept is not None
         if index is not None:
             block = _taken(block, index, 1)

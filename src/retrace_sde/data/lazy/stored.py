@@ -9,6 +9,7 @@ Limits: some trajectories, `MOST` of them all or `SMALL` bytes, may be held by w
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -205,6 +206,22 @@ def _map(array: Any) -> Any:
     return getattr(array, "_mmap", None) if isinstance(array, np.memmap) else None
 
 
+def _let_go(block: Any) -> None:
+    """Pages of a memory map that were read leave this process, which would else seem to hold the whole file in the end.
+
+    They stay in the system's cache while it has room. Not those of a copy on write, which may have been written to.
+    """
+    pages = _map(block)
+    if pages is None or block.mode == "c" or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    reach = [(k - 1) * step for k, step in zip(block.shape, block.strides, strict=True)]
+    low = block.ctypes.data - np.frombuffer(pages, dtype=np.uint8).ctypes.data
+    high = low + sum(max(each, 0) for each in reach) + block.itemsize
+    low += sum(min(each, 0) for each in reach)
+    low -= low % mmap.PAGESIZE
+    pages.madvise(mmap.MADV_DONTNEED, low, high - low)
+
+
 def _along_trajectories(array: Any) -> Any:
     """A dask array whose chunks hold whole trajectories, as many as make a task worth its while."""
     n, T, d = array.shape
@@ -239,8 +256,11 @@ def walk(
     if not array_api_compat.is_dask_array(arrays[0].source):
 
         def read(rows: slice) -> Result:
-            blocks = [np.asarray(each.source[rows]) for each in arrays]
-            return work(blocks, *belonging(rows))
+            blocks = [each.source[rows] for each in arrays]
+            found = work([np.asarray(each) for each in blocks], *belonging(rows))
+            for each in blocks:
+                _let_go(each)
+            return found
 
         with ThreadPoolExecutor(min(jobs, len(chunks))) as pool:
             for begin in range(0, len(chunks), WAVE):

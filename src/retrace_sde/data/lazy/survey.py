@@ -93,21 +93,24 @@ def _survey(piece: Data, numbers: Order, *, own: bool) -> tuple[Array, Order, Ar
     """Of one block: a row of its facts, a row of what is no number in it, and each trajectory's keys and own order."""
     x, (_, T, d) = piece.values, piece.shape
     outside = np.arange(T)[None] >= piece.observed[:, None]
-    wrong = np.argwhere(~np.isfinite(x))
-    bad = np.zeros((1, 4), dtype=np.intp)
-    if len(wrong):
-        bad[0] = len(wrong), numbers[wrong[0, 0], 0], wrong[0, 1], wrong[0, 2]
-    z = x if not outside.any() else np.where(outside[:, :, None], np.nan, x)
-    z = z.reshape(-1, d)[~outside.ravel()]
+    whole = not outside.any()
+    z = x.reshape(-1, d) if whole else x.reshape(-1, d)[~outside.ravel()]
     mean = z.mean(axis=0)
-    table = np.stack(
-        [x.min(axis=(0, 1)), x.max(axis=(0, 1)), np.full(d, float(len(z))), mean, ((z - mean) ** 2).sum(axis=0)]
-    )  # fmt: skip
+    bad = np.zeros((1, 4), dtype=np.intp)
+    if not np.isfinite(mean if whole else x).all():  # a mean that is one was made of numbers
+        wrong = np.argwhere(~np.isfinite(x))
+        if len(wrong):  # or their sum is too large
+            bad[0] = len(wrong), numbers[wrong[0, 0], 0], wrong[0, 1], wrong[0, 2]
+    away = z - mean
+    squares = np.einsum("ij,ij->j", away, away)
+    count = np.full(d, float(len(z)))
+    table = np.stack([x.min(axis=(0, 1)), x.max(axis=(0, 1)), count, mean, squares])
     u = piece.covariates
     every = x if u is None else np.concatenate([x, u], axis=2)
     order = ranked((every[:, :, k] for k in range(every.shape[2])), outside.astype(np.intp))
     along = np.take_along_axis(every, order[:, :, None], axis=1).reshape(len(x), -1)
-    along = np.where(np.repeat(outside, every.shape[2], axis=1), 0.0, along)
+    if not whole:
+        along[np.repeat(outside, every.shape[2], axis=1)] = 0.0
     shadow = along @ np.random.default_rng(0).standard_normal(along.shape[1])
     keys = np.column_stack([along[:, :TOLD], shadow])
     return table[None], bad, keys, order if own else order[:, :0]

@@ -63,10 +63,10 @@ def compared_hidden(model: HiddenModel, found: Found, asked: Subjects) -> Compar
     if not by_name and size < n:
         few = model.some(size)
         alike = few.fit(_taken(found.better.order, evenly(n, size)), final=True)
-        levels, nats = _tried(few, alike)
+        levels, nats = _tried(few, alike, clear=True)
         if nats <= 0:
             return _alike(found, levels, nats)
-    levels, nats = _tried(model, found.better)
+    levels, nats = _tried(model, found.better, clear=not by_name)
     if nats <= 0 and not by_name:
         return _alike(found, levels, nats)
     reverse, _ = _tried(model, found.worse)
@@ -95,8 +95,9 @@ def _span(model: HiddenModel, fit: Fit) -> float:
     return float(np.where(live, gaps, 0.0).sum(axis=1).mean())
 
 
-def hidden_levels_along(model: HiddenModel, fit: Fit) -> HiddenLevels:
-    """Levels by maximum likelihood along the order, and across the gaps, of a fit of subjects who are alike."""
+def hidden_levels_along(model: HiddenModel, fit: Fit, needed: float = -np.inf) -> HiddenLevels:
+    """Levels by maximum likelihood along the order, and across the gaps, of a fit of subjects who are alike; given up where they will not
+    reach the log-likelihood `needed`."""
     timed = TimedModel.across(model, _gaps(model, fit), noise=model.noise, scheme=model.scheme)
     seen = seen_with_levels(timed._prepared([fit.order]), offset=True)
     step, law = fit.step, fit.law
@@ -104,20 +105,22 @@ def hidden_levels_along(model: HiddenModel, fit: Fit) -> HiddenLevels:
     states = fit.states if fit.states is not None else model._states(fit.order, law)[1]
     shown, order = model.visible(replace(fit, states=states))
     rough = fit_levels(shown.data, order, model.dt if fit.gaps is None else fit.gaps)
-    return fit_hidden_levels(seen, timed._ascent, start, rough)
+    return fit_hidden_levels(seen, timed._ascent, start, rough, needed)
 
 
-def _tried(model: HiddenModel, fit: Fit) -> tuple[HiddenLevels, float]:
-    """Levels along the order of a fit, and by how many nats they are better than subjects who are alike."""
-    levels = hidden_levels_along(model, fit)
-    gain = (levels.log_likelihoods - model.log_joint(fit.order, fit.law)).sum()
-    return levels, float(gain) - levels.n_extra
+def _tried(model: HiddenModel, fit: Fit, *, clear: bool = False) -> tuple[HiddenLevels, float]:
+    """Levels along the order of a fit, and by how many nats they are better than subjects who are alike; `clear`: no more exactly than the
+    choice needs."""
+    alike, d = float(model.log_joint(fit.order, fit.law).sum()), model.data.shape[2]
+    price = d * d + d * (d + 1) // 2
+    levels = hidden_levels_along(model, fit, alike + price if clear else -np.inf)
+    return levels, float(levels.log_likelihoods.sum()) - alike - levels.n_extra
 
 
 def _levelled_fit(model: HiddenModel, fit: Fit, levels: HiddenLevels) -> Fit:
-    """A fit with the likelihoods and states of levels."""
+    """A fit with the likelihoods and states of levels; what was noted of subjects who are alike is not of these."""
     gain = levels.log_likelihoods - model.log_joint(fit.order, fit.law)
-    return replace(fit, log_likelihoods=fit.log_likelihoods + gain, states=levels.states)
+    return replace(fit, log_likelihoods=fit.log_likelihoods + gain, states=levels.states, notes=())
 
 
 def hidden_level_estimate(levels: HiddenLevels) -> tuple[Estimate, Moments]:

@@ -29,7 +29,7 @@ from retrace_sde.estimate.unequal_steps import dispersion
 RIDGE = 1e-10
 """Added to moments of variables in units of their own: what lies below is rounding."""
 
-TRIED, LEVEL_STEPS, LEVEL_GAIN = 3, 12, 1e-2
+TRIED, LEVEL_STEPS, LEVEL_GAIN = 3, 12, 5e-2
 """Alternations between F and the covariances within and between subjects: from each of two starts, and from the better, at
 most, while one gains more nats than the last of them."""
 

@@ -156,6 +156,10 @@ class TimedModel(HiddenModel):
         every = np.arange(self.data.shape[1], dtype=np.intp) if self.path is None else self.path
         return Ascent(self.setup, spans(self, every) if self.free else None)
 
+    def _scoring_along(self, prepared: Any) -> Ascent:
+        """By steps of EM: what noise leaves of the information across unequal gaps has no closed form."""
+        return self._ascent
+
     def _guess(self, order: Order, R: Array) -> Law:
         """As for equal steps; the drift starts at 0."""
         d, p = self.setup.free.shape

@@ -22,10 +22,10 @@ from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.kalman.errors import simulated_errors
 from retrace_sde.estimate.kalman.finish import PASSES, Finishing, finish
 from retrace_sde.estimate.kalman.model import Stack, as_observations, group, is_covariance
+from retrace_sde.estimate.kalman.scoring import Scoring
 from retrace_sde.estimate.kalman.smoother import Smoothed, kalman
 from retrace_sde.estimate.kalman.steps import (
     NOISE_FLOOR,
-    Ascent,
     Expected,
     Noise,
     Parameters,
@@ -41,6 +41,13 @@ from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
 
 MEMORY = 10
 """Steps that the extrapolation looks back on."""
+
+KEPT = (1 << 22) - (1 << 12)
+"""Numbers of an array that is asked for and let go before a climb. The C library of most systems gives arrays of some MB back to the
+system each time, and to get them again takes longer than to fill them, until once a larger one was let go."""
+
+PROMISE = 0.1
+"""Share of the tolerance: a step of scoring that promises a smaller rise is the last."""
 
 LARGEST = 1 << 25
 """Numbers of smoothed covariances (256 MiB) beyond which a fit does not keep them."""
@@ -232,7 +239,11 @@ def em(
     guess = first_guess(values, setup, R) if start is None else resumed(start.parameters, setup, R)
     with one_blas_thread():
         found = climb(
-            lambda trial: expect(stacks, setup, trial), Ascent(setup), guess, max_iter, tolerance
+            lambda trial: expect(stacks, setup, trial),
+            Scoring.of(setup, stacks),
+            guess,
+            max_iter,
+            tolerance,
         )
         return _finished(values, stacks, setup, found, Known(A, H), scheme)
 
@@ -284,7 +295,7 @@ def _finished(
         sde,
         parameters.R,
         np.array(found.trace),
-        smoothed(values, parameters, setup),
+        smoothed(values, stacks, parameters, setup),
         found.converged,
         found.evaluations,
         found.expected.moments,
@@ -296,9 +307,9 @@ def _finished(
     )
 
 
-def smoothed(values: Array, parameters: Parameters, setup: Setup) -> Smoothed:
+def smoothed(values: Array, stacks: list[Stack], parameters: Parameters, setup: Setup) -> Smoothed:
     """The states under fitted parameters; their covariances only where these do not fill the memory."""
-    patterns = int(group(values)[0].max()) + 1
+    patterns = sum(len(stack.patterns) for stack in stacks)
     few = patterns * values[0].size * values.shape[2] <= LARGEST
     return kalman(values, parameters.model(setup.dt), covariances=few, n_jobs=setup.n_jobs)
 
@@ -352,13 +363,15 @@ def _matrix(name: str, value: ArrayLike | None, d: int) -> Array | None:
 
 @dataclass(frozen=True, eq=False)
 class Climb:
-    """Where a climb ended: parameters, the E-step there, log-likelihoods, and whether they had stopped rising."""
+    """Where a climb ended: parameters, the E-step there, log-likelihoods, whether they had stopped rising, and whether a step of
+    scoring saw the `top`."""
 
     parameters: Any
     expected: Any
     trace: list[float]
     converged: bool
     evaluations: int
+    top: bool = False
 
 
 class Climbing(Finishing, Protocol):
@@ -382,41 +395,57 @@ def climb(
     "Small" is measured in the metric of the complete data's information. Every accepted step raises the
     likelihood; where the extrapolated one does not, the plain EM step is taken and the memory cleared.
     """
+    np.empty(KEPT)
     now, expected = start, expected_at(start)
     trace, evaluations = [expected.likelihood], 1
     x = ascent.pack(now)
     memory: list[tuple[Array, Array]] = []
-    step = ascent.pack(ascent.maximise(expected, now)) - x
+    step, left = _ahead(ascent, expected, now, x)
     while len(trace) <= max_iter:
         weight = ascent.weights(now, expected)
-        trial = x + step
+        trials = [x + step]
         if memory:
             moves, changes = (np.array(rows) for rows in zip(*memory, strict=True))
             gamma = np.linalg.lstsq((changes * weight).T, step * weight, rcond=1e-10)[0]
-            trial = trial - gamma @ (moves + changes)
-        better = _attempt(expected_at, ascent, trial, now, trace[-1])
-        evaluations += 1
-        if better is None and memory:
-            memory.clear()
-            trial = x + step
+            trials.insert(0, x + step - gamma @ (moves + changes))
+        if np.isfinite(left):
+            trials.append(ascent.pack(ascent.maximise(expected, now)))
+        for trial in trials:
             better = _attempt(expected_at, ascent, trial, now, trace[-1])
             evaluations += 1
+            if better is not None:
+                break
+            memory.clear()
         if better is None:  # not even the plain step rises: what is left is rounding
             return Climb(now, expected, trace, True, evaluations)
         now, expected = better
         trace.append(expected.likelihood)
-        if len(trace) > 3 and trace[-1] - trace[-4] < tolerance:
-            return Climb(now, expected, trace, True, evaluations)
-        new_step = ascent.pack(ascent.maximise(expected, now)) - trial
+        new_step, left = _ahead(ascent, expected, now, trial)
+        top = left < PROMISE * tolerance
+        if top or (len(trace) > 3 and trace[-1] - trace[-4] < tolerance):
+            return Climb(now, expected, trace, True, evaluations, top)
         memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
         x, step = trial, new_step
     return Climb(now, expected, trace, False, evaluations)
 
 
+def _ahead(ascent: Climbing, expected: Any, now: Any, x: Array) -> tuple[Array, float]:
+    """The next step, and the rise that it promises; that of EM, which promises nothing, where there is no other."""
+    if isinstance(ascent, Scoring):
+        try:
+            target, gain = ascent.advance(expected, now)
+            return ascent.pack(target) - x, gain
+        except np.linalg.LinAlgError:
+            pass
+    return ascent.pack(ascent.maximise(expected, now)) - x, np.inf
+
+
 def finished(
     expected_at: Callable[[Any], Any], ascent: Finishing, found: Climb, passes: int = PASSES
 ) -> Climb:
-    """A climb with quasi-Newton steps at its end."""
+    """A climb with quasi-Newton steps at its end, unless it saw the top."""
+    if found.top:
+        return found
     end = finish(expected_at, ascent, found.parameters, found.expected, passes)
     trace = [*found.trace, end.expected.likelihood]
     return Climb(end.parameters, end.expected, trace, end.flat, found.evaluations + end.passes)

@@ -16,7 +16,7 @@ from retrace_sde.estimate.kalman.steps import (
     Parameters,
     Setup,
     noise_gram,
-    noise_rows,
+    noise_grams,
     squared_noise,
 )
 from retrace_sde.estimate.regression import StandardErrors
@@ -129,11 +129,8 @@ def _sums(
         gains = riccati(portion.seen, model)
         for part in parts(portion):
             means = smooth(part, gains, model)
-            z, rest = noise_rows(part, gains, means, found, setup.dt)
-            z = z.transpose(1, 2, 0, 3)
-            gram = z.swapaxes(2, 3) @ z + rest[:, None]
             squares = squared_noise(part, gains, means).reshape(-1, d)
-            yield part, gram.reshape(-1, *rest.shape[1:]), squares
+            yield part, noise_grams(part, gains, means, found, setup.dt), squares
 
 
 def _simulate(seen: Mask, k: int, model: StateSpace, rng: np.random.Generator) -> Stack:

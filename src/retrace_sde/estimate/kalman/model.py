@@ -112,6 +112,14 @@ def group(values: Array) -> tuple[Order, list[Stack]]:
     """The pattern of each trajectory, and stacks of patterns with equally many trajectories."""
     n = len(values)
     seen = ~np.isnan(values)
+    if seen.all():
+        whole = Stack(
+            np.ascontiguousarray(values.transpose(1, 0, 2))[:, None],
+            seen[0][:, None],
+            np.zeros(1, np.intp),
+            np.arange(n)[None],
+        )
+        return np.zeros(n, np.intp), [whole]
     packed = np.packbits(seen.reshape(n, -1), axis=1)
     _, first, pattern, counts = np.unique(
         packed, axis=0, return_index=True, return_inverse=True, return_counts=True

@@ -7,6 +7,7 @@ the scheme: (A, c, H) = (Θ, H) here are a way to write (F, s, Q).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
@@ -195,22 +196,25 @@ def first_guess(values: Array, setup: Setup, R: Array) -> Parameters:
     """
     T, d, unknown = *values.shape[1:], setup.noise_free
     seen, y = (~np.isnan(values)).astype(float), np.nan_to_num(values)
-    found = {}
+    complete, found = bool(seen.all()), dict[int, Array]()
     for k in (k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k == 1 or k <= T // 2):
-        both = (seen[:, k:] * seen[:, :-k]).reshape(-1, d)
-        gaps = (y[:, k:] - y[:, :-k]).reshape(-1, d) * both
-        counts = both.T @ both
+        gaps = (y[:, k:] - y[:, :-k]).reshape(-1, d)
+        counts = np.full((d, d), len(gaps))
+        if not complete:
+            both = (seen[:, k:] * seen[:, :-k]).reshape(-1, d)
+            gaps *= both
+            counts = both.T @ both
         if np.diag(counts).min() >= 2:  # two variables may never be seen together
             found[k] = np.where(counts >= 2, gaps.T @ gaps / np.maximum(counts, 1), 0)
+            if np.median(np.diag(found[k]) / _positive(found[min(found)])) >= 2:
+                break
     if not found:
         raise ValueError(
             "a variable is never, or only once, seen at both ends of a step (or of any of 2, 4, 8 … steps): "
             "nothing tells its changes from noise."
         )
-    first = min(found)
-    short = np.maximum(np.diag(found[first]), np.finfo(float).tiny)
-    grown = [k for k in found if np.median(np.diag(found[k]) / short) >= 2]
-    last = min(grown, default=max(found))
+    first, last = min(found), max(found)
+    short = _positive(found[first])
     if not unknown.any():
         Q = (found[last] - 2 * R) / last
     elif last > first:
@@ -234,39 +238,47 @@ def first_guess(values: Array, setup: Setup, R: Array) -> Parameters:
     return Parameters(setup.known.copy(), H, R, setup.initial or law)
 
 
-def noise_rows(
-    stack: Stack, gains: Gains, found: Means, now: Parameters, dt: float
-) -> tuple[Array, Array]:
-    """Rows (φ √dt, η / √dt) (T − 1, G, k, q) of the means, and the Gram matrices (G, q, q) of what is not known."""
-    (d, p), root = now.theta.shape, dt**0.5
-    m, w, F = found.means, stack.steps, np.eye(d) + now.theta[:, :d] * dt
-    z = np.empty((*m[1:].shape[:3], p + d))
-    np.multiply(m[:-1], root, out=z[..., :d])
-    z[..., d:p] = root
-    np.subtract(m[1:], m[:-1], out=z[..., p:])
-    z[..., p:] /= root
-    z[..., p:] -= (z[..., :p].reshape(-1, p) @ now.theta.T).reshape(m[1:].shape)
-    if not w.all():
-        z *= w[:, :, None, None]
+def _positive(S: Array) -> Array:
+    return np.maximum(np.diag(S), np.finfo(float).tiny)
+
+
+def noise_grams(
+    stack: Stack, gains: Gains, found: Means, now: Parameters, dt: float, *, total: bool = False
+) -> Array:
+    """Gram matrices of (φ √dt, η / √dt) of each trajectory (G k, q, q), or their sum (q, q): of the means, and of what is not known."""
+    (d, p), w, k = now.theta.shape, stack.steps, stack.rows.shape[1]
+    F, Q, x, r = np.eye(d) + now.theta[:, :d] * dt, now.H * dt, found.means[:-1], found.pulls
+    if not w.all():  # the pulls of steps without data are 0
+        x = x * w[:, :, None, None]
     before, after, lag = (
         np.einsum("tg,tgij->gij", w, C)
         for C in (gains.covariance[:-1], gains.covariance[1:], gains.lag)
     )
-    rest = np.zeros((z.shape[1], p + d, p + d))
+    if total:
+        x, r, steps = x.reshape(1, -1, d), r.reshape(1, -1, d), k * w.sum(keepdims=True).ravel()
+        before, after, lag = (k * C.sum(axis=0)[None] for C in (before, after, lag))
+    else:
+        x, r = (v.transpose(1, 2, 0, 3).reshape(-1, len(w), d) for v in (x, r))
+        before, after, lag = (np.repeat(C, k, axis=0) for C in (before, after, lag))
+        steps = np.repeat(w.sum(axis=0), k)
     cross = lag - F @ before
-    rest[:, :d, :d] = before * dt
-    rest[:, p:, :d] = cross
-    rest[:, :d, p:] = cross.swapaxes(1, 2)
-    rest[:, p:, p:] = (after - lag @ F.T - F @ cross.swapaxes(1, 2)) / dt
-    return z, rest
+    gram = np.empty((len(x), p + d, p + d))
+    gram[:, :d, :d] = (_t(x) @ x + before) * dt
+    gram[:, p:, :d] = Q @ (_t(r) @ x) + cross
+    gram[:, p:, p:] = (Q @ (_t(r) @ r) @ Q + after - lag @ F.T - F @ _t(cross)) / dt
+    if p > d:
+        gram[:, d, :d] = gram[:, :d, d] = x.sum(axis=1) * dt
+        gram[:, d, d] = steps * dt
+        gram[:, p:, d] = r.sum(axis=1) @ Q
+    gram[:, :p, p:] = _t(gram[:, p:, :p])
+    return gram[0] if total else gram
 
 
 def squared_noise(stack: Stack, gains: Gains, found: Means) -> Array:
     """Expected squared noise of each trajectory and variable, (G, k, d)."""
     spread = np.diagonal(gains.covariance, axis1=2, axis2=3) * stack.seen
-    gaps = (stack.values - found.means) * stack.seen[:, :, None]
-    total: Array = (gaps**2).sum(axis=0) + spread.sum(axis=0)[:, None]
-    return total
+    total: Array = np.einsum("tgki,tgki->gki", found.gaps, found.gaps)
+    return total + spread.sum(axis=0)[:, None]
 
 
 def noise_gram(rows: Rows, steps: Array, now: Parameters, dt: float) -> Array:
@@ -285,8 +297,12 @@ def noise_gram(rows: Rows, steps: Array, now: Parameters, dt: float) -> Array:
         gram[:, :d, d] = gram[:, d, :d]
     noise = root @ (np.eye(d) * steps[:, None, None] + root @ rows.rr @ root) @ root
     gram[:, p:, p:] = noise / dt
-    gram[:, :p, p:] = gram[:, p:, :p].swapaxes(1, 2)
+    gram[:, :p, p:] = _t(gram[:, p:, :p])
     return gram
+
+
+def _t(matrices: Array) -> Array:
+    return matrices.swapaxes(-1, -2)
 
 
 def expect(stacks: list[Stack], setup: Setup, parameters: Parameters) -> Expected:
@@ -314,10 +330,9 @@ def expect(stacks: list[Stack], setup: Setup, parameters: Parameters) -> Expecte
             gains = riccati(portion.seen, model)
             for part in parts(portion):
                 found = smooth(part, gains, model)
-                z, rest = noise_rows(part, gains, found, parameters, setup.dt)
-                k, flat = z.shape[2], z.reshape(-1, q)
+                k = part.rows.shape[1]
                 likelihood += float(found.log_likelihood.sum())
-                gram += flat.T @ flat + k * rest.sum(axis=0)
+                gram += noise_grams(part, gains, found, parameters, setup.dt, total=True)
                 squares += squared_noise(part, gains, found).sum(axis=(0, 1))
                 firsts.append(found.means[0, some].reshape(-1, d))
                 first_covariance += k * gains.covariance[0, some].sum(axis=0)
@@ -355,11 +370,15 @@ def noise_covariance(setup: Setup, expected: Totals, now: Array, H: Array) -> Ar
     R, unknown = now.copy(), setup.noise_free
     if unknown.any():
         squares, seen = expected.squares[unknown], np.maximum(expected.seen[unknown], 1)
-        variances, least = squares / seen, NOISE_FLOOR * setup.dt * np.diag(H)[unknown]
-        if setup.noise_tied:
-            variances, least = squares.sum() / seen.sum(), least.min()
-        R[unknown, unknown] = np.maximum(variances, least)
+        variances = squares.sum() / seen.sum() if setup.noise_tied else squares / seen
+        R[unknown, unknown] = np.maximum(variances, least_noise(setup, H))
     return R
+
+
+def least_noise(setup: Setup, H: Array) -> Array:
+    """The least that free variances of R may be: one for all where they are tied."""
+    least: Array = NOISE_FLOOR * setup.dt * np.diag(H)[setup.noise_free]
+    return least.min(keepdims=True) if setup.noise_tied and len(least) else least
 
 
 def first_law(setup: Setup, expected: Totals, H: Array) -> Gaussian:
@@ -407,29 +426,8 @@ class Ascent:
         return Slopes(weight @ gram[p:, :p], of_H)
 
 
-def pack(x: Parameters, setup: Setup) -> Array:
-    """The free parameters as a vector without constraints: logarithms of matrices and of variances."""
-    variances = np.log(np.diag(x.R)[setup.noise_free])
-    values = [x.theta[setup.free], variances[:1] if setup.noise_tied else variances]
-    if setup.H is None:
-        values.append(_log(x.H, setup.rate))
-    if setup.initial is None:
-        values += [x.initial.mean, _log(x.initial.covariance, setup.scale)]
-    return np.concatenate(values)
-
-
-def unpack(vector: Array, like: Parameters, setup: Setup) -> Parameters:
-    """The parameters behind a vector; what is known is taken from `like`."""
-    (d, _), unknown = setup.free.shape, setup.noise_free
-    r = min(int(unknown.sum()), 1) if setup.noise_tied else int(unknown.sum())
-    sizes = [int(setup.free.sum()), r, d * (d + 1) // 2 if setup.H is None else 0]
-    theta_free, logs, H_log, first = np.split(vector, np.cumsum(sizes))
-    theta, R = like.theta.copy(), like.R.copy()
-    theta[setup.free] = theta_free
-    R[unknown, unknown] = np.exp(logs)
-    H = like.H if setup.H is not None else _exp(H_log, setup.rate)
-    initial = setup.initial or Gaussian(first[:d], _exp(first[d:], setup.scale))
-    return Parameters(theta, H, R, initial)
+Flat = Callable[[Array, Array], Array]
+"""A matrix and its unit as a vector, or the way back."""
 
 
 def _log(S: Array, scale: Array) -> Array:
@@ -454,17 +452,52 @@ def _exp(vector: Array, scale: Array) -> Array:
     return (S + S.T) / 2
 
 
-def information_weights(now: Parameters, expected: Totals, setup: Setup) -> Array:
+def pack(x: Parameters, setup: Setup, flat: Flat = _log) -> Array:
+    """The free parameters as a vector without constraints: logarithms of variances, and of matrices unless another way is given."""
+    variances = np.log(np.diag(x.R)[setup.noise_free])
+    values = [x.theta[setup.free], variances[:1] if setup.noise_tied else variances]
+    if setup.H is None:
+        values.append(flat(x.H, setup.rate))
+    if setup.initial is None:
+        values += [x.initial.mean, flat(x.initial.covariance, setup.scale)]
+    return np.concatenate(values)
+
+
+def unpack(vector: Array, like: Parameters, setup: Setup, matrix: Flat = _exp) -> Parameters:
+    """The parameters behind a vector; what is known is taken from `like`."""
+    (d, _), unknown = setup.free.shape, setup.noise_free
+    r = min(int(unknown.sum()), 1) if setup.noise_tied else int(unknown.sum())
+    sizes = [int(setup.free.sum()), r, d * (d + 1) // 2 if setup.H is None else 0]
+    theta_free, logs, of_H, first = np.split(vector, np.cumsum(sizes))
+    theta, R = like.theta.copy(), like.R.copy()
+    theta[setup.free] = theta_free
+    R[unknown, unknown] = np.exp(logs)
+    H = like.H if setup.H is not None else matrix(of_H, setup.rate)
+    initial = setup.initial or Gaussian(first[:d], matrix(first[d:], setup.scale))
+    return Parameters(theta, H, R, initial)
+
+
+def _even(S: Array, scale: Array) -> Array:
+    """The information of a trajectory on each entry of a matrix logarithm, roughly."""
+    return np.ones(len(S) * (len(S) + 1) // 2)
+
+
+def information_weights(
+    now: Parameters, expected: Totals, setup: Setup, each: Flat = _even
+) -> Array:
     """Square roots of the complete data's information on each entry of the packed vector, roughly."""
-    (d, p), n = setup.free.shape, float(expected.seen.max())
+    p, n = setup.free.shape[1], float(expected.seen.max())
     regressors = np.diag(expected.gram)[:p]
     theta = np.sqrt(np.outer(1 / np.diag(now.H), regressors))[setup.free]
     logs = np.sqrt(expected.seen[setup.noise_free] / 2)
     weights = [theta, np.sqrt((logs**2).sum(keepdims=True)) if setup.noise_tied else logs]
     if setup.H is None:
-        weights.append(np.full(d * (d + 1) // 2, expected.count**0.5))
+        weights.append(np.sqrt(expected.count * each(now.H, setup.rate)))
     if setup.initial is None:
         firsts = max(n / max(len(expected.gram), 1), 1.0)
         P = np.diag(now.initial.covariance)
-        weights += [np.sqrt(firsts / P), np.full(d * (d + 1) // 2, firsts**0.5)]
+        weights += [
+            np.sqrt(firsts / P),
+            np.sqrt(firsts * each(now.initial.covariance, setup.scale)),
+        ]
     return np.concatenate(weights)

@@ -155,18 +155,23 @@ def seen_with_levels(seen: Seen, *, offset: bool) -> Seen:
 
 
 def fit_hidden_levels(
-    seen: Seen, ascent: Ascent, start: Law, levels: LevelFit | None = None
+    seen: Seen,
+    ascent: Ascent,
+    start: Law,
+    levels: LevelFit | None = None,
+    needed: float = -np.inf,
 ) -> HiddenLevels:
     """Levels by maximum likelihood, from subjects who are alike, and from levels of their smoothed states where there are some.
 
-    `seen` is of (x, c); `ascent` and `start` are those of subjects who are alike: Θ = (A, c, B).
+    `seen` is of (x, c); `ascent` and `start` are those of subjects who are alike: Θ = (A, c, B). A search that will not reach the
+    log-likelihood `needed` is given up.
     """
     wide = replace(ascent, setup=_setup(ascent.setup))
     found = []
     for each in (None, levels) if levels is not None else (None,):
         begin = _begin(seen, start, each)
         expected = expect(seen, begin)
-        end = finish(lambda law: expect(seen, law), wide, begin, expected)
+        end = finish(lambda law: expect(seen, law), wide, begin, expected, needed=needed)
         root: Array = np.asarray(np.linalg.cholesky(begin.initial.covariance), dtype=np.float64)
         found.append((end, root))
     end, root = max(found, key=lambda each: each[0].expected.likelihood)
