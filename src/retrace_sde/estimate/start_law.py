@@ -41,6 +41,9 @@ HOPELESS = 50.0
 TRIANGULAR = 24
 """Variables from which a triangular matrix is inverted as one."""
 
+HELD = 1 << 21
+"""Numbers of the covariances of several slices that are held at once; slices of more are judged one by one."""
+
 SMALLEST_GROUP = 4
 """Trajectories of a group that starts apart: fewer are outliers."""
 
@@ -152,13 +155,19 @@ def _left_out(z: Array, m: Array, noise: Array, variances: Array) -> tuple[Array
     `m` (k, n) are the sizes of the groups.
     """
     k, n, d = z.shape
+    if k > 1 and k * d * d > HELD:
+        noise, variances = np.broadcast_to(noise, (k, d, d)), np.broadcast_to(variances, (k, d))
+        each = (slice(i, i + 1) for i in range(k))
+        parts = [_left_out(z[i], m[i], noise[i], variances[i]) for i in each]
+        one, two = zip(*parts, strict=True)
+        return np.concatenate(one), np.concatenate(two)
     S = z.transpose(0, 2, 1) @ z / n
     # Grown data have a spread of 10⁷ in one direction, beside which others are lost to rounding.
     lost = ROUNDING * np.diagonal(S, axis1=1, axis2=2)[:, :, None] * np.eye(d)
     best = np.full((k, n), -np.inf)
     covariance = np.zeros((k, d, d))
     for P in (noise, np.asarray(variances)[..., None] * np.eye(d)):
-        level = np.trace(np.linalg.solve(P, S), axis1=1, axis2=2) / d
+        level = (np.linalg.inv(P) * S).sum(axis=(1, 2)) / d
         own = np.full(k, -np.inf)
         for rho in SHRINKAGES:
             if rho == 0 and n <= d:  # singular, but for the floor
