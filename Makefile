@@ -41,12 +41,13 @@ test-minimum:
 		--editable ".[formats,office]" polars pytest hypothesis array-api-strict
 	$(OLD)/bin/pytest -m "not slow" $(OLD_TESTS)
 
-# The site, in docs/_build/html: every page with code and every example is run, a warning is an error, and spelling is checked.
+# The site, in docs/_build/html: every page with code and every example is run, a warning is an error, spelling is checked, links are followed.
 SITE := docs/_build
 docs: $(READY)
 	$(INSTALL) ".[docs]"
 	$(BIN)/codespell
 	$(BIN)/sphinx-build -W --keep-going -q -b html -d $(SITE)/trees docs $(SITE)/html
+	$(BIN)/python .ci/links.py $(SITE)/html
 	@echo "Open $(SITE)/html/index.html"
 
 # Runs the cheap commands behind figures of the README and the docs, and compares.

@@ -67,6 +67,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_execution_show_tb = True
 nb_merge_streams = True
+nb_output_stderr = "remove"  # progress and compilation; what a page wants to show it prints
 
 default_role = "literal"
 napoleon_google_docstring = False
@@ -88,7 +89,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_signature": False,
-    "min_reported_time": 0,
+    "min_reported_time": 1e6,  # seconds of whatever machine built the site say nothing
     "plot_gallery": "True",
     "abort_on_example_error": True,
     "remove_config_comments": True,

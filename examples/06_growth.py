@@ -3,7 +3,7 @@ Real growth curves
 ==================
 
 The distance from the pituitary to the pterygomaxillary fissure of 27 children at 8, 10, 12 and 14 years, in mm (R. F. Potthoff, S. N. Roy,
-*Biometrika* 51, 1964, 313–326, Table 1). The ages are lost: four slices, one variable.
+*Biometrika* 51, 1964, 313–326, Table 1; number by number those of ``Orthodont`` in R's nlme). The ages are lost: four slices, one variable.
 """
 
 import matplotlib.pyplot as plt

@@ -20,7 +20,7 @@ found = rt.recover(table, subject="patient", slice="slice", dt=4.0, random_state
 hours = [truth[found.panel.slices[k]] for k in found.model.order_]
 print("hours in the order found:", hours)
 print(found.model.direction_.verdict)
-print(found.ordered.head(3).to_string(index=False))
+print(found.ordered.iloc[:3, [0, 1, *range(-4, 0)]].to_string(index=False))
 
 # %%
 # Heart rate and the coma score of all patients, in the order found:

@@ -2,6 +2,8 @@
 
     python studies/calibration.py [--minutes 28] [--jobs 2] [--seeds 1000:1200] [--only PART] [--journal FILE] [--page FILE]
 
+Beside the page its picture is written: FILE.svg.
+
 Seeds are worked off round by round over all cases, four panels of those that take little time for one of the others, so that a
 run that is stopped has all of them, only fewer of each; what is done is in the journal, and is not done again. The page is
 written from the journal. Panels are those of the other studies.
@@ -26,6 +28,7 @@ import combined
 import direction
 import interval_coverage
 import numpy as np
+from matplotlib.figure import Figure
 
 import retrace_sde as rt
 
@@ -148,8 +151,29 @@ def fill(journal: Path, tasks: Iterator[tuple[str, str, int]], jobs: int, second
 
 
 def _share(values: list[float]) -> str:
-    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
-    return f"{np.mean(values):.3f} ± {error:.3f}"
+    """A mean and its error; one panel of each kind is added for the error, since none of few is no certainty."""
+    error = np.std([*values, 0.0, 1.0], ddof=1) if set(values) <= {0.0, 1.0} else np.std(values, ddof=1)  # fmt: skip
+    return f"{np.mean(values):.3f} ± {error / np.sqrt(len(values)):.3f}"
+
+
+def picture(rows: dict[tuple[str, str, int], Row], path: Path) -> None:
+    """Rank histograms, and the band of two errors over panels about what a true posterior gives."""
+    cases = [case for part, case in CASES if part == "positions"]
+    figure = Figure(figsize=(7, 2.6), layout="constrained")
+    every = figure.subplots(1, len(cases), sharey=True)
+    for axes, case in zip(np.atleast_1d(every), cases, strict=True):
+        found = [
+            row["ranks"] for (_, name, _), row in rows.items() if name == case and "ranks" in row
+        ]
+        if len(found) < 2:
+            continue
+        mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
+        middle = (np.arange(BINS) + 0.5) / BINS
+        axes.bar(middle, mean, 0.9 / BINS, yerr=2 * error, color="#4c78a8", ecolor="#222222")
+        axes.axhline(1 / BINS, color="#222222", linewidth=1, linestyle=":")
+        axes.set(title=f"{case}: {len(found)} panels", xlabel="rank of the true position")
+    figure.axes[0].set_ylabel("share")
+    figure.savefig(path, metadata={"Date": None})
 
 
 def page(rows: dict[tuple[str, str, int], Row]) -> str:
@@ -162,8 +186,7 @@ def page(rows: dict[tuple[str, str, int], Row]) -> str:
         "# Calibration on record",
         "",
         "Made by `make calibration` (`studies/calibration.py`); ± is one standard error over panels. Orders are lost first and",
-        "found again; fits have default settings.",
-        f"{len(rows)} panels are on record; of few panels, 0 ± 0 is none of so many, no certainty. A further run goes on from its journal.",
+        f"found again; fits have default settings. {len(rows)} panels are on record; a further run goes on from its journal.",
     ]
     heads = {
         "level": ("The direction where there is none", "called; target ≤ .05", ["called"]),
@@ -185,6 +208,10 @@ def page(rows: dict[tuple[str, str, int], Row]) -> str:
         if part == "positions" and good:
             shares = " | ".join(f"{each:.3f}" for each in np.mean(good, axis=0))
             text.append(f"| {case} | {len(good)} | {shares} |")
+    text += [
+        "",
+        "![Rank histograms: bars with two standard errors, and the target](calibration.svg)",
+    ]
     return "\n".join(text) + "\n"
 
 
@@ -204,7 +231,9 @@ def main() -> None:
     tasks = plan(chosen, *map(int, asked.seeds.split(":")))
     todo = (task for task in tasks if task not in done)
     fill(asked.journal, todo, asked.jobs, 60 * asked.minutes)
-    asked.page.write_text(page(read(asked.journal)))
+    rows = read(asked.journal)
+    asked.page.write_text(page(rows))
+    picture(rows, asked.page.with_suffix(".svg"))
     print(f"wrote {asked.page}")
 
 

@@ -160,6 +160,19 @@ def reasons() -> list[tuple[str, str]]:
     return found
 
 
+def row(key: tuple[str, bool, bool, str], results: dict[Combination, str]) -> str:
+    """A line of the page's table: what became of the combinations that begin with `key`."""
+    cells = []
+    for drift in ("linear", "affine", "inputs"):
+        these = [v for c, v in results.items() if c[:4] == key and c.drift == drift]
+        good = sum(v == "fitted" for v in these)
+        cells.append("yes" if good == len(these) else f"{good} of {len(these)}")
+    permutation, noise, missing, times = key
+    own = "own" if permutation == "independent" else "shared"
+    parts = (own, "yes" if noise else "no", "yes" if missing else "no", times, *cells)
+    return "| " + " | ".join(parts) + " |"
+
+
 def written(results: dict[Combination, str]) -> str:
     """The page of the docs."""
     lines = ["# What can be combined", ""]
@@ -171,16 +184,7 @@ def written(results: dict[Combination, str]) -> str:
         "| orders | noise | missing values | times | linear | affine | with inputs |",
         "|---|---|---|---|---|---|---|",
     ]
-    for key in dict.fromkeys(each[:4] for each in results):
-        cells = []
-        for drift in ("linear", "affine", "inputs"):
-            these = [v for c, v in results.items() if c[:4] == key and c.drift == drift]
-            good = sum(v == "fitted" for v in these)
-            cells.append("yes" if good == len(these) else f"{good} of {len(these)}")
-        permutation, noise, missing, times = key
-        own = "own" if permutation == "independent" else "shared"
-        row = (own, "yes" if noise else "no", "yes" if missing else "no", times, *cells)
-        lines.append("| " + " | ".join(row) + " |")
+    lines += [row(key, results) for key in dict.fromkeys(each[:4] for each in results)]
     lines += ["", "Each cell with regular or estimated times stands for three: nothing more known, the first observation known, "
               "timestamps with an error.", "", "## What cannot", "", "| what | what is said |", "|---|---|"]  # fmt: skip
     lines += [f"| {name} | {text} |" for name, text in reasons()]

@@ -59,17 +59,17 @@ ARRAYS = {
 }  # fmt: skip
 TEXT = {
     "dt": [0, -1, "x", [1]],
-    "n_trajectories": [3, 0, "20", 1.5],
+    "n_trajectories": [3, 0, "20", 1.5, 10**30],
     "converged": ["yes", 1.0, []],
     "names": [["a"], "ab", [1, 2], {}],
     "direction": [3, [], {"identified": True}],
     "direction.reason": ["because", 7],
     "direction.z": ["high", [1]],
     "standard_errors.kind": ["guess"],
-    "settings": [[], "x"],
+    "settings": [[], "x", {}, {"order": "likelihood"}],
     "notes": [3, [1, 2]],
     "history": [3, [3], [{}]],
-    "log_likelihood": ["much"],
+    "log_likelihood": ["much", float("nan")],
     "format": [99, None, "3"],
 }
 

@@ -103,6 +103,13 @@ def test_what_is_known_stands_though_a_fit_was_stopped(shuffled):
             shuffled, knowledge=rt.Knowledge(first=0), progress=stop
         )
     assert model.direction_.known
+    assert model.result_.stopped
+    said = [
+        line for each in verdicts(model, rt.Panel.from_array(shuffled)) for line in each.sentences
+    ]
+    assert "Fit again and let it finish: this fit was stopped." in said
+    assert not any("max_iter" in line for line in said)
+    assert "stopped on request" in model.summary()
 
 
 def test_own_orders_stop_too():

@@ -157,6 +157,10 @@ def odd_arrays():
         yield f"one far away {size:g}", Y
         yield f"level {size:g}", X + size
     yield "whole numbers", np.round(3 * X)
+    yield "ones", np.ones_like(X)
+    yield "beyond whole numbers", np.full(X.shape, 2**63, dtype=np.uint64) + (X > 0)
+    thirds = np.sign(X) * (np.abs(X) > np.quantile(np.abs(X), 0.3))
+    yield "mostly their mean", np.concatenate([thirds, -thirds])
     yield "two values", (X > 0).astype(float)
     yield "copies", np.repeat(X[:3], 4, axis=0)
     yield "one trajectory", X[:1]

@@ -36,6 +36,9 @@ FORMAT = 3
 SHOWN = 10
 """Coefficients that a summary lists: the ones best told from zero."""
 
+MOST_TRAJECTORIES = 2**53
+"""More are no count any more."""
+
 Row = tuple[str, str]
 
 _ERRORS = {
@@ -135,6 +138,8 @@ class ReTraceResult:
         Variables without dynamics of their own.
     drift_choice : DriftChoice or None
         What speaks for the drift.
+    stopped : bool
+        The fit was ended early on request.
 
     Examples
     --------
@@ -178,6 +183,7 @@ class ReTraceResult:
     residuals: ResidualCheck | None = Later()  # type: ignore[assignment]
     left_out: tuple[LeftOut, ...] = ()
     drift_choice: DriftChoice | None = None
+    stopped: bool = False
 
     @property
     def cycle(self) -> bool:
@@ -266,7 +272,8 @@ class ReTraceResult:
 
     def _overview(self) -> list[Row]:
         T, d = self.order.shape[-1], len(self.names)
-        settled = "the order settled" if self.converged else "the order was still changing"
+        unsettled = "stopped on request" if self.stopped else "the order was still changing"
+        settled = "the order settled" if self.converged else unsettled
         rows = [
             (
                 "data",
@@ -363,8 +370,9 @@ class ReTraceResult:
             return "effect of", "on", "estimate", "interval"
         return "effect of", "on", "in this order", "interval", "in its reverse", "interval"
 
-    def _coefficients(self) -> list[tuple[str, ...]]:
-        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|; the twin's beside."""
+    @property
+    def _effects(self) -> tuple[tuple[str, ...], list[tuple[Array, Array]]]:
+        """What acts, inputs last; its coefficients and their errors, the twin's behind where there is one."""
         ways = [_with_inputs(self.drift, self.inputs, self.standard_errors)]
         if self.alternative is not None:
             twin = self.alternative
@@ -373,6 +381,11 @@ class ReTraceResult:
         if self.inputs is not None:
             d, k = self.drift.shape[1], self.inputs.shape[1]
             names = (*names[:d], *names[len(names) - k :])
+        return names, ways
+
+    def _coefficients(self) -> list[tuple[str, ...]]:
+        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|; the twin's beside."""
+        names, ways = self._effects
         rows = []
         for i, j in clearest(*ways[0], SHOWN):
             cells = [names[j], self.names[i]]
@@ -469,6 +482,12 @@ class ReTraceResult:
             return f"direction.contributions has shape {each.shape} for {n} trajectories"
         if not 0 < self.dt < np.inf:
             return f"dt is {self.dt!r}, not a positive number"
+        if n > MOST_TRAJECTORIES:
+            return f"it speaks of {n:.3g} trajectories"
+        if not {"order", "estimator"} <= self.settings.keys():
+            return "its settings name neither order nor estimator"
+        if self.converged and not np.isfinite(self.log_likelihood):
+            return f"it says that it converged, at a log-likelihood of {self.log_likelihood}"
         numbers = self.drift, self.offset, self.diffusion
         if self.converged and not all(np.isfinite(each).all() for each in numbers):
             return "it says that it converged, but some of its parameters are not numbers"

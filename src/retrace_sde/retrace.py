@@ -327,7 +327,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         # All at once, and last: a fit that fails leaves the former result as it was.
         result = result if units is None else units.result(result)
         later: Any = partial(_residuals_as_given, look, units, placed)
-        self.result_ = replace(as_given(result, placed), residuals=later)
+        stopped = cut is not None
+        self.result_ = replace(as_given(result, placed), residuals=later, stopped=stopped)
         self._memory = Memory(chosen, outcome, units, placed)
         self.n_features_in_ = panel.values.shape[2] + len(panel.left_out)
         if outcome.posterior is not None:

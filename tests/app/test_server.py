@@ -72,7 +72,10 @@ def test_every_answer_closes_the_door(client):
 
 
 def test_it_listens_on_this_machine_only(client):
-    here = socket.gethostbyname(socket.gethostname())
+    try:
+        here = socket.gethostbyname(socket.gethostname())
+    except OSError:  # a name that nobody knows
+        here = "127.0.0.1"
     if here.startswith("127."):
         pytest.skip("this machine has no other address")
     with pytest.raises(OSError), socket.create_connection((here, client.port), timeout=2):

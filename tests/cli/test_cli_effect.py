@@ -185,3 +185,15 @@ def test_what_cannot_be_used_is_one_line_and_exit_code_2(
     assert run.exit_code == 2
     assert match in run.stderr
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_times_that_do_not_fit_the_step_say_what_to_do(tables: Any, tmp_path: Any) -> None:
+    table = pd.read_csv(tables[0] / "visits.csv")
+    options = ["--subject", "id", "--variables", "volume", *TREATED, "--time", "day"]
+    run = _run(str(tables[0] / "visits.csv"), *options)
+    assert run.exit_code == 2
+    assert "add --dt 0.25" in run.stderr
+    table.assign(day=table["day"] ** 2).to_csv(tmp_path / "uneven.csv", index=False)
+    run = _run(str(tmp_path / "uneven.csv"), *options)
+    assert run.exit_code == 2
+    assert "retrace fit --covariates" in run.stderr

@@ -59,6 +59,41 @@ def test_fit_writes_the_table_in_time_order(simulated, fitted):
     assert (both["x0"] == both["x0_found"]).all()
 
 
+@pytest.mark.parametrize("way", ["known", "open"])
+def test_what_inputs_do_is_said_and_in_the_report(way, tmp_path):
+    """A drug that lowers x0 by 2 a unit of time; it stood in parameters.json only, without its name."""
+    rng = np.random.default_rng(0)
+    n, T, dt = 60, 12, 0.1
+    gel = rng.integers(0, 2, (n, T))
+    X = np.empty((n, T, 2))
+    X[:, 0] = rng.standard_normal((n, 2))
+    for k in range(T - 1):
+        push = np.stack([-2.0 * gel[:, k], np.zeros(n)], axis=1)
+        X[:, k + 1] = X[:, k] + (push - X[:, k]) * dt + 0.2 * rng.standard_normal((n, 2))
+    columns = {"who": np.repeat(np.arange(n), T), "k": np.tile(np.arange(T), n)}
+    table = pd.DataFrame(
+        {**columns, "x0": X[..., 0].ravel(), "x1": X[..., 1].ravel(), "gel (ml)": gel.ravel()}
+    )
+    table.to_csv(tmp_path / "t.csv", index=False)
+    given = ("--time", "k") if way == "known" else ("--slice", "k")
+    options = ("--subject", "who", "--covariates", "gel (ml)", "--out", tmp_path / "o", *given)
+    text = retrace("fit", tmp_path / "t.csv", *options)
+    line = next(line for line in text.splitlines() if line.startswith("Inputs"))
+    assert line.split(maxsplit=1)[1].startswith("gel (ml) → x0 ")
+    found = json.loads((tmp_path / "o" / "parameters.json").read_text())
+    effect, error = found["inputs"][0][0], found["standard_errors"]["inputs"][0][0]
+    assert f"{effect:+.3g} ± {error:.2g}" in line
+    twin = found["alternative"]
+    assert ("in its reverse" in line) == (twin is not None)
+    if twin is not None:
+        assert (
+            f"{twin['inputs'][0][0]:+.3g} ± {twin['standard_errors']['inputs'][0][0]:.2g}" in line
+        )
+    if way == "known":
+        assert abs(effect * found["dt"] / dt + 2.0) < 4 * error / dt
+    assert '<td class="name">gel (ml)' in (tmp_path / "o" / "report.html").read_text()
+
+
 def test_fit_writes_parameters_that_cover_the_truth(simulated, fitted):
     """Of the 18 coefficients of A and H, Gaussian errors leave more than 5 beyond ±2.5 once in 10⁵."""
     truth = simulated[1]

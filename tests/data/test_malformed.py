@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 
 import numpy as np
@@ -143,6 +144,10 @@ def test_wrong_places_and_wrong_options(tmp_path):
     assert "does not exist" in refused(["fit", str(tmp_path / "no.csv"), "--subject", "s"])
     (tmp_path / "d.csv").mkdir()
     assert "is a folder" in refused(["fit", str(tmp_path / "d.csv"), "--subject", "s"])
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "zeros.csv").symlink_to("/dev/zero")
+    for endless in ("pipe.csv", "zeros.csv"):
+        assert "pipe or a device" in refused(["fit", str(tmp_path / endless), "--subject", "s"])
     assert "--subject is missing" in refused(["fit", str(file)])
     assert "exclude each other" in refused([*fit, "--slice", "slice", "--independent"])
     assert "two roles" in refused([*fit, "--slice", "subject"])
@@ -152,7 +157,12 @@ def test_wrong_places_and_wrong_options(tmp_path):
     assert "'estimate'" in refused([*fit, "--slice", "slice", "--observation-noise", "much"])
     assert "not a valid" in refused([*fit, "--seed", "x"])
     assert "must end in" in refused(["simulate", "--out", str(tmp_path / "x.xls")])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.csv", "t.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "d.csv",
+        "pipe.csv",
+        "t.csv",
+        "zeros.csv",
+    ]
 
 
 def test_a_failure_leaves_an_existing_folder_as_it_was(tmp_path, monkeypatch):

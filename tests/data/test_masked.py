@@ -160,3 +160,13 @@ def test_tables_too(error, shuffled):
     for wrong in (np.nan, np.inf, 0.0, -1.0):
         with pytest.raises(ValueError, match="time_error must be a positive number"):
             rt.Panel.from_frame(frame, subject="who", slice="slice", time="day", time_error=wrong)
+
+
+@pytest.mark.parametrize("name", ["timestamps", "schedule"])
+def test_dates_and_times_beyond_squares_are_refused(name):
+    """Dates would be counted in nanoseconds; gaps of 1e200 ended in words of the linear algebra's own."""
+    X = np.random.default_rng(0).standard_normal((12, 6, 2)).cumsum(axis=1)
+    days = np.arange("2020-01-01", "2020-01-07", dtype="datetime64[D]").astype("datetime64[ns]")
+    for times, said in ((days, "numbers"), (1e200 * np.arange(6), "unit"), (1e-200 * np.arange(6), "unit")):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            rt.ReTrace(dt=0.1).fit(X, knowledge=rt.Knowledge(**{name: times}))

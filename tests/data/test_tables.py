@@ -193,18 +193,31 @@ def test_slices_have_the_mean_of_their_times(table):
     assert "their mean is used" in panel.notes[0]
 
 
+ROLES = {"subject": "who", "slice": "plate", "variables": "a", "time": "when"}
+
+
 def test_times_that_differ_more_within_slices_than_between_them_are_refused(table):
-    """Staggered enrolment, or a measured variable: no slice has a time of its own."""
-    nominal = table.plate.str[1:].astype(float)
-    roles = {"subject": "who", "slice": "plate", "variables": "a", "time": "when"}
-    staggered = table.assign(when=nominal + 2.0 * table.who.str[1:].astype(float))
-    for wrong in (staggered, table.assign(when=table.b)):
+    """A measured variable, or clocks that nobody shares: no slice has a time of its own."""
+    nominal, who = table.plate.str[1:].astype(float), table.who.str[1:].astype(float)
+    apart = (nominal + 20.0 * who).where((who + nominal) % 3 > 0)  # nobody has them all
+    for wrong in (table.b, apart, nominal * (1 + 9 * who)):
         with pytest.raises(ValueError, match="since each subject's first visit"):
-            rt.Panel.from_frame(wrong, **roles)
-        assert rt.Panel.from_frame(wrong, **roles, time_error=2.0).times.shape == (4,)
-    since = staggered.assign(when=staggered.when - staggered.groupby("who").when.transform("min"))
-    panel = rt.Panel.from_frame(since, **roles)
-    assert panel.times.tolist() == [float(name[1:]) for name in panel.slices]
+            rt.Panel.from_frame(table.assign(when=wrong), **ROLES)
+        assert rt.Panel.from_frame(table.assign(when=wrong), **ROLES, time_error=2.0).times.shape
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_clocks_that_begin_elsewhere_and_go_on_alike_are_counted_from_the_first_slice(
+    table, missing
+):
+    """Ages, staggered enrolment: advised to be named as time, and then refused, until they were."""
+    nominal = table.plate.str[1:].astype(float)
+    when = nominal**2 + 20.0 * table.who.str[1:].astype(float) + 0.1 * (table.index % 2)
+    when[(table.who == "s2").to_numpy().nonzero()[0][:missing]] = np.nan
+    panel = rt.Panel.from_frame(table.assign(when=when), **ROLES)
+    expected = np.array([float(name[1:]) ** 2 for name in panel.slices])
+    np.testing.assert_allclose(panel.times, expected - expected.min(), atol=0.11)
+    assert any("since the first slice" in note for note in panel.notes)
 
 
 def test_what_a_fit_wrote_is_not_analysed_again(table):

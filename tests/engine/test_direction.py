@@ -303,3 +303,6 @@ def test_a_simulated_p_value_close_to_the_level_says_so():
         one = replace(test, p_value=p, p_error=error)
         assert one.close is close
         assert ("another random_state" in one.verdict) is close
+    low = replace(test, identified=False, log_likelihood_ratio=9.0, p_value=0.043, p_error=0.01)
+    assert "not clear of 0.05" in low.verdict
+    assert "where there is no such direction" in replace(low, p_value=0.07).verdict

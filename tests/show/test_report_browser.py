@@ -33,7 +33,10 @@ def pages(tmp_path_factory):
     own = rt.ReTrace(permutation="independent", estimator="mle", dt=0.01, random_state=0, n_jobs=1)
     own.fit(X).sample_orders(samples=100)
     assert not own.direction_.identified
-    irregular = shuffled(30, 24, 1, permutation="shared")[:, [0, 1, 2, 4, 7, 11, 16, 23]]
+    irregular = rt.Panel.from_array(
+        shuffled(30, 24, 1, permutation="shared")[:, [0, 1, 2, 4, 7, 11, 16, 23]],
+        names=["VOLUME_MM3"], dt=0.03,
+    )  # fmt: skip
     spaced = rt.ReTrace(dt=0.03, spacing="estimate", drift="affine", n_jobs=1)
     with pytest.warns(rt.ReTraceWarning, match="folds onto itself"):
         spaced.fit(irregular)
@@ -154,6 +157,19 @@ def test_tooltips_by_pointer_and_by_key(visit):
     assert page.locator("#said").text_content() == tip.text_content()
     page.keyboard.press("Escape")
     assert tip.is_hidden()
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("name", ["shared", "own", "gaps"])
+def test_no_label_is_cut_off(visit, name, width):
+    """A row called VOLUME_MM3 was read as OLUME_MM3: letters are not all as wide as the mean one."""
+    cut = """[...document.querySelectorAll(".plot svg")].flatMap((svg) => {
+        const box = svg.getBoundingClientRect();
+        const out = (r) => r.width && (r.left < box.left - 1 || r.right > box.right + 1 || r.top < box.top - 1);
+        return [...svg.querySelectorAll("text")].filter((each) => out(each.getBoundingClientRect()))
+            .map((each) => `${svg.parentElement.id}: ${each.textContent}`);
+    })"""
+    assert visit(name, width=width).evaluate(cut) == []
 
 
 @pytest.mark.parametrize("name", ["shared", "own", "gaps"])

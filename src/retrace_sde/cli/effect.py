@@ -243,8 +243,14 @@ def _known_order(panel: Panel, dt: float) -> Order | None:
     )  # padding, which has no time, stays last
     gaps = np.diff(np.take_along_axis(panel.times, order, axis=-1), axis=-1)
     if np.nanmax(np.abs(gaps - dt)) > 1e-3 * dt:
+        least, most = np.nanmin(gaps), np.nanmax(gaps)
+        if most - least <= 1e-3 * most:
+            raise ValueError(
+                f"the times are {most:g} apart, and --dt is {dt:g}: add --dt {most:g}."
+            )
         raise ValueError(
-            f"the times are {np.nanmin(gaps):g} to {np.nanmax(gaps):g} apart; effects need visits at a regular --dt."
+            f"the times are {least:g} to {most:g} apart; effects need visits at a regular --dt. For any times, "
+            "retrace fit --covariates COL says what a treatment in a numeric column does to rates of change."
         )
     return order.astype(np.intp)
 

@@ -28,6 +28,7 @@ from retrace_sde.data.outputs import check_outputs
 from retrace_sde.estimate.intervals import clearest, clearness, critical
 from retrace_sde.estimate.regression import ErrorKind
 from retrace_sde.recovery import Recovery, recover
+from retrace_sde.result import ReTraceResult
 
 RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
 """What a fit writes."""
@@ -253,6 +254,8 @@ def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None
     if result.subjects is not None:
         say("Subjects", f"{result.subjects.verdict}.")
     say("SDE", _effects(answer))
+    if result.inputs is not None:
+        say("Inputs", _of_inputs(result))
     for text in answer["notes"]:
         say("Note", text)
     for text in cautions:
@@ -309,3 +312,15 @@ def _effects(answer: dict[str, Any]) -> str:
         for i, j in pairs
     ]
     return f"which effects hold depends on the direction: {'; '.join(texts)} {unit}"
+
+
+def _of_inputs(result: ReTraceResult) -> str:
+    """What inputs do to the variables, the clearest first; the twin's coefficients beside."""
+    d, (causes, ways) = result.drift.shape[1], result._effects
+    of_inputs = [(values[:, d:], errors[:, d:]) for values, errors in ways]
+    texts = []
+    for i, j in clearest(*of_inputs[0], EFFECTS):
+        each = [f"{values[i, j]:+.3g} ± {errors[i, j]:.2g}" for values, errors in of_inputs]
+        both = each[0] if len(each) == 1 else f"{each[0]} in this order, {each[1]} in its reverse"
+        texts.append(f"{causes[d + j]} → {result.names[i]} {both}")
+    return f"{'; '.join(texts)} (coefficients ± standard error)."

@@ -227,11 +227,17 @@ def _of_twin(twin: Any) -> dict[str, Any] | None:
     return {
         "drift": twin.drift,
         "offset": twin.offset,
+        "inputs": twin.inputs,
         "diffusion": twin.diffusion,
         "log_likelihood": twin.log_likelihood,
         "standard_errors": None
         if errors is None
-        else {"drift": errors.drift, "offset": errors.offset, "diffusion": errors.diffusion},
+        else {
+            "drift": errors.drift,
+            "offset": errors.offset,
+            "inputs": errors.inputs,
+            "diffusion": errors.diffusion,
+        },
     }
 
 

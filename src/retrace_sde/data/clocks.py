@@ -328,13 +328,13 @@ def _repeated(x: Array, without: list[int]) -> dict[int, list[int]]:
         return {}
     far = np.abs(rows - np.median(rows, axis=0))
     calm = far.max(axis=0) <= EXPLOSIVE * np.median(far, axis=0)
-    asked = [k for k in range(x.shape[2]) if k not in without and calm[k]]
+    asked = [k for k in range(x.shape[2]) if k not in without and calm[k] and far[:, k].any()]
     found: dict[int, list[int]] = {}
     while 2 <= len(asked) < len(rows) / 2:
         z = rows[:, asked] - rows[:, asked].mean(axis=0)
         z = np.column_stack([z / np.maximum(np.abs(z).max(axis=0), 1e-300), np.ones(len(z))])
         sizes = np.linalg.norm(z[:, :-1], axis=1, keepdims=True)
-        z /= np.maximum(sizes, np.quantile(sizes, SMALL))
+        z /= np.maximum(sizes, np.quantile(sizes, SMALL) or sizes.max())
         values, directions = np.linalg.eigh(z.T @ z)
         if values[0] > ALIKE * values[-1]:
             break

@@ -51,6 +51,10 @@ def read_table(
         raise ValueError(
             f"{path} is a {kind}; a {suffix} {'store' if suffix == '.zarr' else 'file'} is needed."
         )
+    if not (path.is_dir() or path.is_file()):
+        raise ValueError(
+            f"{path} is a pipe or a device, which may never end: write it to a file first."
+        )
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path} is empty.")
     try:

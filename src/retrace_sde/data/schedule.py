@@ -33,10 +33,29 @@ def check_schedule(knowledge: Knowledge, panel: Panel, *, shared: bool) -> None:
         )
 
 
+def as_numbers(values: Any) -> Array:
+    """Numbers; dates, which would be counted in units of their own, are none."""
+    if getattr(values, "dtype", None) is not None and np.asarray(values).dtype.kind in "mM":
+        raise TypeError("dates")
+    return np.asarray(values, dtype=float)
+
+
+def check_spans(times: Array, name: str) -> None:
+    """Times (NaN where unknown) apart by what can be squared."""
+    known = np.unique(times[~np.isnan(times)])
+    with np.errstate(over="ignore"):
+        gaps = np.diff(known)
+    if len(gaps) and not (gaps.min() >= 1e-100 and gaps.max() <= 1e100):
+        raise ValueError(
+            f"{name} are {gaps.min():.0e} to {gaps.max():.0e} apart: choose a unit of time in which gaps lie between 1e-100 "
+            "and 1e100."
+        )
+
+
 def as_times(schedule: Any) -> Array:
     """The scheduled times as numbers, refused where they do not grow."""
     try:
-        times = np.asarray(schedule, dtype=float)
+        times = as_numbers(schedule)
     except (TypeError, ValueError):
         raise ValueError("schedule must be numbers, in the units of dt.") from None
     if (
@@ -49,6 +68,7 @@ def as_times(schedule: Any) -> Array:
             "schedule must be the protocol's times in order, at least two, each later than the one before, e.g. "
             f"[0, 7, 14, 30, 90]; got {schedule!r:.80}."
         )
+    check_spans(times, "times of the schedule")
     return times
 
 

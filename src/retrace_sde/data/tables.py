@@ -353,6 +353,23 @@ def _padded(values: Array, lengths: Order | None) -> Array:
     return np.take_along_axis(values, last[:, :, None], axis=1)
 
 
+def _since_the_first(times: Array, known: Array) -> Array | None:
+    """τ of clocks that run alike from a start of each subject's own, α_j + τ_k; None where they do not.
+
+    Ages, dates of staggered enrolment. Nobody may be half the least gap away, so that all agree on the order; and somebody
+    must have all times, or the starts of those who share none could not be compared.
+    """
+    if not known.all(axis=1).any():
+        return None
+    seen = np.where(known, times, 0.0)
+    tau = times[known.all(axis=1)][0]
+    for _ in range(100):
+        start = (seen - known * tau).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        tau = (seen - known * start[:, None]).sum(axis=0) / known.sum(axis=0)
+    off = np.abs(seen - known * (start[:, None] + tau)).max()
+    return tau - tau.min() if off < 0.5 * np.diff(np.sort(tau)).min() else None
+
+
 def _times_of_slices(
     times: Array, slices: tuple[Label, ...], name: str, exact: bool
 ) -> tuple[Array, list[str]]:
@@ -369,6 +386,12 @@ def _times_of_slices(
     spread = np.sqrt(squares / np.maximum(count - 1, 0).sum())
     gap = float(np.median(np.diff(np.sort(mean[count > 0])))) if (count > 0).sum() > 1 else np.inf
     if exact and spread > 0.5 * gap:
+        since = _since_the_first(times, known)
+        if since is not None:
+            return since, [
+                f"times in column {name!r} begin elsewhere in each subject and go on alike: the time since the "
+                "first slice is used"
+            ]
         raise ValueError(
             f"times in column {name!r} differ between subjects within a slice (standard deviation {spread:.3g}) by "
             f"more than half the gap between slices ({gap:.3g}), so a slice has no time of its own: use the time "

@@ -396,9 +396,12 @@ def _tested(test: DirectionTest) -> str:
         )
     if not test.identified:
         side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
+        doubt = "not by more than happens where there is no such direction"
+        if test.p_value is not None and test.p_value < test.alpha:
+            doubt = f"the p-value is not clear of {test.alpha:.3g}, its own error considered"
         return (
-            f"{under}{the} direction of time is not decided: {side} fits better ({test.evidence}), but not by more "
-            "than happens where there is no such direction. Both are returned."
+            f"{under}{the} direction of time is not decided: {side} fits better ({test.evidence}), but {doubt}. "
+            "Both are returned."
         )
     sentence = f"{under}{the} direction of time is identified: {test.evidence}."
     if test.point_start:

@@ -220,10 +220,13 @@ class LevelRows:
         for at, _, part in parts:
             one[at] = part / self.roots[at, None]
         within = np.sum([part[1] for part in parts], axis=0) - one.T @ one
-        times, which = np.unique(self.times.round(12), return_inverse=True)
+        longest = self.times.max()  # times are alike up to rounding, in whatever unit
+        times, which = np.unique((self.times / longest).round(12), return_inverse=True)
         between = [one[which == k].T @ one[which == k] for k in range(len(times))]
         counts = [float((self.data.observed - 1).sum() - n), *np.bincount(which).astype(float)]
-        return Strata(np.append(0.0, times), np.asarray(counts), np.stack([within, *between]))
+        return Strata(
+            np.append(0.0, times * longest), np.asarray(counts), np.stack([within, *between])
+        )
 
     def judged(self, B: Array, H: Array, omega: Array, *, converged: bool) -> LevelFit:
         """A fit of given parameters: each trajectory's log-likelihood and intercept."""

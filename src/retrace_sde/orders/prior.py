@@ -14,6 +14,7 @@ import numpy as np
 
 from retrace_sde.data.blocks import Array, Mask, Order, evenly, unmasked
 from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.data.schedule import as_numbers, check_spans
 from retrace_sde.orders.rules import Rules, block_costs, close, dead_end, obedient_block, rules_of
 
 NOTHING = Rules(np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool))
@@ -178,7 +179,7 @@ class _Compiler:
     def array(self, values: Any, name: str) -> Array:
         """Numbers (m, T), NaN where unknown."""
         try:
-            found = np.asarray(unmasked(values), dtype=float)
+            found = as_numbers(unmasked(values))
         except (TypeError, ValueError):
             hint = (
                 "convert dates to numbers in the units of dt"
@@ -195,6 +196,8 @@ class _Compiler:
         found = np.where(self.real, found.reshape(self.m, self.T), np.nan)
         if np.isinf(found).any():
             raise ValueError(f"{name} must be finite, or NaN where unknown.")
+        if name == "timestamps":
+            check_spans(found, name)
         return found
 
     def _index(self, value: Any, name: str, *, j: int = 0, what: str | None = None) -> int:

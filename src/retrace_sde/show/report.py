@@ -236,19 +236,12 @@ def _rows(
 
 
 def _both_ways(result: ReTraceResult) -> list[dict[str, Any]]:
-    """Drift coefficients; where the direction is open, with those of the twin beside them."""
-    rows = _rows(result, result.drift, result.standard_errors.drift, result.feature_names)
-    twin = result.alternative
-    if twin is None:
+    """Drift coefficients, those of inputs too; where the direction is open, with those of the twin beside them."""
+    causes, ways = result._effects
+    rows, *back = [_rows(result, *each, causes) for each in ways]
+    if not back:
         return rows
-    errors = None if twin.standard_errors is None else twin.standard_errors.drift
-    back = _rows(
-        result,
-        twin.drift,
-        np.full_like(twin.drift, np.nan) if errors is None else errors,
-        result.feature_names,
-    )
-    beside = {(row["cause"], row["effect"]): row for row in back}
+    beside = {(row["cause"], row["effect"]): row for row in back[0]}
     return [{**row, "twin": beside.get((row["cause"], row["effect"]))} for row in rows]
 
 

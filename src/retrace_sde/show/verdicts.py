@@ -69,11 +69,11 @@ def _order(model: ReTrace, panel: Panel) -> Verdict:
     shared = model.order_.ndim == 1
     what = "a time slice" if shared else "an observation"
     rounds = f"{model.n_iter_} round{'' if model.n_iter_ == 1 else 's'}"
-    settled = (
-        f"The search settled after {rounds}, at a log-likelihood of {_reached(model):,.1f} nats."
-        if model.converged_
-        else f"The search was still changing after {rounds}: raise max_iter."
-    )
+    settled = f"The search was still changing after {rounds}: raise max_iter."
+    if model.result_.stopped:
+        settled = f"The search was stopped on request, after {rounds}."
+    elif model.converged_:
+        settled = f"The search settled after {rounds}, at a log-likelihood of {_reached(model):,.1f} nats."
     listed = _listed(model, panel)
     own = placement(model, lengths=panel.lengths)
     if own is None:
@@ -176,8 +176,7 @@ def _remedies(model: ReTrace, panel: Panel) -> list[str]:
 
 def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
     result, steps = model.result_, []
-    stopped = model.direction_.reason is Reason.STOPPED
-    if stopped:
+    if result.stopped:
         steps.append("Fit again and let it finish: this fit was stopped.")
     elif not model.converged_:
         steps.append("Raise max_iter: the alternation stopped before it settled.")
@@ -186,7 +185,7 @@ def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
             "To settle which way round the loop runs, find one fact about time: of two neighbours, which came first. "
             "Until then report both directions."
         )
-    elif not model.direction_.identified and not stopped:
+    elif not model.direction_.identified and not result.stopped:
         steps.append(
             "To settle the direction, find one fact about time (one pair of observations whose order is known, "
             "or which one came first), or data from a transient: soon after a start or a change. "

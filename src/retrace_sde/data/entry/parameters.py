@@ -82,7 +82,9 @@ SHARED = _one_of("shared", "independent")
 
 RULES: Mapping[str, Rule] = {
     # of estimators
-    "dt": POSITIVE,
+    "dt": _number(
+        "a positive number, between 1e-100 and 1e100", lambda v: 1e-100 <= v <= 1e100
+    ),  # its square is one too
     "permutation": SHARED,
     "ReTrace.order": _one_of("likelihood", "score"),
     "estimator": _one_of("auto", "mle", "ols", "exact", "em", "mcem"),

@@ -118,9 +118,9 @@ def _tried(model: HiddenModel, fit: Fit, *, clear: bool = False) -> tuple[Hidden
 
 
 def _levelled_fit(model: HiddenModel, fit: Fit, levels: HiddenLevels) -> Fit:
-    """A fit with the likelihoods and states of levels."""
+    """A fit with the likelihoods and states of levels; what was noted of subjects who are alike is not of these."""
     gain = levels.log_likelihoods - model.log_joint(fit.order, fit.law)
-    return replace(fit, log_likelihoods=fit.log_likelihoods + gain, states=levels.states)
+    return replace(fit, log_likelihoods=fit.log_likelihoods + gain, states=levels.states, notes=())
 
 
 def hidden_level_estimate(levels: HiddenLevels) -> tuple[Estimate, Moments]:

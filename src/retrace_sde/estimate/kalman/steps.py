@@ -64,6 +64,11 @@ class Setup:
     scale: Array
     n_jobs: int | None = None
 
+    @property
+    def rate(self) -> Array:
+        """Units of √H: a logarithm of H in others would round otherwise when the unit of time changes."""
+        return self.scale / np.sqrt(self.dt)
+
 
 @dataclass(frozen=True, eq=False)
 class Expected:
@@ -452,7 +457,7 @@ def pack(x: Parameters, setup: Setup, flat: Flat = _log) -> Array:
     variances = np.log(np.diag(x.R)[setup.noise_free])
     values = [x.theta[setup.free], variances[:1] if setup.noise_tied else variances]
     if setup.H is None:
-        values.append(flat(x.H, setup.scale))
+        values.append(flat(x.H, setup.rate))
     if setup.initial is None:
         values += [x.initial.mean, flat(x.initial.covariance, setup.scale)]
     return np.concatenate(values)
@@ -467,7 +472,7 @@ def unpack(vector: Array, like: Parameters, setup: Setup, matrix: Flat = _exp) -
     theta, R = like.theta.copy(), like.R.copy()
     theta[setup.free] = theta_free
     R[unknown, unknown] = np.exp(logs)
-    H = like.H if setup.H is not None else matrix(of_H, setup.scale)
+    H = like.H if setup.H is not None else matrix(of_H, setup.rate)
     initial = setup.initial or Gaussian(first[:d], matrix(first[d:], setup.scale))
     return Parameters(theta, H, R, initial)
 
@@ -487,7 +492,7 @@ def information_weights(
     logs = np.sqrt(expected.seen[setup.noise_free] / 2)
     weights = [theta, np.sqrt((logs**2).sum(keepdims=True)) if setup.noise_tied else logs]
     if setup.H is None:
-        weights.append(np.sqrt(expected.count * each(now.H, setup.scale)))
+        weights.append(np.sqrt(expected.count * each(now.H, setup.rate)))
     if setup.initial is None:
         firsts = max(n / max(len(expected.gram), 1), 1.0)
         P = np.diag(now.initial.covariance)

@@ -250,7 +250,7 @@ class Ascent:
 
     def pack(self, law: Law) -> Array:
         found = steps.pack(law, self.setup)
-        return found if law.gaps is None else np.r_[found, np.log(law.gaps)]
+        return found if law.gaps is None else np.r_[found, np.log(law.gaps / self.setup.dt)]
 
     def unpack(self, vector: Array, like: Law) -> Law:
         free = 0 if like.gaps is None else len(like.gaps)
@@ -323,11 +323,11 @@ class Objective:
         """About a standard error of each free entry of (A, B)."""
         p = self.setup.free.shape[1]
         regressors = np.maximum(np.diag(self.expected.gram)[:p], 1e-300)
-        found: Array = np.outer(self.setup.scale / np.sqrt(self.setup.dt), 1 / np.sqrt(regressors))
+        found: Array = np.outer(self.setup.rate, 1 / np.sqrt(regressors))
         return found
 
     def pack(self, theta: Array, H: Array, gaps: Array | None) -> Array:
-        s = self.setup.scale / np.sqrt(self.setup.dt)
+        s = self.setup.rate
         C = np.linalg.cholesky(H / np.outer(s, s))
         np.fill_diagonal(C, np.log(np.diag(C)))
         parts = [(theta / self._unit)[self.setup.free], C[np.tril_indices(len(C))] * self._root]
@@ -341,7 +341,7 @@ class Objective:
 
     def split(self, x: Array) -> tuple[Array, Array, Array | None]:
         theta, C, gaps = self._split(x)
-        s = self.setup.scale / np.sqrt(self.setup.dt)
+        s = self.setup.rate
         return theta, C @ C.T * np.outer(s, s), gaps
 
     def _split(self, x: Array) -> tuple[Array, Array, Array | None]:
@@ -372,7 +372,7 @@ class Objective:
 
     def __call__(self, x: Array) -> tuple[float, Array]:
         theta, C, gaps = self._split(x)
-        s = self.setup.scale / np.sqrt(self.setup.dt)
+        s = self.setup.rate
         found = self.pulled(theta, C @ C.T * np.outer(s, s), gaps)
         if found is None:
             return 1e15, np.zeros_like(x)

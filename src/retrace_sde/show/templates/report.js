@@ -187,18 +187,25 @@ function key(svg, x, y, width, colour, labels) {
   }, svg, text));
 }
 
+// The widest of some labels, in pixels; of a figure that is folded away, by their letters.
+function widest(svg, names) {
+  const probe = make("text", {}, svg);
+  const wide = names.map((name) => { probe.textContent = name; return probe.getComputedTextLength() || 7.5 * name.length; });
+  probe.remove();
+  return Math.max(...wide);
+}
+
 // Numbers are in the data's units; colours (`shade`) in units that make variables comparable.
 function matrixChart(id, label, rows, matrix) {
   const { columns, values, shade, low, high } = matrix;
   const largest = (cells) => Math.max(1e-300, ...cells.flat().map((v) => Math.abs(v || 0)));
   const limit = largest(shade);
   return chart(id, label, (svg, width) => {
-    const longest = Math.min(14, Math.max(...rows.map((name) => name.length)));
-    const tall = Math.min(12, Math.max(...columns.map((name) => name.length)));
-    const left = 14 + longest * 7;
+    const tall = widest(svg, columns.map((name) => short(name, 12)));
+    const left = 10 + widest(svg, rows.map((name) => short(name)));
     const w = Math.min((width - left - 6) / columns.length, 78, Math.max(620 / columns.length, 5));
     const h = Math.min(w, 48);
-    const upright = w < tall * 7.2 + 4, top = upright ? 10 + tall * 7 : 22;
+    const upright = w < tall + 4, top = upright ? 10 + tall : 22;
     const box = { x: left, y: top, w: w * columns.length, h: h * rows.length };
     const every = Math.max(1, Math.ceil(13 / h)), across = upright ? Math.max(1, Math.ceil(13 / w)) : 1;
     heat(svg, shade, box, (v) => signed(v / limit));
@@ -212,8 +219,8 @@ function matrixChart(id, label, rows, matrix) {
       const turn = upright ? { "text-anchor": "start", transform: `rotate(-90 ${x + 4} ${top - 6})`, x: x + 4 } : { "text-anchor": "middle", x };
       make("text", { y: top - 6, ...turn }, svg, short(name, 12));
     });
-    const marks = [], widest = Math.max(...values.flat().map((v) => show(v, 2).length));
-    const font = h < 17 ? 0 : [12, 11, 10, 9].find((size) => widest * size * 0.57 <= w - 2) || 0;
+    const marks = [], digits = Math.max(...values.flat().map((v) => show(v, 2).length));
+    const font = h < 17 ? 0 : [12, 11, 10, 9].find((size) => digits * size * 0.57 <= w - 2) || 0;
     values.forEach((row, i) => row.forEach((v, j) => {
       const x = left + (j + 0.5) * w, y = top + (i + 0.5) * h;
       const interval = low ? `\n95 % interval ${show(low[i][j])} … ${show(high[i][j])}` : "";
@@ -225,7 +232,8 @@ function matrixChart(id, label, rows, matrix) {
     }));
     const span = Math.min(200, width - left - 6), foot = top + box.h + 14;
     key(svg, left, foot, span, (t) => signed(2 * t - 1), [show(-limit, 3), "0", show(limit, 3)]);
-    make("text", { x: left, y: foot + 38, class: "soft" }, svg, `colour: ${matrix.unit}`);
+    const unit = `colour: ${matrix.unit}`;
+    make("text", { x: Math.max(0, Math.min(left, width - widest(svg, [unit]) - 2)), y: foot + 38, class: "soft" }, svg, unit);
     return { height: foot + 46, marks, columns: columns.length, reach: Math.max(w, h) };
   });
 }

@@ -1,0 +1,117 @@
+"""What the pages name is there: functions, files, commands with their options, links."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import reduce
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+import retrace_sde as rt
+from retrace_sde.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ROOT / "src" / "retrace_sde"
+FACES = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")]
+PAGES = [*FACES, *sorted((ROOT / "docs").glob("*.md"))]
+pytestmark = pytest.mark.skipif(
+    not FACES[0].exists(), reason="the pages are in the repository, not in a wheel"
+)
+every_page = pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+OLD = r"## 0\.1\.0.*"  # what was released is history: its names may be gone
+
+
+def code(page: Path) -> list[str]:
+    """Spans between backticks, and lines of fenced blocks."""
+    text = re.sub(OLD, "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    fenced = re.findall(r"^```.*?\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`([^`]+)`", prose) + [
+        line for block in fenced for line in block.splitlines()
+    ]
+
+
+def scripts(page: Path) -> list[tuple[Path, set[str]]]:
+    """Scripts of the repository that a page runs, with their options."""
+    found = []
+    for line in code(page):
+        for named in re.finditer(
+            r"python (?:-m )?((?:studies|benchmarks)[/.]\w+)(?:\.py)?([^#`|]*)", line
+        ):
+            file = ROOT / (named[1].replace(".", "/") + ".py")
+            found.append((file, set(re.findall(r"--[\w-]+", named[2]))))
+    return found
+
+
+@every_page
+def test_python_names_are_there(page):
+    """`rt.metrics.order_accuracy`, whatever it is called with."""
+    for span in code(page):
+        for path in re.findall(r"\brt\.([\w.]*\w)", span):
+            reduce(getattr, path.split("."), rt)
+
+
+@every_page
+def test_settings_are_those_of_the_estimator(page):
+    for span in code(page):
+        for given in re.findall(r"\bReTrace\(([^()]*)", span):
+            assert set(re.findall(r"(\w+)=", given)) <= set(signature(rt.ReTrace).parameters), span
+
+
+@every_page
+def test_files_and_what_they_hold_are_there(page):
+    """`paper/score.score_preference` is a function of src/retrace_sde/paper/score.py; `tests/paper` is a folder."""
+    rooms = "|".join(each.name for each in ROOMS.iterdir() if each.is_dir())
+    for span in code(page):
+        named = re.fullmatch(rf"((?:{rooms})(?:/\w+)*)/?(?:\.(\w+))?", span)
+        if named and "/" in span:
+            file = ROOMS / f"{named[1]}.py"
+            assert file.exists() or (ROOMS / named[1]).is_dir(), span
+            if named[2]:
+                held = rf"^(?:def|class) {named[2]}\b|^{named[2]}\b.*="
+                assert re.search(held, file.read_text(encoding="utf-8"), re.MULTILINE), span
+        elif re.fullmatch(r"(?:tests|properties|studies|benchmarks|docs|src)/[\w/.]*", span):
+            assert (ROOT / span).exists(), span
+
+
+@every_page
+def test_scripts_and_their_options_are_there(page):
+    for file, options in scripts(page):
+        text = file.read_text(encoding="utf-8")
+        assert not [each for each in options if f'"{each}"' not in text], file.name
+
+
+@every_page
+def test_commands_and_their_options_are_there(page):
+    """`retrace fit FILE --share`; `make docs`."""
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for span in code(page):
+        for target in re.findall(r"^(?:PYTHON=\S+ )?make ([\w-]+)", span):
+            assert target in targets, span
+        named = re.match(r"(?:\$ )?retrace (\w+)(.*)", span)
+        if named:
+            command = main.get_command(None, named[1])
+            assert command is not None, span
+            known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+            asked = set(re.findall(r"(?<![\w-])--[\w-]+", named[2].partition("#")[0]))
+            assert asked <= {*known, "--help"}, span
+
+
+@pytest.mark.parametrize("page", FACES, ids=[page.name for page in FACES])
+def test_links_lead_somewhere(page):
+    """Those of the site are followed by `make docs`."""
+    for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        if "://" not in link:
+            assert (ROOT / link).exists(), link
+
+
+def test_the_recipe_asks_for_what_the_package_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    recipe = (ROOT / "recipe" / "meta.yaml").read_text(encoding="utf-8")
+    asked = re.findall(r"^    - ([\w-]+) >=([\w.]+)$", recipe, re.MULTILINE)
+    there = {name.removesuffix("-base"): floor for name, floor in asked}
+    assert there == dict(each.split(">=") for each in project["dependencies"])
+    assert f'version = "{project["version"]}"' in recipe
