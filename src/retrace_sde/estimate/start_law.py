@@ -42,7 +42,7 @@ TRIANGULAR = 24
 """Variables from which a triangular matrix is inverted as one."""
 
 HELD = 1 << 21
-"""Numbers of the covariances of several slices that are held at once; slices of more are judged one by one."""
+"""Numbers of several slices, or of their covariances, that are judged at once."""
 
 SMALLEST_GROUP = 4
 """Trajectories of a group that starts apart: fewer are outliers."""
@@ -158,9 +158,10 @@ def _left_out(
     `m` (k, n) are the sizes of the groups. Targets, with their inverses, and noise are (d, d), or (k, d, d) of each slice.
     """
     k, n, d = z.shape
-    if k > 1 and k * d * d > HELD:
+    size = max(1, HELD // (d * max(n, d)))
+    if k > size:
         parts = []
-        for i in (slice(i, i + 1) for i in range(k)):
+        for i in (slice(i, i + size) for i in range(0, k, size)):
             mine = [tuple(a if a.ndim == 2 else a[i] for a in each) for each in targets]
             parts.append(_left_out(z[i], m[i], noise if noise.ndim == 2 else noise[i], mine))  # type: ignore[arg-type]
         best, covariance = (np.concatenate(each) for each in zip(*parts, strict=True))
