@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from retrace_sde.data.blocks import Order
 from retrace_sde.estimate.kalman.alone import Rows, alone
 from retrace_sde.estimate.kalman.model import (
     Mask,
@@ -426,6 +428,13 @@ class Ascent:
         return Slopes(weight @ gram[p:, :p], of_H)
 
 
+@cache
+def lower_half(d: int) -> tuple[Order, Order]:
+    """Rows and columns of a matrix's lower half."""
+    rows, columns = np.tril_indices(d)
+    return rows, columns
+
+
 Flat = Callable[[Array, Array], Array]
 """A matrix and its unit as a vector, or the way back."""
 
@@ -438,13 +447,13 @@ def _log(S: Array, scale: Array) -> Array:
     """
     values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
     logs = np.log(np.maximum(values, 1e-15 * values[-1]))
-    packed: Array = ((vectors * logs) @ vectors.T)[np.tril_indices(len(S))]
+    packed: Array = ((vectors * logs) @ vectors.T)[lower_half(len(S))]
     return packed
 
 
 def _exp(vector: Array, scale: Array) -> Array:
     L = np.zeros((len(scale), len(scale)))
-    L[np.tril_indices(len(scale))] = vector
+    L[lower_half(len(scale))] = vector
     if not np.isfinite(vector).all():
         raise np.linalg.LinAlgError("a step of the extrapolation went too far.")
     values, vectors = np.linalg.eigh(L)  # which reads the lower half only
