@@ -184,9 +184,11 @@ def as_noise(noise: Noise, d: int) -> tuple[Array, Mask, bool]:
 
 def spread(values: Array) -> Array:
     """The standard deviation of each variable over all that was seen of it, 1 for a constant: its unit."""
-    seen = np.maximum((~np.isnan(values)).sum(axis=(0, 1)), 1)
-    centred = np.nan_to_num(values - np.nan_to_num(values).sum(axis=(0, 1)) / seen)
-    deviations = np.sqrt((centred**2).sum(axis=(0, 1)) / seen)
+    deviations = values.std(axis=(0, 1))
+    if np.isnan(deviations).any():
+        seen = np.maximum((~np.isnan(values)).sum(axis=(0, 1)), 1)
+        centred = np.nan_to_num(values - np.nan_to_num(values).sum(axis=(0, 1)) / seen)
+        deviations = np.sqrt((centred**2).sum(axis=(0, 1)) / seen)
     return np.where(deviations > 0, deviations, 1.0)
 
 
