@@ -27,7 +27,9 @@ def write(tmp_path, content, name="t.csv"):
 
 
 KINDS = ["arrow"] if pd.__version__ >= "3" else ["objects"]
-KINDS += ["arrow"] if "2.3" <= pd.__version__ < "3" else []  # before, the option meant another kind of text
+KINDS += (
+    ["arrow"] if "2.3" <= pd.__version__ < "3" else []
+)  # before, the option meant another kind of text
 
 
 @pytest.fixture(autouse=True, params=KINDS)
