@@ -259,23 +259,23 @@ def noise_grams(
         for C in (gains.covariance[:-1], gains.covariance[1:], gains.lag)
     )
     if total:
-        x, r, steps = x.reshape(1, -1, d), r.reshape(1, -1, d), k * w.sum(keepdims=True).ravel()
-        before, after, lag = (k * C.sum(axis=0)[None] for C in (before, after, lag))
+        x, r, steps = x.reshape(-1, d), r.reshape(-1, d), k * w.sum()
+        before, after, lag = (k * C.sum(axis=0) for C in (before, after, lag))
     else:
         x, r = (v.transpose(1, 2, 0, 3).reshape(-1, len(w), d) for v in (x, r))
         before, after, lag = (np.repeat(C, k, axis=0) for C in (before, after, lag))
         steps = np.repeat(w.sum(axis=0), k)
     cross = lag - F @ before
-    gram = np.empty((len(x), p + d, p + d))
-    gram[:, :d, :d] = (_t(x) @ x + before) * dt
-    gram[:, p:, :d] = Q @ (_t(r) @ x) + cross
-    gram[:, p:, p:] = (Q @ (_t(r) @ r) @ Q + after - lag @ F.T - F @ _t(cross)) / dt
+    gram = np.empty((*x.shape[:-2], p + d, p + d))
+    gram[..., :d, :d] = (_t(x) @ x + before) * dt
+    gram[..., p:, :d] = Q @ (_t(r) @ x) + cross
+    gram[..., p:, p:] = (Q @ (_t(r) @ r) @ Q + after - lag @ F.T - F @ _t(cross)) / dt
     if p > d:
-        gram[:, d, :d] = gram[:, :d, d] = x.sum(axis=1) * dt
-        gram[:, d, d] = steps * dt
-        gram[:, p:, d] = r.sum(axis=1) @ Q
-    gram[:, :p, p:] = _t(gram[:, p:, :p])
-    return gram[0] if total else gram
+        gram[..., d, :d] = gram[..., :d, d] = x.sum(axis=-2) * dt
+        gram[..., d, d] = steps * dt
+        gram[..., p:, d] = r.sum(axis=-2) @ Q
+    gram[..., :p, p:] = _t(gram[..., p:, :p])
+    return gram
 
 
 def squared_noise(stack: Stack, gains: Gains, found: Means) -> Array:
