@@ -50,6 +50,9 @@ system each time, and to get them again takes longer than to fill them, until on
 PROMISE = 0.1
 """Share of the tolerance: a step of scoring that promises a smaller rise is the last."""
 
+WIDEST = 1e140
+"""Largest range of a variable whose squares can be summed; its inverse is the least."""
+
 LARGEST = 1 << 25
 """Numbers of smoothed covariances (256 MiB) beyond which a fit does not keep them."""
 
@@ -240,6 +243,7 @@ def em(
     values = as_observations(Y)
     if values.shape[1] < 3:
         raise ValueError("em needs at least three observations per trajectory.")
+    _check_widths(values)
     d = values.shape[2]
     A, H = _matrix("drift", known.drift, d), _matrix("diffusion", known.diffusion, d)
     R, free, tied = as_noise(noise, d)
@@ -256,6 +260,22 @@ def em(
             tolerance,
         )
         return _finished(values, stacks, setup, found, Known(A, H), scheme)
+
+
+def _check_widths(values: Array) -> None:
+    """Every variable varies, by amounts whose squares are numbers."""
+    seen = ~np.isnan(values)
+    low = np.where(seen, values, np.inf).min(axis=(0, 1))
+    high = np.where(seen, values, -np.inf).max(axis=(0, 1))
+    for k in np.flatnonzero(seen.any(axis=(0, 1))):
+        width = high[k] - low[k]
+        if not 1 / WIDEST < width < WIDEST:
+            why = (
+                "is constant"
+                if width == 0
+                else f"varies by {width:.1g}, too little or too much to be squared"
+            )
+            raise ValueError(f"variable {k} {why}: drop or rescale it.")
 
 
 def _known_step(
