@@ -60,7 +60,7 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
     T, G, d = seen.shape
     F, Q, R = model.transition.matrix, model.transition.covariance, model.noise
     eye, Ft = np.eye(d), np.ascontiguousarray(F.T)
-    full: list[bool] = list(seen.all(axis=(1, 2)))
+    full: list[bool] = np.asarray(seen.all(axis=(1, 2))).tolist()
     each: list[tuple[Array, ...]] = []  # predicted, gain, weight, Cholesky factor, filtered
     repeats = np.zeros(T, dtype=bool)
     # single matrices are multiplied sooner than stacks of one

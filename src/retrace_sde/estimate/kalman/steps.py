@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import solve_triangular
 
 from retrace_sde.data.blocks import Order
 from retrace_sde.estimate.kalman.alone import Rows, alone
@@ -27,7 +28,6 @@ from retrace_sde.estimate.kalman.model import (
 )
 from retrace_sde.estimate.kalman.riccati import Gains, Means, riccati, smooth
 from retrace_sde.estimate.moments import Moments
-from retrace_sde.estimate.regression import mle
 from retrace_sde.process.sde import Array, Gaussian, Transition, symmetric_root
 
 Noise = Literal["estimate", "diagonal"] | float | ArrayLike
@@ -350,12 +350,12 @@ def maximise(setup: Setup, expected: Expected, now: Parameters) -> Parameters:
     """The M-step. With known entries of Θ: Θ given H (generalised least squares), then H given Θ."""
     d, free = len(setup.free), setup.free
     moments = expected.moments
+    R, cross, _ = moments.blocks
     if free.all():
-        theta = mle(moments).coefficients
+        theta = solve_triangular(R, cross).T
     else:
         theta = setup.known.copy()
         if free.any():
-            R, cross, _ = moments.blocks
             weight, normal = np.linalg.inv(now.H), R.T @ R
             wanted = weight @ (cross.T @ R - theta @ normal)
             i, j = np.nonzero(free)
@@ -365,8 +365,8 @@ def maximise(setup: Setup, expected: Expected, now: Parameters) -> Parameters:
             )
     residual = moments.factor @ np.c_[-theta, np.eye(d)].T
     H = residual.T @ residual / expected.count if setup.H is None else setup.H
-    R = noise_covariance(setup, expected, now.R, H)
-    return Parameters(theta, H, R, first_law(setup, expected, H))
+    noise = noise_covariance(setup, expected, now.R, H)
+    return Parameters(theta, H, noise, first_law(setup, expected, H))
 
 
 def noise_covariance(setup: Setup, expected: Totals, now: Array, H: Array) -> Array:
