@@ -26,7 +26,6 @@ from retrace_sde.estimate.kalman.model import Stack, as_observations, group, is_
 from retrace_sde.estimate.kalman.scoring import Scoring
 from retrace_sde.estimate.kalman.smoother import Smoothed, kalman
 from retrace_sde.estimate.kalman.steps import (
-    NOISE_FLOOR,
     Expected,
     Noise,
     Parameters,
@@ -314,8 +313,8 @@ def _finished(
     parameters, notes = found.parameters, []
     if not found.converged:
         notes.append(f"The likelihood was still rising after {found.evaluations} smoothing passes.")
-    if at_floor(parameters, setup):
-        notes.append("The data show no observation noise: its variance is at the floor.")
+    if hardly_noisy(parameters, setup):
+        notes.append(HARDLY_NOISY)
     sde, more = as_sde(parameters, found.expected, setup, scheme)
     if known.drift is not None or known.diffusion is not None:
         A = sde.drift if known.drift is None else np.asarray(known.drift)
@@ -337,10 +336,16 @@ def _finished(
     )
 
 
-def at_floor(parameters: Parameters, setup: Setup) -> bool:
-    """Some noise that was to be estimated is as small as it may be."""
-    least = NOISE_FLOOR * setup.dt * np.diag(parameters.H)
-    return bool(np.any((np.diag(parameters.R) <= 1.01 * least)[setup.noise_free]))
+NEGLIGIBLE = 1e-3
+"""A noise's variance, relative to a step's, below which a climb that is flat there may end anywhere."""
+
+HARDLY_NOISY = "The data show no observation noise, or hardly any: a variance of it is below a thousandth of a step's."
+
+
+def hardly_noisy(parameters: Parameters, setup: Setup) -> bool:
+    """Some noise that was to be estimated is next to none."""
+    least = NEGLIGIBLE * setup.dt * np.diag(parameters.H)
+    return bool(np.any((np.diag(parameters.R) < least)[setup.noise_free]))
 
 
 def as_sde(
