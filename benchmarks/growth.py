@@ -2,7 +2,7 @@
 
 `python benchmarks/growth.py` prints each series with the slope of its seconds on log–log axes; `--series d T` some of
 them, `--figure growth.svg` draws them, `--json growth.json` keeps them. Every size runs in a process of its own, after a fit of the series' first that compiles;
-its memory is what the process held at most beyond what it held before the fit. On one thread of BLAS; seconds mean
+its memory is what the process held at most beyond what it held before the fit. On one thread of BLAS (`--threads`); seconds mean
 something on a quiet machine only, slopes and ratios mostly anywhere.
 """
 
@@ -129,6 +129,7 @@ def figure(found, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--series", nargs="+", default=list(SERIES), choices=list(SERIES))
+    parser.add_argument("--threads", default="1", help="of BLAS and OpenMP")
     parser.add_argument("--figure")
     parser.add_argument("--json")
     parser.add_argument("--from-json", help="draw and print what was kept, measure nothing")
@@ -144,7 +145,9 @@ def main():
         for name, rows in found.items():
             print(table(name, rows), end="\n\n")
     else:
-        quiet = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        quiet = dict.fromkeys(
+            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), options.threads
+        )
         for name in options.series:
             found[name] = []
             for size in SERIES[name]:

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from retrace_sde.data.blocks import Array, Data
-from retrace_sde.estimate import scores
+from retrace_sde.estimate import regression, scores
 from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.estimate.moments import moments
 from retrace_sde.estimate.regression import ErrorKind, mle
@@ -123,3 +123,11 @@ def test_short_trajectories_and_very_many_variables_have_the_same_errors(
     few = scores.regression_sandwich(data, order, 0.1, Affine(), found)
     assert few.covariances is None
     assert_allclose(few.drift, errors.drift, rtol=1e-12)
+    whole = mle(found)
+    monkeypatch.setattr(regression, "COVARIED", 0)
+    alone = mle(found)
+    assert alone.errors.covariances is None
+    assert_allclose(alone.errors.drift, whole.errors.drift, rtol=1e-12)
+    assert_allclose(
+        np.sqrt(np.diagonal(whole.errors.covariances, axis1=1, axis2=2)), whole.errors.drift
+    )

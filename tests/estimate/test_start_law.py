@@ -14,6 +14,7 @@ from retrace_sde.data.blocks import Data
 from retrace_sde.engine.alternate import recover
 from retrace_sde.engine.euler import EulerModel
 from retrace_sde.engine.space import Shared
+from retrace_sde.estimate import start_law as laws
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.start_law import (
     SHRINKAGES,
@@ -87,7 +88,7 @@ def test_densities_and_law_are_the_best_of_all_refits(n: int, d: int) -> None:
         assert_allclose(law.covariance, covariance, rtol=1e-8, atol=1e-12)
 
 
-def test_every_slice_chooses_for_itself() -> None:
+def test_every_slice_chooses_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     # Slices of the noise's shape, of the variances' shape, and of a third, in one batch.
     n, d = 12, 6
     rng = np.random.default_rng(0)
@@ -103,6 +104,8 @@ def test_every_slice_chooses_for_itself() -> None:
     assert_allclose(found, [densities for densities, _, _ in expected], rtol=1e-8, atol=1e-9)
     # Nor does it matter what other slices are asked about.
     assert_allclose(start_log_densities(x[[2, 0]], model, variances), found[[2, 0]], rtol=1e-12)
+    monkeypatch.setattr(laws, "HELD", 0)  # nor whether they are judged one by one
+    assert_allclose(start_log_densities(x, model, variances), found, rtol=1e-12)
 
 
 def test_every_target_and_shrinkage_is_chosen_where_it_predicts_best() -> None:

@@ -21,7 +21,14 @@ from retrace_sde.estimate.exact import exact
 from retrace_sde.estimate.frequencies import Frequencies, Statistics, statistics
 from retrace_sde.estimate.moments import Moments, moments
 from retrace_sde.estimate.pairs import Pairs
-from retrace_sde.estimate.regression import Estimate, StandardErrors, mle, ols, regression_errors
+from retrace_sde.estimate.regression import (
+    Estimate,
+    StandardErrors,
+    mle,
+    ols,
+    parameters,
+    regression_errors,
+)
 from retrace_sde.estimate.scores import (
     StepScores,
     regression_sandwich,
@@ -143,8 +150,7 @@ class EulerModel(Problem):
         return self._judged(order, found, step, steps, gaps)
 
     def _step(self, found: Moments) -> Euler:
-        estimate = mle(found)
-        return Euler(self.drift, estimate.coefficients, estimate.diffusion, self.dt)
+        return Euler(self.drift, *parameters(found), self.dt)
 
     def _judged(
         self, order: Order, found: Moments, step: Euler, steps: Array, gaps: Array | None = None
@@ -359,8 +365,7 @@ class EulerModel(Problem):
 
     def maximise(self, sums: Statistics, law: Law | None = None) -> Law:
         """M-step: the law that expected statistics make most likely."""
-        found = mle(self.moments(sums))
-        step = Euler(self.drift, found.coefficients, found.diffusion, self.dt)
+        step = Euler(self.drift, *parameters(self.moments(sums)), self.dt)
         n = self.data.shape[0]
         mean = sums.first / n
         spread = sums.first_square / n - np.outer(mean, mean)

@@ -15,6 +15,9 @@ from scipy.linalg import solve_triangular
 from retrace_sde.data.blocks import Array
 from retrace_sde.estimate.moments import Moments
 
+COVARIED = 5e7
+"""Numbers of all equations' covariances (d p²) beyond which only the errors of single coefficients are kept."""
+
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
@@ -67,10 +70,15 @@ def ols(moments: Moments) -> Estimate:
     return _regression(moments, moments.count - moments.n_features)
 
 
-def _regression(moments: Moments, degrees_of_freedom: float) -> Estimate:
+def parameters(moments: Moments, degrees_of_freedom: float | None = None) -> tuple[Array, Array]:
+    """Θ̂ and Ĥ of maximum likelihood, or with other degrees of freedom than N, alone."""
     R, cross, rest = moments.blocks
-    theta = solve_triangular(R, cross).T
-    H = rest.T @ rest / degrees_of_freedom
+    freedom = moments.count if degrees_of_freedom is None else degrees_of_freedom
+    return solve_triangular(R, cross).T, rest.T @ rest / freedom
+
+
+def _regression(moments: Moments, degrees_of_freedom: float) -> Estimate:
+    theta, H = parameters(moments, degrees_of_freedom)
     return Estimate(theta, H, regression_errors(moments, H))
 
 
@@ -81,5 +89,6 @@ def regression_errors(moments: Moments, H: Array) -> StandardErrors:
     scale = np.diag(H)
     theta = np.sqrt(np.outer(scale, (inverse**2).sum(axis=1)))
     diffusion = np.sqrt((np.outer(scale, scale) + H**2) / moments.count)
-    covariances = scale[:, None, None] * (inverse @ inverse.T)
+    many = len(scale) * len(R) ** 2 > COVARIED
+    covariances = None if many else scale[:, None, None] * (inverse @ inverse.T)
     return StandardErrors(theta, diffusion, covariances=covariances)

@@ -25,7 +25,7 @@ from retrace_sde.data.blocks import Array, Data, Order, to_numpy
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.information import covariance_information, lower_half
 from retrace_sde.estimate.moments import Moments, gaps_of, regression_rows
-from retrace_sde.estimate.regression import ErrorKind, StandardErrors
+from retrace_sde.estimate.regression import COVARIED, ErrorKind, StandardErrors
 from retrace_sde.process.drift import Drift
 from retrace_sde.process.sde import Gaussian
 
@@ -41,9 +41,6 @@ FEW = 10
 
 LEAST = 0.1
 """Share of the model's variance below which the spread of scores is taken for a failure of the draws."""
-
-COVARIED = 5e7
-"""Numbers of all equations' covariances (d p²) beyond which only the errors of single coefficients are kept."""
 
 MOST, LEAST_OF_MANY, WORK = 1000, 200, 5e8
 """Trajectories that tell the spread: errors of errors are then 2 %. Where their Gram matrices would take more than

@@ -41,6 +41,9 @@ HOPELESS = 50.0
 TRIANGULAR = 24
 """Variables from which a triangular matrix is inverted as one."""
 
+HELD = 1 << 21
+"""Numbers of several slices, or of their covariances, that are judged at once."""
+
 SMALLEST_GROUP = 4
 """Trajectories of a group that starts apart: fewer are outliers."""
 
@@ -138,7 +141,8 @@ def _shrink(states: Array, noise: Array, variances: Array, far: Mask | None = No
     m = (member @ sizes[:, :, None])[:, :, 0]
     few = np.zeros(k, dtype=bool) if far is None else sizes.min(axis=1) < SMALLEST_GROUP
     m = np.maximum(m, 2)
-    best, covariance = _left_out(z, m, noise, variances)
+    shapes = noise, np.asarray(variances)[..., None] * np.eye(states.shape[2])
+    best, covariance = _left_out(z, m, noise, [(P, np.asarray(np.linalg.inv(P))) for P in shapes])
     best = best + np.log((m - 1) / (n - 1))
     best[few] = -np.inf
     if far is None:
@@ -146,19 +150,29 @@ def _shrink(states: Array, noise: Array, variances: Array, far: Mask | None = No
     return Starts(best, covariance, means, sizes / n)
 
 
-def _left_out(z: Array, m: Array, noise: Array, variances: Array) -> tuple[Array, Array]:
+def _left_out(
+    z: Array, m: Array, noise: Array, targets: list[tuple[Array, Array]]
+) -> tuple[Array, Array]:
     """Leave-one-out densities (k, n) of deviations z (k, n, d) from groups' means, and the best shrunk covariance.
 
-    `m` (k, n) are the sizes of the groups.
+    `m` (k, n) are the sizes of the groups. Targets, with their inverses, and noise are (d, d), or (k, d, d) of each slice.
     """
     k, n, d = z.shape
+    size = max(1, HELD // (d * max(n, d)))
+    if k > size:
+        parts = []
+        for i in (slice(i, i + size) for i in range(0, k, size)):
+            mine = [tuple(a if a.ndim == 2 else a[i] for a in each) for each in targets]
+            parts.append(_left_out(z[i], m[i], noise if noise.ndim == 2 else noise[i], mine))  # type: ignore[arg-type]
+        best, covariance = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return best, covariance
     S = z.transpose(0, 2, 1) @ z / n
     # Grown data have a spread of 10⁷ in one direction, beside which others are lost to rounding.
     lost = ROUNDING * np.diagonal(S, axis1=1, axis2=2)[:, :, None] * np.eye(d)
     best = np.full((k, n), -np.inf)
     covariance = np.zeros((k, d, d))
-    for P in (noise, np.asarray(variances)[..., None] * np.eye(d)):
-        level = np.trace(np.linalg.solve(P, S), axis1=1, axis2=2) / d
+    for P, inverse in targets:
+        level = (inverse * S).sum(axis=(1, 2)) / d
         own = np.full(k, -np.inf)
         for rho in SHRINKAGES:
             if rho == 0 and n <= d:  # singular, but for the floor

@@ -28,6 +28,9 @@ from retrace_sde.process.sde import Gaussian
 BLOCK = 128
 """Trajectories per block: fixed, so that no sum depends on the number of jobs."""
 
+PAIRS = 1 << 19
+"""Pairs of observations of a block at most, as 128 trajectories of 64 have: a few long ones keep every core busy."""
+
 MANY_NUMBERS = 1 << 28
 """Costs of pairs that are held at a time on a device, 2 GiB of them."""
 
@@ -95,7 +98,8 @@ class OwnOrders:
             how=(cold, cold or kicks > 0, kicks),
         )
         along = self._numbers, orders, states[:, None]
-        orders, streams, changed = _compiled(self.data).each_piece(work, *along, size=BLOCK)
+        size = _block(self.data)
+        orders, streams, changed = _compiled(self.data).each_piece(work, *along, size=size)
         states[:] = streams[:, 0]
         return orders, int(changed.sum())
 
@@ -123,7 +127,7 @@ class OwnOrders:
             count=count,
         )
         along = self._numbers, chains.orders.transpose(1, 0, 2), chains.states.T
-        size = max(1, MANY_NUMBERS // (T + 1) ** 2) if together else BLOCK
+        size = max(1, MANY_NUMBERS // (T + 1) ** 2) if together else _block(self.data)
         data = self.data if together else _compiled(self.data)
         parts = list(data.map_pieces(work, *along, size=size))
         for each in parts:
@@ -139,6 +143,11 @@ class OwnOrders:
     @property
     def _numbers(self) -> Order:
         return np.arange(self.data.shape[0], dtype=np.intp)[:, None]
+
+
+def _block(data: Data) -> int:
+    """Trajectories that are searched or sampled one after the other."""
+    return max(1, min(BLOCK, PAIRS // data.shape[1] ** 2))
 
 
 def _compiled(data: Data) -> Data:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from retrace_sde.data.blocks import Order
 from retrace_sde.estimate.kalman.alone import Rows, alone
 from retrace_sde.estimate.kalman.model import (
     Mask,
@@ -182,9 +184,11 @@ def as_noise(noise: Noise, d: int) -> tuple[Array, Mask, bool]:
 
 def spread(values: Array) -> Array:
     """The standard deviation of each variable over all that was seen of it, 1 for a constant: its unit."""
-    seen = np.maximum((~np.isnan(values)).sum(axis=(0, 1)), 1)
-    centred = np.nan_to_num(values - np.nan_to_num(values).sum(axis=(0, 1)) / seen)
-    deviations = np.sqrt((centred**2).sum(axis=(0, 1)) / seen)
+    deviations = values.std(axis=(0, 1))
+    if np.isnan(deviations).any():
+        seen = np.maximum((~np.isnan(values)).sum(axis=(0, 1)), 1)
+        centred = np.nan_to_num(values - np.nan_to_num(values).sum(axis=(0, 1)) / seen)
+        deviations = np.sqrt((centred**2).sum(axis=(0, 1)) / seen)
     return np.where(deviations > 0, deviations, 1.0)
 
 
@@ -255,23 +259,23 @@ def noise_grams(
         for C in (gains.covariance[:-1], gains.covariance[1:], gains.lag)
     )
     if total:
-        x, r, steps = x.reshape(1, -1, d), r.reshape(1, -1, d), k * w.sum(keepdims=True).ravel()
-        before, after, lag = (k * C.sum(axis=0)[None] for C in (before, after, lag))
+        x, r, steps = x.reshape(-1, d), r.reshape(-1, d), k * w.sum()
+        before, after, lag = (k * C.sum(axis=0) for C in (before, after, lag))
     else:
         x, r = (v.transpose(1, 2, 0, 3).reshape(-1, len(w), d) for v in (x, r))
         before, after, lag = (np.repeat(C, k, axis=0) for C in (before, after, lag))
         steps = np.repeat(w.sum(axis=0), k)
     cross = lag - F @ before
-    gram = np.empty((len(x), p + d, p + d))
-    gram[:, :d, :d] = (_t(x) @ x + before) * dt
-    gram[:, p:, :d] = Q @ (_t(r) @ x) + cross
-    gram[:, p:, p:] = (Q @ (_t(r) @ r) @ Q + after - lag @ F.T - F @ _t(cross)) / dt
+    gram = np.empty((*x.shape[:-2], p + d, p + d))
+    gram[..., :d, :d] = (_t(x) @ x + before) * dt
+    gram[..., p:, :d] = Q @ (_t(r) @ x) + cross
+    gram[..., p:, p:] = (Q @ (_t(r) @ r) @ Q + after - lag @ F.T - F @ _t(cross)) / dt
     if p > d:
-        gram[:, d, :d] = gram[:, :d, d] = x.sum(axis=1) * dt
-        gram[:, d, d] = steps * dt
-        gram[:, p:, d] = r.sum(axis=1) @ Q
-    gram[:, :p, p:] = _t(gram[:, p:, :p])
-    return gram[0] if total else gram
+        gram[..., d, :d] = gram[..., :d, d] = x.sum(axis=-2) * dt
+        gram[..., d, d] = steps * dt
+        gram[..., p:, d] = r.sum(axis=-2) @ Q
+    gram[..., :p, p:] = _t(gram[..., p:, :p])
+    return gram
 
 
 def squared_noise(stack: Stack, gains: Gains, found: Means) -> Array:
@@ -426,6 +430,13 @@ class Ascent:
         return Slopes(weight @ gram[p:, :p], of_H)
 
 
+@cache
+def lower_half(d: int) -> tuple[Order, Order]:
+    """Rows and columns of a matrix's lower half."""
+    rows, columns = np.tril_indices(d)
+    return rows, columns
+
+
 Flat = Callable[[Array, Array], Array]
 """A matrix and its unit as a vector, or the way back."""
 
@@ -438,13 +449,13 @@ def _log(S: Array, scale: Array) -> Array:
     """
     values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
     logs = np.log(np.maximum(values, 1e-15 * values[-1]))
-    packed: Array = ((vectors * logs) @ vectors.T)[np.tril_indices(len(S))]
+    packed: Array = ((vectors * logs) @ vectors.T)[lower_half(len(S))]
     return packed
 
 
 def _exp(vector: Array, scale: Array) -> Array:
     L = np.zeros((len(scale), len(scale)))
-    L[np.tril_indices(len(scale))] = vector
+    L[lower_half(len(scale))] = vector
     if not np.isfinite(vector).all():
         raise np.linalg.LinAlgError("a step of the extrapolation went too far.")
     values, vectors = np.linalg.eigh(L)  # which reads the lower half only
