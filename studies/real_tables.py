@@ -68,7 +68,8 @@ def direction(found: dict[str, Any], tau: float) -> str:
     test = found["direction"]
     if not test["identified"]:
         return "closed loop" if found["cycle"] else "undetermined"
-    return f"{'right' if tau > 0 else 'WRONG'} (p = {test['p_value']:.2g})"
+    tested = "known" if test["p_value"] is None else f"p = {test['p_value']:.2g}"
+    return f"{'right' if tau > 0 else 'WRONG'} ({tested})"
 
 
 def shared(table: pd.DataFrame, *options: str) -> str:
