@@ -7,10 +7,12 @@ import pytest
 
 import retrace_sde as rt
 
-DT, N, T = 0.1, 12, 7
+DT, N = 0.1, 12
 PATHS = [
     f"{space} {what}" for space in ("shared", "own") for what in ("plain", "noise", "missing", "stamps", "before", "gaps")
 ]  # fmt: skip
+LONG = ("own noise", "own missing", "own gaps")
+"""Paths whose fits sample for long: of five observations."""
 CHANGES = ["places", "units", "time", "precision", "jobs"]
 
 
@@ -18,6 +20,7 @@ def data(path, seed):
     """X, the options of the fit, and what is known."""
     space, what = path.split()
     own, rng = space == "own", np.random.default_rng(seed)
+    T = 5 if path in LONG else 7
     sde = rt.simulate.random_irreversible_sde(2, random_state=rng)
     X = sde.simulate(N, T, DT, x0=0.4, random_state=rng)
     options, known = {"permutation": "independent" if own else "shared"}, {}
@@ -44,7 +47,7 @@ def fit(X, options, known, **more):
 
 def places(X, known, own, rng):
     """The data with trajectories and slices, or observations, in other places, and how to bring an order back."""
-    rows = rng.permutation(N)
+    T, rows = X.shape[1], rng.permutation(N)
     columns = np.argsort(rng.random((N, T)), axis=1) if own else rng.permutation(T)
     Y = np.take_along_axis(X[rows], columns[:, :, None], axis=1) if own else X[rows][:, columns]
     there = dict(known)
@@ -81,7 +84,7 @@ def check(one, other, order, scale=1.0, time=1.0):
     assert a.identified == b.identified
     assert a.reason is b.reason
     if a.p_value is not None:
-        assert a.p_value == pytest.approx(b.p_value, abs=1e-8)
+        assert a.p_value == pytest.approx(b.p_value, abs=1e-6)  # EM ends by a rise in nats
 
 
 def run(path, change, seed):

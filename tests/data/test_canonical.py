@@ -68,6 +68,11 @@ def test_what_is_found_goes_back_to_where_it_came_from(shared):
     given = X[:, back] if shared else np.take_along_axis(X, back[:, :, None], axis=1)
     np.testing.assert_array_equal(here.each(there), given)
     np.testing.assert_array_equal(here.here(back), order)
+    if not shared:  # draws of each trajectory's order, more or fewer than there are observations
+        draws = np.stack([order, order[:, ::-1]], axis=1)
+        found = here.orders(draws)
+        for k in range(2):
+            np.testing.assert_array_equal(found[:, k], here.orders(draws[:, k]))
     np.testing.assert_array_equal(here.observations(Z), X)
 
 
@@ -137,3 +142,11 @@ def test_mixed_observations_are_the_same_for_the_same_data_and_leave_padding_beh
     other = Panel.from_trajectories([rng.permutation(given[j]) for j in where])
     again = places(other, shared=False).mixed(other.lengths).panel(other)
     np.testing.assert_array_equal(again.values, one.values)
+
+
+def test_slices_are_mixed_too():
+    X = np.random.default_rng(1).standard_normal((N, T, D))
+    here = places(Panel.from_array(X), shared=True)
+    mixed = here.mixed()
+    assert sorted(mixed.columns) == list(range(T))
+    assert list(mixed.columns) != list(here.columns)

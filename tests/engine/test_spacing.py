@@ -301,3 +301,19 @@ def test_equal_gaps_under_unequal_volatility_are_inside_their_intervals():
         low, high = result.gap_intervals.T
         inside += list((low <= 0.1) & (high >= 0.1))
     assert np.mean(inside) > 0.85  # of 60; they were 40 % before intervals were widened
+
+
+def test_what_was_searched_on_filled_values_is_fitted_on_those_seen():
+    """A search model with as many trajectories was taken for the model itself: errors of A were 0, and gaps had none."""
+    rng = np.random.default_rng(0)
+    gaps = np.array([0.1, 0.3, 0.1, 0.2, 0.4, 0.1, 0.2])
+    sde = rt.LinearSDE(-np.eye(2) + 0.5 * np.eye(2, k=1), 0.1 * np.eye(2))
+    X = np.empty((30, 8, 2))
+    X[:, 0] = 2 + 0.3 * rng.standard_normal((30, 2))
+    for k, gap in enumerate(gaps):
+        X[:, k + 1] = sde.simulate(30, 2, gap, x0=X[:, k], scheme="exact", random_state=rng)[:, 1]
+    X[rng.random(X.shape) < 0.15] = np.nan
+    model = rt.ReTrace(dt=0.2, spacing="estimate", random_state=0).fit(X)
+    assert (model.standard_errors_.drift > 0).all()
+    assert model.result_.gap_intervals is not None
+    assert np.corrcoef(np.log(model.gaps_), np.log(gaps))[0, 1] > 0.9

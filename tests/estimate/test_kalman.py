@@ -406,3 +406,10 @@ def test_a_model_of_another_size_is_refused():
     point = StateSpace(model.transition, np.zeros((3, 3)), Gaussian(np.zeros(3), np.zeros((3, 3))))
     with pytest.raises(ValueError, match="positive definite"):
         kalman(np.zeros((2, 3, 3)), point)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-200, 1e200])
+def test_what_cannot_be_squared_is_no_observation(scale):
+    Y = np.random.default_rng(0).standard_normal((6, 5, 2)) * np.array([1.0, scale])
+    with pytest.raises(ValueError, match="variable 1 "):
+        rt.em(Y, 0.1)

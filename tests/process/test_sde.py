@@ -320,3 +320,9 @@ def test_no_stationary_law_without_a_stable_drift(drift: Floats) -> None:
 def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(ValueError, match="scheme must be"):
         stable_sde(2).transition(0.1, scheme="milstein")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("A", "H"), [([[1e100]], [[1e100]]), ([[50.0]], [[1.0]])])
+def test_a_process_that_leaves_all_numbers_says_so(A, H):
+    with pytest.raises(ValueError, match="all numbers"):
+        LinearSDE(A, H).simulate(2, 2000, 0.1, x0=1.0, random_state=0)

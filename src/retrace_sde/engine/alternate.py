@@ -78,7 +78,7 @@ def _recover_shared(
     """From every start on as few trajectories as will do; then verified on all of them."""
     best, few = _searched(model, space, rng, max_iter=max_iter)
     found = _finished(model, best)
-    if few < model.data.shape[0] and not model.verified(found.better):
+    if few is not None and not model.verified(found.better):
         more = model.some(MORE * few) if model.data.lazy else model
         found = _finished(model, alternate(more, space, best.order, max_iter=max_iter))
     return found
@@ -86,13 +86,16 @@ def _recover_shared(
 
 def _searched(
     model: Model, space: Space, rng: np.random.Generator, *, max_iter: int
-) -> tuple[Trail, int]:
-    """The best of all starts, and how many trajectories it was found on: a copy of them, gone when all are looked at."""
+) -> tuple[Trail, int | None]:
+    """The best of all starts, and on how many trajectories of another model it was found; None: on these.
+
+    Such a model may have as many trajectories (values filled in, gaps taken for equal); a copy of some is gone when all are looked at.
+    """
     few = model.for_search()
     starts = space.starts(few, rng)
     trails = [_from_start(few, space, start, max_iter) for start in steps(starts, SEARCHING)]
     worth = [few.worth(each.pair.better) for each in trails] if len(trails) > 1 else [0.0]
-    return trails[int(np.argmax(worth))], few.data.shape[0]
+    return trails[int(np.argmax(worth))], None if few is model else few.data.shape[0]
 
 
 def _from_start(model: Model, space: Space, start: Order, max_iter: int) -> Trail:

@@ -28,12 +28,13 @@ from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.information import inverse
 from retrace_sde.estimate.kalman import steps
 from retrace_sde.estimate.kalman.em import (
+    HARDLY_NOISY,
     Climb,
     Climbing,
     as_sde,
-    at_floor,
     climb,
     finished,
+    hardly_noisy,
     resumed,
 )
 from retrace_sde.estimate.kalman.errors import Scores
@@ -185,8 +186,8 @@ class HiddenModel(Problem):
             notes.append(
                 f"The likelihood was still rising after {found.evaluations} smoothing passes."
             )
-        if final and at_floor(law, self.setup):
-            notes.append("The data show no observation noise: its variance is at the floor.")
+        if final and hardly_noisy(law, self.setup):
+            notes.append(HARDLY_NOISY)
         shown, more = self._shown(order, law, found.expected)
         own, states = self._states(order, law)
         return replace(

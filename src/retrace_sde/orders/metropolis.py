@@ -15,6 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Order, State
+from retrace_sde.estimate.timed.kernels import put
 from retrace_sde.orders.rules import (
     Rules,
     exchange_change,
@@ -397,7 +398,7 @@ def sample_path(
             for k in range(T):
                 kept[written, k] = path[k + 1]
             written += 1
-    order[:] = path[1 : T + 1]
+    put(path[1 : T + 1], order)
 
 
 @njit(cache=True, nogil=True)

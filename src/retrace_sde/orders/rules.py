@@ -14,6 +14,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from retrace_sde.data.blocks import Array, Mask, Order
+from retrace_sde.estimate.timed.kernels import put
 
 
 class Rules(NamedTuple):
@@ -264,7 +265,7 @@ def obedient_block(
         t = lengths[j]
         known = rules_of(rules, j, t)
         if not np.isfinite(order_cost(known, orders[j, :t])):
-            orders[j, :t] = obedient(known, orders[j, :t].copy())
+            put(obedient(known, orders[j, :t].copy()), orders[j])
 
 
 @njit(cache=True, nogil=True)
@@ -317,8 +318,8 @@ def cold_starts(rules: Rules, order: Order) -> Order:  # pragma: no cover - comp
     """Obedient starts (k, T): a path, its reverse, and what the prior expects, each mended where it must be."""
     U = rules.costs
     starts = np.empty((3 if len(U) > 0 else 2, len(order)), np.intp)
-    starts[0] = obedient(rules, order)
-    starts[1] = obedient(rules, order[::-1].copy())
+    put(obedient(rules, order), starts[0])
+    put(obedient(rules, order[::-1].copy()), starts[1])
     if len(U) > 0:
-        starts[2] = obedient(rules, _expected_order(U))
+        put(obedient(rules, _expected_order(U)), starts[2])
     return starts

@@ -18,6 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Order, State
+from retrace_sde.estimate.timed.kernels import put, put_rows
 from retrace_sde.orders.rules import (
     Rules,
     cold_starts,
@@ -92,7 +93,7 @@ def trajectory_costs(
     costs = room[: t + 1, : t + 1]
     fill_costs(steps.target[j, :t], steps.source[j, :t], steps.start[j, :t], costs)
     if len(steps.pairs) > 0:
-        costs[:t, :t] = steps.pairs[j, :t, :t]
+        put_rows(steps.pairs[j, :t, :t], costs)
     return costs
 
 
@@ -110,7 +111,7 @@ def padded_path(order: Order) -> Order:  # pragma: no cover - compiled
     T = len(order)
     path = np.empty(T + 2, np.intp)
     path[0] = path[T + 1] = T
-    path[1 : T + 1] = order
+    put(order, path[1:])
     return path
 
 
@@ -410,14 +411,14 @@ def _kicked(
     best = padded_cost(costs, rules, path)
     trial = np.empty_like(path)
     for _ in range(kicks):
-        trial[:] = path
+        put(path, trial)
         if not _kick(rules, trial, state):
             continue
         improve_path(costs, rules, trial, tolerance, False)
         cost = padded_cost(costs, rules, trial)
         if cost < best - tolerance:
             best = cost
-            path[:] = trial
+            put(trial, path)
 
 
 @njit(cache=True, nogil=True)
@@ -437,12 +438,12 @@ def _cold(
     if rules is not None:
         trial, low = path.copy(), np.inf
         for each in cold_starts(rules, path[1:-1].copy()):
-            trial[1:-1] = each
+            put(each, trial[1:])
             improve_path(costs, rules, trial, _tolerance(costs, rules, trial), deep)
             cost = padded_cost(costs, rules, trial)
             if cost < low:
                 low = cost
-                path[:] = trial
+                put(trial, path)
 
 
 @njit(cache=True, nogil=True)
@@ -478,5 +479,5 @@ def improve_block(
             if orders[j, k] != path[k + 1]:
                 changed += 1
                 break
-        orders[j, :t] = path[1 : t + 1]
+        put(path[1 : t + 1], orders[j])
     return changed

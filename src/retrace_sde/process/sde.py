@@ -305,15 +305,21 @@ class LinearSDE:
             Seed.
         """
         rng = np.random.default_rng(random_state)
-        step = self.transition(dt, scheme=scheme)
-        root = cholesky(step.covariance, lower=True)
-        X = np.empty((n, T, self.dimension))
-        state = self._starts(n, x0, rng)
-        for t in range(T):
-            X[:, t] = state
-            if t + 1 < T:
-                noise = rng.standard_normal((n, self.dimension))
-                state = state @ step.matrix.T + step.shift + noise @ root.T
+        with np.errstate(all="ignore"):
+            step = self.transition(dt, scheme=scheme)
+            if not np.isfinite(step.matrix).all() or not np.isfinite(step.covariance).all():
+                raise ValueError(f"drift and diffusion leave all numbers in one step of {dt:g}.")
+            root = cholesky(step.covariance, lower=True)
+            X = np.empty((n, T, self.dimension))
+            state = self._starts(n, x0, rng)
+            for t in range(T):
+                X[:, t] = state
+                if t + 1 < T:
+                    noise = rng.standard_normal((n, self.dimension))
+                    state = state @ step.matrix.T + step.shift + noise @ root.T
+        if not np.isfinite(X).all():
+            t = int(np.argmin(np.isfinite(X).all(axis=(0, 2))))
+            raise ValueError(f"the process explodes: it leaves all numbers after {t} steps.")
         return X
 
     def _starts(self, n: int, x0: object, rng: np.random.Generator) -> Array:

@@ -19,6 +19,9 @@ R = TypeVar("R")
 MOST = 2**31 - 1
 """The largest count: beyond it nothing would end."""
 
+MANY = 10**6
+"""Steps, draws and replicates at most: more fill memories, and days."""
+
 
 class Rule(NamedTuple):
     """What a parameter must be: in words, and told of a value."""
@@ -48,9 +51,9 @@ def _number(words: str, within: Callable[[float], bool]) -> Rule:
     return Rule(words, lambda v: _real(v) and bool(within(float(v))))
 
 
-def _count(least: int) -> Rule:
-    words = f"a whole number of at least {least}"
-    return Rule(words, lambda v: _whole(v) and least <= v <= MOST)
+def _count(least: int, most: int = MOST) -> Rule:
+    words = f"a whole number of at least {least}" + (f", at most {most}" if most < MOST else "")
+    return Rule(words, lambda v: _whole(v) and least <= v <= most)
 
 
 def _one_of(*words: str) -> Rule:
@@ -109,12 +112,12 @@ RULES: Mapping[str, Rule] = {
         _features,
     ),
     # of what is asked of a fit
-    "steps": _count(1),
+    "steps": _count(1, MANY),
     "level": BETWEEN,
     "probability": BETWEEN,
-    "samples": _count(2),
-    "draws": _count(2),
-    "replicates": _count(2),
+    "samples": _count(2, MANY),
+    "draws": _count(2, MANY),
+    "replicates": _count(2, MANY),
     "adopt": SWITCH,
     "horizon": Rule(  # what knows dt looks closer
         "a positive multiple of dt, or None",

@@ -9,8 +9,9 @@ is replaced by the plain one, which cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +26,6 @@ from retrace_sde.estimate.kalman.model import Stack, as_observations, group, is_
 from retrace_sde.estimate.kalman.scoring import Scoring
 from retrace_sde.estimate.kalman.smoother import Smoothed, kalman
 from retrace_sde.estimate.kalman.steps import (
-    NOISE_FLOOR,
     Expected,
     Noise,
     Parameters,
@@ -48,6 +48,9 @@ system each time, and to get them again takes longer than to fill them, until on
 
 PROMISE = 0.1
 """Share of the tolerance: a step of scoring that promises a smaller rise is the last."""
+
+WIDEST = 1e140
+"""Largest range of a variable whose squares can be summed; its inverse is the least."""
 
 LARGEST = 1 << 25
 """Numbers of smoothed covariances (256 MiB) beyond which a fit does not keep them."""
@@ -98,8 +101,6 @@ class EMResult:
         R.
     log_likelihood : array
         The trace over the accepted steps; it never falls.
-    states : Smoothed
-        Under the fitted transition; without covariances where so many patterns of missing entries would take more than 256 MiB.
     converged : bool
         The search came to rest.
     evaluations : int
@@ -116,6 +117,8 @@ class EMResult:
         Where the fitted transition has no logarithm the SDE is the nearest in likelihood; this says so.
     stacks : list of Stack
         The data, by patterns of missing entries.
+    observations : array (n, T, d)
+        The data.
 
     Examples
     --------
@@ -128,7 +131,6 @@ class EMResult:
     sde: LinearSDE
     noise: Array
     log_likelihood: Array
-    states: Smoothed
     converged: bool
     evaluations: int
     moments: Moments
@@ -137,6 +139,16 @@ class EMResult:
     scheme: Scheme = "euler"
     notes: tuple[str, ...] = ()
     stacks: list[Stack] = field(default_factory=list, repr=False)
+    observations: Array = field(default_factory=lambda: np.empty((0, 0, 0)), repr=False)
+
+    @cached_property
+    def states(self) -> Smoothed:
+        """The states under the fitted transition; without covariances where so many patterns of missing entries would take more than 256 MiB."""
+        _, T, d = self.observations.shape
+        few = sum(len(stack.patterns) for stack in self.stacks) * T * d * d <= LARGEST
+        model = self.parameters.model(self.setup.dt)
+        with one_blas_thread():
+            return kalman(self.observations, model, covariances=few, n_jobs=self.setup.n_jobs)
 
     @property
     def drift(self) -> Array:
@@ -230,6 +242,7 @@ def em(
     values = as_observations(Y)
     if values.shape[1] < 3:
         raise ValueError("em needs at least three observations per trajectory.")
+    _check_widths(values)
     d = values.shape[2]
     A, H = _matrix("drift", known.drift, d), _matrix("diffusion", known.diffusion, d)
     R, free, tied = as_noise(noise, d)
@@ -246,6 +259,22 @@ def em(
             tolerance,
         )
         return _finished(values, stacks, setup, found, Known(A, H), scheme)
+
+
+def _check_widths(values: Array) -> None:
+    """Every variable varies, by amounts whose squares are numbers."""
+    seen = ~np.isnan(values)
+    low = np.where(seen, values, np.inf).min(axis=(0, 1))
+    high = np.where(seen, values, -np.inf).max(axis=(0, 1))
+    for k in np.flatnonzero(seen.any(axis=(0, 1))):
+        width = high[k] - low[k]
+        if not 1 / WIDEST < width < WIDEST:
+            why = (
+                "is constant"
+                if width == 0
+                else f"varies by {width:.1g}, too little or too much to be squared"
+            )
+            raise ValueError(f"variable {k} {why}: drop or rescale it.")
 
 
 def _known_step(
@@ -284,8 +313,8 @@ def _finished(
     parameters, notes = found.parameters, []
     if not found.converged:
         notes.append(f"The likelihood was still rising after {found.evaluations} smoothing passes.")
-    if at_floor(parameters, setup):
-        notes.append("The data show no observation noise: its variance is at the floor.")
+    if hardly_noisy(parameters, setup):
+        notes.append(HARDLY_NOISY)
     sde, more = as_sde(parameters, found.expected, setup, scheme)
     if known.drift is not None or known.diffusion is not None:
         A = sde.drift if known.drift is None else np.asarray(known.drift)
@@ -295,7 +324,6 @@ def _finished(
         sde,
         parameters.R,
         np.array(found.trace),
-        smoothed(values, stacks, parameters, setup),
         found.converged,
         found.evaluations,
         found.expected.moments,
@@ -304,20 +332,20 @@ def _finished(
         scheme,
         (*notes, *more),
         stacks,
+        values,
     )
 
 
-def smoothed(values: Array, stacks: list[Stack], parameters: Parameters, setup: Setup) -> Smoothed:
-    """The states under fitted parameters; their covariances only where these do not fill the memory."""
-    patterns = sum(len(stack.patterns) for stack in stacks)
-    few = patterns * values[0].size * values.shape[2] <= LARGEST
-    return kalman(values, parameters.model(setup.dt), covariances=few, n_jobs=setup.n_jobs)
+NEGLIGIBLE = 1e-3
+"""A noise's variance, relative to a step's, below which a climb that is flat there may end anywhere."""
+
+HARDLY_NOISY = "The data show no observation noise, or hardly any: a variance of it is below a thousandth of a step's."
 
 
-def at_floor(parameters: Parameters, setup: Setup) -> bool:
-    """Some noise that was to be estimated is as small as it may be."""
-    least = NOISE_FLOOR * setup.dt * np.diag(parameters.H)
-    return bool(np.any((np.diag(parameters.R) <= 1.01 * least)[setup.noise_free]))
+def hardly_noisy(parameters: Parameters, setup: Setup) -> bool:
+    """Some noise that was to be estimated is next to none."""
+    least = NEGLIGIBLE * setup.dt * np.diag(parameters.H)
+    return bool(np.any((np.diag(parameters.R) < least)[setup.noise_free]))
 
 
 def as_sde(
@@ -403,14 +431,12 @@ def climb(
     step, left = _ahead(ascent, expected, now, x)
     while len(trace) <= max_iter:
         weight = ascent.weights(now, expected)
-        trials = [x + step]
+        plain = ahead = x + step
         if memory:
             moves, changes = (np.array(rows) for rows in zip(*memory, strict=True))
             gamma = np.linalg.lstsq((changes * weight).T, step * weight, rcond=1e-10)[0]
-            trials.insert(0, x + step - gamma @ (moves + changes))
-        if np.isfinite(left):
-            trials.append(ascent.pack(ascent.maximise(expected, now)))
-        for trial in trials:
+            ahead = plain - gamma @ (moves + changes)
+        for trial in _trials(ascent, expected, now, ahead, plain):
             better = _attempt(expected_at, ascent, trial, now, trace[-1])
             evaluations += 1
             if better is not None:
@@ -427,6 +453,17 @@ def climb(
         memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
         x, step = trial, new_step
     return Climb(now, expected, trace, False, evaluations)
+
+
+def _trials(
+    ascent: Climbing, expected: Any, now: Any, ahead: Array, plain: Array
+) -> Iterator[Array]:
+    """The extrapolated step, the plain one, and EM's, which cannot lower the likelihood: each if those before it did."""
+    yield ahead
+    if ahead is not plain:
+        yield plain
+    if isinstance(ascent, Scoring):
+        yield ascent.pack(ascent.maximise(expected, now))
 
 
 def _ahead(ascent: Climbing, expected: Any, now: Any, x: Array) -> tuple[Array, float]:

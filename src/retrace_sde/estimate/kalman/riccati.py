@@ -59,15 +59,16 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
     """
     T, G, d = seen.shape
     F, Q, R = model.transition.matrix, model.transition.covariance, model.noise
-    eye, full, Ft = np.eye(d), np.asarray(seen.all(axis=(1, 2))), np.ascontiguousarray(F.T)
-    each: list[tuple[Array, Array, Array, Array]] = []  # predicted, gain, weight, Cholesky factor
+    eye, Ft = np.eye(d), np.ascontiguousarray(F.T)
+    full: list[bool] = np.asarray(seen.all(axis=(1, 2))).tolist()
+    each: list[tuple[Array, ...]] = []  # predicted, gain, weight, Cholesky factor, filtered
     repeats = np.zeros(T, dtype=bool)
     # single matrices are multiplied sooner than stacks of one
     P = model.initial.covariance if G == 1 else np.tile(model.initial.covariance, (G, 1, 1))
     for t in range(T):
         if t > 1 and full[t] and full[t - 1]:
-            # looking costs as much as a product: now and then is enough
-            repeats[t] = repeats[t - 1] or (t % 4 == 0 and _settled(P, each[-1][0]))
+            # looking costs more than a product: now and then is enough
+            repeats[t] = repeats[t - 1] or (t % 8 == 0 and _settled(P, each[-1][0]))
         if repeats[t]:
             each.append(each[-1])
             continue
@@ -84,13 +85,12 @@ def riccati(seen: Mask, model: StateSpace) -> Gains:
             K = K * mask[..., None, :]
             rest = eye - K
             after = rest @ P @ _t(rest) + K @ R @ _t(K)
-        each.append((P, K, W, lower))
+        each.append((P, K, W, lower, after))
         P = _symmetric(F @ after @ Ft + Q)
-    predicted, gain, weight, lower = (
+    predicted, gain, weight, lower, filtered = (
         np.array(series).reshape(T, G, d, d) for series in zip(*each, strict=True)
     )
-    rest = eye - gain
-    filtered = rest @ predicted @ _t(rest) + gain @ R @ _t(gain)
+    filtered = _symmetric(filtered)
     covariance, lag = _backwards(predicted, filtered, repeats, model)
     log_det = 2 * np.log(np.diagonal(lower, axis1=2, axis2=3)).sum(axis=2)
     return Gains(gain, weight, log_det, filtered, covariance, lag)
@@ -114,7 +114,7 @@ def _backwards(
     for t in range(T - 2, -1, -1):
         k = which[t]
         same = t < T - 2 and k == which[t + 1]
-        settled = same and (settled or (t % 4 == 0 and _settled(V, covariance[t + 2])))
+        settled = same and (settled or (t % 8 == 0 and _settled(V, covariance[t + 2])))
         if not settled:
             V = own[k] + J[k] @ V @ back[k]
         covariance[t] = V
@@ -162,10 +162,10 @@ def smooth(stack: Stack, gains: Gains, model: StateSpace) -> Means:
 
 
 def _cholesky(S: Array) -> Array:
-    """Lower factors (…, d, d). For one matrix numpy's checks would cost several times LAPACK's work."""
+    """Lower factors (…, d, d). For one matrix, which is overwritten, numpy's checks would cost several times LAPACK's work."""
     if S.ndim > 2:
         return np.asarray(np.linalg.cholesky(S), dtype=np.float64)
-    lower, failed = dpotrf(S, lower=1, clean=1)
+    lower, failed = dpotrf(S.T, lower=1, clean=1, overwrite_a=1)
     if failed:
         raise np.linalg.LinAlgError("Matrix is not positive definite")
     return np.asarray(lower)

@@ -28,6 +28,7 @@ from retrace_sde.estimate.kalman.steps import (
     Setup,
     information_weights,
     least_noise,
+    lower_half,
     pack,
     unpack,
 )
@@ -183,21 +184,21 @@ def _root(S: Array, scale: Array) -> Array:
     """The lower half of the square root of S in the units `scale`."""
     values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
     roots = np.sqrt(np.maximum(values, SMALLEST**2 * values[-1]))
-    packed: Array = ((vectors * roots) @ vectors.T)[np.tril_indices(len(S))]
+    packed: Array = ((vectors * roots) @ vectors.T)[lower_half(len(S))]
     return packed
 
 
 def _steep(S: Array, scale: Array) -> Array:
     """The information on each entry of a square root, roughly: `d log S = 2 d√S / √S`."""
     sizes = np.sqrt(np.diag(S)) / scale
-    found: Array = (2 / np.outer(sizes, sizes))[np.tril_indices(len(S))]
+    found: Array = (2 / np.outer(sizes, sizes))[lower_half(len(S))]
     return found
 
 
 def _square(vector: Array, scale: Array) -> Array:
     """The matrix behind its square root."""
     L = np.zeros((len(scale), len(scale)))
-    L[np.tril_indices(len(scale))] = vector
+    L[lower_half(len(scale))] = vector
     if not np.isfinite(vector).all():
         raise np.linalg.LinAlgError("a step of the extrapolation went too far.")
     values, vectors = np.linalg.eigh(L)  # which reads the lower half only

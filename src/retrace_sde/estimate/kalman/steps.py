@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import solve_triangular
 
+from retrace_sde.data.blocks import Order
 from retrace_sde.estimate.kalman.alone import Rows, alone
 from retrace_sde.estimate.kalman.model import (
     Mask,
@@ -25,7 +28,6 @@ from retrace_sde.estimate.kalman.model import (
 )
 from retrace_sde.estimate.kalman.riccati import Gains, Means, riccati, smooth
 from retrace_sde.estimate.moments import Moments
-from retrace_sde.estimate.regression import mle
 from retrace_sde.process.sde import Array, Gaussian, Transition, symmetric_root
 
 Noise = Literal["estimate", "diagonal"] | float | ArrayLike
@@ -182,9 +184,11 @@ def as_noise(noise: Noise, d: int) -> tuple[Array, Mask, bool]:
 
 def spread(values: Array) -> Array:
     """The standard deviation of each variable over all that was seen of it, 1 for a constant: its unit."""
-    seen = np.maximum((~np.isnan(values)).sum(axis=(0, 1)), 1)
-    centred = np.nan_to_num(values - np.nan_to_num(values).sum(axis=(0, 1)) / seen)
-    deviations = np.sqrt((centred**2).sum(axis=(0, 1)) / seen)
+    deviations = values.std(axis=(0, 1))
+    if np.isnan(deviations).any():
+        seen = np.maximum((~np.isnan(values)).sum(axis=(0, 1)), 1)
+        centred = np.nan_to_num(values - np.nan_to_num(values).sum(axis=(0, 1)) / seen)
+        deviations = np.sqrt((centred**2).sum(axis=(0, 1)) / seen)
     return np.where(deviations > 0, deviations, 1.0)
 
 
@@ -255,23 +259,23 @@ def noise_grams(
         for C in (gains.covariance[:-1], gains.covariance[1:], gains.lag)
     )
     if total:
-        x, r, steps = x.reshape(1, -1, d), r.reshape(1, -1, d), k * w.sum(keepdims=True).ravel()
-        before, after, lag = (k * C.sum(axis=0)[None] for C in (before, after, lag))
+        x, r, steps = x.reshape(-1, d), r.reshape(-1, d), k * w.sum()
+        before, after, lag = (k * C.sum(axis=0) for C in (before, after, lag))
     else:
         x, r = (v.transpose(1, 2, 0, 3).reshape(-1, len(w), d) for v in (x, r))
         before, after, lag = (np.repeat(C, k, axis=0) for C in (before, after, lag))
         steps = np.repeat(w.sum(axis=0), k)
     cross = lag - F @ before
-    gram = np.empty((len(x), p + d, p + d))
-    gram[:, :d, :d] = (_t(x) @ x + before) * dt
-    gram[:, p:, :d] = Q @ (_t(r) @ x) + cross
-    gram[:, p:, p:] = (Q @ (_t(r) @ r) @ Q + after - lag @ F.T - F @ _t(cross)) / dt
+    gram = np.empty((*x.shape[:-2], p + d, p + d))
+    gram[..., :d, :d] = (_t(x) @ x + before) * dt
+    gram[..., p:, :d] = Q @ (_t(r) @ x) + cross
+    gram[..., p:, p:] = (Q @ (_t(r) @ r) @ Q + after - lag @ F.T - F @ _t(cross)) / dt
     if p > d:
-        gram[:, d, :d] = gram[:, :d, d] = x.sum(axis=1) * dt
-        gram[:, d, d] = steps * dt
-        gram[:, p:, d] = r.sum(axis=1) @ Q
-    gram[:, :p, p:] = _t(gram[:, p:, :p])
-    return gram[0] if total else gram
+        gram[..., d, :d] = gram[..., :d, d] = x.sum(axis=-2) * dt
+        gram[..., d, d] = steps * dt
+        gram[..., p:, d] = r.sum(axis=-2) @ Q
+    gram[..., :p, p:] = _t(gram[..., p:, :p])
+    return gram
 
 
 def squared_noise(stack: Stack, gains: Gains, found: Means) -> Array:
@@ -346,12 +350,12 @@ def maximise(setup: Setup, expected: Expected, now: Parameters) -> Parameters:
     """The M-step. With known entries of Θ: Θ given H (generalised least squares), then H given Θ."""
     d, free = len(setup.free), setup.free
     moments = expected.moments
+    R, cross, _ = moments.blocks
     if free.all():
-        theta = mle(moments).coefficients
+        theta = solve_triangular(R, cross).T
     else:
         theta = setup.known.copy()
         if free.any():
-            R, cross, _ = moments.blocks
             weight, normal = np.linalg.inv(now.H), R.T @ R
             wanted = weight @ (cross.T @ R - theta @ normal)
             i, j = np.nonzero(free)
@@ -361,8 +365,8 @@ def maximise(setup: Setup, expected: Expected, now: Parameters) -> Parameters:
             )
     residual = moments.factor @ np.c_[-theta, np.eye(d)].T
     H = residual.T @ residual / expected.count if setup.H is None else setup.H
-    R = noise_covariance(setup, expected, now.R, H)
-    return Parameters(theta, H, R, first_law(setup, expected, H))
+    noise = noise_covariance(setup, expected, now.R, H)
+    return Parameters(theta, H, noise, first_law(setup, expected, H))
 
 
 def noise_covariance(setup: Setup, expected: Totals, now: Array, H: Array) -> Array:
@@ -426,6 +430,13 @@ class Ascent:
         return Slopes(weight @ gram[p:, :p], of_H)
 
 
+@cache
+def lower_half(d: int) -> tuple[Order, Order]:
+    """Rows and columns of a matrix's lower half."""
+    rows, columns = np.tril_indices(d)
+    return rows, columns
+
+
 Flat = Callable[[Array, Array], Array]
 """A matrix and its unit as a vector, or the way back."""
 
@@ -438,13 +449,13 @@ def _log(S: Array, scale: Array) -> Array:
     """
     values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
     logs = np.log(np.maximum(values, 1e-15 * values[-1]))
-    packed: Array = ((vectors * logs) @ vectors.T)[np.tril_indices(len(S))]
+    packed: Array = ((vectors * logs) @ vectors.T)[lower_half(len(S))]
     return packed
 
 
 def _exp(vector: Array, scale: Array) -> Array:
     L = np.zeros((len(scale), len(scale)))
-    L[np.tril_indices(len(scale))] = vector
+    L[lower_half(len(scale))] = vector
     if not np.isfinite(vector).all():
         raise np.linalg.LinAlgError("a step of the extrapolation went too far.")
     values, vectors = np.linalg.eigh(L)  # which reads the lower half only

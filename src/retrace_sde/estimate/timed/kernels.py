@@ -9,10 +9,11 @@ log-likelihood by F, S and Q of a step are E, r vᵀ and W / 2 (Fisher's identit
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Mask, Order
 
@@ -63,6 +64,20 @@ class Sums(NamedTuple):
     rv: Array
     rr: Array
     steps: Array
+
+
+@njit(cache=True, nogil=True)
+def put(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover - compiled
+    """`target[:] = source`, element by element: for that numba compiles the words of an error too, a third of all compiling."""
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@njit(cache=True, nogil=True)
+def put_rows(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover - compiled
+    """The same for matrices."""
+    for i in range(len(source)):
+        put(source[i], target[i])
 
 
 @njit(cache=True, nogil=True)
@@ -148,8 +163,8 @@ def _forwards(
     value = 0.0
     for t in range(last + 1):
         if t == 0:
-            a[0] = table.mean
-            P[0] = table.spread
+            put(table.mean, a[0])
+            put_rows(table.spread, P[0])
         else:
             predict(table, index[t - 1], v[t - 1], a[t - 1], P[t - 1], a[t], P[t])
         for i in range(d):
@@ -262,7 +277,7 @@ def add_sums(
             continue
         total += smooth_one(table, y[j], w[j], index[j], v[j], last[j], work)
         a, P = work.a, work.P
-        first[j] = a[0]
+        put(a[0], first[j])
         first_spread += P[0]
         for t in range(last[j] + 1):
             for i in range(d):
@@ -333,6 +348,6 @@ def fill_states(
                 table, index[j, t - 1], v[j, t - 1], work.a[t - 1], work.P[t - 1], work.a[t],
                 work.P[t],
             )  # fmt: skip
-        means[j] = work.a
+        put_rows(work.a, means[j])
         for t in range(spreads.shape[1]):
-            spreads[j, t] = work.P[t]
+            put_rows(work.P[t], spreads[j, t])

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Order, State
+from retrace_sde.estimate.timed.kernels import put, put_rows
 from retrace_sde.orders.rules import Rules, broken, crossed, misplaced, order_cost
 from retrace_sde.orders.search import place_of, random_unit
 
@@ -97,11 +98,13 @@ def _table(M: Array, S: Array, o: Order, window: int) -> Array:
     gathered = np.empty((T, T, d, d))
     for k in range(T):
         for a in range(T):
-            gathered[k, a] = S[a, o[k]]
+            put_rows(S[a, o[k]], gathered[k, a])
     U = np.zeros((T, T))
     for i in range(T):
         for k in range(max(0, i - window), min(T, i + window + 1)):
-            U[i] += np.dot(gathered[k].reshape(T, d * d), M[i, k].copy().reshape(d * d))
+            found = np.dot(gathered[k].reshape(T, d * d), M[i, k].copy().reshape(d * d))
+            for a in range(T):
+                U[i, a] += found[a]
     return U
 
 
@@ -218,7 +221,7 @@ def _inserted(
                 _move(now, p, q)
                 low, high = min(p, q), max(p, q) + 1
                 _update(tables, U, o, now, low, high)
-                o[:] = now
+                put(now, o)
                 for k in range(max(0, low - NEAR), min(T, high + NEAR)):
                     awake[o[k]] = True
                 total, moved = total + change, True
@@ -235,8 +238,8 @@ def _descend(tables: _Tables, U: Array, rules: Rules | None, o: Order) -> float:
         change, low, high = _best_reversal(tables, U, rules, o)
         if change > -SMALLEST_GAIN:
             break
-        o[low : high + 1] = o[low : high + 1][::-1].copy()
-        U[:] = _table(tables.precision, tables.moments, o, tables.window)
+        put(o[low : high + 1][::-1].copy(), o[low:])
+        put_rows(_table(tables.precision, tables.moments, o, tables.window), U)
         awake[o[max(0, low - NEAR) : high + NEAR + 1]] = True
         total += change
     return total
@@ -262,7 +265,7 @@ def _search(tables: _Tables, rules: Rules | None, o: Order, state: State, kicks:
         length = 2 + int(random_unit(state) * max(T // 5, 1))
         p = int(random_unit(state) * (T - length + 1))
         if random_unit(state) < 0.5:
-            trial[p : p + length] = trial[p : p + length][::-1].copy()
+            put(trial[p : p + length][::-1].copy(), trial[p:])
         else:
             q = int(random_unit(state) * T)
             _move(trial, p, q)
@@ -277,7 +280,8 @@ def _search(tables: _Tables, rules: Rules | None, o: Order, state: State, kicks:
         if change < HOPELESS and np.any(trial != o):
             change += _descend(tables, W, rules, trial)
             if change < -SMALLEST_GAIN:
-                o[:], U = trial, W
+                put(trial, o)
+                U = W
 
 
 @numba.njit(nogil=True, cache=True)
@@ -292,13 +296,14 @@ def _metropolis(
     now = o.copy()
     for count in range(burn + thin * len(kept)):
         kind = random_unit(state)
-        now[:] = o
+        put(o, now)
         if kind < FLIPS:
-            now[:] = o[::-1]
+            put(o[::-1], now)
             if order_cost(rules, now) < np.inf:
                 W = _table(M, S, now, window)
                 if np.log(1.0 - random_unit(state)) < -_difference(V, U, o, W, now):
-                    o[:], U = now, W
+                    put(now, o)
+                    U = W
         else:
             reach = T - 1 if random_unit(state) < FAR else min(NEAR, T - 1)
             p = int(random_unit(state) * T)
@@ -312,9 +317,9 @@ def _metropolis(
                     change = _moved(tables, U, o, now, p, end, step)
                 if np.log(1.0 - random_unit(state)) < -change and order_cost(rules, now) < np.inf:
                     _update(tables, U, o, now, low, high)
-                    o[:] = now
+                    put(now, o)
         if count >= burn and (count - burn + 1) % thin == 0:
-            kept[(count - burn) // thin] = o
+            put(o, kept[(count - burn) // thin])
 
 
 @numba.njit(nogil=True, cache=True)

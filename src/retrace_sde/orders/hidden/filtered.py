@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Mask, Order, State
-from retrace_sde.estimate.timed.kernels import Table, predict, update
+from retrace_sde.estimate.timed.kernels import Table, predict, put, put_rows, update
 from retrace_sde.orders.rules import Rules, order_cost
 from retrace_sde.orders.search import random_unit
 
@@ -96,8 +96,8 @@ def follow(
     for t in range(begin, T):
         a = o[t]
         if t == 0:
-            new.means[0] = table.mean
-            new.spreads[0] = table.spread
+            put(table.mean, new.means[0])
+            put_rows(table.spread, new.spreads[0])
         else:
             before = old if t == begin else new
             predict(
@@ -257,9 +257,9 @@ def sample(
                             other[t] = index[t]
         if count >= burn and (count - burn + 1) % thin == 0:
             r = (count - burn) // thin
-            kept.orders[r, :T] = o
+            put(o, kept.orders[r])
             if drawn:
-                kept.gaps[r, : T - 1] = index
+                put(index, kept.gaps[r])
 
 
 @njit(cache=True, nogil=True)
@@ -277,7 +277,7 @@ def descend(
                 for kind in range(3):
                     if q == p or (kind > 0 and q < p + 2 - (kind == 2)):
                         continue
-                    trial[:] = o
+                    put(o, trial)
                     if kind == 0:
                         _rotate(trial, p, q)
                     elif kind == 1:
@@ -291,7 +291,7 @@ def descend(
                     value, met = follow(table, seen, index, trial, low, high + 1, now, new)
                     if value - known > here + 1e-9:
                         _keep(now, new, low, met)
-                        o[:] = trial
+                        put(trial, o)
                         here, moved = value - known, True
         if not moved:
             break

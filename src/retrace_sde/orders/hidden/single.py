@@ -14,6 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.data.blocks import Array, Mask, Order, State
+from retrace_sde.estimate.timed.kernels import put, put_rows
 from retrace_sde.orders.hidden.gaussian import Process
 from retrace_sde.orders.rules import Rules, crossed, order_cost
 from retrace_sde.orders.search import place_of, random_unit
@@ -284,7 +285,8 @@ def exact(
             if cost < np.inf:
                 cost += summed_cost(law, y, seen, trial)
             if cost < least:
-                best[:], least = trial, cost
+                put(trial, best)
+                least = cost
             fresh = False
         if turns[i] < i:
             k = 0 if i % 2 == 0 else turns[i]
@@ -294,7 +296,7 @@ def exact(
         else:
             turns[i] = 0
             i += 1
-    o[:] = best
+    put(best, o)
     return least
 
 
@@ -338,9 +340,9 @@ def _flip(
     cost = pulls(M, h, y, o, w)
     change = pulls(M, h, y, back, v) - cost + order_cost(rules, back) - order_cost(rules, o)
     if _accept(change, state):
-        o[:] = back
-        now[:] = back
-        w[:] = v
+        put(back, o)
+        put(back, now)
+        put_rows(v, w)
 
 
 @njit(cache=True, nogil=True)
@@ -377,4 +379,4 @@ def sample(
                 else:
                     _forget(o, now, gap, low, high)
         if count >= burn and (count - burn + 1) % thin == 0:
-            kept[(count - burn) // thin, :T] = o
+            put(o, kept[(count - burn) // thin])
