@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.data.blocks import BLOCK_ELEMENTS, Array, Data, Order, to_numpy
 from retrace_sde.estimate.euler import Euler
 from retrace_sde.estimate.information import covariance_information, lower_half
 from retrace_sde.estimate.moments import Moments, gaps_of, regression_rows
@@ -41,6 +41,9 @@ FEW = 10
 
 LEAST = 0.1
 """Share of the model's variance below which the spread of scores is taken for a failure of the draws."""
+
+INFLUENCES = 1 << 22
+"""Numbers, p d for each trajectory, that a piece's influences may have: every core holds a few arrays of as many."""
 
 MOST, LEAST_OF_MANY, WORK = 1000, 200, 5e8
 """Trajectories that tell the spread: errors of errors are then 2 %. Where their Gram matrices would take more than
@@ -145,8 +148,12 @@ def regression_sandwich(
     rows = told_by(data, found.n_features)
     few, dt = data.take(rows), dt[rows] if isinstance(dt, np.ndarray) and dt.ndim == 2 else dt
     order = order[rows] if order.ndim == 2 else order
-    of_piece = partial(_left_out_rows, drift=drift, found=found)
-    return _summed(few.sum_pieces(of_piece, order, dt), data.shape[0], len(rows))
+    inverse = solve_triangular(found.blocks[0], np.eye(found.n_features))
+    of_piece = partial(_left_out_rows, drift=drift, found=found, inverse=inverse)
+    p, (_, T, d) = found.n_features, data.shape
+    most = max(1, INFLUENCES // (p * d))
+    size = most if most < BLOCK_ELEMENTS // (T * d) else None
+    return _summed(few.sum_pieces(of_piece, order, dt, size=size), data.shape[0], len(rows))
 
 
 def sandwich_of_grams(
@@ -163,17 +170,16 @@ def sandwich_of_grams(
         counts = np.full((len(some), 1, 1), steps)
         D = inverse.T @ rest
         moved = np.linalg.solve((1 + ALONE) * np.eye(p) - inverse.T @ G @ inverse, D)
-        part = _left_out(moved, E + D.transpose(0, 2, 1) @ moved, counts, found)
+        part = _left_out(moved, E + D.transpose(0, 2, 1) @ moved, counts, found, inverse)
         told, sums = told + len(some), part if sums is None else sums + part
     assert sums is not None  # there are some
     return _summed(sums, n, told)
 
 
 def _left_out_rows(
-    piece: Data, order: Order, dt: float | Array, *, drift: Drift, found: Moments
+    piece: Data, order: Order, dt: float | Array, *, drift: Drift, found: Moments, inverse: Array
 ) -> Sums:
-    R, cross, _ = found.blocks
-    p, inverse = len(R), solve_triangular(R, np.eye(len(R)))
+    p, cross = len(inverse), found.blocks[1]
     x, u = piece.block(slice(None), order)
     z = to_numpy(regression_rows(x, u, gaps_of(dt), drift, piece.live(slice(None))))
     e = z[:, :, p:] - z[:, :, :p] @ (inverse @ cross)
@@ -183,22 +189,22 @@ def _left_out_rows(
     S = psi.shape[1]
     if p > S:  # (I − ψᵀψ)⁻¹ ψᵀ = ψᵀ (I − ψ ψᵀ)⁻¹: as many equations as there are steps
         near = psi @ turned
-        weight = np.linalg.solve((1 + ALONE) * np.eye(S) - near, e)
-        return _left_out(turned @ weight, across @ (e + near @ weight), steps, found)
+        weight = np.asarray(np.linalg.solve((1 + ALONE) * np.eye(S) - near, e))
+        return _left_out(turned @ weight, across @ (e + near @ weight), steps, found, inverse)
     D = turned @ e
-    moved = np.linalg.solve((1 + ALONE) * np.eye(p) - turned @ psi, D)
-    return _left_out(moved, across @ e + D.transpose(0, 2, 1) @ moved, steps, found)
+    moved = np.asarray(np.linalg.solve((1 + ALONE) * np.eye(p) - turned @ psi, D))
+    return _left_out(moved, across @ e + D.transpose(0, 2, 1) @ moved, steps, found, inverse)
 
 
-def _left_out(moved: Array, lost: Array, steps: Array, found: Moments) -> Sums:
+def _left_out(moved: Array, lost: Array, steps: Array, found: Moments, inverse: Array) -> Sums:
     """Squares of what leaving each of some trajectories out changes, summed: Θ's by equation, H's by entry.
 
-    `moved` is `(I − Gⱼ)⁻¹ Dⱼ`, `lost` what the squares of residuals lose. Of very many variables Θ's by coefficient only.
+    `inverse` is R⁻¹, `moved` is `(I − Gⱼ)⁻¹ Dⱼ`, `lost` what the squares of residuals lose. Of very many variables Θ's by coefficient only.
     """
-    R, _, rest = found.blocks
-    p, total = len(R), rest.T @ rest
+    rest = found.blocks[2]
+    p, total = len(inverse), rest.T @ rest
     of_H = (total - lost) / (found.count - steps) - total / found.count
-    by_equation = (solve_triangular(R, np.eye(p)) @ moved).transpose(2, 1, 0)
+    by_equation = (inverse @ moved).transpose(2, 1, 0)
     if len(by_equation) * p * p > COVARIED:
         return Sums((by_equation**2).sum(axis=2), (of_H**2).sum(axis=0))
     return Sums(by_equation @ by_equation.transpose(0, 2, 1), (of_H**2).sum(axis=0))
