@@ -29,6 +29,9 @@ import pandas as pd
 BATCH = 100
 """Files that one process tries: a crash loses no more than these, and memory is measured for each of them."""
 
+SECONDS = 240
+"""After so long a file of the batch has hung."""
+
 LIMIT_KB = 2_000_000
 
 KINDS = ("csv", "tsv", "npz", "array", "parquet", "h5ad", "zarr")
@@ -284,7 +287,11 @@ def main() -> int:
             "--seeds",
             f"{seed}:{min(seed + BATCH, end)}",
         ]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        except subprocess.TimeoutExpired as late:
+            said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+            run = subprocess.CompletedProcess(command, -1, said, "it did not end")
         lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
         done = [line for line in lines if "seed" in line]
         found += done

@@ -346,7 +346,8 @@ def in_words(panel: Panel) -> Iterator[None]:
         while at is not None and at.tb_next is not None:
             at = at.tb_next
         where = "" if at is None else str(at.tb_frame.f_globals.get("__name__", ""))
-        if not where.startswith(("numpy", "scipy")):
+        broke_down = isinstance(error, np.linalg.LinAlgError)  # whoever raised it
+        if not broke_down and not where.startswith(("numpy", "scipy")):
             raise
         raise ValueError(no_diffusion(panel)) from None
 
