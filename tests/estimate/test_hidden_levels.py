@@ -13,7 +13,7 @@ from retrace_sde.engine.model import Problem
 from retrace_sde.engine.timed.model import TimedModel
 from retrace_sde.estimate.intervals import half_widths
 from retrace_sde.estimate.levels import fit_levels, level_errors
-from retrace_sde.estimate.timed.levels import hidden_level_errors
+from retrace_sde.estimate.timed.levels import hidden_level_errors, informed
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import van_loan
 
@@ -144,3 +144,13 @@ def test_what_levels_cannot_be_combined_with_is_said():
     full = np.array([[0.02, 0.01], [0.01, 0.02]])
     with pytest.raises(ValueError, match="one standard deviation for each"):
         rt.ReTrace(subjects="levels", observation_noise=full).fit(X)
+
+
+def test_combinations_that_the_data_say_nothing_of_are_held():
+    """An eigenvalue of −9e-5, of an Ω of less than full rank, made errors of A a thousand times too large."""
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.standard_normal((4, 4)))[0]
+    values = np.array([-9e-5, 0.5, 1.0, 2.0])
+    found = informed((Q * values) @ Q.T)
+    np.testing.assert_allclose(found, (Q[:, 1:] / values[1:]) @ Q[:, 1:].T, atol=1e-12)
+    np.testing.assert_array_equal(informed(np.diag([0.0, 4.0])), np.diag([0.0, 0.25]))

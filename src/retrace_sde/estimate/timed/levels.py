@@ -260,8 +260,8 @@ def hidden_level_errors(found: HiddenLevels) -> StandardErrors:
 def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
     """By how much leaving out each of some subjects moves (A, c̄, B), (m, d, p), and H, (m, d, d); signs reversed.
 
-    The information is observed, by central differences of the slopes: A, Ω, H and R trade off. Coordinates that the data say nothing of,
-    such as those of an Ω that is nothing, are held.
+    The information is observed, by central differences of the slopes: A, Ω, H and R trade off. Coordinates, and combinations of them, that
+    the data say nothing of, such as those of an Ω that is nothing, are held.
     """
     at = Coordinates(found.ascent, found.law, found.expected, found.first_root)
     here, size = at.begin, len(at.begin)
@@ -271,20 +271,25 @@ def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
         e[j] = 1e-3
         high, low = (_slopes(at, found.seen, here + s * e) for s in (1, -1))
         J[j] = (low - high) / 2e-3
-    J = (J + J.T) / 2
-    keep = np.diag(J) > HELD
-    values, vectors = np.linalg.eigh(J[np.ix_(keep, keep)])
-    inverse = (vectors / np.maximum(values, HELD * HELD)) @ vectors.T
+    inverse = informed((J + J.T) / 2)
     n = len(found.log_likelihoods)
     scores = np.stack([_slopes(at, _one(found.seen, j), here) for j in evenly(n, MOST)])
-    moved = np.zeros_like(scores)
     # c̄ and Γ are told by subjects, not steps: 2 d + 1 of the n degrees of freedom of each equation
     left = max(n - 2 * len(found.law.H) - 1, 1)
-    moved[:, keep] = scores[:, keep] @ inverse * n / np.sqrt((n - 1) * left)
-    theta, of_H, of_mean = at.moved(moved)
+    theta, of_H, of_mean = at.moved(scores @ inverse * n / np.sqrt((n - 1) * left))
     d = len(found.law.H)
     of_B = np.concatenate([theta[:, :, :d], of_mean[:, d:, None], theta[:, :, 2 * d :]], axis=2)
     return of_B, of_H
+
+
+def informed(J: Array) -> Array:
+    """The inverse of an information on coordinates, and on combinations of them, that the data tell; 0 on others, which are held."""
+    keep = np.diag(J) > HELD
+    values, vectors = np.linalg.eigh(J[np.ix_(keep, keep)])
+    told = values > HELD
+    found = np.zeros_like(J)
+    found[np.ix_(keep, keep)] = (vectors[:, told] / values[told]) @ vectors[:, told].T
+    return found
 
 
 def _slopes(at: Coordinates, seen: Seen, x: Array) -> Array:
