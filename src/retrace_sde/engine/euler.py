@@ -73,7 +73,7 @@ from retrace_sde.process.sde import Gaussian
 STEPS_PER_VARIABLE = 8
 """Steps that an order is searched with, at least, for each variable."""
 
-SEARCH_ELEMENTS = 5000
+SEARCH_ELEMENTS = 3000
 """Length n·d of a slice that the search looks at: more trajectories do not make the chain clearer."""
 
 ENDS = 10
