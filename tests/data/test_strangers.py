@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import retrace_sde as rt
 from retrace_sde.cli.main import main
 from retrace_sde.data.files import read_table
-from retrace_sde.data.strangers import sizes
+from retrace_sde.data.strangers import sizes, trial
 
 anndata = pytest.importorskip("anndata")
 h5py = pytest.importorskip("h5py")
@@ -336,3 +336,19 @@ def test_h5ad_does_not_reach_into_other_files(tmp_path):
             make(file)
         with pytest.raises(ValueError, match=r"not followed|not read"):
             read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [("import os; os.abort()", "crashes"), ("while True: pass", "did not end in 2 s")],
+)
+def test_what_a_damaged_file_does_to_its_library_is_not_done_to_us(
+    tmp_path, monkeypatch, reading, said
+):
+    anndata = pytest.importorskip("anndata")
+    path = tmp_path / "t.h5ad"
+    anndata.AnnData(np.eye(3)).write_h5ad(path)
+    monkeypatch.setattr(trial, "READING", reading)
+    monkeypatch.setattr(trial, "SECONDS", 2.0)
+    with pytest.raises(ValueError, match=said):
+        read_table(path)

@@ -20,6 +20,7 @@ import numpy as np
 from retrace_sde.data.entry.stored import array_header
 from retrace_sde.data.formats import need
 from retrace_sde.data.strangers import zarr_store
+from retrace_sde.data.strangers.trial import tried
 
 SMALL, RATIO = 1 << 28, 32
 """Bytes to which any file may expand, and how many times its own size a larger one may."""
@@ -168,9 +169,15 @@ def _repeated_text(path: Path, name: str, budget: Budget) -> None:
 
 def _h5ad(path: Path, budget: Budget) -> None:
     need("anndata")
-    h5py = need("h5py")
-    if not h5py.is_hdf5(path):
+    if not need("h5py").is_hdf5(path):
         raise ValueError("not an h5ad file (HDF5), or cut short.")
+    tried(path, large=budget.left == math.inf)
+    walk_h5(path, budget)
+
+
+def walk_h5(path: Path, budget: Budget) -> None:
+    """What an HDF5 file claims to hold, and that it holds it itself."""
+    h5py = need("h5py")
     with h5py.File(path, "r") as file:
         seen: set[Any] = set()
         todo = [file]
