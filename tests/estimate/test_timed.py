@@ -25,7 +25,7 @@ from retrace_sde.estimate.timed.mixed_gaps import (
     log_weights,
     step_log_densities,
 )
-from retrace_sde.estimate.timed.transitions import pulled_back, transitions
+from retrace_sde.estimate.timed.transitions import pulled_back, step_cost, transitions
 from retrace_sde.process.sde import Gaussian
 
 D, M = 3, 2
@@ -205,3 +205,11 @@ def test_the_shape_of_the_law_of_gaps_is_found():
         at = np.clip(np.searchsorted((RATIOS[1:] * RATIOS[:-1]) ** 0.5, drawn), 0, len(RATIOS) - 1)
         found = best_shape(np.bincount(at, minlength=len(RATIOS)).astype(float))
         assert found == pytest.approx(shape, rel=0.12)
+
+
+def test_a_subject_who_was_seen_once_takes_no_step():
+    """Levels of a table with such a subject were refused: its steps' largest gap was asked for."""
+    found = step_cost(-np.eye(2), np.eye(2), np.empty(0), np.empty(0), np.empty((0, 4, 4)))
+    assert found.value == 0
+    assert not found.theta.any()
+    assert not found.diffusion.any()

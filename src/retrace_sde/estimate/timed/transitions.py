@@ -109,6 +109,8 @@ def step_cost(theta: Array, H: Array, gaps: Array, counts: Array, grams: Array) 
     rounding: a trial step of a search that went astray.
     """
     d = len(H)
+    if len(gaps) == 0:  # of a subject who was seen once
+        return Cost(0.0, np.zeros_like(theta), np.zeros_like(H), np.zeros(0))
     if not reaches(theta, H, gaps):
         return None
     F, S, Q = transitions(theta, H, gaps)
