@@ -97,8 +97,9 @@ def _extra(function):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, value in (("n", 2000), ("T", 250), ("d", 50), ("repeats", 5), ("profile", 0)):
-        parser.add_argument(f"--{name}", type=int, default=value)
+    sizes = ("--n", 2000), ("--T", 250), ("--d", 50), ("--repeats", 5), ("--profile", 0)
+    for name, value in sizes:
+        parser.add_argument(name, type=int, default=value)
     parser.add_argument("--drift", default="affine")
     asked = parser.parse_args()
     sde = rt.simulate.random_irreversible_sde(asked.d, setting="stable", random_state=0)
