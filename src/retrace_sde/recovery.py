@@ -259,16 +259,7 @@ def recover(
     """
     options.setdefault("observation_noise", "auto")
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
-    if slice is None and asked == "shared":
-        raise ValueError(
-            "permutation='shared' needs slice=, the column with the label that the subjects share."
-        )
-    if slice is not None and asked == "independent":
-        raise ValueError(
-            "slice= means one order for all; for permutation='independent' leave slice= out."
-        )
-    if knowledge is not None and knowledge.timestamps is not None and time is not None:
-        raise ValueError("times are given twice, by time= and by knowledge: leave one of them out.")
+    _check_asked(asked, slice=slice, time=time, knowledge=knowledge)
     marks = marks_of(knowledge) if slice is None else []
     panel = Panel.from_frame(
         _without(df, [name for name in marks if name not in (subject, time)]),
@@ -280,15 +271,37 @@ def recover(
         variables=variables,
         covariates=covariates,
     )
-    if knowledge is not None and panel.slices is not None:
-        knowledge = by_labels(knowledge, panel.slices)
-        n, T = len(panel.ids), len(panel.slices)
-        # Contradictions are told by the labels, before anything is computed.
-        compiled(knowledge, n, T, shared=True, labels=panel.slices)
-    elif knowledge is not None and marks:
-        knowledge = by_marks(knowledge, as_frame(df), panel)
+    if knowledge is not None:
+        knowledge = _in_places(knowledge, df, panel, marks)
     with reporting(progress):
         return recover_panel(panel, df, subject=subject, knowledge=knowledge, **options)
+
+
+def _check_asked(
+    asked: str, *, slice: str | None, time: str | None, knowledge: Knowledge | None
+) -> None:
+    """What was asked for does not contradict itself."""
+    if slice is None and asked == "shared":
+        raise ValueError(
+            "permutation='shared' needs slice=, the column with the label that the subjects share."
+        )
+    if slice is not None and asked == "independent":
+        raise ValueError(
+            "slice= means one order for all; for permutation='independent' leave slice= out."
+        )
+    if knowledge is not None and knowledge.timestamps is not None and time is not None:
+        raise ValueError("times are given twice, by time= and by knowledge: leave one of them out.")
+
+
+def _in_places(knowledge: Knowledge, df: Any, panel: Panel, marks: list[str]) -> Knowledge:
+    """Knowledge that names labels of slices, or marks rows, as the panel's places."""
+    if panel.slices is not None:
+        known = by_labels(knowledge, panel.slices)
+        n, T = len(panel.ids), len(panel.slices)
+        # Contradictions are told by the labels, before anything is computed.
+        compiled(known, n, T, shared=True, labels=panel.slices)
+        return known
+    return by_marks(knowledge, as_frame(df), panel) if marks else knowledge
 
 
 def _without(df: Any, names: list[str]) -> Any:

@@ -26,10 +26,12 @@ from retrace_sde.estimate.kalman.steps import (
     Expected,
     Parameters,
     Setup,
+    flattened,
     information_weights,
     least_noise,
     lower_half,
     pack,
+    raised,
     unpack,
 )
 from retrace_sde.process.sde import Gaussian
@@ -182,10 +184,7 @@ def _kept(change: Array) -> Array:
 
 def _root(S: Array, scale: Array) -> Array:
     """The lower half of the square root of S in the units `scale`."""
-    values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
-    roots = np.sqrt(np.maximum(values, SMALLEST**2 * values[-1]))
-    packed: Array = ((vectors * roots) @ vectors.T)[lower_half(len(S))]
-    return packed
+    return flattened(S, scale, lambda values: np.sqrt(np.maximum(values, SMALLEST**2 * values[-1])))
 
 
 def _steep(S: Array, scale: Array) -> Array:
@@ -197,12 +196,10 @@ def _steep(S: Array, scale: Array) -> Array:
 
 def _square(vector: Array, scale: Array) -> Array:
     """The matrix behind its square root."""
-    L = np.zeros((len(scale), len(scale)))
-    L[lower_half(len(scale))] = vector
-    if not np.isfinite(vector).all():
-        raise np.linalg.LinAlgError("a step of the extrapolation went too far.")
-    values, vectors = np.linalg.eigh(L)  # which reads the lower half only
-    sizes = np.abs(values)
-    squares = np.maximum(sizes, SMALLEST * sizes.max()) ** 2
-    S: Array = (vectors * squares) @ vectors.T * np.outer(scale, scale)
-    return (S + S.T) / 2
+
+    def squares(values: Array) -> Array:
+        sizes = np.abs(values)
+        found: Array = np.maximum(sizes, SMALLEST * sizes.max()) ** 2
+        return found
+
+    return raised(vector, scale, squares)

@@ -447,19 +447,28 @@ def _log(S: Array, scale: Array) -> Array:
     In these coordinates the extrapolation needs half the steps it needs with Cholesky factors, where one
     small eigenvalue of H is spread over all rows.
     """
-    values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
-    logs = np.log(np.maximum(values, 1e-15 * values[-1]))
-    packed: Array = ((vectors * logs) @ vectors.T)[lower_half(len(S))]
-    return packed
+    return flattened(S, scale, lambda values: np.log(np.maximum(values, 1e-15 * values[-1])))
 
 
 def _exp(vector: Array, scale: Array) -> Array:
+    return raised(vector, scale, np.exp)
+
+
+def flattened(S: Array, scale: Array, function: Callable[[Array], Array]) -> Array:
+    """The lower half of a function of the matrix S in the units `scale`, by its eigenvalues."""
+    values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
+    packed: Array = ((vectors * function(values)) @ vectors.T)[lower_half(len(S))]
+    return packed
+
+
+def raised(vector: Array, scale: Array, function: Callable[[Array], Array]) -> Array:
+    """A function of the matrix whose lower half is given, by its eigenvalues, out of the units `scale`."""
     L = np.zeros((len(scale), len(scale)))
     L[lower_half(len(scale))] = vector
     if not np.isfinite(vector).all():
         raise np.linalg.LinAlgError("a step of the extrapolation went too far.")
     values, vectors = np.linalg.eigh(L)  # which reads the lower half only
-    S: Array = (vectors * np.exp(values)) @ vectors.T * np.outer(scale, scale)
+    S: Array = (vectors * function(values)) @ vectors.T * np.outer(scale, scale)
     return (S + S.T) / 2
 
 
