@@ -16,8 +16,8 @@ import numpy as np
 
 import retrace_sde as rt
 from benchmarks.fit_shared import DT
-from retrace_sde.data.blocks import Data
-from retrace_sde.estimate.pairs import Pairs
+from retrace_sde.fit.pairs import Pairs
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 
 

@@ -14,13 +14,13 @@ import numpy as np
 
 import retrace_sde as rt
 from benchmarks.gpu import backends
-from retrace_sde.data.blocks import Data
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.estimate.euler import Euler
+from retrace_sde.fit.euler import Euler
 from retrace_sde.orders import own
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.own import Law
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
+from retrace_sde.search.models.euler import EulerModel
 
 RECORDS, DT = 40, 0.3
 

@@ -31,7 +31,7 @@ import numpy as np
 import psutil
 
 import retrace_sde as rt
-from retrace_sde.data import blocks
+from retrace_sde.panel import blocks
 
 DT = 0.05
 

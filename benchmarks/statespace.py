@@ -15,9 +15,10 @@ import numpy as np
 from scipy.linalg import logm
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data, one_blas_thread
-from retrace_sde.estimate.kalman.em import climb, em
-from retrace_sde.estimate.kalman.steps import (
+from retrace_sde.fit.moments import moments
+from retrace_sde.fit.regression import mle
+from retrace_sde.fit.statespace.em import climb, em
+from retrace_sde.fit.statespace.steps import (
     Ascent,
     Setup,
     as_noise,
@@ -25,8 +26,7 @@ from retrace_sde.estimate.kalman.steps import (
     first_guess,
     spread,
 )
-from retrace_sde.estimate.moments import moments
-from retrace_sde.estimate.regression import mle
+from retrace_sde.panel.blocks import Data, one_blas_thread
 from retrace_sde.process.drift import Linear
 
 DT = 0.01

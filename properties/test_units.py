@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retrace_sde as rt
-from retrace_sde.data.formats import frame_of_array
+from retrace_sde.io.formats import frame_of_array
 
 DT = 0.01
 FITS = [("shared", "mle"), ("shared", "exact"), ("independent", "mle"), ("independent", "mcem")]

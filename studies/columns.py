@@ -19,8 +19,8 @@ from joblib import Parallel, delayed
 from real_panels import PANELS, read_panel
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data, one_blas_thread
-from retrace_sde.data.clocks import without_dynamics
+from retrace_sde.panel.blocks import Data, one_blas_thread
+from retrace_sde.panel.uninformative import without_dynamics
 
 SIZES = ((8, 8), (20, 15), (60, 30))
 

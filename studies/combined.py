@@ -18,8 +18,8 @@ from functools import partial
 import numpy as np
 
 import retrace_sde as rt
-from retrace_sde.estimate.intervals import half_widths
-from retrace_sde.estimate.timed.transitions import transitions
+from retrace_sde.fit.intervals import half_widths
+from retrace_sde.fit.statespace.irregular.transitions import transitions
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 from real_panels import PANELS, read_panel
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
-from retrace_sde.engine.arrow.ladder import judged
-from retrace_sde.engine.direction import direction_test
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.engine.hidden import HiddenModel
+from retrace_sde.evidence.direction.ladder import judged
+from retrace_sde.evidence.direction.verdict import direction_test
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.process.simulate import random_irreversible_sde
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.hidden import HiddenModel
 
 Floats = NDArray[np.float64]
 DT = 0.1

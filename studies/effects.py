@@ -17,7 +17,7 @@ from joblib import Parallel, delayed
 from scipy.linalg import expm
 
 import retrace_sde as rt
-from retrace_sde.estimate.intervals import half_widths
+from retrace_sde.fit.intervals import half_widths
 
 A = np.array([[-1.0, 0.0, 0.0], [0.8, -1.0, 0.0], [0.0, -0.7, -1.2]])
 N, T, DT, SPAN = 60, 15, 0.2, 1.0

@@ -2,7 +2,7 @@
 
     python studies/fuzz_bytes.py [--minutes 5] [--kind csv|npz|parquet]
 
-atheris (libFuzzer) changes good files and keeps what reaches new lines of `retrace_sde.data`; anything but a ValueError of one line,
+atheris (libFuzzer) changes good files and keeps what reaches new lines of `retrace_sde.io`; anything but a ValueError of one line,
 or more than 2 GB, ends it with the bytes that did it. Where atheris is not installed it says so, and nothing is done.
 """
 
@@ -23,9 +23,9 @@ except ImportError:
     print("atheris is not installed (pip install atheris): nothing was tried.")
     sys.exit(0)
 
-with atheris.instrument_imports(include=["retrace_sde.data"]):
-    from retrace_sde.data.files import read_table
-    from retrace_sde.data.panel import Panel
+with atheris.instrument_imports(include=["retrace_sde.io"]):
+    from retrace_sde.io.files import read_table
+    from retrace_sde.panel.panel import Panel
 
 
 def good(kind: str) -> list[bytes]:

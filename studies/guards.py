@@ -21,7 +21,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import one_blas_thread
+from retrace_sde.panel.blocks import one_blas_thread
 
 
 def fold(seed, *, n=12, T=15, level=0.1, scale=0.3, noise=0.05, peak=0.4):

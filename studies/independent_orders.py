@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
-from retrace_sde.engine import monte_carlo_em as average
-from retrace_sde.engine.euler import EulerModel
 from retrace_sde.metrics import mean_absolute_error, order_accuracy, position_calibration
 from retrace_sde.orders.draws import Chains, random_states
 from retrace_sde.orders.own import KICKS
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Linear
+from retrace_sde.search import mcem as average
+from retrace_sde.search.models.euler import EulerModel
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from joblib import Parallel, delayed
 from scipy.linalg import expm, logm
 
 import retrace_sde as rt
-from retrace_sde.estimate.intervals import half_widths
+from retrace_sde.fit.intervals import half_widths
 
 A = np.array([[-1.0, 0.5], [-0.3, -1.2]])
 H = 0.25 * np.eye(2)

@@ -1,6 +1,6 @@
 """Would the tests notice? One small change at a time to the engine's core rooms, and the tests that should fail of it.
 
-    python studies/mutants.py [--count 40] [--seed 0] [--only estimate/moments] [--minutes 20]
+    python studies/mutants.py [--count 40] [--seed 0] [--only fit/moments] [--minutes 20]
 
 A mutant has one operator, comparison, number or condition changed, in a copy of the sources; compiled functions are left out,
 their own caches would hide the change. Survivors are printed with their line: each is a missing test, or a change that means
@@ -23,19 +23,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "retrace_sde"
 ROOMS = {
-    "data/entry/canonical": "tests/data/test_canonical.py",
-    "data/entry/parameters": "tests/test_walk.py",
-    "estimate/moments": "tests/estimate/test_moments.py",
-    "estimate/regression": "tests/estimate/test_moments.py",
-    "estimate/exact": "tests/estimate/test_exact.py",
-    "estimate/start_law": "tests/estimate/test_start_law.py",
-    "estimate/scores": "tests/estimate/test_scores.py",
-    "orders/prior": "tests/data/test_knowledge.py",
+    "panel/canonical": "tests/panel/test_canonical.py",
+    "panel/parameters": "tests/test_walk.py",
+    "fit/moments": "tests/fit/test_moments.py",
+    "fit/regression": "tests/fit/test_moments.py",
+    "fit/exact": "tests/fit/test_exact.py",
+    "fit/start_law": "tests/fit/test_start_law.py",
+    "fit/scores": "tests/fit/test_scores.py",
+    "orders/prior": "tests/panel/test_knowledge.py",
     "orders/costs": "tests/orders/test_costs.py",
     "orders/loops": "tests/orders/test_loops.py",
     "orders/folds": "tests/orders/test_folds.py",
-    "engine/direction": "tests/engine/test_direction.py",
-    "engine/guards": "tests/engine/test_guards.py",
+    "evidence/direction/verdict": "tests/evidence/test_direction.py",
+    "evidence/guards": "tests/evidence/test_guards.py",
     "process/sde": "tests/process/test_sde.py",
 }
 """A module and the tests that hold it to its word."""

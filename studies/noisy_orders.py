@@ -17,13 +17,13 @@ import numpy as np
 from joblib import Parallel, delayed
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data, one_blas_thread
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.engine.fit import best_order
-from retrace_sde.engine.hidden import HiddenModel
-from retrace_sde.estimate.kalman.steps import Parameters
+from retrace_sde.evidence.outcome import best_order
+from retrace_sde.fit.statespace.steps import Parameters
 from retrace_sde.orders.draws import random_states
+from retrace_sde.panel.blocks import Data, one_blas_thread
 from retrace_sde.process.drift import Linear
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.hidden import HiddenModel
 
 DT = 0.01
 

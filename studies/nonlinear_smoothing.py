@@ -30,10 +30,10 @@ from numba import njit
 from scipy.optimize import minimize
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import one_blas_thread
-from retrace_sde.estimate.information import inverse
-from retrace_sde.estimate.kalman.em import climb
-from retrace_sde.estimate.kalman.steps import Ascent, Expected, Parameters, Setup, spread
+from retrace_sde.fit.information import inverse
+from retrace_sde.fit.statespace.em import climb
+from retrace_sde.fit.statespace.steps import Ascent, Expected, Parameters, Setup, spread
+from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.process.drift import Polynomial
 from retrace_sde.process.sde import Gaussian
 

@@ -15,13 +15,13 @@ from time import process_time
 import numpy as np
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data, one_blas_thread
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.estimate.subjects import fit_subjects, subject_grams
+from retrace_sde.fit.subjects import fit_subjects, subject_grams
 from retrace_sde.metrics import kendall_tau, order_accuracy
+from retrace_sde.panel.blocks import Data, one_blas_thread
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import ARMS, POPULATION
 from retrace_sde.reproduce.cohorts import shuffled_cohort
+from retrace_sde.search.models.euler import EulerModel
 
 
 def orders(n: int, seed: int, sigma: float) -> None:

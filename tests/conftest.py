@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from retrace_sde.data.blocks import one_blas_thread
+from retrace_sde.panel.blocks import one_blas_thread
 
 
 @pytest.fixture(scope="session")

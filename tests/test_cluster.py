@@ -12,12 +12,12 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
-from retrace_sde.data.answers import table_notes
-from retrace_sde.data.blocks import Data
-from retrace_sde.data.lazy.stored import stored
-from retrace_sde.engine.euler import EulerModel
+from retrace_sde.io.answers import table_notes
+from retrace_sde.io.lazy.array import stored
 from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
+from retrace_sde.search.models.euler import EulerModel
 
 N, T, D = 4000, 12, 3
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.data.formats import frame_of_array
 from retrace_sde.diagnosis import diagnose
+from retrace_sde.io.formats import frame_of_array
 
 
 def look(X, *, own=False, **options):

@@ -16,9 +16,9 @@ from rich.console import Console
 import retrace_sde as rt
 from retrace_sde import progress
 from retrace_sde.cli.main import main
-from retrace_sde.data.formats import frame_of_array
-from retrace_sde.engine import monte_carlo_em
+from retrace_sde.io.formats import frame_of_array
 from retrace_sde.progress import Progress, bar, report, reporting, steps, told
+from retrace_sde.search import mcem
 from retrace_sde.show.verdicts import verdicts
 
 
@@ -201,7 +201,7 @@ def test_ctrl_c_on_the_command_line_writes_what_there_is_or_ends(times, tmp_path
     X = rt.simulate.shuffle(X, permutation="independent", random_state=2)[0]
     frame = frame_of_array(X).drop(columns="slice")
     frame.to_csv(tmp_path / "t.csv", index=False)
-    ask, pressed = monte_carlo_em.report, []
+    ask, pressed = mcem.report, []
 
     def press(doing, fraction):
         ask(doing, fraction)
@@ -209,7 +209,7 @@ def test_ctrl_c_on_the_command_line_writes_what_there_is_or_ends(times, tmp_path
             pressed.append(1)
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(monte_carlo_em, "report", press)
+    monkeypatch.setattr(mcem, "report", press)
     command = ["fit", str(tmp_path / "t.csv"), "--subject", "subject", "--estimator", "mcem"]
     said = CliRunner().invoke(main, [*command, "--out", str(tmp_path / "out")])
     if times == 1:

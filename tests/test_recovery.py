@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.data.formats import frame_of_array
+from retrace_sde.io.formats import frame_of_array
 from retrace_sde.recovery import step_of_times
 
 DT = 0.05

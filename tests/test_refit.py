@@ -7,7 +7,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde import retrace
-from retrace_sde.data.validation import ReTraceWarning
+from retrace_sde.panel.validation import ReTraceWarning
 
 DT = 0.1
 KINDS = {

@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.exceptions import NotFittedError
 
 import retrace_sde as rt
-from retrace_sde.engine.direction import (
+from retrace_sde.evidence.direction.verdict import (
     cyclic_direction,
     doubtful_direction,
     folded_direction,

@@ -9,11 +9,11 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
-from retrace_sde.engine import euler
-from retrace_sde.engine.euler import EulerModel
 from retrace_sde.metrics import mean_absolute_error, order_accuracy
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Linear
+from retrace_sde.search.models import euler
+from retrace_sde.search.models.euler import EulerModel
 
 DT = 0.01
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import expm
 
 import retrace_sde as rt
-from retrace_sde.data.entry.parameters import RULES
+from retrace_sde.panel.parameters import RULES
 from retrace_sde.process.drift import Polynomial, TumourGrowth
 
 DT = 0.1

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retrace_sde import anndata, datasets, metrics, progress
     from retrace_sde.after.compare import compare_orders
-    from retrace_sde.data.knowledge import Knowledge
-    from retrace_sde.data.panel import Panel
-    from retrace_sde.data.validation import ReTraceWarning
     from retrace_sde.effects import treatment
     from retrace_sde.effects.graph import effect_graph
-    from retrace_sde.engine.direction import DirectionTest
-    from retrace_sde.estimate import subjects
-    from retrace_sde.estimate.kalman import em as statespace_em
-    from retrace_sde.estimate.kalman import smoother as statespace
-    from retrace_sde.estimate.kalman.em import em
-    from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
+    from retrace_sde.evidence.direction.verdict import DirectionTest
+    from retrace_sde.fit import subjects
+    from retrace_sde.fit.statespace import em as statespace_em
+    from retrace_sde.fit.statespace import smoother as statespace
+    from retrace_sde.fit.statespace.em import em
+    from retrace_sde.fit.statespace.smoother import StateSpace, kalman
+    from retrace_sde.panel.knowledge import Knowledge
+    from retrace_sde.panel.panel import Panel
+    from retrace_sde.panel.validation import ReTraceWarning
     from retrace_sde.paper import baselines
     from retrace_sde.process import drift, simulate, tumour
     from retrace_sde.process.sde import Gaussian, LinearSDE
@@ -74,29 +74,29 @@ _MODULES = {
     "plots": "show.plots",
     "progress": "progress",
     "simulate": "process.simulate",
-    "statespace": "estimate.kalman.smoother",
-    "statespace_em": "estimate.kalman.em",
-    "subjects": "estimate.subjects",
+    "statespace": "fit.statespace.smoother",
+    "statespace_em": "fit.statespace.em",
+    "subjects": "fit.subjects",
     "treatment": "effects.treatment",
     "tumour": "process.tumour",
 }
 """Modules that are known under a name of their own."""
 
 _HOMES = {
-    "DirectionTest": "engine.direction",
+    "DirectionTest": "evidence.direction.verdict",
     "Gaussian": "process.sde",
-    "Knowledge": "data.knowledge",
+    "Knowledge": "panel.knowledge",
     "LinearSDE": "process.sde",
-    "Panel": "data.panel",
+    "Panel": "panel.panel",
     "ReTrace": "retrace",
     "ReTraceResult": "result",
-    "ReTraceWarning": "data.validation",
+    "ReTraceWarning": "panel.validation",
     "Recovery": "recovery",
-    "StateSpace": "estimate.kalman.smoother",
+    "StateSpace": "fit.statespace.smoother",
     "compare_orders": "after.compare",
     "effect_graph": "effects.graph",
-    "em": "estimate.kalman.em",
-    "kalman": "estimate.kalman.smoother",
+    "em": "fit.statespace.em",
+    "kalman": "fit.statespace.smoother",
     "recover": "recovery",
     "write_report": "show.report",
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrace_sde.data.answers import unstructured
-from retrace_sde.data.formats import frame_of_anndata
+from retrace_sde.io.answers import unstructured
+from retrace_sde.io.formats import frame_of_anndata
 from retrace_sde.recovery import Recovery, recover
 
 

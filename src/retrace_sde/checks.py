@@ -12,21 +12,18 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, to_numpy
-from retrace_sde.data.clocks import LeftOut
-from retrace_sde.data.entry.parameters import check
-from retrace_sde.data.knowledge import Knowledge
-from retrace_sde.data.panel import Panel
-from retrace_sde.data.schedule import check_schedule, on_schedule
-from retrace_sde.data.validation import ReTraceWarning
-from retrace_sde.engine.account import hidden_levels
-from retrace_sde.engine.account.subjects import MOST_VARIABLES, Subjects
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.engine.hidden import HiddenModel
-from retrace_sde.engine.model import Model
-from retrace_sde.engine.timed.drawn import DrawnModel
-from retrace_sde.estimate.kalman.steps import as_noise
+from retrace_sde.evidence.selection import hidden_levels
+from retrace_sde.evidence.selection.subjects import MOST_VARIABLES, Subjects
+from retrace_sde.fit.statespace.steps import as_noise
+from retrace_sde.io.arrays import Array
 from retrace_sde.orders.prior import compiled
+from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.parameters import check
+from retrace_sde.panel.schedule import check_schedule, on_schedule
+from retrace_sde.panel.uninformative import LeftOut
+from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.paper.algorithm1 import as_score
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.process.drift import (
@@ -43,6 +40,10 @@ from retrace_sde.process.drift import (
     independent_features,
 )
 from retrace_sde.process.sde import is_positive
+from retrace_sde.search.model import Model
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.hidden import HiddenModel
+from retrace_sde.search.models.random_gaps import RandomGapModel
 
 FAR = 2.0
 """|mean| / standard deviation beyond which a drift without offset is warned of: about a level m a slope through zero is
@@ -141,7 +142,7 @@ def check_levels(subjects: str, model: Model) -> None:
             "subjects='levels' gives each subject an intercept of its own: use drift='affine', and covariates only behind "
             "noise, missing values or a schedule."
         )
-    if isinstance(model, DrawnModel):
+    if isinstance(model, RandomGapModel):
         raise ValueError(
             "subjects='levels' needs gaps that are known or shared, since steps of unknown length and a level look alike in "
             "one subject: give times or a schedule, use spacing='regular', or subjects='alike'."

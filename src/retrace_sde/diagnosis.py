@@ -14,14 +14,15 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from retrace_sde.data.answers import present
-from retrace_sde.data.blocks import Array, Data, Order, evenly
-from retrace_sde.data.clocks import by_least, rounding, without_dynamics
-from retrace_sde.data.columns import shown
-from retrace_sde.data.panel import Panel
+from retrace_sde.io.answers import present
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.columns import shown
 from retrace_sde.orders.hidden.pair_moments import seen_distances
 from retrace_sde.orders.loops import closes
 from retrace_sde.orders.paths import shortest_path
+from retrace_sde.panel.blocks import Data, evenly
+from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.uninformative import by_least, rounding, without_dynamics
 
 SUBJECTS, SLICES, SHUFFLES, OWN_SHUFFLES = 200, 60, 49, 19
 """How many subjects and slices the tests look at, and how many shuffles they compare with."""
@@ -259,7 +260,7 @@ def _distances(z: Array) -> Array:
     return seen_distances(z, np.ones(z.shape[2]))
 
 
-def _closeness(D: Array) -> tuple[float, Order]:
+def _closeness(D: Array) -> tuple[float, Indices]:
     """Squared steps of a short path, relative to those between any two."""
     path = shortest_path(D)
     steps = D[path[:-1], path[1:]].mean()
@@ -409,7 +410,7 @@ def _changes(z: Array) -> tuple[float, float]:
     return min(1.0, least[0] * tests), min(1.0, least[1] * tests)
 
 
-def _rank_t(u: Array, v: Array, m: Order) -> Array:
+def _rank_t(u: Array, v: Array, m: Indices) -> Array:
     """Spearman's correlation, column by column, as a t statistic with m − 2 degrees of freedom."""
     a, b = (stats.rankdata(each, axis=0, nan_policy="omit") - (m + 1) / 2 for each in (u, v))
     square = np.nansum(a**2, axis=0) * np.nansum(b**2, axis=0)

@@ -10,19 +10,20 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
-from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
-from retrace_sde.data.entry.canonical import Places
-from retrace_sde.data.entry.parameters import check
-from retrace_sde.data.formats import frame_in_order
-from retrace_sde.data.panel import Panel
-from retrace_sde.engine.account.subjects import SubjectEffects
-from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.engine.fit import Outcome
-from retrace_sde.engine.identifiability import IdentifiabilityReport
-from retrace_sde.engine.model import Model, Round
-from retrace_sde.engine.posterior import OrderPosterior
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.evidence.direction.verdict import DirectionTest
+from retrace_sde.evidence.identifiability import IdentifiabilityReport
+from retrace_sde.evidence.outcome import Outcome
+from retrace_sde.evidence.selection.subjects import SubjectEffects
+from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.formats import frame_in_order
+from retrace_sde.panel.blocks import in_order, to_numpy
+from retrace_sde.panel.canonical import RowPermutation
+from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.parameters import check
 from retrace_sde.result import ReTraceResult, Twin
+from retrace_sde.search.model import Model, Round
+from retrace_sde.search.posterior import OrderPosterior
 from retrace_sde.units import Units
 
 
@@ -40,7 +41,7 @@ class Memory(NamedTuple):
     model: Model
     outcome: Outcome
     units: Units | None
-    places: Places
+    places: RowPermutation
 
 
 class Fitted:
@@ -53,7 +54,7 @@ class Fitted:
     posterior_: OrderPosterior
     _memory: Memory
 
-    order_: Order = _read("order")
+    order_: Indices = _read("order")
     times_: Array = _read("times")
     drift_: Array = _read("drift")
     offset_: Array = _read("offset")
@@ -126,7 +127,7 @@ class Fitted:
             self._sklearn_output_config = {"transform": transform}
         return self
 
-    def _shown(self, panel: Panel, values: Any, order: Order) -> Any:
+    def _shown(self, panel: Panel, values: Any, order: Indices) -> Any:
         """Values in time order, as `set_output` asked for."""
         kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
         return values if kind == "default" else frame_in_order(panel, values, order, kind)

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from retrace_sde.data.answers import (
+from retrace_sde.evidence.selection.drift import DriftChoice, drift_by_evidence
+from retrace_sde.io.answers import (
     anchored,
     certainties,
     parameters,
@@ -24,20 +25,20 @@ from retrace_sde.data.answers import (
     times,
     to_rows,
 )
-from retrace_sde.data.blocks import Array, Data
-from retrace_sde.data.columns import shown
-from retrace_sde.data.knowledge import Knowledge
-from retrace_sde.data.labels import by_labels, by_marks, marks_of
-from retrace_sde.data.panel import Panel
-from retrace_sde.data.tables import Names, as_frame
-from retrace_sde.engine.account.drift import DriftChoice, drift_by_evidence
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.engine.gaps import GapModel
+from retrace_sde.io.arrays import Array
+from retrace_sde.io.columns import shown
+from retrace_sde.io.tables import Names, as_frame
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.prior import compiled
+from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.labels import by_labels, by_marks, marks_of
+from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
 from retrace_sde.retrace import ReTrace
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.show.report import write_report
 
 SAMPLED = 50_000_000

@@ -15,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.after.residuals import ResidualCheck
-from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.clocks import LeftOut
-from retrace_sde.data.entry.stored import DAMAGE, read_arrays
-from retrace_sde.data.files import replacing
-from retrace_sde.engine.account.drift import DriftChoice
-from retrace_sde.engine.account.noise import NoiseChoice
-from retrace_sde.engine.account.subjects import SubjectEffects
-from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.engine.identifiability import IdentifiabilityReport
-from retrace_sde.engine.model import Round
-from retrace_sde.estimate.intervals import clearest, half_widths
-from retrace_sde.estimate.regression import ErrorKind, StandardErrors
-from retrace_sde.estimate.unequal_steps import GapClocks
+from retrace_sde.evidence.direction.verdict import DirectionTest
+from retrace_sde.evidence.identifiability import IdentifiabilityReport
+from retrace_sde.evidence.selection.drift import DriftChoice
+from retrace_sde.evidence.selection.noise import NoiseChoice
+from retrace_sde.evidence.selection.subjects import SubjectEffects
+from retrace_sde.fit.intervals import clearest, half_widths
+from retrace_sde.fit.regression import ErrorKind, StandardErrors
+from retrace_sde.fit.unequal_steps import GapClocks
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.files import replacing
+from retrace_sde.io.npz import DAMAGE, read_arrays
+from retrace_sde.panel.uninformative import LeftOut
 from retrace_sde.process.sde import Gaussian, LinearSDE
+from retrace_sde.search.model import Round
 
 FORMAT = 3
 """Version of the file that `save` writes."""
@@ -52,7 +52,7 @@ _ERRORS = {
 class Twin:
     """The time-reversed answer, as likely as the one returned: its order and its parameters."""
 
-    order: Order
+    order: Indices
     drift: Array
     offset: Array
     diffusion: Array
@@ -155,7 +155,7 @@ class ReTraceResult:
     'ReTrace...
     """
 
-    order: Order
+    order: Indices
     times: Array
     drift: Array
     offset: Array

@@ -36,38 +36,32 @@ from retrace_sde.checks import (
     nonlinear,
     with_times,
 )
-from retrace_sde.data.blocks import Array, Data, Order, in_order, one_blas_thread, to_numpy
-from retrace_sde.data.clocks import coarse
-from retrace_sde.data.entry.canonical import Places, places
-from retrace_sde.data.entry.parameters import checked
-from retrace_sde.data.inputs import MissingInputs, filled_inputs
-from retrace_sde.data.knowledge import Knowledge, settled
-from retrace_sde.data.lazy.stored import Stored
-from retrace_sde.data.panel import Panel
-from retrace_sde.data.schedule import off_schedule, on_schedule
-from retrace_sde.data.validation import (
+from retrace_sde.evidence.identifiability import identify
+from retrace_sde.evidence.outcome import Options, Outcome, fit, order_others, sample_posterior
+from retrace_sde.evidence.selection.bootstrap import bootstrap
+from retrace_sde.evidence.selection.hidden_levels import levelled_hidden
+from retrace_sde.evidence.selection.noise import NoiseChoice, noise_by_evidence
+from retrace_sde.evidence.selection.subjects import Subjects, levelled
+from retrace_sde.fit.levels import LevelFit
+from retrace_sde.fit.regression import Estimate, StandardErrors
+from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
+from retrace_sde.fit.statespace.steps import Noise, as_noise
+from retrace_sde.fitted import Fitted, Memory
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.lazy.array import LazyArray
+from retrace_sde.panel.blocks import Data, in_order, one_blas_thread, to_numpy
+from retrace_sde.panel.canonical import RowPermutation, places
+from retrace_sde.panel.inputs import MissingInputs, filled_inputs
+from retrace_sde.panel.knowledge import Knowledge, settled
+from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.parameters import checked
+from retrace_sde.panel.schedule import off_schedule, on_schedule
+from retrace_sde.panel.uninformative import coarse
+from retrace_sde.panel.validation import (
     ReTraceWarning,
     check_panel,
     has_missing,
 )
-from retrace_sde.engine.account.bootstrap import bootstrap
-from retrace_sde.engine.account.hidden_levels import levelled_hidden
-from retrace_sde.engine.account.noise import NoiseChoice, noise_by_evidence
-from retrace_sde.engine.account.subjects import Subjects, levelled
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.engine.fit import Options, Outcome, fit, order_others, sample_posterior
-from retrace_sde.engine.gaps import GapModel, gap_intervals
-from retrace_sde.engine.hidden import HiddenModel
-from retrace_sde.engine.identifiability import identify
-from retrace_sde.engine.model import Fit, Model
-from retrace_sde.engine.posterior import OrderPosterior
-from retrace_sde.engine.timed.drawn import DrawnModel
-from retrace_sde.engine.timed.model import TimedModel
-from retrace_sde.estimate.kalman.steps import Noise, as_noise
-from retrace_sde.estimate.levels import LevelFit
-from retrace_sde.estimate.regression import Estimate, StandardErrors
-from retrace_sde.estimate.timed.levels import HiddenLevels
-from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
 from retrace_sde.paper.score import Score, ScoreDrift
 from retrace_sde.paper.search import ScoreSearch
@@ -83,6 +77,13 @@ from retrace_sde.process.drift import (
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.progress import Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult, Twin
+from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.gaps import GapModel, gap_intervals
+from retrace_sde.search.models.hidden import HiddenModel
+from retrace_sde.search.models.irregular import IrregularModel
+from retrace_sde.search.models.random_gaps import RandomGapModel
+from retrace_sde.search.posterior import OrderPosterior
 from retrace_sde.units import Units, as_given, posterior_as_given
 
 INPUT_ROUNDS = 4
@@ -342,7 +343,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Model, Outcome, Units | None, tuple[str, ...], tuple[str, ...]]:
         """The fit of a panel; where inputs are missing again, with what the order found says of them, until it stands."""
         u = panel.covariates
-        if u is None or isinstance(u, Stored) or not np.isnan(to_numpy(u)).any():
+        if u is None or isinstance(u, LazyArray) or not np.isnan(to_numpy(u)).any():
             return self._fit_panel(panel, drift, knowledge, rng)
         given = to_numpy(u)
         filled = filled_inputs(given, self.missing_inputs)
@@ -444,16 +445,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """The state-space model for the steps that there are: equal, known, scheduled or unknown ones."""
         T = model.data.shape[1]
         if free and self.permutation == "independent":
-            return DrawnModel.unknown(model, noise=noise)
+            return RandomGapModel.unknown(model, noise=noise)
         if model.schedule is not None:
-            return TimedModel.across(model, np.diff(model.schedule), noise=noise, placed=True)
+            return IrregularModel.across(model, np.diff(model.schedule), noise=noise, placed=True)
         uneven = model.gaps is not None and not np.allclose(model.gaps, model.dt)
         if free or uneven:
             gaps = np.full(T - 1, model.dt) if model.gaps is None else model.gaps
-            return TimedModel.across(model, gaps, noise=noise, free=free)
+            return IrregularModel.across(model, gaps, noise=noise, free=free)
         scheme: Any = "exact" if self.estimator == "exact" else "euler"
         if model.data.covariates is not None:
-            return TimedModel.across(model, np.full(T - 1, model.dt), noise=noise, scheme=scheme)
+            return IrregularModel.across(
+                model, np.full(T - 1, model.dt), noise=noise, scheme=scheme
+            )
         return HiddenModel.of(model, noise=noise, scheme=scheme)
 
     def _noise(self, model: EulerModel, noise: Noise | None) -> Noise | None:
@@ -540,7 +543,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             left_out=panel.left_out,
         )
 
-    def _as_given(self, panel: Panel, model: Model, found: Fit) -> tuple[Order, Array]:
+    def _as_given(self, panel: Panel, model: Model, found: Fit) -> tuple[Indices, Array]:
         """The order of the panel's own observations, without visits that were missed, and its times."""
         times = model.times(found.order, found.gaps)
         n, T, _ = panel.values.shape
@@ -558,7 +561,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
 
     def _residuals(
         self, model: Model, outcome: Outcome, rng: np.random.Generator
-    ) -> tuple[Callable[[], ResidualCheck], Order | None]:
+    ) -> tuple[Callable[[], ResidualCheck], Indices | None]:
         """The look at the residuals along the order, and of which trajectories; not of own orders that are, or may be, uncertain."""
         shared = outcome.found.order.ndim == 1
         certain = self.estimator == "auto" and outcome.estimator != "mcem"
@@ -588,7 +591,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             settings["random_state"] = None
         return settings
 
-    def _ordered(self, X: Any) -> tuple[Panel, Places, Model, Outcome, Order]:
+    def _ordered(self, X: Any) -> tuple[Panel, RowPermutation, Model, Outcome, Indices]:
         """Other trajectories, their places, the model and outcome that judge them, and their most likely order there."""
         memory, ragged = self._memory, self.permutation == "independent"
         linear = has_state_space(memory.model.drift)
@@ -751,7 +754,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         found = (found if units is None else units.imputed(found)).moved(placed.observations)
         return found.keeping(to_numpy(panel.without(self.result_.left_out).values))
 
-    def _placed(self, X: Any) -> tuple[Panel, Places, Model, Outcome, Order, Array]:
+    def _placed(self, X: Any) -> tuple[Panel, RowPermutation, Model, Outcome, Indices, Array]:
         """The fitted data in the order found, or others in their most likely one; their places, and the times along it."""
         model, outcome, units, _ = self._memory
         panel = check_panel(
@@ -849,7 +852,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
 
 
 def _residuals_as_given(
-    look: tuple[Callable[[], ResidualCheck], Order | None], units: Units | None, placed: Places
+    look: tuple[Callable[[], ResidualCheck], Indices | None],
+    units: Units | None,
+    placed: RowPermutation,
 ) -> ResidualCheck:
     """The look at the residuals, now, in the user's units and places."""
     work, rows = look

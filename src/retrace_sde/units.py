@@ -14,18 +14,19 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.after.forecast import Forecast, Imputed
-from retrace_sde.data.blocks import Array, Data, in_order, like, to_numpy
-from retrace_sde.data.entry.canonical import Places
-from retrace_sde.data.lazy.stored import Stored
-from retrace_sde.data.panel import Panel
-from retrace_sde.engine.account.subjects import SubjectEffects
-from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.engine.model import Round
-from retrace_sde.engine.posterior import OrderPosterior
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.evidence.direction.verdict import DirectionTest
+from retrace_sde.evidence.selection.subjects import SubjectEffects
+from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.io.arrays import Array
+from retrace_sde.io.lazy.array import LazyArray
+from retrace_sde.panel.blocks import Data, in_order, like, to_numpy
+from retrace_sde.panel.canonical import RowPermutation
+from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, has_offset, has_state_space
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.result import ReTraceResult, Twin
+from retrace_sde.search.model import Round
+from retrace_sde.search.posterior import OrderPosterior
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Units:
         if not has_state_space(drift):
             return None
         d = panel.values.shape[2]
-        if isinstance(panel.values, Stored):
+        if isinstance(panel.values, LazyArray):
             facts = panel.values.facts
             counts, mean, scale = facts.counts, facts.mean, facts.scale
         else:
@@ -78,7 +79,7 @@ class Units:
 
     def apply(self, values: Any) -> Any:
         """The values in standard units, a copy; of lazy ones a look."""
-        if isinstance(values, Stored):
+        if isinstance(values, LazyArray):
             return values.standard(self.centre, self.scale)
         values = in_order(values, None)
         return (values - like(self.centre, values)) / like(self.scale, values)
@@ -231,7 +232,7 @@ class Units:
         )
 
 
-def as_given(result: ReTraceResult, places: Places) -> ReTraceResult:
+def as_given(result: ReTraceResult, places: RowPermutation) -> ReTraceResult:
     """A result of trajectories, slices and observations as they were given."""
     twin, subjects = result.alternative, result.subjects
     return replace(
@@ -254,19 +255,19 @@ def as_given(result: ReTraceResult, places: Places) -> ReTraceResult:
     )
 
 
-def _direction(test: DirectionTest, places: Places) -> DirectionTest:
+def _direction(test: DirectionTest, places: RowPermutation) -> DirectionTest:
     """The test with each trajectory's evidence at its place; that of some of them, where they were enough, has none."""
     if len(test.contributions) != len(places.rows):
         return test
     return replace(test, contributions=places.each(test.contributions))
 
 
-def _own(times: Array, places: Places) -> Array:
+def _own(times: Array, places: RowPermutation) -> Array:
     """Times along one order for all stand; those along each trajectory's own go with it."""
     return times if times.ndim == 1 else np.asarray(places.each(times))
 
 
-def posterior_as_given(found: OrderPosterior, places: Places) -> OrderPosterior:
+def posterior_as_given(found: OrderPosterior, places: RowPermutation) -> OrderPosterior:
     """A posterior over orders of slices, or observations, as they were given."""
     P = found.position_probabilities
     back = np.argsort(places.columns) if places.shared else None

@@ -7,7 +7,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.after.forecast import Known, forecasts, missed
-from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.fit.statespace.model import StateSpace
 
 DT = 0.1
 

@@ -14,11 +14,11 @@ from retrace_sde.after.residuals import ALL_PASSED, NOT_LOOKED, Aspect, _freedom
 from retrace_sde.after.rivals import Cause
 from retrace_sde.after.simulated import look_at
 from retrace_sde.after.steps import filtered
-from retrace_sde.data.blocks import Data
-from retrace_sde.data.lazy.here import LARGE
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.estimate.kalman.model import StateSpace
+from retrace_sde.fit.statespace.model import StateSpace
+from retrace_sde.io.lazy.view import LARGE
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
+from retrace_sde.search.models.euler import EulerModel
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ import urllib.request
 from click.testing import CliRunner
 
 from retrace_sde.cli.main import main
-from retrace_sde.data import formats
+from retrace_sde.io import formats
 
 
 def test_the_link_works_and_ctrl_c_ends_it(heeding):

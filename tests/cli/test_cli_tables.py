@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
-from retrace_sde.data.files import read_table, write_table
+from retrace_sde.io.files import read_table, write_table
 
 WRITTEN = [".retrace.json", "ordered.csv", "parameters.json", "report.html", "result.npz"]
 
@@ -254,7 +254,7 @@ def test_a_folder_that_cannot_be_written_is_named(simulated, tmp_path, monkeypat
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("retrace_sde.data.files.Path.mkdir", full)
+    monkeypatch.setattr("retrace_sde.io.files.Path.mkdir", full)
     out = tmp_path / "mine"
     roles = ("--subject", "subject", "--slice", "slice", "--out", out)
     assert f"{out} cannot be written to: No space" in refused("fit", simulated[0], *roles)

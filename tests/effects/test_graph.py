@@ -7,10 +7,10 @@ import pytest
 from scipy.linalg import expm
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
 from retrace_sde.effects.graph import Effect, _covariance, _turned
-from retrace_sde.estimate.moments import moments
-from retrace_sde.estimate.regression import mle
+from retrace_sde.fit.moments import moments
+from retrace_sde.fit.regression import mle
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Linear
 
 A = np.array([[-1.0, 0.5, 0.0], [0.0, -1.2, 0.4], [0.0, 0.0, -0.8]])

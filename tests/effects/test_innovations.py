@@ -9,15 +9,16 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
-from retrace_sde.data.blocks import Array, Data
 from retrace_sde.effects.innovations import innovation_gains, sample_noisy_block
 from retrace_sde.effects.subject_orders import average_orders, measurement_error
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.estimate.subjects import fit_subjects, subject_grams
+from retrace_sde.fit.subjects import fit_subjects, subject_grams
+from retrace_sde.io.arrays import Array
 from retrace_sde.orders.draws import random_states
 from retrace_sde.orders.search import Steps
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import simulate_cohort
+from retrace_sde.search.models.euler import EulerModel
 
 NOISE, ERROR = 0.3, 0.5
 
@@ -99,7 +100,7 @@ def test_averaging_over_orders_finds_the_error_and_the_parameters_of_the_true_or
     assert abs(found.error**0.5 - 0.01) < 0.001
     assert found.orders.shape == (12, n, 61)
     assert np.all(np.sort(found.orders, axis=2) == np.arange(61))
-    from retrace_sde.estimate.subjects import coefficient_covariance
+    from retrace_sde.fit.subjects import coefficient_covariance
 
     unit = np.sqrt(
         np.diag(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.estimate.kalman.smoother import StateSpace, kalman
+from retrace_sde.fit.statespace.smoother import StateSpace, kalman
 from retrace_sde.orders.hidden.assignment import Arrangement
 from retrace_sde.orders.hidden.gaussian import Chain, process
 from retrace_sde.orders.hidden.pair_moments import (

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.stats import multivariate_normal
 
-from retrace_sde.data import blocks
-from retrace_sde.data.blocks import Data
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.estimate.euler import Euler, step_log_likelihoods
-from retrace_sde.estimate.moments import moments
-from retrace_sde.estimate.regression import mle
-from retrace_sde.estimate.start_law import start_log_densities
+from retrace_sde.fit.euler import Euler, step_log_likelihoods
+from retrace_sde.fit.moments import moments
+from retrace_sde.fit.regression import mle
+from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.orders.costs import as_matrix, distances, near_costs, spread, transition_costs
+from retrace_sde.panel import blocks
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Drift, Linear
 from retrace_sde.process.sde import Gaussian, LinearSDE
 from retrace_sde.process.simulate import random_irreversible_sde
+from retrace_sde.search.models.euler import EulerModel
 
 Floats = NDArray[np.float64]
 DT = 0.05

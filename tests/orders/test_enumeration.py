@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
 from retrace_sde.orders.enumeration import enumerate_orders
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import simulate_cohort
 

@@ -5,14 +5,14 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from retrace_sde.data.blocks import Data
-from retrace_sde.estimate.timed.em import Clock, Law, Seen, states
-from retrace_sde.estimate.timed.mixed_gaps import RATIOS, log_weights
+from retrace_sde.fit.statespace.irregular.em import Clock, Law, Seen, states
+from retrace_sde.fit.statespace.irregular.gap_law import RATIOS, log_weights
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.hidden import filtered
 from retrace_sde.orders.hidden.gaussian import Chain, process
 from retrace_sde.orders.hidden.own import Course, HiddenOrders
 from retrace_sde.orders.rules import Rules
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import Gaussian
 
 D = 2

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
 from retrace_sde.orders.folds import _course as course_of
 from retrace_sde.orders.folds import (
     _levels,
@@ -17,6 +16,7 @@ from retrace_sde.orders.folds import (
     on_line,
     smoothness,
 )
+from retrace_sde.panel.blocks import Data
 
 n, T = 30, 16
 SEEDS = range(8)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
-from retrace_sde.estimate.euler import Euler
+from retrace_sde.fit.euler import Euler
 from retrace_sde.orders import paths
 from retrace_sde.orders.costs import as_matrix, near_costs, transition_costs
 from retrace_sde.orders.many.local import Near, NearPath, improve, path_cost
@@ -22,6 +21,7 @@ from retrace_sde.orders.many.neighbours import (
     short_path,
 )
 from retrace_sde.orders.shared import PathCosts
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Linear
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from retrace_sde.data.blocks import Data
-from retrace_sde.estimate.euler import Euler
-from retrace_sde.estimate.frequencies import Frequencies, statistics
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.frequencies import Frequencies, statistics
 from retrace_sde.orders import own
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.many.chains import ManyChains, Streams, padded_pairs
@@ -22,6 +21,7 @@ from retrace_sde.orders.metropolis import (
 )
 from retrace_sde.orders.own import Law, OwnOrders
 from retrace_sde.orders.search import random_unit
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian
 

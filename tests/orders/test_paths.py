@@ -8,30 +8,30 @@ import pytest
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Data
-from retrace_sde.estimate.euler import Euler
+from retrace_sde.fit.euler import Euler
 from retrace_sde.orders.costs import distances, transition_costs
 from retrace_sde.orders.paths import improve, path_cost, shortest_path, spectral_path, tree_path
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Linear
 from retrace_sde.process.simulate import random_irreversible_sde
 
 Floats = NDArray[np.float64]
-Order = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
 
 @cache
-def all_orders(T: int) -> Order:
+def all_orders(T: int) -> Indices:
     return np.array(list(permutations(range(T))))
 
 
-def best_of_all(costs: Floats, start: Floats) -> tuple[Order, float]:
+def best_of_all(costs: Floats, start: Floats) -> tuple[Indices, float]:
     """The cheapest of all T! orders."""
     every = all_orders(len(costs))
     totals = start[every[:, 0]] + costs[every[:, :-1], every[:, 1:]].sum(axis=1)
     return every[totals.argmin()], float(totals.min())
 
 
-def best_neighbour(costs: Floats, start: Floats, order: Order) -> float:
+def best_neighbour(costs: Floats, start: Floats, order: Indices) -> float:
     """The least cost one reversal, or one move of up to three slices (either way round), away."""
     T, found = len(order), []
     for i in range(T):
@@ -56,11 +56,11 @@ def sde_costs(T: int, seed: int, n: int = 10) -> tuple[Floats, Floats, Floats]:
     return transition_costs(Data(X), model), start, distances(Data(X))
 
 
-def is_permutation(order: Order, T: int) -> bool:
+def is_permutation(order: Indices, T: int) -> bool:
     return np.array_equal(np.sort(order), np.arange(T))
 
 
-def line(T: int = 60, noise: float = 0.0) -> tuple[Floats, Order]:
+def line(T: int = 60, noise: float = 0.0) -> tuple[Floats, Indices]:
     """Squared distances between shuffled points on a line in 20 dimensions, and their true order."""
     rng = np.random.default_rng(0)
     position = rng.permutation(T)
@@ -69,7 +69,7 @@ def line(T: int = 60, noise: float = 0.0) -> tuple[Floats, Order]:
     return D, np.argsort(position)
 
 
-def assert_same_up_to_reversal(order: Order, expected: Order) -> None:
+def assert_same_up_to_reversal(order: Indices, expected: Indices) -> None:
     assert order.tolist() in (expected.tolist(), expected[::-1].tolist())
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
-from retrace_sde.engine.euler import CLEAR, ENDS, SEARCH_ELEMENTS, EulerModel
-from retrace_sde.estimate.start_law import start_bounds, start_log_densities
+from retrace_sde.fit.start_law import start_bounds, start_log_densities
 from retrace_sde.orders.shared import PathCosts, RoughStart
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
+from retrace_sde.search.models.euler import CLEAR, ENDS, SEARCH_ELEMENTS, EulerModel
 
 T, DT = 4 * ENDS + 5, 0.05
 

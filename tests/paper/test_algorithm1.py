@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
-from retrace_sde.engine.euler import EulerModel
 from retrace_sde.metrics import order_accuracy
+from retrace_sde.panel.blocks import Data
 from retrace_sde.paper.score import GaussianScore, score_preference
 from retrace_sde.process.drift import Linear
+from retrace_sde.search.models.euler import EulerModel
 
 DT = 0.01
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
 
-from retrace_sde.data import blocks
+from retrace_sde.panel import blocks
 from retrace_sde.paper import baselines
 from retrace_sde.paper.baselines import dpt_order, mst_order, slice_distances
 

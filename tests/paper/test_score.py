@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
+from retrace_sde.panel.blocks import Data
 from retrace_sde.paper.algorithm1 import SCORES, as_score
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.paper.score_density import KernelScore, MixtureScore, _loss

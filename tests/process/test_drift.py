@@ -8,10 +8,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 import retrace_sde as rt
-from retrace_sde.data.blocks import Data
-from retrace_sde.estimate.euler import Euler
+from retrace_sde.fit.euler import Euler
 from retrace_sde.metrics import kendall_tau, order_accuracy
 from retrace_sde.orders.costs import transition_costs
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import (
     Affine,
     Drift,
@@ -244,7 +244,7 @@ def test_the_untreated_arm_is_decided_by_the_joint_likelihood_and_not_by_the_con
     forward = problem.fit(true)
     backward = problem.fit(true[::-1].copy())
     joint = forward.log_likelihood - backward.log_likelihood
-    from retrace_sde.estimate.euler import step_log_likelihoods
+    from retrace_sde.fit.euler import step_log_likelihoods
 
     conditional = sum(
         sign * step_log_likelihoods(problem.data, each.order, each.step).sum()

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from retrace_sde import reproduce as experiments
 from retrace_sde.cli.main import main
-from retrace_sde.data.outputs import RECORD
-from retrace_sde.data.validation import ReTraceWarning
+from retrace_sde.io.outputs import RECORD
+from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.reproduce import NAMES, figure2, figure5, files, load, methods, runner, table1
 from retrace_sde.reproduce.cases import Size
 from retrace_sde.reproduce.experiment import Experiment, Task

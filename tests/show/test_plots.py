@@ -10,7 +10,7 @@ from scipy import stats
 import retrace_sde as rt
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.effects.graph import Effect, EffectGraph
-from retrace_sde.engine.direction import direction_test
+from retrace_sde.evidence.direction.verdict import direction_test
 from retrace_sde.show import plots
 
 A = np.array([[-1.0, 0.5, 0.0], [0.0, -2.0, 0.3], [-0.8, 0.0, -1.5]])

@@ -14,7 +14,12 @@ import pytest
 from scipy import stats
 
 import retrace_sde as rt
-from retrace_sde.engine.direction import Caution, Reason, folded_direction, known_direction
+from retrace_sde.evidence.direction.verdict import (
+    Caution,
+    Reason,
+    folded_direction,
+    known_direction,
+)
 from retrace_sde.process.drift import Drift
 from retrace_sde.show import figures, report
 from retrace_sde.show.verdicts import placement, verdicts

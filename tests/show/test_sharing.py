@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
-from retrace_sde.data.formats import frame_of_array
+from retrace_sde.io.formats import frame_of_array
 from retrace_sde.show.verdicts import verdicts
 
 

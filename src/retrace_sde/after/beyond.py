@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from retrace_sde.after.forecast import Known, forecasts, together_wrong
-from retrace_sde.data.blocks import Array
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.engine.gaps import GapModel
-from retrace_sde.engine.model import Model
-from retrace_sde.estimate.kalman.model import StateSpace
-from retrace_sde.estimate.regression import Estimate
+from retrace_sde.fit.regression import Estimate
+from retrace_sde.fit.statespace.model import StateSpace
+from retrace_sde.io.arrays import Array
+from retrace_sde.search.model import Model
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.gaps import GapModel
 
 FIRST = 3
 """Slices that a fit to the beginning has at least."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order
-from retrace_sde.engine.model import Model
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import kendall_tau, order_accuracy
+from retrace_sde.search.model import Model
 
 HARDLY = 2.0
 """Nats below which the data hardly prefer one arrangement to another: odds of less than eight to one."""
@@ -122,7 +122,7 @@ def compare_orders(a: Any, b: Any, *, model: Any | None = None) -> OrderComparis
     return OrderComparison(nats, turned, tau, right, tuple(found))
 
 
-def _blocks(a: Order, b: Order) -> list[tuple[int, int]]:
+def _blocks(a: Indices, b: Indices) -> list[tuple[int, int]]:
     """Shortest stretches of positions that hold the same slices in both and are not arranged alike."""
     place = np.empty_like(a)
     place[b] = np.arange(len(b))
@@ -131,7 +131,7 @@ def _blocks(a: Order, b: Order) -> list[tuple[int, int]]:
     return [(int(s), int(e)) for s, e in zip(starts, ends, strict=True) if e > s]
 
 
-def _as_order(name: str, given: Any, model: Model) -> Order:
+def _as_order(name: str, given: Any, model: Model) -> Indices:
     """An order of the model's data; refused where it is not a permutation of its slices."""
     order = np.asarray(getattr(given, "order_", given))
     n, T, _ = model.data.shape

@@ -18,9 +18,10 @@ import numpy as np
 from scipy import stats
 
 from retrace_sde.after.steps import LOOKED, Across, filtered
-from retrace_sde.data.blocks import Array, Order, evenly
-from retrace_sde.estimate.kalman.model import StateSpace
-from retrace_sde.estimate.kalman.smoother import kalman
+from retrace_sde.fit.statespace.model import StateSpace
+from retrace_sde.fit.statespace.smoother import kalman
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import evenly
 
 TRIED = 60
 """Errors behind a quantile, at least, for intervals to be widened by it."""
@@ -91,7 +92,7 @@ class Known:
         P = step.matrix @ self.covariance @ step.matrix.T + step.covariance
         return Known(self.mean @ step.matrix.T + step.shift, P)
 
-    def some(self, rows: Order) -> Known:
+    def some(self, rows: Indices) -> Known:
         own = self.covariance
         return Known(self.mean[rows], own if own.ndim == 2 else own[rows])
 

@@ -18,20 +18,21 @@ from retrace_sde.after.forecast import (
     missed,
 )
 from retrace_sde.after.steps import steps_across
-from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.engine.fit import Outcome
-from retrace_sde.engine.hidden import HiddenModel
-from retrace_sde.engine.model import Model
-from retrace_sde.estimate.intervals import critical
-from retrace_sde.estimate.kalman.model import StateSpace
-from retrace_sde.estimate.kalman.steps import Parameters
-from retrace_sde.estimate.regression import Estimate
-from retrace_sde.estimate.timed.em import Law
-from retrace_sde.estimate.timed.levels import HiddenLevels
-from retrace_sde.estimate.timed.transitions import transitions
+from retrace_sde.evidence.outcome import Outcome
+from retrace_sde.fit.intervals import critical
+from retrace_sde.fit.regression import Estimate
+from retrace_sde.fit.statespace.irregular.em import Law
+from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
+from retrace_sde.fit.statespace.irregular.transitions import transitions
+from retrace_sde.fit.statespace.model import StateSpace
+from retrace_sde.fit.statespace.steps import Parameters
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import LinearSDE, Scheme, Transition
+from retrace_sde.search.model import Model
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.hidden import HiddenModel
 
 DRAWS = 400
 """Paths that are simulated ahead of each trajectory where the drift is not linear."""
@@ -74,7 +75,7 @@ def _step(outcome: Outcome) -> Callable[[Estimate, float], StateSpace]:
     return step
 
 
-def along(model: Model, order: Order) -> Array:
+def along(model: Model, order: Indices) -> Array:
     """The values of a model's trajectories in an order, NaN beyond their ends."""
     y = to_numpy(in_order(model.data.values, order))
     inside = np.arange(y.shape[1])[None] < model.data.observed[:, None]
@@ -84,7 +85,7 @@ def along(model: Model, order: Order) -> Array:
 def predicted(
     model: Model,
     outcome: Outcome,
-    order: Order,
+    order: Indices,
     gaps: Array,
     level: float,
     rng: np.random.Generator,
@@ -119,7 +120,7 @@ def predicted(
     return Forecast(mean, mean - reach, mean + reach, elapsed, level, widened)
 
 
-def _apart(outcome: Outcome, order: Order) -> Array:
+def _apart(outcome: Outcome, order: Indices) -> Array:
     """What moves subjects with levels of their own to where they are alike, `A⁻¹ (c_j − c̄)`; 0 for others, whose levels are not known."""
     levels, n = outcome.levels, outcome.found.log_likelihoods.size
     if levels is None or order is not outcome.found.order:
@@ -131,7 +132,7 @@ def _apart(outcome: Outcome, order: Order) -> Array:
 def _simulated(
     model: Model,
     outcome: Outcome,
-    order: Order,
+    order: Indices,
     gaps: Array,
     level: float,
     rng: np.random.Generator,
@@ -156,7 +157,7 @@ def _simulated(
 
 
 def imputed(
-    model: HiddenModel, outcome: Outcome, order: Order, level: float, rng: np.random.Generator
+    model: HiddenModel, outcome: Outcome, order: Indices, level: float, rng: np.random.Generator
 ) -> Imputed:
     """The trajectories of `model`, as they are stored, with their missing values filled in; in the units of the fit."""
     half = critical(outcome.found.log_likelihoods.size, level)

@@ -21,7 +21,7 @@ from scipy import stats
 
 from retrace_sde.after.rivals import Cause, rivals
 from retrace_sde.after.steps import Steps
-from retrace_sde.data.blocks import Array, Mask, Order
+from retrace_sde.io.arrays import Array, Indices, Mask
 
 LEVEL = 0.005
 """Chance of each of the seven to fail on data of the model itself: together less than 4 %."""
@@ -101,7 +101,7 @@ class ResidualCheck:
             else self
         )
 
-    def moved(self, rows: Order) -> ResidualCheck:
+    def moved(self, rows: Indices) -> ResidualCheck:
         """The same with trajectory j called rows[j]."""
         verdicts = (
             replace(each, where=tuple(int(rows[j]) for j in each.where))

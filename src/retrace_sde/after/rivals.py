@@ -18,7 +18,7 @@ import numpy as np
 from scipy import stats
 
 from retrace_sde.after.steps import Steps, least_squares
-from retrace_sde.data.blocks import Array
+from retrace_sde.io.arrays import Array
 
 LAMBDAS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Ratios of a step's variance to that of the levels' contribution to it."""

@@ -9,9 +9,10 @@ import numpy as np
 
 from retrace_sde.after.residuals import ResidualCheck, look
 from retrace_sde.after.steps import LOOKED, Steps, looked, steps_of
-from retrace_sde.data.blocks import Array, Order, in_order, to_numpy
-from retrace_sde.engine.hidden import HiddenModel
-from retrace_sde.engine.model import Fit, Model
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import in_order, to_numpy
+from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.models.hidden import HiddenModel
 
 
 def look_at(
@@ -24,7 +25,7 @@ def look_at(
         return look(steps, simulated_paths(model, found, steps, rng), shared=found.order.ndim == 1)
 
 
-def looked_at(model: Model, found: Fit) -> tuple[Model, Fit, Order]:
+def looked_at(model: Model, found: Fit) -> tuple[Model, Fit, Indices]:
     """As much of a fit to states as they are as is looked at, and which trajectories these are: a copy, which can be looked at later."""
     rows = looked(model.data.shape)
     along = found.order if found.order.ndim == 1 else found.order[rows]

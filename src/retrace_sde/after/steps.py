@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Mask, Order, evenly, in_order, to_numpy
-from retrace_sde.engine.hidden import HiddenModel
-from retrace_sde.engine.model import Fit, Model
-from retrace_sde.engine.timed.drawn import DrawnModel
-from retrace_sde.engine.timed.model import TimedModel, as_law
-from retrace_sde.estimate.kalman.model import StateSpace
-from retrace_sde.estimate.timed.em import Clock
+from retrace_sde.fit.statespace.irregular.em import Clock
+from retrace_sde.fit.statespace.model import StateSpace
+from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.panel.blocks import evenly, in_order, to_numpy
 from retrace_sde.process.drift import is_linear
+from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.models.hidden import HiddenModel
+from retrace_sde.search.models.irregular import IrregularModel, as_law
+from retrace_sde.search.models.random_gaps import RandomGapModel
 
 LOOKED, FEWEST = 200_000, 30
 """Numbers (n T d) that are looked at, and trajectories at least where there are so many: enough for every test, in
@@ -38,7 +39,7 @@ class Steps:
     `regular`: all gaps are dt and no trajectory is shorter; `linear`: the drift is. `levels` (n, d): intercepts that were taken out.
     """
 
-    rows: Order
+    rows: Indices
     states: Array
     residuals: Array
     response: Array | None
@@ -68,7 +69,7 @@ def steps_of(model: Model, found: Fit, levels: Array | None = None) -> Steps:
     return steps if levels is None else replace(steps, levels=levels[steps.rows])
 
 
-def looked(shape: tuple[int, int, int]) -> Order:
+def looked(shape: tuple[int, int, int]) -> Indices:
     """The trajectories of a panel that are looked at."""
     n, T, d = shape
     telling = -(-PER_COEFFICIENT * 2 * d // (T - 1))
@@ -142,12 +143,12 @@ class Across(NamedTuple):
     matrix: Array
     shift: Array
     covariance: Array
-    classes: Order
+    classes: Indices
 
 
-def steps_across(model: Model, law: Any, order: Order, gaps: Array | None) -> Across | None:
+def steps_across(model: Model, law: Any, order: Indices, gaps: Array | None) -> Across | None:
     """The steps of a law across gaps and under inputs, along an order; None where all are the same, or gaps are drawn."""
-    if not isinstance(model, TimedModel) or isinstance(model, DrawnModel):
+    if not isinstance(model, IrregularModel) or isinstance(model, RandomGapModel):
         return None
     n, T, _ = model.data.shape
     clock = Clock.of(np.full(T - 1, model.dt) if gaps is None else gaps)

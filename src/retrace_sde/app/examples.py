@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from retrace_sde.data.blocks import Array
-from retrace_sde.data.formats import frame_of_array
+from retrace_sde.io.arrays import Array
+from retrace_sde.io.formats import frame_of_array
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.process.simulate import shuffle
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from retrace_sde.data.columns import is_numeric, read_times
-from retrace_sde.data.panel import Panel
-from retrace_sde.data.tables import as_frame
+from retrace_sde.io.columns import is_numeric, read_times
+from retrace_sde.io.tables import as_frame
+from retrace_sde.panel.panel import Panel
 
 Role = Literal["subject", "slice", "time", "variable", "input", "none"]
 

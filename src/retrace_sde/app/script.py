@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrace_sde.data.knowledge import Knowledge
+from retrace_sde.panel.knowledge import Knowledge
 
 
 def recover_options(roles: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def script(file: str, roles: dict[str, Any], options: dict[str, Any]) -> str:
     text = [name for name in (roles["subject"], roles.get("slice")) if name]
     return "\n".join([
         '"""Puts a table back in time, as the page did. Usage: python retrace_fit.py [FILE]"""',
-        "", "import sys", "", "import retrace_sde as rt", "from retrace_sde.data.files import read_table", "",
+        "", "import sys", "", "import retrace_sde as rt", "from retrace_sde.io.files import read_table", "",
         f"file = sys.argv[1] if len(sys.argv) > 1 else {file!r}",
         f"table = read_table(file, text={text!r})",
         "found = rt.recover(", "    table,", *lines, ")",

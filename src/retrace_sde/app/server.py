@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retrace_sde.app.examples import EXAMPLES
 from retrace_sde.app.session import Session
 from retrace_sde.app.work import FILES
-from retrace_sde.data.files import KNOWN
+from retrace_sde.io.files import KNOWN
 
 LOOK_UP = 0.3
 """Seconds after which a watcher looks up, whether or not anything has changed."""

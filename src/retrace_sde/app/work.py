@@ -19,13 +19,13 @@ import pandas as pd
 
 from retrace_sde.app.guess import chosen, guess
 from retrace_sde.app.script import recover_options, script
-from retrace_sde.data.answers import plain
-from retrace_sde.data.blocks import evenly, to_numpy
-from retrace_sde.data.files import read_table
-from retrace_sde.data.panel import Panel
-from retrace_sde.data.validation import ReTraceWarning
 from retrace_sde.diagnosis import diagnose
 from retrace_sde.effects.response import responses
+from retrace_sde.io.answers import plain
+from retrace_sde.io.files import read_table
+from retrace_sde.panel.blocks import evenly, to_numpy
+from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.progress import Progress, report, reporting, told
 from retrace_sde.recovery import Recovery, recover
 from retrace_sde.show.figures import figures

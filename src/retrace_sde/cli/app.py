@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from retrace_sde.cli.common import refusing, say
-from retrace_sde.data.formats import need
+from retrace_sde.io.formats import need
 
 
 @click.command("app")

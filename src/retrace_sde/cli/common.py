@@ -143,7 +143,7 @@ def refusing() -> Iterator[None]:
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
     """The package's cautions as sentences, to be printed with the result."""
-    from retrace_sde.data.validation import ReTraceWarning
+    from retrace_sde.panel.validation import ReTraceWarning
 
     found: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -208,7 +208,7 @@ class Finite(click.FloatRange):
 
 def table_options(command: Command) -> Command:
     """The options that say what the columns of FILE are."""
-    from retrace_sde.data.columns import UNITS
+    from retrace_sde.io.columns import UNITS
 
     options = [
         click.argument("file", type=click.Path(path_type=Path)),
@@ -257,8 +257,8 @@ def columns_of(names: tuple[str, ...], frame: pd.DataFrame) -> list[str]:
 
 def _with_dates(frame: pd.DataFrame, time: str | None, dayfirst: bool) -> pd.DataFrame:
     """The table with dates for the text in its time column, read as the user says."""
-    from retrace_sde.data.columns import dates
-    from retrace_sde.data.dialect import is_text
+    from retrace_sde.io.columns import dates
+    from retrace_sde.io.dialect import is_text
 
     if time is None or time not in frame.columns:
         raise ValueError(
@@ -285,8 +285,8 @@ def load(
     **others: Any,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The table, and its columns as `Panel.from_frame` wants them named."""
-    from retrace_sde.data.dialect import Dialect
-    from retrace_sde.data.files import read_table
+    from retrace_sde.io.dialect import Dialect
+    from retrace_sde.io.files import read_table
 
     if slice_ is not None and independent:
         raise ValueError(

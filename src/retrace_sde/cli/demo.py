@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from retrace_sde.cli.common import force_option, progress, refusing, seed_option
-from retrace_sde.data.files import check_target, whole_or_nothing
-from retrace_sde.data.outputs import check_outputs, written
 from retrace_sde.datasets import SOURCE
+from retrace_sde.io.files import check_target, whole_or_nothing
+from retrace_sde.io.outputs import check_outputs, written
 from retrace_sde.show import demo as demonstration
 
 

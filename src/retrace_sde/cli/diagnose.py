@@ -13,10 +13,10 @@ import pandas as pd
 
 from retrace_sde import diagnosis
 from retrace_sde.cli.common import listed, load, progress, refusing, say, table_options
-from retrace_sde.data.answers import plain
-from retrace_sde.data.columns import date_columns, shown
-from retrace_sde.data.panel import Panel
-from retrace_sde.data.tables import as_frame
+from retrace_sde.io.answers import plain
+from retrace_sde.io.columns import date_columns, shown
+from retrace_sde.io.tables import as_frame
+from retrace_sde.panel.panel import Panel
 
 MARKS = {"good": "+", "caution": "!", "stop": "×"}
 

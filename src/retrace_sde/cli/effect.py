@@ -23,12 +23,12 @@ from retrace_sde.cli.common import (
     table_options,
     working,
 )
-from retrace_sde.data.answers import plain
-from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.files import check_target, whole_or_nothing, write_table
-from retrace_sde.data.outputs import check_outputs
-from retrace_sde.data.panel import Panel
 from retrace_sde.effects.treatment import TreatmentEffect, UndeterminedDirectionError
+from retrace_sde.io.answers import plain
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.files import check_target, whole_or_nothing, write_table
+from retrace_sde.io.outputs import check_outputs
+from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, as_drift, polynomial
 
 KINDS = ("auto", "alike", "levels")
@@ -227,7 +227,7 @@ def _compared(
     return before, after
 
 
-def _known_order(panel: Panel, dt: float) -> Order | None:
+def _known_order(panel: Panel, dt: float) -> Indices | None:
     """The order by the times, where all are known and regular; None where none are."""
     if panel.times is None or np.isnan(panel.times).all():
         return None

@@ -22,11 +22,11 @@ from retrace_sde.cli.common import (
     table_options,
     working,
 )
-from retrace_sde.data.files import check_target, whole_or_nothing, write_table
-from retrace_sde.data.knowledge import Knowledge
-from retrace_sde.data.outputs import check_outputs
-from retrace_sde.estimate.intervals import clearest, clearness, critical
-from retrace_sde.estimate.regression import ErrorKind
+from retrace_sde.fit.intervals import clearest, clearness, critical
+from retrace_sde.fit.regression import ErrorKind
+from retrace_sde.io.files import check_target, whole_or_nothing, write_table
+from retrace_sde.io.outputs import check_outputs
+from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.recovery import Recovery, recover
 from retrace_sde.result import ReTraceResult
 

@@ -9,10 +9,10 @@ import click
 import numpy as np
 
 from retrace_sde.cli.common import Finite, force_option, refusing, say, seed_option
-from retrace_sde.data.answers import plain
-from retrace_sde.data.files import check_target, whole_or_nothing, write_table
-from retrace_sde.data.formats import frame_of_array
-from retrace_sde.data.outputs import check_outputs
+from retrace_sde.io.answers import plain
+from retrace_sde.io.files import check_target, whole_or_nothing, write_table
+from retrace_sde.io.formats import frame_of_array
+from retrace_sde.io.outputs import check_outputs
 from retrace_sde.process.simulate import (
     Permutation,
     Setting,

@@ -25,10 +25,10 @@ def fit_stored(
     as_json: bool,
 ) -> None:
     """Recover the order of an array, print what was found and write it."""
-    from retrace_sde.data.answers import parameters
-    from retrace_sde.data.files import check_target, whole_or_nothing
-    from retrace_sde.data.lazy.cluster import connected, lazy_panel
-    from retrace_sde.data.outputs import check_outputs
+    from retrace_sde.io.answers import parameters
+    from retrace_sde.io.files import check_target, whole_or_nothing
+    from retrace_sde.io.outputs import check_outputs
+    from retrace_sde.panel.lazy.cluster import connected, lazy_panel
     from retrace_sde.retrace import ReTrace
 
     with working() as (begin, cautions):

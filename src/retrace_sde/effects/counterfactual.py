@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array
+from retrace_sde.io.arrays import Array
 from retrace_sde.process.drift import Drift
 
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from scipy.linalg import expm
 
-from retrace_sde.data.blocks import Array, Mask
-from retrace_sde.estimate.intervals import critical
-from retrace_sde.estimate.regression import StandardErrors
-from retrace_sde.estimate.timed.transitions import exponentials
+from retrace_sde.fit.intervals import critical
+from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.fit.statespace.irregular.transitions import exponentials
+from retrace_sde.io.arrays import Array, Mask
 from retrace_sde.result import ReTraceResult
 
 MANY = 30

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from retrace_sde.data.blocks import Array, Order, State
+from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.search import Steps, exchange, random_unit, reverse
 
 
@@ -45,13 +45,13 @@ def innovation_gains(T: int, noise: float, error: float) -> Innovations:
 def sample_noisy_block(
     steps: Steps,
     innovations: Innovations,
-    lengths: Order,
-    orders: Order,
+    lengths: Indices,
+    orders: Indices,
     states: State,
     burn: int,
     thin: int,
     reach: int,
-    kept: Order,
+    kept: Indices,
 ) -> None:  # pragma: no cover - compiled
     """Advance each trajectory's order in place and keep `kept.shape[1]` of them, `thin` proposals apart.
 
@@ -70,12 +70,12 @@ def sample_noisy_block(
 def _sample(
     steps: Steps,
     innovations: Innovations,
-    order: Order,
+    order: Indices,
     state: State,
     burn: int,
     thin: int,
     reach: int,
-    kept: Order,
+    kept: Indices,
 ) -> None:  # pragma: no cover - compiled
     """Of one trajectory."""
     y, f, start = steps.target, steps.source, steps.start

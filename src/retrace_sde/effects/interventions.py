@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from retrace_sde.data.blocks import Array, Order
 from retrace_sde.effects.regime import Regime
+from retrace_sde.io.arrays import Array, Indices
 
 Treatment = str | ArrayLike | None
 Given = tuple[str, Array | None]
@@ -138,7 +138,7 @@ class Interventions:
         ]
         return np.concatenate(found)
 
-    def mean_paths(self, given: Given, chosen: Order, steps: int) -> Array:
+    def mean_paths(self, given: Given, chosen: Indices, steps: int) -> Array:
         """Expected paths (subjects, steps + 1, d)."""
         found = [
             regime.mean_path(treatment, steps, start)
@@ -147,7 +147,7 @@ class Interventions:
         return np.concatenate(found)
 
     def paths(
-        self, given: Given, chosen: Order, steps: int, samples: int, rng: np.random.Generator
+        self, given: Given, chosen: Indices, steps: int, samples: int, rng: np.random.Generator
     ) -> Array:
         """Paths (samples, subjects, steps + 1, d) with all uncertainty and the process's noise."""
         found = []
@@ -160,7 +160,7 @@ class Interventions:
         return np.concatenate(found, axis=1)
 
     def _asked(
-        self, given: Given, chosen: Order
+        self, given: Given, chosen: Indices
     ) -> Iterator[tuple[Regime, Array | None, Array | None]]:
         """For the chosen subjects of each arm: the regime asked, the treatment, and their starts if not its own."""
         if len(chosen) == 0 or chosen.min() < 0 or chosen.max() >= self.size:

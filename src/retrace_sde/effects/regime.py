@@ -8,12 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order
 from retrace_sde.effects.counterfactual import sigma_points, walk
 from retrace_sde.effects.subject_orders import average_orders, measurement_error
-from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.estimate.subjects import (
+from retrace_sde.evidence.direction.verdict import DirectionTest
+from retrace_sde.fit.subjects import (
     SubjectFit,
     coefficient_covariance,
     fit_subjects,
@@ -21,7 +19,9 @@ from retrace_sde.estimate.subjects import (
     subject_grams,
     subject_scores,
 )
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.process.drift import Independent
+from retrace_sde.search.models.euler import EulerModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +33,9 @@ class Regime:
     """
 
     problem: EulerModel
-    order: Order
+    order: Indices
     fit: SubjectFit
-    orders: Order
+    orders: Indices
     grams: Array
     direction: DirectionTest | None = None
     error: float = 0.0
@@ -160,7 +160,7 @@ class Regime:
             mean = mean + (np.linalg.cholesky(spread) @ z).reshape(mean.shape)
         return begin, self.own(mean, theta)
 
-    def some(self, rows: Order) -> Regime:
+    def some(self, rows: Indices) -> Regime:
         """The same regime, asked about some of its subjects only."""
         fit = replace(
             self.fit,
@@ -181,12 +181,12 @@ def _root(covariance: Array) -> Array:
 
 def fit_regime(
     problem: EulerModel,
-    order: Order,
+    order: Indices,
     rng: np.random.Generator,
     *,
     columns: tuple[int, ...],
     average: bool,
-    draws: Order | None = None,
+    draws: Indices | None = None,
     direction: DirectionTest | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Regime:

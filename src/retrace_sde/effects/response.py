@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array
-from retrace_sde.estimate.regression import StandardErrors
+from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.io.arrays import Array
 from retrace_sde.result import ReTraceResult
 
 DRAWS = 400

@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order, State, to_numpy
 from retrace_sde.effects.innovations import innovation_gains, sample_noisy_block
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.estimate.euler import Euler
-from retrace_sde.estimate.start_law import start_law
-from retrace_sde.estimate.subjects import SubjectFit, fit_subjects, subject_grams
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.start_law import start_law
+from retrace_sde.fit.subjects import SubjectFit, fit_subjects, subject_grams
+from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.own import BLOCK, Law
 from retrace_sde.orders.search import Steps
+from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Drift
+from retrace_sde.search.models.euler import EulerModel
 
 ROUNDS, KEPT = 40, 2
 """Rounds of Monte-Carlo EM, and the orders of each subject that each of them averages over."""
@@ -41,7 +42,7 @@ class OrderDraws:
     variance of the measurement error (one variable only; else zero)."""
 
     fit: SubjectFit
-    orders: Order
+    orders: Indices
     grams: Array
     error: float
 
@@ -65,7 +66,7 @@ class _Own(Drift):
         return [*names, *(f"own {v}" for v in variables)]
 
 
-def own_law(problem: EulerModel, fit: SubjectFit, orders: Order) -> tuple[EulerModel, Law]:
+def own_law(problem: EulerModel, fit: SubjectFit, orders: Indices) -> tuple[EulerModel, Law]:
     """The problem and the law in which each subject has its own drift."""
     n, T, d = problem.data.shape
     model = Euler(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
@@ -80,7 +81,7 @@ def own_law(problem: EulerModel, fit: SubjectFit, orders: Order) -> tuple[EulerM
     return EulerModel(replace(problem.data, covariates=u), problem.dt, drift), Law(model, start)
 
 
-def measurement_error(problem: EulerModel, fit: SubjectFit, orders: Order) -> float:
+def measurement_error(problem: EulerModel, fit: SubjectFit, orders: Indices) -> float:
     """Variance of the error of one variable: neighbouring residuals share one error, of opposite sign.
 
     Minus their lag-one covariance, or zero where that is negative; at most what leaves the process a tenth
@@ -108,8 +109,8 @@ def _predictions(problem: EulerModel, fit: SubjectFit) -> tuple[Array, Array]:
 
 
 def _draw_noisy(
-    problem: EulerModel, fit: SubjectFit, error: float, orders: Order, states: State
-) -> Order:
+    problem: EulerModel, fit: SubjectFit, error: float, orders: Indices, states: State
+) -> Indices:
     """Advance orders in place and return KEPT of each subject's, (KEPT, n, T): one variable with error."""
     n, T, _ = problem.data.shape
     y, f = _predictions(problem, fit)
@@ -132,7 +133,7 @@ def _draw_noisy(
 
 def average_orders(
     problem: EulerModel,
-    orders: Order,
+    orders: Indices,
     rng: np.random.Generator,
     *,
     columns: Sequence[int] = (0,),
@@ -151,7 +152,7 @@ def average_orders(
     )
     error = measurement_error(problem, fit, orders) if d == 1 else 0.0
     chains = Chains.start(orders, rng, chains=1)
-    kept: list[Order] = []
+    kept: list[Indices] = []
     grams: list[Array] = []
     errors: list[float] = []
     for k in range(rounds):

@@ -16,20 +16,21 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.checks import check_enough, check_features, check_volumes
-from retrace_sde.data.blocks import Array, Data, Order, evenly, one_blas_thread, to_numpy
-from retrace_sde.data.entry.parameters import check, checked
-from retrace_sde.data.panel import Panel
-from retrace_sde.data.validation import check_panel
 from retrace_sde.effects.counterfactual import Counterfactual
 from retrace_sde.effects.interventions import Given, Interventions, Treatment
 from retrace_sde.effects.regime import Regime, fit_regime
-from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.estimate.intervals import half_widths
-from retrace_sde.estimate.subjects import SubjectFit, fit_subjects, log_likelihood, subject_grams
+from retrace_sde.evidence.direction.verdict import DirectionTest
+from retrace_sde.fit.intervals import half_widths
+from retrace_sde.fit.subjects import SubjectFit, fit_subjects, log_likelihood, subject_grams
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import Data, evenly, one_blas_thread, to_numpy
+from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.parameters import check, checked
+from retrace_sde.panel.validation import check_panel
 from retrace_sde.process.drift import Drift, as_drift
 from retrace_sde.process.tumour import TumourParameters, growth_parameters
 from retrace_sde.retrace import ReTrace
+from retrace_sde.search.models.euler import EulerModel
 
 SHARED_DRAWS = 20
 """Orders drawn from the posterior of one shared order."""
@@ -244,7 +245,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             average=self.average and self.permutation == "independent",
         )  # fmt: skip
 
-    def _columns(self, problem: EulerModel, order: Order) -> tuple[int, ...]:
+    def _columns(self, problem: EulerModel, order: Indices) -> tuple[int, ...]:
         """The features that vary between subjects; "auto": the first, where it is worth its parameters (Akaike)."""
         if self.subjects is None or self.subjects == "alike":
             return ()
@@ -273,7 +274,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return other
 
     @property
-    def order_(self) -> Order | dict[str, Order]:
+    def order_(self) -> Indices | dict[str, Indices]:
         """The order used: of the panel, or of each arm."""
         check_is_fitted(self, "interventions_")
         orders = {name: each.order for name, each in self.interventions_.regimes.items()}
@@ -525,7 +526,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return map(_flat, model.effect_draws(before, after, steps, draws, rng, start))
 
 
-def _check_order(order: Any, data: Data) -> Order:
+def _check_order(order: Any, data: Data) -> Indices:
     n, T, _ = data.shape
     found = np.asarray(order)
     if found.shape not in ((T,), (n, T)) or not np.array_equal(

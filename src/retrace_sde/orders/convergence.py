@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array
+from retrace_sde.io.arrays import Array
 
 
 def convergence(x: Array) -> tuple[float, float]:

@@ -13,8 +13,9 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, like, to_numpy
-from retrace_sde.estimate.euler import Euler
+from retrace_sde.fit.euler import Euler
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import Data, like, to_numpy
 
 
 def distances(data: Data, *, scale: Array | None = None) -> Array:
@@ -76,7 +77,7 @@ def _pair_costs(piece: Data, *, W: Array, model: Euler | None) -> Array:
     return to_numpy(0.5 * (before[:, None] + after[None, :]) - source @ target.T)
 
 
-def near_costs(data: Data, order: Order, model: Euler, width: int) -> Array:
+def near_costs(data: Data, order: Indices, model: Euler, width: int) -> Array:
     """Costs (width, 2, T) of positions up to `width` apart along `order`: [k − 1, 0, i] of i + k after i, [k − 1, 1, i] of i after i + k.
 
     All trajectories, but T · width pairs instead of T²: enough to verify an order found on a few.
@@ -86,7 +87,7 @@ def near_costs(data: Data, order: Order, model: Euler, width: int) -> Array:
     return data.sum_pieces(of_piece, order)
 
 
-def _near_costs(piece: Data, order: Order, *, model: Euler, W: Array, width: int) -> Array:
+def _near_costs(piece: Data, order: Indices, *, model: Euler, W: Array, width: int) -> Array:
     x, u = piece.block(slice(None), order)
     xp = array_api_compat.array_namespace(x)
     T = x.shape[1]
@@ -100,7 +101,7 @@ def _near_costs(piece: Data, order: Order, *, model: Euler, W: Array, width: int
     return 0.5 * sums
 
 
-def step_costs(data: Data, order: Order, model: Euler) -> Array:
+def step_costs(data: Data, order: Indices, model: Euler) -> Array:
     """The cost (T − 1,) of each step along an order."""
     return near_costs(data, order, model, 1)[0, 0, :-1]
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, State, evenly
+from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.metropolis import SHARES, SHARPNESS, Proposals, Tally, adapted, length_table
+from retrace_sde.panel.blocks import evenly
 
 
 def random_states(rng: np.random.Generator, *shape: int) -> State:
@@ -26,14 +27,14 @@ class Chains:
     (C, n, T − 1): where gaps are drawn with the orders, which of a table each step crosses.
     """
 
-    orders: Order
+    orders: Indices
     states: State
     shares: NDArray[np.int64] = field(default_factory=lambda: SHARES.astype(np.int64))
     scales: Array | None = None
-    gaps: Order = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.intp))
+    gaps: Indices = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.intp))
 
     @classmethod
-    def start(cls, orders: Order, rng: np.random.Generator, *, chains: int = 2) -> Chains:
+    def start(cls, orders: Indices, rng: np.random.Generator, *, chains: int = 2) -> Chains:
         return cls(np.tile(orders, (chains, 1, 1)), random_states(rng, chains, len(orders)))
 
     @property
@@ -52,7 +53,7 @@ class Chains:
         gaps = self.gaps[:, rows] if self.gaps.size else self.gaps
         return Chains(self.orders[:, rows], self.states[:, rows], self.shares, self.scales, gaps)
 
-    def turned(self, turn: Callable[[Order], Order]) -> Chains:
+    def turned(self, turn: Callable[[Indices], Indices]) -> Chains:
         """The same chains with each order changed by `turn`, as a start for the twin."""
         orders = np.stack([turn(each) for each in self.orders])
         return Chains(orders, self.states.copy(), self.shares, self.scales, self.gaps.copy())
@@ -87,11 +88,11 @@ class Draws:
     scales: Tally | None = None
     gaps: NDArray[np.int16] | None = None
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[Indices]:
         """The kept orders (n, T), one after another, chain by chain."""
         return [chain[:, r].astype(np.intp) for chain in self.kept for r in range(chain.shape[1])]
 
-    def crossed(self) -> list[Order] | list[None]:
+    def crossed(self) -> list[Indices] | list[None]:
         """The gaps that go with them; None where none were drawn."""
         if self.gaps is None:
             return [None] * (self.kept.shape[0] * self.kept.shape[2])
@@ -104,7 +105,7 @@ class Draws:
         return replace(self, kept=self.kept[:, :, ::step], gaps=gaps)
 
 
-def agreement(kept: NDArray[np.int16], orders: Order, lengths: Order) -> float:
+def agreement(kept: NDArray[np.int16], orders: Indices, lengths: Indices) -> float:
     """How often neighbours in the given orders (n, T) are neighbours in orders drawn (C, n, R, T)."""
     place = np.argsort(kept, axis=-1)
     where = np.take_along_axis(place, np.broadcast_to(orders[None, :, None], kept.shape), axis=-1)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from retrace_sde.data.blocks import Array, Order
+from retrace_sde.io.arrays import Array, Indices
 
 LONGEST = 8
 """40 320 orders each; nine visits would have 362 880."""
@@ -23,13 +23,13 @@ LONGEST = 8
 class ExactOrders:
     """All `orders` (T!, T), and the log-probability of each for each trajectory, (n, T!)."""
 
-    orders: Order
+    orders: Indices
     log_probabilities: Array
 
     @property
-    def best(self) -> Order:
+    def best(self) -> Indices:
         """The most likely order of each trajectory, (n, T)."""
-        found: Order = self.orders[self.log_probabilities.argmax(axis=1)]
+        found: Indices = self.orders[self.log_probabilities.argmax(axis=1)]
         return found
 
     def probability(self, order: Any) -> Array:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
-from retrace_sde.estimate.euler import Euler
-from retrace_sde.estimate.moments import Moments, regression_rows
-from retrace_sde.estimate.regression import mle
-from retrace_sde.estimate.start_law import START_FLOOR
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.moments import Moments, regression_rows
+from retrace_sde.fit.regression import mle
+from retrace_sde.fit.start_law import START_FLOOR
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.process.drift import Drift
 
 MEMORY = 25_000_000
@@ -23,12 +24,12 @@ MEMORY = 25_000_000
 
 def align(
     data: Data,
-    orders: Order,
+    orders: Indices,
     dt: float,
     drift: Drift,
     prior_costs: tuple[Array, Array],
     rng: np.random.Generator,
-) -> Order:
+) -> Indices:
     """Turn some of the orders around so that all run the same way (which of the two is tested later).
 
     `prior_costs`: what is known of time against the orders as they stand and against their reverses (∞:
@@ -55,7 +56,7 @@ class _Flips:
     def __init__(
         self,
         data: Data,
-        orders: Order,
+        orders: Indices,
         dt: float,
         drift: Drift,
         for_there: Array,
@@ -63,7 +64,7 @@ class _Flips:
     ) -> None:
         self.dt, self.drift = dt, drift
 
-        def gram(piece: Data, order: Order) -> Array:
+        def gram(piece: Data, order: Indices) -> Array:
             x, u = piece.block(slice(None), order)
             z = regression_rows(x, u, dt, drift, piece.live(slice(None)))
             return to_numpy(array_api_compat.array_namespace(z).matrix_transpose(z) @ z)

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Data, Order, evenly, in_order, pick, to_numpy
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
 
 LOOKED_AT, FEW, NUMBERS = 500, 50, 200_000
 """Trajectories, evenly spaced, that tell a fold; of several variables fewer, as many as have so many numbers."""
@@ -110,7 +111,7 @@ def _judged(x: Array) -> tuple[Array, Course]:
     return levels, _course(levels[upward], rest[:, upward], len(x))
 
 
-def on_line(data: Data, order: Order) -> Array | None:
+def on_line(data: Data, order: Indices) -> Array | None:
     """Where some trajectories' observations stand on the line along which the slices' means move, (n, T) in a shared
     order: one variable itself, or several whose means move along no other; None: there is no such line.
 
@@ -265,7 +266,7 @@ def _log_density(y: Array, covariance: Array, gaps: Array) -> Array:
     return best
 
 
-def folded_orders(order: Order, count: int, rng: np.random.Generator) -> NDArray[np.int16]:
+def folded_orders(order: Indices, count: int, rng: np.random.Generator) -> NDArray[np.int16]:
     """Ways (count, T) in which an order by level may unfold: each slice on the way there or on the way back.
 
     Half of them turn at one end, half at the other; which slice is on which way these data do not tell.

@@ -11,9 +11,10 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, like, to_numpy
-from retrace_sde.estimate.euler import Euler
+from retrace_sde.fit.euler import Euler
+from retrace_sde.io.arrays import Array
 from retrace_sde.orders.costs import flat_slices, pair_costs
+from retrace_sde.panel.blocks import Data, like, to_numpy
 
 
 def best_gaps(increments: Array, pushes: Array, numbers: float | Array) -> Array:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from retrace_sde.data.blocks import Array, Data, Order, evenly, in_order, pick, to_numpy
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.costs import distances, spread
 from retrace_sde.orders.search import improve_path
+from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
 
 LEAST = 6
 """Slices of the shortest loop that is called one: with fewer everything is near everything."""
@@ -30,7 +31,7 @@ FAR = 4 * LONGER
 """The same ratio in a few trajectories that leaves no doubt."""
 
 
-def closes(data: Data, order: Order, *, alpha: float = 0.001) -> bool:
+def closes(data: Data, order: Indices, *, alpha: float = 0.001) -> bool:
     """The closing step is not much longer than the longest other, and far shorter than between remote slices.
 
     (Not much longer: a short path leaves out the longest step of a loop.) The second by a factor `NEAR`, and by a
@@ -71,7 +72,7 @@ def _steps(x: Array, scale: Array) -> tuple[Array, float]:
     return ends, float((squares / scale**2).sum(axis=1).max())
 
 
-def _in_time(data: Data, order: Order, size: int) -> Array:
+def _in_time(data: Data, order: Indices, size: int) -> Array:
     """Some trajectories of full length (m, T, d), along an order."""
     whole = np.flatnonzero(data.observed == data.shape[1])
     rows = whole[evenly(len(whole), size)] if len(whole) else whole
@@ -79,7 +80,7 @@ def _in_time(data: Data, order: Order, size: int) -> Array:
     return to_numpy(in_order(x, order if order.ndim == 1 else order[rows]))
 
 
-def cyclic_order(squared_distances: Array, order: Order) -> Order:
+def cyclic_order(squared_distances: Array, order: Indices) -> Indices:
     """The shortest closed tour near an order, cut at its longest step."""
     T = len(order)
     # The node that pads a path at both ends is here a slice itself, which closes the tour.

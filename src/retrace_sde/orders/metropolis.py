@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, State
-from retrace_sde.estimate.timed.kernels import put
+from retrace_sde.fit.statespace.irregular.kernels import put
+from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.rules import (
     Rules,
     exchange_change,
@@ -102,8 +102,8 @@ class Records(NamedTuple):
 class _Chain(NamedTuple):
     """A padded path, the place of each node in it, and the state of its random stream."""
 
-    path: Order
-    place: Order
+    path: Indices
+    place: Indices
     state: State
 
 
@@ -112,7 +112,7 @@ class _Neighbours(NamedTuple):
 
     q: Array
     keep: Array
-    alias: Order
+    alias: Indices
 
 
 def length_table(reach: int, weights: Array | None = None) -> NDArray[np.int64]:
@@ -149,7 +149,7 @@ def _accept(change: float, ratio: float, state: State) -> bool:  # pragma: no co
 
 
 @njit(cache=True, nogil=True)
-def _locate(path: Order, place: Order, i: int, j: int) -> None:  # pragma: no cover - compiled
+def _locate(path: Indices, place: Indices, i: int, j: int) -> None:  # pragma: no cover - compiled
     """place[path[k]] = k for i ≤ k < j."""
     for k in range(i, j):
         place[path[k]] = k
@@ -157,7 +157,7 @@ def _locate(path: Order, place: Order, i: int, j: int) -> None:  # pragma: no co
 
 @njit(cache=True, nogil=True)
 def _try_reversal(
-    C: Array, rules: Rules | None, path: Order, place: Order, i: int, j: int, ratio: float,
+    C: Array, rules: Rules | None, path: Indices, place: Indices, i: int, j: int, ratio: float,
     state: State,
 ) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to reverse path[i … j]."""
@@ -175,7 +175,7 @@ def _try_reversal(
 
 @njit(cache=True, nogil=True)
 def _try_exchange(
-    C: Array, rules: Rules | None, path: Order, place: Order, i: int, j: int, k: int,
+    C: Array, rules: Rules | None, path: Indices, place: Indices, i: int, j: int, k: int,
     ratio: float, state: State,
 ) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to exchange the segments [i, j) and [j, k)."""
@@ -192,7 +192,7 @@ def _try_exchange(
 
 @njit(cache=True, nogil=True)
 def _try_swap(
-    C: Array, rules: Rules | None, path: Order, place: Order, i: int, j: int, k: int, q: int,
+    C: Array, rules: Rules | None, path: Indices, place: Indices, i: int, j: int, k: int, q: int,
     state: State,
 ) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Propose to swap the segments [i, j) and [k, q) around [j, k), which stays as it is."""
@@ -260,7 +260,7 @@ def _likely_neighbours(C: Array, sharpness: float) -> _Neighbours:  # pragma: no
 
 @njit(cache=True, nogil=True)
 def _join_by_reversal(
-    C: Array, rules: Rules | None, path: Order, place: Order, q: Array, a: int, b: int,
+    C: Array, rules: Rules | None, path: Indices, place: Indices, q: Array, a: int, b: int,
     state: State,
 ) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Make b a neighbour of a by reversing what lies between.
@@ -279,7 +279,7 @@ def _join_by_reversal(
 
 @njit(cache=True, nogil=True)
 def _join_by_insertion(
-    C: Array, rules: Rules | None, path: Order, place: Order, q: Array, a: int, b: int,
+    C: Array, rules: Rules | None, path: Indices, place: Indices, q: Array, a: int, b: int,
     after: bool, state: State,
 ) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Take b out and put it right after (or before) a; each gap is proposed from both of its sides."""
@@ -354,7 +354,7 @@ def _moves(
 
 
 @njit(cache=True, nogil=True)
-def _count(path: Order, records: Records, times: int) -> None:  # pragma: no cover - compiled
+def _count(path: Indices, records: Records, times: int) -> None:  # pragma: no cover - compiled
     """Count one path, so many times."""
     T = len(path) - 2
     records.first[path[1]] += times
@@ -370,7 +370,7 @@ def _count(path: Order, records: Records, times: int) -> None:  # pragma: no cov
 def sample_path(
     C: Array,
     rules: Rules | None,
-    order: Order,
+    order: Indices,
     state: State,
     schedule: Schedule,
     proposals: Proposals,
@@ -418,7 +418,7 @@ def _records_of(records: Records, j: int) -> Records:  # pragma: no cover - comp
 
 @njit(cache=True, nogil=True)
 def sample_block(
-    steps: Steps, rules: Rules | None, lengths: Order, orders: Order, states: State,
+    steps: Steps, rules: Rules | None, lengths: Indices, orders: Indices, states: State,
     schedule: Schedule, proposals: Proposals, records: Records,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """`sample_path` for each trajectory of a block; one padded cost matrix exists at a time."""

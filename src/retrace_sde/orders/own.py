@@ -15,14 +15,15 @@ import array_api_compat
 import numpy as np
 from scipy.linalg import cholesky
 
-from retrace_sde.data.blocks import Data, Order, State, like, to_integers, to_numpy
-from retrace_sde.estimate.euler import Euler
-from retrace_sde.estimate.frequencies import Frequencies
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.frequencies import Frequencies
+from retrace_sde.io.arrays import Indices, State
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.many.chains import ManyChains, padded_pairs
 from retrace_sde.orders.metropolis import Proposals, Records, Schedule, sample_block
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.search import Steps, improve_block
+from retrace_sde.panel.blocks import Data, like, to_integers, to_numpy
 from retrace_sde.process.sde import Gaussian
 
 BLOCK = 128
@@ -85,8 +86,8 @@ class OwnOrders:
     prior: Prior | None = None
 
     def improve(
-        self, orders: Order, states: State, *, cold: bool = False, kicks: int = 0
-    ) -> tuple[Order, int]:
+        self, orders: Indices, states: State, *, cold: bool = False, kicks: int = 0
+    ) -> tuple[Indices, int]:
         """Each order, improved, and how many changed. `cold`: from scratch; `kicks`: harder.
 
         With a prior, orders that break none of its rules come out, and (unless `cold`) must go in.
@@ -141,7 +142,7 @@ class OwnOrders:
         return Draws(kept, where, counted, tally, scales)
 
     @property
-    def _numbers(self) -> Order:
+    def _numbers(self) -> Indices:
         return np.arange(self.data.shape[0], dtype=np.intp)[:, None]
 
 
@@ -160,21 +161,21 @@ def _compiled(data: Data) -> Data:
     )
 
 
-def _rules(prior: Prior | None, rows: Order) -> Any:
+def _rules(prior: Prior | None, rows: Indices) -> Any:
     """What is known of some trajectories that stand side by side."""
     return None if prior is None else prior.arrays(slice(int(rows[0]), int(rows[-1]) + 1))
 
 
 def _improved(
     piece: Data,
-    numbers: Order,
-    orders: Order,
+    numbers: Indices,
+    orders: Indices,
     states: State,
     *,
     law: Judge,
     prior: Prior | None,
     how: tuple[bool, bool, int],
-) -> tuple[Order, State, Order]:
+) -> tuple[Indices, State, Indices]:
     """Orders of a piece, improved, the random states afterwards, and in the first row how many changed."""
     found, states = orders.copy(), states[:, 0].copy()
     steps, rules = law.costs(piece, slice(None)), _rules(prior, numbers[:, 0])
@@ -187,8 +188,8 @@ def _improved(
 class _Drawn(NamedTuple):
     """Where the chains of some trajectories stand, what they saw, and their statistics."""
 
-    rows: Order
-    orders: Order
+    rows: Indices
+    orders: Indices
     states: State
     kept: Any
     where: Any
@@ -198,8 +199,8 @@ class _Drawn(NamedTuple):
 
 def _drawn(
     piece: Data,
-    numbers: Order,
-    orders: Order,
+    numbers: Indices,
+    orders: Indices,
     states: State,
     *,
     law: Judge,
@@ -231,8 +232,8 @@ def _drawn(
 
 def _drawn_together(
     piece: Data,
-    numbers: Order,
-    orders: Order,
+    numbers: Indices,
+    orders: Indices,
     states: State,
     *,
     law: Any,

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csgraph, csr_array
 
-from retrace_sde.data.blocks import Array, Order
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.rules import cold_starts
 from retrace_sde.orders.search import improve_path, padded_costs, padded_path
 
 
-def path_cost(costs: Array, start: Array, order: Order) -> float:
+def path_cost(costs: Array, start: Array, order: Indices) -> float:
     """`start[o_0] + Σ_i C[o_i, o_{i+1}]`."""
     return float(start[order[0]] + costs[order[:-1], order[1:]].sum())
 
 
-def shortest_path(squared_distances: Array) -> Order:
+def shortest_path(squared_distances: Array) -> Indices:
     """A short Hamiltonian path through all slices: the best of two starts, each improved locally.
 
     The path has no direction: its reverse is as short.
@@ -36,7 +36,7 @@ def shortest_path(squared_distances: Array) -> Order:
     return min(first, second, key=lambda order: path_cost(squared_distances, nothing, order))
 
 
-def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[Order]:
+def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[Indices]:
     """Short paths that obey what is known: one from each way round of the shortest, one from the prior alone.
 
     `numbers` is the length of a slice: with the shortest path's mean step as variance the distances become
@@ -55,7 +55,7 @@ def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[O
     ]
 
 
-def tree_path(squared_distances: Array) -> Order:
+def tree_path(squared_distances: Array) -> Indices:
     """Walk the minimum spanning tree from one end of its longest path, side branches on the way."""
     tree, ends = spanning_tree(squared_distances)
     return walk_tree(tree, ends[0])
@@ -77,7 +77,7 @@ def longest_path_ends(tree: Any) -> list[int]:
     return ends
 
 
-def walk_tree(tree: Any, root: int, *, by_index: bool = False) -> Order:
+def walk_tree(tree: Any, root: int, *, by_index: bool = False) -> Indices:
     """Depth-first order of a tree; children by index, or by the longest way down, longest last."""
     outwards, parents = csgraph.breadth_first_order(tree, root, directed=False)
     distance = csgraph.dijkstra(tree, directed=False, indices=root)
@@ -96,7 +96,7 @@ def walk_tree(tree: Any, root: int, *, by_index: bool = False) -> Order:
     return np.array(order, dtype=np.intp)
 
 
-def spectral_path(squared_distances: Array) -> Order:
+def spectral_path(squared_distances: Array) -> Indices:
     """Sort by the Fiedler vector of a Gaussian similarity whose scale is the nearest-neighbour distance."""
     D = squared_distances + np.diag(np.full(len(squared_distances), np.inf))
     scale = np.median(D.min(axis=1))
@@ -109,7 +109,7 @@ def spectral_path(squared_distances: Array) -> Order:
     return np.argsort(vectors[:, -2] * root, kind="stable")
 
 
-def improve(costs: Array, start: Array, order: Order, prior: Prior | None = None) -> Order:
+def improve(costs: Array, start: Array, order: Indices, prior: Prior | None = None) -> Indices:
     """Local search: reversals and moves of segments, until none lowers the path cost.
 
     With a prior its cost is added, and the order given must break none of its rules.

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Mask, Order, evenly, unmasked
-from retrace_sde.data.knowledge import Knowledge
-from retrace_sde.data.schedule import as_numbers, check_spans
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.rules import Rules, block_costs, close, dead_end, obedient_block, rules_of
+from retrace_sde.panel.blocks import evenly, unmasked
+from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.schedule import as_numbers, check_spans
 
 NOTHING = Rules(np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool))
 
@@ -42,13 +43,13 @@ class Prior:
             U if U is None or U.ndim == 2 else U[rows], B if B is None or B.ndim == 2 else B[rows]
         )
 
-    def relabelled(self, order: Order) -> Prior:
+    def relabelled(self, order: Indices) -> Prior:
         """That of a shared order whose observations are renamed: order[k] becomes k."""
         unary = None if self.unary is None else self.unary[order]
         before = None if self.before is None else self.before[np.ix_(order, order)]
         return Prior(unary, before)
 
-    def symmetric(self, lengths: Order) -> Mask:
+    def symmetric(self, lengths: Indices) -> Mask:
         """For each trajectory: any order that breaks no rule may also be run backwards."""
         U, B = self.arrays(slice(None))
         same = np.ones(len(lengths), dtype=bool)
@@ -75,24 +76,24 @@ class Prior:
         U, B = self.arrays(slice(None))
         return Rules(U[0] if len(U) else U.reshape(0, 0), B[0] if len(B) else B.reshape(0, 0))
 
-    def cost(self, order: Order, lengths: Order | None = None) -> Array:
+    def cost(self, order: Indices, lengths: Indices | None = None) -> Array:
         """−log prior of an order, shape (1,), or of each trajectory's, shape (n,)."""
         orders, lengths = self._rows(order, lengths)
         found: Array = block_costs(self.arrays(slice(None)), lengths, orders)
         return found
 
-    def one_way(self, orders: Order, back: Order, lengths: Order | None = None) -> bool:
+    def one_way(self, orders: Indices, back: Indices, lengths: Indices | None = None) -> bool:
         """Of most orders the reverse is ruled out, or all but."""
         against = self.cost(back, lengths) - self.cost(orders, lengths)
         return bool(np.mean(against > DECISIVE) >= 0.5)
 
-    def repair(self, order: Order, lengths: Order | None = None) -> Order:
+    def repair(self, order: Indices, lengths: Indices | None = None) -> Indices:
         """The order, or each trajectory's, changed where it breaks a rule, and there as little as it must."""
         orders, lengths = self._rows(order, lengths)
         obedient_block(self.arrays(slice(None)), lengths, orders)
         return orders.reshape(order.shape)
 
-    def _rows(self, order: Order, lengths: Order | None) -> tuple[Order, Order]:
+    def _rows(self, order: Indices, lengths: Indices | None) -> tuple[Indices, Indices]:
         """A copy of an order as a block of one, or of several as they are, and their lengths."""
         orders = np.atleast_2d(order).astype(np.intp)
         n, T = orders.shape
@@ -110,7 +111,7 @@ def compiled(
     *,
     shared: bool,
     dt: float = 1.0,
-    lengths: Order | None = None,
+    lengths: Indices | None = None,
     labels: Sequence[str | int] | None = None,
 ) -> Prior | None:
     """The prior over orders of n trajectories of T observations; None where nothing is known.
@@ -123,7 +124,7 @@ def compiled(
 
 
 def known_times(
-    knowledge: Knowledge, n: int, T: int, *, shared: bool, lengths: Order | None = None
+    knowledge: Knowledge, n: int, T: int, *, shared: bool, lengths: Indices | None = None
 ) -> Array | None:
     """Exact times (T,) or (n, T) of all observations, or None where some are unknown, noisy or equal."""
     unknown = knowledge.timestamps is None or knowledge.timestamp_error is not None
@@ -145,7 +146,7 @@ class _Compiler:
         m: int,
         T: int,
         shared: bool,
-        lengths: Order | None,
+        lengths: Indices | None,
         labels: Sequence[str | int] | None = None,
     ) -> None:
         self.labels = range(T) if labels is None else list(labels)

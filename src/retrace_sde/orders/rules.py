@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from retrace_sde.data.blocks import Array, Mask, Order
-from retrace_sde.estimate.timed.kernels import put
+from retrace_sde.fit.statespace.irregular.kernels import put
+from retrace_sde.io.arrays import Array, Indices, Mask
 
 
 class Rules(NamedTuple):
@@ -65,7 +65,7 @@ def _known_of(rules: Any, j: Any, t: Any) -> Callable[[Any, Any, Any], Any]:
 
 
 @njit(cache=True, nogil=True)
-def broken(B: Mask, path: Order, i: int, j: int, k: int) -> bool:  # pragma: no cover - compiled
+def broken(B: Mask, path: Indices, i: int, j: int, k: int) -> bool:  # pragma: no cover - compiled
     """Something in path[i … j) must come before something in path[j … k)."""
     if len(B) > 0:
         for p in range(i, j):
@@ -76,7 +76,7 @@ def broken(B: Mask, path: Order, i: int, j: int, k: int) -> bool:  # pragma: no 
 
 
 @njit(cache=True, nogil=True)
-def ordered(B: Mask, path: Order, i: int, j: int) -> bool:  # pragma: no cover - compiled
+def ordered(B: Mask, path: Indices, i: int, j: int) -> bool:  # pragma: no cover - compiled
     """Something in path[i … j) must come before something after it there, which a reversal would break."""
     if len(B) > 0:
         for p in range(i, j):
@@ -88,7 +88,7 @@ def ordered(B: Mask, path: Order, i: int, j: int) -> bool:  # pragma: no cover -
 
 @njit(cache=True, nogil=True)
 def crossed(
-    B: Mask, path: Order, i: int, j: int, k: int, q: int
+    B: Mask, path: Indices, i: int, j: int, k: int, q: int
 ) -> bool:  # pragma: no cover - compiled
     """Swapping the segments [i, j) and [k, q) around [j, k) would break a rule."""
     return broken(B, path, i, j, q) or broken(B, path, j, k, q)
@@ -96,7 +96,7 @@ def crossed(
 
 @njit(cache=True, nogil=True)
 def shifted(
-    U: Array, path: Order, i: int, j: int, to: int, flip: bool
+    U: Array, path: Indices, i: int, j: int, to: int, flip: bool
 ) -> float:  # pragma: no cover - compiled
     """Change of cost when path[i … j) moves so as to begin at index `to`, turned round if `flip`."""
     change = 0.0
@@ -108,7 +108,7 @@ def shifted(
 
 @njit(cache=True, nogil=True)
 def reversal_change(
-    rules: Rules | None, path: Order, i: int, j: int
+    rules: Rules | None, path: Indices, i: int, j: int
 ) -> float:  # pragma: no cover - compiled
     """Of reversing path[i … j]."""
     if rules is None:
@@ -122,7 +122,7 @@ def reversal_change(
 
 @njit(cache=True, nogil=True)
 def exchange_change(
-    rules: Rules | None, path: Order, i: int, j: int, k: int, flip_one: bool, flip_two: bool
+    rules: Rules | None, path: Indices, i: int, j: int, k: int, flip_one: bool, flip_two: bool
 ) -> float:  # pragma: no cover - compiled
     """Of exchanging the neighbouring segments [i, j) and [j, k), either turned round on the way."""
     if rules is None:
@@ -142,7 +142,7 @@ def exchange_change(
 
 @njit(cache=True, nogil=True)
 def swap_change(
-    rules: Rules | None, path: Order, i: int, j: int, k: int, q: int
+    rules: Rules | None, path: Indices, i: int, j: int, k: int, q: int
 ) -> float:  # pragma: no cover - compiled
     """Of swapping the segments [i, j) and [k, q) around [j, k)."""
     if rules is None:
@@ -159,7 +159,7 @@ def swap_change(
 
 @njit(cache=True, nogil=True)
 def misplaced(
-    rules: Rules | None, order: Order, q: int, r: int
+    rules: Rules | None, order: Indices, q: int, r: int
 ) -> int:  # pragma: no cover - compiled
     """Impossible places in an order after exchanging positions q and r, less those before."""
     if rules is None or len(rules.costs) == 0:
@@ -170,7 +170,7 @@ def misplaced(
 
 
 @njit(cache=True, nogil=True)
-def windows(rules: Rules, T: int) -> Order:  # pragma: no cover - compiled
+def windows(rules: Rules, T: int) -> Indices:  # pragma: no cover - compiled
     """First and last position open to each of T observations, (T, 2), drawn in until every precedence fits."""
     U, B = rules.costs, rules.before
     found = np.empty((T, 2), np.intp)
@@ -199,7 +199,7 @@ def windows(rules: Rules, T: int) -> Order:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _fits(found: Order, used: Mask, at: int) -> int:  # pragma: no cover - compiled
+def _fits(found: Indices, used: Mask, at: int) -> int:  # pragma: no cover - compiled
     """Fill the positions from `at` on, earliest deadline first; the first position that stays empty, or −1.
 
     One machine, unit tasks, windows that agree with the precedences: earliest deadline first fails only
@@ -225,7 +225,7 @@ def dead_end(rules: Rules, T: int) -> int:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def obedient(rules: Rules, order: Order) -> Order:  # pragma: no cover - compiled
+def obedient(rules: Rules, order: Indices) -> Indices:  # pragma: no cover - compiled
     """An order that obeys every rule and follows the given one as far as it can, position by position."""
     T = len(order)
     U, B = rules.costs, rules.before
@@ -258,7 +258,7 @@ def obedient(rules: Rules, order: Order) -> Order:  # pragma: no cover - compile
 
 @njit(cache=True, nogil=True)
 def obedient_block(
-    rules: Rules, lengths: Order, orders: Order
+    rules: Rules, lengths: Indices, orders: Indices
 ) -> None:  # pragma: no cover - compiled
     """`obedient` for each trajectory of a block, in place, where its order breaks a rule."""
     for j in range(len(orders)):
@@ -269,7 +269,7 @@ def obedient_block(
 
 
 @njit(cache=True, nogil=True)
-def order_cost(rules: Rules | None, order: Order) -> float:  # pragma: no cover - compiled
+def order_cost(rules: Rules | None, order: Indices) -> float:  # pragma: no cover - compiled
     """`Σ_i U[o_i, i]`, ∞ where an observation comes after one that it must precede."""
     if rules is None:
         return 0.0
@@ -288,7 +288,7 @@ def order_cost(rules: Rules | None, order: Order) -> float:  # pragma: no cover 
 
 @njit(cache=True, nogil=True)
 def block_costs(
-    rules: Rules, lengths: Order, orders: Order
+    rules: Rules, lengths: Indices, orders: Indices
 ) -> Array:  # pragma: no cover - compiled
     """`order_cost` of each trajectory of a block."""
     costs = np.empty(len(orders))
@@ -298,7 +298,7 @@ def block_costs(
 
 
 @njit(cache=True, nogil=True)
-def _expected_order(U: Array) -> Order:  # pragma: no cover - compiled
+def _expected_order(U: Array) -> Indices:  # pragma: no cover - compiled
     """Observations by the position that the prior alone expects of each."""
     T = len(U)
     key = np.empty(T)
@@ -314,7 +314,7 @@ def _expected_order(U: Array) -> Order:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def cold_starts(rules: Rules, order: Order) -> Order:  # pragma: no cover - compiled
+def cold_starts(rules: Rules, order: Indices) -> Indices:  # pragma: no cover - compiled
     """Obedient starts (k, T): a path, its reverse, and what the prior expects, each mended where it must be."""
     U = rules.costs
     starts = np.empty((3 if len(U) > 0 else 2, len(order)), np.intp)

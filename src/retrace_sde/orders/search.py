@@ -17,8 +17,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, State
-from retrace_sde.estimate.timed.kernels import put, put_rows
+from retrace_sde.fit.statespace.irregular.kernels import put, put_rows
+from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.rules import (
     Rules,
     cold_starts,
@@ -106,7 +106,7 @@ def padded_costs(costs: Array, start: Array) -> Array:
 
 
 @njit(cache=True, nogil=True)
-def padded_path(order: Order) -> Order:  # pragma: no cover - compiled
+def padded_path(order: Indices) -> Indices:  # pragma: no cover - compiled
     """The order with the node T at both ends."""
     T = len(order)
     path = np.empty(T + 2, np.intp)
@@ -117,7 +117,7 @@ def padded_path(order: Order) -> Order:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def padded_cost(
-    costs: Array, rules: Rules | None, path: Order
+    costs: Array, rules: Rules | None, path: Indices
 ) -> float:  # pragma: no cover - compiled
     """`Σ C[path_k, path_{k+1}]`, start included, and what is known; ∞ where a rule is broken."""
     total = 0.0
@@ -129,7 +129,7 @@ def padded_cost(
 
 
 @njit(cache=True, nogil=True)
-def reverse(path: Order, i: int, j: int) -> None:  # pragma: no cover - compiled
+def reverse(path: Indices, i: int, j: int) -> None:  # pragma: no cover - compiled
     """Reverse path[i … j] in place."""
     while i < j:
         path[i], path[j] = path[j], path[i]
@@ -138,7 +138,7 @@ def reverse(path: Order, i: int, j: int) -> None:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def exchange(path: Order, i: int, j: int, k: int) -> None:  # pragma: no cover - compiled
+def exchange(path: Indices, i: int, j: int, k: int) -> None:  # pragma: no cover - compiled
     """Exchange the neighbouring segments [i, j) and [j, k) in place."""
     reverse(path, i, j - 1)
     reverse(path, j, k - 1)
@@ -146,7 +146,7 @@ def exchange(path: Order, i: int, j: int, k: int) -> None:  # pragma: no cover -
 
 
 @njit(cache=True, nogil=True)
-def place_of(order: Order, a: int) -> int:  # pragma: no cover - compiled
+def place_of(order: Indices, a: int) -> int:  # pragma: no cover - compiled
     """The position at which an observation stands."""
     p = 0
     while order[p] != a:
@@ -156,7 +156,7 @@ def place_of(order: Order, a: int) -> int:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _reversals(
-    costs: Array, rules: Rules | None, path: Order, tolerance: float
+    costs: Array, rules: Rules | None, path: Indices, tolerance: float
 ) -> bool:  # pragma: no cover - compiled
     """For each i the best reversal path[i … j]: O(1) each by running sums along the path and against it."""
     last = len(path) - 1
@@ -192,7 +192,7 @@ def _reversals(
 
 @njit(cache=True, nogil=True)
 def _insertion_change(
-    rules: Rules, path: Order, i: int, length: int, k: int, flip: bool
+    rules: Rules, path: Indices, i: int, length: int, k: int, flip: bool
 ) -> float:  # pragma: no cover - compiled
     """Change of what is known when path[i … i + length) goes between k and k + 1."""
     if k < i:
@@ -202,7 +202,7 @@ def _insertion_change(
 
 @njit(cache=True, nogil=True)
 def _insertions(
-    costs: Array, rules: Rules | None, path: Order, tolerance: float, shortest: int, longest: int
+    costs: Array, rules: Rules | None, path: Indices, tolerance: float, shortest: int, longest: int
 ) -> bool:  # pragma: no cover - compiled
     """Move each segment of shortest … longest nodes, either way round, to where it costs least."""
     last = len(path) - 1
@@ -245,7 +245,9 @@ def _insertions(
 
 
 @njit(cache=True, nogil=True)
-def _swap_steps(costs: Array, path: Order, p: int, q: int) -> float:  # pragma: no cover - compiled
+def _swap_steps(
+    costs: Array, path: Indices, p: int, q: int
+) -> float:  # pragma: no cover - compiled
     """Change of the steps' cost when path[p] and path[q], not neighbours, change places."""
     C, a, b = costs, path[p], path[q]
     change = C[path[p - 1], b] + C[b, path[p + 1]] + C[path[q - 1], a] + C[a, path[q + 1]]
@@ -254,7 +256,7 @@ def _swap_steps(costs: Array, path: Order, p: int, q: int) -> float:  # pragma: 
 
 @njit(cache=True, nogil=True)
 def _swaps(
-    costs: Array, rules: Rules, path: Order, tolerance: float
+    costs: Array, rules: Rules, path: Indices, tolerance: float
 ) -> bool:  # pragma: no cover - compiled
     """Two nodes change places: what no insertion can do across a known position."""
     U, last = rules.costs, len(path) - 1
@@ -276,7 +278,7 @@ def _swaps(
 
 @njit(cache=True, nogil=True)
 def improve_path(
-    costs: Array, rules: Rules | None, path: Order, tolerance: float, deep: bool
+    costs: Array, rules: Rules | None, path: Indices, tolerance: float, deep: bool
 ) -> None:  # pragma: no cover - compiled
     """Sweep over all moves in place, taking those that help, until a whole sweep finds none."""
     improved = True
@@ -291,7 +293,7 @@ def improve_path(
 
 
 @njit(cache=True, nogil=True)
-def greedy(costs: Array, path: Order) -> None:  # pragma: no cover - compiled
+def greedy(costs: Array, path: Indices) -> None:  # pragma: no cover - compiled
     """Join ever longer edges of the symmetrised cost into one path."""
     T = len(path) - 2
     weight = np.empty(T * (T - 1) // 2)
@@ -332,7 +334,7 @@ def greedy(costs: Array, path: Order) -> None:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _exact(costs: Array, rules: Rules | None, path: Order) -> None:  # pragma: no cover - compiled
+def _exact(costs: Array, rules: Rules | None, path: Indices) -> None:  # pragma: no cover - compiled
     """The best path by dynamic programming over subsets (Held–Karp), O(2ᵀ T²)."""
     T = len(path) - 2
     past = _pasts(rules, T)
@@ -386,7 +388,7 @@ def _place_cost(rules: Rules | None, a: int, i: int) -> float:  # pragma: no cov
 
 
 @njit(cache=True, nogil=True)
-def _kick(rules: Rules | None, path: Order, state: State) -> bool:  # pragma: no cover - compiled
+def _kick(rules: Rules | None, path: Indices, state: State) -> bool:  # pragma: no cover - compiled
     """A random exchange of neighbouring segments; one, or a swap of two nodes, that breaks no rule."""
     T = len(path) - 2
     for _ in range(TRIES):
@@ -405,7 +407,7 @@ def _kick(rules: Rules | None, path: Order, state: State) -> bool:  # pragma: no
 
 @njit(cache=True, nogil=True)
 def _kicked(
-    costs: Array, rules: Rules | None, path: Order, tolerance: float, kicks: int, state: State
+    costs: Array, rules: Rules | None, path: Indices, tolerance: float, kicks: int, state: State
 ) -> None:  # pragma: no cover - compiled
     """Iterated local search: a random move, repair, keep what helps."""
     best = padded_cost(costs, rules, path)
@@ -423,7 +425,7 @@ def _kicked(
 
 @njit(cache=True, nogil=True)
 def _tolerance(
-    costs: Array, rules: Rules | None, path: Order
+    costs: Array, rules: Rules | None, path: Indices
 ) -> float:  # pragma: no cover - compiled
     """Gains below this are rounding."""
     return 1e-9 * (1.0 + abs(padded_cost(costs, rules, path)))
@@ -431,7 +433,7 @@ def _tolerance(
 
 @njit(cache=True, nogil=True)
 def _cold(
-    costs: Array, rules: Rules | None, path: Order, deep: bool
+    costs: Array, rules: Rules | None, path: Indices, deep: bool
 ) -> None:  # pragma: no cover - compiled
     """From scratch: the greedy path; where something is known, the best of all starts, each improved."""
     greedy(costs, path)
@@ -450,8 +452,8 @@ def _cold(
 def improve_block(
     steps: Steps,
     rules: Rules | None,
-    lengths: Order,
-    orders: Order,
+    lengths: Indices,
+    orders: Indices,
     states: State,
     cold: bool,
     deep: bool,

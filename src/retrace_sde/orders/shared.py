@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Mask, Order, State
+from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.metropolis import (
     SHARES,
     SHARPNESS,
@@ -32,17 +32,17 @@ class PathCosts:
     start: Array
     prior: Prior | None = None
 
-    def cost(self, order: Order) -> float:
+    def cost(self, order: Indices) -> float:
         """−log p of an order, prior included, up to a constant."""
         known = 0.0 if self.prior is None else float(self.prior.cost(order)[0])
         return path_cost(self.costs, self.start, order) + known
 
-    def improve(self, order: Order, state: State | None = None) -> Order:
+    def improve(self, order: Indices, state: State | None = None) -> Indices:
         """A local minimum near an order."""
         return improve(self.costs, self.start, order, self.prior)
 
     def sample(
-        self, order: Order, state: State, samples: int, keep: int
+        self, order: Indices, state: State, samples: int, keep: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
         """How often each slice stood where, (T, T), in `samples` records of one chain, and `keep` of them."""
         T = len(order)
@@ -72,14 +72,14 @@ class RoughStart:
     def _whole(self) -> PathCosts:
         return PathCosts(self.costs, self.every(), self.prior)
 
-    def cost(self, order: Order) -> float:
+    def cost(self, order: Indices) -> float:
         return self._whole.cost(order)
 
-    def improve(self, order: Order, state: State | None = None) -> Order:
+    def improve(self, order: Indices, state: State | None = None) -> Indices:
         found = improve(self.costs, self.start, order, self.prior)
         return found if self.known[found[0]] else self._whole.improve(order)
 
     def sample(
-        self, order: Order, state: State, samples: int, keep: int
+        self, order: Indices, state: State, samples: int, keep: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
         return self._whole.sample(order, state, samples, keep)

@@ -13,11 +13,12 @@ from typing import Literal
 import numpy as np
 from numba import njit
 
-from retrace_sde.data.blocks import Array, Data, Order
-from retrace_sde.engine.model import Fit
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import Data
 from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift, score_preference
 from retrace_sde.paper.score_density import KernelScore, MixtureScore
 from retrace_sde.paper.score_network import NetworkScore
+from retrace_sde.search.model import Fit
 
 Keep = Literal["best", "last"]
 ScoreName = Literal["gaussian", "mixture", "kernel", "network"]
@@ -45,7 +46,7 @@ def as_score(choice: ScoreName | Score) -> Score:
 def score_order(
     data: Data,
     dt: float,
-    fit: Callable[[Order], Fit],
+    fit: Callable[[Indices], Fit],
     *,
     max_iter: int = 10,
     score_drift: ScoreDrift = "absolute",
@@ -75,7 +76,7 @@ def score_order(
 
 
 @njit(cache=True)
-def bubble_sort(preference: Array, order: Order) -> bool:  # pragma: no cover - compiled
+def bubble_sort(preference: Array, order: Indices) -> bool:  # pragma: no cover - compiled
     """Lines 4–18, in place: swap neighbours t, s = t + 1 where Error_t < Error_s. True if any swap."""
     swapped = False
     end = len(order) - 1

@@ -13,10 +13,11 @@ import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csgraph, csr_array
 
-from retrace_sde.data.blocks import Array, Data
-from retrace_sde.data.entry.parameters import checked
+from retrace_sde.io.arrays import Array
 from retrace_sde.orders.costs import distances
 from retrace_sde.orders.paths import spanning_tree, walk_tree
+from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.parameters import checked
 
 Seed = int | np.random.Generator | None
 

@@ -16,7 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Data, to_numpy
+from retrace_sde.io.arrays import Array
+from retrace_sde.panel.blocks import Data, to_numpy
 
 ScoreDrift = Literal["absolute", "mean"]
 

@@ -18,7 +18,8 @@ from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from retrace_sde.data.blocks import Array, Data, evenly
+from retrace_sde.io.arrays import Array
+from retrace_sde.panel.blocks import Data, evenly
 from retrace_sde.paper.score import GaussianScore, GaussianScores
 
 SliceGradient = Callable[[Array], Array]

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Data
+from retrace_sde.io.arrays import Array
+from retrace_sde.panel.blocks import Data
 from retrace_sde.paper.score import GaussianScore, GaussianScores
 
 

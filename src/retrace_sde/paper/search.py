@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array
-from retrace_sde.engine.alternate import Found
-from retrace_sde.engine.model import Model
+from retrace_sde.io.arrays import Array
 from retrace_sde.paper.algorithm1 import Keep, score_order
 from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift
+from retrace_sde.search.alternate import Found
+from retrace_sde.search.model import Model
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array
-from retrace_sde.data.entry.parameters import check
+from retrace_sde.io.arrays import Array
+from retrace_sde.panel.parameters import check
 
 __all__ = [
     "Affine",

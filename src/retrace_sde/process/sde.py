@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import cholesky, expm, solve_continuous_lyapunov, solve_triangular
 
-from retrace_sde.data.blocks import Array as Array
-from retrace_sde.data.entry.parameters import checked
+from retrace_sde.io.arrays import Array
+from retrace_sde.panel.parameters import checked
 
 Scheme = Literal["euler", "exact"]
 

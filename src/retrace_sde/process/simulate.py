@@ -7,8 +7,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array
-from retrace_sde.data.entry.parameters import checked
+from retrace_sde.io.arrays import Array
+from retrace_sde.panel.parameters import checked
 from retrace_sde.process.sde import Gaussian, LinearSDE
 
 Setting = Literal["stable", "growing", "rotation", "paper"]

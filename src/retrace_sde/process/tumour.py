@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 from scipy.stats import truncnorm
 
-from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.entry.parameters import checked
-from retrace_sde.data.panel import Panel
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.parameters import checked
 from retrace_sde.process.drift import Drift, Independent, TumourGrowth
 from retrace_sde.process.simulate import Seed
 
@@ -121,7 +121,7 @@ class Cohort:
     parameters: dict[str, Array]
     dt: float
     floor_hits: int = 0
-    lengths: Order | None = None
+    lengths: Indices | None = None
     radiotherapy: float = 1.0
     outcomes: dict[str, Array] = field(default_factory=dict)
 
@@ -130,7 +130,7 @@ class Cohort:
         """What an analyst would see, as a `Panel`; shuffle it first."""
         return self.shuffled(np.arange(self.observed.shape[1]))
 
-    def shuffled(self, moved: Order) -> Panel:
+    def shuffled(self, moved: Indices) -> Panel:
         """The panel with its visits rearranged.
 
         Parameters
@@ -481,7 +481,7 @@ def _truncated(
 
 def _literature_run(
     arm: Arm, own: dict[str, Array], x: Array, noise: Array, draws: Array, confounding: float
-) -> tuple[Array, Array, Order, dict[str, Array]]:
+) -> tuple[Array, Array, Indices, dict[str, Array]]:
     """Daily steps with multiplicative noise until death (13 cm) or recovery; a drug half-life of one day.
 
     The policy looks at the mean diameter of the days before, and day 0 is untreated, as published.

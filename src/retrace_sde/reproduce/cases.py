@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.process.sde import Gaussian, LinearSDE
 from retrace_sde.process.simulate import Setting, add_noise, random_irreversible_sde, shuffle
 
@@ -38,7 +38,7 @@ class Case:
     sde: LinearSDE
     initial: Gaussian
     values: Array
-    truth: Order
+    truth: Indices
     dt: float
     noise: float = 0.0
 

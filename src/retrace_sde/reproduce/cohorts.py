@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.panel import Panel
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.panel import Panel
 from retrace_sde.paper.baselines import dpt_order, mst_order
 from retrace_sde.process.simulate import shuffle
 from retrace_sde.process.tumour import Arm, Cohort, simulate_cohort
@@ -22,7 +22,7 @@ class Shuffled:
 
     cohort: Cohort
     panel: Panel
-    truth: Order
+    truth: Indices
 
 
 @lru_cache(maxsize=3)
@@ -38,7 +38,7 @@ def shuffled_cohort(n: int, arm: Arm, sigma: float, seed: int) -> Shuffled:
     return Shuffled(cohort, cohort.shuffled(moved), truth)
 
 
-def order_of(name: str, data: Shuffled, seed: int) -> Order:
+def order_of(name: str, data: Shuffled, seed: int) -> Indices:
     """An order to estimate from, other than the recovered one.
 
     mst and dpt look at each subject's own distances, from a proper root; which end comes first is a guess.

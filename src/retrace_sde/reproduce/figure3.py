@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrace_sde.data.blocks import Data, Order
-from retrace_sde.data.panel import Panel
+from retrace_sde.io.arrays import Indices
 from retrace_sde.metrics import kendall_tau, order_accuracy
 from retrace_sde.orders.enumeration import enumerate_orders
+from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import ARMS, Arm, Cohort
 from retrace_sde.reproduce.cohorts import shuffled_cohort
@@ -81,7 +82,7 @@ def records_of(settings: Settings, arm: Arm, sigma: float, seed: int) -> list[Re
     ]
 
 
-def _short(cohort: Cohort, visits: int, seed: int) -> tuple[Panel, Order]:
+def _short(cohort: Cohort, visits: int, seed: int) -> tuple[Panel, Indices]:
     """A few visits of each subject, evenly spaced and shuffled, and their true order."""
     n, T, _ = cohort.observed.shape
     chosen = np.linspace(0, T - 1, visits).round().astype(np.intp)

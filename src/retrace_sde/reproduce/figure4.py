@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array
 from retrace_sde.effects.treatment import TreatmentEffect
+from retrace_sde.io.arrays import Array
 from retrace_sde.metrics import (
     counterfactual_rmse,
     kendall_tau,

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrace_sde.data.files import whole_or_nothing
+from retrace_sde.io.files import whole_or_nothing
 from retrace_sde.reproduce.experiment import Experiment, Record
 
 if TYPE_CHECKING:

@@ -10,20 +10,18 @@ from functools import cache, partial
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Data, Order, evenly
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.engine.fit import best_order
-from retrace_sde.engine.hidden import HiddenModel
-from retrace_sde.engine.model import Fit, Round
-from retrace_sde.estimate.euler import Euler
-from retrace_sde.estimate.kalman.em import em
-from retrace_sde.estimate.kalman.steps import Noise, Parameters
-from retrace_sde.estimate.regression import ols
+from retrace_sde.evidence.outcome import best_order
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.regression import ols
+from retrace_sde.fit.statespace.em import em
+from retrace_sde.fit.statespace.steps import Noise, Parameters
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.orders.hidden.pair_moments import seen_distances
 from retrace_sde.orders.paths import shortest_path
 from retrace_sde.orders.shared import PathCosts
+from retrace_sde.panel.blocks import Data, evenly
 from retrace_sde.paper.algorithm1 import score_order
 from retrace_sde.paper.baselines import dpt_order, mst_order
 from retrace_sde.paper.score import GaussianScore
@@ -31,6 +29,9 @@ from retrace_sde.process.drift import Linear
 from retrace_sde.reproduce.cases import Case, Regime, Size, simulate_case
 from retrace_sde.reproduce.experiment import Record
 from retrace_sde.retrace import ReTrace
+from retrace_sde.search.model import Fit, Round
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.hidden import HiddenModel
 
 ROUNDS = 10
 """K of Algorithm 1, the paper's default."""
@@ -47,7 +48,7 @@ a round's EM looks at; the parameters that are reported come from all of them.""
 class Found:
     """What a method returns; `identified` is None where it does not test the direction of time."""
 
-    order: Order
+    order: Indices
     drift: Array
     diffusion: Array
     identified: bool | None = None
@@ -117,12 +118,12 @@ def _em(values: Array, dt: float, fit: Fit) -> tuple[Array, Array]:
     return found.drift, found.diffusion
 
 
-def along(order_of: Callable[[Array], Order], case: Case) -> Found:
+def along(order_of: Callable[[Array], Indices], case: Case) -> Found:
     """The order of a method that knows no SDE, and maximum likelihood along it."""
     return at(order_of(case.values), case)
 
 
-def at(order: Order, case: Case) -> Found:
+def at(order: Indices, case: Case) -> Found:
     """Maximum likelihood along an order."""
     fit = EulerModel(Data(case.values, n_jobs=1), case.dt, Linear()).fit(order)
     return Found(order, *_mle(fit))
@@ -140,7 +141,7 @@ def oracle_with_noise(case: Case) -> Found:
     return _em_along(case.truth, case, "estimate")
 
 
-def _em_along(order: Order, case: Case, noise: Noise) -> Found:
+def _em_along(order: Indices, case: Case, noise: Noise) -> Found:
     found = em(case.values[:, order], case.dt, noise=noise)
     return Found(order, found.drift, found.diffusion)
 
@@ -158,7 +159,7 @@ def limit(case: Case) -> Found:
     return oracle_with_noise(known) if case.noise else oracle(known)
 
 
-def _order_under_the_truth(case: Case) -> Order:
+def _order_under_the_truth(case: Case) -> Indices:
     data, rng = Data(case.values, n_jobs=1), np.random.default_rng(SEED)
     model = EulerModel(data, case.dt, Linear())
     if case.noise or case.incomplete:
@@ -171,7 +172,7 @@ def _order_under_the_truth(case: Case) -> Order:
     return best_order(model, PathCosts(costs, start), rng)
 
 
-def scanpy_order(values: Array, *, components: int | None = None) -> Order:
+def scanpy_order(values: Array, *, components: int | None = None) -> Indices:
     """scanpy's diffusion pseudotime on slices, or on so many principal components of them, rooted at an extreme of its first component."""
     import anndata
     import scanpy

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from retrace_sde import __version__
-from retrace_sde.data.blocks import one_blas_thread
-from retrace_sde.data.validation import ReTraceWarning
+from retrace_sde.panel.blocks import one_blas_thread
+from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, identity
 
 Progress = Callable[[str, float, float], None]

@@ -13,19 +13,20 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from retrace_sde.data.blocks import Array, Data, Order
-from retrace_sde.data.panel import Panel
-from retrace_sde.data.validation import ReTraceWarning
 from retrace_sde.datasets import SOURCE, load_icu, lose_time
-from retrace_sde.engine.euler import EulerModel
-from retrace_sde.estimate.intervals import half_widths
+from retrace_sde.fit.intervals import half_widths
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
+from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.paper.baselines import dpt_order, mst_order
 from retrace_sde.process.drift import Linear
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.process.simulate import random_irreversible_sde, shuffle
 from retrace_sde.retrace import ReTrace
+from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.show import plots
 from retrace_sde.show.report import render, write_report, write_whole
 
@@ -66,7 +67,7 @@ class Demonstration:
     settings: Settings
     sde: LinearSDE
     shuffled: Array
-    truth: Order
+    truth: Indices
     model: ReTrace
     steady: Array
     stationary: ReTrace
@@ -109,7 +110,7 @@ class OwnOrders:
     """
 
     shuffled: Array
-    truth: Order
+    truth: Indices
     averaged: ReTrace
     rows: tuple[Row, ...]
 
@@ -126,7 +127,7 @@ def run(
     shuffled, truth = shuffle(X, random_state=rng)
     problem = EulerModel(Data(shuffled), settings.dt, Linear())
 
-    def score(method: str, order: Order, seconds: float, direction: str = "arbitrary") -> Row:
+    def score(method: str, order: Indices, seconds: float, direction: str = "arbitrary") -> Row:
         fitted = problem.fit(order).step
         found = (order, fitted.coefficients, fitted.diffusion)
         return _row(method, sde, truth, found, seconds, direction)
@@ -152,7 +153,7 @@ def run(
     last = printed.history_[-1].order
     rows.append(score("Algorithm 1, as printed", last, seconds, "by spread"))
     progress("spanning tree and pseudotime")
-    baselines: dict[str, Callable[[], Order]] = {
+    baselines: dict[str, Callable[[], Indices]] = {
         "MST, arbitrary root": lambda: mst_order(shuffled, root="arbitrary"),
         "MST, from an end": lambda: mst_order(shuffled, root="end"),
         "DPT, arbitrary root": lambda: dpt_order(shuffled, root="arbitrary"),
@@ -211,8 +212,8 @@ def _own_orders(settings: Settings, rng: np.random.Generator) -> OwnOrders:
 def _row(
     method: str,
     sde: LinearSDE,
-    truth: Order,
-    found: tuple[Order, Array, Array],
+    truth: Indices,
+    found: tuple[Indices, Array, Array],
     seconds: float,
     direction: str,
 ) -> Row:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Data, Order, evenly, to_numpy
-from retrace_sde.data.panel import Panel
 from retrace_sde.effects.graph import MANY, Effect, EffectGraph, effect_graph
-from retrace_sde.estimate.euler import Euler
-from retrace_sde.estimate.intervals import clearest, clearness, critical, half_widths
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.intervals import clearest, clearness, critical, half_widths
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
+from retrace_sde.panel.blocks import Data, evenly, to_numpy
+from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Affine, as_drift
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.plots import comparable
@@ -57,13 +58,13 @@ def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, A
     return summarised(found, panel, _numbers) if share else found
 
 
-Unit = tuple[int | None, Order, Order]
+Unit = tuple[int | None, Indices, Indices]
 """A trajectory (None: all, with one order), the positions shown, and the observations that stand there."""
 
 
 def _selection(
     model: ReTrace, panel: Panel, thinned: list[str], *, share: bool
-) -> tuple[list[Unit], Order, Order]:
+) -> tuple[list[Unit], Indices, Indices]:
     n, T, d = panel.values.shape
     most = min(T, SLICES)
     variables = np.arange(min(d, NUMBERS // (4 * most)))
@@ -135,14 +136,14 @@ def _unit(model: ReTrace, panel: Panel, unit: Unit) -> dict[str, Any]:
     }
 
 
-def _labels(panel: Panel, j: int | None, kept: Order) -> list[str]:
+def _labels(panel: Panel, j: int | None, kept: Indices) -> list[str]:
     """What the stored observations are called: by the table's labels of slices, or by number."""
     if j is None and panel.slices is not None:
         return [str(panel.slices[int(k)]) for k in kept]
     return [f"{'slice' if j is None else 'observation'} {k}" for k in kept]
 
 
-def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Order) -> tuple[Array, str]:
+def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Indices) -> tuple[Array, str]:
     """Transition costs under the fit; distances where values are missing or noisy."""
     values, u = panel.values, panel.covariates
     if u is None:  # given to `fit` beside an array
@@ -159,7 +160,7 @@ def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Order) -> tuple[Ar
     return transition_costs(data, Euler(drift, theta, model.diffusion_, model.result_.dt)), "cost"
 
 
-def _some(values: Any, j: int | None, kept: Order) -> Array:
+def _some(values: Any, j: int | None, kept: Indices) -> Array:
     """Some observations of one trajectory, or slices of all, (trajectories, slices, variables), in numpy."""
     if j is None:
         return Data(values).slices(kept).transpose(1, 0, 2)
@@ -181,7 +182,7 @@ def _partial_distances(values: Array) -> Array:
 
 
 def _probabilities(
-    model: ReTrace, j: int | None, positions: Order, recovered: Order, length: int
+    model: ReTrace, j: int | None, positions: Indices, recovered: Indices, length: int
 ) -> list[Any] | None:
     """Rows: observations in recovered order. Columns: positions, pooled where not all are drawn."""
     if not hasattr(model, "posterior_"):
@@ -193,7 +194,7 @@ def _probabilities(
 
 
 def _paths(
-    model: ReTrace, panel: Panel, units: list[Unit], rows: Order, variables: Order
+    model: ReTrace, panel: Panel, units: list[Unit], rows: Indices, variables: Indices
 ) -> dict[str, Any]:
     """Values [trajectory][variable][slice kept], in stored order, and the times of the positions."""
     values = []
@@ -260,7 +261,7 @@ def _graph(graph: EffectGraph) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _residuals(model: ReTrace, variables: Order) -> dict[str, Any] | None:
+def _residuals(model: ReTrace, variables: Indices) -> dict[str, Any] | None:
     """Quantiles, autocorrelations, spreads and means by position, and simulated beside observed paths."""
     check = model.residuals_
     if not check.looked:

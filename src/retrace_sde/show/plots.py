@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.after.residuals import ResidualCheck
-from retrace_sde.data.blocks import Array, Order
 from retrace_sde.effects.graph import Effect, EffectGraph
-from retrace_sde.engine.direction import DirectionTest
-from retrace_sde.estimate.intervals import clearest, clearness, critical, half_widths
+from retrace_sde.evidence.direction.verdict import DirectionTest
+from retrace_sde.fit.intervals import clearest, clearness, critical, half_widths
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import position_calibration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from retrace_sde.data.panel import Panel
+    from retrace_sde.panel.panel import Panel
     from retrace_sde.retrace import ReTrace
 
 FORWARD, BACKWARD, NEUTRAL = "#0072B2", "#D55E00", "#666666"
@@ -35,7 +35,7 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots()[1]
 
 
-def cost_matrix(costs: Array, order: Order | None = None, *, ax: Axes | None = None) -> Axes:
+def cost_matrix(costs: Array, order: Indices | None = None, *, ax: Axes | None = None) -> Axes:
     """Cost of slice b (column) right after slice a (row), as stored or along an order.
 
     Along the right order the cheap pairs lie next to the diagonal. Colours are ranks, so that a few
@@ -383,7 +383,7 @@ def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def calibration(true: Order, probabilities: NDArray[Any], *, ax: Axes | None = None) -> Axes:
+def calibration(true: Indices, probabilities: NDArray[Any], *, ax: Axes | None = None) -> Axes:
     """How often placements came true against the probability they were given, with 95 % error bars.
 
     On the diagonal probabilities can be taken at their word. Needs the true order.
@@ -421,7 +421,7 @@ def calibration(true: Order, probabilities: NDArray[Any], *, ax: Axes | None = N
 
 
 def position_probabilities(
-    probabilities: NDArray[Any], order: Order, *, ax: Axes | None = None
+    probabilities: NDArray[Any], order: Indices, *, ax: Axes | None = None
 ) -> Axes:
     """Where each observation of one trajectory (or of a shared order) may stand; dark is likely.
 
@@ -450,7 +450,7 @@ def position_probabilities(
     return ax
 
 
-def order_certainty(probabilities: NDArray[Any], order: Order, *, ax: Axes | None = None) -> Axes:
+def order_certainty(probabilities: NDArray[Any], order: Indices, *, ax: Axes | None = None) -> Axes:
     """The probability `P[o_k, k]` that each position holds the observation placed there.
 
     Parameters
@@ -478,7 +478,7 @@ def order_certainty(probabilities: NDArray[Any], order: Order, *, ax: Axes | Non
 
 def trajectories(
     X: Array,
-    order: Order | None = None,
+    order: Indices | None = None,
     *,
     variable: int = 0,
     name: str | None = None,

@@ -21,10 +21,11 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from retrace_sde.data.blocks import Array, to_numpy
-from retrace_sde.data.files import replacing
-from retrace_sde.data.panel import Panel
-from retrace_sde.estimate.intervals import clearest, critical, half_widths
+from retrace_sde.fit.intervals import clearest, critical, half_widths
+from retrace_sde.io.arrays import Array
+from retrace_sde.io.files import replacing
+from retrace_sde.panel.blocks import to_numpy
+from retrace_sde.panel.panel import Panel
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.figures import figures

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.data.blocks import to_numpy
-from retrace_sde.data.panel import Panel
+from retrace_sde.panel.blocks import to_numpy
+from retrace_sde.panel.panel import Panel
 
 FEWEST, FEWEST_QUANTILES = 5, 20
 """Subjects that a mean, and that a quantile, must be made of before it says little of any one of them."""

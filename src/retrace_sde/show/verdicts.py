@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 
 from retrace_sde.after.residuals import NOT_LOOKED
-from retrace_sde.data.blocks import Array, Order
-from retrace_sde.data.panel import Panel
-from retrace_sde.engine.direction import Caution, Reason
-from retrace_sde.engine.identifiability import Finding, Topic
+from retrace_sde.evidence.direction.verdict import Caution, Reason
+from retrace_sde.evidence.identifiability import Finding, Topic
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.panel import Panel
 from retrace_sde.retrace import ReTrace
 
 SURE, LIKELY = 0.95, 0.5
@@ -49,7 +49,7 @@ def verdicts(model: ReTrace, panel: Panel) -> tuple[Verdict, ...]:
     )
 
 
-def placement(model: ReTrace, *, lengths: Order | None = None) -> Array | None:
+def placement(model: ReTrace, *, lengths: Indices | None = None) -> Array | None:
     """The probability of each recovered position, `P[o_k, k]` for all k (and trajectories) in one row.
 
     None without a posterior: `sample_orders()` or `estimator="mcem"` give one.

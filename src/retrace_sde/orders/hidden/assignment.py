@@ -18,8 +18,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, State
-from retrace_sde.estimate.timed.kernels import put, put_rows
+from retrace_sde.fit.statespace.irregular.kernels import put, put_rows
+from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.rules import Rules, broken, crossed, misplaced, order_cost
 from retrace_sde.orders.search import place_of, random_unit
 
@@ -69,20 +69,20 @@ class Arrangement:
         near = np.where((apart <= window)[:, :, None, None], M, 0.0) if window < T - 1 else M
         return _Tables(near, self.moments, self.unary, window)
 
-    def cost(self, order: Order) -> float:
+    def cost(self, order: Indices) -> float:
         """The cost of an order, up to a constant; of all couplings."""
         at = np.arange(len(order))
         table = _table(self.precision, self.moments, order, len(order))
         return float(0.5 * table[at, order].sum() + self.unary[order, at].sum())
 
-    def improve(self, order: Order, state: State, *, kicks: int = 0) -> Order:
+    def improve(self, order: Indices, state: State, *, kicks: int = 0) -> Indices:
         """A local minimum under exchanges, insertions and reversals, the best of 1 + `kicks` descents."""
         order = np.ascontiguousarray(order, dtype=np.intp).copy()
         _search(self._tables, self.rules, order, state, kicks)
         return order
 
     def sample(
-        self, order: Order, state: State, *, burn: int, samples: int, thin: int
+        self, order: Indices, state: State, *, burn: int, samples: int, thin: int
     ) -> NDArray[np.int16]:
         """Orders (samples, T) from `p(o) ∝ exp(−cost(o))` by Metropolis, `thin` proposals apart."""
         order = np.ascontiguousarray(order, dtype=np.intp).copy()
@@ -92,7 +92,7 @@ class Arrangement:
 
 
 @numba.njit(nogil=True, cache=True)
-def _table(M: Array, S: Array, o: Order, window: int) -> Array:
+def _table(M: Array, S: Array, o: Indices, window: int) -> Array:
     """U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩, a product for each position."""
     T, d = len(o), M.shape[2]
     gathered = np.empty((T, T, d, d))
@@ -110,7 +110,7 @@ def _table(M: Array, S: Array, o: Order, window: int) -> Array:
 
 @numba.njit(nogil=True, cache=True)
 def _exchange(
-    tables: _Tables, U: Array, o: Order, now: Order, low: int, high: int, q: int, r: int
+    tables: _Tables, U: Array, o: Indices, now: Indices, low: int, high: int, q: int, r: int
 ) -> float:
     """Change of the cost when positions q and r of `now` are exchanged.
 
@@ -144,7 +144,7 @@ def _exchange(
 
 @numba.njit(nogil=True, cache=True)
 def _best_insertion(
-    tables: _Tables, U: Array, rules: Rules | None, o: Order, p: int
+    tables: _Tables, U: Array, rules: Rules | None, o: Indices, p: int
 ) -> tuple[float, int]:
     """The best place for what stands at p: a chain of exchanges of neighbours, both ways."""
     T = len(o)
@@ -168,7 +168,7 @@ def _best_insertion(
 
 @numba.njit(nogil=True, cache=True)
 def _best_reversal(
-    tables: _Tables, U: Array, rules: Rules | None, o: Order
+    tables: _Tables, U: Array, rules: Rules | None, o: Indices
 ) -> tuple[float, int, int]:
     """The best segment to turn around: around each centre a chain of exchanges of its ends."""
     T = len(o)
@@ -190,7 +190,7 @@ def _best_reversal(
 
 
 @numba.njit(nogil=True, cache=True)
-def _move(o: Order, p: int, q: int) -> None:
+def _move(o: Indices, p: int, q: int) -> None:
     """What stands at p moves to q, and what is between makes room."""
     a, step = o[p], 1 if q > p else -1
     while p != q:
@@ -201,7 +201,7 @@ def _move(o: Order, p: int, q: int) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def _inserted(
-    tables: _Tables, U: Array, rules: Rules | None, o: Order, awake: NDArray[np.bool_]
+    tables: _Tables, U: Array, rules: Rules | None, o: Indices, awake: NDArray[np.bool_]
 ) -> float:
     """Insert what is awake where it costs least, until nothing helps; the change of the cost. U follows.
 
@@ -229,7 +229,7 @@ def _inserted(
 
 
 @numba.njit(nogil=True, cache=True)
-def _descend(tables: _Tables, U: Array, rules: Rules | None, o: Order) -> float:
+def _descend(tables: _Tables, U: Array, rules: Rules | None, o: Indices) -> float:
     """Insertions while they help, then reversals, until neither does; the change of the cost. U follows."""
     T, total = len(o), 0.0
     awake = np.ones(T, np.bool_)
@@ -246,7 +246,7 @@ def _descend(tables: _Tables, U: Array, rules: Rules | None, o: Order) -> float:
 
 
 @numba.njit(nogil=True, cache=True)
-def _difference(V: Array, U: Array, o: Order, W: Array, other: Order) -> float:
+def _difference(V: Array, U: Array, o: Indices, W: Array, other: Indices) -> float:
     """Cost of another order, whose table is W, less that of o."""
     change = 0.0
     for i in range(len(o)):
@@ -255,7 +255,7 @@ def _difference(V: Array, U: Array, o: Order, W: Array, other: Order) -> float:
 
 
 @numba.njit(nogil=True, cache=True)
-def _search(tables: _Tables, rules: Rules | None, o: Order, state: State, kicks: int) -> None:
+def _search(tables: _Tables, rules: Rules | None, o: Indices, state: State, kicks: int) -> None:
     M, S, V, window = tables
     T = len(o)
     U = _table(M, S, o, window)
@@ -286,7 +286,7 @@ def _search(tables: _Tables, rules: Rules | None, o: Order, state: State, kicks:
 
 @numba.njit(nogil=True, cache=True)
 def _metropolis(
-    tables: _Tables, rules: Rules | None, o: Order, state: State, burn: int, thin: int,
+    tables: _Tables, rules: Rules | None, o: Indices, state: State, burn: int, thin: int,
     kept: NDArray[np.int16],
 ) -> None:  # fmt: skip
     """Insertions and turns of segments, mostly short, and turns of the whole: symmetric proposals."""
@@ -323,7 +323,9 @@ def _metropolis(
 
 
 @numba.njit(nogil=True, cache=True)
-def _moved(tables: _Tables, U: Array, o: Order, now: Order, p: int, end: int, step: int) -> float:
+def _moved(
+    tables: _Tables, U: Array, o: Indices, now: Indices, p: int, end: int, step: int
+) -> float:
     """Move what stands at p of `now` to `end`; the change of the cost."""
     total = 0.0
     for q in range(p, end, step):
@@ -333,7 +335,7 @@ def _moved(tables: _Tables, U: Array, o: Order, now: Order, p: int, end: int, st
 
 
 @numba.njit(nogil=True, cache=True)
-def _turned(tables: _Tables, U: Array, o: Order, now: Order, low: int, high: int) -> float:
+def _turned(tables: _Tables, U: Array, o: Indices, now: Indices, low: int, high: int) -> float:
     """Turn low … high − 1 of `now` around, from the inside out; the change of the cost."""
     total = 0.0
     for left in range((low + high - 2) // 2, low - 1, -1):
@@ -344,7 +346,7 @@ def _turned(tables: _Tables, U: Array, o: Order, now: Order, low: int, high: int
 
 
 @numba.njit(nogil=True, cache=True)
-def _update(tables: _Tables, U: Array, o: Order, now: Order, low: int, high: int) -> None:
+def _update(tables: _Tables, U: Array, o: Indices, now: Indices, low: int, high: int) -> None:
     """U of `now` from that of o, which differ at low … high − 1."""
     M, S, _, window = tables
     T, d = len(o), M.shape[2]

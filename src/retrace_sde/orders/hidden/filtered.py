@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Mask, Order, State
-from retrace_sde.estimate.timed.kernels import Table, predict, put, put_rows, update
+from retrace_sde.fit.statespace.irregular.kernels import Table, predict, put, put_rows, update
+from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.rules import Rules, order_cost
 from retrace_sde.orders.search import random_unit
 
@@ -80,8 +80,8 @@ def _met(one: Track, two: Track, t: int) -> bool:  # pragma: no cover - compiled
 def follow(
     table: Table,
     seen: Observed,
-    index: Order,
-    o: Order,
+    index: Indices,
+    o: Indices,
     begin: int,
     end: int,
     old: Track,
@@ -125,7 +125,7 @@ def _keep(old: Track, new: Track, begin: int, met: int) -> None:  # pragma: no c
 
 
 @njit(cache=True, nogil=True)
-def _turn(x: Order, p: int, q: int) -> None:  # pragma: no cover - compiled
+def _turn(x: Indices, p: int, q: int) -> None:  # pragma: no cover - compiled
     """Reverse x[p … q]."""
     while p < q:
         x[p], x[q] = x[q], x[p]
@@ -133,7 +133,7 @@ def _turn(x: Order, p: int, q: int) -> None:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _rotate(x: Order, p: int, q: int) -> None:  # pragma: no cover - compiled
+def _rotate(x: Indices, p: int, q: int) -> None:  # pragma: no cover - compiled
     """What stands at p moves to q, and what is between makes room."""
     a, step = x[p], 1 if q > p else -1
     while p != q:
@@ -143,7 +143,7 @@ def _rotate(x: Order, p: int, q: int) -> None:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _turn_around(x: Order, fixed: Mask, p: int, q: int) -> None:  # pragma: no cover - compiled
+def _turn_around(x: Indices, fixed: Mask, p: int, q: int) -> None:  # pragma: no cover - compiled
     """Reverse x[p … q], but for what stands fast."""
     while p < q:
         if fixed[x[p]]:
@@ -170,7 +170,7 @@ def standing(rules: Rules | None, T: int) -> Mask:  # pragma: no cover - compile
 
 @njit(cache=True, nogil=True)
 def _propose(
-    o: Order, index: Order, carry: bool, fixed: Mask, state: State
+    o: Indices, index: Indices, carry: bool, fixed: Mask, state: State
 ) -> tuple[int, int]:  # pragma: no cover - compiled
     """Change an order, and with `carry` its gaps, in place: the first and last position that differ, −1: none.
 
@@ -207,7 +207,7 @@ def _propose(
 
 @njit(cache=True, nogil=True)
 def sample(
-    table: Table, seen: Observed, index: Order, weights: Array, rules: Rules | None, o: Order,
+    table: Table, seen: Observed, index: Indices, weights: Array, rules: Rules | None, o: Indices,
     state: State, burn: int, thin: int, kept: Kept,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Metropolis over the order o of one trajectory, in place.
@@ -264,7 +264,7 @@ def sample(
 
 @njit(cache=True, nogil=True)
 def descend(
-    table: Table, seen: Observed, index: Order, rules: Rules | None, o: Order
+    table: Table, seen: Observed, index: Indices, rules: Rules | None, o: Indices
 ) -> float:  # pragma: no cover - compiled
     """Insertions, swaps and turns while any of them helps, missing entries summed out; the final log-likelihood."""
     T, d = seen.values.shape

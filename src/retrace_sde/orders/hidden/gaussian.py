@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
-from retrace_sde.data.blocks import Array
-from retrace_sde.estimate.kalman.smoother import StateSpace
+from retrace_sde.fit.statespace.smoother import StateSpace
+from retrace_sde.io.arrays import Array
 from retrace_sde.process.sde import Gaussian
 
 

@@ -12,14 +12,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Data, Mask, Order, State, to_numpy
-from retrace_sde.estimate.timed.kernels import Table
+from retrace_sde.fit.statespace.irregular.kernels import Table
+from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden import filtered, single
 from retrace_sde.orders.hidden.gaussian import Chain, Process, process
 from retrace_sde.orders.own import BLOCK
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.rules import Rules, order_cost, rules_of
+from retrace_sde.panel.blocks import Data, to_numpy
 
 STARTS = 3
 """Descents per trajectory and way round where entries are missing and the search is to be thorough."""
@@ -37,7 +38,7 @@ class Course:
 
     chain: Chain
     table: Table
-    index: Order
+    index: Indices
     offset: bool = True
     weights: Array | None = None
 
@@ -99,8 +100,8 @@ class HiddenOrders:
         return None if self.prior is None else rules_of(self.prior.arrays(slice(j, j + 1)), 0, T)
 
     def improve(
-        self, orders: Order, states: State, *, cold: bool = False, kicks: int = 0
-    ) -> tuple[Order, int]:
+        self, orders: Indices, states: State, *, cold: bool = False, kicks: int = 0
+    ) -> tuple[Indices, int]:
         """Each order, improved from both ways round, and how many changed; `kicks`: more thoroughly."""
         found = orders.copy()
         starts = STARTS if cold or kicks else 1
@@ -117,7 +118,7 @@ class HiddenOrders:
 
         return found, sum(self.data.map_rows(work, size=BLOCK))
 
-    def _improved(self, j: int, here: Order, state: State, starts: int) -> Order:
+    def _improved(self, j: int, here: Indices, state: State, starts: int) -> Indices:
         seen, rules = self._observed(j), self._rules(j, len(here))
         z, there = self._whole(seen)
         best, least = here, np.inf
@@ -138,7 +139,7 @@ class HiddenOrders:
         return best
 
     def _filtered(
-        self, seen: filtered.Observed, rules: Rules | None, o: Order, state: State, starts: int
+        self, seen: filtered.Observed, rules: Rules | None, o: Indices, state: State, starts: int
     ) -> float:
         """The best of some descents with missing entries summed out, in place, and its cost."""
         table, index = self.course.table, self.course.index[: len(o) - 1].copy()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.data.blocks import Array, Order
-from retrace_sde.estimate.kalman.smoother import StateSpace
+from retrace_sde.fit.statespace.smoother import StateSpace
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.hidden.assignment import Arrangement
 from retrace_sde.orders.hidden.gaussian import Chain, process
 from retrace_sde.orders.paths import shortest_path
@@ -139,7 +139,7 @@ def clearest(model: StateSpace, r: int) -> tuple[Array, StateSpace]:
     return rest, StateSpace(moved, rest @ model.noise @ rest.T, law)
 
 
-def starting_orders(values: Array, scale: Array) -> list[Order]:
+def starting_orders(values: Array, scale: Array) -> list[Indices]:
     """Where the search starts: a shortest path, best with little noise, and spectral, best with much.
 
     The noise adds the same to every distance; what it adds is where the mean distance at lag k, along
@@ -159,7 +159,7 @@ def starting_orders(values: Array, scale: Array) -> list[Order]:
     return [path, order]
 
 
-def spectral_order(D: Array) -> Order:
+def spectral_order(D: Array) -> Indices:
     """By the Fiedler vector of `exp(−D_ab / (s_a s_b))`, s_a² the distance to a's T/10-th neighbour."""
     T = len(D)
     others = D + np.diag(np.full(T, np.inf))

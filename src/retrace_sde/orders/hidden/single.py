@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Mask, Order, State
-from retrace_sde.estimate.timed.kernels import put, put_rows
+from retrace_sde.fit.statespace.irregular.kernels import put, put_rows
+from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.hidden.gaussian import Process
 from retrace_sde.orders.rules import Rules, crossed, order_cost
 from retrace_sde.orders.search import place_of, random_unit
@@ -31,7 +31,9 @@ SMALLEST_GAIN = 1e-9
 
 
 @njit(cache=True, nogil=True)
-def pulls(M: Array, h: Array, y: Array, o: Order, w: Array) -> float:  # pragma: no cover - compiled
+def pulls(
+    M: Array, h: Array, y: Array, o: Indices, w: Array
+) -> float:  # pragma: no cover - compiled
     """Fill w of an order, and return its cost."""
     T, d = h.shape
     cost = 0.0
@@ -48,7 +50,7 @@ def pulls(M: Array, h: Array, y: Array, o: Order, w: Array) -> float:  # pragma:
 
 @njit(cache=True, nogil=True)
 def _exchange(
-    M: Array, y: Array, w: Array, rules: Rules | None, now: Order, gap: Array,
+    M: Array, y: Array, w: Array, rules: Rules | None, now: Indices, gap: Array,
     low: int, high: int, q: int, r: int,
 ) -> float:  # pragma: no cover - compiled  # fmt: skip
     """Exchange q < r in `now`, and return the change of the cost (∞ where the prior forbids the result).
@@ -88,7 +90,7 @@ def _finite(cost: float) -> float:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _settle(
-    M: Array, w: Array, o: Order, now: Order, gap: Array, low: int, high: int
+    M: Array, w: Array, o: Indices, now: Indices, gap: Array, low: int, high: int
 ) -> None:  # pragma: no cover - compiled
     """Make `now` the order: bring w up to date and forget the gaps."""
     T, d = w.shape
@@ -106,7 +108,7 @@ def _settle(
 
 @njit(cache=True, nogil=True)
 def _forget(
-    o: Order, now: Order, gap: Array, low: int, high: int
+    o: Indices, now: Indices, gap: Array, low: int, high: int
 ) -> None:  # pragma: no cover - compiled
     """Make `now` the order again."""
     for k in range(low, high):
@@ -115,7 +117,7 @@ def _forget(
 
 
 @njit(cache=True, nogil=True)
-def _passed(rules: Rules | None, o: Order, left: int, right: int) -> float:  # pragma: no cover
+def _passed(rules: Rules | None, o: Indices, left: int, right: int) -> float:  # pragma: no cover
     """∞ where the ends of a turned segment must not change sides with something inside it."""
     if rules is None or len(rules.before) == 0:
         return 0.0
@@ -128,8 +130,8 @@ def _swap(
     y: Array,
     w: Array,
     rules: Rules | None,
-    o: Order,
-    now: Order,
+    o: Indices,
+    now: Indices,
     gap: Array,
     p: int,
     q: int,
@@ -141,7 +143,7 @@ def _swap(
 
 @njit(cache=True, nogil=True)
 def _propose(
-    M: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, gap: Array,
+    M: Array, y: Array, w: Array, rules: Rules | None, o: Indices, now: Indices, gap: Array,
     p: int, q: int, turn: bool,
 ) -> float:  # pragma: no cover - compiled  # fmt: skip
     """Turn p … q around, or move what stands at p to q (either way): the change of the cost."""
@@ -159,7 +161,7 @@ def _propose(
 
 @njit(cache=True, nogil=True)
 def _best_move(
-    M: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, gap: Array, p: int
+    M: Array, y: Array, w: Array, rules: Rules | None, o: Indices, now: Indices, gap: Array, p: int
 ) -> tuple[float, int]:  # pragma: no cover - compiled
     """The best place for what stands at p: one chain of exchanges to the end, one to the beginning."""
     best, where = 0.0, p
@@ -177,7 +179,14 @@ def _best_move(
 
 @njit(cache=True, nogil=True)
 def _best_turn(
-    M: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, gap: Array, middle: int
+    M: Array,
+    y: Array,
+    w: Array,
+    rules: Rules | None,
+    o: Indices,
+    now: Indices,
+    gap: Array,
+    middle: int,
 ) -> tuple[float, int, int]:  # pragma: no cover - compiled
     """The best segment to turn around about `middle` / 2: a chain of exchanges outwards."""
     best, first, last = 0.0, 0, 0
@@ -195,7 +204,7 @@ def _best_turn(
 
 @njit(cache=True, nogil=True)
 def _best_swap(
-    M: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, gap: Array, p: int
+    M: Array, y: Array, w: Array, rules: Rules | None, o: Indices, now: Indices, gap: Array, p: int
 ) -> tuple[float, int]:  # pragma: no cover - compiled
     """The best observation beyond its neighbour to change places with what stands at p."""
     best, where = 0.0, p
@@ -209,7 +218,7 @@ def _best_swap(
 
 @njit(cache=True, nogil=True)
 def descend(
-    law: Process, y: Array, rules: Rules | None, o: Order
+    law: Process, y: Array, rules: Rules | None, o: Indices
 ) -> float:  # pragma: no cover - compiled
     """Insertions, swaps and turns while any of them helps; the final cost, prior included."""
     M, h, T = law.precision, law.shift, len(o)
@@ -243,7 +252,7 @@ def descend(
 
 @njit(cache=True, nogil=True)
 def summed_cost(
-    law: Process, y: Array, seen: Mask, o: Order
+    law: Process, y: Array, seen: Mask, o: Indices
 ) -> float:  # pragma: no cover - compiled
     """The cost of an order with missing entries summed out, those of y being 0: with w as for y alone,
     `cost − ½ w_mᵀ M_mm⁻¹ w_m + ½ log |M_mm|`.
@@ -272,7 +281,7 @@ def summed_cost(
 
 @njit(cache=True, nogil=True)
 def exact(
-    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Order
+    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Indices
 ) -> float:  # pragma: no cover - compiled
     """Put the best of all T! orders into o, and return its cost; missing entries of y are 0 (Heap's algorithm)."""
     T = len(o)
@@ -308,7 +317,7 @@ def _normal(state: State) -> float:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def fill(
-    M: Array, y: Array, seen: Mask, o: Order, w: Array, state: State
+    M: Array, y: Array, seen: Mask, o: Indices, w: Array, state: State
 ) -> None:  # pragma: no cover - compiled
     """Draw each missing entry given the rest."""
     T, d = y.shape
@@ -333,7 +342,14 @@ def _accept(change: float, state: State) -> bool:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _flip(
-    M: Array, h: Array, y: Array, w: Array, rules: Rules | None, o: Order, now: Order, state: State
+    M: Array,
+    h: Array,
+    y: Array,
+    w: Array,
+    rules: Rules | None,
+    o: Indices,
+    now: Indices,
+    state: State,
 ) -> None:  # pragma: no cover - compiled
     """Propose to turn the whole order around."""
     back, v = o[::-1].copy(), np.empty_like(w)
@@ -347,7 +363,7 @@ def _flip(
 
 @njit(cache=True, nogil=True)
 def sample(
-    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Order, state: State,
+    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Indices, state: State,
     burn: int, thin: int, kept: NDArray[np.int16],
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Metropolis over the order o of one trajectory, in place; `kept` (samples, ≥ T) records orders."""

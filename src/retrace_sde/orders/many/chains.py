@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
-from retrace_sde.data.blocks import Order, State, to_integers
+from retrace_sde.io.arrays import Indices, State
 from retrace_sde.orders.metropolis import KINDS, Proposals, Schedule, Tally
+from retrace_sde.panel.blocks import to_integers
 
 GOLDEN, FIRST, SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
 """The constants of splitmix64 as signed numbers: not every array library shifts unsigned ones."""
@@ -250,7 +251,7 @@ class ManyChains:
         return self.xp.take(self.likely, (self.block[:, 0] + a) * (self.path.shape[1] - 1) + b)
 
 
-def common_proposal(kind: int, i: int, sizes: Tally, T: int) -> tuple[Order, int]:
+def common_proposal(kind: int, i: int, sizes: Tally, T: int) -> tuple[Indices, int]:
     """Where every chain's positions take their nodes from, and the last place that moves; of kinds that all chains share.
 
     Nothing moves where that is beyond T, and of kinds that each chain proposes for itself.

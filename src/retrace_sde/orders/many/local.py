@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.data.blocks import Array, Order, State
+from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.search import LONG, SHORT, exchange, padded_path, reverse
 from retrace_sde.orders.shared import PathCosts
 
@@ -70,7 +70,7 @@ def _step(near: Near, a: int, b: int) -> float:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def _turning(
-    near: Near, path: Order, turn: Array, begin: int, end: int
+    near: Near, path: Indices, turn: Array, begin: int, end: int
 ) -> None:  # pragma: no cover - compiled
     """turn[k] = Σ_{i ≤ k} of what the step into place i costs more against the path than along it, after a change of the
     steps into begin … end."""
@@ -87,7 +87,7 @@ def _turning(
 
 @njit(cache=True, nogil=True)
 def _best_reversal(
-    near: Near, path: Order, place: Order, turn: Array, a: int
+    near: Near, path: Indices, place: Indices, turn: Array, a: int
 ) -> tuple[float, int, int]:  # pragma: no cover - compiled
     """The best reversal that puts a neighbour beside a: after it, or before it."""
     last = len(path) - 1
@@ -115,7 +115,7 @@ def _best_reversal(
 
 @njit(cache=True, nogil=True)
 def _best_insertion(
-    near: Near, path: Order, place: Order, turn: Array, i: int, length: int
+    near: Near, path: Indices, place: Indices, turn: Array, i: int, length: int
 ) -> tuple[float, int, bool]:  # pragma: no cover - compiled
     """The best gap, beside a neighbour of its ends, for path[i … i + length), and whether it goes there turned round."""
     last = len(path) - 1
@@ -148,7 +148,7 @@ def _best_insertion(
 
 @njit(cache=True, nogil=True)
 def _changed(
-    near: Near, path: Order, place: Order, turn: Array, awake: NDArray[np.bool_], low: int, high: int
+    near: Near, path: Indices, place: Indices, turn: Array, awake: NDArray[np.bool_], low: int, high: int
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Places, sums and sleepers after path[low … high] has changed."""
     last = len(path) - 1
@@ -162,7 +162,7 @@ def _changed(
 
 @njit(cache=True, nogil=True)
 def _sweep(
-    near: Near, path: Order, place: Order, turn: Array, awake: NDArray[np.bool_],
+    near: Near, path: Indices, place: Indices, turn: Array, awake: NDArray[np.bool_],
     tolerance: float, longest: int,
 ) -> bool:  # fmt: skip  # pragma: no cover - compiled
     """Try every slice that is awake: reversals beside it, and moves of the segments that begin with it."""
@@ -200,7 +200,7 @@ def _sweep(
 
 
 @njit(cache=True, nogil=True)
-def _improve(near: Near, path: Order, tolerance: float) -> None:  # pragma: no cover - compiled
+def _improve(near: Near, path: Indices, tolerance: float) -> None:  # pragma: no cover - compiled
     T = len(path) - 2
     place, turn = np.empty(T + 1, np.intp), np.zeros(T + 2)
     for k in range(T + 1):
@@ -216,7 +216,7 @@ def _improve(near: Near, path: Order, tolerance: float) -> None:  # pragma: no c
 
 
 @njit(cache=True, nogil=True)
-def path_cost(near: Near, order: Order) -> float:  # pragma: no cover - compiled
+def path_cost(near: Near, order: Indices) -> float:  # pragma: no cover - compiled
     """`start[o_0] + Σ C[o_i, o_{i+1}]`."""
     total = float(near.start[order[0]])
     for k in range(len(order) - 1):
@@ -224,7 +224,7 @@ def path_cost(near: Near, order: Order) -> float:  # pragma: no cover - compiled
     return total
 
 
-def improve(near: Near, order: Order) -> Order:
+def improve(near: Near, order: Indices) -> Indices:
     """Reversals and moves of segments until none lowers the cost of the path."""
     path = padded_path(np.ascontiguousarray(order, dtype=np.intp))
     _improve(near, path, 1e-9 * abs(path_cost(near, order)) + 1e-300)
@@ -237,16 +237,16 @@ class NearPath:
 
     near: Near
 
-    def cost(self, order: Order) -> float:
+    def cost(self, order: Indices) -> float:
         """−log p of an order, up to a constant."""
         return path_cost(self.near, order)
 
-    def improve(self, order: Order, state: State | None = None) -> Order:
+    def improve(self, order: Indices, state: State | None = None) -> Indices:
         """A local minimum near an order."""
         return improve(self.near, order)
 
     def sample(
-        self, order: Order, state: State, samples: int, keep: int
+        self, order: Indices, state: State, samples: int, keep: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
         """As `PathCosts.sample`, which needs a table of all pairs."""
         near = self.near

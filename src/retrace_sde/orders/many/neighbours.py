@@ -15,9 +15,10 @@ from scipy.sparse import coo_array, csgraph, csr_array, diags_array
 from scipy.sparse.linalg import eigsh
 from sklearn.neighbors import NearestNeighbors
 
-from retrace_sde.data.blocks import Array, Data, Order, to_numpy
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.many.local import Lists, Near, improve, path_cost
 from retrace_sde.orders.paths import longest_path_ends, walk_tree
+from retrace_sde.panel.blocks import Data, to_numpy
 
 MANY = 600
 """Slices beyond which only near pairs are looked at."""
@@ -87,7 +88,7 @@ def mutual(lists: Lists) -> Lists:
     return found
 
 
-def nearby(source: Array, target: Array, start: Array, order: Order) -> Near:
+def nearby(source: Array, target: Array, start: Array, order: Indices) -> Near:
     """Costs of whitened slices right after predictions from others: of the nearest, and of neighbours in an order."""
     T = len(order)
     along = np.full((T, 2), -1, dtype=np.int32)
@@ -123,7 +124,7 @@ def near_costs(source: Array, target: Array, lists: Lists, start: Array) -> Near
     return Near(lists, costs, start, rough_source, rough_target)
 
 
-def short_path(vectors: Array) -> tuple[Order, Lists]:
+def short_path(vectors: Array) -> tuple[Indices, Lists]:
     """A short path through all slices, the better of two starts, and the lists of neighbours that it was found with."""
     lists, squares = nearest(vectors)
     tree = _connected(vectors, lists, np.sqrt(squares))
@@ -154,7 +155,7 @@ def _connected(vectors: Array, lists: Lists, lengths: Array) -> Any:
         graph = csr_array(graph + coo_array(bridge, shape=(T, T)))
 
 
-def _spectral(lists: Lists, squares: Array, tree: Any) -> Order:
+def _spectral(lists: Lists, squares: Array, tree: Any) -> Indices:
     """Sort by the Fiedler vector of a Gaussian similarity of neighbours, whose scale is the nearest's distance."""
     T, K = lists.shape
     scale = max(float(np.median(squares[:, 0])), np.finfo(float).tiny)

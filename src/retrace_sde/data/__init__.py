@@ -1,1 +1,0 @@
-"""What users bring: panels, tables, files, and what they know of time."""

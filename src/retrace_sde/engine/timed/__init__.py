@@ -1,1 +1,0 @@
-"""Models whose steps differ: known, scheduled, estimated or drawn gaps, and inputs."""

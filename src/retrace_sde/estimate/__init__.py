@@ -1,1 +1,0 @@
-"""An order known: from moments to parameters and their errors."""

@@ -1,0 +1,489 @@
+"""Forward or backward, or undetermined: the test of the direction of time.
+
+A stationary linear Gaussian SDE run backwards is again one (`A_rev = Σ Aᵀ Σ⁻¹`, same H) and fits the data
+equally well, irreversible or not. Direction is known only from a transient (mean or spread still moving),
+or from a drift whose reversal leaves its class. So it is tested, and the test may abstain.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from scipy import stats
+
+from retrace_sde.io.arrays import Array
+
+FEWEST = 3
+"""Trajectories that the test needs: fewer have no law of the first observation."""
+
+DISAGREES = 0.05
+"""Level at which data that fit the reverse better are said to speak against what is known."""
+
+
+class Reason(StrEnum):
+    """What settled the direction, or left it open."""
+
+    TESTED = "tested"
+    TOO_FEW = "too few"
+    KNOWN = "known"
+    CYCLE = "cycle"
+    FOLD = "fold"
+    UNEQUAL_STEPS = "unequal steps"
+    MODELS_DISAGREE = "models disagree"
+    RESIDUALS = "residuals"
+    STOPPED = "stopped"
+
+
+class Source(StrEnum):
+    """Where a p-value comes from."""
+
+    SIMULATION = "simulation"
+    VUONG = "Vuong's statistic"
+    RESIDUALS = "independence of residuals"
+
+
+class CandidateKind(StrEnum):
+    """The models of the panel along the order found, by the names that users read."""
+
+    MARKOV = "Markov"
+    MEMORY = "memory"
+    LEVELS = "subject levels"
+    MEMORY_LEVELS = "memory and subject levels"
+    CURVED = "bending drift"
+    NOISE = "measurement noise"
+    GAPS = "unequal gaps"
+    VARIANCES = "unequal steps"
+    RESIDUALS = "independent residuals"
+
+
+MEANING = {
+    CandidateKind.MARKOV: "the next value depends on the last one alone",
+    CandidateKind.MEMORY: "momentum: the last step matters, too",
+    CandidateKind.LEVELS: "every subject has a level of its own",
+    CandidateKind.MEMORY_LEVELS: "momentum, and a level of every subject's own",
+    CandidateKind.CURVED: "a step is a quadratic function of the last value",
+    CandidateKind.NOISE: "values are measured with error",
+    CandidateKind.GAPS: "the time between slices differs, and is estimated",
+    CandidateKind.VARIANCES: "steps differ in size, the same both ways round",
+    CandidateKind.RESIDUALS: "noise that is not Gaussian: what a step leaves over is independent of the past one way round only",
+}
+"""What the models allow, in words."""
+
+
+class Caution(StrEnum):
+    """A caution that others act on: they ask for it by name, whatever its words."""
+
+    FOLD = (
+        "With one variable, or several that move along one line, a path that rises and falls folds onto itself: slices of the "
+        "same level are neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
+        "variable or some knowledge of time (the last slice, which half a slice is in, a few positions)."
+    )
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "not tested"
+    return f"p = {value:.2g}" if value >= 1e-4 else "p < 0.0001"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A log-likelihood ratio in nats, its z and its two-sided p-value."""
+
+    log_likelihood_ratio: float
+    z: float
+    p_value: float
+    p_error: float | None = None
+
+    def __str__(self) -> str:
+        shown = _p(self.p_value)
+        if self.p_error:
+            shown += f" ± {self.p_error:.1g} by simulation"
+        return (
+            f"log-likelihood ratio {self.log_likelihood_ratio:+.1f} nats, z = {self.z:.1f}, {shown}"
+        )
+
+
+@dataclass(frozen=True)
+class ModelEvidence:
+    """A model of the panel along the order found, run both ways round.
+
+    `log_evidence` in nats (Schwarz), in the direction that suits it better; `log_likelihood_ratio` of the order returned against
+    its reverse; `p_value` with its Monte-Carlo error where the direction was tested in it, None elsewhere. `counted`: the
+    data leave it open, or it may oppose a direction; the counted must agree.
+    """
+
+    name: CandidateKind
+    log_evidence: float
+    log_likelihood_ratio: float
+    p_value: float | None = None
+    p_error: float | None = None
+    counted: bool = False
+
+    def said(self, most: float) -> str:
+        """The model in a few words, its evidence beside the `most` that one has."""
+        tested = "" if self.p_value is None else f", {_p(self.p_value)}"
+        if not self.rated:
+            return f"{self.name} ({self.ratio_said}{tested})"
+        return f"{self.name} (evidence {self.log_evidence - most:+,.0f} nats, {self.ratio_said}{tested})"
+
+    @property
+    def ratio_said(self) -> str:
+        """The ratio in words; tests of independence have none, and only say which way round."""
+        if np.isinf(self.log_likelihood_ratio):
+            return "for this order" if self.log_likelihood_ratio > 0 else "for the reverse"
+        if not self.rated:
+            return "for neither way round"
+        return f"ratio {self.log_likelihood_ratio:+.1f}"
+
+    @property
+    def p_said(self) -> str:
+        """The p-value with its Monte-Carlo error, where the direction was tested in this model."""
+        if self.p_value is None:
+            return ""
+        error = f" ± {self.p_error:.1g}" if self.p_error else ""
+        return (f"{self.p_value:.2g}" if self.p_value >= 1e-4 else "< 0.0001") + error
+
+    @property
+    def rated(self) -> bool:
+        """There is a likelihood to rate it by; a test of independence has none."""
+        return self.name is not CandidateKind.RESIDUALS
+
+    @property
+    def meaning(self) -> str:
+        """What the model allows, in words."""
+        return MEANING[self.name]
+
+    @property
+    def bar(self) -> float:
+        """The ratio as a length between −1 and 1, for drawing: half of it at ten nats."""
+        if np.isinf(self.log_likelihood_ratio):
+            return float(np.sign(self.log_likelihood_ratio))
+        return self.log_likelihood_ratio / (10 + abs(self.log_likelihood_ratio))
+
+    def turned(self) -> ModelEvidence:
+        """The same for the reverse of the order."""
+        return replace(self, log_likelihood_ratio=-self.log_likelihood_ratio)
+
+
+@dataclass(frozen=True, eq=False)
+class DirectionTest:
+    """The test of the order found against its reverse, each with its own best parameters.
+
+    Null hypothesis: both directions fit equally well. The p-value is two-sided
+    from Student's t with n − 1 degrees of freedom where that leaves no doubt, else by simulation (`arrow.simulated`).
+    It never says that time runs *backwards*: the order returned is the more likely of the two, and the question is
+    whether the data tell it from its reverse. Limits: `docs/direction.md`.
+
+    Attributes
+    ----------
+    identified : bool
+        The direction is told, by the test or by what is known of time.
+    log_likelihood_ratio : float
+        `Σ_j Δ_j` in nats, `Δ_j = ℓ_j(this order) − ℓ_j(its reverse)` the joint log-likelihood of trajectory j, start included.
+    z : float
+        `Σ Δ_j / (√(n + d) sd Δ)` (Vuong's, whose error √n sd Δ leaves out that p₀ is estimated).
+    p_value : float or None
+        None where something else than the test settled the question.
+    contributions : array (n,)
+        The `Δ_j`.
+    point_start : bool
+        All trajectories start from (nearly) one point, which is evidence by itself.
+    reason : Reason
+        What settled the answer, or left it open.
+    opposed : Evidence or None
+        Where steps are too unequal for equal gaps, the evidence with gaps estimated from the data.
+    shared : bool
+        One order holds for all.
+    dimension : int
+        Variables.
+    p_error : float or None
+        Monte-Carlo error of the p-value (0: none).
+    models : tuple of ModelEvidence
+        The models compared on the order found (`arrow.ladder`), the one with most evidence first; ratio, z and
+        `contributions` are those of the first that votes, the p-value the largest of those the data leave open.
+    alpha : float
+        Level of the test.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+    >>> test = rt.ReTrace(dt=0.05, random_state=0).fit(sde.simulate(40, 12, 0.05, random_state=1)).direction_
+    >>> test.identified, test.log_likelihood_ratio > 0, test.turned().log_likelihood_ratio < 0
+    (True, True, True)
+    >>> print(test.verdict)  # doctest: +ELLIPSIS
+    The direction of time is identified: ...
+    """
+
+    identified: bool
+    log_likelihood_ratio: float
+    z: float
+    p_value: float | None
+    contributions: Array
+    point_start: bool = False
+    reason: Reason = Reason.TESTED
+    opposed: Evidence | None = None
+    shared: bool = True
+    dimension: int = 0
+    p_error: float | None = None
+    models: tuple[ModelEvidence, ...] = ()
+    alpha: float = 0.05
+
+    @property
+    def p_source(self) -> Source | None:
+        """Where the p-value comes from: Vuong's statistic is safe and timid; None where nothing was tested."""
+        if self.p_value is None:
+            return None
+        if self.reason is Reason.RESIDUALS:
+            return Source.RESIDUALS
+        return Source.SIMULATION if self.p_error else Source.VUONG
+
+    @property
+    def close(self) -> bool:
+        """The p-value is within two of its own Monte-Carlo errors of the level."""
+        if self.p_value is None or not self.p_error:
+            return False
+        return abs(self.p_value - self.alpha) < 2 * self.p_error
+
+    def __repr__(self) -> str:
+        p = "" if self.p_value is None else f", p = {self.p_value:.2g}"
+        return f"DirectionTest({'identified' if self.identified else 'open'}{p}: {self.verdict})"
+
+    def _repr_html_(self) -> str:
+        """The verdict, for notebooks."""
+        return f"<p>{html.escape(self.verdict)}</p>"
+
+    def turned(self) -> DirectionTest:
+        """The same for the reverse of the order: ratio, z and contributions change sign."""
+        return replace(
+            self,
+            log_likelihood_ratio=-self.log_likelihood_ratio,
+            z=-self.z,
+            contributions=-self.contributions,
+            models=tuple(each.turned() for each in self.models),
+        )
+
+    @property
+    def preferred(self) -> ModelEvidence | None:
+        """The model in which the direction was tested; None where it is the only one."""
+        return next((each for each in self.models if each.p_value is not None), None)
+
+    @property
+    def alike(self) -> bool:
+        """The order and its reverse fit equally well, as far as these data tell."""
+        return abs(self.log_likelihood_ratio) < EQUAL or self.evidence.p_value > LIKELY
+
+    @property
+    def undecided(self) -> bool:
+        """One way round fits better, but not by enough: more data like these could tell."""
+        return self.reason is Reason.TESTED and not self.identified and not self.alike
+
+    @property
+    def known(self) -> bool:
+        """The direction follows from what is known of time and was not tested."""
+        return self.reason is Reason.KNOWN
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the test itself says, whatever settled the direction."""
+        if self.p_value is not None:
+            return Evidence(self.log_likelihood_ratio, self.z, self.p_value, self.p_error)
+        return Evidence(
+            self.log_likelihood_ratio, self.z, _two_sided(self.z, len(self.contributions))
+        )
+
+    @property
+    def verdict(self) -> str:
+        """The answer and its reason in words."""
+        return _SENTENCES[self.reason](self) + (CLOSE if self.close else "")
+
+
+def direction_test(
+    forward: Array,
+    backward: Array,
+    *,
+    dimension: int,
+    alpha: float = 0.05,
+    point_start: bool = False,
+) -> DirectionTest:
+    """The test from each trajectory's joint log-likelihood in the order found and in its reverse."""
+    delta = np.asarray(forward, dtype=float) - np.asarray(backward, dtype=float)
+    n, ratio = len(delta), float(delta.sum())
+    if n < FEWEST:
+        return DirectionTest(
+            False, ratio, float("nan"), None, delta, point_start, reason=Reason.TOO_FEW, alpha=alpha
+        )
+    error = float(delta.std(ddof=1) * np.sqrt(n + dimension))
+    z = ratio / error if error > 0 else float(np.copysign(np.inf, ratio)) if ratio else 0.0
+    p = _two_sided(z, n)
+    return DirectionTest(
+        p < alpha, ratio, z, p, delta, point_start, dimension=dimension, alpha=alpha
+    )
+
+
+def _two_sided(z: float, n: int) -> float:
+    return float(2 * stats.t.sf(abs(z), n - 1))
+
+
+def known_direction(test: DirectionTest) -> DirectionTest:
+    """The direction that the knowledge of time leaves: nothing to test, though the data may disagree."""
+    return replace(test, identified=True, p_value=None, p_error=None, reason=Reason.KNOWN)
+
+
+def cyclic_direction(test: DirectionTest) -> DirectionTest:
+    """Of a closed loop: without a first slice there is no evidence of a direction."""
+    return _open(test, Reason.CYCLE)
+
+
+def folded_direction(test: DirectionTest) -> DirectionTest:
+    """Of an order that may lie folded onto itself, or turns round: its ends need not be the ends of time."""
+    return _open(test, Reason.FOLD)
+
+
+def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: bool) -> DirectionTest:
+    """Of steps too unequal for equal gaps, where gaps estimated from the data say the opposite."""
+    doubt = _open(test, Reason.UNEQUAL_STEPS)
+    return replace(doubt, opposed=other.evidence, shared=shared)
+
+
+def stopped_direction(test: DirectionTest) -> DirectionTest:
+    """Of a fit that was stopped: the search or the test was cut short, so that a call would be of neither."""
+    return _open(test, Reason.STOPPED)
+
+
+def _open(test: DirectionTest, reason: Reason) -> DirectionTest:
+    return replace(test, identified=False, p_value=None, p_error=None, reason=reason)
+
+
+CLOSE = " That is within two simulation errors of the level: with another random_state the verdict may differ."
+
+EQUAL, LIKELY = 2.0, 0.5
+"""Ratio in nats below which, or p-value above which, an order and its reverse are said to fit equally well."""
+
+ALLOWED = {
+    CandidateKind.MEMORY: "momentum",
+    CandidateKind.LEVELS: "levels of the subjects' own",
+    CandidateKind.MEMORY_LEVELS: "momentum and levels of the subjects' own",
+    CandidateKind.CURVED: "a drift that bends",
+    CandidateKind.NOISE: "measurement noise",
+    CandidateKind.GAPS: "unequal gaps",
+}
+"""What a model allows beyond Markov's steps, in words."""
+
+
+def _under(test: DirectionTest) -> str:
+    """The model in which the direction was tested, and by how much the data want it; nothing for Markov's steps."""
+    first = test.preferred
+    plain = next((each for each in test.models if each.name is CandidateKind.MARKOV), None)
+    if first is None or plain is None or first.name not in ALLOWED:
+        return ""
+    what = f"With {ALLOWED[first.name]} allowed"
+    return f"{what}, which the data demand by {first.log_evidence - plain.log_evidence:,.0f} nats, "
+
+
+def _tested(test: DirectionTest) -> str:
+    under = _under(test)
+    the = "the" if under else "The"
+    if not test.identified and test.alike:
+        return (
+            f"{under}{the} direction of time is not determined by these data ({test.evidence}): the order and "
+            "its reverse fit equally well, as they do when the process is stationary. Both are returned."
+        )
+    if not test.identified:
+        side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
+        doubt = "not by more than happens where there is no such direction"
+        if test.p_value is not None and test.p_value < test.alpha:
+            doubt = f"the p-value is not clear of {test.alpha:.3g}, its own error considered"
+        return (
+            f"{under}{the} direction of time is not decided: {side} fits better ({test.evidence}), but {doubt}. "
+            "Both are returned."
+        )
+    sentence = f"{under}{the} direction of time is identified: {test.evidence}."
+    if test.point_start:
+        sentence += (
+            " One end of the order has (almost) no spread: a common start, itself strong evidence; "
+            "its spread is floored, so the ratio is a lower bound."
+        )
+    return sentence
+
+
+def _models_disagree(test: DirectionTest) -> str:
+    said = [f"{each.name} {each.ratio_said}" for each in test.models if each.counted]
+    return (
+        "The direction of time is not determined: models that explain these data equally well do not agree on it "
+        f"({', '.join(said)}). Both directions are returned."
+    )
+
+
+def _residuals(test: DirectionTest) -> str:
+    return (
+        "The direction of time is identified by noise that is not Gaussian: what a step leaves unexplained is independent of "
+        f"the past in this order, and not in its reverse ({_p(test.p_value)}). Means and spreads alone do not decide "
+        f"(log-likelihood ratio {test.log_likelihood_ratio:+.1f} nats)."
+    )
+
+
+def _too_few(test: DirectionTest) -> str:
+    n = len(test.contributions)
+    return (
+        f"The direction of time cannot be tested on {n} trajector{'y' if n == 1 else 'ies'}: the law of "
+        f"the first observation, which carries the evidence, needs at least {FEWEST}."
+    )
+
+
+def _known(test: DirectionTest) -> str:
+    sentence = "The direction of time is known from the knowledge given; it was not tested."
+    if test.evidence.p_value < DISAGREES and test.log_likelihood_ratio < 0:
+        sentence += f" The data, taken alone, fit the reverse better ({test.evidence}): check that knowledge."
+    return sentence
+
+
+def _cyclic(test: DirectionTest) -> str:
+    return (
+        "The slices form a closed loop: the order is cyclic, its cut arbitrary, and which way round it runs is "
+        "not determined. Both are returned."
+    )
+
+
+def _folded(test: DirectionTest) -> str:
+    return (
+        "The direction of time is not determined: the course may have folded onto itself, or turns round, and the ends of such "
+        "an order need not be the ends of time. Both directions are returned."
+    )
+
+
+def _unequal_steps(test: DirectionTest) -> str:
+    advice = "Give times if there are any" + (", or use spacing='estimate'" if test.shared else "")
+    return (
+        f"The direction of time is not determined: with equal gaps this order fits better "
+        f"({test.evidence}), but its steps differ too much for equal "
+        f"gaps, and with gaps estimated from the data its reverse does "
+        f"({test.opposed}). {advice}. "
+        "Both directions are returned."
+    )
+
+
+def _stopped(test: DirectionTest) -> str:
+    side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
+    return (
+        f"The direction of time was not tested to the end: the fit was stopped. So far {side} fits better "
+        f"({test.log_likelihood_ratio:+.1f} nats); fit again to have it tested. Both directions are returned."
+    )
+
+
+_SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
+    Reason.TESTED: _tested,
+    Reason.TOO_FEW: _too_few,
+    Reason.KNOWN: _known,
+    Reason.CYCLE: _cyclic,
+    Reason.FOLD: _folded,
+    Reason.UNEQUAL_STEPS: _unequal_steps,
+    Reason.MODELS_DISAGREE: _models_disagree,
+    Reason.RESIDUALS: _residuals,
+    Reason.STOPPED: _stopped,
+}

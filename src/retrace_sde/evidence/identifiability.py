@@ -1,0 +1,279 @@
+"""What can and what cannot be learned from these data, each in one sentence, with the test behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from scipy import stats
+from scipy.linalg import cholesky, solve_triangular
+from scipy.sparse.linalg import LinearOperator, cg
+
+from retrace_sde.evidence.direction.verdict import DirectionTest
+from retrace_sde.fit.moments import CONDITION_LIMIT, Moments
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, like, to_numpy
+from retrace_sde.process.sde import LinearSDE
+
+CLEAR = 1e-12
+"""A p-value that is known to lie below it is not worked out any further."""
+
+CONTRASTED, LEAST, NUMBERS, CENTRED = 500, 100, 2_000_000, 20
+"""Trajectories that the test of stationarity looks at, evenly spaced, as few as these where so many numbers (n T d) are enough:
+more only find ever smaller changes. And those that say about what level."""
+
+
+class Topic(StrEnum):
+    """What a finding speaks of."""
+
+    CYCLE = "cycle"
+    STATIONARITY = "stationarity"
+    DIRECTION = "direction"
+    REVERSIBILITY = "reversibility"
+    STABILITY = "stability"
+    RANK = "rank"
+    FACTOR = "factor"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence, what it speaks of, and whether it tells what can be learned or what cannot."""
+
+    topic: Topic
+    learned: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class IdentifiabilityReport:
+    """Stationarity, irreversibility and rank, with p-values (nan where a test has no meaning)."""
+
+    stationarity_p_value: float
+    entropy_production: float
+    detailed_balance_p_value: float
+    gram_condition: float
+    findings: tuple[Finding, ...]
+    cycle: bool = False
+
+    @property
+    def can(self) -> tuple[str, ...]:
+        """What can be learned."""
+        return tuple(each.sentence for each in self.findings if each.learned)
+
+    @property
+    def cannot(self) -> tuple[str, ...]:
+        """What cannot be learned."""
+        return tuple(each.sentence for each in self.findings if not each.learned)
+
+    def __str__(self) -> str:
+        lines = [f"  + {sentence}" for sentence in self.can]
+        lines += [f"  − {sentence}" for sentence in self.cannot]
+        return "\n".join(lines)
+
+
+def identify(
+    data: Data,
+    order: Indices,
+    statistics: Moments,
+    direction: DirectionTest,
+    sde: LinearSDE | None,
+    *,
+    alpha: float = 0.05,
+    cycle: bool = False,
+) -> IdentifiabilityReport:
+    """The report on a recovered order; `sde` is the fitted linear SDE, None for other drifts."""
+    p_stationary = stationarity_p_value(data, order)
+    p_balance, production = float("nan"), float("nan")
+    balance: Iterable[Finding] = ()
+    if sde is not None and sde.dimension > 1:
+        p_balance = detailed_balance_p_value(statistics, sde)
+        stable = sde.is_stable
+        try:
+            production = sde.entropy_production() if stable else production
+        except ValueError:  # stable only up to rounding
+            stable = False
+        balance = _reversibility(p_balance, production, alpha, stable=stable)
+    findings = [
+        *(_loop() if cycle else ()),
+        *(() if cycle else (_stationarity(p_stationary, alpha),)),
+        Finding(Topic.DIRECTION, direction.identified, direction.verdict),
+        *balance,
+        _rank(statistics.condition),
+        Finding(
+            Topic.FACTOR,
+            False,
+            "Only H = G Gᵀ can be learned, not G itself; A and H are in units of the dt given.",
+        ),
+    ]
+    return IdentifiabilityReport(
+        p_stationary, production, p_balance, statistics.condition, tuple(findings), cycle
+    )
+
+
+def _loop() -> Iterator[Finding]:
+    yield Finding(
+        Topic.CYCLE, True, "The slices form a closed loop: their cyclic order is recovered."
+    )
+    yield Finding(
+        Topic.CYCLE, False, "A closed loop has no first slice: where the order begins is arbitrary."
+    )
+
+
+def _stationarity(p_value: float, alpha: float) -> Finding:
+    if np.isnan(p_value):
+        sentence = "Whether the process is stationary cannot be tested with so few trajectories."
+    elif p_value < alpha:
+        sentence = (
+            f"The mean or the spread changes along the order ({_p(p_value)}): a transient, which is "
+            "what can reveal the direction of time."
+        )
+    else:
+        sentence = (
+            f"No change of mean or spread along the order is detectable ({_p(p_value)}): the data look "
+            "stationary, and a linear SDE then fits both directions equally well."
+        )
+    return Finding(Topic.STATIONARITY, p_value < alpha, sentence)
+
+
+def _reversibility(
+    p_value: float, production: float, alpha: float, *, stable: bool
+) -> Iterator[Finding]:
+    if p_value < alpha:
+        rate = f", plug-in entropy production {production:.3g} nats per unit time" if stable else ""
+        sentence = f"The dynamics are irreversible: detailed balance A H = H Aᵀ is rejected ({_p(p_value)}{rate})."
+    else:
+        sentence = (
+            f"Irreversibility is not established: detailed balance is compatible with the data "
+            f"({_p(p_value)})."
+        )
+    yield Finding(Topic.REVERSIBILITY, p_value < alpha, sentence)
+    if not stable:
+        yield Finding(
+            Topic.STABILITY,
+            False,
+            "The fitted drift is unstable, so there is no stationary law, current or entropy production.",
+        )
+
+
+def _rank(condition: float) -> Finding:
+    determined = condition < CONDITION_LIMIT
+    sentence = (
+        f"The drift is determined: no variable's course is a combination of the others' (the Gram matrix of the regressors has "
+        f"full rank, scaled condition number {condition:.2g}), which is when the paper's Theorem 3 says that one drift fits "
+        "only."
+        if determined
+        else f"Some combinations of drift coefficients are hardly determined: the regressors are nearly "
+        f"collinear (scaled condition number {condition:.2g})."
+    )
+    return Finding(Topic.RANK, determined, sentence)
+
+
+def stationarity_p_value(data: Data, order: Indices) -> float:
+    """Test that no variable's mean or variance differs between the first and the last third of the order.
+
+    One contrast per trajectory, variable and moment; trajectories are independent, so each has a
+    t-test, and the smallest of the 2d p-values is corrected by Bonferroni. Blind to other changes.
+    """
+    most = int(np.clip(NUMBERS // (data.shape[1] * data.shape[2]), LEAST, CONTRASTED))
+    if data.lazy and data.shape[0] > most:  # read at once
+        order = order if order.ndim == 1 else order[data.chosen(most)]
+        data = data.some(most)
+    rows, (_, T, d) = data.chosen(most), data.shape
+    n, observed = len(rows), data.observed[rows]
+    if n < 3:
+        return float("nan")
+    third = max(1, int(observed.min()) // 3)
+    if order.ndim == 1:
+        ends = np.concatenate([order[:third], order[-third:]])
+    else:
+        late = observed[:, None] - third + np.arange(third)[None]
+        order = order[rows]
+        ends = np.concatenate([order[:, :third], np.take_along_axis(order, late, axis=1)], axis=1)
+
+    def ends_of(some: slice) -> Any:
+        return data.take(rows[some]).block(slice(None), ends if ends.ndim == 1 else ends[some])[0]
+
+    centre = np.nanmean(to_numpy(ends_of(slice(0, CENTRED))), axis=(0, 1))
+
+    def contrasts(some: slice) -> Array:
+        x = ends_of(some)
+        xp = array_api_compat.array_namespace(x)
+        z = x - like(centre, x)
+        both = xp.concat([z, z * z], axis=-1)
+        late, early = _seen_mean(both[:, third:, :]), _seen_mean(both[:, :third, :])
+        return to_numpy(late - early)
+
+    size = max(1, BLOCK_ELEMENTS // (T * d))
+    each = np.concatenate([contrasts(slice(k, k + size)) for k in range(0, n, size)])
+    counts = (~np.isnan(each)).sum(axis=0)
+    if counts.min() < 3:
+        return float("nan")
+    error = np.nanstd(each, axis=0, ddof=1) / np.sqrt(counts)
+    mean = np.nanmean(each, axis=0)
+    t = np.divide(np.abs(mean), error, out=np.full(2 * d, np.inf), where=error > 0)
+    return float(min(1.0, 2 * d * 2 * stats.t.sf(t, counts - 1).min()))
+
+
+def _seen_mean(values: Any) -> Any:
+    """Mean over time of what was seen (NaN is missing; NaN where nothing was)."""
+    xp = array_api_compat.array_namespace(values)
+    whole = xp.mean(values, axis=1)
+    if not xp.any(xp.isnan(whole)):
+        return whole
+    seen = ~xp.isnan(values)
+    total = xp.sum(xp.where(seen, values, xp.zeros_like(values)), axis=1)
+    count = xp.sum(xp.astype(seen, values.dtype), axis=1)
+    return xp.where(count > 0, total, xp.full_like(total, xp.nan)) / xp.where(
+        count > 0, count, xp.ones_like(count)
+    )
+
+
+def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
+    """Wald test of detailed balance, `A H = H Aᵀ`, against irreversible drift.
+
+    In coordinates where H = I the drift à must be symmetric. Its rows are independent with covariance
+    `P = (Σ φ φᵀ Δt)⁻¹`; H's own error enters as `à E − E Ãᵀ`, E symmetric with variance 1/N (2/N on
+    the diagonal). χ² with d(d − 1)/2 degrees of freedom. The covariance of `à − Ãᵀ` is never formed: it takes an
+    antisymmetric X to `X P + P X + à E − E Ãᵀ`, `E = (ÃᵀX + (ÃᵀX)ᵀ) / N`, and is inverted by conjugate gradients, along which the statistic only grows: they end where
+    it is `CLEAR`.
+    """
+    d = sde.dimension
+    L = cholesky(sde.diffusion, lower=True)
+    A = solve_triangular(L, sde.drift @ L, lower=True)
+    inverse = solve_triangular(statistics.blocks[0], np.eye(statistics.n_features))
+    P = L.T @ (inverse @ inverse.T)[:d, :d] @ L
+    values, vectors = np.linalg.eigh(P)
+
+    def covariance(x: Array) -> Array:
+        X = x.reshape(d, d)
+        E = A.T @ X
+        E = (E + E.T) / statistics.count
+        return np.ravel(X @ P + P @ X + A @ E - E @ A.T)
+
+    def without_error_of_diffusion(x: Array) -> Array:
+        inside = (vectors.T @ x.reshape(d, d) @ vectors) / (values[:, None] + values)
+        return np.ravel(vectors @ inside @ vectors.T)
+
+    gap = np.ravel(A - A.T)
+    shape, free = (d * d, d * d), d * (d - 1) / 2
+    reached = 0.0
+
+    def look(x: Array) -> None:
+        nonlocal reached
+        reached = float(gap @ x / 2)
+        if stats.chi2.sf(reached, free) < CLEAR:
+            raise StopIteration
+
+    roughly = LinearOperator(shape, without_error_of_diffusion)
+    with suppress(StopIteration):
+        cg(LinearOperator(shape, covariance), gap, rtol=1e-10, M=roughly, callback=look)
+    return float(stats.chi2.sf(reached, free))
+
+
+def _p(value: float) -> str:
+    return f"p = {value:.2g}" if value >= 1e-4 else "p < 0.0001"

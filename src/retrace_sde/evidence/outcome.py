@@ -1,0 +1,441 @@
+"""From a model to an outcome: which search, which estimator, what may be believed; for any model and either space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.evidence.direction.ladder import judged
+from retrace_sde.evidence.direction.marginal_test import summed_test
+from retrace_sde.evidence.direction.reversal_search import searched_again
+from retrace_sde.evidence.direction.verdict import DirectionTest, direction_test, stopped_direction
+from retrace_sde.evidence.guards import Guarded, cut, from_knowledge, guarded, loops
+from retrace_sde.evidence.selection.hidden_levels import compared_hidden, hidden_level_estimate
+from retrace_sde.evidence.selection.noise import NoiseChoice
+from retrace_sde.evidence.selection.subjects import (
+    Compared,
+    SubjectEffects,
+    Subjects,
+    compared,
+    level_coefficients,
+    level_estimate,
+    level_moments,
+)
+from retrace_sde.fit.levels import LevelFit
+from retrace_sde.fit.moments import Moments
+from retrace_sde.fit.regression import Estimate
+from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
+from retrace_sde.io.arrays import Indices, Mask
+from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
+from retrace_sde.orders.own import KICKS
+from retrace_sde.panel.blocks import evenly
+from retrace_sde.process.sde import Gaussian
+from retrace_sde.progress import cut_short
+from retrace_sde.search.alternate import Found, recover
+from retrace_sde.search.louis import louis_errors
+from retrace_sde.search.mcem import Averaged, Run, average
+from retrace_sde.search.model import Fit, Model, Round, SharedOrders
+from retrace_sde.search.models.hidden import HiddenModel
+from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
+from retrace_sde.search.space import Own, Shared, Space
+
+CERTAIN = 0.99
+"""Share of neighbours that the posterior must agree on for one best order to be good enough: a wrong step is shorter than
+the true one by its whole length at most, so that H shrinks by less than a hundredth."""
+
+HARDLY = 0.95
+"""The same for levels, which are not averaged: below, H is too small by more than hardly anything, a twentieth."""
+
+POSTERIOR_NUMBERS = 20_000_000
+"""Numbers (n T²) up to which a fit computes position probabilities; beyond, a subset is diagnosed."""
+
+Search = Callable[[Model], tuple[Found, tuple[str, ...], tuple[str, ...]]]
+"""Another way to an order than the engine's: what was found, notes and cautions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The order found with its fit, the same for the reverse, and what may be believed of them.
+
+    `folded`: the probability that one variable lies folded onto itself along the order.
+    """
+
+    found: Fit
+    reverse: Fit
+    estimate: Estimate
+    reverse_estimate: Estimate
+    statistics: Moments
+    initial: Gaussian
+    direction: DirectionTest
+    history: tuple[Round, ...]
+    converged: bool
+    estimator: str
+    notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+    cycle: bool = False
+    law: Any = None
+    posterior: OrderPosterior | None = None
+    subjects: SubjectEffects | None = None
+    levels: LevelFit | HiddenLevels | None = None
+    noise: NoiseChoice | None = None
+    folded: float = 0.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose. `search`: another way to a shared order than maximum likelihood.
+
+    `volume`: the nats that a log-likelihood loses when it is said in the user's units.
+    """
+
+    shared: bool
+    estimator: str
+    max_iter: int
+    alpha: float
+    report: Callable[[str], None]
+    search: Search | None = None
+    subjects: Subjects = Subjects.ALIKE
+    volume: float = 0.0
+
+
+def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
+    """Order, direction and parameters."""
+    space: Space = (Shared if options.shared else Own).of(model, rng)
+    notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+    if model.gaps is not None:
+        found = _in_known_order(model, options)
+    elif options.search is not None:
+        found, notes, cautions = options.search(model)
+    elif options.shared:
+        found = recover(model, space, rng, max_iter=options.max_iter)
+        found = searched_again(model, space, found, max_iter=options.max_iter)
+        if loops(model, found.better):
+            return _of_found(model, cut(model, found), options, rng, cycle=True)
+    else:
+        return _fit_own(model, space, options, rng)
+    outcome = _of_found(model, found, options, rng)
+    return replace(outcome, notes=(*outcome.notes, *notes), cautions=(*outcome.cautions, *cautions))
+
+
+def _fit_own(model: Model, space: Space, options: Options, rng: np.random.Generator) -> Outcome:
+    """One best order for each trajectory, or an average over orders where they are not certain."""
+    turns = model.drift.reversal(model.data.shape[2], model.dt) is not None
+    if options.estimator == "mcem" and turns:
+        begin = model.fit(space.starts(model, rng)[0])
+        return _averaged(model, begin, None, options, rng)
+    found = recover(model, space, rng, max_iter=options.max_iter)
+    searched = None if turns else found
+    if options.estimator == "mcem":
+        return _averaged(model, found.better, searched, options, rng)
+    if options.estimator != "auto":
+        return _of_found(model, found, options, rng, cycle=loops(model, found.better))
+    sure = certainty(model, found.better, rng)
+    if options.subjects in (Subjects.LEVELS, Subjects.RATES):
+        outcome = _of_found(model, found, options, rng, cycle=loops(model, found.better))
+        return (
+            outcome
+            if sure >= HARDLY
+            else replace(outcome, cautions=(*outcome.cautions, _uncertain(options.subjects, sure)))
+        )
+    said = f"the posterior agrees with {sure:.1%} of the neighbours in the best orders"
+    if sure >= CERTAIN and not model.averages:
+        cycle, note = loops(model, found.better), "The orders are certain"
+        outcome = _of_found(model, found, options, rng, cycle=cycle)
+    else:
+        outcome = _averaged(model, found.better, searched, options, rng)
+        unsure = "gaps are not known" if sure >= CERTAIN else "orders are uncertain"
+        note = f"The {unsure}, so the parameters average over them"
+    return replace(outcome, notes=(*outcome.notes, f"{note}: {said}."))
+
+
+def _uncertain(subjects: Subjects, sure: float) -> str:
+    """What levels or rates along best orders that are not certain are worth."""
+    return (
+        f"{subjects.capitalize()} are fitted along the best order of each subject, with {sure:.0%} of whose neighbours the posterior agrees: "
+        "best orders are shorter than true ones, so that H is too small; subjects='alike' averages over orders."
+    )
+
+
+def certainty(model: Model, found: Fit, rng: np.random.Generator) -> float:
+    """How often, in the posterior over orders, the neighbours in the best orders are neighbours."""
+    n, T, _ = model.data.shape
+    few, rows = model.some(model.effort.bridged), evenly(n, model.effort.bridged)
+    orders = found.order[rows]
+    chains = Chains.start(orders, rng, chains=1)
+    draws = few.draw(model.law(found), chains, Stretch(40, 10 * T, 40))
+    return agreement(draws.kept, orders, few.data.observed)
+
+
+def _in_known_order(model: Model, options: Options) -> Found:
+    """All times are known: the one order that obeys them, fitted with its true gaps."""
+    n, T, _ = model.data.shape
+    every = np.arange(T, dtype=np.intp)
+    order = model.repaired(every if options.shared else np.tile(every, (n, 1)))
+    found = model.fit(order, final=True)
+    return Found(found, model.reversed_fit(found, final=True), (found.as_round(),), True)
+
+
+def _of_found(
+    model: Model, found: Found, options: Options, rng: np.random.Generator, *, cycle: bool = False
+) -> Outcome:
+    """The outcome of one best order, or of one for each trajectory; `cycle`: it closes to a loop."""
+    for k, each in enumerate(found.rounds, start=1):
+        options.report(f"round {k}: log-likelihood {each.log_likelihood - options.volume:,.1f}")
+    better, worse, test = _directed(model, found, options, rng, cycle=cycle)
+    found = replace(found, better=better, worse=worse)
+    hidden = isinstance(model, HiddenModel)
+    compare: Any = compared_hidden if hidden else compared
+    choice: Compared = compare(model, found, options.subjects)
+    better, worse = choice.found.better, choice.found.worse
+    name = model.estimator(better) if options.estimator == "auto" else options.estimator
+    estimate, statistics = _estimated(model, choice, name, rng)
+    outcome = Outcome(
+        better,
+        worse,
+        estimate,
+        _twin(model, choice, name),
+        statistics,
+        choice.levels.initial if isinstance(choice.levels, HiddenLevels) else model.initial(better),
+        test,
+        found.rounds,
+        found.settled,
+        name,
+        (*better.notes, *estimate.notes),
+        law=model.law(better),
+        subjects=choice.effects,
+        levels=choice.levels,
+    )
+    seen = guarded(model, better, test, alpha=options.alpha, cycle=cycle, rng=rng.spawn(1)[0])
+    return _believed(outcome, seen)
+
+
+def _estimated(
+    model: Model, choice: Compared, name: str, rng: np.random.Generator
+) -> tuple[Estimate, Moments]:
+    """The parameters of the order found, and the moments that tests may trust."""
+    better, levels = choice.found.better, choice.levels
+    if levels is None:
+        estimate = model.estimate(better, name, rng)
+        if choice.diffusion is not None and name != "exact":
+            estimate = replace(estimate, diffusion=choice.diffusion)
+        return estimate, model.effective(better.moments, estimate.errors)
+    if isinstance(levels, HiddenLevels):
+        return hidden_level_estimate(levels)
+    estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
+    return estimate, level_moments(levels, estimate)
+
+
+def _twin(model: Model, choice: Compared, name: str) -> Estimate:
+    """The parameters of the reverse."""
+    worse, levels = choice.found.worse, choice.reverse
+    alike = model.estimate(worse, name)
+    if levels is None:
+        return alike
+    if isinstance(levels, HiddenLevels):
+        return replace(alike, coefficients=levels.coefficients, diffusion=levels.diffusion)
+    B, H = level_coefficients(levels, model.dt, name=name, gaps=worse.gaps is not None)
+    return replace(alike, coefficients=B, diffusion=H)
+
+
+def _directed(
+    model: Model, found: Found, options: Options, rng: np.random.Generator, *, cycle: bool
+) -> tuple[Fit, Fit, DirectionTest]:
+    """Both ways round, the one that is believed first, and the test between them.
+
+    The order was found with one model; where the models that the data prefer call its reverse, that is the order.
+    """
+    better, worse = found.better, found.worse
+    test = direction_test(
+        better.log_likelihoods,
+        worse.log_likelihoods,
+        dimension=model.data.shape[2],
+        alpha=options.alpha,
+    )
+    test = from_knowledge(model, better.order, test, alpha=options.alpha)
+    if cycle:
+        return better, worse, test
+    test, reverse = judged(model, (better, worse), test, rng.spawn(1)[0], alpha=options.alpha)
+    return (worse, better, test.turned()) if reverse else (better, worse, test)
+
+
+def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
+    direction = seen.direction
+    if cut_short() is not None and not direction.known:
+        direction = stopped_direction(direction)
+    return replace(
+        outcome,
+        direction=direction,
+        cautions=(*outcome.cautions, *seen.cautions),
+        cycle=seen.cycle,
+        folded=0.0 if seen.fold is None else seen.fold.probability,
+    )
+
+
+def _averaged(
+    model: Model,
+    begin: Fit,
+    searched: Found | None,
+    options: Options,
+    rng: np.random.Generator,
+) -> Outcome:
+    """Monte-Carlo EM, the posterior over orders under its parameters, and the most likely orders."""
+    averaged = average(
+        model,
+        begin,
+        rng,
+        searched=searched,
+        progress=lambda k, gap: options.report(
+            f"round {k + 1}: Monte-Carlo error {gap:.2f} standard errors"
+        ),
+    )
+    run, twin = averaged.run, averaged.twin or averaged.run
+    orders = _best_orders(model, averaged, begin.order, rng)
+    found = model.averaged_fit(orders, run.law, run.sums)
+    back = model.repaired(model.data.reversed(orders))
+    reverse = model.averaged_fit(back, twin.law, twin.sums)
+    posterior, errors, notes, cautions = _uncertainty(model, averaged, rng)
+    estimate = replace(model.estimate(found, "mcem"), errors=errors)
+    test = direction_test(
+        averaged.log_ratios,
+        np.zeros_like(averaged.log_ratios),
+        dimension=model.data.shape[2],
+        alpha=options.alpha,
+    )
+    outcome = Outcome(
+        found,
+        reverse,
+        estimate,
+        model.estimate(reverse, "mcem"),
+        model.effective(found.moments, errors),
+        model.initial(found),
+        test,
+        run.rounds,
+        run.converged,
+        "mcem",
+        (*found.notes, *notes),
+        cautions,
+        law=run.law,
+        posterior=posterior,
+    )
+    test = from_knowledge(model, found.order, test, alpha=options.alpha)
+    cycle = loops(model, found)
+    if not cycle:
+        chance = rng.spawn(1)[0]
+        test = summed_test(model, averaged, found.order, test, chance, alpha=options.alpha)
+    outcome = replace(outcome, direction=test)
+    seen = guarded(model, found, test, alpha=options.alpha, cycle=cycle)
+    outcome = _believed(outcome, seen)
+    if outcome.direction.identified or averaged.twin is None:
+        return outcome
+    return _over_twins(model, outcome, averaged.twin)
+
+
+def _over_twins(model: Model, outcome: Outcome, twin: Run) -> Outcome:
+    """Where the direction is open, errors and position probabilities over both directions, each as likely as the other.
+
+    `E (θ − θ̂)² = ½ s² + ½ (s² + (θ̂ − θ̂_twin)²)`. Either direction alone would be sure of positions, and of signs, that hold
+    only if it is the right one.
+    """
+    own, other, errors = outcome.estimate, outcome.reverse_estimate, outcome.estimate.errors
+    gap, spread = own.coefficients - other.coefficients, own.diffusion - other.diffusion
+    covariances = errors.covariances
+    if covariances is not None:
+        covariances = covariances + 0.5 * gap[:, :, None] * gap[:, None, :]
+    wider = replace(
+        errors,
+        drift=np.sqrt(errors.drift**2 + 0.5 * gap**2),
+        diffusion=np.sqrt(errors.diffusion**2 + 0.5 * spread**2),
+        covariances=covariances,
+    )
+    posterior = outcome.posterior
+    if posterior is not None:
+        chains = twin.chains.some(model.data.shape[0])
+        back, _ = order_posterior(model, twin.law, chains, samples=model.effort.positions)
+        # A run is sure of how single trajectories lie, by parameters that it fitted to them.
+        posterior = posterior.halved(back).either_way(_may_turn(model), model.data.observed)
+    note = "The direction is open: errors and position probabilities are over both directions, each as likely."
+    return replace(
+        outcome,
+        estimate=replace(own, errors=wider),
+        posterior=posterior,
+        notes=(*outcome.notes, note),
+    )
+
+
+def _best_orders(
+    model: Model, averaged: Averaged, begin: Indices, rng: np.random.Generator
+) -> Indices:
+    """The most likely orders under the averaged parameters, from where the chains stand."""
+    chain = averaged.run.chains.orders[0]
+    states = random_states(rng, len(begin))
+    return model.own_orders(averaged.run.law).improve(chain, states, cold=True, kicks=KICKS)[0]
+
+
+def _uncertainty(
+    model: Model, averaged: Averaged, rng: np.random.Generator
+) -> tuple[OrderPosterior | None, Any, tuple[str, ...], tuple[str, ...]]:
+    """The posterior over orders, the errors of the parameters, notes and cautions."""
+    run, T = averaged.run, model.data.shape[1]
+    notes: list[str] = []
+    cautions: list[str] = []
+    few = model.some(max(1, POSTERIOR_NUMBERS // (T * T)))
+    chains = run.chains.some(few.data.shape[0])
+    posterior, draws = order_posterior(few, run.law, chains, samples=model.effort.positions)
+    some = draws.thinned(model.effort.louis)
+    errors, note = louis_errors(model, few, run.law, run.sums, some, rng)
+    if note is not None:
+        notes.append(note)
+    if not posterior.mixed:
+        cautions.append(
+            f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
+            f"{posterior.effective_size:.0f}): read position probabilities with care."
+        )
+    if few is not model:
+        notes.append("Call sample_orders() for the position probabilities of so many orders.")
+    if not run.converged:
+        cautions.append(
+            "Monte-Carlo EM stopped before it converged"
+            + (f" (error {run.gap:.2f} standard errors)." if np.isfinite(run.gap) else ".")
+        )
+    return posterior if few is model else None, errors, tuple(notes), tuple(cautions)
+
+
+def sample_posterior(
+    model: Model, outcome: Outcome, rng: np.random.Generator, *, samples: int
+) -> OrderPosterior:
+    """The posterior over orders under the parameters of an outcome, for either space."""
+    order = outcome.found.order
+    if order.ndim == 1:
+        orders = (model.made_robust(outcome.found) or model).shared_orders(outcome.found)
+        found = shared_posterior(orders, order, rng, samples=samples)
+        if outcome.folded and model.prior is None:
+            found = found.unfolded(order, outcome.folded, rng)
+        return found
+    found = order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
+    if outcome.direction.identified or outcome.estimator != "mcem":
+        return found  # of orders that are certain, as of one for all: the direction is a question of its own
+    return found.either_way(_may_turn(model), model.data.observed)
+
+
+def _may_turn(model: Model) -> Mask:
+    """Which trajectories may be run backwards, by what is known of them."""
+    n, prior = model.data.shape[0], model.prior
+    return np.ones(n, dtype=bool) if prior is None else prior.symmetric(model.data.observed)
+
+
+def order_others(model: Model, outcome: Outcome, rng: np.random.Generator) -> Indices:
+    """The most likely order of other trajectories (those of `model`) under the parameters of an outcome."""
+    if outcome.found.order.ndim == 1:
+        return best_order(model, model.shared_orders(outcome.found, outcome.initial), rng)
+    orders, states = model.own_starts(rng)[0], random_states(rng, model.data.shape[0])
+    return model.own_orders(outcome.law).improve(orders, states, cold=True, kicks=KICKS)[0]
+
+
+def best_order(model: Model, judge: SharedOrders, rng: np.random.Generator) -> Indices:
+    """The best shared order found under given parameters, from every start both ways round."""
+    starts = [way for o in model.shared_starts(rng) for way in (o, o[::-1].copy())]
+    return min((judge.improve(o, random_states(rng, 1)) for o in starts), key=judge.cost)

@@ -1,0 +1,1 @@
+"""An order known: from moments or smoothed states to parameters and their errors."""

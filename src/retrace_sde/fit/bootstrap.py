@@ -1,0 +1,58 @@
+"""Standard errors by resampling trajectories: right also where the model is not, since it assumes only that
+trajectories are independent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from retrace_sde.fit.moments import Moments, gaps_of, regression_rows
+from retrace_sde.fit.regression import ErrorKind, StandardErrors, mle
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import Data
+from retrace_sde.process.drift import Drift
+
+
+def bootstrap_errors(
+    data: Data,
+    order: Indices,
+    dt: float | Array,
+    drift: Drift,
+    rng: np.random.Generator,
+    *,
+    replicates: int = 200,
+) -> StandardErrors:
+    """Spread of the maximum likelihood estimate over panels of n trajectories drawn with replacement.
+
+    The order is held fixed. Each trajectory enters by its own Gram matrix, so a replicate is a weighted
+    sum and not another pass through the data. `dt`: one step, or the gaps (T − 1,) or (n, T − 1).
+    """
+    n, _, d = data.shape
+    weights = rng.multinomial(n, np.full(n, 1 / n), size=replicates).astype(float)
+    steps = weights @ (data.observed - 1)
+
+    def of_piece(piece: Data, order: Indices, dt: float | Array, weights: Array) -> Array:
+        x, u = piece.block(slice(None), order)
+        every = slice(None)
+        z = np.asarray(regression_rows(x, u, gaps_of(dt, every), drift, piece.live(every)))
+        grams = z.transpose(0, 2, 1) @ z
+        return weights.T @ grams.reshape(len(grams), -1)
+
+    total = data.sum_pieces(of_piece, order, dt, weights.T)
+    size = round(total.shape[1] ** 0.5)
+    fits = [
+        mle(Moments.from_weights(gram.reshape(size, size), count, size - d))
+        for gram, count in zip(total, steps, strict=True)
+    ]
+    return errors_of_draws([fit.coefficients for fit in fits], [fit.diffusion for fit in fits])
+
+
+def errors_of_draws(coefficients: list[Array], diffusions: list[Array]) -> StandardErrors:
+    """The spread of estimates Θ (d, p) and H over replicates."""
+    z = np.stack(coefficients) - np.mean(coefficients, axis=0)
+    covariances = np.einsum("rip,riq->ipq", z, z) / (len(z) - 1)
+    return StandardErrors(
+        np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
+        np.std(diffusions, axis=0, ddof=1),
+        covariances=covariances,
+        kind=ErrorKind.BOOTSTRAP,
+    )

@@ -1,0 +1,117 @@
+"""Euler's transition, `x' | x ~ N(x + Θ φ(x, u) Δt, H Δt)`, and the log-likelihood of a panel along an order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from retrace_sde.fit.moments import gaps_of
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import Data, like, to_numpy
+from retrace_sde.process.drift import Drift, is_linear
+
+
+@dataclass(frozen=True, eq=False)
+class Euler:
+    """Euler's transition: `x' | x ~ N(x + Θ φ(x, u) Δt, H Δt)`."""
+
+    drift: Drift
+    coefficients: Array
+    diffusion: Array
+    dt: float
+
+    @property
+    def whitening(self) -> Array:
+        """W (d, d) with `W H Δt Wᵀ = I`."""
+        L = cholesky(self.diffusion * self.dt, lower=True)
+        W: Array = solve_triangular(L, np.eye(len(L)), lower=True)
+        return W
+
+    def predict(self, x: Any, u: Any | None, gaps: Any | None = None) -> Any:
+        """The mean of the next state, after dt or after gaps of its own shape."""
+        phi = self.drift.features(x, u)
+        if gaps is not None:
+            return x + (phi @ like(self.coefficients.T, phi)) * gaps
+        return x + phi @ like(self.coefficients.T * self.dt, phi)
+
+    def whitened_prediction(self, x: Any, u: Any | None, W: Array) -> Any:
+        """`W E x'`, for a linear drift one product: `x (W F)ᵀ + W c Δt`."""
+        if u is not None or not is_linear(self.drift):
+            return self.predict(x, u) @ like(W.T, x)
+        d = x.shape[-1]
+        F = np.eye(d) + self.coefficients[:, :d] * self.dt
+        found = x @ like((W @ F).T, x)
+        if self.coefficients.shape[1] > d:
+            found += like(W @ self.coefficients[:, d] * self.dt, x)
+        return found
+
+
+def step_log_likelihoods(
+    data: Data, order: Indices, model: Euler, gaps: Array | None = None
+) -> Array:
+    """`Σ_i log p(x_{i+1} | x_i)` for each trajectory along `order` (Eq. log_likelihood), shape (n,).
+
+    `gaps` (T − 1,) or (n, T − 1): times between neighbours where they are not all dt.
+    """
+    W = model.whitening
+    constant = density_constant(W)
+    squares = data.each_piece(partial(_squared_residuals, model=model, W=W), order, gaps)
+    steps = data.observed - 1
+    total = -0.5 * squares - steps * constant
+    if gaps is None:
+        return total
+    longer = np.log(np.broadcast_to(gaps, (len(steps), data.shape[1] - 1)) / model.dt)
+    there = np.arange(longer.shape[1])[None] < steps[:, None]
+    return total - 0.5 * len(W) * np.where(there, longer, 0.0).sum(axis=1)
+
+
+def density_constant(W: Array) -> float:
+    """`½ log |2π H Δt|` of a step, for W with `W H Δt Wᵀ = I`."""
+    return float(len(W) * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum())
+
+
+def both_log_likelihoods(
+    data: Data, order: Indices, there: Euler, back: Euler
+) -> tuple[Array, Array]:
+    """The same along a shared order of complete trajectories and, by another step, along its reverse; one pass."""
+    steps = (there, there.whitening), (back, back.whitening)
+    squares = data.each_piece(partial(_squared_both, steps=steps), order)
+    T = data.shape[1]
+    one, two = (
+        -0.5 * each - (T - 1) * density_constant(W)
+        for each, (_, W) in zip(squares.T, steps, strict=True)
+    )
+    return one, two
+
+
+def _squared_both(
+    piece: Data, order: Indices, *, steps: tuple[tuple[Euler, Array], tuple[Euler, Array]]
+) -> Array:
+    x = piece.block(slice(None), order)[0]
+    xp = array_api_compat.array_namespace(x)
+    first, second = x[:, :-1, :], x[:, 1:, :]
+    found = []
+    for (step, W), now, ahead in zip(steps, (first, second), (second, first), strict=True):
+        white = (ahead - step.predict(now, None)) @ like(W.T, x)
+        found.append(to_numpy(xp.sum(white * white, axis=(1, 2))))
+    return np.stack(found, axis=1)
+
+
+def _squared_residuals(
+    piece: Data, order: Indices, gaps: Array | None, *, model: Euler, W: Array
+) -> Array:
+    """`Σ_i |W (x_{i+1} − E x_{i+1})|² Δt/Δt_i` of each trajectory of a piece."""
+    x, u = piece.block(slice(None), order)
+    xp = array_api_compat.array_namespace(x)
+    step = None if gaps is None else like(np.asarray(gaps_of(gaps)), x)
+    mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :], step)
+    white = (x[:, 1:, :] - mean) @ like(W.T, x)
+    if step is not None:
+        white = white * (model.dt / step) ** 0.5
+    live = piece.live(slice(None))
+    return to_numpy(xp.sum(white * white if live is None else white * white * live, axis=(1, 2)))

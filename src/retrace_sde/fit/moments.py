@@ -1,0 +1,172 @@
+"""Sufficient statistics of an order: all that the estimators need to know of the data.
+
+With regressors φ_i = φ(x_i) and increments Δx_i over a gap Δt_i, Euler's step `Δx_i = Θ φ_i Δt_i + ε_i`,
+`ε_i ~ N(0, H Δt_i)` (Eq. euler_maruyama) is ordinary regression of Δx_i/√Δt_i on φ_i √Δt_i. Stack the two
+in one row z_i. The statistic is the triangular factor R of `Σ z_i z_iᵀ = Rᵀ R`:
+
+    R = [[R_φφ, R_φΔ],      Θ̂ = (R_φφ⁻¹ R_φΔ)ᵀ,      Ĥ = R_ΔΔᵀ R_ΔΔ / N.
+         [  0 , R_ΔΔ]]
+
+R comes from a Cholesky of the Gram matrix where that is well conditioned. With growing data (spread 10⁷)
+it is not, and a difference of Gram blocks would leave no correct digit of H: then the rows are multiplied by
+the inverse of a rough R first, whose product with the factor of what remains is R (shifted Cholesky QR). Where
+even that fails the rows are factored themselves, by blocks (TSQR).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import Data, like, to_numpy
+from retrace_sde.process.drift import Drift
+
+CONDITION_LIMIT = 1e8
+"""Above this condition number of the (scaled) Gram matrix the rows are factored instead."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The factor R (p + d, p + d), the number of transitions N and the number of regressors p.
+
+    `from_rows`: R needed further passes, because the Gram matrix is ill conditioned.
+    """
+
+    factor: Array
+    count: float
+    n_features: int
+    from_rows: bool = False
+
+    @classmethod
+    def from_weights(cls, gram: Array, count: float, n_features: int) -> Moments:
+        """R of a weighted Gram matrix, where no rows are left to factor: eigenvalues are floored instead."""
+        found = cls.from_gram(gram, count, n_features)
+        if found is not None:
+            return found
+        return cls(_rough_factor(gram), count, n_features)
+
+    @classmethod
+    def from_gram(
+        cls, gram: Array, count: float, n_features: int, *, limit: float | None = None
+    ) -> Moments | None:
+        """R by Cholesky, or None where the Gram matrix is too ill conditioned for it."""
+        scale = np.sqrt(np.diag(gram))
+        if not np.all(scale > 0) or not np.all(np.isfinite(scale)):
+            return None
+        unit = gram / np.outer(scale, scale)
+        eigenvalues = np.linalg.eigvalsh(unit)
+        if eigenvalues[0] * (CONDITION_LIMIT if limit is None else limit) < eigenvalues[-1]:
+            return None
+        return cls(np.linalg.cholesky(unit).T * scale, count, n_features)
+
+    def transformed(self, change: Array) -> Moments:
+        """The moments of the rows `change @ z`, without a pass through the data; for well-conditioned ones."""
+        return Moments(positive_factor(self.factor @ change.T), self.count, self.n_features)
+
+    @property
+    def blocks(self) -> tuple[Array, Array, Array]:
+        """R_φφ, R_φΔ and R_ΔΔ."""
+        R, p = self.factor, self.n_features
+        return R[:p, :p], R[:p, p:], R[p:, p:]
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the regressors, each scaled to unit length (Theorem 3 asks that it be finite)."""
+        R = self.blocks[0]
+        lengths = np.linalg.norm(R, axis=0)
+        return float(np.linalg.cond(R / np.where(lengths > 0, lengths, 1)))
+
+
+def moments(data: Data, order: Indices, dt: float | Array, drift: Drift) -> Moments:
+    """Moments of the panel in the given order; one pass, or two where the first is ill conditioned.
+
+    `dt` is a number, or the gaps along the order: (T − 1,), or (n, T − 1).
+    """
+    d = data.shape[2]
+    count = float((data.observed - 1).sum())
+
+    def gram_after(inverse: Array | None) -> Array:
+        return data.sum_pieces(partial(_gram, drift=drift, inverse=inverse), order, dt)
+
+    gram = gram_after(None)
+    p = len(gram) - d
+    found = Moments.from_gram(gram, count, p)
+    if found is not None:
+        return found
+    rough = _rough_factor(gram)
+    for _ in range(2):
+        rest = gram_after(solve_triangular(rough, np.eye(p + d)))
+        found = Moments.from_gram(rest, count, p)
+        if found is not None:
+            return Moments(found.factor @ rough, count, p, from_rows=True)
+        rough = _rough_factor(rest) @ rough
+    factors = data.map_pieces(partial(_factor, drift=drift), order, dt)
+    return Moments(positive_factor(reduce(_stack_factors, factors)), count, p, from_rows=True)
+
+
+def _rows(piece: Data, order: Indices, dt: float | Array, drift: Drift) -> Any:
+    every = slice(None)
+    z = regression_rows(*piece.block(every, order), gaps_of(dt), drift, piece.live(every))
+    return array_api_compat.array_namespace(z).reshape(z, (-1, z.shape[-1]))
+
+
+def _gram(
+    piece: Data, order: Indices, dt: float | Array, *, drift: Drift, inverse: Array | None
+) -> Array:
+    z = _rows(piece, order, dt, drift)
+    if inverse is not None:
+        z = z @ like(inverse, z)
+    return to_numpy(z.T @ z)
+
+
+def _factor(piece: Data, order: Indices, dt: float | Array, *, drift: Drift) -> Array:
+    return triangular_factor(to_numpy(_rows(piece, order, dt, drift)))
+
+
+def _rough_factor(gram: Array) -> Array:
+    """R of a Gram matrix whose small eigenvalues, lost to rounding, are floored."""
+    scale = np.sqrt(np.maximum(np.diag(gram), np.finfo(float).tiny))
+    values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
+    floored = np.sqrt(np.maximum(values, values[-1] * 1e-14))
+    return positive_factor((floored[:, None] * vectors.T) * scale)
+
+
+def _stack_factors(above: Array, below: Array) -> Array:
+    return triangular_factor(np.concatenate([above, below]))
+
+
+def positive_factor(rows: Array) -> Array:
+    """R of `rows = Q R` with a positive diagonal, which makes it the Cholesky factor of rowsᵀ rows."""
+    R = triangular_factor(rows)
+    signs = np.where(np.diag(R) < 0, -1.0, 1.0)
+    return signs[:, None] * R
+
+
+def triangular_factor(rows: Array) -> Array:
+    """R of `rows = Q R`, without Q."""
+    R: Array = np.linalg.qr(rows, mode="r")  # type: ignore[assignment]
+    return R
+
+
+def gaps_of(dt: float | Array, rows: slice = slice(None)) -> float | Array:
+    """The gaps of some trajectories, shaped to multiply their steps."""
+    if isinstance(dt, np.ndarray):
+        return dt[:, None] if dt.ndim == 1 else dt[rows, :, None]
+    return dt
+
+
+def regression_rows(
+    x: Any, u: Any | None, dt: float | Array, drift: Drift, live: Any | None = None
+) -> Any:
+    """Rows z = (φ √Δt, Δx / √Δt) of a block in time order, zero where a step does not exist."""
+    xp = array_api_compat.array_namespace(x)
+    root = like(dt, x) ** 0.5 if isinstance(dt, np.ndarray) else dt**0.5
+    phi = drift.features(x[:, :-1, :], None if u is None else u[:, :-1, :])
+    z = xp.concat([phi * root, (x[:, 1:, :] - x[:, :-1, :]) / root], axis=-1)
+    return z if live is None else z * live

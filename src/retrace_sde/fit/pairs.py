@@ -1,0 +1,231 @@
+"""Second moments of each trajectory along an order: all that a fit needs of the data, both ways round, in one pass.
+
+With `S_j = Σ_i x_i x_iᵀ`, `C_j = Σ_i x_i x_{i+1}ᵀ`, the sum and both ends of trajectory j, a step `x' ~ N(F x + c, Q)`, P = Q⁻¹, leaves
+
+    Σ_i |x_{i+1} − F x_i − c|²_P = ⟨P, S_j − x₀x₀ᵀ⟩ + ⟨Fᵀ P F, S_j − x_T x_Tᵀ⟩ − 2 ⟨Fᵀ P, C_j⟩ + terms in the sums,
+
+and the step backwards the same with C_jᵀ and the ends exchanged. So do the moments of the regression, their sum, and what leaving
+a trajectory out changes.
+
+Limits: steps along `A x + c` that are all dt long. Increments are differences of these sums, which costs as many digits as the states are
+larger than their steps: where that, times the condition number, is too many there is no answer, and the rows are gone through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import array_api_compat
+import numpy as np
+
+from retrace_sde.fit.euler import Euler, density_constant
+from retrace_sde.fit.moments import Moments
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, like, pick, to_numpy
+from retrace_sde.process.drift import Affine, Drift, is_linear
+
+KEPT = 0.4
+"""Numbers that may be kept of a trajectory, relative to those it has."""
+
+LOST = 1e6
+"""Squared states relative to squared steps, times the condition number, up to which ten digits are left."""
+
+
+class Piece(NamedTuple):
+    """S (b, d, d), C (b, d, d), sums (b, d), first and last states (b, d) of some trajectories, where their data are."""
+
+    every: Any
+    across: Any
+    sums: Any
+    first: Any
+    last: Any
+
+
+class Totals(NamedTuple):
+    """The same summed over trajectories, in numpy; `first` and `last` are second moments, `ends` the sums of both."""
+
+    every: Array
+    across: Array
+    sums: Array
+    first: Array
+    last: Array
+    ends: Array
+
+
+def of_piece(piece: Data, order: Indices) -> Piece:
+    """The second moments of some trajectories."""
+    x = piece.block(slice(None), order)[0]
+    xp = array_api_compat.array_namespace(x)
+    turned = xp.permute_dims(x, (0, 2, 1))
+    across = turned[:, :, :-1] @ x[:, 1:, :]
+    one = like(np.ones(x.shape[1]), x)
+    # Copies: a view would keep the whole block.
+    first, last = (xp.asarray(x[:, k, :], copy=True) for k in (0, -1))
+    return Piece(turned @ x, across, turned @ one, first, last)
+
+
+def _totals(pieces: list[Piece], ends: Piece) -> Totals:
+    xp = array_api_compat.array_namespace(ends.first)
+    first, last = ends.first, ends.last
+    both = xp.stack([xp.sum(first, axis=0), xp.sum(last, axis=0)])
+    every, across = (sum(to_numpy(xp.sum(each[k], axis=0)) for each in pieces) for k in (0, 1))
+    small = xp.sum(ends.sums, axis=0), first.T @ first, last.T @ last, both
+    return Totals(np.asarray(every), np.asarray(across), *(to_numpy(each) for each in small))
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Second moments of every trajectory along an order, block by block, and of all together.
+
+    Blocks stand as the data are stored: `rows` says where the trajectory at each place is among them; None: they stand in their places.
+    `ends` has sums, first and last states of all trajectories in one.
+    """
+
+    pieces: list[Piece]
+    ends: Piece
+    totals: Totals
+    dt: float
+    drift: Drift
+    n: int
+    T: int
+    rows: Indices | None = None
+
+    @classmethod
+    def of(cls, data: Data, order: Indices, dt: float, drift: Drift) -> Self | None:
+        """Of a shared order; None where there is more to know than these, or they would be too many to keep."""
+        n, T, d = data.shape
+        whole = data.covariates is None and data.lengths is None and order.ndim == 1
+        if data.lazy or not (whole and is_linear(drift) and 2 * d <= KEPT * T):
+            return None
+        pieces = list(data.map_pieces(of_piece, order))
+        xp = array_api_compat.array_namespace(pieces[0].every)
+        ends = Piece(None, None, *(xp.concat([each[k] for each in pieces]) for k in (2, 3, 4)))
+        rows = data.values.rows if data.stored else None
+        return cls(pieces, ends, _totals(pieces, ends), dt, drift, n, T, rows)
+
+    @property
+    def affine(self) -> bool:
+        return isinstance(self.drift, Affine)
+
+    def moments(self) -> Moments | None:
+        """Moments of the regression; None where too many digits are lost."""
+        t, d = self.totals, len(self.totals.sums)
+        before, after = t.every - t.last, t.every - t.first
+        moved = before + after - t.across - t.across.T
+        squares = np.diag(before), np.diag(moved)
+        if not all(np.all(np.isfinite(each) & (each > 0)) for each in squares):
+            return None
+        sums = t.sums - t.ends[1], t.sums - t.ends[0]
+        count = float(self.n * (self.T - 1))
+        gram = _regression_gram(before, t.across, moved, sums, count, self.dt, affine=self.affine)
+        limit = LOST / float((squares[0] / squares[1]).max())
+        return Moments.from_gram(gram, count, d + self.affine, limit=limit)
+
+    def log_likelihoods(self, there: Euler, here: Euler) -> tuple[Array, Array]:
+        """`Σ_i log p(x_{i+1} | x_i)` of each trajectory, (n,), and by another step the same along the reverse of the order."""
+        steps = _Squares.of(there, self.affine), _Squares.of(here, self.affine)
+        of_every = np.stack([(each.P + each.FPF).ravel() for each in steps], axis=1)
+        of_across = np.stack([steps[0].FP.ravel(), steps[1].FP.T.ravel()], axis=1)
+
+        def of(piece: Piece) -> Array:
+            xp = array_api_compat.array_namespace(piece.every)
+
+            def within(matrices: Any, weights: Array) -> Any:
+                flat = xp.reshape(matrices, (matrices.shape[0], -1))
+                return flat @ like(weights, flat)
+
+            return to_numpy(within(piece.every, of_every) - 2 * within(piece.across, of_across))
+
+        ends = self.ends.first, self.ends.last
+        rest = [
+            to_numpy(each.ends(self.ends.sums, entry, leave))
+            for each, entry, leave in zip(steps, ends, ends[::-1], strict=True)
+        ]
+        found = np.concatenate([of(piece) for piece in self.pieces]) - np.stack(rest, axis=1)
+        found *= -0.5
+        found -= (self.T - 1) * np.array([each.constant for each in steps])
+        found = found if self.rows is None else found[self.rows]
+        return found[:, 0], found[:, 1]
+
+    def grams(self, rows: Indices) -> Iterator[Array]:
+        """Gram matrices (m, p + d, p + d) of the regression rows of some trajectories, some at a time, which stay in cache."""
+        rows = np.sort(rows if self.rows is None else self.rows[rows])  # neighbours as stored
+        ends = np.cumsum([piece.first.shape[0] for piece in self.pieces])
+        where = np.searchsorted(ends, rows, side="right")
+        d = len(self.totals.sums)
+        here = array_api_compat.is_numpy_array(self.pieces[0].every)
+        size = max(1, BLOCK_ELEMENTS // (8 * d * d)) if here else len(rows)
+        for begin in range(0, len(rows), size):
+            some, at = rows[begin : begin + size], where[begin : begin + size]
+            parts = []
+            for k in np.unique(at):
+                piece = self.pieces[k]
+                here = some[at == k] - (ends[k] - piece.first.shape[0])
+                parts.append([to_numpy(pick(each, here, 0)) for each in piece])
+            yield self._grams(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+    def _grams(self, S: Array, C: Array, sums: Array, first: Array, last: Array) -> Array:
+        before = S - last[:, :, None] * last[:, None, :]
+        after = S - first[:, :, None] * first[:, None, :]
+        moved = before + after - C - C.transpose(0, 2, 1)
+        count, both = float(self.T - 1), (sums - last, sums - first)
+        return _regression_gram(before, C, moved, both, count, self.dt, affine=self.affine)
+
+
+class _Squares(NamedTuple):
+    """A step `x' ~ N(F x + c, P⁻¹)` as what weighs the second moments of its squares; `constant` is each step's."""
+
+    P: Array
+    F: Array
+    FP: Array
+    FPF: Array
+    pull: Array
+    constant: float
+
+    @classmethod
+    def of(cls, step: Euler, affine: bool) -> _Squares:
+        d, W = len(step.diffusion), step.whitening
+        P, F = W.T @ W, np.eye(d) + step.coefficients[:, :d] * step.dt
+        c = step.coefficients[:, d] * step.dt if affine else np.zeros(d)
+        constant = 0.5 * float(c @ P @ c) + density_constant(W)
+        return cls(P, F, F.T @ P, F.T @ P @ F, P @ c, constant)
+
+    def ends(self, sums: Any, entry: Any, leave: Any) -> Any:
+        """What trajectories' squares lose by having no step to their first state and none from their last, and to c, (b,)."""
+        xp = array_api_compat.array_namespace(sums)
+
+        def squares(x: Any, weights: Array) -> Any:
+            return xp.sum((x @ like(weights, x)) * x, axis=1)
+
+        ahead = (sums - entry) - (sums - leave) @ like(self.F.T, entry)
+        return (
+            squares(entry, self.P) + squares(leave, self.FPF) + 2 * ahead @ like(self.pull, ahead)
+        )
+
+
+def _regression_gram(
+    before: Array,
+    across: Array,
+    moved: Array,
+    sums: tuple[Array, Array],
+    count: float,
+    dt: float,
+    *,
+    affine: bool,
+) -> Array:
+    """`Σ z zᵀ` (…, p + d, p + d) of rows z = (φ √Δt, Δx / √Δt) from sums over steps: x xᵀ, x x'ᵀ, Δx Δxᵀ, and of x and x'."""
+    d = before.shape[-1]
+    p = d + affine
+    gram = np.empty((*before.shape[:-2], p + d, p + d))
+    gram[..., :d, :d] = before * dt
+    gram[..., :d, p:] = across - before
+    gram[..., p:, p:] = moved / dt
+    if affine:
+        gram[..., :d, d] = sums[0] * dt
+        gram[..., d, :d] = sums[0] * dt
+        gram[..., d, d] = count * dt
+        gram[..., d, p:] = sums[1] - sums[0]
+    gram[..., p:, :p] = np.swapaxes(gram[..., :p, p:], -1, -2)
+    return gram

@@ -1,0 +1,258 @@
+"""The law of the first observation, p₀: a free Gaussian, without which there is no direction of time.
+
+The forward and the backward fit condition on different first slices; leaving p₀ out compares
+likelihoods of different data and is confidently wrong.
+
+A free covariance needs n ≫ d. It is shrunk, `(1 − ρ) S + ρ m P`, towards a multiple of H or of the variables'
+own variances, and (ρ, P) are those under which the trajectories best predict one another (leave-one-out). A fixed
+rule will not do: a little shrinkage towards the wrong shape outweighs the evidence on the direction. By the same
+prediction, where the direction is judged, two Gaussians may stand for one (`starts`): groups that start apart, as two
+arms of a trial do, would hide a direction behind a start law far too wide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import get_lapack_funcs
+
+from retrace_sde.fit.euler import Euler
+from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.process.sde import Gaussian
+
+START_FLOOR = 1e-2
+"""Variance, in units of H Δt, added to every slice's spread: a common start has none of its own."""
+
+ROUNDING = 1e-12
+"""Relative accuracy of a covariance matrix, below which its eigenvalues mean nothing."""
+
+LOG_TINY = float(np.log(np.finfo(float).tiny))
+"""Logarithm of the least variance of a slice that a number holds."""
+
+SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
+"""The values of ρ that are tried."""
+
+HOPELESS = 50.0
+"""Nats below the best towards the same target from which no more shrinkage is tried."""
+
+TRIANGULAR = 24
+"""Variables from which a triangular matrix is inverted as one."""
+
+HELD = 1 << 21
+"""Numbers of several slices, or of their covariances, that are judged at once."""
+
+SMALLEST_GROUP = 4
+"""Trajectories of a group that starts apart: fewer are outliers."""
+
+APART = 0.75
+"""Share of the variance along a slice's longest axis that two groups must explain to be tried."""
+
+GROUPS_EVIDENCE = 3.0
+"""Nats by which two groups must predict better than one: who is in which was read off all trajectories."""
+
+
+@dataclass(frozen=True, eq=False)
+class Starts:
+    """For each of k slices the law that predicts best: its leave-one-out densities (k, n) and what it is.
+
+    A Gaussian, or two of them with a common `covariance` (k, d, d): `means` (k, 2, d) and `shares` (k, 2) of the
+    trajectories, (1, 0) where one Gaussian predicts better.
+    """
+
+    log_densities: Array
+    covariance: Array
+    means: Array
+    shares: Array
+
+    @property
+    def moments(self) -> tuple[Array, Array]:
+        """The mean (d,) and the covariance (d, d) of the first of the k slices, groups together."""
+        mean = self.shares[0] @ self.means[0]
+        apart = self.means[0] - mean
+        return mean, self.covariance[0] + (apart.T * self.shares[0]) @ apart
+
+    def draw(self, size: int, n: int, rng: np.random.Generator) -> Array:
+        """First states (size, n, d) of new panels, from the law of the first of the k slices."""
+        second = rng.random((size, n)) < self.shares[0, 1]
+        root = np.linalg.cholesky(self.covariance[0])
+        noise = rng.standard_normal((size, n, len(root))) @ root.T
+        found: Array = self.means[0][second.astype(np.intp)] + noise
+        return found
+
+
+def starts(states: Array, noise: Array, variances: Array, *, groups: bool = True) -> Starts:
+    """The law of k slices (k, n, d), by what predicts left-out trajectories best; `groups`: two Gaussians are tried.
+
+    `noise` is a step's covariance, `variances` are the variables', of all slices or (k, ...) of each.
+    """
+    one = _shrink(states, noise, variances)
+    if not groups or states.shape[1] < 2 * SMALLEST_GROUP:
+        return one
+    far, apart = _second_group(states, variances)
+    if not apart.any():
+        return one
+    noise, variances = (
+        np.broadcast_to(a, (len(states), *a.shape[-k:]))[apart]
+        for a, k in ((noise, 2), (variances, 1))
+    )
+    two = _shrink(states[apart], noise, variances, far[apart])
+    wins = apart.copy()
+    wins[apart] = (
+        two.log_densities.sum(axis=1) > one.log_densities[apart].sum(axis=1) + GROUPS_EVIDENCE
+    )
+    for a, b in zip(vars(one).values(), vars(two).values(), strict=True):
+        a[wins] = b[wins[apart]]
+    return one
+
+
+def _second_group(states: Array, variances: Array) -> tuple[Mask, Mask]:
+    """Who stands apart (k, n): two means along the longest axis of a slice, in units of the variables.
+
+    And whether there is a gap (k,): the two explain far more of the axis than the 2/π they explain of a Gaussian.
+    """
+    z = (states - states.mean(axis=1, keepdims=True)) / np.sqrt(variances)[..., None, :]
+    axis = np.linalg.eigh(z.transpose(0, 2, 1) @ z)[1][:, :, -1:]
+    along = (z @ axis)[:, :, 0]
+    cut = np.zeros((len(along), 1))
+    for _ in range(10):
+        far = along > cut
+        high = (along * far).sum(axis=1) / np.maximum(far.sum(axis=1), 1)
+        low = (along * ~far).sum(axis=1) / np.maximum((~far).sum(axis=1), 1)
+        cut = ((high + low) / 2)[:, None]
+    shares = far.mean(axis=1)
+    between = shares * (1 - shares) * (high - low) ** 2
+    return far, between > APART * (along**2).mean(axis=1)
+
+
+def _shrink(states: Array, noise: Array, variances: Array, far: Mask | None = None) -> Starts:
+    """Try every target and every ρ, and keep for each slice what predicts left-out trajectories best.
+
+    `far` (k, n): who belongs to the second group. Each trajectory is judged by its own group's Gaussian alone, times the
+    group's share, which the density of the mixture exceeds: groups are seen where they stand apart.
+    """
+    k, n, _ = states.shape
+    member = np.ones((k, n, 1)) if far is None else np.stack([~far, far], axis=2).astype(float)
+    sizes = member.sum(axis=1)
+    means = (member.transpose(0, 2, 1) @ states) / np.maximum(sizes, 1)[:, :, None]
+    z = states - member @ means
+    m = (member @ sizes[:, :, None])[:, :, 0]
+    few = np.zeros(k, dtype=bool) if far is None else sizes.min(axis=1) < SMALLEST_GROUP
+    m = np.maximum(m, 2)
+    shapes = noise, np.asarray(variances)[..., None] * np.eye(states.shape[2])
+    best, covariance = _left_out(z, m, noise, [(P, np.asarray(np.linalg.inv(P))) for P in shapes])
+    best = best + np.log((m - 1) / (n - 1))
+    best[few] = -np.inf
+    if far is None:
+        means, sizes = np.repeat(means, 2, axis=1), np.tile([float(n), 0.0], (k, 1))
+    return Starts(best, covariance, means, sizes / n)
+
+
+def _left_out(
+    z: Array, m: Array, noise: Array, targets: list[tuple[Array, Array]]
+) -> tuple[Array, Array]:
+    """Leave-one-out densities (k, n) of deviations z (k, n, d) from groups' means, and the best shrunk covariance.
+
+    `m` (k, n) are the sizes of the groups. Targets, with their inverses, and noise are (d, d), or (k, d, d) of each slice.
+    """
+    k, n, d = z.shape
+    size = max(1, HELD // (d * max(n, d)))
+    if k > size:
+        parts = []
+        for i in (slice(i, i + size) for i in range(0, k, size)):
+            mine = [tuple(a if a.ndim == 2 else a[i] for a in each) for each in targets]
+            parts.append(_left_out(z[i], m[i], noise if noise.ndim == 2 else noise[i], mine))  # type: ignore[arg-type]
+        best, covariance = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return best, covariance
+    S = z.transpose(0, 2, 1) @ z / n
+    # Grown data have a spread of 10⁷ in one direction, beside which others are lost to rounding.
+    lost = ROUNDING * np.diagonal(S, axis1=1, axis2=2)[:, :, None] * np.eye(d)
+    best = np.full((k, n), -np.inf)
+    covariance = np.zeros((k, d, d))
+    for P, inverse in targets:
+        level = (inverse * S).sum(axis=(1, 2)) / d
+        own = np.full(k, -np.inf)
+        for rho in SHRINKAGES:
+            if rho == 0 and n <= d:  # singular, but for the floor
+                continue
+            # Leaving trajectory j out of mean and covariance is a rank-one change of M: M − c z zᵀ.
+            keep = (1 - rho) * n / (n - 1)
+            c = (1 - rho) * m / ((m - 1) * (n - 1))
+            rest = rho * level[:, None, None] * P + START_FLOOR * noise + lost
+            lower = np.linalg.cholesky(keep * S + rest)
+            white = z @ inverted(lower).transpose(0, 2, 1)
+            q = np.einsum("kni,kni->kn", white, white)
+            left = 1 - c * q
+            possible = left.min(axis=1) > 1e-9  # not so where n ≤ d and nothing is shrunk
+            left = np.where(possible[:, None], left, 1.0)
+            log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)[:, None]
+            density = -0.5 * ((m / (m - 1)) ** 2 * q / left + log_det + np.log(left))
+            worth = density.sum(axis=1)
+            wins = possible & (worth > best.sum(axis=1))
+            best[wins] = density[wins]
+            covariance[wins] = ((1 - rho) * S + rest)[wins]
+            own = np.where(possible & (worth > own), worth, own)
+            if (worth < own - HOPELESS).all():
+                break  # more of it predicts still worse
+    return best - d * np.log(2 * np.pi) / 2, covariance
+
+
+def inverted(lower: NDArray[np.floating[Any]]) -> Array:
+    """The inverses of lower triangular matrices (k, d, d): large ones by LAPACK's own routine, a sixth of the work."""
+    if lower.shape[1] < TRIANGULAR:
+        return np.asarray(np.linalg.inv(lower))
+    (invert,) = get_lapack_funcs(("trtri",), (lower,))
+    return np.stack([invert(each, lower=1)[0] for each in lower])
+
+
+def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
+    """`log p₀` of each trajectory at each of k slices: states (k, n, d) to densities (k, n).
+
+    Each trajectory is judged by the Gaussian fitted to the *others*. Judged by a fit to itself a small
+    panel would find any slice a perfect start: with n ≤ d all its points lie at one Mahalanobis distance.
+    A common start would have infinite density; `START_FLOOR` bounds it. `variances` (d,) are the
+    variables' over the whole panel.
+    """
+    k, n, _ = states.shape
+    return (
+        np.zeros((k, n))
+        if n < 2
+        else _shrink(states, model.diffusion * model.dt, variances).log_densities
+    )
+
+
+def start_bounds(states: Array) -> Array:
+    """What `start_log_densities` summed over n > d trajectories cannot exceed, (k,): `−n/2 (log |2π S| + d)`.
+
+    No Gaussian makes the states more likely than the one fitted to them.
+    """
+    _, n, d = states.shape
+    z = states - states.mean(axis=1, keepdims=True)
+    log_det = np.maximum(np.linalg.slogdet(z.transpose(0, 2, 1) @ z / n)[1], LOG_TINY * d)
+    return np.asarray(-0.5 * n * (log_det + d * (np.log(2 * np.pi) + 1)))
+
+
+def start_law(states: Array, model: Euler, variances: Array) -> Gaussian:
+    """p₀ fitted to the first states (n, d), for simulating from the fit and for held-out data."""
+    return judged_starts(states[None], model, variances)[1][0]
+
+
+def judged_starts(
+    states: Array, model: Euler, variances: Array
+) -> tuple[Array, tuple[Gaussian, ...]]:
+    """`start_log_densities` and `start_law` of k slices (k, n, d)."""
+    if states.shape[1] < 2:
+        law = START_FLOOR * model.diffusion * model.dt
+        return np.zeros(states.shape[:2]), tuple(Gaussian(x.mean(axis=0), law) for x in states)
+    found = _shrink(states, model.diffusion * model.dt, variances)
+    means = states.mean(axis=1)
+    laws = (Gaussian(m, S) for m, S in zip(means, found.covariance, strict=True))
+    return found.log_densities, tuple(laws)
+
+
+def is_point(states: Array, model: Euler) -> bool:
+    """The states (n, d) have less spread than the floor: one state, common to all trajectories."""
+    z = (states - states.mean(axis=0)) @ model.whitening.T
+    return len(states) > 1 and bool((z**2).mean() < START_FLOOR)

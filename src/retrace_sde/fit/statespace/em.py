@@ -1,0 +1,506 @@
+"""EM in the state-space model: the SDE behind noisy, partly missing observations in known time order.
+
+E: the smoother gives the expected Gram matrix of the rows z = (φ √dt, ΔX / √dt) of `moments`. M: the
+regression of `regression` on it, closed form in (Θ, H) where `F = 1 + A dt`, `s = c dt`, `Q = H dt`; the exact
+discretisation maps the same regression to continuous time at the end. EM is slow where the noise is far
+below or above the step's own spread, so its steps are extrapolated (Anderson); a step that would lower the likelihood
+is replaced by the plain one, which cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from retrace_sde.fit.exact import exact
+from retrace_sde.fit.moments import Moments
+from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.fit.statespace.errors import simulated_errors
+from retrace_sde.fit.statespace.model import Stack, as_observations, group, is_covariance
+from retrace_sde.fit.statespace.quasi_newton import PASSES, Finishing, finish
+from retrace_sde.fit.statespace.scoring import Scoring
+from retrace_sde.fit.statespace.smoother import Smoothed, kalman
+from retrace_sde.fit.statespace.steps import (
+    Expected,
+    Noise,
+    Parameters,
+    Setup,
+    as_noise,
+    expect,
+    first_guess,
+    spread,
+)
+from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.panel.blocks import one_blas_thread
+from retrace_sde.panel.parameters import checked
+from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
+
+MEMORY = 10
+"""Steps that the extrapolation looks back on."""
+
+KEPT = (1 << 22) - (1 << 12)
+"""Numbers of an array that is asked for and let go before a climb. The C library of most systems gives arrays of some MB back to the
+system each time, and to get them again takes longer than to fill them, until once a larger one was let go."""
+
+PROMISE = 0.1
+"""Share of the tolerance: a step of scoring that promises a smaller rise is the last."""
+
+WIDEST = 1e140
+"""Largest range of a variable whose squares can be summed; its inverse is the least."""
+
+LARGEST = 1 << 25
+"""Numbers of smoothed covariances (256 MiB) beyond which a fit does not keep them."""
+
+__all__ = ["EMResult", "Known", "em"]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What of the model is known beforehand.
+
+    Parameters
+    ----------
+    drift, diffusion : array (d, d), optional
+        A, H.
+    drift_mask : array of bool (d, d), optional
+        False where A is 0.
+    initial : Gaussian, optional
+        p₀.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> X = rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(50, 20, 0.1, random_state=0)
+    >>> alone = rt.statespace_em.Known(drift_mask=np.eye(2, dtype=bool))  # no variable acts on another
+    >>> rt.em(X, 0.1, noise=0.1, known=alone).sde.drift[0, 1]
+    np.float64(0.0)
+    """
+
+    drift: ArrayLike | None = None
+    diffusion: ArrayLike | None = None
+    drift_mask: ArrayLike | None = None
+    initial: Gaussian | None = None
+
+
+NOTHING = Known()
+
+
+@dataclass(frozen=True, eq=False)
+class EMResult:
+    """The fitted SDE and noise of `rt.em`.
+
+    Attributes
+    ----------
+    sde : LinearSDE
+        A, c and H, and the start.
+    noise : array (d, d)
+        R.
+    log_likelihood : array
+        The trace over the accepted steps; it never falls.
+    converged : bool
+        The search came to rest.
+    evaluations : int
+        Passes of the smoother.
+    moments : Moments
+        Expected sufficient statistics of the states' steps under the fit.
+    parameters : Parameters
+        The fit's step in Euler's form, from which another fit can start.
+    setup : Setup
+        What was asked for.
+    scheme : str
+        Transitions.
+    notes : tuple of str
+        Where the fitted transition has no logarithm the SDE is the nearest in likelihood; this says so.
+    stacks : list of Stack
+        The data, by patterns of missing entries.
+    observations : array (n, T, d)
+        The data.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> fit = rt.em(rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(50, 20, 0.1, random_state=0), 0.1, noise=0.1)
+    >>> fit.sde.drift.shape, fit.standard_errors(random_state=0).drift.shape
+    ((2, 2), (2, 2))
+    """
+
+    sde: LinearSDE
+    noise: Array
+    log_likelihood: Array
+    converged: bool
+    evaluations: int
+    moments: Moments
+    parameters: Parameters
+    setup: Setup = field(repr=False)
+    scheme: Scheme = "euler"
+    notes: tuple[str, ...] = ()
+    stacks: list[Stack] = field(default_factory=list, repr=False)
+    observations: Array = field(default_factory=lambda: np.empty((0, 0, 0)), repr=False)
+
+    @cached_property
+    def states(self) -> Smoothed:
+        """The states under the fitted transition; without covariances where so many patterns of missing entries would take more than 256 MiB."""
+        _, T, d = self.observations.shape
+        few = sum(len(stack.patterns) for stack in self.stacks) * T * d * d <= LARGEST
+        model = self.parameters.model(self.setup.dt)
+        with one_blas_thread():
+            return kalman(self.observations, model, covariances=few, n_jobs=self.setup.n_jobs)
+
+    @property
+    def drift(self) -> Array:
+        return self.sde.drift
+
+    @property
+    def offset(self) -> Array:
+        return self.sde.offset
+
+    @property
+    def diffusion(self) -> Array:
+        return self.sde.diffusion
+
+    @property
+    def initial(self) -> Gaussian:
+        """The fitted law of X_0."""
+        return self.sde.initial or Gaussian(np.zeros(len(self.noise)), np.zeros_like(self.noise))
+
+    @checked
+    def standard_errors(
+        self, *, random_state: int | np.random.Generator | None = None
+    ) -> StandardErrors:
+        """Standard errors that assume that the model holds and count p₀ as known; zero for what is known.
+
+        From scores of trajectories simulated from the fit, so good to a few per cent.
+
+        Parameters
+        ----------
+        random_state : int, Generator or None
+            Seed of the simulation.
+        """
+        rng = np.random.default_rng(random_state)
+        with one_blas_thread():
+            return simulated_errors(
+                self.stacks, self.setup, self.parameters, self.sde, self.scheme, rng
+            )
+
+
+@checked
+def em(
+    Y: ArrayLike,
+    dt: float,
+    *,
+    noise: Noise = "estimate",
+    affine: bool = False,
+    scheme: Scheme = "euler",
+    known: Known = NOTHING,
+    start: EMResult | None = None,
+    max_iter: int = 200,
+    tolerance: float = 1e-2,
+    n_jobs: int | None = None,
+) -> EMResult:
+    """Maximum likelihood of `dX = (A X + c) dt + G dW`, `Y = X + N(0, R)`, where the order is known.
+
+    Limits: a regular grid; values missing for reasons that do not depend on them; a local maximum; the noise is
+    told from H by how increments grow with their length, so T ≥ 3. With scheme="exact", known zeros
+    of A or a known H leave no closed form and are refused, unless A is known too.
+
+    Parameters
+    ----------
+    Y : array (n, T, d)
+        In time order, NaN where missing.
+    dt : float
+        Time between observations.
+    noise : "estimate", "diagonal", float or array
+        R = σ² I, a diagonal, a known standard deviation, one per variable (d,) where NaN means unknown, or a known R (d, d).
+    affine : bool
+        With an offset c.
+    scheme : {"euler", "exact"}
+        Transitions.
+    known : Known
+        What of A, H and p₀ is not estimated.
+    start : EMResult, optional
+        An earlier fit of the same kind to data much like these, from which the search goes on.
+    max_iter : int
+        Steps at most.
+    tolerance : float
+        The rise of the log-likelihood, in nats over three steps, that ends the search.
+    n_jobs : int or None
+        Threads (None: all cores) for patterns of missing entries; the result does not depend on it.
+
+    Examples
+    --------
+    >>> import numpy as np, retrace_sde as rt
+    >>> sde = rt.LinearSDE([[-1.0, 0.8], [-0.8, -1.0]], np.eye(2))
+    >>> X = sde.simulate(100, 30, 0.1, random_state=0)
+    >>> fit = rt.em(rt.simulate.add_noise(X, 0.3, random_state=1), 0.1)
+    >>> float(np.sqrt(fit.noise[0, 0]).round(1)), fit.converged
+    (0.3, True)
+    """
+    values = as_observations(Y)
+    if values.shape[1] < 3:
+        raise ValueError("em needs at least three observations per trajectory.")
+    _check_widths(values)
+    d = values.shape[2]
+    A, H = _matrix("drift", known.drift, d), _matrix("diffusion", known.diffusion, d)
+    R, free, tied = as_noise(noise, d)
+    step = _known_step(A, H, known.drift_mask, dt, d, affine=affine, scheme=scheme)
+    setup = Setup(dt, *step, free, tied, known.initial, spread(values), n_jobs)
+    stacks = group(values)[1]
+    guess = first_guess(values, setup, R) if start is None else resumed(start.parameters, setup, R)
+    with one_blas_thread():
+        found = climb(
+            lambda trial: expect(stacks, setup, trial),
+            Scoring.of(setup, stacks),
+            guess,
+            max_iter,
+            tolerance,
+        )
+        return _finished(values, stacks, setup, found, Known(A, H), scheme)
+
+
+def _check_widths(values: Array) -> None:
+    """Every variable varies, by amounts whose squares are numbers."""
+    seen = ~np.isnan(values)
+    low = np.where(seen, values, np.inf).min(axis=(0, 1))
+    high = np.where(seen, values, -np.inf).max(axis=(0, 1))
+    for k in np.flatnonzero(seen.any(axis=(0, 1))):
+        width = high[k] - low[k]
+        if not 1 / WIDEST < width < WIDEST:
+            why = (
+                "is constant"
+                if width == 0
+                else f"varies by {width:.1g}, too little or too much to be squared"
+            )
+            raise ValueError(f"variable {k} {why}: drop or rescale it.")
+
+
+def _known_step(
+    A: Array | None,
+    H: Array | None,
+    drift_mask: ArrayLike | None,
+    dt: float,
+    d: int,
+    *,
+    affine: bool,
+    scheme: Scheme,
+) -> tuple[Mask, Array, Array | None]:
+    """Which entries of Θ are free, the values of the others, and H or None, of one step in Euler's form."""
+    mask = np.ones((d, d), dtype=bool) if drift_mask is None else np.asarray(drift_mask, dtype=bool)
+    if mask.shape != (d, d):
+        raise ValueError(f"drift_mask must have shape ({d}, {d}), not {mask.shape}.")
+    if scheme == "exact" and A is None and (H is not None or not mask.all()):
+        raise ValueError(
+            "known zeros of A and a known diffusion are not known entries of e^{A dt} and Q, so scheme='exact' "
+            "has no closed form for them: use scheme='euler'."
+        )
+    theta = np.zeros((d, d))
+    if A is not None:
+        step = LinearSDE(A, np.eye(d) if H is None else H).transition(dt, scheme=scheme)
+        mask, theta = np.zeros((d, d), dtype=bool), (step.matrix - np.eye(d)) / dt
+        H = None if H is None else step.covariance / dt
+    if affine:
+        mask, theta = np.c_[mask, np.ones(d, dtype=bool)], np.c_[theta, np.zeros(d)]
+    return mask, theta, H
+
+
+def _finished(
+    values: Array, stacks: list[Stack], setup: Setup, found: Climb, known: Known, scheme: Scheme
+) -> EMResult:
+    """The result: the SDE of the fitted step, the smoothed states, and what there is to say."""
+    parameters, notes = found.parameters, []
+    if not found.converged:
+        notes.append(f"The likelihood was still rising after {found.evaluations} smoothing passes.")
+    if hardly_noisy(parameters, setup):
+        notes.append(HARDLY_NOISY)
+    sde, more = as_sde(parameters, found.expected, setup, scheme)
+    if known.drift is not None or known.diffusion is not None:
+        A = sde.drift if known.drift is None else np.asarray(known.drift)
+        H = sde.diffusion if known.diffusion is None else np.asarray(known.diffusion)
+        sde = LinearSDE(A, H, offset=sde.offset, initial=sde.initial)
+    return EMResult(
+        sde,
+        parameters.R,
+        np.array(found.trace),
+        found.converged,
+        found.evaluations,
+        found.expected.moments,
+        parameters,
+        setup,
+        scheme,
+        (*notes, *more),
+        stacks,
+        values,
+    )
+
+
+NEGLIGIBLE = 1e-3
+"""A noise's variance, relative to a step's, below which a climb that is flat there may end anywhere."""
+
+HARDLY_NOISY = "The data show no observation noise, or hardly any: a variance of it is below a thousandth of a step's."
+
+
+def hardly_noisy(parameters: Parameters, setup: Setup) -> bool:
+    """Some noise that was to be estimated is next to none."""
+    least = NEGLIGIBLE * setup.dt * np.diag(parameters.H)
+    return bool(np.any((np.diag(parameters.R) < least)[setup.noise_free]))
+
+
+def as_sde(
+    parameters: Parameters, expected: Expected, setup: Setup, scheme: Scheme
+) -> tuple[LinearSDE, tuple[str, ...]]:
+    """The SDE whose step was fitted, and notes: read off Euler's form, or by the matrix logarithm."""
+    theta, H, notes = parameters.theta, parameters.H, tuple[str, ...]()
+    d, p = theta.shape
+    if scheme == "exact":
+        root = expected.moments.blocks[0]
+        corner = np.linalg.cholesky(H).T * np.sqrt(expected.count)
+        factor = np.block([[root, root @ theta.T], [np.zeros((d, p)), corner]])
+        found = exact(Moments(factor, expected.count, p), setup.dt, affine=p > d)
+        theta, H, notes = found.coefficients, found.diffusion, found.notes
+    offset = theta[:, d] if p > d else None
+    return LinearSDE(theta[:, :d], H, offset=offset, initial=parameters.initial), notes
+
+
+def resumed(old: Parameters, setup: Setup, R: Array) -> Parameters:
+    """Parameters of an earlier fit with what is known now put in; noise it took to be 0 starts above that."""
+    if old.theta.shape != setup.free.shape:
+        raise ValueError(
+            f"start is a fit with a drift of shape {old.theta.shape}; this one has {setup.free.shape}."
+        )
+    H, R, unknown = (old.H if setup.H is None else setup.H), R.copy(), setup.noise_free
+    before = np.diag(old.R)
+    variances = np.where(before > 0, before, 0.01 * setup.dt * np.diag(H))[unknown]
+    R[unknown, unknown] = variances.mean() if setup.noise_tied else variances
+    theta = np.where(setup.free, old.theta, setup.known)
+    return Parameters(theta, H, R, setup.initial or old.initial)
+
+
+def _matrix(name: str, value: ArrayLike | None, d: int) -> Array | None:
+    if value is None:
+        return None
+    matrix = np.asarray(value, dtype=float)
+    if matrix.shape != (d, d) or not np.isfinite(matrix).all():
+        raise ValueError(f"{name} must be a finite matrix ({d}, {d}); got shape {matrix.shape}.")
+    if name == "diffusion" and not (is_covariance(matrix) and np.linalg.eigvalsh(matrix)[0] > 0):
+        raise ValueError("diffusion is H = G Gᵀ: it must be symmetric and positive definite.")
+    return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Climb:
+    """Where a climb ended: parameters, the E-step there, log-likelihoods, whether they had stopped rising, and whether a step of
+    scoring saw the `top`."""
+
+    parameters: Any
+    expected: Any
+    trace: list[float]
+    converged: bool
+    evaluations: int
+    top: bool = False
+
+
+class Climbing(Finishing, Protocol):
+    """Parameters as vectors without constraints, the M-step, and how much each number matters."""
+
+    def pack(self, x: Any) -> Array: ...
+    def unpack(self, vector: Array, like: Any) -> Any: ...
+    def maximise(self, expected: Any, now: Any) -> Any: ...
+    def weights(self, now: Any, expected: Any) -> Array: ...
+
+
+def climb(
+    expected_at: Callable[[Any], Any],
+    ascent: Climbing,
+    start: Any,
+    max_iter: int,
+    tolerance: float,
+) -> Climb:
+    """EM with Anderson's extrapolation: of the last steps the combination whose EM step is smallest.
+
+    "Small" is measured in the metric of the complete data's information. Every accepted step raises the
+    likelihood; where the extrapolated one does not, the plain EM step is taken and the memory cleared.
+    """
+    np.empty(KEPT)
+    now, expected = start, expected_at(start)
+    trace, evaluations = [expected.likelihood], 1
+    x = ascent.pack(now)
+    memory: list[tuple[Array, Array]] = []
+    step, left = _ahead(ascent, expected, now, x)
+    while len(trace) <= max_iter:
+        weight = ascent.weights(now, expected)
+        plain = ahead = x + step
+        if memory:
+            moves, changes = (np.array(rows) for rows in zip(*memory, strict=True))
+            gamma = np.linalg.lstsq((changes * weight).T, step * weight, rcond=1e-10)[0]
+            ahead = plain - gamma @ (moves + changes)
+        for trial in _trials(ascent, expected, now, ahead, plain):
+            better = _attempt(expected_at, ascent, trial, now, trace[-1])
+            evaluations += 1
+            if better is not None:
+                break
+            memory.clear()
+        if better is None:  # not even the plain step rises: what is left is rounding
+            return Climb(now, expected, trace, True, evaluations)
+        now, expected = better
+        trace.append(expected.likelihood)
+        new_step, left = _ahead(ascent, expected, now, trial)
+        top = left < PROMISE * tolerance
+        if top or (len(trace) > 3 and trace[-1] - trace[-4] < tolerance):
+            return Climb(now, expected, trace, True, evaluations, top)
+        memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
+        x, step = trial, new_step
+    return Climb(now, expected, trace, False, evaluations)
+
+
+def _trials(
+    ascent: Climbing, expected: Any, now: Any, ahead: Array, plain: Array
+) -> Iterator[Array]:
+    """The extrapolated step, the plain one, and EM's, which cannot lower the likelihood: each if those before it did."""
+    yield ahead
+    if ahead is not plain:
+        yield plain
+    if isinstance(ascent, Scoring):
+        yield ascent.pack(ascent.maximise(expected, now))
+
+
+def _ahead(ascent: Climbing, expected: Any, now: Any, x: Array) -> tuple[Array, float]:
+    """The next step, and the rise that it promises; that of EM, which promises nothing, where there is no other."""
+    if isinstance(ascent, Scoring):
+        try:
+            target, gain = ascent.advance(expected, now)
+            return ascent.pack(target) - x, gain
+        except np.linalg.LinAlgError:
+            pass
+    return ascent.pack(ascent.maximise(expected, now)) - x, np.inf
+
+
+def finished(
+    expected_at: Callable[[Any], Any], ascent: Finishing, found: Climb, passes: int = PASSES
+) -> Climb:
+    """A climb with quasi-Newton steps at its end, unless it saw the top."""
+    if found.top:
+        return found
+    end = finish(expected_at, ascent, found.parameters, found.expected, passes)
+    trace = [*found.trace, end.expected.likelihood]
+    return Climb(end.parameters, end.expected, trace, end.flat, found.evaluations + end.passes)
+
+
+def _attempt(
+    expected_at: Callable[[Any], Any],
+    ascent: Climbing,
+    trial: Array,
+    like: Any,
+    least: float,
+) -> tuple[Any, Any] | None:
+    """Parameters and E-step at a trial point, or None where the likelihood is lower there or not defined."""
+    with np.errstate(all="ignore"):
+        try:
+            found = ascent.unpack(trial, like)
+            expected = expected_at(found)
+        except np.linalg.LinAlgError:
+            return None
+    return (found, expected) if expected.likelihood >= least else None

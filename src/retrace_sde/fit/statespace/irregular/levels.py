@@ -1,0 +1,309 @@
+"""Subjects with levels of their own behind noise, missing values and uneven gaps: an intercept is a state that never changes.
+
+    dX = (A X + c_j + B u) dt + G dW,   dc_j = 0,   Y = X + N(0, R),   (X_0, c_j) ~ N(m, P):
+
+a joint Gaussian of first state and intercept is `c | x₀ ~ N(μ + Γ x₀, Ω)` with Γ = P_cx P_xx⁻¹. The smoother's sums, of (x, c, u, Δx), are those of
+inputs c whose effect is known to be 1; so `finish` finds the maximum, and its slopes, trajectory by trajectory, give the errors.
+
+The limit: over a total time that is short beside that of mean reversion a level and slow mean reversion look alike. R is diagonal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from retrace_sde.fit.levels import LevelFit
+from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.fit.scores import MOST, errors_of_influences
+from retrace_sde.fit.statespace.irregular import em as timed
+from retrace_sde.fit.statespace.irregular.em import Ascent, Clock, Law, Seen, Timed
+from retrace_sde.fit.statespace.irregular.kernels import Table
+from retrace_sde.fit.statespace.quasi_newton import Coordinates, finish
+from retrace_sde.fit.statespace.steps import Setup
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import evenly
+from retrace_sde.process.sde import Gaussian
+
+INSIDE = 0.05
+"""τ Ω, in units of H, that a search begins with at least: a variance that is nothing has no slope."""
+
+HELD = 1e-4
+"""Information on a coordinate, of about 1 where states are known, below which it is held where it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class LevelLaw(Law):
+    """Θ = (A, 1, B), H, R of the d states, and p₀ of the 2 d states (x, c)."""
+
+    def table(self, clock: Clock) -> Table:
+        """The steps of (x, c), as the kernels want them."""
+        (F, S, Q), d = self.steps(clock), len(self.H)
+        both, inputs = np.zeros((len(F), 2 * d, 2 * d)), np.zeros((len(F), 2 * d, S.shape[2] - d))
+        both[:, :d, :d], both[:, :d, d:], both[:, d:, d:] = F, S[:, :, :d], np.eye(d)
+        inputs[:, :d] = S[:, :, d:]
+        noise = np.zeros_like(both)
+        noise[:, :d, :d] = Q
+        variances = np.r_[np.diag(self.R), np.ones(d)]  # c is never seen
+        parts = both, inputs, noise, variances, self.initial.mean, self.initial.covariance
+        return Table(*(np.ascontiguousarray(part, dtype=float) for part in parts))
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenLevels:
+    """Maximum likelihood of levels along an order whose states are not all seen as they are.
+
+    `log_likelihoods` (n,) of what was observed; `effects` (n, d) are the intercepts expected from all of a subject's observations,
+    `effect_errors` their standard errors given the parameters; `states` (n, T, d) the smoothed ones. `spread_root`: the unit of p₀.
+    """
+
+    law: LevelLaw
+    log_likelihoods: Array
+    effects: Array
+    effect_errors: Array
+    states: Array
+    converged: bool
+    seen: Seen
+    ascent: Ascent
+    expected: Timed
+    first_root: Array
+
+    @property
+    def drift(self) -> Array:
+        """A (d, d)."""
+        return self.law.theta[:, : len(self.law.H)]
+
+    @property
+    def diffusion(self) -> Array:
+        """H (d, d)."""
+        return self.law.H
+
+    @property
+    def average(self) -> Array:
+        """The average intercept (d,)."""
+        return self.law.initial.mean[len(self.law.H) :]
+
+    @property
+    def slope(self) -> Array:
+        """Γ (d, d)."""
+        d, P = len(self.law.H), self.law.initial.covariance
+        return np.asarray(np.linalg.solve(P[:d, :d], P[:d, d:]).T)
+
+    @property
+    def mean(self) -> Array:
+        """μ (d,)."""
+        return self.average - self.slope @ self.law.initial.mean[: len(self.law.H)]
+
+    @property
+    def between(self) -> Array:
+        """Ω (d, d)."""
+        d, P = len(self.law.H), self.law.initial.covariance
+        found: Array = P[d:, d:] - self.slope @ P[:d, d:]
+        return (found + found.T) / 2
+
+    @property
+    def n_extra(self) -> int:
+        """Parameters that subjects who are alike do not have: Γ and Ω."""
+        d = len(self.law.H)
+        return d * d + d * (d + 1) // 2
+
+    @property
+    def coefficients(self) -> Array:
+        """(A, c̄, B), as subjects who are alike have them."""
+        d = len(self.law.H)
+        return np.c_[self.drift, self.average, self.law.theta[:, 2 * d :]]
+
+    @property
+    def initial(self) -> Gaussian:
+        """The law of the first states."""
+        d, p0 = len(self.law.H), self.law.initial
+        return Gaussian(p0.mean[:d], p0.covariance[:d, :d])
+
+    @cached_property
+    def shift(self) -> Array:
+        """A⁻¹, by which `x + A⁻¹ (c_j − c̄)` of all subjects obey one SDE."""
+        return np.asarray(np.linalg.pinv(self.drift, rcond=1e-6))
+
+    @property
+    def alike(self) -> Law:
+        """The law of subjects moved to where they are alike."""
+        own, move = self.law, np.c_[np.eye(len(self.law.H)), self.shift]
+        initial = Gaussian(self.initial.mean, move @ own.initial.covariance @ move.T)
+        return Law(self.coefficients, own.H, own.R, initial, own.gaps, euler=own.euler)
+
+    def drawn(self, rng: np.random.Generator) -> Array:
+        """Intercepts (n, d) drawn given each subject's observations."""
+        _, means, spreads = timed.states(self.seen, self.law, covariances=1)
+        d = len(self.law.H)
+        values, vectors = np.linalg.eigh(spreads[:, 0, d:, d:])
+        roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        noise = rng.standard_normal((len(means), d))
+        return np.asarray(means[:, 0, d:] + np.einsum("nij,nj->ni", roots, noise))
+
+
+def seen_with_levels(seen: Seen, *, offset: bool) -> Seen:
+    """Observations of (x, c): nothing is seen of c, which stands for the offset among the inputs."""
+    n, T, d = seen.values.shape
+    none = np.zeros((n, T, d))
+    return replace(
+        seen,
+        values=np.concatenate([seen.values, none], axis=2),
+        seen=np.concatenate([seen.seen, none.astype(bool)], axis=2),
+        inputs=np.ascontiguousarray(seen.inputs[:, :, int(offset) :]),
+    )
+
+
+def fit_hidden_levels(
+    seen: Seen,
+    ascent: Ascent,
+    start: Law,
+    levels: LevelFit | None = None,
+    needed: float = -np.inf,
+) -> HiddenLevels:
+    """Levels by maximum likelihood, from subjects who are alike, and from levels of their smoothed states where there are some.
+
+    `seen` is of (x, c); `ascent` and `start` are those of subjects who are alike: Θ = (A, c, B). A search that will not reach the
+    log-likelihood `needed` is given up.
+    """
+    wide = replace(ascent, setup=_setup(ascent.setup))
+    found = []
+    for each in (None, levels) if levels is not None else (None,):
+        begin = _begin(seen, start, each)
+        expected = expect(seen, begin)
+        end = finish(lambda law: expect(seen, law), wide, begin, expected, needed=needed)
+        root: Array = np.asarray(np.linalg.cholesky(begin.initial.covariance), dtype=np.float64)
+        found.append((end, root))
+    end, root = max(found, key=lambda each: each[0].expected.likelihood)
+    return judged_levels(seen, wide, end.parameters, root, converged=end.flat)
+
+
+def again(found: HiddenLevels, rows: Indices) -> HiddenLevels:
+    """The same for drawn subjects, from where the search for all ended."""
+    seen, own = found.seen, found.seen.clock
+    drawn = replace(
+        seen,
+        values=seen.values[rows],
+        seen=seen.seen[rows],
+        inputs=seen.inputs[rows],
+        clock=own.some(rows),
+    )
+    d, root = len(found.law.H), found.first_root
+    P = found.law.initial.covariance + INSIDE * np.diag(
+        np.r_[np.zeros(d), np.diag(root @ root.T)[d:]]
+    )
+    begin = replace(found.law, initial=Gaussian(found.law.initial.mean, P))
+    end = finish(lambda law: expect(drawn, law), found.ascent, begin, expect(drawn, begin))
+    return judged_levels(drawn, found.ascent, end.parameters, root, converged=end.flat)
+
+
+def judged_levels(
+    seen: Seen, ascent: Ascent, law: LevelLaw, root: Array, *, converged: bool
+) -> HiddenLevels:
+    """A fit of given parameters: each trajectory's log-likelihood, intercept and states."""
+    d = len(law.H)
+    values, means, spreads = timed.states(seen, law, covariances=1)
+    errors = np.sqrt(np.maximum(np.diagonal(spreads[:, 0, d:, d:], axis1=1, axis2=2), 0.0))
+    effects, x = means[:, 0, d:], means[:, :, :d]
+    expected = expect(seen, law)
+    return HiddenLevels(law, values, effects, errors, x, converged, seen, ascent, expected, root)
+
+
+def expect(seen: Seen, law: LevelLaw) -> Timed:
+    """The E-step: sums of (x, c, u, Δx), of the noise of x, and the law of the first (x, c)."""
+    found, d = timed.expect(seen, law), len(law.H)
+    kept = found.grams.shape[1] - d  # Δc = 0
+    return replace(
+        found,
+        grams=found.grams[:, :kept, :kept],
+        squares=found.squares[:d],
+        seen=found.seen[:d],
+    )
+
+
+def _setup(alike: Setup) -> Setup:
+    """Θ = (A, 1, B) in place of (A, c, B)."""
+    d = len(alike.free)
+    one, free = np.eye(d), np.zeros((d, d), dtype=bool)
+    of_A, of_B = alike.free[:, :d], alike.free[:, d + 1 :]
+    known = np.concatenate([alike.known[:, :d], one, alike.known[:, d + 1 :]], axis=1)
+    return replace(alike, free=np.concatenate([of_A, free, of_B], axis=1), known=known)
+
+
+def _begin(seen: Seen, start: Law, levels: LevelFit | None) -> LevelLaw:
+    """A law of levels near one of subjects who are alike; A and levels those of their smoothed states, where given."""
+    d, p0 = len(start.H), start.initial
+    A, c, slope, omega = start.theta[:, :d], start.theta[:, d], np.zeros((d, d)), np.zeros((d, d))
+    if levels is not None:
+        A, slope, omega = levels.drift, levels.slope, levels.between
+        c = levels.mean + slope @ p0.mean
+    gaps = seen.clock.gaps if start.gaps is None else start.gaps
+    time = float(gaps[seen.clock.index].sum(axis=1).mean())
+    omega = omega + INSIDE / time * start.H
+    cross = p0.covariance @ slope.T
+    P = np.block([[p0.covariance, cross], [cross.T, slope @ cross + omega]])
+    theta = np.concatenate([A, np.eye(d), start.theta[:, d + 1 :]], axis=1)
+    return LevelLaw(
+        theta, start.H, start.R, Gaussian(np.r_[p0.mean, c], P), start.gaps, euler=start.euler
+    )
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def hidden_level_errors(found: HiddenLevels) -> StandardErrors:
+    """Errors of (A, c̄, B) and of H: the sandwich over subjects, of full information, p₀'s included."""
+    of_B, of_H = hidden_level_influences(found)
+    return errors_of_influences(of_B, of_H, total=len(found.log_likelihoods))
+
+
+def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
+    """By how much leaving out each of some subjects moves (A, c̄, B), (m, d, p), and H, (m, d, d); signs reversed.
+
+    The information is observed, by central differences of the slopes: A, Ω, H and R trade off. Coordinates, and combinations of them, that
+    the data say nothing of, such as those of an Ω that is nothing, are held.
+    """
+    at = Coordinates(found.ascent, found.law, found.expected, found.first_root)
+    here, size = at.begin, len(at.begin)
+    J = np.empty((size, size))
+    for j in range(size):
+        e = np.zeros(size)
+        e[j] = 1e-3
+        high, low = (_slopes(at, found.seen, here + s * e) for s in (1, -1))
+        J[j] = (low - high) / 2e-3
+    inverse = informed((J + J.T) / 2)
+    n = len(found.log_likelihoods)
+    scores = np.stack([_slopes(at, _one(found.seen, j), here) for j in evenly(n, MOST)])
+    # c̄ and Γ are told by subjects, not steps: 2 d + 1 of the n degrees of freedom of each equation
+    left = max(n - 2 * len(found.law.H) - 1, 1)
+    theta, of_H, of_mean = at.moved(scores @ inverse * n / np.sqrt((n - 1) * left))
+    d = len(found.law.H)
+    of_B = np.concatenate([theta[:, :, :d], of_mean[:, d:, None], theta[:, :, 2 * d :]], axis=2)
+    return of_B, of_H
+
+
+def informed(J: Array) -> Array:
+    """The inverse of an information on coordinates, and on combinations of them, that the data tell; 0 on others, which are held."""
+    keep = np.diag(J) > HELD
+    values, vectors = np.linalg.eigh(J[np.ix_(keep, keep)])
+    told = values > HELD
+    found = np.zeros_like(J)
+    found[np.ix_(keep, keep)] = (vectors[:, told] / values[told]) @ vectors[:, told].T
+    return found
+
+
+def _slopes(at: Coordinates, seen: Seen, x: Array) -> Array:
+    law = at.unpack(x)
+    return at.slopes(law, expect(seen, law), x)
+
+
+def _one(seen: Seen, j: int) -> Seen:
+    rows = np.array([j])
+    return replace(
+        seen,
+        values=seen.values[rows],
+        seen=seen.seen[rows],
+        inputs=seen.inputs[rows],
+        clock=seen.clock.some(rows),
+    )

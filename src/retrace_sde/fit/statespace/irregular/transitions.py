@@ -1,0 +1,127 @@
+"""Exact transitions of a linear SDE over gaps of any length, and how they change with its parameters.
+
+    dX = (A X + B v) dt + G dW,   v constant over the gap g:    X' = F X + S v + N(0, Q),
+    F = e^{A g},   S = ∫₀^g e^{As} ds B,   Q = ∫₀^g e^{As} H e^{Aᵀs} ds,
+
+all three from one exponential per gap (Van Loan); v rides along as states that never change. v is 1 for an
+offset, and inputs. Limits: `‖A‖ g` up to `REACH`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from retrace_sde.io.arrays import Array
+
+REACH = 300.0
+"""Largest ‖A‖ g: beyond it the exponentials of Van Loan's matrix overflow."""
+
+
+class Transitions(NamedTuple):
+    """F (K, d, d), S (K, d, m) and Q (K, d, d) over each of K gaps."""
+
+    matrix: Array
+    inputs: Array
+    covariance: Array
+
+
+def exponentials(M: Array) -> Array:
+    """`e^M` of a stack of small matrices at once: Taylor's series to order 14 of M/2ᵏ, squared k times.
+
+    scipy's, matrix by matrix, would take most of the time of a fit.
+    """
+    norm = np.abs(M).sum(axis=-2).max()
+    halvings = max(0, int(np.ceil(np.log2(max(norm, 1e-300) / 0.3))))
+    X = M / 2.0**halvings
+    E = np.eye(M.shape[-1]) + X / 14
+    for k in range(13, 0, -1):
+        E = np.eye(M.shape[-1]) + X @ E / k
+    for _ in range(halvings):
+        E = E @ E
+    return E
+
+
+def van_loan_matrix(theta: Array, H: Array) -> Array:
+    """[[−M, H], [0, Mᵀ]] with M the generator of (X, v), which `theta` = (A, B) fills above zeros."""
+    d, p = theta.shape
+    M = np.zeros((2 * p, 2 * p))
+    M[:d, :p], M[:d, p : p + d] = -theta, H
+    M[p:, p:] = -M[:p, :p].T
+    return M
+
+
+def reaches(theta: Array, H: Array, gaps: Array) -> bool:
+    """The exponentials over these gaps do not overflow."""
+    speed = np.abs(van_loan_matrix(theta, H)).sum(axis=0).max()
+    return bool(speed * gaps.max() < REACH)
+
+
+def transitions(theta: Array, H: Array, gaps: Array, *, euler: bool = False) -> Transitions:
+    """The step over each gap; theta (d, d + m) = (A, B). `euler`: F = 1 + A g, S = B g, Q = H g."""
+    d, p = theta.shape
+    if euler:
+        g = gaps[:, None, None]
+        return Transitions(np.eye(d) + theta[:, :d] * g, theta[:, d:] * g, H * g)
+    E = exponentials(van_loan_matrix(theta, H) * gaps[:, None, None])
+    F = E[:, p:, p:].transpose(0, 2, 1)
+    Q = (F @ E[:, :p, p:])[:, :d, :d]
+    return Transitions(F[:, :d, :d], F[:, :d, d:], (Q + Q.transpose(0, 2, 1)) / 2)
+
+
+def pulled_back(
+    theta: Array, H: Array, gaps: Array, to_F: Array, to_Q: Array
+) -> tuple[Array, Array, Array]:
+    """A gradient by (F, S) (K, d, p) and Q (K, d, d) of each gap as one by theta, H and the gaps.
+
+    The adjoint of the exponential is its Fréchet derivative at the transpose.
+    """
+    d, p = theta.shape
+    M = van_loan_matrix(theta, H)
+    E = exponentials(M * gaps[:, None, None])
+    F, E12 = E[:, p:, p:].transpose(0, 2, 1), E[:, :p, p:]
+    of_Q, of_F = np.zeros((2, len(gaps), p, p))
+    of_Q[:, :d, :d], of_F[:, :d] = to_Q, to_F
+    blocks = np.zeros((len(gaps), 4 * p, 4 * p))
+    blocks[:, : 2 * p, : 2 * p] = blocks[:, 2 * p :, 2 * p :] = M.T * gaps[:, None, None]
+    blocks[:, :p, 3 * p :] = F.transpose(0, 2, 1) @ of_Q
+    blocks[:, p : 2 * p, 3 * p :] = (of_F + of_Q @ E12.transpose(0, 2, 1)).transpose(0, 2, 1)
+    L = exponentials(blocks)[:, : 2 * p, 2 * p :]
+    to_M = (L * gaps[:, None, None]).sum(axis=0)
+    of_theta = (to_M[p:, p:].T - to_M[:p, :p])[:d]
+    return of_theta, to_M[:d, p : p + d], np.sum(L * M, axis=(1, 2))
+
+
+class Cost(NamedTuple):
+    """−log-likelihood of steps, without its constant, and its gradient by theta, H and the gaps."""
+
+    value: float
+    theta: Array
+    diffusion: Array
+    gaps: Array
+
+
+def step_cost(theta: Array, H: Array, gaps: Array, counts: Array, grams: Array) -> Cost | None:
+    """`½ Σ_k (n_k log |Q_k| + tr Q_k⁻¹ E_k)`, with E_k the sum of squares of `X' − F_k X − S_k v` over the steps of gap k.
+
+    `grams` (K, p + d, p + d): summed products of (x, v, x' − x). None where the exponentials overflow, or a Q is lost to
+    rounding: a trial step of a search that went astray.
+    """
+    d = len(H)
+    if len(gaps) == 0:  # of a subject who was seen once
+        return Cost(0.0, np.zeros_like(theta), np.zeros_like(H), np.zeros(0))
+    if not reaches(theta, H, gaps):
+        return None
+    F, S, Q = transitions(theta, H, gaps)
+    values, vectors = np.linalg.eigh(Q)
+    if not values.min() > 0:
+        return None
+    P = (vectors / values[:, None, :]) @ vectors.transpose(0, 2, 1)
+    one = np.tile(np.eye(d), (len(gaps), 1, 1))
+    residual = np.concatenate([one - F, -S, one], axis=2)
+    RG = residual @ grams
+    E = RG @ residual.transpose(0, 2, 1)
+    value = 0.5 * float(np.sum(counts * np.log(values).sum(axis=1)) + np.sum(P * E))
+    to_F, to_Q = -P @ RG[:, :, :-d], 0.5 * (counts[:, None, None] * P - P @ E @ P)
+    return Cost(value, *pulled_back(theta, H, gaps, to_F, to_Q))

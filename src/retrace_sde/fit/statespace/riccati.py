@@ -1,0 +1,214 @@
+"""One Riccati recursion per pattern of missing entries; the means of its trajectories in one product per step.
+
+Covariances do not depend on the values, only on which entries were seen. They are in Joseph form, a sum
+of squares, so they stay positive. A complete panel is one pattern of all trajectories.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dtrtri
+
+from retrace_sde.fit.statespace.model import Stack, StateSpace
+from retrace_sde.io.arrays import Array, Mask
+
+STEADY = 1e-12
+"""Relative change of a covariance from one step to the next below which it counts as converged."""
+
+MANY = 16
+"""From this many patterns on triangular matrices are inverted together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gains:
+    """The Riccati recursion of a stack: all that the means and the likelihood need, time first.
+
+    gain K, weight S⁻¹, log det S and covariance of the filter; covariance and lag covariance of the smoother:
+    (T, G, d, d) each, log_det (T, G).
+    """
+
+    gain: Array
+    weight: Array
+    log_det: Array
+    filtered: Array
+    covariance: Array
+    lag: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Means:
+    """Smoothed means (T, G, k, d) and log-likelihoods (G, k) of a stack.
+
+    `pulls` r (T − 1, G, k, d): the steps' noises have the means `Q r`; `gaps` (T, G, k, d): observations less means, 0 where missing.
+    """
+
+    means: Array
+    log_likelihood: Array
+    pulls: Array
+    gaps: Array
+
+
+def riccati(seen: Mask, model: StateSpace) -> Gains:
+    """Gains and covariances of patterns seen (T, G, d): one recursion forwards, one backwards.
+
+    A missing entry's row and column of S are those of the identity: it has no gain and adds nothing to the
+    likelihood. Once a fully observed stretch has converged its gains are not computed again. Only what depends on the last
+    step is done step by step, the rest for all steps at once.
+    """
+    T, G, d = seen.shape
+    F, Q, R = model.transition.matrix, model.transition.covariance, model.noise
+    eye, Ft = np.eye(d), np.ascontiguousarray(F.T)
+    full: list[bool] = np.asarray(seen.all(axis=(1, 2))).tolist()
+    each: list[tuple[Array, ...]] = []  # predicted, gain, weight, Cholesky factor, filtered
+    repeats = np.zeros(T, dtype=bool)
+    # single matrices are multiplied sooner than stacks of one
+    P = model.initial.covariance if G == 1 else np.tile(model.initial.covariance, (G, 1, 1))
+    for t in range(T):
+        if t > 1 and full[t] and full[t - 1]:
+            # looking costs more than a product: now and then is enough
+            repeats[t] = repeats[t - 1] or (t % 8 == 0 and _settled(P, each[-1][0]))
+        if repeats[t]:
+            each.append(each[-1])
+            continue
+        S, mask = P + R, seen[t, 0] if G == 1 else seen[t]
+        if not full[t]:
+            S = np.where(mask[..., :, None] & mask[..., None, :], S, eye)
+        lower = _cholesky(S)
+        root = _inverse(lower)
+        W = _t(root) @ root
+        K = P @ W
+        if full[t]:
+            after = K @ R  # P (P + R)⁻¹ R: no difference
+        else:
+            K = K * mask[..., None, :]
+            rest = eye - K
+            after = rest @ P @ _t(rest) + K @ R @ _t(K)
+        each.append((P, K, W, lower, after))
+        P = _symmetric(F @ after @ Ft + Q)
+    predicted, gain, weight, lower, filtered = (
+        np.array(series).reshape(T, G, d, d) for series in zip(*each, strict=True)
+    )
+    filtered = _symmetric(filtered)
+    covariance, lag = _backwards(predicted, filtered, repeats, model)
+    log_det = 2 * np.log(np.diagonal(lower, axis1=2, axis2=3)).sum(axis=2)
+    return Gains(gain, weight, log_det, filtered, covariance, lag)
+
+
+def _backwards(
+    predicted: Array, filtered: Array, repeats: Mask, model: StateSpace
+) -> tuple[Array, Array]:
+    """Smoothed covariances and those with the state before: `V_t = (1 − J F) P_t (1 − J F)ᵀ + J (Q + V_{t+1}) Jᵀ`."""
+    (T, _, d, _), F, Q = filtered.shape, model.transition.matrix, model.transition.covariance
+    # J_t depends on what was filtered at t and predicted for t + 1
+    new = ~(repeats[:-1] & repeats[1:])
+    which = np.cumsum(new) - 1
+    root = _inverses(predicted[1:][new])
+    J = filtered[:-1][new] @ F.T @ _t(root) @ root
+    back, rest = np.ascontiguousarray(_t(J)), np.eye(d) - J @ F
+    own = rest @ filtered[:-1][new] @ _t(rest) + J @ Q @ back
+    covariance = np.empty_like(filtered)
+    V = covariance[-1] = filtered[-1]
+    settled = False
+    for t in range(T - 2, -1, -1):
+        k = which[t]
+        same = t < T - 2 and k == which[t + 1]
+        settled = same and (settled or (t % 8 == 0 and _settled(V, covariance[t + 2])))
+        if not settled:
+            V = own[k] + J[k] @ V @ back[k]
+        covariance[t] = V
+    covariance = _symmetric(covariance)
+    return covariance, covariance[1:] @ back[which]
+
+
+def smooth(stack: Stack, gains: Gains, model: StateSpace) -> Means:
+    """Means and likelihoods: `m_t = (1 − K_t)(F m_{t−1} + s) + K_t y_t` forwards, then backwards by what later observations
+    say of a state's noise (Durbin & Koopman, 4.5): `r_{t−1} = S_t⁻¹ v_t + (1 − K_t)ᵀ Fᵀ r_t`, `E X_t = m_t + P_t Fᵀ r_t`.
+    """
+    y, (T, _, _, d) = stack.values, stack.values.shape
+    F, s, complete = model.transition.matrix, model.transition.shift, bool(stack.seen.all())
+    # products of transposed views are not given to BLAS
+    K = np.ascontiguousarray(_t(gains.gain))
+    rest = np.eye(d) - K
+    carry = (
+        F.T @ rest
+    )  # what the last mean passes on; the rest of each step is one product for all steps
+    m = y @ K
+    if s.any():
+        m[1:] += (s @ rest[1:])[:, :, None]
+    m[0] += (model.initial.mean @ rest[0])[:, None]
+    for t in range(1, T):
+        m[t] += m[t - 1] @ carry[t]
+    v = np.empty_like(m)
+    v[0] = model.initial.mean
+    v[1:] = _rows(m[:-1], np.ascontiguousarray(F.T))
+    if s.any():
+        v[1:] += s
+    np.subtract(y, v, out=v)
+    if not complete:
+        v *= stack.seen[:, :, None, :]
+    r = v @ gains.weight
+    squares = np.einsum("tgki,tgki->gk", r, v)
+    constant = gains.log_det.sum(axis=0) + np.log(2 * np.pi) * stack.seen.sum(axis=(0, 2))
+    onward = F @ (np.eye(d) - gains.gain)
+    for t in range(T - 2, 0, -1):
+        r[t] += r[t + 1] @ onward[t]
+    m[:-1] += np.matmul(r[1:], F @ gains.filtered[:-1], out=v[1:])
+    gaps = np.subtract(y, m, out=v)  # large arrays cost more to get than to fill
+    if not complete:
+        gaps *= stack.seen[:, :, None, :]
+    return Means(m, -0.5 * (squares + constant[:, None]), r[1:], gaps)
+
+
+def _cholesky(S: Array) -> Array:
+    """Lower factors (…, d, d). For one matrix, which is overwritten, numpy's checks would cost several times LAPACK's work."""
+    if S.ndim > 2:
+        return np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+    lower, failed = dpotrf(S.T, lower=1, clean=1, overwrite_a=1)
+    if failed:
+        raise np.linalg.LinAlgError("Matrix is not positive definite")
+    return np.asarray(lower)
+
+
+def _inverse(lower: Array) -> Array:
+    """Inverses of triangular matrices (d, d) or (G, d, d).
+
+    LAPACK takes them one by one; of many, the halves are joined by products of all at once:
+    `[[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹ B A⁻¹, C⁻¹]]`.
+    """
+    d = lower.shape[-1]
+    if d == 1:
+        return 1 / lower
+    if lower.ndim == 2:
+        return np.asarray(dtrtri(lower, lower=1)[0])
+    if len(lower) < MANY:
+        return np.asarray(np.linalg.inv(lower), dtype=np.float64)
+    h, result = d // 2, np.zeros_like(lower)
+    result[:, :h, :h] = A = _inverse(np.ascontiguousarray(lower[:, :h, :h]))
+    result[:, h:, h:] = C = _inverse(np.ascontiguousarray(lower[:, h:, h:]))
+    result[:, h:, :h] = -C @ lower[:, h:, :h] @ A
+    return result
+
+
+def _inverses(S: Array) -> Array:
+    """Inverses of the Cholesky factors of covariances (m, G, d, d)."""
+    m, G, d, _ = S.shape
+    return _inverse(_cholesky(S.reshape(m * G, d, d))).reshape(S.shape)
+
+
+def _settled(new: Array, old: Array) -> bool:
+    return bool(np.abs(new - old).max() <= STEADY * np.abs(new).max())
+
+
+def _rows(states: Array, matrix: Array) -> Array:
+    """One product for all states, which `@` would split into one per step."""
+    return (states.reshape(-1, len(matrix)) @ matrix).reshape(states.shape)
+
+
+def _t(matrices: Array) -> Array:
+    return matrices.swapaxes(-1, -2)
+
+
+def _symmetric(matrices: Array) -> Array:
+    return (matrices + _t(matrices)) / 2

@@ -1,0 +1,342 @@
+"""Tables written as text: separators, decimal commas and encodings recognised or given, and said in one line.
+
+Nothing is guessed in silence: what was recognised is a note on the table, what could be read two ways is refused with the
+option that settles it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from retrace_sde.io.columns import shown
+
+NOTES = "notes"
+"""Where a table that was read keeps what is to be said of its reading, in `attrs`."""
+
+GLANCE = 1 << 16
+"""Signs at the beginning of a file from which its separator is recognised; the line in which they end is read to its end."""
+
+LINES = 3
+"""Lines that are looked at in any case, however long: a header of a hundred thousand names, cut short, would repeat one."""
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+ABSENT = frozenset(
+    {".", "-", "–", "—", "?", "*", "missing", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?"}
+)
+"""What stands for a missing number among numbers, besides what pandas knows (empty, NA, NaN, null, …)."""
+
+_EXPONENT = r"(?:[eE][+-]?\d+)?"
+_SPACES = " '\u00a0\u202f"
+"""What stands between thousands besides commas and points; written out, since not every engine knows their escapes."""
+POINT = re.compile(rf"[+-]?(?:\d+|\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+)?(?:\.\d*)?{_EXPONENT}")
+"""A number with a decimal point, thousands perhaps apart."""
+COMMA = re.compile(rf"[+-]?(?:\d+|\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+)?(?:,\d*)?{_EXPONENT}")
+"""The same with a decimal comma."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a text table is written; None: to be recognised."""
+
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.separator is not None and len(self.separator) != 1:
+            raise ValueError(f"--sep is one character, or 'tab'; got {self.separator!r}.")
+        if self.decimal not in (None, ".", ","):
+            raise ValueError(f"--decimal is '.' or ','; got {self.decimal!r}.")
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise ValueError(
+                    f"--encoding {self.encoding!r} is not known; try utf-8, cp1252, latin-1 or utf-16."
+                ) from None
+        if self.separator is not None and self.separator == self.decimal:
+            raise ValueError("--sep and --decimal are the same sign.")
+
+
+def read_text(path: Path, text: Sequence[str], dialect: Dialect | None = None) -> pd.DataFrame:
+    """The table in a csv, tsv or txt file; columns named in `text` stay as they are written."""
+    dialect = dialect or Dialect()
+    encoding = dialect.encoding or _encoding(path)
+    if dialect.encoding is not None:
+        _check_encoding(path, encoding)
+    _check_zeros(path, encoding)
+    with path.open(encoding=encoding, errors="replace", newline="") as file:
+        glance = file.read(GLANCE) + file.readline()
+        while glance.count("\n") < LINES and (line := file.readline()):
+            glance += line
+    tabbed = path.suffix.lower() == ".tsv"
+    separator, skipped = _structure(glance, dialect.separator or ("\t" if tabbed else None))
+    header = _header(glance, separator, skipped)
+    options: dict[str, Any] = {
+        "sep": separator, "encoding": encoding, "skiprows": skipped, "low_memory": False, "float_precision": "round_trip",
+    }  # fmt: skip
+    frame = _parsed(path, header, options, dtype=dict.fromkeys(text, "string"))
+    if frame.shape[1] == 1:
+        raise ValueError(
+            f"only one column, {frame.columns[0]!r}, was found: if cells are separated by another sign, say --sep."
+        )
+    frame, dropped = _without_row_names(frame, text)
+    frame, found = _as_numbers(frame, path, header, options, text, dialect.decimal)
+    said = (
+        [] if separator == ("\t" if tabbed else ",") else [f"cells separated by {_sign(separator)}"]
+    )
+    said += [f"encoding {encoding}"] if encoding not in ("utf-8-sig", dialect.encoding) else []
+    said += ["what stands above the header left out"] if skipped else []
+    said += [*found, *dropped]
+    frame.attrs[NOTES] = [f"the file was read with {', '.join(said)}"] if said else []
+    return frame
+
+
+def _sign(separator: str) -> str:
+    return SEPARATORS.get(separator, repr(separator))
+
+
+def _encoding(path: Path) -> str:
+    """UTF-8 where the file is that, UTF-16 where it says so, else the Windows one of western Europe."""
+    with path.open("rb") as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16"
+    for name in ("utf-8-sig", "cp1252"):
+        if _decodes(path, name) is None:
+            return name
+    raise ValueError("its encoding is not recognised: say --encoding, or save it as UTF-8.")
+
+
+def _decodes(path: Path, encoding: str) -> UnicodeDecodeError | None:
+    """Why the file is not of this encoding; None where it is."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    with path.open("rb") as file:
+        try:
+            while chunk := file.read(1 << 20):
+                decoder.decode(chunk)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            return error
+    return None
+
+
+def _check_encoding(path: Path, encoding: str) -> None:
+    error = _decodes(path, encoding)
+    if error is not None:
+        raise ValueError(
+            f"not {encoding} text (byte 0x{error.object[error.start]:02x}): say another --encoding, or save it as UTF-8."
+        )
+
+
+def _check_zeros(path: Path, encoding: str) -> None:
+    """No zero byte, which would end a number in silence."""
+    if encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32")):
+        return
+    line = 1
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            if b"\0" in chunk:
+                line += chunk[: chunk.index(b"\0")].count(b"\n")
+                raise ValueError(
+                    f"zero bytes in line {line}: the file is damaged, not text, or UTF-16 (--encoding utf-16)."
+                )
+            line += chunk.count(b"\n")
+
+
+def _structure(glance: str, given: str | None) -> tuple[str, int]:
+    """The separator, and how many lines stand before the header: a title, `sep=;`, blank ones."""
+    first, _, _ = glance.lstrip("\r\n").partition("\n")
+    excel = re.fullmatch(r'"?sep=(.)"?\s*', first, re.IGNORECASE)
+    if excel and given is None:
+        given = excel.group(1)
+    best = given or ","
+    if given is None:
+        shapes = {sign: _widths(glance, sign) for sign in SEPARATORS}
+        even = {
+            sign: w for sign, w in shapes.items() if w and w[-1] > 1 and len(set(w[1:] or w)) == 1
+        }
+        # A title or a header one name short may differ; among separators that fit, the one with most cells.
+        best = max(
+            even, key=lambda sign: (even[sign][0] == even[sign][-1], even[sign][-1]), default=","
+        )
+    widths, ends = _widths(glance, best), _ends(glance, best)
+    usual = Counter(widths).most_common(1)[0][0] if widths else 1
+    leading = next((k for k, width in enumerate(widths) if width > 1), 0) if usual > 1 else 0
+    leading = max(leading, int(excel is not None))
+    return best, ends[leading - 1] if leading else 0
+
+
+def _cells(glance: str, separator: str) -> list[tuple[list[str], int]]:
+    """The lines that hold anything, in cells, and the number of the line where each ends; the last may be cut off."""
+    reader = csv.reader(io.StringIO(glance, newline=""), delimiter=separator)
+    found = []
+    try:
+        found = [(row, reader.line_num) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error:
+        return []
+    return found[:-1] if len(glance) >= GLANCE and len(found) > 2 else found
+
+
+def _widths(glance: str, separator: str) -> list[int]:
+    return [len(row) for row, _ in _cells(glance, separator)]
+
+
+def _ends(glance: str, separator: str) -> list[int]:
+    return [line for _, line in _cells(glance, separator)]
+
+
+def _header(glance: str, separator: str, skipped: int) -> list[str]:
+    """The names of the columns; no name may stand twice."""
+    rows = [row for row, line in _cells(glance, separator) if line > skipped]
+    if not rows:  # quotes that do not end: pandas says where
+        return []
+    names = [name.strip() for name in rows[0]]
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if twice:
+        raise ValueError(f"more than one column is named {twice[0]!r}: rename one.")
+    return names
+
+
+def _parsed(path: Path, header: list[str], options: dict[str, Any], dtype: Any) -> pd.DataFrame:
+    """The table by pandas, whose silence on lines longer than the header is not kept."""
+    try:
+        frame = pd.read_csv(path, dtype=dtype, **options)
+        # A first column taken for the index; one that numbers the rows from 0 on would be left out anyway.
+        if not frame.index.equals(pd.RangeIndex(len(frame))):
+            if not frame.iloc[:, -1].isna().all():  # else only a separator at the end of each line
+                raise ValueError(
+                    f"the header names {len(frame.columns)} columns, {shown(list(frame.columns))}, but lines have "
+                    f"{len(frame.columns) + frame.index.nlevels} cells: name every column (in R, write.csv(…, row.names = FALSE))."
+                )
+            frame = pd.read_csv(path, dtype=dtype, index_col=False, **options)
+    except pd.errors.EmptyDataError:
+        raise ValueError("it holds no table.") from None
+    except pd.errors.ParserError as error:
+        where = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        if where is None:
+            raise
+        raise ValueError(
+            f"line {where[2]} has {where[3]} cells where the header has {where[1]}: put a cell that holds "
+            f"{_sign(options['sep'])} in quotes, or say --sep."
+        ) from None
+    frame.columns = [str(name).strip() for name in frame.columns]
+    return frame
+
+
+def _without_row_names(frame: pd.DataFrame, text: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Without nameless columns that are empty or count the rows, as spreadsheets and R write them."""
+    dropped, counted = [], False
+    for k, name in enumerate(frame.columns):
+        if not re.fullmatch(r"Unnamed: \d+", name) or name in text:
+            continue
+        column = frame[name]
+        counts = k == 0 and pd.api.types.is_integer_dtype(column) and (np.diff(column) == 1).all()
+        counted |= bool(counts)
+        dropped += [name] if counts or column.isna().all() else []
+    said = ["the nameless column of row numbers left out"] if counted else []
+    return (frame.drop(columns=dropped) if dropped else frame), said
+
+
+def is_text(column: pd.Series) -> bool:
+    """A column of text, as pandas before version 3 holds it (objects), or since."""
+    return column.dtype == object or isinstance(column.dtype, pd.StringDtype)
+
+
+def _as_numbers(
+    frame: pd.DataFrame, path: Path, header: list[str], options: dict[str, Any], text: Sequence[str],
+    decimal: str | None,
+) -> tuple[pd.DataFrame, list[str]]:  # fmt: skip
+    """Columns of numbers that pandas left as text: decimal commas, thousands apart, signs for missing values."""
+    words = [name for name in frame.columns if is_text(frame[name]) and name not in text]
+    if not words and decimal != ",":
+        return frame, []
+    found: list[str] = []
+    if decimal is None:
+        decimal = _decimal(frame, words, options["sep"])
+        found += ["decimal commas"] if decimal == "," else []
+    if decimal == ",":
+        # Read again as it is written: beside decimal commas, 1.234 is a thousand, not one and a bit.
+        whole = _parsed(path, header, options, dtype=str)
+        whole = whole[list(frame.columns)]
+        words = [name for name in frame.columns if name not in text]
+        frame = frame.assign(**{name: whole[name] for name in words})
+    changed: dict[str, Any] = {}
+    absent: Counter[str] = Counter()
+    for name in words:
+        numbers, signs = _numbers(frame[name], decimal)
+        if numbers is not None:
+            changed[name] = numbers
+            absent += signs
+    found += [f"{sign!r} as missing ({count} cells)" for sign, count in absent.items()]
+    return frame.assign(**changed), found
+
+
+def _known(column: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """The cells of a column that hold something, bare, and which of them only say that there is nothing."""
+    cells = column.dropna().astype(str).str.strip().str.replace("−", "-", regex=False)
+    return cells, cells.isin(ABSENT)
+
+
+def _fits(cells: pd.Series, pattern: re.Pattern[str]) -> pd.Series:
+    return cells.str.fullmatch(pattern.pattern) & cells.str.contains(r"\d", regex=True)
+
+
+def _decimal(frame: pd.DataFrame, words: Sequence[str], separator: str) -> str:
+    """The decimal sign: a comma where a column is made of numbers in that writing only.
+
+    Where it could be for thousands too, semicolons between cells speak for decimals: they are written because commas are
+    taken; but not beside a column with decimal points.
+    """
+    doubtful = None
+    for name in words:
+        cells, absent = _known(frame[name])
+        cells = cells[~absent]
+        if not len(cells) or not cells.str.contains(",", regex=False).any():
+            continue
+        comma, point = _fits(cells, COMMA).all(), _fits(cells, POINT).all()
+        if comma and not point:
+            return ","
+        if comma and point and doubtful is None:
+            doubtful = (name, cells[cells.str.contains(",", regex=False)].iloc[0])
+    if doubtful is not None:
+        name, cell = doubtful
+        if separator == ";" and not any(_has_points(frame[each]) for each in frame.columns):
+            return ","
+        raise ValueError(
+            f"column {name!r} holds {cell!r}, with a comma for decimals or for thousands: say --decimal , or --decimal ."
+        )
+    return "."
+
+
+def _has_points(column: pd.Series) -> bool:
+    """A column of numbers that pandas read, some of them not whole."""
+    return pd.api.types.is_float_dtype(column) and bool((column.dropna() % 1 != 0).any())
+
+
+def _numbers(column: pd.Series, decimal: str) -> tuple[pd.Series | None, Counter[str]]:
+    """A column of numbers written as text, and the signs in it that stand for missing ones; None where it is not."""
+    cells, absent = _known(column)
+    rest = cells[~absent]
+    if not len(rest) or not _fits(rest, COMMA if decimal == "," else POINT).all():
+        return None, Counter()
+    bare = rest.str.replace(f"[{_SPACES}]", "", regex=True)
+    bare = bare.str.replace("." if decimal == "," else ",", "", regex=False)
+    bare = bare.str.replace(",", ".", regex=False)
+    numbers = pd.to_numeric(bare, errors="coerce")
+    if numbers.isna().any():
+        return None, Counter()
+    whole = pd.api.types.is_integer_dtype(numbers) and len(numbers) == len(column)
+    spread = numbers.reindex(column.index)
+    return (spread.astype("int64") if whole else spread.astype(float)), Counter(cells[absent])

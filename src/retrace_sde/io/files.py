@@ -1,0 +1,332 @@
+"""Tables from files (text, spreadsheets, statistics packages, parquet, npz, h5ad, zarr) and results to folders, whole or not at all."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+import shutil
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pandas as pd
+
+from retrace_sde.io.columns import shown
+from retrace_sde.io.dialect import NOTES, Dialect, is_text, read_text
+from retrace_sde.io.formats import frame_of_anndata, frame_of_array, frame_of_xarray, need
+from retrace_sde.io.outputs import RECORD, check_outputs, record
+from retrace_sde.io.untrusted.sizes import Budget, check_size
+
+
+def read_table(
+    path: str | Path,
+    *,
+    text: Sequence[str] = (),
+    dialect: Dialect | None = None,
+    large: bool = False,
+) -> pd.DataFrame:
+    """The table in a file, by its extension; columns named in `text` are kept as they are written.
+
+    An npz file holds columns (1-D arrays of one length), or one array (trajectory, time, variable) with optional
+    `names` and `ids`, which becomes the columns `subject`, `slice` and the variables. zarr: an AnnData or an
+    xarray store. `dialect`: how a text table is written, where that is not to be recognised. A file that claims to hold
+    far more than its size makes likely is refused before it is read, unless `large`. Every failure is a ValueError of
+    one line.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in KNOWN:
+        kind = f"extension {suffix!r}" if suffix else "no extension"
+        raise ValueError(f"{path} has {kind}; known are {', '.join(KNOWN)}.")
+    if not path.exists():
+        raise ValueError(f"{path} does not exist.")
+    if path.is_dir() != (suffix == ".zarr"):
+        kind = "folder" if path.is_dir() else "file"
+        raise ValueError(
+            f"{path} is a {kind}; a {suffix} {'store' if suffix == '.zarr' else 'file'} is needed."
+        )
+    if not (path.is_dir() or path.is_file()):
+        raise ValueError(
+            f"{path} is a pipe or a device, which may never end: write it to a file first."
+        )
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            budget = check_size(path, large=large)
+            if suffix in WRITTEN_OUT:
+                frame = read_text(path, text, dialect)
+            else:
+                frame = READERS[suffix](path, text, budget)
+    except ValueError as error:
+        raise ValueError(f"{path}: {_one_line(error)}") from None
+    except Exception as error:  # whatever a library makes of a damaged file
+        raise ValueError(f"{path} cannot be read as {suffix}: {_one_line(error)}") from None
+    if len(frame) == 0:
+        raise ValueError(f"{path} has columns but no rows.")
+    return frame if isinstance(frame.index, pd.RangeIndex) else _with_row_names(frame)
+
+
+def _with_row_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """Names of the rows as columns like any others."""
+    given = ["obs_name" if name is None else str(name) for name in frame.index.names]
+    names = [name if name not in frame.columns else f"index_{name}" for name in given]
+    return frame.reset_index(names=names)
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "…"
+
+
+def _read_excel(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    need("openpyxl")
+    with pd.ExcelFile(path, engine="openpyxl") as book:
+        frame = book.parse(0, dtype=dict.fromkeys(text, "string"))
+        others = [str(name) for name in book.sheet_names[1:]]
+        first = book.sheet_names[0]
+    if not len(frame.columns):
+        raise ValueError(f"its first sheet, {first!r}, is empty: put the table on the first sheet.")
+    odd = [
+        str(name)
+        for name in frame.columns
+        if not isinstance(name, str) or name.startswith("Unnamed: ")
+    ]
+    empty = [name for name in odd if name in frame.columns and frame[name].isna().all()]
+    if len(odd) > len(empty):
+        raise ValueError(
+            f"row 1 of sheet {first!r} must name every column; {odd[0]!r} has no name that is text: delete what stands "
+            "above the names, and name the rest."
+        )
+    frame = frame.drop(columns=empty).dropna(how="all").reset_index(drop=True)
+    if others:
+        frame.attrs[NOTES] = [f"sheet {first!r} was read, and not {shown(others)}"]
+    return frame
+
+
+def _read_stata(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    return pd.read_stata(path, convert_categoricals=False)
+
+
+def _read_sas(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    return pd.read_sas(path, encoding="utf-8")
+
+
+def _read_spss(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    need("pyreadstat")
+    return pd.read_spss(path, convert_categoricals=False)
+
+
+def _read_parquet(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    return pd.read_parquet(path)
+
+
+def _read_npz(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("not an npz file (a zip archive of arrays), or cut short.")
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {}
+        for name in file.files:
+            try:
+                arrays[name] = file[name]
+            except ValueError as error:
+                if "pickle" in str(error):
+                    raise ValueError(
+                        f"array {name!r} holds Python objects, which are not loaded since they can run code: "
+                        "save numbers or text."
+                    ) from None
+                raise
+    strange = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if strange:
+        raise ValueError(f"its entry {strange[0]!r} is not an array.")
+    solid = [name for name, array in arrays.items() if array.ndim == 3]
+    if solid:
+        main = "values" if "values" in solid else "X" if "X" in solid else solid[0]
+        if len(solid) > 1 and main not in ("values", "X"):
+            raise ValueError(
+                f"several arrays have three axes, {', '.join(solid)}: name one 'values'."
+            )
+        frame = frame_of_array(arrays[main], names=_text(arrays, "names"), ids=_text(arrays, "ids"))
+        frame.attrs["array"] = True  # its columns were named here, so that nobody need name them
+        return frame
+    lengths = {name: len(array) if array.ndim == 1 else -1 for name, array in arrays.items()}
+    if not arrays or min(lengths.values()) < 0 or len(set(lengths.values())) > 1:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in list(arrays.items())[:6])
+        raise ValueError(
+            "needed is one array (trajectory, time, variable), or columns of one length; found "
+            f"{shapes or 'no arrays'}."
+        )
+    return pd.DataFrame(arrays)
+
+
+def _text(arrays: dict[str, Any], name: str) -> list[str] | None:
+    return [str(each) for each in arrays[name].ravel()] if name in arrays else None
+
+
+def _read_h5ad(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    return _anndata(need("anndata").read_h5ad(path), budget)
+
+
+def _anndata(adata: Any, budget: Budget) -> pd.DataFrame:
+    budget.take_table(adata.n_obs, adata.n_vars + adata.obs.shape[1])  # also where X is sparse
+    return frame_of_anndata(adata)
+
+
+def _read_zarr(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+    root = need("zarr").open(str(path), mode="r")
+    if dict(root.attrs).get("encoding-type") == "anndata":
+        return _anndata(need("anndata").io.read_zarr(path), budget)
+    if not hasattr(root, "arrays"):
+        raise ValueError("a single array without names: save an xarray Dataset or an AnnData.")
+    data = need("xarray").open_zarr(path, consolidated=None)
+    budget.take_table(math.prod(data.sizes.values()), len(data.variables))  # all along all axes
+    return frame_of_xarray(data)
+
+
+WRITTEN_OUT = (".csv", ".tsv", ".txt")
+"""Text, whose dialect may be given."""
+
+READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
+    ".xlsx": _read_excel,
+    ".dta": _read_stata,
+    ".sas7bdat": _read_sas,
+    ".xpt": _read_sas,
+    ".sav": _read_spss,
+    ".parquet": _read_parquet,
+    ".npz": _read_npz,
+    ".h5ad": _read_h5ad,
+    ".zarr": _read_zarr,
+}
+
+KNOWN = (*WRITTEN_OUT, *READERS)
+"""The extensions of tables that can be read."""
+
+
+def write_table(frame: pd.DataFrame, path: Path, *, safe: bool = False) -> None:
+    """A table as csv, parquet or npz (columns), by the extension; `safe`: no cell of a csv is a spreadsheet's formula."""
+    if path.suffix == ".csv":
+        (defused(frame) if safe else frame).to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        columns = {
+            name: column.to_numpy(dtype=str if is_text(column) else None)
+            for name, column in frame.items()
+        }
+        np.savez_compressed(path, **columns)  # type: ignore[arg-type]
+
+
+def defused(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table whose text, names included, begins with `'` where a spreadsheet would take it for a formula."""
+    text = {
+        name: column.astype(object).map(_defused)
+        for name, column in frame.items()
+        if not pd.api.types.is_numeric_dtype(column)
+    }
+    return frame.assign(**text).rename(columns=_defused)  # type: ignore[arg-type]
+
+
+def _defused(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.lstrip(" ").startswith(
+        ("=", "+", "-", "@", "\t", "\r", "\n")
+    ):
+        return cell
+    return cell if NUMBER.fullmatch(cell) else f"'{cell}"
+
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+"""Text that is a number, and no formula."""
+
+
+def check_target(out: Path, *, folder: bool) -> None:
+    """Results can be written there; said before the work, not after it."""
+    if not out.name:
+        raise ValueError(f"--out {str(out)!r} is no place for results: name a folder or a file.")
+    if out.exists() and out.is_dir() != folder:
+        raise ValueError(
+            f"{out} is a {'file' if folder else 'folder'}; name a {'folder' if folder else 'file'} for the results."
+        )
+    parent = next(each for each in (out, *out.absolute().parents) if each.exists())
+    if not parent.is_dir() and parent != out:
+        raise ValueError(f"{parent} is not a folder, so nothing can be written to {out}.")
+    if not os.access(parent, os.W_OK):
+        where = "" if parent == out else f" ({parent} is read-only)"
+        raise ValueError(
+            f"{out} cannot be written to{where}: choose another place for the results."
+        )
+
+
+@contextmanager
+def whole_or_nothing(out: Path) -> Iterator[Path]:
+    """A folder to write in whose files move to the folder `out` at the end, or vanish if anything fails.
+
+    What is there and was not written by a command stays (`io/outputs`), and nothing moves then.
+    """
+    there = out.is_dir()
+    try:
+        if not there:
+            out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        work = (out if there else out.absolute().parent) / _unique()
+        work.mkdir()
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written to: {error.strerror}.") from None
+    try:
+        yield work
+        files = sorted(work.iterdir())
+        if there:
+            check_outputs([out / file.name for file in files], force=True)
+        (work / RECORD).write_text(record(out, files), encoding="utf-8")
+        if there:
+            _move([*files, work / RECORD], out)
+        else:
+            work.rename(out)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _move(files: Sequence[Path], out: Path) -> None:
+    """All of them, or, where one cannot be moved, none."""
+    before = files[0].parent / "before"
+    before.mkdir()
+    done: list[Path] = []
+    try:
+        for file in files:
+            target = out / file.name
+            if target.exists():
+                target.replace(before / file.name)
+            done.append(target)
+            file.replace(target)
+    except BaseException:
+        for target in done:
+            target.unlink(missing_ok=True)
+            if (before / target.name).exists():
+                (before / target.name).replace(target)
+        raise
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """A file to write that becomes `target` at the end, or vanishes if anything fails.
+
+    Its name is new and nobody's: threads do not meet in it, and no link that waits there is followed.
+    """
+    partial = target.parent / _unique()
+    try:
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _unique() -> str:
+    return f".retrace-{secrets.token_hex(8)}"

@@ -1,0 +1,225 @@
+"""How large a file says that its table is, read from headers alone, against what its size on the disk makes likely.
+
+A table of r rows and c columns takes about `8 r (c + 6)` bytes here (numbers are float64, and each row is carried by a
+few indices), and a few times that at its peak. Compressed files of real data expand tenfold; what expands a hundredfold
+is a mistake, or a bomb.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.io.formats import need
+from retrace_sde.io.npz import array_header
+from retrace_sde.io.untrusted import zarr_store
+from retrace_sde.io.untrusted.trial import tried
+
+SMALL, RATIO = 1 << 28, 32
+"""Bytes to which any file may expand, and how many times its own size a larger one may."""
+
+PER_ROW, TEXT = 6, 64
+"""Numbers that each row costs beside its cells, and bytes of a cell of text."""
+
+BLOCK, FIRST, COLUMN = 1 << 20, 5, 1024
+"""Bytes read at once, lines among which the header is, and bytes that a column costs whatever is in it."""
+
+
+class Budget:
+    """The bytes that a file may take in memory; what it claims is counted, and too much refused."""
+
+    def __init__(self, size: int, *, large: bool = False) -> None:
+        self.left = math.inf if large else float(max(SMALL, RATIO * size))
+
+    @classmethod
+    def of(cls, path: Path, *, large: bool = False) -> Budget:
+        """That of a file, or of all files of a store."""
+        files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+        return cls(sum(each.stat().st_size for each in files), large=large)
+
+    def take(self, amount: float) -> None:
+        """Count bytes that the file will take."""
+        if not amount >= 0:
+            raise ValueError("its sizes are damaged.")
+        self.left -= amount
+        if self.left < 0:
+            raise ValueError(
+                "it claims to hold far more than its size on the disk makes likely, and is not read. If you know where "
+                "it comes from, allow it with --large (in Python read_table(…, large=True))."
+            )
+
+    def take_table(self, rows: int, columns: int) -> None:
+        """Count a table."""
+        self.take(8.0 * rows * (columns + PER_ROW))
+
+    def take_array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+        """Count an array: numbers become float64, text becomes Python's."""
+        least = TEXT if dtype.kind in "OSU" else 8
+        self.take(math.prod(map(float, shape)) * max(dtype.itemsize, least))
+
+
+def check_size(path: Path, *, large: bool = False) -> Budget:
+    """Refuse a file whose headers claim too much; the budget that is left, for what only reading shows."""
+    budget = Budget.of(path, large=large)
+    check = CHECKS.get(path.suffix.lower())
+    if check is not None:
+        check(path, budget)
+    return budget
+
+
+def _csv(path: Path, budget: Budget) -> None:
+    """Lines times the cells of the header, which short lines are filled up to."""
+    lines, cells = 0, dict.fromkeys(range(FIRST), 1)
+    for block in _blocks(path):
+        budget.take(len(block))
+        begun = lines
+        for k, part in enumerate(block.split(b"\n", FIRST) if begun < FIRST else []):
+            if begun + k < FIRST:
+                cells[begun + k] += max(map(part.count, (b",", b";", b"\t", b"|")))
+        lines += max(block.count(b"\n"), block.count(b"\r"))
+    columns = max(cells.values())
+    budget.take(float(COLUMN * columns))
+    budget.take_table(lines + 1, columns)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        while block := file.read(BLOCK):
+            yield block
+
+
+def _npz(path: Path, budget: Budget) -> None:
+    if not zipfile.is_zipfile(path):
+        return  # the reader says so
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            budget.take(entry.file_size)
+            try:
+                with archive.open(entry) as file:
+                    shape, dtype = array_header(file)
+            except ValueError:
+                continue  # no array, which the reader says
+            budget.take_array(shape, dtype)
+            rows = math.prod(shape[:2]) if len(shape) == 3 else math.prod(shape[:1])
+            budget.take_table(rows, 0)
+
+
+def _xlsx(path: Path, budget: Budget) -> None:
+    """Each sheet as far as its last cell reaches: all that lies before it is filled up."""
+    need("openpyxl")
+    if not zipfile.is_zipfile(path):
+        raise ValueError("not an xlsx file (a zip archive), or cut short.")
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            budget.take(2.0 * entry.file_size)
+            if not entry.filename.startswith("xl/worksheets/"):
+                continue
+            rows, columns, tail = 0, 0, b""
+            with archive.open(entry) as file:
+                while block := file.read(BLOCK):
+                    for letters, number in CELL.findall(tail + block):
+                        rows, columns = max(rows, int(number)), max(columns, _column(letters))
+                    tail = block[-32:]
+            budget.take_table(rows, columns)
+
+
+CELL = re.compile(rb"""r\s*=\s*["']([A-Za-z]{1,3})(\d{1,7})["']""")
+"""Where a cell of a sheet stands."""
+
+
+def _column(letters: bytes) -> int:
+    """The number of a column of a spreadsheet: A, B, …, Z, AA, …"""
+    return sum((sign - 64) * 26**k for k, sign in enumerate(reversed(letters.upper())))
+
+
+def _parquet(path: Path, budget: Budget) -> None:
+    pq = need("pyarrow.parquet")
+    with pq.ParquetFile(path) as file:
+        found, schema = file.metadata, file.schema_arrow
+        text = [field.name for field in schema if str(field.type) in TEXTS]
+        budget.take_table(found.num_rows, found.num_columns)
+        for group in map(found.row_group, range(found.num_row_groups)):
+            for part in map(group.column, range(group.num_columns)):
+                budget.take(max(part.total_uncompressed_size, 0) + 8.0 * max(part.num_values, 0))
+    for name in text:
+        _repeated_text(path, name, budget)
+
+
+TEXTS = ("string", "large_string", "binary", "large_binary")
+
+
+def _repeated_text(path: Path, name: str, budget: Budget) -> None:
+    """A long text, stored once and repeated in many rows: its length counts in each of them."""
+    pa, pc, pq = need("pyarrow"), need("pyarrow.compute"), need("pyarrow.parquet")
+    for chunk in pq.read_table(path, columns=[name], read_dictionary=[name])[name].chunks:
+        if not isinstance(chunk, pa.DictionaryArray):
+            continue
+        lengths = np.asarray(pc.fill_null(pc.binary_length(chunk.dictionary), 0), dtype=float)
+        known = np.asarray(chunk.indices.drop_null(), dtype=np.intp)
+        if len(lengths):
+            budget.take(float(lengths @ np.bincount(known, minlength=len(lengths))))
+
+
+def _h5ad(path: Path, budget: Budget) -> None:
+    need("anndata")
+    if not need("h5py").is_hdf5(path):
+        raise ValueError("not an h5ad file (HDF5), or cut short.")
+    tried(path, large=budget.left == math.inf)
+    walk_h5(path, budget)
+
+
+def walk_h5(path: Path, budget: Budget) -> None:
+    """What an HDF5 file claims to hold, and that it holds it itself."""
+    h5py = need("h5py")
+    with h5py.File(path, "r") as file:
+        seen: set[Any] = set()
+        todo = [file]
+        while todo:
+            group = todo.pop()
+            for name in group:
+                where = f"{group.name.rstrip('/')}/{name}"
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    raise ValueError(
+                        f"{where!r} is a link to another place, which is not followed."
+                    )
+                each = group[name]
+                mark = h5py.h5o.get_info(each.id).addr
+                if mark in seen:
+                    raise ValueError(f"{where!r} is stored under two names, which is not read.")
+                seen.add(mark)
+                if isinstance(each, h5py.Group):
+                    todo.append(each)
+                elif isinstance(each, h5py.Dataset):
+                    _h5_dataset(each, where, budget)
+
+
+def _h5_dataset(each: Any, where: str, budget: Budget) -> None:
+    if each.external or each.is_virtual:
+        raise ValueError(f"{where!r} takes its numbers from another file, which is not read.")
+    if each.shape is not None:
+        budget.take_array(each.shape, each.dtype)
+        budget.take(math.prod(map(float, each.chunks or ())) * each.dtype.itemsize)
+
+
+def _zarr(path: Path, budget: Budget) -> None:
+    zarr_store.check(path, budget.take, budget.take_array)
+
+
+CHECKS: dict[str, Callable[[Path, Budget], None]] = {
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".txt": _csv,
+    ".gz": _csv,
+    ".xlsx": _xlsx,
+    ".npz": _npz,
+    ".parquet": _parquet,
+    ".h5ad": _h5ad,
+    ".zarr": _zarr,
+}

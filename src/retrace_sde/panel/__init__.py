@@ -1,0 +1,1 @@
+"""One representation of the data: panels, what is known of their time, pieces of them, and the checks at the entry."""

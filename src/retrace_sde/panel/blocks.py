@@ -1,0 +1,437 @@
+"""Walking through a panel in blocks of trajectories, in parallel, without ever copying it whole.
+
+Blocks are independent and their results are combined in a fixed order, so that the answer does not depend
+on the number of jobs. A pass is a function of a *piece*, a `Data` of some trajectories alone, so that it can be sent to where
+they are stored (`lazy/stored`). Meanwhile the linear algebra runs on one thread: small matrices and tall, narrow blocks
+gain nothing from more, and on a busy machine threads that wait for each other cost far more than they give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial, reduce
+from threading import Lock
+from typing import Any, TypeVar
+
+import array_api_compat
+import numpy as np
+from joblib import cpu_count, effective_n_jobs
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.lazy.array import LazyArray, walk
+from retrace_sde.io.lazy.view import InMemoryView
+
+Result = TypeVar("Result")
+
+BLOCK_ELEMENTS = 1 << 18
+"""Numbers per block: 2 MiB of float64, small enough to stay in a core's cache."""
+
+DEVICE_ELEMENTS = 1 << 27
+"""Numbers per block on another device, which has no cache to stay in and is kept busy by large blocks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Values (n, T, d) of any array-API namespace, or `LazyArray`, covariates (n, T, k) or None, and how many jobs to run.
+
+    `lengths` (n,) tells how many of the T observations each trajectory has; None: all of them.
+    """
+
+    values: Any
+    covariates: Any | None = None
+    n_jobs: int | None = None
+    lengths: Indices | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        n, T, d = self.values.shape
+        return n, T, d
+
+    @property
+    def observed(self) -> Indices:
+        """The number of observations of each trajectory, (n,)."""
+        n, T, _ = self.shape
+        return np.full(n, T, dtype=np.intp) if self.lengths is None else self.lengths
+
+    @property
+    def lazy(self) -> bool:
+        """The values are stored outside memory: only passes over pieces, and a few trajectories, can be had."""
+        return isinstance(self.values, LazyArray) and not self.values.in_memory
+
+    @property
+    def stored(self) -> bool:
+        """The values are looked at where they are, in memory or outside it."""
+        return isinstance(self.values, LazyArray)
+
+    @property
+    def on_device(self) -> bool:
+        """The values are an array of another library than numpy, and may be on a device of its own."""
+        return not self._walked and not array_api_compat.is_numpy_array(self._array)
+
+    def some(self, size: int) -> Data:
+        """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
+        return self.take(self.chosen(size))
+
+    def chosen(self, size: int) -> Indices:
+        """Which trajectories `some` takes."""
+        return evenly(self.shape[0], size)
+
+    def take(self, rows: Indices) -> Data:
+        """The given trajectories, which may be repeated."""
+        covariates = None if self.covariates is None else pick(self.covariates, rows, 0)
+        lengths = None if self.lengths is None else self.lengths[rows]
+        values = pick(self.values, rows, 0)
+        return replace(self, values=values, covariates=covariates, lengths=lengths)
+
+    def block(self, rows: slice, order: Indices | None = None) -> tuple[Any, Any | None]:
+        """Values and covariates of some trajectories along an order, as float64."""
+        if order is not None and order.ndim == 2:
+            order = order[rows]
+        if isinstance(self.values, InMemoryView) and self.covariates is None:
+            along = order if order is not None and order.ndim == 1 else None
+            x = self.values.block(rows, along)
+            return (x if along is order else in_order(x, order)), None
+        if self.stored:
+            return self.take(np.arange(self.shape[0])[rows]).block(slice(None), order)
+        u = None if self.covariates is None else in_order(self.covariates[rows, ...], order)
+        return in_order(self.values[rows, ...], order), u
+
+    def reversed(self, order: Indices) -> Indices:
+        """An order, or one for each trajectory, run backwards."""
+        if order.ndim == 1:
+            return order[::-1].copy()
+        back = np.arange(order.shape[1])[None] + np.zeros((len(order), 1), dtype=np.intp)
+        inside = back < self.observed[:, None]
+        back = np.where(inside, self.observed[:, None] - 1 - back, back)
+        return np.take_along_axis(order, back, axis=1)
+
+    def states(self, order: Indices, position: int = 0) -> Array:
+        """The state of every trajectory at one position of an order, (n, d), in numpy."""
+        if order.ndim == 1 and self.lazy:  # the other end will be asked for next
+            ends = order[[position, -1 - position]]
+            return self.values.remembered(ends, self._read_slices)[0]  # type: ignore[no-any-return]
+        if order.ndim == 1:
+            return self.slices(order[[position]])[0]
+        if self.stored:
+            return self.each_piece(partial(_states_of, position=position), order)
+        xp = array_api_compat.array_namespace(self.values)
+        index = xp.asarray(order[:, [position]], device=array_api_compat.device(self.values))
+        return to_numpy(xp.take_along_axis(self.values, index[:, :, None], axis=1))[:, 0]
+
+    def _read_slices(self, positions: Indices) -> Array:
+        found = self.each_piece(partial(_slices_of, positions=positions))
+        return np.ascontiguousarray(found.transpose(1, 0, 2))
+
+    def slices(self, positions: Indices) -> Array:
+        """The given slices of all trajectories, (len(positions), n, d), in numpy."""
+        if isinstance(self.values, InMemoryView):
+            return to_numpy(self.values.slices(positions)).transpose(1, 0, 2)
+        if self.stored:
+            return np.stack(self.values.remembered(positions, self._read_slices))
+        return to_numpy(pick(self.values, positions, 1)).transpose(1, 0, 2)
+
+    def map(
+        self, function: Callable[[Any, Any | None], Result], order: Indices | None = None
+    ) -> Iterator[Result]:
+        """`function(x, u)` for each block of trajectories in time order, as float64, results in order."""
+        return self.map_pieces(partial(_of_block, function=function), order)
+
+    def map_pieces(
+        self, function: Callable[..., Result], *along: Any, size: int | None = None
+    ) -> Iterator[Result]:
+        """`function(piece, *parts)` for each block of trajectories: of lazy data in the order in which they are stored.
+
+        `piece` is a Data of its rows alone. `along` is what belongs to the pass: arrays of two axes or more have a row for
+        each trajectory and are cut; anything else (an order or gaps common to all, a number, None) is handed on whole.
+        """
+        if self._walked:
+            for part in self._walk(function, along, size, list, None):
+                yield from part
+            return
+        size = size or self._size
+
+        def of_rows(rows: slice) -> Result:
+            at = self.values.places(rows) if isinstance(self.values, InMemoryView) else rows
+            return function(self._piece(rows), *_parts(along, at))
+
+        yield from self.map_rows(of_rows, size=size)
+
+    def sum_pieces(
+        self, function: Callable[..., Result], *along: Any, size: int | None = None
+    ) -> Result:
+        """The results of `map_pieces`, arrays or tuples of them, added in a fixed order: where the data are, chunk by chunk."""
+        if self._walked:
+            return _added(list(self._walk(function, along, size, _added, _added)))
+        return _added(self.map_pieces(function, *along, size=size))
+
+    def each_piece(self, function: Callable[..., Any], *along: Any, size: int | None = None) -> Any:
+        """Results with a row for each trajectory of a piece, or tuples of such, put together in the trajectories' places."""
+        if self._walked:
+            found = _joined(list(self._walk(function, along, size, _joined, None)))
+        else:
+            found = _joined(list(self.map_pieces(function, *along, size=size)))
+        back = self.values.rows if self.stored else None
+        if back is None:
+            return found
+        return tuple(each[back] for each in found) if isinstance(found, tuple) else found[back]
+
+    @property
+    def _walked(self) -> bool:
+        """Chunk by chunk, where they are stored."""
+        return self.stored and not isinstance(self.values, InMemoryView)
+
+    @property
+    def _array(self) -> Any:
+        """What the values are read from."""
+        return self.values.source if isinstance(self.values, InMemoryView) else self.values
+
+    @property
+    def _size(self) -> int:
+        _, T, d = self.shape
+        return max(1, (DEVICE_ELEMENTS if self.on_device else BLOCK_ELEMENTS) // (T * d))
+
+    def _piece(self, rows: slice) -> Data:
+        u, lengths = self.covariates, self.lengths
+        here = isinstance(self.values, InMemoryView)
+        return Data(
+            self.values.cut(rows) if here else self.values[rows, ...],
+            None if u is None else u[rows, ...],
+            1,
+            None if lengths is None else lengths[rows],
+        )
+
+    def _walk(
+        self,
+        function: Callable[..., Any],
+        along: tuple[Any, ...],
+        size: int | None,
+        together: Callable[[list[Any]], Any],
+        add: Callable[[list[Any]], Any] | None,
+    ) -> Iterator[Any]:
+        """The results of each chunk of lazy data, put together where they are made."""
+        values, u, lengths = self.values, self.covariates, self.lengths
+        arrays = [each for each in (values, u) if isinstance(each, LazyArray)]
+        looks = tuple(each.look for each in arrays)
+
+        def belonging(rows: slice) -> tuple[Any, ...]:
+            at = values.places(rows)
+            columns = values.belonging(rows)
+            inputs = u[at] if isinstance(u, np.ndarray) else None
+            return columns, inputs, None if lengths is None else lengths[at], *_parts(along, at)
+
+        work = partial(
+            _on_chunk, function=function, looks=looks, size=size or self._size, together=together
+        )
+        return walk(arrays, work, belonging, _jobs(self.n_jobs), add)
+
+    def map_rows(
+        self, function: Callable[[slice], Result], *, size: int | None = None
+    ) -> Iterator[Result]:
+        """`function(rows)` for each block of `size` trajectories, results in order."""
+        n = self.shape[0]
+        if self.lazy:
+            raise ValueError(
+                "this step needs all trajectories in memory, and they are stored outside it: pass a part of them as an array "
+                "in memory, e.g. X[:5000] read by numpy."
+            )
+        size = size or self._size
+        blocks = [slice(begin, min(begin + size, n)) for begin in range(0, n, size)]
+        jobs = min(_jobs(self.n_jobs), len(blocks))
+        if jobs == 1 or not array_api_compat.is_numpy_array(self._array):
+            yield from map(function, blocks)
+            return
+
+        def quietly(rows: slice) -> Result:
+            with np.errstate(all="ignore"):  # each thread has its own
+                return function(rows)
+
+        with one_blas_thread(), ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(quietly, blocks)
+
+    def live(self, rows: slice) -> Any | None:
+        """Which of the T − 1 steps of some trajectories exist, (trajectories, T − 1, 1); None: all."""
+        if self.lengths is None:
+            return None
+        steps = np.arange(1, self.shape[1])[None] < self.lengths[rows, None]
+        return steps[:, :, None].astype(float)
+
+
+def _jobs(n_jobs: int | None) -> int:
+    return cpu_count() if n_jobs is None else effective_n_jobs(n_jobs)
+
+
+def _parts(along: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:
+    """What belongs to some trajectories of what belongs to a pass."""
+    return tuple(each[rows] if np.ndim(each) > 1 else each for each in along)
+
+
+def _on_chunk(
+    blocks: list[Any],
+    columns: Indices | None,
+    inputs: Any,
+    lengths: Indices | None,
+    *along: Any,
+    function: Callable[..., Any],
+    looks: tuple[Any, ...],
+    size: int,
+    together: Callable[[list[Any]], Any],
+) -> Any:
+    """The results of the blocks of one chunk, as it is stored, put together."""
+    own = columns is not None and columns.ndim == 2
+    found = []
+    with one_blas_thread():
+        for begin in range(0, len(blocks[0]), size):
+            rows = slice(begin, begin + size)
+            part = columns[rows] if own else columns  # type: ignore[index]
+            x, *rest = (look(each[rows], part) for look, each in zip(looks, blocks, strict=True))
+            u = rest[0] if rest else None if inputs is None else inputs[rows]
+            piece = Data(x, u, 1, None if lengths is None else lengths[rows])
+            found.append(function(piece, *_parts(along, rows)))
+        return together(found)
+
+
+def _of_block(piece: Data, order: Indices | None, *, function: Callable[..., Result]) -> Result:
+    return function(*piece.block(slice(None), order))
+
+
+def _states_of(piece: Data, order: Indices, *, position: int) -> Array:
+    return piece.states(order, position)
+
+
+def _slices_of(piece: Data, *, positions: Indices) -> Array:
+    return piece.slices(positions).transpose(1, 0, 2)
+
+
+def _added(parts: Any) -> Any:
+    """Arrays, or tuples of them, added one after the other."""
+    return reduce(_sum, parts)
+
+
+def _sum(one: Any, two: Any) -> Any:
+    if type(one) is tuple:
+        return tuple(a + b for a, b in zip(one, two, strict=True))
+    return one + two
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Arrays, or tuples of them, one below the other."""
+    if isinstance(parts[0], tuple):
+        return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
+    return np.concatenate(parts)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+class _Limit:
+    """BLAS on one thread while anyone asks for it; the last to leave, in whichever thread, restores what there was."""
+
+    def __init__(self) -> None:
+        self.lock, self.users, self.before = Lock(), 0, None
+
+    def enter(self) -> None:
+        with self.lock:
+            if self.users == 0:
+                self.before = _blas().limit(limits=1, user_api="blas")
+            self.users += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0 and self.before is not None:
+                self.before.restore_original_limits()
+
+
+_LIMIT = _Limit()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """A context in which BLAS uses one thread, and numbers that overflow or are none show in results, not in warnings."""
+    _LIMIT.enter()
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        _LIMIT.leave()
+
+
+def evenly(n: int, size: int) -> Indices:
+    """`size` of n indices, evenly spaced from the first to the last."""
+    return np.linspace(0, n - 1, min(size, n)).round().astype(np.intp)
+
+
+def pick(array: Any, index: Indices, axis: int) -> Any:
+    """Some rows, or some slices, of a whole array; of a lazy one some rows, read."""
+    if isinstance(array, LazyArray):
+        assert axis == 0  # whole slices are had by a pass
+        return array.read(index)
+    if array_api_compat.is_numpy_array(array):
+        # numpy's take would first copy all of an array that is not contiguous, as a shuffled one is not.
+        return array[index] if axis == 0 else array[:, index]
+    xp = array_api_compat.array_namespace(array)
+    return xp.take(array, xp.asarray(index, device=array_api_compat.device(array)), axis=axis)
+
+
+def in_order(block: Any, order: Indices | None) -> Any:
+    """A block along one order of its slices, or one per trajectory, as float64 (None: as stored)."""
+    if isinstance(block, LazyArray):
+        block = block.read(np.arange(block.shape[0]))
+    if order is not None and order.ndim == 1 and array_api_compat.is_numpy_array(block):
+        block, order = pick(block, order, 1), None
+    xp = array_api_compat.array_namespace(block)
+    if order is not None and order.ndim == 2:
+        index = xp.asarray(order[:, :, None], device=array_api_compat.device(block))
+        block = xp.take_along_axis(block, index, axis=1)
+    elif order is not None:
+        index = xp.asarray(order, device=array_api_compat.device(block))
+        block = xp.take(block, index, axis=1)
+    return xp.astype(block, xp.float64, copy=False)
+
+
+def like(matrix: Array, array: Any) -> Any:
+    """A small numpy matrix, brought to the namespace and the device of `array`."""
+    xp = array_api_compat.array_namespace(array)
+    return xp.asarray(matrix, dtype=array.dtype, device=array_api_compat.device(array))
+
+
+def unmasked(values: Any) -> Any:
+    """A masked array, or a list with some, as numbers that are NaN where they are masked; anything else as it is."""
+    if isinstance(values, np.ma.MaskedArray):
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"masked arrays must hold real numbers; got dtype {values.dtype}.")
+        wide = values.dtype if values.dtype.kind == "f" else np.dtype(float)
+        return np.ma.filled(values.astype(wide), np.nan)  # type: ignore[no-untyped-call]
+    if isinstance(values, (list, tuple)) and any(
+        isinstance(each, (np.ma.MaskedArray, list, tuple)) or each is np.ma.masked
+        for each in values
+    ):
+        return [np.nan if each is np.ma.masked else unmasked(each) for each in values]
+    return values
+
+
+def to_numpy(array: Any) -> Array:
+    """A small result, brought to numpy from whatever device it was computed on."""
+    if isinstance(array, LazyArray):
+        array = array.read(np.arange(array.shape[0]))  # refused, unless it is small or in memory
+    return np.asarray(_fetched(array), dtype=float)
+
+
+def to_integers(array: Any) -> NDArray[np.int64]:
+    """Whole numbers, likewise, without passing through floats."""
+    return np.ascontiguousarray(_fetched(array), dtype=np.int64)
+
+
+def _fetched(array: Any) -> Any:
+    if array_api_compat.is_torch_array(array):
+        return array.detach().cpu()
+    if array_api_compat.is_cupy_array(array):
+        return array.get()
+    return array

@@ -1,0 +1,44 @@
+"""Inputs that are missing here and there: carried on, interpolated, or refused, as the user says by name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from retrace_sde.io.arrays import Array, Indices
+
+MissingInputs = Literal["refuse", "carry", "interpolate"]
+
+
+def filled_inputs(
+    u: Array, how: MissingInputs, order: Indices | None = None, times: Array | None = None
+) -> Array:
+    """Inputs (n, T, k) with NaN filled in along an order: by the last value before, or on the line between two.
+
+    Before the first value that is known that one stands, after the last the last. Without an order each trajectory's mean
+    stands for what is missing, for a start; an input that a trajectory never has is its mean over all.
+    """
+    n, T, k = u.shape
+    filled = u.copy()
+    overall = np.nanmean(u, axis=(0, 1))
+    at = np.arange(T, dtype=float)
+    for j in range(n):
+        path = np.arange(T) if order is None else (order if order.ndim == 1 else order[j])
+        clock = at if times is None else np.asarray(times if times.ndim == 1 else times[j])
+        for i in range(k):
+            along = u[j, path, i]
+            known = np.flatnonzero(~np.isnan(along))
+            if len(known) == T:
+                continue
+            if len(known) == 0:
+                filled[j, :, i] = overall[i]
+            elif order is None:
+                filled[j, np.isnan(u[j, :, i]), i] = along[known].mean()
+            elif how == "carry":
+                last = np.maximum(np.searchsorted(known, np.arange(T), side="right") - 1, 0)
+                filled[j, path, i] = along[known[last]]
+            else:
+                line = np.interp(np.nan_to_num(clock, nan=at[-1]), clock[known], along[known])
+                filled[j, path, i] = np.where(np.isnan(along), line, along)
+    return filled

@@ -1,0 +1,131 @@
+"""Knowledge in a table's language: slices are named by their labels, first and last rows by a column that marks them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from retrace_sde.io.columns import shown
+from retrace_sde.panel.knowledge import Knowledge
+
+
+def by_labels(knowledge: Knowledge, slices: Sequence[Any]) -> Knowledge:
+    """The same knowledge with each slice's label replaced by its place in the panel.
+
+    Where an array has one value per slice a table gives {label: value}: its slices have no order to count in.
+    """
+    place = {str(label): k for k, label in enumerate(slices)}
+
+    def index(label: Any, name: str) -> int:
+        if isinstance(label, (Mapping, list, set, np.ndarray)):
+            raise ValueError(f"{name} of a shared order is one label of the slice column.")
+        if str(label) in place:
+            return place[str(label)]
+        same = [k for text, k in place.items() if _number(text) == _number(label)]
+        if len(same) == 1:  # 1 and 1.0: the column's type need not be the one that was written
+            return same[0]
+        raise ValueError(f"{name} names slice {label!r}; the table has {shown(list(slices))}.")
+
+    def mapped(values: Any, name: str) -> dict[int, Any]:
+        if not isinstance(values, Mapping):
+            raise ValueError(
+                f"{name} of a table's slices must be {{label: value}}: rows have no order to count slices in."
+            )
+        found: dict[int, Any] = {}
+        for label, value in values.items():
+            k = index(label, name)
+            if k in found:
+                raise ValueError(f"{name} names slice {slices[k]!r} twice.")
+            found[k] = value
+        return found
+
+    def spread(values: Any, name: str) -> Any:
+        full = np.full(len(slices), np.nan)
+        for k, value in mapped(values, name).items():
+            try:
+                full[k] = np.nan if value is None else float(value)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"{name} must be numbers; got {value!r} for slice {slices[k]!r}."
+                ) from None
+        return full
+
+    changed: dict[str, Any] = {}
+    if knowledge.positions is not None:
+        changed["positions"] = mapped(knowledge.positions, "positions")
+    for name in ("first", "last"):
+        if getattr(knowledge, name) is not None:
+            changed[name] = index(getattr(knowledge, name), name)
+    if knowledge.precedences is not None:
+        changed["precedences"] = [_pair(each, index) for each in knowledge.precedences]
+    for name in ("blocks", "timestamps"):
+        if getattr(knowledge, name) is not None:
+            changed[name] = spread(getattr(knowledge, name), name)
+    if np.ndim(knowledge.timestamp_error) or isinstance(knowledge.timestamp_error, Mapping):  # type: ignore[arg-type]
+        changed["timestamp_error"] = spread(knowledge.timestamp_error, "timestamp_error")
+    return replace(knowledge, **changed)
+
+
+MARKED = frozenset({"1", "1.0", "true", "yes", "y", "x", "t", "first", "last", "baseline"})
+UNMARKED = frozenset({"", "0", "0.0", "false", "no", "n", "f", "nan", "none", "<na>", "nat"})
+"""What a cell says of its row, in small letters."""
+
+
+def marks_of(knowledge: Knowledge | None) -> list[str]:
+    """The columns that mark each subject's first and last row: text where subjects have orders of their own."""
+    if knowledge is None:
+        return []
+    return [each for each in (knowledge.first, knowledge.last) if isinstance(each, str)]
+
+
+def by_marks(knowledge: Knowledge, frame: nw.DataFrame[Any], panel: Any) -> Knowledge:
+    """The same knowledge, of orders of their own, with a column of marks replaced by the observation marked, (n,)."""
+    changed: dict[str, Any] = {}
+    for name in ("first", "last"):
+        column = getattr(knowledge, name)
+        if not isinstance(column, str):
+            continue
+        if column not in frame.columns:
+            raise ValueError(
+                f"{name} of rows with orders of their own is a column that marks them; the table has no column {column!r}."
+            )
+        marked = _marked(frame[column].to_list(), column)
+        there = (panel.rows >= 0) & marked[panel.rows]
+        counts = there.sum(axis=1)
+        if counts.max() > 1:
+            people = [panel.ids[j] for j in np.flatnonzero(counts > 1)]
+            raise ValueError(
+                f"column {column!r} marks more than one row of subject {shown(people)} as the {name}: mark one."
+            )
+        if not counts.any():
+            raise ValueError(f"column {column!r} marks no row as the {name}: write 1 where it is.")
+        changed[name] = np.where(counts > 0, there.argmax(axis=1), -1)
+    return replace(knowledge, **changed)
+
+
+def _marked(cells: Sequence[Any], column: str) -> Any:
+    text = ["" if cell is None else str(cell).strip().lower() for cell in cells]
+    odd = next((k for k, each in enumerate(text) if each not in MARKED | UNMARKED), None)
+    if odd is not None:
+        raise ValueError(
+            f"column {column!r} must mark rows by 1 and 0, or yes and no; row {odd + 1} holds {cells[odd]!r:.40}."
+        )
+    return np.array([each in MARKED for each in text])
+
+
+def _pair(pair: Any, index: Any) -> tuple[int, int]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ValueError(f"precedences of a table's slices are (a, b), two labels; got {pair!r}.")
+    return index(pair[0], "precedences"), index(pair[1], "precedences")
+
+
+def _number(label: Any) -> float:
+    """NaN, which equals nothing, for text."""
+    try:
+        return float(label)
+    except (TypeError, ValueError):
+        return float("nan")

@@ -1,0 +1,1 @@
+"""Panels that are never read whole: one pass before a fit, and workers that hold their parts."""

@@ -1,0 +1,381 @@
+"""Columns without dynamics of their own: clocks, running totals, what never changes in time, near copies.
+
+Such a column has no diffusion: the rounding of an age, not the process, then decides on the direction of time. A
+clock moves alike in all subjects, `x_jt = α_j + τ_t`; a running total at a rate of their own, `x_jt = α_j + β_j τ_t`;
+both up to rounding. Shared slices are in unknown order, which these forms do not need; of single orders, each
+subject's values are sorted first, since a clock is its own order. A variable that grows fast is neither: subjects
+differ in it by more than rounding, and what they differ by lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
+
+LOOKED_AT, FIRST_LOOK = 200, 24
+"""Trajectories, evenly spaced, that tell a clock; and those that rule one out at once."""
+
+GLANCED = 50
+"""Values that most often show that a variable is not rounded."""
+
+FEWEST_SUBJECTS, FEWEST_NUMBERS, FEW_NUMBERS = 3, 10, 100
+"""Subjects, and degrees of freedom (n − 1)(T − 1) of what is left over, without which anything may be chance; with few
+a rounded clock must tick (nearly) at every step, and errors of reading cannot be told."""
+
+EVERY = 0.8
+"""Units of rounding per step of a clock that ticks (nearly) at every step."""
+
+ROUNDED = 0.55
+"""Largest distance from a clock, in units of rounding: half a unit, and what the alternation has yet to go."""
+
+EXACT = 1e-4
+"""The same relative to the typical step of a clock that is not rounded: float32 keeps seven digits of hundreds of steps."""
+
+EQUAL = 0.01
+"""Range of the steps of a running total that is not rounded, relative to their mean."""
+
+TICKS = 2.0
+"""Units of rounding that a clock moves by at least, in the mean over subjects: a score with two levels is none."""
+
+LOOSE, WHITE, EVEN, LONG = 0.05, -0.4, 3.0, 12
+"""A clock that is read with errors: their size relative to a step, the lag-one correlation of their differences, how
+much larger their squares may be at one time than they typically are, and the times needed to see it. Errors of reading are
+white (−1/2) and the same at all times; what subjects differ by in a process that diffuses lasts (0, or more), or comes and
+goes."""
+
+SLOWEST = 0.25
+"""Least mean step of sorted values in units of rounding: many draws from few levels, sorted, look alike too."""
+
+SIMILAR = 0.6
+"""Correlation over time of two subjects' values below which no rounding of a clock brings it."""
+
+GAPS = 1.3
+"""A counter may skip: the largest mean step of distinct whole numbers."""
+
+ALIKE, ALMOST, SAME = 1e-3, 1e-8, 1e-20
+"""Share of a column's squares that others leave, where it may be their rounding, where it may be anything, and where they
+leave nothing (such columns are refused)."""
+
+REPEATED, OTHERS = 0.75, 3
+"""What least squares may leave of a rounded copy, in units of rounding, and how many columns it may be made of: states
+that grow a millionfold are nearly combinations of many."""
+
+EXPLOSIVE = 100.0
+"""Largest distance from the median, relative to the typical one, of a process that does not explode."""
+
+CHECKED, SMALL = 1000, 0.2
+"""Rows that tell whether columns repeat others, and the share of them that are too near the mean to count by their size."""
+
+
+COARSE = 1.0
+"""Steps shorter than so many units of rounding are coarse: rounding then makes up a sixth of their variance."""
+
+
+class Why(StrEnum):
+    """Why a column is left out."""
+
+    CLOCK = "clock"
+    LOOSE_CLOCK = "nearly a clock"
+    TOTAL = "running total"
+    STILL = "constant in time"
+    COPY = "near copy"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A column that the fit leaves out, its place among the variables, and why; `of`: the column that it repeats."""
+
+    name: str
+    index: int
+    why: Why
+    of: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What was found, and what to do about it."""
+        return f"{self.found} It is left out{_ADVICE[self.why]}."
+
+    @property
+    def found(self) -> str:
+        """What was found."""
+        name = repr(self.name)
+        if self.name == f"x{self.index}":
+            name += f" (variable {self.index})"
+        return f"{name} {_FOUND[self.why].format(of=self.of)}."
+
+
+_FOUND = {
+    Why.CLOCK: "looks like a clock: it moves by the same steps in all subjects",
+    Why.LOOSE_CLOCK: "looks like a clock: it moves by nearly the same steps in all subjects",
+    Why.TOTAL: "looks like a running total: it moves one way, in each subject at one rate",
+    Why.STILL: "never changes within a subject, so it has no dynamics",
+    Why.COPY: "repeats {of} but for rounding",
+}
+
+_NAME_IT = "; if it counts time, name it with --time (in Python time=)"
+_ADVICE = {
+    Why.CLOCK: _NAME_IT,
+    Why.LOOSE_CLOCK: _NAME_IT,
+    Why.TOTAL: _NAME_IT,
+    Why.STILL: "; it can be a covariate",
+    Why.COPY: "",
+}
+
+
+def without_dynamics(
+    data: Data, names: tuple[str, ...], *, shared: bool, by: Indices | None = None
+) -> tuple[LeftOut, ...]:
+    """The columns that a fit should leave out (`shared`: the slices are, in unknown order).
+
+    `by` (n,): the trajectories in an order of their contents; those looked at are chosen along it, not by where they are stored.
+    """
+    n, T, d = data.shape
+    if n < FEWEST_SUBJECTS or (n - 1) * (T - 1) < FEWEST_NUMBERS:
+        return ()
+    first = _looked_at(data, FIRST_LOOK, by)
+    possible = np.flatnonzero(_similar(first)).tolist() if shared else list(range(d))
+    suspects = [k for k in possible if _why(first[:, :, k], shared=shared) is not None]
+    repeated = _repeated(first, suspects)
+    if not suspects and not repeated:
+        return ()
+    x = _looked_at(data, LOOKED_AT, by)
+    found = {k: why for k in suspects if (why := _why(x[:, :, k], shared=shared)) is not None}
+    if (
+        len(found) == d
+    ):  # a process whose every variable runs nearly like a clock is one that hardly diffuses
+        found = {k: why for k, why in found.items() if why is not Why.LOOSE_CLOCK}
+    left = [LeftOut(names[k], k, why) for k, why in found.items()]
+    again = _repeated(x, list(found)) if repeated else {}
+    for k, others in again.items():
+        left.append(LeftOut(names[k], k, Why.COPY, ", ".join(repr(names[m]) for m in others)))
+    return tuple(left)
+
+
+def by_least(lows: Array) -> Indices:
+    """Trajectories in the order of their least values, (n, k)."""
+    return np.lexsort(lows.T[::-1])
+
+
+def rounding(values: Array) -> float:
+    """The largest power of ten, from 100 to 10⁻⁶, of which all values are multiples; 0: none."""
+    few = np.abs(values.flat[:GLANCED])  # what these are not multiples of, all are not
+    possible = [digits for digits in range(-2, 7) if _are_multiples(few[~np.isnan(few)], digits)]
+    known = np.abs(values[~np.isnan(values)]) if possible else few
+    return next((10.0**-digits for digits in possible if _are_multiples(known, digits)), 0.0)
+
+
+def _are_multiples(known: Array, digits: int) -> bool:
+    scaled = known * 10.0**digits
+    return bool(np.all(np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(scaled, 1.0)))
+
+
+def _looked_at(data: Data, size: int, by: Indices | None = None) -> Array:
+    """Some trajectories (m, T, d) in numpy, evenly spaced in an order, NaN beyond their lengths."""
+    rows = evenly(data.shape[0], size)
+    rows = rows if by is None else by[rows]
+    x = to_numpy(pick(data.values, rows, 0))
+    if data.lengths is None:
+        return x
+    inside = np.arange(x.shape[1])[None] < data.lengths[rows, None]
+    return np.where(inside[:, :, None], x, np.nan)
+
+
+def _similar(x: Array) -> Mask:
+    """Which columns of (m, T, d) run alike in most pairs of trajectories, or do not run at all: a quick first look."""
+    z = np.nan_to_num(x - _mean(x, 1)[:, None])
+    sizes = np.sqrt((z**2).sum(axis=1, keepdims=True))
+    z = z / np.where(sizes > 0, sizes, 1.0)
+    pairs = np.abs(np.einsum("itk,jtk->kij", z, z))[:, *np.triu_indices(len(x), 1)]
+    moving: Mask = sizes[:, 0].T[:, :, None] * sizes[:, 0].T[:, None] > 0
+    moving = moving[:, *np.triu_indices(len(x), 1)]
+    typical = np.array(
+        [np.median(r[m]) if m.any() else 1.0 for r, m in zip(pairs, moving, strict=True)]
+    )
+    return typical > SIMILAR
+
+
+def _why(column: Array, *, shared: bool) -> Why | None:
+    """What a column (n, T) is, if it has no dynamics."""
+    column = column[(~np.isnan(column)).sum(axis=1) >= 2]
+    if len(column) < 2:
+        return None
+    low, high = np.nanmin(column, axis=1), np.nanmax(column, axis=1)
+    if np.all(low == high):
+        return Why.STILL if low.max() > low.min() else None  # the same everywhere: refused by name
+    if not shared:
+        column = np.sort(column, axis=1)  # NaN goes last
+    column = column[:, (~np.isnan(column)).sum(axis=0) >= 2]
+    column = column[~np.isnan(column).all(axis=1)]
+    if len(column) < 2 or column.shape[1] < 3:
+        return None
+    unit = rounding(column)
+    if _is_clock(column, unit, shared=shared) or (not shared and _is_counter(column, unit)):
+        return Why.CLOCK
+    if not _few(column) and column.shape[1] >= LONG and _is_loose(*_additive(column, _mean)):
+        return Why.LOOSE_CLOCK
+    return Why.TOTAL if _is_total(column, unit, shared=shared) else None
+
+
+def _is_clock(column: Array, unit: float, *, shared: bool) -> bool:
+    """`x_jt = α_j + τ_t`, exactly or to rounding."""
+    rest, course = _additive(column, _mean)
+    exact = EXACT * float(np.median(np.diff(np.sort(course))))
+    if np.sqrt(np.nanmean(rest**2)) > max(exact, ROUNDED * unit):
+        return False  # nor is the largest as small, whatever the fit
+    rest, course = _additive(column, _midrange)
+    worst = float(np.nanmax(np.abs(rest)))
+    if worst <= exact:
+        return True
+    reach = float(np.mean(np.nanmax(column, axis=1) - np.nanmin(column, axis=1)))
+    return worst <= ROUNDED * unit and _ticks(reach, unit, column, shared=shared)
+
+
+def _few(column: Array) -> bool:
+    n, T = column.shape
+    return (n - 1) * (T - 1) < FEW_NUMBERS
+
+
+def _ticks(reach: float, unit: float, column: Array, *, shared: bool) -> bool:
+    """A rounded clock moves far enough, in units of its rounding, that chance would not look like one."""
+    per_step = EVERY if _few(column) else 0.0 if shared else SLOWEST
+    return reach >= unit * max(TICKS, per_step * (column.shape[1] - 1))
+
+
+def _additive(column: Array, centre: Callable[[Array, int], Array]) -> tuple[Array, Array]:
+    """What is left of `x_jt − α_j − τ_t`, and τ: centres of rows and columns by turns, until they stand.
+
+    Means leave the least squares; midranges make the largest as small as can be (Diliberto & Straus 1951).
+    """
+    rest, course = column.copy(), np.zeros(column.shape[1])
+    for _ in range(60):
+        rest -= centre(rest, 1)[:, None]
+        move = centre(rest, 0)
+        rest -= move
+        course += move
+        if np.abs(move).max() <= 1e-3 * np.nanmax(np.abs(rest)):
+            break
+    return rest, course
+
+
+def _mean(values: Array, axis: int) -> Array:
+    """The mean of what is known; NaN, without numpy's warning, where nothing is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=axis)
+    mean: Array = np.where(known, values, 0.0).sum(axis=axis) / np.maximum(count, 1)
+    return np.where(count > 0, mean, np.nan)
+
+
+def _midrange(values: Array, axis: int) -> Array:
+    middle: Array = (np.nanmax(values, axis=axis) + np.nanmin(values, axis=axis)) / 2
+    return middle
+
+
+def _is_loose(rest: Array, course: Array) -> bool:
+    """Errors far smaller than the steps, and white: their differences, along the clock, are anticorrelated."""
+    along = np.argsort(course)
+    jumps = np.diff(rest[:, along], axis=1)
+    jumps = jumps - _mean(jumps, 0)
+    squares, products = _mean(jumps**2, 0), jumps[:, 1:] * jumps[:, :-1]
+    if np.isnan(products).all() or np.sqrt(np.nanmean(jumps**2)) > LOOSE * np.median(
+        np.diff(course[along])
+    ):
+        return False
+    white = np.nanmean(products) < WHITE * np.nanmean(squares)
+    return bool(white and np.nanmax(squares) <= EVEN * np.nanmedian(squares))
+
+
+def _is_counter(column: Array, unit: float) -> bool:
+    """Sorted values of each subject are distinct multiples of a unit, with few of them skipped."""
+    steps = np.diff(column, axis=1)
+    steps = steps[~np.isnan(steps)]
+    least = steps.min()
+    return bool(unit and least >= unit and steps.mean() <= GAPS * least)
+
+
+def _is_total(column: Array, unit: float, *, shared: bool) -> bool:
+    """`x_jt = α_j + β_j τ_t` to rounding, going one way in all subjects, and far enough in a quarter of them."""
+    whole = column[~np.isnan(column).any(axis=1)]
+    if len(whole) < FEWEST_SUBJECTS:
+        return False
+    centred = whole - whole.mean(axis=1, keepdims=True)
+    left, size, right = np.linalg.svd(centred, full_matrices=False)
+    rest = centred - size[0] * np.outer(left[:, 0], right[0])
+    reach = np.ptp(whole, axis=1)
+    far = np.array([_ticks(each, unit, whole, shared=shared) for each in reach])
+    one_way = np.all(left[far, 0] > 0) or np.all(left[far, 0] < 0)
+    steps = np.diff(np.sort(right[0])) * size[0] * np.abs(left[:, 0]).max()
+    # Not rounded, it must count by equal steps: what grows from anywhere at one rate has this form, too.
+    equal = np.ptp(steps) <= EQUAL * steps.mean()
+    near = np.abs(rest).max() <= max(ROUNDED * unit, EXACT * np.median(steps) if equal else 0.0)
+    return bool(near and one_way and far.sum() >= max(FEWEST_SUBJECTS, len(whole) / 4))
+
+
+def _repeated(x: Array, without: list[int]) -> dict[int, list[int]]:
+    """Columns that are, but for rounding, linear functions of others before them, and of which; some are not asked.
+
+    Rows count by their size, large or small, and columns that grow a hundredfold not at all: large states lie near a line.
+    """
+    rows = x.reshape(-1, x.shape[2])
+    rows = rows[np.lexsort(rows.T[1::-1])]  # wherever they are stored
+    rows = rows[evenly(len(rows), CHECKED)]
+    rows = rows[~np.isnan(rows).any(axis=1)]
+    if len(rows) < FEWEST_NUMBERS:
+        return {}
+    far = np.abs(rows - np.median(rows, axis=0))
+    calm = far.max(axis=0) <= EXPLOSIVE * np.median(far, axis=0)
+    asked = [k for k in range(x.shape[2]) if k not in without and calm[k] and far[:, k].any()]
+    found: dict[int, list[int]] = {}
+    while 2 <= len(asked) < len(rows) / 2:
+        z = rows[:, asked] - rows[:, asked].mean(axis=0)
+        z = np.column_stack([z / np.maximum(np.abs(z).max(axis=0), 1e-300), np.ones(len(z))])
+        sizes = np.linalg.norm(z[:, :-1], axis=1, keepdims=True)
+        z /= np.maximum(sizes, np.quantile(sizes, SMALL) or sizes.max())
+        values, directions = np.linalg.eigh(z.T @ z)
+        if values[0] > ALIKE * values[-1]:
+            break
+        involved = np.flatnonzero(
+            np.abs(directions[:-1, 0]) > 0.1 * np.abs(directions[:-1, 0]).max()
+        )
+        last, others = asked[involved[-1]], [asked[k] for k in involved[:-1]]
+        if not 1 <= len(others) <= OTHERS or not _repeats(rows[:, last], rows[:, others], z[:, -1]):
+            break
+        found[last] = others
+        asked.remove(last)
+    return found
+
+
+def _repeats(one: Array, others: Array, weights: Array) -> bool:
+    """The column is a linear function of the others up to their rounding, but not exactly (that is refused)."""
+    X = np.column_stack([others - others.mean(axis=0), np.ones(len(one))])
+    slopes, *_ = np.linalg.lstsq(X * weights[:, None], one * weights, rcond=None)
+    rest = one - X @ slopes
+    share = float(((rest * weights) ** 2).sum() / (((one - one.mean()) * weights) ** 2).sum())
+    units = [rounding(each) for each in others.T]
+    allowed = REPEATED * (rounding(one) + float(np.abs(slopes[:-1]) @ units))
+    return SAME < share < (ALIKE if np.abs(rest).max() <= allowed else ALMOST)
+
+
+def coarse(data: Data, order: Indices, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A sentence for each variable whose rounding is as coarse as its steps along an order."""
+    x = _looked_at(data, LOOKED_AT)
+    along = order if order.ndim == 1 else order[evenly(data.shape[0], LOOKED_AT)]
+    said = []
+    for k, name in enumerate(names):
+        unit = rounding(x[:, :, k])
+        if unit == 0:
+            continue
+        steps = np.diff(in_order(x[:, :, k : k + 1], along), axis=1) ** 2
+        known = steps[~np.isnan(steps)]
+        size = float(np.sqrt(known.mean())) if known.size else np.inf
+        if size < COARSE * unit:
+            said.append(
+                f"{name!r} is rounded to {unit:g}, coarse beside its steps (typically {size:.2g}): rounding then acts "
+                "like measurement noise, which observation_noise='estimate' takes into account."
+            )
+    return tuple(said)

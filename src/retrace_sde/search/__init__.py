@@ -1,0 +1,1 @@
+"""Orders and parameters both unknown: the models, the search, and the average over orders."""

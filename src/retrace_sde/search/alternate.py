@@ -1,0 +1,148 @@
+"""Maximum likelihood over orders and parameters, by turns: fit along an order, search under the fit.
+
+Maximises `log p₀(X_{o_0}) + Σ_i log p(X_{o_{i+1}} | X_{o_i}; θ)`, and what is known of time, over the order o and θ. The best order is
+a biased place to estimate from where orders are uncertain (a shortest path is shorter than the truth, so H
+shrinks): `average` then averages over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from retrace_sde.io.arrays import Indices
+from retrace_sde.progress import steps
+from retrace_sde.search.model import Fit, Model, Round
+from retrace_sde.search.space import Own, Pair, Space
+
+FIRST_ROUNDS, HARDER_ROUNDS = 4, 3
+"""Single orders are searched for a few rounds, then with random kicks for so many times `max_iter`."""
+
+MORE = 8
+"""How many times as many trajectories an order that does not stand on all is searched for again, where all are not in memory."""
+
+SEARCHING = "searching for the order"
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The order found with its fit and that of its reverse, the rounds, and whether the order settled."""
+
+    better: Fit
+    worse: Fit
+    rounds: tuple[Round, ...]
+    settled: bool
+
+
+class Trail(NamedTuple):
+    """Where an alternation began and ended, the rounds on the way, and whether the order settled."""
+
+    first: Pair
+    pair: Pair
+    rounds: tuple[Round, ...]
+    settled: bool
+
+    @property
+    def order(self) -> Indices:
+        return self.pair.better.order
+
+
+def alternate(
+    model: Model, space: Space, order: Indices, *, max_iter: int, harder: bool = False
+) -> Trail:
+    """Search under the fit and fit again until the order stands; `harder`: the first search with random kicks."""
+    first = pair = space.fit(model, order)
+    rounds: list[Round] = []
+    for k in steps(range(max_iter), SEARCHING):
+        rounds.append(pair.better.as_round())
+        order, changed = space.improve(model, pair.better, harder=harder and k == 0)
+        if changed:
+            pair = space.fit(model, order, pair)
+        if space.settled(changed):
+            return Trail(first, pair, tuple(rounds), True)
+    return Trail(first, pair, tuple(rounds), False)
+
+
+def recover(model: Model, space: Space, rng: np.random.Generator, *, max_iter: int) -> Found:
+    """The most likely order found, its reverse (each with its own fit), the rounds, and whether it settled."""
+    if isinstance(space, Own):
+        return _recover_own(model, space, rng, max_iter=max_iter)
+    return _recover_shared(model, space, rng, max_iter=max_iter)
+
+
+def _recover_shared(
+    model: Model, space: Space, rng: np.random.Generator, *, max_iter: int
+) -> Found:
+    """From every start on as few trajectories as will do; then verified on all of them."""
+    best, few = _searched(model, space, rng, max_iter=max_iter)
+    found = _finished(model, best)
+    if few is not None and not model.verified(found.better):
+        more = model.some(MORE * few) if model.data.lazy else model
+        found = _finished(model, alternate(more, space, best.order, max_iter=max_iter))
+    return found
+
+
+def _searched(
+    model: Model, space: Space, rng: np.random.Generator, *, max_iter: int
+) -> tuple[Trail, int | None]:
+    """The best of all starts, and on how many trajectories of another model it was found; None: on these.
+
+    Such a model may have as many trajectories (values filled in, gaps taken for equal); a copy of some is gone when all are looked at.
+    """
+    few = model.for_search()
+    starts = space.starts(few, rng)
+    trails = [_from_start(few, space, start, max_iter) for start in steps(starts, SEARCHING)]
+    worth = [few.worth(each.pair.better) for each in trails] if len(trails) > 1 else [0.0]
+    return trails[int(np.argmax(worth))], None if few is model else few.data.shape[0]
+
+
+def _from_start(model: Model, space: Space, start: Indices, max_iter: int) -> Trail:
+    """From one start: steps taken for equal, or for unequal where they are.
+
+    Misplaced slices make steps unequal too, and would be excused by it. So both are tried; the order that took
+    steps for equal must be better by more than the nat per step that unequal variances can feign.
+    """
+    equal = alternate(model, space, start, max_iter=max_iter)
+    robust = model.made_robust(equal.first.better)
+    if robust is None:
+        return equal
+    unequal = alternate(robust, space, start, max_iter=max_iter)
+    one, two = (model.worth(each.pair.better) for each in (equal, unequal))
+    if one <= two + len(start) - 1:
+        return unequal
+    return alternate(robust, space, equal.order, max_iter=max_iter)
+
+
+def _finished(model: Model, trail: Trail) -> Found:
+    """The last fits along an order and its reverse, on all the data."""
+    one = model.fit(trail.order, trail.pair.better, final=True)
+    two = model.reversed_fit(one, trail.pair.worse, final=True)
+    better, worse = (one, two) if one.objective >= two.objective else (two, one)
+    return Found(better, worse, (*trail.rounds, better.as_round()), trail.settled)
+
+
+def _recover_own(model: Model, space: Own, rng: np.random.Generator, *, max_iter: int) -> Found:
+    """From every start; then the twin, with the same effort: orders searched for less would lose by that alone."""
+    best: Trail | None = None
+    for start in steps(space.starts(model, rng), SEARCHING):
+        first = alternate(model, space, start, max_iter=min(max_iter, FIRST_ROUNDS))
+        trail = _harder(model, space, first.order, max_iter)
+        trail = trail._replace(rounds=(*first.rounds, *trail.rounds))
+        if best is None or trail.pair.better.objective > best.pair.better.objective:
+            best = trail
+    assert best is not None  # there is always a start
+    one, back = best.pair.better, model.data.reversed(best.order)
+    if model.one_way(one.order):
+        two = model.reversed_fit(one)
+    else:
+        two = _harder(model, space, model.repaired(back), max_iter).pair.better
+    if two.objective > one.objective and not model.one_way(one.order):
+        one, two = two, one
+    one, two = (model.fit(each.order, each, final=True) for each in (one, two))
+    return Found(one, two, (*best.rounds, one.as_round()), best.settled)
+
+
+def _harder(model: Model, space: Own, order: Indices, max_iter: int) -> Trail:
+    return alternate(model, space, order, max_iter=HARDER_ROUNDS * max_iter, harder=True)

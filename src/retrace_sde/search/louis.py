@@ -1,0 +1,104 @@
+"""How much of the uncertainty of the parameters is due to the orders (Louis 1982).
+
+Observed information: that of known orders less the posterior variance of its score,
+`I = I_known − Σ_j Var(s_j | data)`. Products of posterior means are taken across two independent chains, so that the
+chains' autocorrelation does not bias them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.fit.regression import StandardErrors, regression_errors
+from retrace_sde.fit.scores import errors_of_scores
+from retrace_sde.io.arrays import Array
+from retrace_sde.orders.draws import Draws
+from retrace_sde.search.model import Model, Scoring
+
+LOUIS_PARAMETERS = 500
+"""Louis' information is a square matrix in the parameters; beyond this many it is not computed."""
+
+ERRORS = 3.0
+"""Monte-Carlo errors by which information must exceed nothing."""
+
+
+def louis_errors(
+    model: Model,
+    few: Model,
+    law: Any,
+    sums: Any,
+    draws: Draws,
+    rng: np.random.Generator,
+) -> tuple[StandardErrors, str | None]:
+    """Standard errors that include the uncertainty of the orders, and a note if they do not.
+
+    `draws` are orders of the trajectories of `few`, which speak for all of `model`.
+    """
+    scoring = model.scoring(law, sums)
+    d = model.data.shape[2]
+    if scoring.size > LOUIS_PARAMETERS:
+        known = regression_errors(model.moments(sums), model.numbers(law)[1])
+        return known, (
+            f"Standard errors are those of known orders: with {d} variables those of the orders are "
+            "not computed."
+        )
+    covariance, meat, floored = louis_covariance(model, few, law, sums, draws, rng)
+    if floored:
+        note = (
+            "In some direction the orders leave less information on the parameters than the draws can tell from none: "
+            "standard errors there are lower bounds."
+        )
+        return scoring.errors(covariance), note
+    return errors_of_scores(scoring.errors, covariance, meat, model.data.shape[0]), None
+
+
+def louis_covariance(
+    model: Model, few: Model, law: Any, sums: Any, draws: Draws, rng: np.random.Generator
+) -> tuple[Array, Array, bool]:
+    """The inverse of Louis' information, `Σ_j E[s_j] E[s_j]ᵀ` of all trajectories, and whether a floor mattered."""
+    complete = model.scoring(law, sums).information(rng)
+    square, cross = _squares(few.scoring(law, sums), draws)
+    share = model.data.shape[0] / few.data.shape[0]
+    lost = (square - cross) * share
+    covariance, floored = floored_inverse(complete - lost, complete, _floor(draws.kept))
+    return covariance, cross * share, floored
+
+
+def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, Array]:
+    """`Σ_j E[s_j s_jᵀ]`, and `Σ_j E[s_j] E[s_j]ᵀ` across two chains."""
+    _, m, R, _ = draws.kept.shape
+    means, square = [np.zeros((m, scoring.size)) for _ in range(2)], 0.0
+    for k, (order, gaps) in enumerate(zip(draws.orders(), draws.crossed(), strict=True)):
+        if k // R < 2:
+            each = scoring.of(order) if gaps is None else scoring.of(order, gaps)
+            square = square + each.T @ each / (2 * R)
+            means[k // R] += each / R
+    product = means[0].T @ means[1]
+    return np.asarray(square), 0.5 * (product + product.T)
+
+
+def floored_inverse(information: Array, complete: Array, floor: float) -> tuple[Array, bool]:
+    """The inverse, with the share of the complete information at least `floor` in every direction; and whether
+    that mattered.
+
+    `I = L V diag(λ) Vᵀ Lᵀ` with `complete = L Lᵀ`: λ are the shares that are left where the orders are not known.
+    """
+    unit = np.sqrt(np.diag(complete))
+    L = np.linalg.cholesky(complete / np.outer(unit, unit))
+    half = np.linalg.inv(L) / unit
+    shares, V = np.linalg.eigh(half @ information @ half.T)
+    root = half.T @ V / np.sqrt(np.maximum(shares, floor))
+    return root @ root.T, bool(shares[0] < floor)
+
+
+def _floor(kept: NDArray[np.int16]) -> float:
+    """Shares below this cannot be told from none.
+
+    The posterior variance of a score from K draws, summed over m trajectories, has a relative error of about
+    √(2/(K m)); what is left of the information is one less its share.
+    """
+    _, m, R, _ = kept.shape
+    return min(ERRORS * float(np.sqrt(2 / (2 * R * m))), 0.5)

@@ -1,0 +1,183 @@
+"""Monte-Carlo EM: parameters averaged over the posterior of single orders instead of read off one best order.
+
+E-step: chains over permutations, whose draws give expected sufficient statistics. M-step: the model's own. Chains
+persist from round to round, rounds grow longer, and the answer is the fit to the statistics averaged over the last
+half of the rounds (Polyak). The direction is decided by likelihoods in which the orders are summed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.io.arrays import Array
+from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.progress import enough, report
+from retrace_sde.search.alternate import Found
+from retrace_sde.search.bridge import bridge
+from retrace_sde.search.model import Fit, Model, Round
+
+TOLERANCE = 0.15
+"""Monte-Carlo error at which to stop, in standard errors that known orders would leave: √(1 + 0.15²) is one per
+cent more than no such error at all."""
+
+LEAST_ROUNDS, MOST_ROUNDS = 24, 150
+"""Rounds before the window of the last half is long enough to judge, and after which it is given up."""
+
+STANDING = 3
+"""Rounds running in which the error must be below the tolerance: one alone is luck."""
+
+AVERAGING = "averaging over orders"
+
+Progress = Callable[[int, float], None]
+
+
+def _silent(k: int, gap: float) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A Monte-Carlo EM: the law, the averaged statistics, the chains, and whether it converged."""
+
+    law: Any
+    sums: Any
+    chains: Chains
+    rounds: tuple[Round, ...]
+    gap: float
+    converged: bool
+
+
+def run(
+    model: Model, law: Any, chains: Chains, *, rounds: int = 0, progress: Progress = _silent
+) -> Run:
+    """Rounds until the averaged parameters stand, or just so many `rounds`.
+
+    They stand when the Monte-Carlo error of their average, between the halves of the window and between chains,
+    is below `TOLERANCE` known-order standard errors, `STANDING` times running.
+    """
+    T, effort = model.data.shape[1], model.effort
+    seen: list[Any] = []
+    history: list[Round] = []
+    traces: list[Array] = []
+    weights: list[float] = []
+    gap, good = np.inf, 0
+    for k in range(rounds or MOST_ROUNDS):
+        if k > 1 and enough(AVERAGING):
+            break
+        # The error falls with the root of the work, so its square tells how much of it is done.
+        report(AVERAGING, k / rounds if rounds else max(k / MOST_ROUNDS, (TOLERANCE / gap) ** 2))
+        draws = model.draw(law, chains, Stretch(effort.records(k), 2 * T))
+        if k < effort.warm // 2:  # burn-in: the proposals learn, and then stay as they are
+            chains.learn(draws)
+        parts = model.expect(draws, law)
+        seen.append(_mean(parts, np.ones(len(parts))))
+        new = model.maximise(seen[-1], law)
+        history.append(_round(model, new))
+        traces.append(np.stack([_vector(model, model.maximise(each, new)) for each in parts]))
+        weights.append(effort.records(k))
+        law = model.ahead(law, new)
+        if not rounds and k + 1 >= LEAST_ROUNDS:
+            gap = monte_carlo_error(np.array(traces), np.array(weights), model.unit(seen[-1], new))
+            good = good + 1 if gap <= TOLERANCE else 0
+            progress(k, gap)
+            if good >= STANDING:
+                break
+    half = len(seen) // 2
+    average = _mean(seen[half:], np.array(weights[half:]))
+    return Run(model.maximise(average, law), average, chains, tuple(history), gap, good >= STANDING)
+
+
+def _mean(parts: list[Any], weights: Array) -> Any:
+    share = weights / weights.sum()
+    total = parts[0].scaled(float(share[0]))
+    for each, weight in zip(parts[1:], share[1:], strict=True):
+        total = total + each.scaled(float(weight))
+    return total
+
+
+def _vector(model: Model, law: Any) -> Array:
+    return np.concatenate([each.ravel() for each in model.numbers(law)])
+
+
+def _round(model: Model, law: Any) -> Round:
+    return Round(np.empty((0, 0), dtype=np.intp), *model.numbers(law), float("nan"))
+
+
+def monte_carlo_error(traces: Array, weights: Array, unit: Array) -> float:
+    """Of the average over the last half of traces (rounds, chains, numbers), in units of each number's own.
+
+    The error of a mean from B batches is `sd / √B`; batches are the halves of the window, which differ while EM still
+    drifts, and the chains, which differ where a slow mode outlasts the window. The larger counts, as root mean
+    square over the numbers.
+    """
+    half = len(traces) // 2
+    window, w = traces[half:], weights[half:]
+    middle = len(window) // 2
+    pooled = window.mean(axis=1)
+    halves = [
+        np.average(pooled[at], axis=0, weights=w[at]) for at in (slice(middle), slice(middle, None))
+    ]
+    chains = np.average(window, axis=0, weights=w)
+    errors = [
+        np.sqrt(np.mean(np.var(batches, axis=0, ddof=1) / len(batches) / unit**2))
+        for batches in (np.stack(halves), chains)
+    ]
+    return float(max(errors))
+
+
+@dataclass(frozen=True, eq=False)
+class Averaged:
+    """The kept direction run to convergence, its twin, and each trajectory's log-ratio between them.
+
+    No twin where what is known rules it out.
+    """
+
+    run: Run
+    twin: Run | None
+    log_ratios: Array
+
+
+def average(
+    model: Model,
+    begin: Fit,
+    rng: np.random.Generator,
+    *,
+    searched: Found | None = None,
+    progress: Progress = _silent,
+) -> Averaged:
+    """Monte-Carlo EM from best orders, in the direction that likelihoods with the orders summed out favour.
+
+    Both directions get the same short run; the bridge between them decides; the winner goes on. Where the
+    drift's reversal leaves its class no bridge holds: those `searched`, the better and the worse, then decide.
+    """
+    warm = model.effort.warm
+    law, chains = model.begin(begin), Chains.start(begin.order, rng)
+    if model.one_way(begin.order):
+        alone = run(model, law, chains, progress=progress)
+        return Averaged(alone, None, np.zeros(model.data.shape[0]))
+    if searched is not None:
+        rival = Chains.start(searched.worse.order, rng)
+        two = run(model, model.begin(searched.worse), rival, rounds=warm)
+        ratios = searched.better.log_likelihoods - searched.worse.log_likelihoods
+        return Averaged(run(model, law, chains, progress=progress), two, ratios)
+    one, two, ratios = both_ways(model, law, chains, rounds=warm)
+    if ratios.sum() < 0:
+        one, two, ratios = two, one, -ratios
+    return Averaged(run(model, one.law, one.chains, progress=progress), two, ratios)
+
+
+def both_ways(
+    model: Model, law: Any, chains: Chains, *, rounds: int, bridges: int = 0
+) -> tuple[Run, Run, Array]:
+    """Short runs from a law and chains, and from their reverse; each trajectory's log-ratio between them.
+
+    `bridges`: orders per chain that the ratio rests on, where they are not the model's own number.
+    """
+    one = run(model, law, chains, rounds=rounds)
+    back = one.chains.turned(lambda orders: model.repaired(model.data.reversed(orders)))
+    two = run(model, model.mirrored(one.sums, back), back, rounds=rounds)
+    return one, two, bridge(model, one, two, bridges=bridges)

@@ -1,0 +1,342 @@
+"""What the engine asks of a model: to be fitted along orders, to judge orders, and to be averaged over them.
+
+A model is a likelihood of a panel along an order: Euler's steps between states (`euler`), the same across unknown
+gaps (`gaps`), or states behind noise and missing values (`hidden`). The alternation, the average over orders,
+direction, guards and result are written once, for any of them. Every model is a `Problem`, the panel with what is known of
+its time, and answers with a `Fit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.moments import Moments
+from retrace_sde.fit.regression import Estimate, StandardErrors
+from retrace_sde.fit.unequal_steps import GapClocks
+from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.orders.costs import spread
+from retrace_sde.orders.draws import Chains, Draws, Stretch
+from retrace_sde.orders.flips import align
+from retrace_sde.orders.prior import Prior, compiled, known_times
+from retrace_sde.panel.blocks import Data, evenly
+from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.process.drift import Drift
+from retrace_sde.process.sde import Gaussian
+
+TOLD = 500_000
+"""Numbers (n T d) that tell the variables' variances."""
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round of an alternation: the order, the parameters fitted to it, and its joint log-likelihood."""
+
+    order: Indices
+    drift: Array
+    diffusion: Array
+    log_likelihood: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """An order with the law fitted along it, and each trajectory's joint log-likelihood under it.
+
+    `step` is the fit as Euler's step, `moments` the sufficient statistics behind it (expected ones where states
+    are hidden), `law` what the model judges orders by. `prior_costs` is what is known of time against the order
+    (one number, or one per trajectory; ∞: impossible). `gaps` are the times between its observations where they are
+    not all dt, `log_gap_errors` the standard errors of their logarithms where they were estimated, and `clocks` what
+    they owe to more than time. `states`
+    (n, T, d), where states are hidden, are the smoothed ones in time order. `estimate`: parameters and errors where
+    the model has a way to them that the moments do not give. Where one pass gave more than was asked for it is kept: `start`, the law
+    of the first states, `robust_errors` over trajectories, and `reverse`, the fit along the reverse.
+    """
+
+    order: Indices
+    step: Euler
+    moments: Moments
+    log_likelihoods: Array
+    prior_costs: Array
+    law: Any = None
+    gaps: Array | None = None
+    log_gap_errors: Array | None = None
+    clocks: GapClocks | None = None
+    states: Array | None = None
+    estimate: Estimate | None = None
+    notes: tuple[str, ...] = field(default=())
+    start: Gaussian | None = None
+    robust_errors: StandardErrors | None = None
+    reverse: Fit | None = None
+
+    @property
+    def log_likelihood(self) -> float:
+        return float(self.log_likelihoods.sum())
+
+    @property
+    def objective(self) -> float:
+        """Log-likelihood and log-prior together: what orders are compared by."""
+        return self.log_likelihood - float(self.prior_costs.sum())
+
+    @property
+    def diffusion(self) -> Array:
+        return self.step.diffusion
+
+    def as_round(self) -> Round:
+        return Round(self.order, self.step.coefficients, self.step.diffusion, self.log_likelihood)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The data, the step between slices, the drift's features, and what is known of time.
+
+    `gaps`, where the times are known, are those between observations in their known order: (T − 1,), or
+    (n, T − 1) with dt beyond a trajectory's end. `stamps` are exact times of the slices of a shared order,
+    NaN where unknown; `origins` the first of all times where all are known. `schedule` (T,): the times of the
+    positions, whichever observation stands there.
+    """
+
+    data: Data
+    dt: float
+    drift: Drift
+    prior: Prior | None = None
+    gaps: Array | None = None
+    stamps: Array | None = None
+    origins: Array | None = None
+    schedule: Array | None = None
+
+    def knowing(self, other: Problem) -> Self:
+        """The same data with what another problem knows of their time."""
+        return replace(
+            self,
+            prior=other.prior,
+            gaps=other.gaps,
+            stamps=other.stamps,
+            origins=other.origins,
+            schedule=other.schedule,
+        )
+
+    @property
+    def averages(self) -> bool:
+        """Parameters are averaged over orders even where these are certain."""
+        return False
+
+    def some(self, size: int) -> Self:
+        """The same problem on `size` trajectories, evenly spaced, in memory."""
+        n = self.data.shape[0]
+        if size >= n and not self.data.lazy:
+            return self
+        prior = None if self.prior is None else self.prior.some(n, size)
+        gaps = self.gaps
+        if gaps is not None and gaps.ndim == 2:
+            gaps = gaps[evenly(n, size)]
+        return replace(self, data=self.data.some(size), prior=prior, gaps=gaps)
+
+    def informed(self, knowledge: Knowledge, *, shared: bool) -> Self:
+        """The same problem with what is known of time; the true gaps too, and their mean as dt, where all is."""
+        n, T, _ = self.data.shape
+        lengths = self.data.lengths
+        prior = compiled(knowledge, n, T, shared=shared, dt=self.dt, lengths=lengths)
+        times = known_times(knowledge, n, T, shared=shared, lengths=lengths)
+        gaps = origins = None
+        dt = self.dt
+        if times is not None:
+            origins = np.nanmin(times, axis=-1, keepdims=True)
+            gaps = np.diff(np.sort(times, axis=-1), axis=-1)
+            dt = float(np.nanmean(gaps))
+            gaps = np.nan_to_num(gaps, nan=dt)
+        schedule = None
+        if knowledge.schedule is not None:
+            schedule = np.array(knowledge.schedule, dtype=np.float64)
+            dt, origins = float(np.diff(schedule).mean()), schedule[:1]
+        stamps = None
+        if shared and knowledge.timestamps is not None and knowledge.timestamp_error is None:
+            stamps = np.asarray(knowledge.timestamps, dtype=float)
+        found = replace(self, dt=dt, prior=prior, gaps=gaps, stamps=stamps)
+        return replace(found, origins=origins, schedule=schedule)
+
+    def times(self, order: Indices, gaps: Array | None) -> Array:
+        """The times along an order: a regular grid from 0, or those that gaps and known times give."""
+        if gaps is None:
+            return self.dt * np.arange(order.shape[-1], dtype=float)
+        zero = np.zeros((*gaps.shape[:-1], 1))
+        times = np.concatenate([zero, np.cumsum(gaps, axis=-1)], axis=-1)
+        if self.origins is not None:
+            return times + self.origins
+        if self.stamps is not None:
+            known = np.flatnonzero(~np.isnan(self.stamps[order]))
+            if len(known):
+                return times + self.stamps[order][known[0]] - times[known[0]]
+        return times
+
+    @cached_property
+    def n_features(self) -> int:
+        """The number p of regressors; covariates may bring some of them."""
+        x, u = self.data.block(slice(0, 1))
+        return int(self.drift.features(x, u).shape[-1])
+
+    @cached_property
+    def variances(self) -> Array:
+        """Each variable's variance over the panel, which no order changes; a hundred trajectories, or some with many numbers, tell it."""
+        n, T, d = self.data.shape
+        most = int(np.clip(TOLD // (T * d), 20, 100))
+        return spread(self.data.some(min(n, most))) ** 2
+
+    def prior_costs(self, order: Indices) -> Array:
+        """−log prior of an order, (1,), or of each trajectory's, (n,)."""
+        if self.prior is None:
+            return np.zeros(1)
+        return self.prior.cost(order, self.data.lengths)
+
+    def repaired(self, order: Indices) -> Indices:
+        """The order changed where it breaks a rule."""
+        return order if self.prior is None else self.prior.repair(order, self.data.lengths)
+
+    def aligned(self, orders: Indices, rng: np.random.Generator) -> Indices:
+        """Orders of single trajectories, some of them turned around so that all run the same way."""
+        costs = self.prior_costs(orders), self.prior_costs(self.data.reversed(orders))
+        return align(self.data, orders, self.dt, self.drift, costs, rng)
+
+    def one_way(self, orders: Indices) -> bool:
+        """What is known rules out the reverse of most orders: the direction of time is no question then."""
+        if self.prior is None:
+            return False
+        return self.prior.one_way(orders, self.data.reversed(orders), self.data.lengths)
+
+    def reversed_gaps(self, gaps: Any) -> Any:
+        """The gaps of the reversed order."""
+        if gaps.ndim == 1:
+            return gaps[::-1].copy()
+        steps = self.data.observed[:, None] - 1
+        at = np.arange(gaps.shape[1])[None] + np.zeros_like(steps)
+        return np.take_along_axis(gaps, np.where(at < steps, steps - 1 - at, at), axis=1)
+
+
+class Effort(NamedTuple):
+    """How much sampling a model can afford: a record of Euler's costs microseconds, one behind noise far more.
+
+    In round k of Monte-Carlo EM each chain gives `first · growthᵏ` records, at most `most`. Both directions get
+    `warm` rounds before they are compared, on `bridged` trajectories and `bridges` orders per chain. `louis` orders
+    per chain give the errors, `positions` records the position probabilities.
+    """
+
+    first: int
+    growth: float
+    most: int
+    warm: int
+    bridged: int
+    bridges: int
+    louis: int
+    positions: int
+
+    def records(self, k: int) -> int:
+        """Of round k, for each chain."""
+        return int(min(self.first * self.growth**k, self.most))
+
+
+class SharedOrders(Protocol):
+    """What one order for all trajectories costs under a fit."""
+
+    def cost(self, order: Indices) -> float: ...
+    def improve(self, order: Indices, state: State) -> Indices: ...
+    def sample(
+        self, order: Indices, state: State, samples: int, keep: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int16]]: ...
+
+
+class OwnOrders(Protocol):
+    """What each trajectory's own order costs under a law."""
+
+    def improve(
+        self, orders: Indices, states: State, *, cold: bool = False, kicks: int = 0
+    ) -> tuple[Indices, int]: ...
+
+
+class Scoring(Protocol):
+    """Scores of single trajectories under a law, the information of known orders, and what a covariance means."""
+
+    @property
+    def size(self) -> int: ...
+    def of(self, orders: Indices, gaps: Indices | None = None) -> Array: ...
+    def information(self, rng: np.random.Generator) -> Array: ...
+    def errors(self, covariance: Array) -> StandardErrors: ...
+
+
+class Model(Protocol):
+    """A likelihood of a panel along an order, and what is known of the panel's time.
+
+    A law is what a model judges orders by, sums are its expected sufficient statistics (they add up and can be
+    scaled); both are the model's own.
+    """
+
+    @property
+    def data(self) -> Data: ...
+    @property
+    def dt(self) -> float: ...
+    @property
+    def drift(self) -> Drift: ...
+    @property
+    def prior(self) -> Prior | None: ...
+    @property
+    def gaps(self) -> Array | None: ...
+    @property
+    def variances(self) -> Array: ...
+    @property
+    def effort(self) -> Effort: ...
+    @property
+    def averages(self) -> bool: ...
+
+    def some(self, size: int) -> Self: ...
+    def prior_costs(self, order: Indices) -> Array: ...
+    def repaired(self, order: Indices) -> Indices: ...
+    def one_way(self, orders: Indices) -> bool: ...
+    def times(self, order: Indices, gaps: Array | None) -> Array: ...
+    def reversed_gaps(self, gaps: Any) -> Any: ...
+
+    # An order known: parameters.
+    def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit: ...
+    def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit: ...
+    def estimator(self, found: Fit) -> str: ...
+    def estimate(
+        self, found: Fit, name: str, rng: np.random.Generator | None = None
+    ) -> Estimate: ...
+    def initial(self, found: Fit) -> Gaussian: ...
+    def effective(self, found: Moments, errors: StandardErrors) -> Moments: ...
+    def bootstrap(
+        self, found: Fit, rng: np.random.Generator, *, replicates: int
+    ) -> StandardErrors: ...
+    def for_others(self, data: Data) -> Self: ...
+    def visible(self, found: Fit, *, raw: bool = False) -> tuple[Any, Indices]: ...
+    def plain(self) -> Any: ...
+
+    # Parameters known: one order for all.
+    def for_search(self) -> Self: ...
+    def shared_starts(self, rng: np.random.Generator) -> list[Indices]: ...
+    def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> SharedOrders: ...
+    def made_robust(self, found: Fit) -> Self | None: ...
+    def worth(self, found: Fit) -> float: ...
+    def verified(self, found: Fit) -> bool: ...
+    def distances(self) -> Array: ...
+
+    # Parameters known: one order each.
+    def law(self, found: Fit) -> Any: ...
+    def own_orders(self, law: Any) -> OwnOrders: ...
+    def own_starts(self, rng: np.random.Generator) -> list[Indices]: ...
+    def log_joint(self, orders: Indices, law: Any, gaps: Indices | None = None) -> Array: ...
+
+    # Both unknown: averages over orders.
+    def begin(self, found: Fit) -> Any: ...
+    def draw(self, law: Any, chains: Chains, stretch: Stretch) -> Draws: ...
+    def expect(self, draws: Draws, law: Any) -> list[Any]: ...
+    def maximise(self, sums: Any, law: Any) -> Any: ...
+    def ahead(self, old: Any, new: Any) -> Any: ...
+    def mirrored(self, sums: Any, chains: Chains) -> Any: ...
+    def moments(self, sums: Any) -> Moments: ...
+    def numbers(self, law: Any) -> tuple[Array, Array]: ...
+    def unit(self, sums: Any, law: Any) -> Array: ...
+    def scoring(self, law: Any, sums: Any) -> Scoring: ...
+    def averaged_fit(self, orders: Indices, law: Any, sums: Any) -> Fit: ...

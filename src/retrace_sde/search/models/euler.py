@@ -1,0 +1,471 @@
+"""States observed as they are, at steps of dt or across known gaps: `x' | x ~ N(x + Θ φ(x) Δt, H Δt)`.
+
+Along an order the fit is closed form; what orders cost under it is one matrix product, or one for each
+trajectory; averaged over orders it needs only how often b followed a.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+
+from retrace_sde.fit.bootstrap import bootstrap_errors
+from retrace_sde.fit.euler import Euler, both_log_likelihoods, step_log_likelihoods
+from retrace_sde.fit.exact import exact
+from retrace_sde.fit.frequencies import Frequencies, Statistics, statistics
+from retrace_sde.fit.moments import Moments, moments
+from retrace_sde.fit.pairs import Pairs
+from retrace_sde.fit.regression import (
+    Estimate,
+    StandardErrors,
+    mle,
+    ols,
+    parameters,
+    regression_errors,
+)
+from retrace_sde.fit.scores import (
+    StepScores,
+    regression_sandwich,
+    sandwich_of_grams,
+    sandwich_possible,
+    told_by,
+    widened,
+    with_bias,
+)
+from retrace_sde.fit.start_law import (
+    START_FLOOR,
+    judged_starts,
+    start_bounds,
+    start_law,
+    start_log_densities,
+)
+from retrace_sde.fit.unequal_steps import dispersion
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.orders.costs import (
+    as_matrix,
+    distances,
+    flat_slices,
+    near_costs,
+    spread,
+    step_costs,
+    transition_costs,
+)
+from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
+from retrace_sde.orders.many.local import Near, NearPath
+from retrace_sde.orders.many.neighbours import (
+    MANY,
+    along_band,
+    nearby,
+    short_path,
+    slice_vectors,
+)
+from retrace_sde.orders.own import BLOCK, Law, OwnOrders
+from retrace_sde.orders.paths import guided_paths, shortest_path
+from retrace_sde.orders.shared import PathCosts, RoughStart
+from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.process.drift import Affine
+from retrace_sde.process.sde import Gaussian
+from retrace_sde.search.model import Effort, Fit, Problem, SharedOrders
+from retrace_sde.search.models.exact_gaps import exact_fit, exact_fits
+
+STEPS_PER_VARIABLE = 8
+"""Steps that an order is searched with, at least, for each variable."""
+
+SEARCH_ELEMENTS = 3000
+"""Length n·d of a slice that the search looks at: more trajectories do not make the chain clearer."""
+
+ENDS = 10
+"""Slices at either end of an order that are judged as first ones before it is searched."""
+
+VERIFIED_WIDTH = 2
+"""An order found on a few trajectories is verified on all of them against moves within this distance."""
+
+CLEAR = 100.0
+"""Nats by which a few trajectories settle what all would say: their own spread about what they expect is the root of
+twice that, some fourteen."""
+
+
+@dataclass(frozen=True, eq=False)
+class EulerModel(Problem):
+    """Euler's steps along an order. `robust`: orders are judged by steps that may differ in variance."""
+
+    robust: bool = False
+    effort = Effort(40, 1.04, 600, warm=12, bridged=2000, bridges=50, louis=50, positions=1500)
+
+    # -- an order known ----------------------------------------------------------------------------------
+
+    def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
+        """Maximum likelihood along an order, and the joint log-likelihood `log p₀ + Σ log p` there."""
+        if self.gaps is not None or order.ndim == 2:
+            return self.fit_gaps(order, self.gaps)
+        pairs = Pairs.of(self.data, order, self.dt, self.drift)
+        found = None if pairs is None else pairs.moments()
+        if pairs is not None and found is not None:
+            return self._both_ways(order, found, pairs, final=final)
+        found = moments(self.data, order, self.dt, self.drift)
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        if turn is None or found.from_rows:
+            return self._fitted(order, found)
+        return self._both_ways(order, found)
+
+    def _both_ways(
+        self, order: Indices, found: Moments, pairs: Pairs | None = None, *, final: bool = False
+    ) -> Fit:
+        """The fits along an order and its reverse from the same moments, and from one pass their likelihoods.
+
+        With pairs, of the last fits the better has errors over trajectories, too.
+        """
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        assert turn is not None  # or there is no other way round
+        back = found.transformed(turn)
+        there, here = self._step(found), self._step(back)
+        if pairs is None:
+            ahead, reverse = both_log_likelihoods(self.data, order, there, here)
+        else:
+            ahead, reverse = pairs.log_likelihoods(there, here)
+        one = self._judged(order, found, there, ahead)
+        two = self._judged(self.data.reversed(order), back, here, reverse)
+        if pairs is not None and final and sandwich_possible(self.data, found.n_features):
+            grams = pairs.grams(told_by(self.data, found.n_features))
+            n, T, _ = self.data.shape
+            if one.objective >= two.objective:
+                errors = sandwich_of_grams(grams, float(T - 1), n, found)
+                one = replace(one, robust_errors=errors)
+            else:
+                turned = (turn @ each @ turn.T for each in grams)
+                errors = sandwich_of_grams(turned, float(T - 1), n, back)
+                two = replace(two, robust_errors=errors)
+        return replace(one, reverse=two)
+
+    def fit_gaps(self, order: Indices, gaps: Array | None) -> Fit:
+        """The same with given gaps between neighbours; None: all are dt."""
+        dt = self.dt if gaps is None else gaps
+        return self._fitted(order, moments(self.data, order, dt, self.drift), gaps)
+
+    def _fitted(self, order: Indices, found: Moments, gaps: Array | None = None) -> Fit:
+        step = self._step(found)
+        steps = step_log_likelihoods(self.data, order, step, gaps)
+        return self._judged(order, found, step, steps, gaps)
+
+    def _step(self, found: Moments) -> Euler:
+        return Euler(self.drift, *parameters(found), self.dt)
+
+    def _judged(
+        self, order: Indices, found: Moments, step: Euler, steps: Array, gaps: Array | None = None
+    ) -> Fit:
+        densities, laws = judged_starts(self.data.states(order)[None], step, self.variances)
+        total, prior = densities[0] + steps, self.prior_costs(order)
+        start = laws[0] if gaps is None else None
+        return Fit(order, step, found, total, prior, gaps=gaps, start=start)
+
+    def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
+        """The fit along the reverse of an order, whether or not that is possible; from the same moments."""
+        if found.reverse is not None:
+            return found.reverse
+        back = self.data.reversed(found.order)
+        if found.gaps is not None:
+            return self.fit_gaps(back, self.reversed_gaps(found.gaps))
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        if turn is None or found.moments.from_rows:
+            return self.fit_gaps(back, None)
+        return self._fitted(back, found.moments.transformed(turn))
+
+    def estimator(self, found: Fit) -> str:
+        """The estimator of one order: with known gaps that differ, exact transitions where they can be had."""
+        common = found.gaps is not None and found.gaps.ndim == 1 and exact_fits(self)
+        return "exact" if common else "mle"
+
+    def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
+        """The parameters along the order of a fit by an estimator's name, mle, ols or exact; and, with a generator, errors
+        that do not trust the model, where they can be had."""
+        plain = self._estimate(found, name)
+        if rng is None or not sandwich_possible(self.data, found.moments.n_features):
+            return plain
+        errors = found.robust_errors
+        if errors is None:
+            dt = self.dt if found.gaps is None else found.gaps
+            errors = regression_sandwich(self.data, found.order, dt, self.drift, found.moments)
+        if name == "exact":
+            errors = widened(plain.errors, errors, mle(found.moments).errors)
+        return replace(plain, errors=with_bias(errors, plain.diffusion, found.moments))
+
+    def _estimate(self, found: Fit, name: str) -> Estimate:
+        if name == "ols":
+            return ols(found.moments)
+        if name != "exact":
+            return mle(found.moments)
+        if found.gaps is None:
+            return exact(found.moments, self.dt, affine=isinstance(self.drift, Affine))
+        return exact_fit(self, found, found.gaps, free=False).estimate or mle(found.moments)
+
+    def initial(self, found: Fit) -> Gaussian:
+        """p₀ of the first states."""
+        if found.start is not None:
+            return found.start
+        return start_law(self.data.states(found.order), found.step, self.variances)
+
+    # -- one order for all -------------------------------------------------------------------------------
+
+    def for_search(self) -> Self:
+        """As many trajectories as make the order clear."""
+        n, T, d = self.data.shape
+        # With many variables and few slices so few could not even tell H.
+        enough = max(-(-SEARCH_ELEMENTS // d), -(-STEPS_PER_VARIABLE * d // (T - 1)))
+        if n > 2 * enough:
+            return self.some(enough)
+        return self.some(n) if self.data.lazy else self
+
+    def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
+        """Short paths through the slices; with a prior, several that obey it."""
+        n, T, d = self.data.shape
+        if T > MANY and self.prior is None:
+            return [short_path(slice_vectors(self.data, spread(self.data)))[0]]
+        near = distances(self.data)
+        return (
+            [shortest_path(near)] if self.prior is None else guided_paths(near, n * d, self.prior)
+        )
+
+    def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> SharedOrders:
+        """What one order for all costs under a fit; slices are judged as first ones leave-one-out, or by p₀."""
+        n, T, d = self.data.shape
+        every = self.data.slices(np.arange(T))
+        if initial is None and d < n - 1 and 4 * ENDS < T <= MANY:
+            return self._with_rough_start(found, every)
+        if initial is None:
+            start = start_log_densities(every, found.step, self.variances)
+        else:
+            start = initial.log_density(every)
+        if self.data.shape[1] > MANY and self.prior is None:
+            return NearPath(self._near_costs(found, -start.sum(axis=1)))
+        return PathCosts(self._pair_costs(found), -start.sum(axis=1), self.prior)
+
+    def _with_rough_start(self, found: Fit, every: Array) -> RoughStart:
+        """Slices far from both ends of an order are not judged as first ones until one of them is."""
+
+        def start_costs(states: Array) -> Array:
+            return -start_log_densities(states, found.step, self.variances).sum(axis=1)
+
+        known = np.zeros(len(every), dtype=bool)
+        known[found.order[:ENDS]] = known[found.order[-ENDS:]] = True
+        start = np.empty(len(every))
+        start[known], start[~known] = start_costs(every[known]), -start_bounds(every[~known])
+        whole = partial(start_costs, every)
+        return RoughStart(self._pair_costs(found), start, known, whole, self.prior)
+
+    def _near_costs(self, found: Fit, start: Array) -> Near:
+        """Costs of near slices, robust where that is asked for and steps differ in variance."""
+        x, u = self.data.block(slice(None))
+        W = found.step.whitening.T
+        target = flat_slices(to_numpy(x) @ W)
+        source = flat_slices(to_numpy(found.step.predict(x, u)) @ W)
+        near = nearby(source, target, start, found.order)
+        if not self.robust:
+            return near
+        unequal = self._dispersion(step_costs(self.data, found.order, found.step))
+        if unequal is None:
+            return near
+        rough, far = np.empty((len(start), 0)), 2 * near.costs[near.lists >= 0].max()
+        costs = unequal.costs(near.costs)
+        return Near(near.lists, costs, start, rough, rough, float(unequal.costs(far)))
+
+    def _pair_costs(self, found: Fit) -> Array:
+        """Costs (T, T) of one slice after another, robust where that is asked for and steps differ in variance."""
+        costs = transition_costs(self.data, found.step)
+        if not self.robust:
+            return costs
+        unequal = self._dispersion(costs[found.order[:-1], found.order[1:]])
+        return costs if unequal is None else unequal.costs(costs)
+
+    def _dispersion(self, halves: Array) -> Any:
+        n, T, d = self.data.shape
+        return dispersion(halves, float(n * d)) if T > 3 else None
+
+    def evidence(self, found: Fit) -> float:
+        """Nats by which unequal steps explain an order better than equal ones; 0 where that may be chance."""
+        unequal = self._dispersion(step_costs(self.data, found.order, found.step))
+        return 0.0 if unequal is None else unequal.evidence
+
+    def made_robust(self, found: Fit) -> Self | None:
+        """The model whose steps may differ in variance, where those along an order do."""
+        return replace(self, robust=True) if self.evidence(found) else None
+
+    def worth(self, found: Fit) -> float:
+        """What orders found in different ways are compared by: steps equal or unequal, whichever is better."""
+        return found.objective + self.evidence(found)
+
+    def verified(self, found: Fit) -> bool:
+        """No reversal or move among near neighbours would be more likely on all the trajectories.
+
+        Where the few that were searched are sure of that by `CLEAR` nats for each step that a move replaces, all are.
+        """
+        few = self.for_search()
+        return few._stands(found, sure=CLEAR) or self._stands(found)
+
+    def _stands(self, found: Fit, sure: float = 0.0) -> bool:
+        """No near move makes the order more likely, even if it were to gain `sure` nats for each step it replaces."""
+        costs = near_costs(self.data, found.order, found.step, VERIFIED_WIDTH)
+        costs[0] += sure
+        positions = np.arange(len(found.order))
+        ends = positions[: VERIFIED_WIDTH + 1]
+        start = np.full(len(positions), np.inf)
+        states = self.data.slices(found.order[ends])
+        start[ends] = -start_log_densities(states, found.step, self.variances).sum(axis=1)
+        prior = None if self.prior is None else self.prior.relabelled(found.order)
+        if prior is None and len(positions) > MANY:
+            judge: NearPath | PathCosts = NearPath(along_band(costs, start))
+        else:
+            judge = PathCosts(as_matrix(costs), start, prior)
+        return np.array_equal(judge.improve(positions), positions)
+
+    def distances(self) -> Array:
+        """Squared distances between slices."""
+        return distances(self.data)
+
+    # -- one order each ----------------------------------------------------------------------------------
+
+    def law(self, found: Fit) -> Law:
+        """What single orders are judged by."""
+        return Law(found.step, self.initial(found))
+
+    def own_orders(self, law: Law) -> OwnOrders:
+        """What each trajectory's order costs under a law."""
+        return OwnOrders(self.data, law, self.prior)
+
+    def own_starts(self, rng: np.random.Generator) -> list[Indices]:
+        """Short paths in the metric of S = H Δt (from the paths' increments), turned to run the same way."""
+        n, T, d = self.data.shape
+        states = random_states(rng, n)
+        orders = np.tile(np.arange(T, dtype=np.intp), (n, 1))
+        S = within_covariance(self.data)
+        zero = np.zeros((d, self.n_features))
+        for k in range(4):
+            law = Law(Euler(self.drift, zero, S / self.dt, self.dt), None)
+            orders, changed = self.own_orders(law).improve(orders, states, cold=k == 0)
+            if changed == 0:
+                break
+            S = increment_covariance(self.data, orders)
+        return [self.aligned(orders, rng)]
+
+    # -- averages over orders ----------------------------------------------------------------------------
+
+    def draw(self, law: Law, chains: Chains, stretch: Stretch) -> Draws:
+        """Advance chains under a law, counting what the M-step needs."""
+        dt, drift = self.dt, self.drift
+
+        def count(x: Array, u: Any, frequencies: Frequencies) -> Statistics:
+            return statistics(x, u, frequencies, dt, drift)
+
+        return self.own_orders(law).draw(chains, stretch, count)
+
+    def expect(self, draws: Draws, law: Law) -> list[Statistics]:
+        """E-step: expected statistics of each chain, counted on the way."""
+        return draws.counted
+
+    def maximise(self, sums: Statistics, law: Law | None = None) -> Law:
+        """M-step: the law that expected statistics make most likely."""
+        step = Euler(self.drift, *parameters(self.moments(sums)), self.dt)
+        n = self.data.shape[0]
+        mean = sums.first / n
+        spread = sums.first_square / n - np.outer(mean, mean)
+        covariance = spread + START_FLOOR * step.dt * step.diffusion
+        return Law(step, Gaussian(mean, (covariance + covariance.T) / 2))
+
+    def ahead(self, old: Law, new: Law) -> Law:
+        """Where the next round starts."""
+        return new
+
+    def begin(self, found: Fit) -> Law:
+        """Where the average over orders starts, from best orders."""
+        return self.law(found)
+
+    def mirrored(self, sums: Statistics, chains: Chains) -> Law:
+        """A start for the twin, for a drift whose reversal is of its own class."""
+        turn = self.drift.reversal(self.data.shape[2], self.dt)
+        assert turn is not None  # other drifts are searched in both directions
+        return self.maximise(sums.reversed(turn))
+
+    def moments(self, sums: Statistics) -> Moments:
+        """Expected statistics as the estimators know them."""
+        return sums.moments(float((self.data.observed - 1).sum()))
+
+    def unit(self, sums: Statistics, law: Law) -> Array:
+        """Standard errors that known orders would leave, of the numbers of `vector`."""
+        errors = regression_errors(self.moments(sums), law.step.diffusion)
+        return np.concatenate([errors.drift.ravel(), errors.diffusion.ravel()])
+
+    def log_joint(self, orders: Indices, law: Law, gaps: Indices | None = None) -> Array:
+        """`log p₀ + Σ log p` of each trajectory along an order, under a fixed law, shape (n,)."""
+        steps = step_log_likelihoods(self.data, orders, law.step)
+        return (
+            steps if law.start is None else steps + law.start.log_density(self.data.states(orders))
+        )
+
+    def averaged_fit(self, orders: Indices, law: Law, sums: Statistics) -> Fit:
+        """The law of an average over orders, shown along its most likely ones."""
+        found = self.moments(sums)
+        values = self.log_joint(orders, law)
+        return Fit(orders, law.step, found, values, self.prior_costs(orders), law)
+
+    def scoring(self, law: Law, sums: Statistics) -> StepScores:
+        """Scores and information of single trajectories."""
+        start = law.start or Gaussian(
+            np.zeros(len(law.step.diffusion)), np.eye(len(law.step.diffusion))
+        )
+        p = law.step.coefficients.shape[1]
+        return StepScores(self.data, law.step, start, sums.gram[:p, :p])
+
+    def numbers(self, law: Law) -> tuple[Array, Array]:
+        """Θ and H."""
+        return law.step.coefficients, law.step.diffusion
+
+    def for_others(self, data: Data) -> Self:
+        """The same for other trajectories, of whose time nothing is known."""
+        return replace(self, data=data, prior=None, gaps=None, stamps=None, origins=None)
+
+    def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
+        """Standard errors by resampling trajectories along the order of a fit."""
+        dt = self.dt if found.gaps is None else found.gaps
+        return bootstrap_errors(self.data, found.order, dt, self.drift, rng, replicates=replicates)
+
+    def visible(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
+        """The states as the guards see them, and their order."""
+        return self, found.order
+
+    def plain(self) -> EulerModel:
+        """The problem as the paper's algorithm sees it."""
+        return self
+
+    def effective(self, found: Moments, errors: StandardErrors) -> Moments:
+        """The moments that tests may trust: all of them."""
+        return found
+
+
+def within_covariance(data: Data) -> Array:
+    """Covariance about each trajectory's own mean: proportional to H for paths without drift."""
+
+    def of_piece(piece: Data) -> Array:
+        x, seen = to_numpy(piece.block(slice(None))[0]), piece.observed
+        inside = (np.arange(x.shape[1])[None] < seen[:, None])[:, :, None]
+        mean = (x * inside).sum(axis=1, keepdims=True) / seen[:, None, None]
+        z = ((x - mean) * inside).reshape(-1, x.shape[2])
+        return z.T @ z
+
+    total = data.sum_pieces(of_piece, size=BLOCK)
+    S = total / max(data.observed.sum() - data.shape[0], 1)
+    return S + 1e-9 * np.trace(S) / len(S) * np.eye(len(S))
+
+
+def increment_covariance(data: Data, orders: Indices) -> Array:
+    """Covariance of the increments along orders, per step."""
+
+    def of_piece(piece: Data, orders: Indices) -> Array:
+        x, live = to_numpy(piece.block(slice(None), orders)[0]), piece.live(slice(None))
+        step = np.diff(x, axis=1) if live is None else np.diff(x, axis=1) * live
+        z = step.reshape(-1, x.shape[2])
+        return z.T @ z
+
+    total = data.sum_pieces(of_piece, orders, size=BLOCK)
+    return total / (data.observed - 1).sum()

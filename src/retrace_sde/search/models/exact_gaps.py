@@ -1,0 +1,140 @@
+"""A linear SDE along an order whose gaps differ: maximum likelihood with exact transitions (`estimate.irregular`).
+
+The gaps are known, or free and estimated together with the parameters; either way all trajectories have them in
+common. The unit is set by the mean gap, dt, or by times that are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.irregular_times import Irregular, Likelihood, Spans, StepMoments
+from retrace_sde.fit.regression import Estimate, StandardErrors
+from retrace_sde.fit.start_law import start_log_densities
+from retrace_sde.fit.statespace.irregular.transitions import transitions
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.process.drift import Affine, Linear
+from retrace_sde.search.model import Fit, Problem
+
+EXACT_WORK = 2_000_000
+"""T (4d + 4)³, the work of an exponential for each gap, up to which a linear drift is fitted with exact
+transitions (T = 40 at d = 8); beyond, Euler's step has to do."""
+
+
+def exact_fits(problem: Problem) -> bool:
+    """Exact transitions can be had: the drift is linear, and the exponentials are few and small."""
+    _, T, d = problem.data.shape
+    return isinstance(problem.drift, (Linear, Affine)) and T * (4 * d + 4) ** 3 <= EXACT_WORK
+
+
+def spans(problem: Problem, order: Indices) -> Spans:
+    """Stretches of known length along an order, in units of dt: all of it, unless two times or more are known."""
+    S = order.shape[-1] - 1
+    times = np.full(S + 1, np.nan)
+    if order.ndim == 1 and problem.stamps is not None:
+        times = problem.stamps[order]
+    known = np.flatnonzero(~np.isnan(times))
+    lengths = np.diff(times[known]) / problem.dt
+    # Equal times, or an order against them (the reverse of what is known), set no unit.
+    if len(lengths) == 0 or np.any(lengths <= 0):
+        return Spans(np.array([0]), np.array([S]), np.array([float(S)]))
+    return Spans(known[:-1], known[1:], lengths)
+
+
+def exact_fit(problem: Problem, found: Fit, gaps: Array | None, *, free: bool) -> Fit:
+    """Maximum likelihood of a linear SDE along an order, with its gaps free or as given."""
+    if gaps is None or gaps.ndim == 2:
+        raise ValueError(
+            "estimator='exact' needs gaps that all trajectories have in common; with times of each "
+            "trajectory's own use 'mle'."
+        )
+    data, dt = problem.data, problem.dt
+    affine = isinstance(problem.drift, Affine)
+    scale = np.sqrt(problem.variances)
+    steps = StepMoments.of(data, found.order, scale, affine=affine)
+    likelihood = Likelihood(steps, affine, spans(problem, found.order), None if free else gaps / dt)
+    d = len(scale)
+    theta, H = found.step.coefficients, found.step.diffusion
+    A = theta[:, :d] * scale / scale[:, None] * dt
+    c = (theta[:, d] + theta[:, :d] @ steps.centre) / scale * dt if affine else np.zeros(d)
+    best = likelihood.maximise(A, c, H / np.outer(scale, scale) * dt, gaps / dt)
+    coefficients, diffusion = _in_units(best.A, best.c, best.lower, steps, dt, affine)
+    step = Euler(problem.drift, coefficients, diffusion, dt)
+    start = start_log_densities(data.states(found.order)[None], step, problem.variances)[0]
+    errors, log_errors = _errors(likelihood, best, steps, dt, affine)
+    return replace(
+        found,
+        step=step,
+        log_likelihoods=start + _log_likelihoods(problem, found.order, steps, best),
+        gaps=best.gaps * dt,
+        log_gap_errors=log_errors if free else None,
+        estimate=Estimate(coefficients, diffusion, errors),
+    )
+
+
+def _in_units(
+    A: Array, c: Array, lower: Array, steps: StepMoments, dt: float, affine: bool
+) -> tuple[Array, Array]:
+    """Θ and H in the user's units."""
+    s = steps.scale
+    A = A / s * s[:, None] / dt
+    H = (lower @ lower.T) * np.outer(s, s) / dt
+    return (np.c_[A, c * s / dt - A @ steps.centre] if affine else A), H
+
+
+def _log_likelihoods(
+    problem: Problem, order: Indices, steps: StepMoments, best: Irregular
+) -> Array:
+    """`Σ_i log p(x_{i+1} | x_i)` of each trajectory under exact transitions."""
+    theta, H = np.c_[best.A, best.c], best.lower @ best.lower.T
+    F, s, Q = transitions(theta, H, best.gaps)
+    roots = [cholesky(q, lower=True) for q in Q]
+    constant = sum(np.log(np.diag(root)).sum() for root in roots)
+    constant += len(Q) * (np.log(steps.scale).sum() + len(steps.scale) * np.log(2 * np.pi) / 2)
+
+    def of_piece(piece: Data) -> Array:
+        y = (to_numpy(piece.block(slice(None), order)[0]) - steps.centre) / steps.scale
+        total = np.zeros(len(y))
+        for i, root in enumerate(roots):
+            residual = y[:, i + 1] - y[:, i] @ F[i].T - s[i, :, 0]
+            total += (solve_triangular(root, residual.T, lower=True) ** 2).sum(axis=0)
+        return total
+
+    return -0.5 * problem.data.each_piece(of_piece) - constant
+
+
+def _errors(
+    likelihood: Likelihood, best: Irregular, steps: StepMoments, dt: float, affine: bool
+) -> tuple[StandardErrors, Array]:
+    """Standard errors of Θ and H (delta method) and of the logarithms of the gaps, from the information."""
+    p = best.parameters
+    information = likelihood.information(p)
+    unit = 1 / np.sqrt(np.maximum(np.diag(information), 1e-12))
+    scaled = np.linalg.pinv(information * np.outer(unit, unit), rcond=1e-9, hermitian=True)
+    covariance = scaled * np.outer(unit, unit)
+
+    def shown(q: Array) -> Array:
+        A, c, C, _ = likelihood.split(q)
+        theta, H = _in_units(A, c, C, steps, dt, affine)
+        return np.concatenate([theta.ravel(), H.ravel()])
+
+    J = np.zeros((len(shown(p)), len(p)))
+    for k in range(len(p)):
+        e = np.zeros_like(p)
+        e[k] = 1e-6 * max(1.0, abs(p[k]))
+        J[:, k] = (shown(p + e) - shown(p - e)) / (2 * e[k])
+    deviation = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", J, covariance, J), 0.0))
+    d = len(steps.scale)
+    size = d * (d + affine)
+    errors = StandardErrors(deviation[:size].reshape(d, -1), deviation[size:].reshape(d, d))
+    if likelihood.fixed is not None:
+        return errors, np.zeros(len(best.gaps))
+    of_u = likelihood.spans.jacobian(best.gaps)
+    at = len(p) - len(best.gaps)
+    spread = of_u @ covariance[at:, at:] @ of_u.T
+    return errors, np.sqrt(np.maximum(np.diag(spread), 0.0))

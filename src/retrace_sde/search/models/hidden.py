@@ -1,0 +1,618 @@
+"""States behind noise and missing values: what an order is worth is the likelihood of what was observed.
+
+    Y_i = X_i + N(0, R),     dX = (A X + c) dt + G dW.
+
+EM runs along an order, or along one for each trajectory; the states are summed out, not filled in. p₀ is judged
+leave-one-out, as without noise (`start`): all that a trajectory tells about its first state is one Gaussian, whose
+density under the fitted p₀ is exchanged for that under p₀ fitted to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrace_sde.fit.bootstrap import errors_of_draws
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.information import inverse
+from retrace_sde.fit.moments import Moments
+from retrace_sde.fit.regression import Estimate, StandardErrors, mle, regression_errors
+from retrace_sde.fit.scores import errors_of_scores
+from retrace_sde.fit.start_law import start_log_densities
+from retrace_sde.fit.statespace import steps
+from retrace_sde.fit.statespace.em import (
+    HARDLY_NOISY,
+    Climb,
+    Climbing,
+    as_sde,
+    climb,
+    finished,
+    hardly_noisy,
+    resumed,
+)
+from retrace_sde.fit.statespace.errors import Scores
+from retrace_sde.fit.statespace.model import group
+from retrace_sde.fit.statespace.scoring import Scoring
+from retrace_sde.fit.statespace.smoother import kalman
+from retrace_sde.fit.statespace.steps import Noise, Parameters, Setup, as_noise
+from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.orders.draws import Chains, Draws, Stretch
+from retrace_sde.orders.flips import align
+from retrace_sde.orders.hidden.assignment import Arrangement
+from retrace_sde.orders.hidden.gaussian import Chain
+from retrace_sde.orders.hidden.own import Course, HiddenOrders
+from retrace_sde.orders.hidden.pair_moments import (
+    PairMoments,
+    arrangement,
+    seen_distances,
+    starting_orders,
+)
+from retrace_sde.orders.paths import shortest_path
+from retrace_sde.panel.blocks import Data, in_order, to_numpy
+from retrace_sde.process.drift import Affine
+from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
+from retrace_sde.progress import steps as reported
+from retrace_sde.search.alternate import alternate, recover
+from retrace_sde.search.model import Effort, Fit, Problem
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.space import Own, Shared
+
+LOOSE, RESAMPLED, TIGHT = 0.5, 0.1, 1e-2
+"""Rise of the log-likelihood, in nats over three steps, at which EM stops while the order still changes, for a
+resampled panel, and at the end."""
+
+STEPS, NEAR = 200, 20
+"""Steps of EM along one order, at most; and before quasi-Newton steps take over at the end."""
+
+VAGUE = 100.0
+"""Variance, in units of the variables' own, that stands for not knowing the first state."""
+
+SEARCH_TRAJECTORIES = 300
+"""EM sees this many trajectories while a shared order changes; the search itself sees all."""
+
+CLIMB = 4
+"""Steps of EM in a round of Monte-Carlo EM: orders are drawn anew before the parameters could settle on them."""
+
+APART = 4
+"""Records, T/2 moves apart, of which one goes into a round: an E-step behind noise costs as much as so many moves."""
+
+OVERSTEP = 1.8
+"""Rounds are taken this many times over: with orders that uncertain plain ones are short, and 2 is stable."""
+
+POLISHES, REACH, CHEAP = 3, 3, 100_000
+"""Passes in which slices are moved by the exact likelihood, and how far where one costs no more than n T d³ = CHEAP."""
+
+STILL = 10
+"""Rounds of the search without drift, at most."""
+
+KICKS = 6
+"""Random changes of a shared order after which its search is repeated."""
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenModel(Problem):
+    """A linear or affine SDE behind observations (n, T, d), NaN where missing; R as `noise` says.
+
+    Trajectories that are shorter end in NaN; an observation all of whose entries are missing still stands for a
+    time at which nothing was seen. `still`: without drift, which a rough order would only mislead. `pairs`: the
+    moments of pairs of slices, where they come from more trajectories than these.
+    """
+
+    noise: Noise = "estimate"
+    scheme: Scheme = "euler"
+    still: bool = False
+    pairs: PairMoments | None = None
+    effort = Effort(4, 1.02, 12, warm=24, bridged=500, bridges=40, louis=10, positions=300)
+
+    @classmethod
+    def of(cls, problem: Problem, *, noise: Noise, scheme: Scheme = "euler") -> HiddenModel:
+        """From a problem with a linear or affine drift; what lies beyond a trajectory's end is missing."""
+        data = problem.data
+        values = np.array(to_numpy(data.values), dtype=float)
+        if data.lengths is not None:
+            values[np.arange(values.shape[1])[None] >= data.lengths[:, None]] = np.nan
+        found = cls(replace(data, values=values), problem.dt, problem.drift)
+        return replace(found.knowing(problem), noise=noise, scheme=scheme)
+
+    @property
+    def values(self) -> Array:
+        found: Array = self.data.values
+        return found
+
+    @cached_property
+    def complete(self) -> bool:
+        """No value is missing that belongs to a trajectory."""
+        inside = np.arange(self.data.shape[1])[None] < self.data.observed[:, None]
+        return not np.isnan(self.values[inside]).any()
+
+    @cached_property
+    def variances(self) -> Array:
+        """Each variable's variance over all that was seen of it."""
+        found = np.nanvar(self.values, axis=(0, 1))
+        return np.where(found > 0, found, 1.0)
+
+    @cached_property
+    def means(self) -> Array:
+        """Each variable's mean over all that was seen of it."""
+        return np.asarray(np.nanmean(self.values, axis=(0, 1)))
+
+    @cached_property
+    def setup(self) -> Setup:
+        """What EM estimates and what it knows."""
+        d = self.data.shape[2]
+        _, unknown, tied = as_noise(self.noise, d)
+        p = d + (isinstance(self.drift, Affine) and not self.still)
+        free = np.full((d, p), not self.still)
+        zero = np.zeros((d, p))
+        return Setup(
+            self.dt,
+            free,
+            zero,
+            None,
+            unknown,
+            tied,
+            None,
+            steps.spread(self.values),
+            self.data.n_jobs,
+        )
+
+    def along(self, order: Indices) -> Array:
+        """The observations in an order (T,), or each in its own (n, T)."""
+        found: Array = in_order(self.values, order)
+        return found
+
+    def plain(self) -> EulerModel:
+        """The problem as if all had been seen, and without noise: for a start."""
+        filled = np.where(np.isnan(self.values), self.means, self.values)
+        found = EulerModel(replace(self.data, values=filled), self.dt, self.drift)
+        return found.knowing(self)
+
+    # -- an order known ----------------------------------------------------------------------------------
+
+    def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
+        """EM along an order, from an earlier fit where there is one."""
+        R = as_noise(self.noise, self.data.shape[2])[0]
+        guess = self._guess(order, R) if start is None else self._resumed(start.law, R)
+        found = self._climbed(
+            self._prepared([order]), guess, TIGHT if final else LOOSE, final=final
+        )
+        law, notes = found.parameters, []
+        if final and not found.converged:
+            notes.append(
+                f"The likelihood was still rising after {found.evaluations} smoothing passes."
+            )
+        if final and hardly_noisy(law, self.setup):
+            notes.append(HARDLY_NOISY)
+        shown, more = self._shown(order, law, found.expected)
+        own, states = self._states(order, law)
+        return replace(
+            shown,
+            log_likelihoods=self._judged(own, order, law, shown.step),
+            states=states if final else None,
+            notes=(*notes, *more),
+        )
+
+    # How observations along orders are laid out, smoothed and turned into sums: what models that differ in their
+    # steps differ in.
+
+    def _prepared(self, orders: Sequence[Indices], rows: Indices | None = None) -> Any:
+        """The observations along each of some orders, one after another (or only some `rows` of them)."""
+        y = np.concatenate([self.along(order) for order in orders])
+        return group(y if rows is None else y[rows])[1]
+
+    def _expect(self, prepared: Any, law: Parameters) -> Any:
+        """The E-step on prepared observations."""
+        return steps.expect(prepared, self.setup, law)
+
+    def _together(self, parts: list[Any]) -> Any:
+        return steps.together(parts)
+
+    @property
+    def _ascent(self) -> Climbing:
+        return steps.Ascent(self.setup)
+
+    def _guess(self, order: Indices, R: Array) -> Parameters:
+        """Where EM starts when nothing is known."""
+        return steps.first_guess(self.along(order), self.setup, R)
+
+    def _resumed(self, law: Parameters, R: Array) -> Parameters:
+        """Where EM goes on from an earlier law."""
+        return resumed(law, self.setup, R)
+
+    def _states(self, order: Indices, law: Parameters) -> tuple[Array, Array]:
+        """Log-likelihoods (n,) and smoothed means (n, T, d)."""
+        y, model = self.along(order), law.model(self.dt)
+        found = kalman(y, model, covariances=False, n_jobs=self.data.n_jobs)
+        return found.log_likelihood, found.means
+
+    def _first_states(self, order: Indices, law: Parameters) -> tuple[Array, Array]:
+        """Means (n, d) and covariances (n, d, d) of the first states."""
+        found = kalman(self.along(order), law.model(self.dt))
+        return found.means[:, 0], found.covariances[found.pattern, 0]
+
+    def _as_sde(self, law: Parameters, sums: Any) -> tuple[Array, Array, tuple[str, ...]]:
+        """Θ and H of the SDE behind a law, and notes."""
+        scheme = "euler" if self.still else self.scheme
+        sde, notes = as_sde(law, sums, self.setup, scheme)
+        return self._coefficients(sde), sde.diffusion, notes
+
+    def _climbed(
+        self, prepared: Any, guess: Parameters, tolerance: float, *, final: bool = False
+    ) -> Climb:
+        def expected_at(trial: Parameters) -> Any:
+            return self._expect(prepared, trial)
+
+        steps = NEAR if final else STEPS
+        found = climb(expected_at, self._scoring_along(prepared), guess, steps, tolerance)
+        return finished(expected_at, self._ascent, found) if final else found
+
+    def _scoring_along(self, prepared: Any) -> Climbing:
+        """How parameters climb along one order, which does not change meanwhile."""
+        return Scoring.of(self.setup, prepared)
+
+    def _coefficients(self, sde: LinearSDE) -> Array:
+        return np.c_[sde.drift, sde.offset] if isinstance(self.drift, Affine) else sde.drift
+
+    def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
+        """EM along the reverse of an order."""
+        return self.fit(self.data.reversed(found.order), start, final=final)
+
+    def _shown(self, order: Indices, law: Parameters, sums: Any) -> tuple[Fit, tuple[str, ...]]:
+        """A law along an order, as every part of the engine knows it; likelihoods are not filled in."""
+        coefficients, H, notes = self._as_sde(law, sums)
+        step = Euler(self.drift, coefficients, H, self.dt)
+        return Fit(order, step, sums.moments, np.empty(0), self.prior_costs(order), law), notes
+
+    def _judged(self, own: Array, order: Indices, law: Parameters, step: Euler) -> Array:
+        """Log-likelihoods along an order from those under the fitted p₀, which is judged leave-one-out."""
+        if len(own) < 2:
+            return own
+        vague = Gaussian(self.means, np.diag(VAGUE * self.variances))
+        first, error = self._first_states(order, replace(law, initial=vague))
+        spread = law.initial.covariance + error
+        gap = first - law.initial.mean
+        squares = (gap * np.linalg.solve(spread, gap[:, :, None])[:, :, 0]).sum(axis=1)
+        log_det = np.linalg.slogdet(2 * np.pi * spread)[1]
+        left_out = start_log_densities(first[None], step, self.variances)[0]
+        return own + 0.5 * (squares + log_det) + left_out
+
+    def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
+        """The parameters along the order of a fit; their errors by simulation, NaN without a generator."""
+        if found.estimate is not None:
+            return found.estimate
+        coefficients, diffusion = found.step.coefficients, found.step.diffusion
+        if rng is None:
+            nothing = np.full_like(coefficients, np.nan), np.full_like(diffusion, np.nan)
+            return Estimate(coefficients, diffusion, StandardErrors(*nothing))
+        scoring, n = self._scoring(found.law, found.step), self.data.shape[0]
+        covariance, each = inverse(scoring.along(found.order, rng)), scoring.of(found.order)
+        errors = errors_of_scores(scoring.errors, covariance, each.T @ each, n)
+        return Estimate(coefficients, diffusion, errors)
+
+    def _scoring(self, law: Parameters, step: Euler) -> HiddenScores:
+        d = len(step.diffusion)
+        offset = step.coefficients[:, d] if step.coefficients.shape[1] > d else None
+        sde = LinearSDE(step.coefficients[:, :d], step.diffusion, offset=offset)
+        return HiddenScores(self, Scores(self.setup, law, sde, self.scheme))
+
+    def estimator(self, found: Fit) -> str:
+        return "em"
+
+    def initial(self, found: Fit) -> Gaussian:
+        """p₀ as it was fitted."""
+        law: Parameters = found.law
+        return law.initial
+
+    # -- one order for all -------------------------------------------------------------------------------
+
+    def for_search(self) -> HiddenModel:
+        """EM on a few trajectories, the search on the pairs of all."""
+        pairs = PairMoments.of(self.values)
+        return replace(self.some(SEARCH_TRAJECTORIES), pairs=pairs)
+
+    def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
+        """The best order of a random walk, from short paths and spectral ones; either way round fits as well."""
+        starts = starting_orders(self.values, np.sqrt(self.variances))
+        if self.prior is not None or self.schedule is not None:  # which way round then matters
+            starts = [self.repaired(way) for o in starts for way in (o, o[::-1].copy())]
+        walk, space = replace(self, still=True), Shared.of(self, rng)
+        trails = [alternate(walk, space, order, max_iter=STILL) for order in starts]
+        return [max((each.pair.better for each in trails), key=lambda fit: fit.objective).order]
+
+    def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> Arranged:
+        """What one order for all costs under a fit, whose law has its own p₀: a quadratic assignment problem."""
+        return self.orders_under(found.law)
+
+    def orders_under(self, law: Parameters) -> Arranged:
+        """The same under given parameters."""
+        pairs = PairMoments.of(self.values) if self.pairs is None else self.pairs
+        return Arranged(self, law, arrangement(pairs, law.model(self.dt), self.prior))
+
+    def made_robust(self, found: Fit) -> None:
+        """Noise of its own size excuses unequal steps already."""
+
+    def worth(self, found: Fit) -> float:
+        """What orders found in different ways are compared by."""
+        return found.objective
+
+    def verified(self, found: Fit) -> bool:
+        """The search looked at all trajectories."""
+        return True
+
+    def distances(self) -> Array:
+        """Squared distances between slices, over what both saw."""
+        return seen_distances(self.values, np.sqrt(self.variances))
+
+    # -- one order each ----------------------------------------------------------------------------------
+
+    def law(self, found: Fit) -> Parameters:
+        """What single orders are judged by."""
+        law: Parameters = found.law
+        return law
+
+    def own_orders(self, law: Parameters) -> HiddenOrders:
+        """What each trajectory's order costs under a law."""
+        return HiddenOrders(self.data, self._course(law), self.means, self.prior)
+
+    def _course(self, law: Parameters) -> Course:
+        """The steps between the positions of an order under a law."""
+        return Course.regular(Chain.regular(law.model(self.dt), self.data.shape[1]))
+
+    def own_starts(self, rng: np.random.Generator) -> list[Indices]:
+        """The best orders of a random walk, from short paths, turned to run the same way.
+
+        Rules forbid to turn a path round, so a start that lays it the wrong way is hard to leave: with rules there
+        are more, from the orders found without them and then repaired.
+        """
+        walk, space = replace(self, still=True), Own.of(self, rng)
+        trail = alternate(walk, space, self._short_paths(rng), max_iter=STILL)
+        starts = [self._aligned(trail.pair.better, rng)]
+        if self.prior is not None and self.prior.before is not None:
+            free = recover(replace(self, prior=None), space, rng, max_iter=STILL)
+            starts += [self.repaired(each.order) for each in (free.better, free.worse)]
+        return starts
+
+    def _aligned(self, found: Fit, rng: np.random.Generator) -> Indices:
+        """Orders turned to run the same way, by their paths smoothed where values are missing.
+
+        Means there would be jumps to the middle and back, larger than what tells one way from the other.
+        """
+        states = self._states(found.order, found.law)[1]
+        seen, every = self.visible(replace(found, states=states), raw=True)
+        costs = self.prior_costs(found.order), self.prior_costs(self.data.reversed(found.order))
+        turned = align(seen.data, every, self.dt, self.drift, costs, rng)
+        return np.take_along_axis(found.order, turned, axis=1)
+
+    def _short_paths(self, rng: np.random.Generator) -> Indices:
+        """Through the observations as they are; where entries are missing, over what neighbours both have."""
+        if self.complete:
+            return self.plain().own_starts(rng)[0]
+        n, T, _ = self.data.shape
+        scale = np.sqrt(self.variances)
+        orders = np.tile(np.arange(T, dtype=np.intp), (n, 1))
+        for j, length in enumerate(self.data.observed.tolist()):
+            if length > 2:
+                near = seen_distances(self.values[j : j + 1, :length], scale)
+                orders[j, :length] = shortest_path(near)
+        return self.plain().aligned(self.repaired(orders), rng)
+
+    # -- averages over orders ----------------------------------------------------------------------------
+
+    def begin(self, found: Fit) -> Parameters:
+        """A fit to best orders with what of H they owe to noise given back to it.
+
+        Best orders explain noise away as if it were part of the path, and EM hardly leaves R = 0. From the other
+        side, where half of a step's variance `H dt + 2 R` is noise, it finds its way down.
+        """
+        old, unknown = self.law(found), self.setup.noise_free
+        R = old.R.copy()
+        R[unknown, unknown] = np.maximum(np.diag(R), np.diag(old.H) * self.dt / 4)[unknown]
+        share = np.where(unknown, np.sqrt(0.5), 1.0)
+        return replace(old, R=R, H=old.H * np.outer(share, share))
+
+    def draw(self, law: Parameters, chains: Chains, stretch: Stretch) -> Draws:
+        """Advance chains under a law; the orders themselves are what the E-step needs, far enough apart to be news."""
+        if not stretch.keep:
+            samples = stretch.samples
+            stretch = stretch._replace(samples=APART * samples, keep=samples)
+        return self.own_orders(law).draw(chains, stretch)
+
+    def expect(self, draws: Draws, law: Parameters) -> list[Any]:
+        """A few steps of EM on the observations in every order drawn; the expected statistics of each chain there."""
+        chains = [self._drawn(draws, c) for c in range(len(draws.kept))]
+
+        def expected_at(trial: Parameters) -> Any:
+            return self._together([self._expect(each, trial) for each in chains])
+
+        found = climb(expected_at, self._ascent, law, CLIMB, 0.0).expected
+        return [part.scaled(1 / draws.kept.shape[2]) for part in found.parts]
+
+    def _drawn(self, draws: Draws, c: int) -> Any:
+        """The observations along all orders that a chain kept."""
+        return self._prepared(list(draws.kept[c].transpose(1, 0, 2).astype(np.intp)))
+
+    def maximise(self, sums: Any, law: Parameters) -> Parameters:
+        """M-step: the parameters that expected statistics make most likely."""
+        found: Parameters = self._ascent.maximise(sums, law)
+        return found
+
+    def ahead(self, old: Parameters, new: Parameters) -> Parameters:
+        """`old + OVERSTEP (new − old)`, in coordinates that keep covariances positive."""
+        x, y = self._ascent.pack(old), self._ascent.pack(new)
+        found: Parameters = self._ascent.unpack(x + OVERSTEP * (y - x), new)
+        return found
+
+    def mirrored(self, sums: Any, chains: Chains) -> Parameters:
+        """A start for the twin: EM along orders that the reversed chains stand at."""
+        return self.law(self.fit(chains.orders[0]))
+
+    def moments(self, sums: Any) -> Moments:
+        """Expected statistics as the estimators know them."""
+        return sums.moments
+
+    def unit(self, sums: Any, law: Parameters) -> Array:
+        """Standard errors that known orders and states would leave."""
+        errors = regression_errors(sums.moments, law.H)
+        return np.concatenate([errors.drift.ravel(), errors.diffusion.ravel()])
+
+    def log_joint(self, orders: Indices, law: Parameters, gaps: Indices | None = None) -> Array:
+        """`log p` of what was seen of each trajectory along an order, under a fixed law, shape (n,)."""
+        return self._states(orders, law)[0]
+
+    def averaged_fit(self, orders: Indices, law: Parameters, sums: Any) -> Fit:
+        """The law of an average over orders, shown along its most likely ones."""
+        shown, notes = self._shown(orders, law, sums)
+        values, states = self._states(orders, law)
+        return replace(shown, log_likelihoods=values, states=states, notes=notes)
+
+    def scoring(self, law: Parameters, sums: Any) -> HiddenScores:
+        """Scores and information of single trajectories; p₀ counts as known."""
+        coefficients, H, _ = self._as_sde(law, sums)
+        return self._scoring(law, Euler(self.drift, coefficients, H, self.dt))
+
+    def numbers(self, law: Parameters) -> tuple[Array, Array]:
+        """Θ and H of a step in Euler's form."""
+        return law.theta, law.H
+
+    def for_others(self, data: Data) -> HiddenModel:
+        """The same for other trajectories, of whose time nothing is known."""
+        found = HiddenModel.of(Problem(data, self.dt, self.drift), noise=self.noise)
+        return replace(found, scheme=self.scheme)
+
+    def adopted(self, found: Fit, initial: Gaussian) -> Fit:
+        """A fit that knew no missing values as one of this model: the same parameters, R = 0."""
+        step, d = found.step, self.data.shape[2]
+        law = Parameters(step.coefficients, step.diffusion, np.zeros((d, d)), initial)
+        return replace(found, law=law)
+
+    def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
+        """Standard errors by resampling trajectories along the order of a fit, EM from that fit."""
+        n, coefficients, diffusions = self.data.shape[0], [], []
+        R = as_noise(self.noise, self.data.shape[2])[0]
+        for _ in reported(range(replicates), "resampling subjects", least=2):
+            sample = self._prepared([found.order], rng.integers(n, size=n))
+            again = self._climbed(sample, self._resumed(found.law, R), RESAMPLED)
+            theta, H, _ = self._as_sde(again.parameters, again.expected)
+            coefficients.append(theta)
+            diffusions.append(H)
+        return errors_of_draws(coefficients, diffusions)
+
+    def visible(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
+        """The smoothed states, in time order already; `raw`: what was observed, smoothed only where missing."""
+        n, T, _ = self.data.shape
+        order, states = np.arange(T, dtype=np.intp), found.states
+        if raw:
+            y = self.along(found.order)
+            states = np.where(np.isnan(y), np.asarray(states), y)
+        u = self.data.covariates
+        u = None if u is None else in_order(u, found.order)
+        data = replace(self.data, values=states, covariates=u)
+        seen = EulerModel(data, self.dt, self.drift)
+        return seen, order if found.order.ndim == 1 else np.tile(order, (n, 1))
+
+    def effective(self, found: Moments, errors: StandardErrors) -> Moments:
+        """The expected moments, shrunk to the information that noise and gaps left of them.
+
+        Known states would give smaller errors than those of the fit; tests on the moments must not.
+        """
+        known = regression_errors(found, mle(found).diffusion)
+        with np.errstate(invalid="ignore"):
+            drift = np.nanmedian(known.drift / np.maximum(errors.drift, 1e-300))
+            spread = np.nanmedian(known.diffusion / np.maximum(errors.diffusion, 1e-300))
+        share, count = min(float(drift), 1.0), min(float(spread), 1.0) ** 2 * found.count
+        return replace(found, factor=found.factor * share, count=count)
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenScores:
+    """Scores of trajectories behind noise along given orders, and what they tell of the parameters."""
+
+    model: HiddenModel
+    scores: Scores
+
+    def information(self, rng: np.random.Generator) -> Array:
+        """The information if the orders were known, as the observations stand: orders hardly change it."""
+        return self.scores.information(group(self.model.values)[1], rng)
+
+    def along(self, order: Indices, rng: np.random.Generator) -> Array:
+        """The information along a known order."""
+        return self.scores.information(group(self.model.along(order))[1], rng)
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        return self.scores.size
+
+    def of(self, orders: Indices, gaps: Indices | None = None) -> Array:
+        """Derivatives (n, size) of each trajectory's log-likelihood along given orders."""
+        return self.scores.of(group(self.model.along(orders))[1])
+
+    def errors(self, covariance: Array) -> StandardErrors:
+        """Standard errors of Θ and H from the covariance of the parameters."""
+        found = self.scores.errors(covariance)
+        if found.offset is None:
+            return found
+        return replace(found, drift=np.c_[found.drift, found.offset], offset=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Arranged:
+    """What one order for all costs behind noise: by pairs of slices, and where values are missing by what was seen.
+
+    Moments of pairs stand for the values that are missing only on average: with few trajectories, and most
+    of all with little noise, the search on them may leave the best order behind.
+    """
+
+    model: HiddenModel
+    law: Parameters
+    tables: Arrangement
+
+    def cost(self, order: Indices) -> float:
+        """−log p of an order, prior included, up to a constant."""
+        return self.tables.cost(order) if self.model.complete else -self._worth(order)
+
+    def improve(self, order: Indices, state: State) -> Indices:
+        """A local minimum near an order."""
+        found = self.tables.improve(order, state, kicks=KICKS)
+        return found if self.model.complete else self.polished((order, found))
+
+    def sample(
+        self, order: Indices, state: State, samples: int, keep: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+        """How often each slice stood where, (T, T), in `samples` records of one chain, and `keep` of them."""
+        T = len(order)
+        records = self.tables.sample(order, state, burn=50 * T, samples=samples, thin=T)
+        where = np.zeros((T, T), dtype=np.int32)
+        np.add.at(where, (records, np.arange(T)), 1)
+        return where, records[:: max(1, samples // keep)][:keep]
+
+    def polished(self, orders: tuple[Indices, ...]) -> Indices:
+        """The best of some orders, moved while it helps, by the likelihood of what was seen."""
+        values = [self._worth(order) for order in orders]
+        best, value = orders[int(np.argmax(values))], max(values)
+        _, T, d = self.model.data.shape
+        reach = REACH if self.model.values.size * d**2 <= CHEAP else 1
+        steps = (*range(1, reach + 1), *range(-reach, 0)) if reach > 1 else (1,)
+        for _ in range(POLISHES):
+            moved = False
+            for a, step in product(range(T), steps):
+                p = int(np.flatnonzero(best == a)[0])
+                if not 0 <= p + step < T:
+                    continue
+                trial = np.insert(np.delete(best, p), p + step, a)
+                other = self._worth(trial)
+                if other > value + 1e-6:
+                    best, value, moved = trial, other, True
+            if not moved:
+                break
+        return best
+
+    def _worth(self, order: Indices) -> float:
+        cost = float(self.model.prior_costs(order).sum())
+        return float(self.model.log_joint(order, self.law).sum()) - cost

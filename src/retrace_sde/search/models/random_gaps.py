@@ -1,0 +1,391 @@
+"""Own orders across gaps that are not known: a law of gaps whose single gaps are summed out, or drawn with the orders.
+
+Where states are seen as they are, the gap of a step is summed out of its likelihood (`mixed_gaps`), and orders are judged by
+pairs as with equal gaps. Behind noise and missing values gaps are drawn with the orders (`filtered`) in Monte-Carlo EM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.frequencies import Frequencies, statistics
+from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.fit.statespace.errors import FEWEST, SCORES
+from retrace_sde.fit.statespace.irregular.em import Ascent, Clock, Law, Seen, Timed
+from retrace_sde.fit.statespace.irregular.errors import TimedScores
+from retrace_sde.fit.statespace.irregular.gap_law import (
+    RATIOS,
+    best_shape,
+    log_weights,
+    pair_log_densities,
+    step_log_densities,
+)
+from retrace_sde.fit.statespace.irregular.transitions import Transitions, transitions
+from retrace_sde.fit.statespace.steps import Noise, Parameters
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.orders.draws import Chains, Draws, Stretch
+from retrace_sde.orders.hidden.own import Course, HiddenOrders
+from retrace_sde.orders.own import OwnOrders
+from retrace_sde.orders.search import Steps
+from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.process.drift import has_offset
+from retrace_sde.process.sde import Gaussian
+from retrace_sde.search.model import Effort, Fit, Problem
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.hidden import HiddenModel
+from retrace_sde.search.models.irregular import IrregularModel, TimedScoring, as_law
+
+FIRST_SHAPE = 2.0
+"""Where the search for the shape of the law of gaps starts."""
+
+FEW = 16
+"""Trajectories whose pairs are judged at a time across all gaps of the table."""
+
+
+@dataclass(frozen=True, eq=False)
+class RandomGapModel(IrregularModel):
+    """A linear SDE, an order and gaps of its own for each trajectory."""
+
+    @classmethod
+    def unknown(cls, problem: Problem, *, noise: Noise) -> RandomGapModel:
+        """From a problem whose gaps are not known; dt is their mean."""
+        T = problem.data.shape[1]
+        found = cls.across(problem, np.full(T - 1, problem.dt), noise=noise)
+        equal = np.full((1, T - 1), int(np.argmin(np.abs(np.log(RATIOS)))), dtype=np.intp)
+        assert isinstance(found, RandomGapModel)
+        return replace(found, clock=Clock(RATIOS * problem.dt, equal))
+
+    @cached_property
+    def summed(self) -> bool:
+        """States are seen as they are: gaps can be summed out."""
+        return self.complete and not isinstance(self.noise, str) and not np.any(self.noise)
+
+    @property
+    def effort(self) -> Effort:  # type: ignore[override]
+        return EulerModel.effort if self.summed else HiddenModel.effort
+
+    @property
+    def averages(self) -> bool:
+        """Drawn gaps have no best value: parameters are averaged over them even where orders are certain."""
+        return not self.summed
+
+    # -- orders known ------------------------------------------------------------------------------------
+
+    def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
+        """Across gaps that are summed out; behind noise, for a start, across equal ones."""
+        found = HiddenModel.fit(self, order, start, final=final)
+        law = as_law(found.law)
+        return replace(found, law=replace(law, shape=law.shape or FIRST_SHAPE))
+
+    def _gaps(self) -> None:
+        """Single gaps are never read off."""
+
+    def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
+        return self.fit(self.data.reversed(found.order), start, final=final)
+
+    def _expect(self, prepared: Any, law: Parameters) -> Timed:
+        if not self.summed:
+            return IrregularModel._expect(self, prepared, law)
+        return self._summed(prepared, as_law(law))
+
+    def _summed(self, seen: Seen, law: Law) -> Timed:
+        """The E-step along known orders: each step counts for every gap as much as the gap is likely."""
+        x, v = seen.values, seen.inputs
+        live = np.arange(1, x.shape[1])[None] <= seen.last[:, None]
+        logs, total = _shares(step_log_densities(self._table(law), x, v), self._weights(law))
+        r = np.exp(logs) * live[:, :, None]
+        z = np.concatenate([x[:, :-1], v[:, :-1], np.diff(x, axis=1)], axis=2).reshape(
+            -1, x.shape[2] * 2 + v.shape[2]
+        )
+        flat = r.reshape(-1, r.shape[2])
+        grams = np.stack([(z * flat[:, k, None]).T @ z for k in range(flat.shape[1])])
+        value = float(np.where(live, total, 0.0).sum() + law.initial.log_density(x[:, 0]).sum())
+        return self._sums(value, grams, flat.sum(axis=0), x[:, 0])
+
+    def _sums(self, value: float, grams: Array, counts: Array, first: Array) -> Timed:
+        d = self.data.shape[2]
+        law0 = Gaussian(first.mean(axis=0), np.cov(first.T, bias=True).reshape(d, d))
+        nothing = np.zeros(d)
+        return Timed(
+            value, grams, counts, self.clock.gaps, nothing, nothing, law0, float(len(first))
+        )
+
+    @property
+    def _ascent(self) -> Ascent:
+        return MixedAscent(self.setup) if self.summed else DrawnAscent(self.setup)
+
+    def _weights(self, law: Law) -> Array:
+        return log_weights(law.shape or FIRST_SHAPE)
+
+    def _table(self, law: Law) -> Transitions:
+        return transitions(law.theta, law.H, self.clock.gaps)
+
+    def _guess(self, order: Indices, R: Array) -> Law:
+        return replace(IrregularModel._guess(self, order, R), shape=FIRST_SHAPE)
+
+    def _smoothed(
+        self, order: Indices, law: Parameters, covariances: int
+    ) -> tuple[Array, Array, Array]:
+        if not self.summed:
+            return IrregularModel._smoothed(self, order, law, covariances)
+        x, d = self.along(order), self.data.shape[2]
+        return self.log_joint(order, law), x, np.zeros((len(x), covariances, d, d))
+
+    def log_joint(self, orders: Indices, law: Parameters, gaps: Indices | None = None) -> Array:
+        """`log p` of each trajectory along an order, (n,): gaps summed out, or as drawn, their own prior included."""
+        own = as_law(law)
+        if self.summed:
+            seen = self._prepared([orders])
+            live = np.arange(1, seen.values.shape[1])[None] <= seen.last[:, None]
+            each = step_log_densities(self._table(own), seen.values, seen.inputs)
+            total = logsumexp(each + self._weights(own), axis=2)
+            first: Array = own.initial.log_density(seen.values[:, 0])
+            return first + np.where(live, total, 0.0).sum(axis=1)
+        if gaps is None:
+            return self._states(orders, law)[0]
+        live = np.arange(1, self.data.shape[1])[None] < self.data.observed[:, None]
+        prior = np.where(live, self._weights(own)[gaps], 0.0).sum(axis=1)
+        return self._crossing(gaps)._states(orders, law)[0] + prior
+
+    def _crossing(self, gaps: Indices) -> RandomGapModel:
+        """The same with given gaps."""
+        return replace(self, clock=replace(self.clock, index=gaps))
+
+    # -- averages over orders and gaps -------------------------------------------------------------------
+
+    def own_orders(self, law: Parameters) -> Any:
+        """What each trajectory's order costs under a law."""
+        own = as_law(law)
+        if self.summed:
+            return OwnOrders(self.data, _Judge(self, own), self.prior)
+        return HiddenOrders(self.data, self._course(own), self.means, self.prior)
+
+    def _course(self, law: Parameters) -> Course:
+        return replace(IrregularModel._course(self, law), weights=self._weights(as_law(law)))
+
+    def begin(self, found: Fit) -> Parameters:
+        return (
+            self.law(found)
+            if self.summed
+            else replace(as_law(HiddenModel.begin(self, found)), shape=FIRST_SHAPE)
+        )
+
+    def draw(self, law: Parameters, chains: Chains, stretch: Stretch) -> Draws:
+        """Advance chains under a law, of orders, or of orders and gaps."""
+        if self.summed:
+            own = as_law(law)
+
+            def count(x: Array, u: Any, frequencies: Frequencies) -> Timed:
+                return self._counted(own, x, u, frequencies)
+
+            return OwnOrders(self.data, _Judge(self, own), self.prior).draw(chains, stretch, count)
+        if chains.gaps.size == 0:
+            chains.gaps = np.broadcast_to(
+                self.clock.index, (*chains.orders.shape[:2], chains.orders.shape[2] - 1)
+            ).copy()
+        return HiddenModel.draw(self, law, chains, stretch)
+
+    def _counted(self, law: Law, x: Array, u: Any, frequencies: Frequencies) -> Timed:
+        """Expected sums of a block from the frequencies of its pairs: shared out among the gaps of the table."""
+        grams: Any = 0.0
+        counts: Any = 0.0
+        for begin in range(0, len(x), FEW):
+            some = slice(begin, begin + FEW)
+            v, N = _constants(self, x[some], u if u is None else u[some]), frequencies.pairs[some]
+            logs, _ = _shares(
+                pair_log_densities(self._table(law), x[some], v, x[some]), self._weights(law)
+            )
+            shares = np.exp(logs) * N[..., None]
+            ends = frequencies.first[some], frequencies.last[some]
+            parts = [
+                statistics(x[some], u if u is None else u[some], Frequencies(shares[..., k], *ends), 1.0, self.drift).gram
+                for k in range(shares.shape[-1])
+            ]  # fmt: skip
+            grams = grams + np.stack(parts)
+            counts = counts + shares.sum(axis=(0, 1, 2))
+        weight = frequencies.first
+        mean = np.einsum("jt,jtd->jd", weight, x)
+        square = np.einsum("jt,jtd,jte->de", weight, x, x)
+        m = mean.mean(axis=0)
+        sums = self._sums(0.0, np.asarray(grams), np.asarray(counts), mean)
+        return replace(sums, first=Gaussian(m, square / len(x) - np.outer(m, m)))
+
+    def expect(self, draws: Draws, law: Parameters) -> list[Any]:
+        return draws.counted if self.summed else HiddenModel.expect(self, draws, law)
+
+    def _drawn(self, draws: Draws, c: int) -> Seen:
+        orders = list(draws.kept[c].transpose(1, 0, 2).astype(np.intp))
+        assert draws.gaps is not None
+        index = draws.gaps[c].transpose(1, 0, 2).astype(np.intp).reshape(-1, draws.gaps.shape[3])
+        found = IrregularModel._prepared(self, orders)
+        return replace(found, clock=replace(self.clock, index=index))
+
+    def ahead(self, old: Parameters, new: Parameters) -> Parameters:
+        return new if self.summed else HiddenModel.ahead(self, old, new)
+
+    def _scoring(self, law: Parameters, step: Euler) -> Any:
+        scores = TimedScores(self.setup, as_law(law), self.clock.gaps)
+        return MixedScoring(self, scores) if self.summed else DrawnScoring(self, scores)
+
+    def for_others(self, data: Data) -> RandomGapModel:
+        return RandomGapModel.unknown(Problem(data, self.dt, self.drift), noise=self.noise)
+
+
+@dataclass(frozen=True, eq=False)
+class MixedAscent(Ascent):
+    """With the shape of the law of gaps among the parameters."""
+
+    def pack(self, law: Law) -> Array:
+        return np.r_[Ascent.pack(self, law), np.log(law.shape or FIRST_SHAPE)]
+
+    def unpack(self, vector: Array, like: Law) -> Law:
+        return replace(
+            Ascent.unpack(self, vector[:-1], like), shape=float(np.exp(np.clip(vector[-1], -5, 5)))
+        )
+
+    def weights(self, now: Law, expected: Timed) -> Array:
+        return np.r_[Ascent.weights(self, now, expected), np.sqrt(expected.count / 2)]
+
+    def maximise(self, expected: Timed, now: Law) -> Law:
+        return replace(Ascent.maximise(self, expected, now), shape=best_shape(expected.counts))
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnAscent(Ascent):
+    """The shape follows the gaps drawn; the likelihood of observations across them does not depend on it."""
+
+    def maximise(self, expected: Timed, now: Law) -> Law:
+        return replace(Ascent.maximise(self, expected, now), shape=best_shape(expected.counts))
+
+
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """Pairs judged across every gap of the table, summed."""
+
+    model: RandomGapModel
+    law: Law
+
+    def costs(self, data: Data, rows: slice) -> Steps:
+        x, u = data.block(rows)
+        x, u = to_numpy(x), None if u is None else to_numpy(u)
+        table, weights = self.model._table(self.law), self.model._weights(self.law)
+        pairs = np.empty((len(x), x.shape[1], x.shape[1]))
+        for begin in range(0, len(x), FEW):
+            some = slice(begin, begin + FEW)
+            v = _constants(self.model, x[some], u if u is None else u[some])
+            each = pair_log_densities(table, x[some], v, x[some])
+            pairs[some] = -logsumexp(each + weights, axis=-1)
+        return Steps(x, x, -self.law.initial.log_density(x), pairs)
+
+
+def _constants(model: RandomGapModel, x: Array, u: Any) -> Array:
+    """v of some trajectories as they stand."""
+    parts = [np.ones((*x.shape[:2], 1))] if has_offset(model.drift) else []
+    parts += [] if u is None else [to_numpy(u)]
+    return np.concatenate(parts, axis=2) if parts else np.empty((*x.shape[:2], 0))
+
+
+def _shares(log_densities: Array, weights: Array) -> tuple[Array, Array]:
+    """The logarithm of each gap's share in a step, and the step's log-density with the gap summed out."""
+    joint = log_densities + weights
+    total = logsumexp(joint, axis=-1)
+    return joint - total[..., None], total
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnScoring(TimedScoring):
+    """Scores along orders and gaps drawn together."""
+
+    def of(self, orders: Indices, gaps: Indices | None = None) -> Array:
+        model = self.model
+        assert isinstance(model, RandomGapModel)
+        if gaps is not None:
+            model = model._crossing(gaps)
+        return self.scores.of(IrregularModel._prepared(model, [orders]))
+
+    def information(self, rng: np.random.Generator) -> Array:
+        """If orders and gaps were known: across gaps of their law."""
+        n, T, _ = self.model.data.shape
+        model = self.model
+        assert isinstance(model, RandomGapModel)
+        weights = np.exp(model._weights(self.scores.law))
+        gaps = rng.choice(len(weights), size=(n, T - 1), p=weights / weights.sum())
+        every = np.tile(np.arange(T, dtype=np.intp), (n, 1))
+        return self.scores.information(
+            IrregularModel._prepared(model._crossing(gaps), [every]), rng
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MixedScoring:
+    """Scores with gaps summed out: those of each gap, in the shares that the step gives them."""
+
+    model: RandomGapModel
+    scores: TimedScores
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        return self.scores.size
+
+    def of(self, orders: Indices, gaps: Indices | None = None) -> Array:
+        """Derivatives (n, size) of each trajectory's log-likelihood along given orders."""
+        seen = self.model._prepared([orders])
+        return self._of(seen.values, seen.inputs, seen.last)
+
+    def _of(self, x: Array, v: Array, last: Indices) -> Array:
+        model, law = self.model, self.scores.law
+        F, S, Q = table = model._table(law)
+        of_F, of_Q = self.scores._derivatives
+        logs, _ = _shares(step_log_densities(table, x, v), model._weights(law))
+        live = np.arange(1, x.shape[1])[None] <= last[:, None]
+        r = np.exp(logs) * live[:, :, None]
+        phi = np.concatenate([x, v], axis=2)[:, :-1]
+        found = np.zeros((len(x), self.size))
+        for k in range(len(F)):
+            P = np.linalg.inv(Q[k])
+            e = (x[:, 1:] - x[:, :-1] @ F[k].T - v[:, :-1] @ S[k].T) @ P
+            weighted = e * r[:, :, k, None]
+            to_F = np.einsum("nti,ntj->nij", weighted, phi)
+            to_Q = 0.5 * (
+                np.einsum("nti,ntj->nij", weighted, e) - r[:, :, k].sum(axis=1)[:, None, None] * P
+            )
+            found += np.einsum("nij,sij->ns", to_F, of_F[k]) + np.einsum(
+                "nij,sij->ns", to_Q, of_Q[k]
+            )
+        return found
+
+    def along(self, order: Indices, rng: np.random.Generator) -> Array:
+        return self.information(rng)
+
+    def information(self, rng: np.random.Generator) -> Array:
+        """If the orders were known: of trajectories simulated across gaps of their law."""
+        model, law = self.model, self.scores.law
+        n, T, d = model.data.shape
+        m = max(SCORES * self.size, FEWEST)
+        rows = np.resize(np.arange(n), m)
+        every = np.tile(np.arange(T, dtype=np.intp), (n, 1))
+        v, last = model._inputs(every)[rows], model.data.observed[rows] - 1
+        F, S, Q = model._table(law)
+        roots, weights = np.linalg.cholesky(Q), np.exp(model._weights(law))
+        x = np.empty((m, T, d))
+        x[:, 0] = law.initial.sample(m, rng)
+        for t in range(T - 1):
+            k = rng.choice(len(weights), size=m, p=weights / weights.sum())
+            x[:, t + 1] = np.einsum("nij,nj->ni", F[k], x[:, t]) + np.einsum(
+                "nij,nj->ni", S[k], v[:, t]
+            )
+            x[:, t + 1] += np.einsum("nij,nj->ni", roots[k], rng.standard_normal((m, d)))
+        score = self._of(x, v, last)
+        found: Array = score.T @ score * n / m / (1 - (self.size + 1) / m)
+        return found
+
+    def errors(self, covariance: Array) -> StandardErrors:
+        """Standard errors of Θ and H from the covariance of the parameters."""
+        return self.scores.errors(covariance)

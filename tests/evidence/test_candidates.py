@@ -1,0 +1,542 @@
+"""The direction on the order found: closed forms beside dense Gaussians, the simulated test, the ladder, residuals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+from scipy.stats import multivariate_normal
+
+import retrace_sde as rt
+from retrace_sde.evidence.direction import marginal_test as summed
+from retrace_sde.evidence.direction.independence import Independence, independence
+from retrace_sde.evidence.direction.ladder import _panels, left_over
+from retrace_sde.evidence.direction.linear import Form, Panels, each_trajectory, unequal, ways
+from retrace_sde.evidence.direction.marginal_test import World as OwnWorld
+from retrace_sde.evidence.direction.marginal_test import rest, summed_test
+from retrace_sde.evidence.direction.missing_draws import Filled
+from retrace_sde.evidence.direction.null_simulation import World, simulated_test
+from retrace_sde.evidence.direction.verdict import (
+    CandidateKind,
+    DirectionTest,
+    ModelEvidence,
+    Reason,
+    direction_test,
+)
+from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.levels import fit_levels
+from retrace_sde.fit.start_law import starts
+from retrace_sde.orders.draws import Chains
+from retrace_sde.orders.own import Law
+from retrace_sde.panel.blocks import Data
+from retrace_sde.process.drift import Affine, Linear
+from retrace_sde.process.sde import Gaussian
+from retrace_sde.process.simulate import random_irreversible_sde
+from retrace_sde.search.mcem import Averaged, both_ways
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.hidden import HiddenModel
+
+Floats = NDArray[np.float64]
+FORMS = [Form(), Form(affine=False), Form(2), Form(1, True), Form(2, True)]
+DT = 0.1
+
+
+def panel(d: int, n: int, T: int, seed: int, start: str = "stationary") -> Floats:
+    """A stable SDE from its stationary law, from 1.5 deviations off it, or from a small start."""
+    sde = random_irreversible_sde(d, random_state=seed)
+    law, rng = sde.stationary(), np.random.default_rng(1000 + seed)
+    away = law.mean + 1.5 * np.sqrt(np.diag(law.covariance))
+    x0 = {
+        "stationary": law,
+        "shifted": Gaussian(away, law.covariance),
+        "small": Gaussian(law.mean, 0.01 * law.covariance),
+    }[start]
+    return sde.simulate(n, T, DT, x0=x0, scheme="exact", random_state=rng)
+
+
+def levelled(seed: int, *, n: int = 25, T: int = 12, d: int = 2) -> Floats:
+    """Subjects with levels of their own."""
+    rng = np.random.default_rng(seed)
+    level, x, found = rng.standard_normal((n, d)), rng.standard_normal((n, d)), []
+    for _ in range(T):
+        found.append(x)
+        x = 0.7 * x + 0.3 * level + 0.3 * rng.standard_normal((n, d))
+    return np.stack(found, axis=1)
+
+
+def momentum(seed: int, *, n: int = 40, T: int = 20) -> Floats:
+    """Positions of damped oscillators from rest; their velocities are not seen."""
+    rng = np.random.default_rng(seed)
+    x, v, found = rng.standard_normal((n, 2)) + 2.0, np.zeros((n, 2)), []
+    for _ in range(T):
+        found.append(x)
+        for _ in range(10):
+            push = -x - 0.4 * v
+            x, v = x + 0.012 * v, v + 0.012 * push + 0.02 * rng.standard_normal((n, 2))
+    return np.stack(found, axis=1)
+
+
+def in_units(X: Floats) -> Panels:
+    return Panels(((X - X.mean(axis=(0, 1))) / X.std(axis=(0, 1)))[None])
+
+
+# Closed forms
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_trajectories_add_up_to_the_total_both_ways_round(form: Form) -> None:
+    panels = in_units(levelled(0))
+    for way in ways(panels, form):
+        each, _ = each_trajectory(panels, way)
+        assert each.sum() == pytest.approx(way.total[0], abs=1e-3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_backwards_is_the_reversed_panel_forwards(form: Form) -> None:
+    panels = in_units(levelled(1))
+    _, back = ways(panels, form)
+    ahead, _ = ways(Panels(panels.x[:, :, ::-1]), form)
+    assert_allclose(back.total, ahead.total, rtol=1e-6)
+    assert_allclose(back.step, ahead.step, atol=1e-5)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_without_memory_and_levels_it_is_the_engines_own_fit(affine: bool) -> None:
+    panels = in_units(panel(3, 20, 12, 0, "shifted"))
+    X, order = panels.x[0], np.arange(12)
+    model = EulerModel(Data(X, n_jobs=1), DT, Affine() if affine else Linear())
+    for way, along in zip(ways(panels, Form(affine=affine)), (order, order[::-1]), strict=True):
+        fit = model.fit(along.copy())
+        assert_allclose(
+            each_trajectory(panels, way)[0][0], fit.log_likelihoods, rtol=1e-4, atol=1e-4
+        )
+
+
+def test_levels_are_those_of_a_dense_gaussian() -> None:
+    panels = in_units(levelled(2))
+    way, _ = ways(panels, Form(1, True))
+    x, (n, T, d) = panels.x[0], panels.x.shape[1:]
+    F, c, S = way.step[0], way.of_start, T - 1
+    cov = np.kron(np.eye(S), way.H[0]) + np.kron(np.ones((S, S)), way.omega[0])
+    for j in range(n):
+        mean = x[j, :-1] @ F + np.r_[1.0, x[j, 0]] @ c[0]
+        steps = multivariate_normal(np.zeros(S * d), cov).logpdf((x[j, 1:] - mean).ravel())
+        expected = steps + way.start.log_densities[0, j]
+        assert each_trajectory(panels, way)[0][0, j] == pytest.approx(expected, abs=1e-6)
+
+
+def test_levels_reach_the_likelihood_of_an_independent_maximiser() -> None:
+    for seed in range(4):
+        panels = in_units(levelled(seed))
+        T = panels.x.shape[2]
+        other = fit_levels(Data(panels.x[0], n_jobs=1), np.arange(T), 1.0)
+        way, _ = ways(panels, Form(1, True))
+        mine = way.total[0] - way.start.log_densities.sum()
+        assert other is not None
+        assert mine == pytest.approx(other.log_likelihood, abs=0.05)
+
+
+def test_shorter_trajectories_are_those_cut_off() -> None:
+    X = panel(2, 9, 10, 3)
+    lengths = np.where(np.arange(9) < 4, 6, 10)
+    panels = Panels(X[None], lengths)
+    for way, back in zip(ways(panels, Form()), (False, True), strict=True):
+        rows, targets = [], []
+        for x, length in zip(X, lengths, strict=True):
+            y = x[:length][::-1] if back else x[:length]
+            rows.append(np.c_[y[:-1], np.ones(length - 1)])
+            targets.append(y[1:])
+        theta = np.linalg.lstsq(np.concatenate(rows), np.concatenate(targets), rcond=None)[0]
+        assert_allclose(way.step[0], theta[:2], atol=1e-5)
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_memory_is_the_regression_on_two_slices(short: bool) -> None:
+    """Beside least squares on the rows themselves, of which the closed form sees sums only."""
+    X = panel(3, 15, 10, 5)
+    lengths = np.where(np.arange(15) < 6, 7, 10) if short else np.full(15, 10)
+    X = np.where(np.arange(10)[None, :, None] < lengths[:, None, None], X, 0.0)
+    panels = Panels(X[None], lengths if short else None)
+    for way, back in zip(ways(panels, Form(2)), (False, True), strict=True):
+        rows, targets = [], []
+        for x, length in zip(X, lengths, strict=True):
+            y = x[:length][::-1] if back else x[:length]
+            rows.append(np.c_[y[1:-1], y[:-2], np.ones(length - 2)])
+            targets.append(y[2:])
+        past, next_ = np.concatenate(rows), np.concatenate(targets)
+        theta = np.linalg.lstsq(past, next_, rcond=None)[0]
+        e = next_ - past @ theta
+        assert_allclose(way.step[0], theta[:6], atol=1e-5)
+        assert_allclose(way.H[0], e.T @ e / len(e), rtol=1e-5)
+
+
+def test_steps_of_unequal_variance_are_seen_and_cost_their_likelihood() -> None:
+    rng = np.random.default_rng(0)
+    e = rng.standard_normal((40, 15, 2)) * np.where(np.arange(15) % 3 == 0, 3.0, 1.0)[:, None]
+    panels = in_units(np.cumsum(e, axis=1))
+    apart = unequal(panels, Form())
+    assert apart is not None
+    assert apart.spread is not None
+    loud = (np.arange(1, 15) % 3) == 0
+    assert apart.spread[loud].mean() / apart.spread[~loud].mean() == pytest.approx(9, rel=0.3)
+    for way in ways(apart, Form()):
+        assert each_trajectory(apart, way)[0].sum() == pytest.approx(way.total[0], abs=1e-3)
+    assert unequal(in_units(panel(2, 40, 15, 0)), Form()) is None
+
+
+# The start law
+
+
+def test_two_groups_are_the_gaussians_of_the_others_in_each() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((20, 2)) * 0.3 + np.where(np.arange(20) < 8, -3.0, 3.0)[:, None]
+    noise, variances = 0.1 * np.eye(2), np.array([9.0, 9.0])
+    found = starts(x[None], noise, variances)
+    assert sorted(found.shares[0]) == pytest.approx([0.4, 0.6])
+    one = starts(x[None], noise, variances, groups=False)
+    assert found.log_densities.sum() > one.log_densities.sum() + 20
+    # Without trajectory 0: the mean of its group, and a covariance within groups shrunk as with all of them.
+    others = x[1:8]
+    z = np.concatenate([others - others.mean(axis=0), x[8:] - x[8:].mean(axis=0)])
+    law = multivariate_normal(others.mean(axis=0), z.T @ z / 19 + 0.01 * noise)
+    assert found.log_densities[0, 0] == pytest.approx(law.logpdf(x[0]) + np.log(7 / 19), abs=0.15)
+
+
+def test_one_cloud_is_one_group() -> None:
+    rng = np.random.default_rng(2)
+    clouds = rng.standard_normal((50, 15, 3))
+    found = starts(clouds, 0.1 * np.eye(3), np.ones(3))
+    assert (found.shares[:, 1] > 0).mean() <= 0.02
+
+
+# The simulated test
+
+
+def test_it_calls_a_transient_that_vuongs_statistic_leaves_open() -> None:
+    called = vuong = wrong = 0
+    for seed in range(12):
+        panels = in_units(panel(4, 8, 20, 300 + seed, "shifted"))
+        one, two = (each_trajectory(panels, way)[0][0] for way in ways(panels, Form()))
+        test = direction_test(one, two, dimension=4)
+        found = simulated_test(panels, Form(), np.random.default_rng(seed), alpha=0.05)
+        called += found.p_value < 0.05
+        wrong += found.p_value < 0.05 and test.log_likelihood_ratio < 0
+        vuong += test.identified
+    assert called >= 6  # a power of .6 to .7 gives fewer in one of twenty runs
+    assert called > vuong
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("form", [Form(), Form(2), Form(1, True)])
+def test_stationary_panels_are_rarely_called(form: Form) -> None:
+    called = 0
+    for seed in range(30):
+        panels = in_units(panel(2, 12, 12, 600 + seed))
+        called += simulated_test(panels, form, np.random.default_rng(seed), alpha=0.05)[0] < 0.05
+    assert called <= 5  # binomial(30, .05) exceeds it in three of a thousand
+
+
+def test_it_is_seeded_and_tells_its_own_error() -> None:
+    panels = in_units(panel(3, 10, 15, 0, "shifted"))
+    one, two = (
+        simulated_test(panels, Form(), np.random.default_rng(5), alpha=0.05) for _ in range(2)
+    )
+    assert one == two
+    assert 0 < one.p_error < 0.15
+
+
+# Values that are missing
+
+
+def holes(X: Floats, share: float, seed: int) -> Floats:
+    """The panel with values missing at random."""
+    found = X.copy()
+    found[np.random.default_rng(4000 + seed).random(X.shape) < share] = np.nan
+    return found
+
+
+def filled_panel(X: Floats, seed: int) -> tuple[Panels, DirectionTest]:
+    """Filled along the true order, and Vuong's test by Kalman's likelihoods."""
+    model = HiddenModel.of(EulerModel(Data(X, n_jobs=1), DT, Affine()), noise=0.0)
+    one = model.fit(np.arange(X.shape[1]), final=True)
+    both = one, model.reversed_fit(one, final=True)
+    test = direction_test(*(each.log_likelihoods for each in both), dimension=X.shape[2])
+    found = _panels(model, both, np.random.default_rng(seed))
+    assert found is not None
+    return found, test
+
+
+def test_filled_values_follow_the_law_given_what_was_seen() -> None:
+    """Beside the dense Gaussian of a whole trajectory: the mean and the covariance of what is drawn, and its density."""
+    T, d = 5, 2
+    X = panel(d, 12, T, 0, "shifted")
+    way = ways(in_units(X), Form())[0]
+    pool = np.random.default_rng(0).standard_normal((5000, d)) @ np.linalg.cholesky(way.H[0]).T
+    law = World(way, pool)
+    seen = np.ones((2, T, d), dtype=bool)
+    seen[0, [0, 2, 2, 4], [1, 0, 1, 0]] = False
+    how, x = Filled(seen, (law, law)), in_units(X).x[:, :2]
+    drawn = how.fill(np.repeat(x, 6000, axis=0), np.random.default_rng(1))
+    F, (m, P) = way.step[0].T, way.start.moments
+    mean, cov = [m], np.zeros((T, T, d, d))
+    cov[0, 0] = P
+    for t in range(1, T):
+        mean.append(F @ mean[-1] + way.c[0])
+        cov[t, t] = F @ cov[t - 1, t - 1] @ F.T + way.H[0]
+        for s in range(t):
+            cov[t, s] = F @ cov[t - 1, s]
+            cov[s, t] = cov[t, s].T
+    K, mu = cov.transpose(0, 2, 1, 3).reshape(T * d, T * d), np.concatenate(mean)
+    a, b, y = ~seen[0].ravel(), seen[0].ravel(), x[0, 0].ravel()
+    gain = K[np.ix_(a, b)] @ np.linalg.inv(K[np.ix_(b, b)])
+    expected = mu[a] + gain @ (y[b] - mu[b])
+    spread = K[np.ix_(a, a)] - gain @ K[np.ix_(b, a)]
+    got = drawn[:, 0].reshape(len(drawn), -1)[:, a]
+    error = np.sqrt(np.diag(spread) / len(got))
+    assert_allclose(got.mean(axis=0), expected, atol=5 * error.max())
+    assert_allclose(np.cov(got.T), spread, atol=0.1 * np.diag(spread).max())
+    assert (drawn[:, seen] == x[:, seen]).all()
+    density = multivariate_normal(expected, spread).logpdf(got[0])
+    assert how.conditional(drawn[0]) == pytest.approx(density, abs=1e-6)
+
+
+def test_the_ratio_of_a_filled_panel_is_near_that_of_what_was_seen() -> None:
+    found = []
+    for seed in range(8):
+        panels, test = filled_panel(holes(panel(3, 12, 12, seed, "shifted"), 0.15, seed), seed)
+        one, two = ways(panels, Form())
+        found.append((float(one.total[0] - two.total[0]), test.log_likelihood_ratio))
+    assert np.corrcoef(np.transpose(found))[0, 1] > 0.9
+
+
+def test_with_values_missing_transients_are_called_and_stationary_panels_are_not() -> None:
+    called = {"shifted": 0, "stationary": 0}
+    vuong = 0
+    for start in called:
+        for seed in range(12):
+            X = holes(panel(3, 10, 12, 700 + seed, start), 0.15, seed)
+            panels, test = filled_panel(X, seed)
+            found = simulated_test(panels, Form(), np.random.default_rng(seed), alpha=0.05)
+            called[start] += found.p_value + found.p_error < 0.05
+            vuong += start == "shifted" and test.identified
+    assert called["shifted"] > vuong
+    assert called["shifted"] >= 4
+    assert called["stationary"] <= 2  # binomial(12, .05) exceeds it in two of a hundred
+
+
+def test_a_hidden_velocity_is_not_called_the_wrong_way_where_values_are_missing() -> None:
+    """A Markov model alone leans the wrong way by fifty nats: nothing else was asked of panels with holes."""
+    for seed in range(2):
+        X, truth = rt.simulate.shuffle(holes(momentum(seed), 0.1, seed), random_state=seed)
+        model = rt.ReTrace(n_jobs=1, random_state=0).fit(X)
+        test = model.direction_
+        assert not test.identified or rt.metrics.kendall_tau(truth, model.order_) > 0
+        assert test.preferred is not None
+        assert test.preferred.name in (CandidateKind.MEMORY, CandidateKind.MEMORY_LEVELS)
+
+
+def test_the_evidence_of_a_filled_panel_is_that_of_what_was_seen() -> None:
+    """Markov's closed form on values that were drawn, beside Kalman's likelihood without them."""
+    for seed in range(3):
+        X = holes(panel(3, 40, 12, seed), 0.15, seed)
+        panels, _ = filled_panel(X, seed)
+        model = HiddenModel.of(EulerModel(Data(X, n_jobs=1), DT, Affine()), noise=0.0)
+        own = model.fit(np.arange(12), final=True).log_likelihood
+        closed = float(ways(panels, Form())[0].total[0]) - panels.log_volume
+        assert closed == pytest.approx(own, abs=15)  # of 900: parameters fitted to what was drawn
+
+
+# Orders that are single and uncertain
+
+
+def own_problem(start: str, seed: int) -> tuple[EulerModel, NDArray[np.intp], Averaged]:
+    """Trajectories in orders of their own, and Monte-Carlo EM both ways round from the true ones."""
+    X = panel(2, 15, 6, seed, start)
+    model = EulerModel(Data(X, n_jobs=1), DT, Affine())
+    orders = np.tile(np.arange(6), (15, 1))
+    chains = Chains.start(orders, np.random.default_rng(seed))
+    one, two, ratios = both_ways(model, model.law(model.fit(orders)), chains, rounds=12)
+    return model, orders, Averaged(one, two, ratios)
+
+
+def test_panels_of_single_orders_are_simulated_along_them() -> None:
+    model, orders, _ = own_problem("shifted", 0)
+    rng = np.random.default_rng(0)
+    orders = rng.permuted(orders, axis=1)
+    theta = np.array([[-2.0, 1.0, 0.5], [-1.0, -3.0, 1.0]])
+    start = Gaussian(np.full(2, 5.0), np.eye(2))
+    law = Law(Euler(Affine(), theta, np.array([[1.0, 0.3], [0.3, 0.5]]), DT), start)
+    still = rest(law)
+    assert still is not None
+    F = np.eye(2) + law.step.coefficients[:, :2] * DT
+    assert_allclose(still.covariance, F @ still.covariance @ F.T + law.step.diffusion * DT)
+    assert_allclose(still.mean, F @ still.mean + law.step.coefficients[:, 2] * DT, atol=1e-12)
+    drawn = [OwnWorld(law, True).panel(model, orders, rng).data.values for _ in range(300)]
+    x = np.take_along_axis(np.concatenate(drawn), np.tile(orders, (300, 1))[:, :, None], axis=1)
+    error = np.sqrt(np.diag(still.covariance) / len(x))
+    for t in (0, 5):
+        assert np.abs((x[:, t].mean(axis=0) - still.mean) / error).max() < 4.5
+        assert_allclose(np.cov(x[:, t].T), still.covariance, rtol=0.15, atol=0.01)
+    after = x[:, 1] - x[:, 0] @ F.T
+    assert_allclose(np.cov(after.T), law.step.diffusion * DT, rtol=0.1, atol=0.003)
+
+
+def test_only_doubt_is_simulated_and_the_answer_is_seeded(monkeypatch) -> None:
+    monkeypatch.setattr(summed, "STAGES", (5,))
+    model, orders, averaged = own_problem("stationary", 1)
+    test = direction_test(np.full(15, 0.2), np.zeros(15), dimension=2)
+    doubt = replace(test, p_value=0.2, identified=False)
+    one, two = (
+        summed_test(model, averaged, orders, doubt, np.random.default_rng(3), alpha=0.05)
+        for _ in range(2)
+    )
+    assert one.p_value == two.p_value
+    assert one.p_error
+    assert not one.identified
+    for p in (0.01, 0.5):
+        clear = replace(test, p_value=p)
+        said = summed_test(model, averaged, orders, clear, np.random.default_rng(0), alpha=0.05)
+        assert said is clear
+
+
+@pytest.mark.slow
+def test_single_orders_that_vuongs_statistic_leaves_open_are_called() -> None:
+    """Of these two p was .07 and .16; a fit takes ten seconds."""
+    for seed in (7, 9):
+        sde = random_irreversible_sde(3, random_state=seed)
+        law = sde.stationary()
+        x0 = Gaussian(law.mean + 1.5 * np.sqrt(np.diag(law.covariance)), law.covariance)
+        rng = np.random.default_rng(100_000 + seed)
+        X = sde.simulate(40, 10, DT, x0=x0, scheme="exact", random_state=rng)
+        X, truth = rt.simulate.shuffle(X, permutation="independent", random_state=seed)
+        model = rt.ReTrace(dt=DT, permutation="independent", n_jobs=1, random_state=seed).fit(X)
+        assert model.direction_.identified
+        assert model.direction_.p_error
+        assert np.mean(rt.metrics.kendall_tau(truth, model.order_)) > 0
+
+
+# The ladder
+
+
+def test_a_hidden_velocity_turns_the_order_of_a_markov_model_round() -> None:
+    for seed in range(3):
+        X, truth = rt.simulate.shuffle(momentum(seed), random_state=seed)
+        model = rt.ReTrace(n_jobs=1, random_state=0).fit(X)
+        test = model.direction_
+        assert rt.metrics.kendall_tau(truth, model.order_) > 0.9
+        assert test.identified
+        assert test.preferred is not None
+        assert test.preferred.name in (CandidateKind.MEMORY, CandidateKind.MEMORY_LEVELS)
+        assert "With momentum" in test.verdict
+        plain = next(each for each in test.models if each.name is CandidateKind.MARKOV)
+        assert plain.log_likelihood_ratio < 0 < test.log_likelihood_ratio
+        assert test.contributions.sum() == pytest.approx(test.log_likelihood_ratio)
+        evidence = [each.log_evidence for each in test.models]
+        assert evidence == sorted(evidence, reverse=True)
+
+
+def test_models_are_saved_and_loaded(tmp_path) -> None:
+    X, _ = rt.simulate.shuffle(panel(2, 20, 12, 1, "small"), random_state=0)
+    model = rt.ReTrace(n_jobs=1, random_state=0).fit(X)
+    loaded = type(model.result_).load(model.result_.save(tmp_path / "result"))
+    assert loaded.direction.models == model.direction_.models
+    assert loaded.direction.verdict == model.direction_.verdict
+    assert "models compared" in model.summary()
+
+
+def test_the_answer_does_not_depend_on_jobs() -> None:
+    X, _ = rt.simulate.shuffle(panel(3, 10, 15, 2, "shifted"), random_state=0)
+    one, two = (rt.ReTrace(n_jobs=k, random_state=3).fit(X).direction_ for k in (1, 2))
+    assert one.p_value == two.p_value
+    assert one.models == two.models
+
+
+def test_models_that_disagree_leave_the_direction_open() -> None:
+    test = direction_test(np.arange(5.0), np.zeros(5), dimension=1)
+    models = (
+        ModelEvidence(CandidateKind.MEMORY, 10.0, 12.0, 0.01, 0.01, True),
+        ModelEvidence(CandidateKind.GAPS, 9.0, -8.0, None, None, True),
+    )
+    said = type(test)(
+        **{
+            **vars(test),
+            "reason": Reason.MODELS_DISAGREE,
+            "models": models,
+            "identified": False,
+            "p_value": None,
+        }
+    ).verdict
+    assert "do not agree" in said
+    assert "memory ratio +12.0, unequal gaps ratio -8.0" in said
+
+
+def test_what_a_model_leaves_over_is_seen() -> None:
+    rng = np.random.default_rng(3)
+    season = np.sin(np.linspace(0, 3, 15))[:, None] + 0.3 * rng.standard_normal((40, 15, 2))
+    assert left_over(in_units(season), Form()) < 1e-6
+    fine = [left_over(in_units(panel(2, 30, 15, seed)), Form()) for seed in range(20)]
+    assert np.mean(np.array(fine) < 0.005) <= 0.1
+
+
+def test_a_stretch_that_runs_the_wrong_way_is_turned() -> None:
+    """Five trajectories from a small start: the search alone ends in an order of which a stretch is reversed."""
+    for seed in (11, 20, 33):
+        sde = random_irreversible_sde(4, random_state=seed)
+        law = sde.stationary()
+        x0 = Gaussian(law.mean, 0.01 * law.covariance)
+        rng = np.random.default_rng(100_000 + seed)
+        X = sde.simulate(5, 10, DT, x0=x0, scheme="exact", random_state=rng)
+        shuffled, truth = rt.simulate.shuffle(X, random_state=seed)
+        model = rt.ReTrace(dt=DT, n_jobs=1, random_state=0).fit(shuffled)
+        assert rt.metrics.kendall_tau(truth, model.order_) > 0.9
+
+
+# Residuals
+
+
+def stationary(seed: int, kind: str) -> Floats:
+    rng = np.random.default_rng(seed)
+    F = np.array([[0.85, 0.2, 0.0], [-0.2, 0.85, 0.1], [0.0, 0.1, 0.7]])
+    x, found = np.zeros((40, 3)), []
+    for t in range(80):
+        e = rng.standard_normal(x.shape) if kind == "gaussian" else rng.exponential(size=x.shape)
+        x = x @ F.T + e
+        if t >= 50:
+            found.append(x)
+    return np.stack(found, axis=1)
+
+
+def test_noise_that_is_not_gaussian_tells_the_direction_and_gaussian_noise_does_not() -> None:
+    skewed = [
+        independence(in_units(stationary(seed, "exponential")), Form(), np.random.default_rng(seed))
+        for seed in range(6)
+    ]
+    assert sum(each is not None and each.favours == 1 for each in skewed) >= 4
+    assert not any(each is not None and each.favours == -1 for each in skewed)
+    normal = [
+        independence(in_units(stationary(seed, "gaussian")), Form(), np.random.default_rng(seed))
+        for seed in range(6)
+    ]
+    assert sum(each is not None and each.favours != 0 for each in normal) <= 1
+
+
+@pytest.mark.parametrize(
+    ("ahead", "back", "heard"),
+    [(0.5, 0.002, 1), (0.002, 0.5, -1), (0.002, 0.002, 0), (0.5, 0.5, 0), (0.5, 0.01, 0)],
+)
+def test_it_speaks_only_where_one_is_accepted_and_the_other_rejected(
+    ahead: float, back: float, heard: int
+) -> None:
+    assert Independence(ahead, back).favours == heard
+
+
+def test_residuals_call_the_reverse_where_only_it_leaves_them_independent() -> None:
+    X = stationary(1, "exponential")
+    shuffled, truth = rt.simulate.shuffle(X[:, ::-1], random_state=0)
+    model = rt.ReTrace(n_jobs=1, random_state=0).fit(shuffled)
+    assert model.direction_.reason is Reason.RESIDUALS
+    assert rt.metrics.kendall_tau(truth, model.order_) < -0.9
+    assert "not Gaussian" in model.direction_.verdict
