@@ -40,10 +40,10 @@ from retrace_sde.process.drift import (
     independent_features,
 )
 from retrace_sde.process.sde import is_positive
-from retrace_sde.search.model import Model
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.models.random_gaps import RandomGapModel
+from retrace_sde.search.protocols import Model
 
 FAR = 2.0
 """|mean| / standard deviation beyond which a drift without offset is warned of: about a level m a slope through zero is

@@ -22,8 +22,9 @@ from retrace_sde.panel.canonical import RowPermutation
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.parameters import check
 from retrace_sde.result import ReTraceResult, Twin
-from retrace_sde.search.model import Model, Round
+from retrace_sde.search.model import Round
 from retrace_sde.search.posterior import OrderPosterior
+from retrace_sde.search.protocols import Model
 from retrace_sde.units import Units
 
 

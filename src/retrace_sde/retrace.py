@@ -77,13 +77,14 @@ from retrace_sde.process.drift import (
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.progress import Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult, Twin
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel, gap_intervals
 from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.models.irregular import IrregularModel
 from retrace_sde.search.models.random_gaps import RandomGapModel
 from retrace_sde.search.posterior import OrderPosterior
+from retrace_sde.search.protocols import Model
 from retrace_sde.units import Units, as_given, posterior_as_given
 
 INPUT_ROUNDS = 4

@@ -16,9 +16,9 @@ from retrace_sde.after.forecast import Known, forecasts, together_wrong
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.io.arrays import Array
-from retrace_sde.search.model import Model
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
+from retrace_sde.search.protocols import Model
 
 FIRST = 3
 """Slices that a fit to the beginning has at least."""

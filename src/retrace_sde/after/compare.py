@@ -14,7 +14,7 @@ import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import kendall_tau, order_accuracy
-from retrace_sde.search.model import Model
+from retrace_sde.search.protocols import Model
 
 HARDLY = 2.0
 """Nats below which the data hardly prefer one arrangement to another: odds of less than eight to one."""

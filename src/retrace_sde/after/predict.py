@@ -30,9 +30,9 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import LinearSDE, Scheme, Transition
-from retrace_sde.search.model import Model
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
+from retrace_sde.search.protocols import Model
 
 DRAWS = 400
 """Paths that are simulated ahead of each trajectory where the drift is not linear."""

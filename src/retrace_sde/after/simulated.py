@@ -11,8 +11,9 @@ from retrace_sde.after.residuals import ResidualCheck, look
 from retrace_sde.after.steps import LOOKED, Steps, looked, steps_of
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
 from retrace_sde.search.models.hidden import HiddenModel
+from retrace_sde.search.protocols import Model
 
 
 def look_at(

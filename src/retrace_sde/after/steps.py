@@ -17,10 +17,11 @@ from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly, in_order, to_numpy
 from retrace_sde.process.drift import is_linear
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
 from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.models.irregular import IrregularModel, as_law
 from retrace_sde.search.models.random_gaps import RandomGapModel
+from retrace_sde.search.protocols import Model
 
 LOOKED, FEWEST = 200_000, 30
 """Numbers (n T d) that are looked at, and trajectories at least where there are so many: enough for every test, in

@@ -31,9 +31,10 @@ from retrace_sde.orders.loops import closes, cyclic_order
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.alternate import Found
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
+from retrace_sde.search.protocols import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class Guarded:
 
 def loops(model: Model, found: Fit) -> bool:
     """The states along the order found close to a loop; not asked where something is known of time."""
-    view, order = model.visible(found)
+    view, order = model.smoothed_view(found)
     return model.prior is None and closes(view.data, order)
 
 
@@ -74,7 +75,7 @@ def guarded(
 
     `rng` is for folds of a shared order, of which some are simulated.
     """
-    view, order = model.visible(found)
+    view, order = model.smoothed_view(found)
     test = replace(test, point_start=is_point(view.data.states(order), found.step))
     if cycle:
         return Guarded(cyclic_direction(test), cycle=True)
@@ -114,7 +115,7 @@ def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold |
         # What subjects differ by beside the line tells slices of one level apart: a turn must show, or steps jump to and fro.
         jumps = lasting(x)[0] < JUMPS
         return may_fold(x, rng, unequal=False) if jumps else turned(x)
-    seen, order = model.visible(found, raw=True)
+    seen, order = model.smoothed_view(found, raw=True)
     steps = step_costs(seen.data, order, seen.fit(order).step)
     unequal = dispersion(steps, float(n)) is not None
     return may_fold(x, rng, unequal=unequal)

@@ -37,9 +37,10 @@ from retrace_sde.progress import cut_short
 from retrace_sde.search.alternate import Found, recover
 from retrace_sde.search.louis import louis_errors
 from retrace_sde.search.mcem import Averaged, Run, average
-from retrace_sde.search.model import Fit, Model, Round, SharedOrders
+from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
+from retrace_sde.search.protocols import Model, SharedOrders
 from retrace_sde.search.space import Own, Shared, Space
 
 CERTAIN = 0.99

@@ -10,7 +10,7 @@ from retrace_sde.io.arrays import Array
 from retrace_sde.paper.algorithm1 import Keep, score_order
 from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift
 from retrace_sde.search.alternate import Found
-from retrace_sde.search.model import Model
+from retrace_sde.search.protocols import Model
 
 
 @dataclass(frozen=True)

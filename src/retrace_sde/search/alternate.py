@@ -14,7 +14,8 @@ import numpy as np
 
 from retrace_sde.io.arrays import Indices
 from retrace_sde.progress import steps
-from retrace_sde.search.model import Fit, Model, Round
+from retrace_sde.search.model import Fit, Round
+from retrace_sde.search.protocols import Model
 from retrace_sde.search.space import Own, Pair, Space
 
 FIRST_ROUNDS, HARDER_ROUNDS = 4, 3
@@ -94,7 +95,7 @@ def _searched(
     few = model.for_search()
     starts = space.starts(few, rng)
     trails = [_from_start(few, space, start, max_iter) for start in steps(starts, SEARCHING)]
-    worth = [few.worth(each.pair.better) for each in trails] if len(trails) > 1 else [0.0]
+    worth = [few.score(each.pair.better) for each in trails] if len(trails) > 1 else [0.0]
     return trails[int(np.argmax(worth))], None if few is model else few.data.shape[0]
 
 
@@ -109,7 +110,7 @@ def _from_start(model: Model, space: Space, start: Indices, max_iter: int) -> Tr
     if robust is None:
         return equal
     unequal = alternate(robust, space, start, max_iter=max_iter)
-    one, two = (model.worth(each.pair.better) for each in (equal, unequal))
+    one, two = (model.score(each.pair.better) for each in (equal, unequal))
     if one <= two + len(start) - 1:
         return unequal
     return alternate(robust, space, equal.order, max_iter=max_iter)

@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.draws import Chains, Stretch
-from retrace_sde.search.model import Model
+from retrace_sde.search.protocols import Averages
 
 
 class Side(Protocol):
@@ -21,7 +21,7 @@ class Side(Protocol):
     def chains(self) -> Chains: ...
 
 
-def bridge(model: Model, one: Side, two: Side, *, bridges: int = 0) -> Array:
+def bridge(model: Averages, one: Side, two: Side, *, bridges: int = 0) -> Array:
     """`log p(X_j; one) − log p(X_j; two)` with orders summed out, what is known of them included.
 
     Reversal is a bijection of orders, so `p(X; two)/p(X; one) = E[p(X_rev o; two)/p(X_o; one)]` over o drawn

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.fit.regression import StandardErrors, regression_errors
+from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.scores import errors_of_scores
 from retrace_sde.io.arrays import Array
 from retrace_sde.orders.draws import Draws
-from retrace_sde.search.model import Model, Scoring
+from retrace_sde.search.protocols import Averages, Scoring
 
 LOUIS_PARAMETERS = 500
 """Louis' information is a square matrix in the parameters; beyond this many it is not computed."""
@@ -26,8 +26,8 @@ ERRORS = 3.0
 
 
 def louis_errors(
-    model: Model,
-    few: Model,
+    model: Averages,
+    few: Averages,
     law: Any,
     sums: Any,
     draws: Draws,
@@ -40,8 +40,7 @@ def louis_errors(
     scoring = model.scoring(law, sums)
     d = model.data.shape[2]
     if scoring.size > LOUIS_PARAMETERS:
-        known = regression_errors(model.moments(sums), model.numbers(law)[1])
-        return known, (
+        return model.known_order_errors(sums, law), (
             f"Standard errors are those of known orders: with {d} variables those of the orders are "
             "not computed."
         )
@@ -56,7 +55,7 @@ def louis_errors(
 
 
 def louis_covariance(
-    model: Model, few: Model, law: Any, sums: Any, draws: Draws, rng: np.random.Generator
+    model: Averages, few: Averages, law: Any, sums: Any, draws: Draws, rng: np.random.Generator
 ) -> tuple[Array, Array, bool]:
     """The inverse of Louis' information, `Σ_j E[s_j] E[s_j]ᵀ` of all trajectories, and whether a floor mattered."""
     complete = model.scoring(law, sums).information(rng)

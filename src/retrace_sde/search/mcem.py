@@ -18,7 +18,8 @@ from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.progress import enough, report
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.bridge import bridge
-from retrace_sde.search.model import Fit, Model, Round
+from retrace_sde.search.model import Fit, Round
+from retrace_sde.search.protocols import Averages
 
 TOLERANCE = 0.15
 """Monte-Carlo error at which to stop, in standard errors that known orders would leave: √(1 + 0.15²) is one per
@@ -52,7 +53,7 @@ class Run:
 
 
 def run(
-    model: Model, law: Any, chains: Chains, *, rounds: int = 0, progress: Progress = _silent
+    model: Averages, law: Any, chains: Chains, *, rounds: int = 0, progress: Progress = _silent
 ) -> Run:
     """Rounds until the averaged parameters stand, or just so many `rounds`.
 
@@ -79,9 +80,11 @@ def run(
         history.append(_round(model, new))
         traces.append(np.stack([_vector(model, model.maximise(each, new)) for each in parts]))
         weights.append(effort.records(k))
-        law = model.ahead(law, new)
+        law = model.extrapolate(law, new)
         if not rounds and k + 1 >= LEAST_ROUNDS:
-            gap = monte_carlo_error(np.array(traces), np.array(weights), model.unit(seen[-1], new))
+            known = model.known_order_errors(seen[-1], new)
+            unit = np.append(known.drift.ravel(), known.diffusion.ravel())
+            gap = monte_carlo_error(np.array(traces), np.array(weights), unit)
             good = good + 1 if gap <= TOLERANCE else 0
             progress(k, gap)
             if good >= STANDING:
@@ -99,12 +102,12 @@ def _mean(parts: list[Any], weights: Array) -> Any:
     return total
 
 
-def _vector(model: Model, law: Any) -> Array:
-    return np.concatenate([each.ravel() for each in model.numbers(law)])
+def _vector(model: Averages, law: Any) -> Array:
+    return np.concatenate([each.ravel() for each in model.parameters(law)])
 
 
-def _round(model: Model, law: Any) -> Round:
-    return Round(np.empty((0, 0), dtype=np.intp), *model.numbers(law), float("nan"))
+def _round(model: Averages, law: Any) -> Round:
+    return Round(np.empty((0, 0), dtype=np.intp), *model.parameters(law), float("nan"))
 
 
 def monte_carlo_error(traces: Array, weights: Array, unit: Array) -> float:
@@ -142,7 +145,7 @@ class Averaged:
 
 
 def average(
-    model: Model,
+    model: Averages,
     begin: Fit,
     rng: np.random.Generator,
     *,
@@ -171,7 +174,7 @@ def average(
 
 
 def both_ways(
-    model: Model, law: Any, chains: Chains, *, rounds: int, bridges: int = 0
+    model: Averages, law: Any, chains: Chains, *, rounds: int, bridges: int = 0
 ) -> tuple[Run, Run, Array]:
     """Short runs from a law and chains, and from their reverse; each trajectory's log-ratio between them.
 

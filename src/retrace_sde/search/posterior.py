@@ -16,7 +16,7 @@ from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.folds import folded_orders
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.progress import report, steps
-from retrace_sde.search.model import Model, SharedOrders
+from retrace_sde.search.protocols import Model, SharedOrders
 
 SAMPLING = "how sure each position is"
 

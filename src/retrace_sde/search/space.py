@@ -14,7 +14,8 @@ import numpy as np
 from retrace_sde.io.arrays import Indices, State
 from retrace_sde.orders.draws import random_states
 from retrace_sde.orders.own import KICKS
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
+from retrace_sde.search.protocols import Model
 
 SETTLED = 1000
 """Single orders have settled when no more than one in so many still changes: the rest are near ties."""

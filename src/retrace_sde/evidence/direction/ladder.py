@@ -58,10 +58,11 @@ from retrace_sde.fit.start_law import Starts
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, evenly, to_numpy
 from retrace_sde.process.drift import Affine, is_linear
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.search.models.hidden import HiddenModel
+from retrace_sde.search.protocols import Model
 
 TIE = 3.0
 """Nats within which the evidence leaves a model open."""

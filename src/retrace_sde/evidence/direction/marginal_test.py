@@ -24,8 +24,8 @@ from retrace_sde.orders.own import Law
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.mcem import Averaged, both_ways
-from retrace_sde.search.model import Model
 from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.protocols import Model
 
 STAGES, ENOUGH, SURE = (59, 99, 199), 4, 2.0
 """Simulations of each world, more where the p-value is near the level, and the ratios among them that reach the one observed

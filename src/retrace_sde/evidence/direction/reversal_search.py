@@ -15,8 +15,8 @@ from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Affine, is_linear
 from retrace_sde.progress import steps
 from retrace_sde.search.alternate import SEARCHING, Found, alternate
-from retrace_sde.search.model import Model
 from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.protocols import Model
 from retrace_sde.search.space import Space
 
 WORK = 4_000_000

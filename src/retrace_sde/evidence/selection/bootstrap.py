@@ -15,9 +15,10 @@ from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.statespace.irregular.levels import HiddenLevels, again
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.progress import steps
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
+from retrace_sde.search.protocols import Model
 
 CLOSED = ("mle", "ols", "mcem")
 """Estimators whose replicates are weighted sums, not fits."""

@@ -104,7 +104,7 @@ def hidden_levels_along(model: HiddenModel, fit: Fit, needed: float = -np.inf) -
     step, law = fit.step, fit.law
     start = Law(step.coefficients, step.diffusion, law.R, law.initial, euler=timed._euler)
     states = fit.states if fit.states is not None else model._states(fit.order, law)[1]
-    shown, order = model.visible(replace(fit, states=states))
+    shown, order = model.smoothed_view(replace(fit, states=states))
     rough = fit_levels(shown.data, order, model.dt if fit.gaps is None else fit.gaps)
     return fit_hidden_levels(seen, timed._ascent, start, rough, needed)
 

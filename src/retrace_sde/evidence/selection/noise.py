@@ -17,11 +17,12 @@ from retrace_sde.fit.levels import LevelFit
 from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.process.drift import is_linear
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.models.irregular import IrregularModel
+from retrace_sde.search.protocols import Model
 
 DOUBT = -2.0
 """Correlation of successive residuals, in standard errors, from which noise is tried."""

@@ -29,9 +29,10 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.process.drift import Affine
 from retrace_sde.search.alternate import Found
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
+from retrace_sde.search.protocols import Model
 
 MOST_VARIABLES = 20
 """Variables up to which levels are fitted: their information is a square matrix in 3 d² parameters."""

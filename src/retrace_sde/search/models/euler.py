@@ -68,8 +68,9 @@ from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian
-from retrace_sde.search.model import Effort, Fit, Problem, SharedOrders
+from retrace_sde.search.model import Effort, Fit, Problem
 from retrace_sde.search.models.exact_gaps import exact_fit, exact_fits
+from retrace_sde.search.protocols import SharedOrders
 
 STEPS_PER_VARIABLE = 8
 """Steps that an order is searched with, at least, for each variable."""
@@ -292,7 +293,7 @@ class EulerModel(Problem):
         """The model whose steps may differ in variance, where those along an order do."""
         return replace(self, robust=True) if self.evidence(found) else None
 
-    def worth(self, found: Fit) -> float:
+    def score(self, found: Fit) -> float:
         """What orders found in different ways are compared by: steps equal or unequal, whichever is better."""
         return found.objective + self.evidence(found)
 
@@ -373,7 +374,7 @@ class EulerModel(Problem):
         covariance = spread + START_FLOOR * step.dt * step.diffusion
         return Law(step, Gaussian(mean, (covariance + covariance.T) / 2))
 
-    def ahead(self, old: Law, new: Law) -> Law:
+    def extrapolate(self, old: Law, new: Law) -> Law:
         """Where the next round starts."""
         return new
 
@@ -391,10 +392,9 @@ class EulerModel(Problem):
         """Expected statistics as the estimators know them."""
         return sums.moments(float((self.data.observed - 1).sum()))
 
-    def unit(self, sums: Statistics, law: Law) -> Array:
-        """Standard errors that known orders would leave, of the numbers of `vector`."""
-        errors = regression_errors(self.moments(sums), law.step.diffusion)
-        return np.concatenate([errors.drift.ravel(), errors.diffusion.ravel()])
+    def known_order_errors(self, sums: Statistics, law: Law) -> StandardErrors:
+        """Standard errors that known orders would leave."""
+        return regression_errors(self.moments(sums), law.step.diffusion)
 
     def log_joint(self, orders: Indices, law: Law, gaps: Indices | None = None) -> Array:
         """`log p₀ + Σ log p` of each trajectory along an order, under a fixed law, shape (n,)."""
@@ -417,7 +417,7 @@ class EulerModel(Problem):
         p = law.step.coefficients.shape[1]
         return StepScores(self.data, law.step, start, sums.gram[:p, :p])
 
-    def numbers(self, law: Law) -> tuple[Array, Array]:
+    def parameters(self, law: Law) -> tuple[Array, Array]:
         """Θ and H."""
         return law.step.coefficients, law.step.diffusion
 
@@ -430,7 +430,7 @@ class EulerModel(Problem):
         dt = self.dt if found.gaps is None else found.gaps
         return bootstrap_errors(self.data, found.order, dt, self.drift, rng, replicates=replicates)
 
-    def visible(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
+    def smoothed_view(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
         """The states as the guards see them, and their order."""
         return self, found.order
 

@@ -43,6 +43,10 @@ CLOCKED = 1_000_000
 class GapModel(EulerModel):
     """Euler's steps across gaps that are estimated, those of a pair while searching and of the order at the end."""
 
+    @property
+    def gaps_estimated(self) -> bool:
+        return True
+
     def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
         """θ and gaps in turn along an order, with Euler's step; at the end with exact transitions, where they fit."""
         found = self._alternated(order)

@@ -121,6 +121,10 @@ class HiddenModel(Problem):
         return replace(found.knowing(problem), noise=noise, scheme=scheme)
 
     @property
+    def states_hidden(self) -> bool:
+        return True
+
+    @property
     def values(self) -> Array:
         found: Array = self.data.values
         return found
@@ -337,7 +341,7 @@ class HiddenModel(Problem):
     def made_robust(self, found: Fit) -> None:
         """Noise of its own size excuses unequal steps already."""
 
-    def worth(self, found: Fit) -> float:
+    def score(self, found: Fit) -> float:
         """What orders found in different ways are compared by."""
         return found.objective
 
@@ -384,7 +388,7 @@ class HiddenModel(Problem):
         Means there would be jumps to the middle and back, larger than what tells one way from the other.
         """
         states = self._states(found.order, found.law)[1]
-        seen, every = self.visible(replace(found, states=states), raw=True)
+        seen, every = self.smoothed_view(replace(found, states=states), raw=True)
         costs = self.prior_costs(found.order), self.prior_costs(self.data.reversed(found.order))
         turned = align(seen.data, every, self.dt, self.drift, costs, rng)
         return np.take_along_axis(found.order, turned, axis=1)
@@ -442,7 +446,7 @@ class HiddenModel(Problem):
         found: Parameters = self._ascent.maximise(sums, law)
         return found
 
-    def ahead(self, old: Parameters, new: Parameters) -> Parameters:
+    def extrapolate(self, old: Parameters, new: Parameters) -> Parameters:
         """`old + OVERSTEP (new − old)`, in coordinates that keep covariances positive."""
         x, y = self._ascent.pack(old), self._ascent.pack(new)
         found: Parameters = self._ascent.unpack(x + OVERSTEP * (y - x), new)
@@ -452,14 +456,9 @@ class HiddenModel(Problem):
         """A start for the twin: EM along orders that the reversed chains stand at."""
         return self.law(self.fit(chains.orders[0]))
 
-    def moments(self, sums: Any) -> Moments:
-        """Expected statistics as the estimators know them."""
-        return sums.moments
-
-    def unit(self, sums: Any, law: Parameters) -> Array:
+    def known_order_errors(self, sums: Any, law: Parameters) -> StandardErrors:
         """Standard errors that known orders and states would leave."""
-        errors = regression_errors(sums.moments, law.H)
-        return np.concatenate([errors.drift.ravel(), errors.diffusion.ravel()])
+        return regression_errors(sums.moments, law.H)
 
     def log_joint(self, orders: Indices, law: Parameters, gaps: Indices | None = None) -> Array:
         """`log p` of what was seen of each trajectory along an order, under a fixed law, shape (n,)."""
@@ -476,7 +475,7 @@ class HiddenModel(Problem):
         coefficients, H, _ = self._as_sde(law, sums)
         return self._scoring(law, Euler(self.drift, coefficients, H, self.dt))
 
-    def numbers(self, law: Parameters) -> tuple[Array, Array]:
+    def parameters(self, law: Parameters) -> tuple[Array, Array]:
         """Θ and H of a step in Euler's form."""
         return law.theta, law.H
 
@@ -503,7 +502,7 @@ class HiddenModel(Problem):
             diffusions.append(H)
         return errors_of_draws(coefficients, diffusions)
 
-    def visible(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
+    def smoothed_view(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
         """The smoothed states, in time order already; `raw`: what was observed, smoothed only where missing."""
         n, T, _ = self.data.shape
         order, states = np.arange(T, dtype=np.intp), found.states

@@ -65,6 +65,10 @@ class IrregularModel(HiddenModel):
         found = cls(plain.data, plain.dt, plain.drift).knowing(problem)
         return replace(found, noise=noise, scheme=scheme, clock=clock, free=free, placed=placed)
 
+    @property
+    def gaps_estimated(self) -> bool:
+        return self.free
+
     def some(self, size: int) -> Self:
         n = self.data.shape[0]
         found = super().some(size)
@@ -237,7 +241,7 @@ class IrregularModel(HiddenModel):
             self._chain(own), own.table(self.clock), self.clock.index[0], has_offset(self.drift)
         )
 
-    def numbers(self, law: Parameters) -> tuple[Array, Array]:
+    def parameters(self, law: Parameters) -> tuple[Array, Array]:
         """Θ and H."""
         return law.theta, law.H
 

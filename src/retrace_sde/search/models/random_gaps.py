@@ -71,6 +71,10 @@ class RandomGapModel(IrregularModel):
         return EulerModel.effort if self.summed else HiddenModel.effort
 
     @property
+    def gaps_random(self) -> bool:
+        return True
+
+    @property
     def averages(self) -> bool:
         """Drawn gaps have no best value: parameters are averaged over them even where orders are certain."""
         return not self.summed
@@ -226,8 +230,8 @@ class RandomGapModel(IrregularModel):
         found = IrregularModel._prepared(self, orders)
         return replace(found, clock=replace(self.clock, index=index))
 
-    def ahead(self, old: Parameters, new: Parameters) -> Parameters:
-        return new if self.summed else HiddenModel.ahead(self, old, new)
+    def extrapolate(self, old: Parameters, new: Parameters) -> Parameters:
+        return new if self.summed else HiddenModel.extrapolate(self, old, new)
 
     def _scoring(self, law: Parameters, step: Euler) -> Any:
         scores = TimedScores(self.setup, as_law(law), self.clock.gaps)
