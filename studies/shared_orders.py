@@ -120,7 +120,7 @@ def algorithm1(size: tuple[int, int, int], seeds: range) -> None:
             for seed in seeds:
                 _, X, truth = panel(setting, kind, size, seed)
                 model = rt.ReTrace(
-                    dt=DT, order="score", score_drift=reading, max_iter=4, drift="linear"
+                    dt=DT, order=rt.paper.ScoreOrder(drift=reading), max_iter=4, drift="linear"
                 ).fit(X)
                 rounds = [order_accuracy(truth, each.order) for each in model.history_]
                 shown = ", ".join(f"{100 * share:.1f} %" for share in rounds)

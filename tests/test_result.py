@@ -109,8 +109,8 @@ SETTINGS = {
     "a truth value of numpy": ({"verbose": np.bool_(False)}, False),
     "a drift": ({"drift": rt.drift.polynomial(2)}, str(rt.drift.polynomial(2))),
     "a score": (
-        {"score_model": KernelScore(), "order": "score"},
-        str(KernelScore()),
+        {"order": rt.paper.ScoreOrder(score=KernelScore())},
+        str(rt.paper.ScoreOrder(score=KernelScore())),
     ),
     "a generator": ({"random_state": np.random.default_rng(0)}, None),
 }

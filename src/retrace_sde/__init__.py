@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 # What the names are, for readers and type checkers; they are imported when first used.
 if TYPE_CHECKING:
-    from retrace_sde import anndata, datasets, metrics, progress
+    from retrace_sde import anndata, datasets, metrics, paper, progress
     from retrace_sde.after.compare import compare_orders
     from retrace_sde.effects import treatment
     from retrace_sde.effects.graph import effect_graph
@@ -53,6 +53,7 @@ __all__ = [
     "em",
     "kalman",
     "metrics",
+    "paper",
     "plots",
     "progress",
     "recover",
@@ -71,6 +72,7 @@ _MODULES = {
     "datasets": "datasets",
     "drift": "process.drift",
     "metrics": "metrics",
+    "paper": "paper",
     "plots": "show.plots",
     "progress": "progress",
     "simulate": "process.simulate",

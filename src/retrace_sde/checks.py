@@ -24,7 +24,7 @@ from retrace_sde.panel.parameters import check
 from retrace_sde.panel.schedule import check_schedule, on_schedule
 from retrace_sde.panel.uninformative import LeftOut
 from retrace_sde.panel.validation import ReTraceWarning
-from retrace_sde.paper.algorithm1 import as_score
+from retrace_sde.paper.algorithm1 import as_score, as_score_order
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.process.drift import (
     Affine,
@@ -70,7 +70,7 @@ def check_lazy(panel: Panel, given: Mapping[str, Any], knowledge: Knowledge | No
     asked = {
         "observation_noise": noise is not None and not is_auto(noise),
         "estimator='em'": given["estimator"] == "em",
-        "order='score'": given["order"] == "score",
+        "order='score'": given["order"] != "likelihood",
         "spacing='estimate'": given["spacing"] == "estimate",
         "a schedule": knowledge is not None and knowledge.schedule is not None,
         "knowledge of single trajectories": own and knowledge is not None,
@@ -87,12 +87,12 @@ def check_lazy(panel: Panel, given: Mapping[str, Any], knowledge: Knowledge | No
 def check_settings(given: Mapping[str, Any]) -> None:
     """The parameters of `ReTrace`, each by itself and together."""
     check("ReTrace", given)
-    score = as_score(given["score_model"])
+    how = as_score_order(given["order"])
     noise = given["observation_noise"]
     noisy = noise is not None and not is_auto(noise)
-    if not isinstance(score, GaussianScore) and noisy:
+    if how is not None and not isinstance(as_score(how.score), GaussianScore) and noisy:
         raise ValueError(
-            "score_model must be 'gaussian' with observation_noise: only S − R corrects for it."
+            "the score of order=ScoreOrder(…) must be 'gaussian' with observation_noise: only S − R corrects for it."
         )
     drift = as_drift(given["drift"])
     if not has_state_space(driven(drift)):
@@ -102,12 +102,12 @@ def check_settings(given: Mapping[str, Any]) -> None:
             )
         if noisy:
             raise ValueError(nonlinear("observation_noise", drift))
-    if given["permutation"] == "independent" and given["order"] == "score":
+    if given["permutation"] == "independent" and how is not None:
         raise ValueError(
             "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
             "with permutation='independent'."
         )
-    if given["spacing"] == "estimate" and given["order"] == "score":
+    if given["spacing"] == "estimate" and how is not None:
         raise ValueError("spacing='estimate' needs order='likelihood'.")
     if given["subjects"] in (Subjects.LEVELS, Subjects.RATES) and given["estimator"] == "mcem":
         raise ValueError(
@@ -167,14 +167,14 @@ def check_levels(subjects: str, model: Model) -> None:
         )
 
 
-def check_knowledge(knowledge: object, order: str) -> None:
+def check_knowledge(knowledge: object, order: object) -> None:
     """What is known of time is a `Knowledge`, and the search can use it."""
     if knowledge is None:
         return
     if not isinstance(knowledge, Knowledge):
         kind = type(knowledge).__name__
         raise ValueError(f"knowledge must be a retrace_sde.Knowledge(…); got {kind}.")
-    if order == "score":
+    if order != "likelihood":
         raise ValueError(
             "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "
             "order='likelihood'."

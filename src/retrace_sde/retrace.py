@@ -62,8 +62,7 @@ from retrace_sde.panel.validation import (
     check_panel,
     has_missing,
 )
-from retrace_sde.paper.algorithm1 import Keep, ScoreName, as_score
-from retrace_sde.paper.score import Score, ScoreDrift
+from retrace_sde.paper.algorithm1 import ScoreOrder, as_score_order
 from retrace_sde.paper.search import ScoreSearch
 from retrace_sde.process.drift import (
     Drift,
@@ -114,8 +113,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     permutation : {"shared", "independent"}
         One unknown permutation of the slices for all trajectories, or one for each trajectory (which may then
         differ in length).
-    order : {"likelihood", "score"}
-        "score" is the paper's Algorithm 1 (as printed with drift="linear"): it sorts by growing spread.
+    order : {"likelihood", "score"} or `retrace_sde.paper.ScoreOrder`
+        "score" is the paper's Algorithm 1 (as printed with drift="linear"): it sorts by growing spread. Its options are
+        those of `ScoreOrder`.
     estimator : {"auto", "mle", "ols", "exact", "em", "mcem"}
         "mle" (the paper's equations), "ols" (degrees of freedom in H), "exact" (matrix
         logarithm: no bias from the step), "em" (state space: noise, missing values), "mcem" (independent
@@ -139,12 +139,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "rates", a
         factor of its own on the drift; "auto": whichever the data prefer, as the summary says. Left out, levels make the
         drift several times too small.
-    score_drift : {"absolute", "mean"}
-        For order="score", the reading of the empirical drift: as printed, or the mean increment.
-    score_model : {"gaussian", "mixture", "kernel", "network"} or object
-        For order="score", the densities of the slices; "network" needs torch. Your own: an object whose fit returns the scores.
-    keep : {"best", "last"}
-        For order="score", the round that is returned: the most likely, or the last.
     max_iter : int
         Rounds at most.
     alpha : float
@@ -183,16 +177,13 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         *,
         dt: float = 1.0,
         permutation: Literal["shared", "independent"] = "shared",
-        order: Literal["likelihood", "score"] = "likelihood",
+        order: Literal["likelihood", "score"] | ScoreOrder = "likelihood",
         estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto",
         drift: Literal["linear", "affine"] | Drift = "affine",
         observation_noise: Noise | Literal["auto"] | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
         missing_inputs: MissingInputs = "refuse",
         subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
-        score_drift: ScoreDrift = "absolute",
-        score_model: ScoreName | Score = "gaussian",
-        keep: Keep = "best",
         max_iter: int = 10,
         alpha: float = 0.05,
         random_state: int | np.random.Generator | None = None,
@@ -208,9 +199,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.spacing = spacing
         self.missing_inputs = missing_inputs
         self.subjects = subjects
-        self.score_drift = score_drift
-        self.score_model = score_model
-        self.keep = keep
         self.max_iter = max_iter
         self.alpha = alpha
         self.random_state = random_state
@@ -415,7 +403,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """
         noise, em = self.observation_noise, self.estimator == "em"
         alike = noise == "estimate" if isinstance(noise, str) else noise is None and em
-        common = self.order == "score" or alike
+        common = self.order != "likelihood" or alike
         return Units.of(panel, drift, common=common and panel.rows is None)
 
     def _data(self, panel: Panel, units: Units | None) -> Data:
@@ -478,11 +466,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def _options(self, model: Model, units: Units | None) -> Options:
         hidden = isinstance(model, HiddenModel)
         search = None
-        if self.order == "score":
+        how = as_score_order(self.order)
+        if how is not None:
             d = model.data.shape[2]
             R = as_noise(model.noise, d)[0] if isinstance(model, HiddenModel) else None
-            score = as_score(self.score_model)
-            search = ScoreSearch(self.max_iter, self.score_drift, self.keep, score, R)
+            search = ScoreSearch(self.max_iter, how, R)
         subjects = Subjects(self.subjects)
         if search is not None and subjects is Subjects.AUTO:
             subjects = Subjects.ALIKE  # the paper's
@@ -586,7 +574,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def _settings(self, estimator: str) -> dict[str, Any]:
         settings = {k: v for k, v in self.get_params(deep=False).items() if k != "n_jobs"}
         settings["drift"] = str(settings["drift"])
-        settings["score_model"] = str(settings["score_model"])
+        settings["order"] = str(settings["order"])
         settings["estimator"] = estimator
         if not isinstance(self.random_state, int):
             settings["random_state"] = None

@@ -138,8 +138,6 @@ def test_ragged_lists_are_refused():
         {"order": "fast"},
         {"estimator": "best"},
         {"drift": "cubic"},
-        {"score_drift": "signed"},
-        {"keep": "first"},
         {"max_iter": 0},
         {"alpha": 1.5},
         {"observation_noise": -0.1},
@@ -152,6 +150,13 @@ def test_parameters_are_checked_by_name(X, parameters):
     (name,) = parameters
     with pytest.raises(ValueError, match=name):
         rt.ReTrace(**parameters).fit(X)
+
+
+@pytest.mark.parametrize("option", [{"drift": "signed"}, {"keep": "first"}, {"score": "spline"}])
+def test_options_of_the_papers_algorithm_are_checked_by_name(option):
+    (name,) = option
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        rt.paper.ScoreOrder(**option)
 
 
 def test_covariates_must_belong_to_the_observations(X):

@@ -59,7 +59,9 @@ def test_every_round_equals_the_literal_listing(setting, reading, seed):
     sde = rt.simulate.random_irreversible_sde(3, setting=setting, random_state=seed)
     X = sde.simulate(25, 9, DT, x0=0.3, random_state=seed + 10)
     X, _ = rt.simulate.shuffle(X, random_state=seed + 20)
-    model = rt.ReTrace(dt=DT, order="score", score_drift=reading, max_iter=4, drift="linear").fit(X)
+    model = rt.ReTrace(
+        dt=DT, order=rt.paper.ScoreOrder(drift=reading), max_iter=4, drift="linear"
+    ).fit(X)
     # It starts where the slices stand, which their content decides.
     stand = model._memory.places.columns
     literal = literal_algorithm(X[:, stand], DT, 4, reading)
@@ -72,7 +74,7 @@ def test_where_the_slices_are_stored_does_not_matter(reading):
     X = sde.simulate(25, 9, DT, x0=0.3, random_state=4)
     moved, back = rt.simulate.shuffle(X, random_state=5)
     one, other = (
-        rt.ReTrace(dt=DT, order="score", score_drift=reading, drift="linear").fit(each)
+        rt.ReTrace(dt=DT, order=rt.paper.ScoreOrder(drift=reading), drift="linear").fit(each)
         for each in (X, moved)
     )
     np.testing.assert_array_equal(np.argsort(back)[other.order_], one.order_)
@@ -99,9 +101,9 @@ def test_it_sorts_by_growing_spread_and_so_reverses_shrinking_data():
     spread = np.linspace(1, 3, 12)[None, :, None]
     walk = np.cumsum(rng.standard_normal((400, 12, 4)) * 0.01, axis=1)
     X = rng.standard_normal((400, 1, 4)) * spread + walk
-    growing = rt.ReTrace(order="score", max_iter=1, score_drift="mean", drift="linear").fit(X)
+    growing = rt.ReTrace(order=rt.paper.ScoreOrder(drift="mean"), max_iter=1, drift="linear").fit(X)
     np.testing.assert_array_equal(growing.order_, np.arange(12))
-    shrinking = rt.ReTrace(order="score", max_iter=1, score_drift="mean", drift="linear").fit(
+    shrinking = rt.ReTrace(order=rt.paper.ScoreOrder(drift="mean"), max_iter=1, drift="linear").fit(
         X[:, ::-1]
     )
     np.testing.assert_array_equal(shrinking.order_, np.arange(12)[::-1])
@@ -111,7 +113,7 @@ def test_keep_best_takes_the_most_likely_round_and_keep_last_the_printed_one():
     sde = rt.simulate.random_irreversible_sde(10, setting="growing", random_state=2)
     X, truth = rt.simulate.shuffle(sde.simulate(300, 60, DT, random_state=3), random_state=4)
     best, last = (
-        rt.ReTrace(dt=DT, order="score", keep=keep, drift="linear").fit(X)
+        rt.ReTrace(dt=DT, order=rt.paper.ScoreOrder(keep=keep), drift="linear").fit(X)
         for keep in ("best", "last")
     )
     likelihoods = [each.log_likelihood for each in best.history_]
@@ -131,7 +133,9 @@ def test_the_papers_regime_is_reached_in_some_round(reading):
     """A common start and explosive growth: spread grows monotonically, the point slice comes first."""
     sde = rt.simulate.random_irreversible_sde(20, setting="paper", random_state=5)
     X, truth = rt.simulate.shuffle(sde.simulate(300, 100, DT, random_state=6), random_state=7)
-    model = rt.ReTrace(dt=DT, order="score", score_drift=reading, max_iter=4, drift="linear").fit(X)
+    model = rt.ReTrace(
+        dt=DT, order=rt.paper.ScoreOrder(drift=reading), max_iter=4, drift="linear"
+    ).fit(X)
     reached = [order_accuracy(truth, each.order) for each in model.history_]
     assert max(reached) >= 0.97
     assert truth[0] == model.history_[0].order[0]

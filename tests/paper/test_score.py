@@ -9,7 +9,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.panel.blocks import Data
-from retrace_sde.paper.algorithm1 import SCORES, as_score
+from retrace_sde.paper.algorithm1 import SCORES
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.paper.score_density import KernelScore, MixtureScore, _loss
 from retrace_sde.paper.score_network import NetworkScore
@@ -157,11 +157,10 @@ def test_algorithm1_takes_any_score(name):
     rng = np.random.default_rng(6)
     base = two_hills(250, rng)[:, None, :]
     X = base * np.linspace(1, 3, 4)[None, :, None] + 0.01 * rng.standard_normal((250, 4, 2))
-    model = rt.ReTrace(
-        order="score", score_drift="mean", max_iter=1, score_model=name, drift="linear"
-    )
+    how = rt.paper.ScoreOrder(drift="mean", score=name)
+    model = rt.ReTrace(order=how, max_iter=1, drift="linear")
     np.testing.assert_array_equal(model.fit(X[:, [3, 0, 2, 1]]).order_, [1, 3, 2, 0])
-    assert model.result_.settings["score_model"] == name
+    assert model.result_.settings["order"] == str(how)
 
 
 def test_an_own_score_is_used_and_anything_else_refused():
@@ -175,16 +174,14 @@ def test_an_own_score_is_used_and_anything_else_refused():
     rng = np.random.default_rng(7)
     X = rng.standard_normal((300, 1, 2)) * np.linspace(1, 3, 5)[None, :, None]
     X = X + 0.001 * rng.standard_normal((300, 5, 2))
-    model = rt.ReTrace(
-        order="score", score_drift="mean", max_iter=1, score_model=Backwards(), drift="linear"
-    )
+    how = rt.paper.ScoreOrder(drift="mean", score=Backwards())
+    model = rt.ReTrace(order=how, max_iter=1, drift="linear")
     assert model.fit(X).order_[0] != 0
     for wrong in ("spline", 3, None):
-        with pytest.raises(ValueError, match="score_model"):
-            as_score(wrong)
+        with pytest.raises(ValueError, match="score must be"):
+            rt.paper.ScoreOrder(score=wrong)
     with pytest.raises(ValueError, match="bandwidth"):
         KernelScore(1.5).fit(Data(X))
+    mixture = rt.paper.ScoreOrder(score="mixture")
     with pytest.raises(ValueError, match="only S − R"):
-        rt.ReTrace(order="score", score_model="mixture", observation_noise=0.1, drift="linear").fit(
-            X
-        )
+        rt.ReTrace(order=mixture, observation_noise=0.1, drift="linear").fit(X)

@@ -89,13 +89,12 @@ RULES: Mapping[str, Rule] = {
         "a positive number, between 1e-100 and 1e100", lambda v: 1e-100 <= v <= 1e100
     ),  # its square is one too
     "permutation": SHARED,
-    "ReTrace.order": _one_of("likelihood", "score"),
     "estimator": _one_of("auto", "mle", "ols", "exact", "em", "mcem"),
     "spacing": _one_of("regular", "estimate"),
     "missing_inputs": _one_of("refuse", "carry", "interpolate"),
     "ReTrace.subjects": _one_of("auto", "alike", "levels", "rates"),
-    "score_drift": _one_of("absolute", "mean"),
-    "keep": _one_of("best", "last"),
+    "ScoreOrder.drift": _one_of("absolute", "mean"),
+    "ScoreOrder.keep": _one_of("best", "last"),
     "transform": _one_of("default", "pandas", "polars"),
     "max_iter": _count(1),
     "alpha": BETWEEN,

@@ -8,6 +8,7 @@ after a good one can be worse, so `keep="best"` takes the most likely round, `ke
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from numba import njit
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.parameters import check
 from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift, score_preference
 from retrace_sde.paper.score_density import KernelScore, MixtureScore
 from retrace_sde.paper.score_network import NetworkScore
@@ -38,8 +40,52 @@ def as_score(choice: ScoreName | Score) -> Score:
     elif callable(getattr(choice, "fit", None)):
         return choice
     raise ValueError(
-        f"score_model must be one of {', '.join(map(repr, SCORES))}, or an object whose fit(data) returns "
+        f"score must be one of {', '.join(map(repr, SCORES))}, or an object whose fit(data) returns "
         f"the scores of states (m, T, d); got {choice!r}."
+    )
+
+
+@dataclass(frozen=True)
+class ScoreOrder:
+    """Options of the paper's Algorithm 1, for `ReTrace(order=ScoreOrder(…))`; `order="score"` takes the defaults.
+
+    Limits: the comparison sorts slices by growing spread, so it is reversed where spread shrinks; one shared order only.
+
+    Parameters
+    ----------
+    drift : {"absolute", "mean"}
+        The reading of the empirical drift: |increment| / Δt of each trajectory, as printed, or the mean increment.
+    score : {"gaussian", "mixture", "kernel", "network"} or object
+        The densities of the slices; "network" needs torch. Your own: an object whose fit(data) returns the scores.
+    keep : {"best", "last"}
+        The round that is returned: the most likely, or the last, as printed.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 6, 0.05, random_state=1)
+    >>> listing = rt.paper.ScoreOrder(keep="last")
+    >>> rt.ReTrace(dt=0.05, order=listing, drift="linear").fit(Y).order_.shape
+    (6,)
+    """
+
+    drift: ScoreDrift = "absolute"
+    score: ScoreName | Score = "gaussian"
+    keep: Keep = "best"
+
+    def __post_init__(self) -> None:
+        check("ScoreOrder", {"drift": self.drift, "keep": self.keep})
+        as_score(self.score)
+
+
+def as_score_order(order: object) -> ScoreOrder | None:
+    """The options of Algorithm 1 that an `order` asks for; None for order="likelihood"."""
+    if isinstance(order, ScoreOrder):
+        return order
+    if isinstance(order, str) and order in ("likelihood", "score"):
+        return ScoreOrder() if order == "score" else None
+    raise ValueError(
+        f"order must be 'likelihood', 'score' or a retrace_sde.paper.ScoreOrder(…); got {order!r:.60}."
     )
 
 
@@ -47,31 +93,28 @@ def score_order(
     data: Data,
     dt: float,
     fit: Callable[[Indices], Fit],
+    how: ScoreOrder,
     *,
     max_iter: int = 10,
-    score_drift: ScoreDrift = "absolute",
-    keep: Keep = "best",
-    score: Score | None = None,
     diffusion: Callable[[Fit], Array] = lambda found: found.diffusion,
 ) -> tuple[Fit, list[Fit], bool]:
     """The kept order with its fit, every round, and whether a round made no swap.
 
     `fit` is maximum likelihood along an order. Each round sorts with the H estimated from the order before it (lines
-    3–19); `diffusion` is that estimator, the fit's own as printed or another. `score`: Gaussian slices where
-    None. A round is the fit along the order that it produced: the next round's estimate.
+    3–19); `diffusion` is that estimator, the fit's own as printed or another. A round is the fit along the order that it produced: the next round's estimate.
     """
-    scores = (GaussianScore() if score is None else score).fit(data)
+    scores = as_score(how.score).fit(data)
     current = fit(np.arange(data.shape[1]))
     found: list[Fit] = []
     settled = False
     while len(found) < max_iter and not settled:
         H = diffusion(current)
-        preference = score_preference(data, scores, H, dt, score_drift=score_drift)
+        preference = score_preference(data, scores, H, dt, score_drift=how.drift)
         order = current.order.copy()
         settled = not bubble_sort(preference, order)
         current = fit(order)
         found.append(current)
-    kept = found[-1] if keep == "last" else max(found, key=lambda each: each.log_likelihood)
+    kept = found[-1] if how.keep == "last" else max(found, key=lambda each: each.log_likelihood)
     return kept, found, settled
 
 

@@ -126,6 +126,6 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         raise ImportError(
-            "score_model='network' needs torch: pip install 'retrace-sde[score]'."
+            "score='network' needs torch: pip install 'retrace-sde[score]'."
         ) from error
     return torch

@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from retrace_sde.io.arrays import Array
-from retrace_sde.paper.algorithm1 import Keep, score_order
-from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift
+from retrace_sde.paper.algorithm1 import ScoreOrder, as_score, score_order
+from retrace_sde.paper.score import GaussianScore
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.protocols import Model
 
 
 @dataclass(frozen=True)
 class ScoreSearch:
-    """The paper's search: rounds at most, the reading of its drift, which round is kept, and the scores.
+    """The paper's search: rounds at most, and the options of Algorithm 1.
 
     `noise`: R where observations are noisy, NaN where unknown. Then the slices' covariances are corrected as in
     the paper, `Σ̂ = S − R`, where R is known.
     """
 
     max_iter: int
-    score_drift: ScoreDrift
-    keep: Keep
-    score: Score
+    how: ScoreOrder
     noise: Array | None = None
 
     def __call__(self, model: Model) -> tuple[Found, tuple[str, ...], tuple[str, ...]]:
         """The order found, fitted both ways round by the model; notes and cautions."""
         plain = model.plain()
         known = self.noise is not None and not np.isnan(self.noise).any()
-        score = self.score if self.noise is None else GaussianScore(self.noise if known else None)
+        how = self.how
+        if self.noise is not None:
+            how = replace(how, score=GaussianScore(self.noise if known else None))
         kept, rounds, settled = score_order(
             plain.data,
             plain.dt,
             plain.fit,
+            how,
             max_iter=self.max_iter,
-            score_drift=self.score_drift,
-            keep=self.keep,
-            score=score,
         )
         one = model.fit(kept.order, final=True)
         two = model.reversed_fit(one, final=True)
@@ -49,6 +47,7 @@ class ScoreSearch:
         if not known:
             note = "The slices' covariances are not corrected for noise, whose size was not given."
             return found, (note,), ()
+        score = as_score(how.score)
         floored = score.fit(plain.data).floored if isinstance(score, GaussianScore) else 0
         if not floored:
             return found, (), ()

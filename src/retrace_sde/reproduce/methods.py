@@ -22,7 +22,7 @@ from retrace_sde.orders.hidden.pair_moments import seen_distances
 from retrace_sde.orders.paths import shortest_path
 from retrace_sde.orders.shared import PathCosts
 from retrace_sde.panel.blocks import Data, evenly
-from retrace_sde.paper.algorithm1 import score_order
+from retrace_sde.paper.algorithm1 import ScoreOrder, score_order
 from retrace_sde.paper.baselines import dpt_order, mst_order
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.process.drift import Linear
@@ -89,13 +89,13 @@ def algorithm1(case: Case, *, estimator: str = "mle") -> Found:
     estimate = estimators[estimator]
     few = evenly(len(case.values), EM_TRAJECTORIES)
     in_round = partial(_em, case.values[few], case.dt) if estimator == "em" else estimate
+    known = case.noise**2 * np.eye(case.values.shape[2]) if case.noise else None
     kept, rounds, _ = score_order(
         problem.data,
         problem.dt,
         problem.fit,
+        ScoreOrder(keep="last", score=GaussianScore(known)),
         max_iter=ROUNDS,
-        keep="last",
-        score=GaussianScore(case.noise**2 * np.eye(case.values.shape[2]) if case.noise else None),
         diffusion=lambda fit: in_round(fit)[1],
     )
     A, H = estimate(kept)
