@@ -13,7 +13,7 @@ import pytest
 import retrace_sde as rt
 from retrace_sde.cli.main import main
 from retrace_sde.io.answers import table_notes
-from retrace_sde.io.lazy.array import stored
+from retrace_sde.io.lazy.array import as_lazy
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
@@ -88,7 +88,7 @@ def test_pages_of_a_map_that_were_read_leave_the_process(tmp_path):
         _, after = Path("/proc/self/smaps").read_text().split(str(tmp_path / "x.npy"))
         return 1024 * int(after.split("Rss:")[1].split()[0])
 
-    assert Data(stored(lazy)).sum_pieces(lambda piece: piece.values.sum()) == lazy.size
+    assert Data(as_lazy(lazy)).sum_pieces(lambda piece: piece.values.sum()) == lazy.size
     assert resident() < lazy.nbytes / 10
     assert lazy.sum() == lazy.size  # as it was
     assert resident() > lazy.nbytes / 2
@@ -102,7 +102,7 @@ def test_what_was_written_to_a_map_stays(mode, tmp_path):
         lazy[3:30] = 1.0
     before = np.array(lazy)
     for window in (lazy, lazy[5:9], lazy[::-2, :, ::3]):
-        Data(stored(window)).sum_pieces(lambda piece: piece.values.sum())
+        Data(as_lazy(window)).sum_pieces(lambda piece: piece.values.sum())
         assert np.array_equal(lazy, before)
 
 
@@ -127,7 +127,7 @@ def test_chains_over_own_orders_are_those_of_memory(own_orders, tmp_path):
     """What an average over orders is made of: the same draws, wherever the trajectories are."""
     found = []
     order = np.random.default_rng(5).permutation(40)
-    lazy = stored(as_stored(own_orders, "memmap", tmp_path)).placed(order, None)
+    lazy = as_lazy(as_stored(own_orders, "memmap", tmp_path)).permuted(order, None)
     for data in (Data(own_orders[order]), Data(lazy)):
         model = EulerModel(data, 0.1, Affine())
         orders = np.tile(np.arange(7), (40, 1))

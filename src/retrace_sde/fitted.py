@@ -153,7 +153,7 @@ class Fitted:
         means = outcome.found.states
         if means is None:
             means = to_numpy(in_order(model.data.values, outcome.found.order))
-        means = places.each(means)
+        means = places.given_rows(means)
         return means if units is None else units.restore(means)
 
     @property

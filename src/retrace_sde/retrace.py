@@ -50,7 +50,7 @@ from retrace_sde.fitted import Fitted, Memory
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.lazy.array import LazyArray
 from retrace_sde.panel.blocks import Data, in_order, one_blas_thread, to_numpy
-from retrace_sde.panel.canonical import RowPermutation, places
+from retrace_sde.panel.canonical import RowPermutation, content_permutation
 from retrace_sde.panel.inputs import MissingInputs, filled_inputs
 from retrace_sde.panel.knowledge import Knowledge, settled
 from retrace_sde.panel.panel import Panel
@@ -283,9 +283,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if knowledge is not None:
             check_consistent(knowledge, panel, shared=shared, dt=float(self.dt))
         # From here on everything stands where its content puts it; `as_given` puts it back.
-        placed = places(panel, shared=shared, known=knowledge)
+        placed = content_permutation(panel, shared=shared, known=knowledge)
         if not (shared and likely):
-            placed = placed.mixed(None if shared else panel.lengths)
+            placed = placed.shuffled(None if shared else panel.lengths)
         whole = panel = placed.panel(panel)
         knowledge = None if knowledge is None else placed.knowledge(knowledge)
         if knowledge is not None and knowledge.schedule is not None and not shared:
@@ -591,7 +591,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 f"X has {whole.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
         panel = whole.without(self.result_.left_out)
-        placed = places(panel, shared=not ragged)
+        placed = content_permutation(panel, shared=not ragged)
         data = self._data(placed.panel(panel), memory.units)
         model, outcome = memory.model.for_others(data), memory.outcome
         if linear and has_missing(data) and not isinstance(model, HiddenModel):
@@ -624,7 +624,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         with one_blas_thread():
             panel, placed, _, _, order = self._ordered(X)
-            order = placed.orders(order)
+            order = placed.given_orders(order)
         return self._shown(panel, in_order(panel.values, order), order)
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -703,7 +703,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             found = predicted(model, outcome, order, ahead, level, rng)
             found = replace(found, times=(last[0] if np.ptp(last) == 0 else last) + found.times)
         units = self._memory.units
-        return (found if units is None else units.forecast(found)).moved(placed.each)
+        return (found if units is None else units.forecast(found)).moved(placed.given_rows)
 
     @checked
     def impute(self, X: Any, *, level: float = 0.95) -> Imputed:
@@ -740,7 +740,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             rng = np.random.default_rng(self.random_state)
             found = imputed(model, outcome, order, level, rng)
         units = self._memory.units
-        found = (found if units is None else units.imputed(found)).moved(placed.observations)
+        found = (found if units is None else units.imputed(found)).moved(placed.given_observations)
         return found.keeping(to_numpy(panel.without(self.result_.left_out).values))
 
     def _placed(self, X: Any) -> tuple[Panel, RowPermutation, Model, Outcome, Indices, Array]:
@@ -751,7 +751,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             missing=is_linear(model.drift),
         )  # fmt: skip
         if panel.values.shape == model.data.shape:
-            placed = places(panel, shared=self.permutation == "shared")
+            placed = content_permutation(panel, shared=self.permutation == "shared")
             values = self._data(placed.panel(panel), units).values
             if np.array_equal(to_numpy(values), to_numpy(model.data.values), equal_nan=True):
                 found = outcome.found

@@ -18,7 +18,7 @@ from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.evidence.selection.subjects import SubjectEffects
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.lazy.array import LazyArray
+from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.panel.blocks import Data, in_order, like, to_numpy
 from retrace_sde.panel.canonical import RowPermutation
 from retrace_sde.panel.panel import Panel
@@ -46,7 +46,7 @@ class Units:
         if not has_state_space(drift):
             return None
         d = panel.values.shape[2]
-        if isinstance(panel.values, LazyArray):
+        if isinstance(panel.values, ArrayView):
             facts = panel.values.facts
             counts, mean, scale = facts.counts, facts.mean, facts.scale
         else:
@@ -79,8 +79,8 @@ class Units:
 
     def apply(self, values: Any) -> Any:
         """The values in standard units, a copy; of lazy ones a look."""
-        if isinstance(values, LazyArray):
-            return values.standard(self.centre, self.scale)
+        if isinstance(values, ArrayView):
+            return values.standardised(self.centre, self.scale)
         values = in_order(values, None)
         return (values - like(self.centre, values)) / like(self.scale, values)
 
@@ -237,21 +237,21 @@ def as_given(result: ReTraceResult, places: RowPermutation) -> ReTraceResult:
     twin, subjects = result.alternative, result.subjects
     return replace(
         result,
-        order=places.orders(result.order),
+        order=places.given_orders(result.order),
         times=_own(result.times, places),
         alternative=None
         if twin is None
         else replace(
             twin,
-            order=places.orders(twin.order),
+            order=places.given_orders(twin.order),
             times=None if twin.times is None else _own(twin.times, places),
         ),
         direction=_direction(result.direction, places),
         history=tuple(
-            replace(each, order=places.orders(each.order)) if each.order.size else each
+            replace(each, order=places.given_orders(each.order)) if each.order.size else each
             for each in result.history
         ),
-        subjects=None if subjects is None else subjects.moved(places.each),
+        subjects=None if subjects is None else subjects.moved(places.given_rows),
     )
 
 
@@ -259,12 +259,12 @@ def _direction(test: DirectionTest, places: RowPermutation) -> DirectionTest:
     """The test with each trajectory's evidence at its place; that of some of them, where they were enough, has none."""
     if len(test.contributions) != len(places.rows):
         return test
-    return replace(test, contributions=places.each(test.contributions))
+    return replace(test, contributions=places.given_rows(test.contributions))
 
 
 def _own(times: Array, places: RowPermutation) -> Array:
     """Times along one order for all stand; those along each trajectory's own go with it."""
-    return times if times.ndim == 1 else np.asarray(places.each(times))
+    return times if times.ndim == 1 else np.asarray(places.given_rows(times))
 
 
 def posterior_as_given(found: OrderPosterior, places: RowPermutation) -> OrderPosterior:
@@ -273,6 +273,6 @@ def posterior_as_given(found: OrderPosterior, places: RowPermutation) -> OrderPo
     back = np.argsort(places.columns) if places.shared else None
     return replace(
         found,
-        position_probabilities=P[back] if back is not None else places.observations(P),
-        samples=places.orders(found.samples).astype(found.samples.dtype),
+        position_probabilities=P[back] if back is not None else places.given_observations(P),
+        samples=places.given_orders(found.samples).astype(found.samples.dtype),
     )

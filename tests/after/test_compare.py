@@ -38,14 +38,14 @@ def test_each_difference_is_weighed_by_itself(fitted):
     found = rt.compare_orders(fitted, other)
     assert [(each.first, each.last) for each in found.differences] == [(2, 3), (8, 10)]
     model, places = fitted._memory.model, fitted._memory.places
-    here = model.fit(places.here(order)).objective
+    here = model.fit(places.sorted_orders(order)).objective
     for each in found.differences:
         trial = order.copy()
         trial[each.first : each.last + 1] = other[each.first : each.last + 1]
-        assert each.nats == pytest.approx(model.fit(places.here(trial)).objective - here)
+        assert each.nats == pytest.approx(model.fit(places.sorted_orders(trial)).objective - here)
         assert each.nats < 0  # the order found is the best
         assert each.in_b == tuple(other[each.first : each.last + 1])
-    assert found.nats == pytest.approx(model.fit(places.here(other)).objective - here)
+    assert found.nats == pytest.approx(model.fit(places.sorted_orders(other)).objective - here)
     assert "the data prefer a" in str(found)
 
 

@@ -15,7 +15,7 @@ from retrace_sde.after.rivals import Cause
 from retrace_sde.after.simulated import look_at
 from retrace_sde.after.steps import filtered
 from retrace_sde.fit.statespace.model import StateSpace
-from retrace_sde.io.lazy.view import LARGE
+from retrace_sde.io.lazy.view import VIEW_FROM_ELEMENTS
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.search.models.euler import EulerModel
@@ -167,7 +167,7 @@ def test_what_is_looked_at_later_is_what_was_fitted():
     """The look is made when it is asked for, on a part that the fit kept: not on an array that its owner has changed since."""
     sde = rt.simulate.random_irreversible_sde(8, setting="stable", random_state=0)
     X = sde.simulate(9000, 30, 0.05, random_state=1)
-    assert X.size > LARGE  # or the fit has a copy of its own
+    assert X.size > VIEW_FROM_ELEMENTS  # or the fit has a copy of its own
     now = rt.ReTrace(dt=0.05, random_state=0).fit(X)
     seen, kept = now.residuals_, pickle.dumps(now)
     later = rt.ReTrace(dt=0.05, random_state=0).fit(X)

@@ -7,8 +7,7 @@ from numpy.testing import assert_allclose
 
 import retrace_sde as rt
 from retrace_sde.io.lazy import view
-from retrace_sde.io.lazy.array import Look
-from retrace_sde.io.lazy.view import InMemoryView
+from retrace_sde.io.lazy.view import InMemoryView, StandardUnits
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.lazy.survey import glanced
 
@@ -24,7 +23,7 @@ def panel(n=40, T=30, d=3, level=2.0):
 @pytest.fixture
 def large(monkeypatch):
     """Every array counts as large."""
-    monkeypatch.setattr(view, "LARGE", 1)
+    monkeypatch.setattr(view, "VIEW_FROM_ELEMENTS", 1)
 
 
 def fit(X, **settings):
@@ -40,7 +39,7 @@ def test_the_fit_is_that_of_a_copy(drift, layout, monkeypatch):
     if layout == "float32":
         X = X.astype(np.float32)
     copied = fit(X, drift=drift)
-    monkeypatch.setattr(view, "LARGE", 1)
+    monkeypatch.setattr(view, "VIEW_FROM_ELEMENTS", 1)
     before = X.copy()
     if layout == "torch":
         given = pytest.importorskip("torch").as_tensor(np.ascontiguousarray(X))
@@ -65,7 +64,7 @@ def test_blocks_slices_and_rows_are_those_of_a_copy(large):
     rows, columns = rng.permutation(40), rng.permutation(30)
     centre, scale = X.mean(axis=(0, 1)), X.std(axis=(0, 1))
     copy = Data(((X - centre) / scale)[rows][:, columns])
-    seen = Data(InMemoryView(X, Look(None, centre, scale), rows, columns))
+    seen = Data(InMemoryView(X, StandardUnits(None, centre, scale), rows, columns))
     assert_allclose(to_numpy(seen.values), copy.values)
     for along in (None, order):
         assert_allclose(seen.block(slice(3, 9), along)[0], copy.block(slice(3, 9), along)[0])
@@ -129,7 +128,7 @@ def test_trajectories_with_equal_least_values_have_the_places_of_a_copy(monkeypa
     X = panel(level=0.1)[0].copy()
     X[:, 7] = X.min(axis=(0, 1)) - 0.1  # a common start
     copied = fit(X, subjects="alike")
-    monkeypatch.setattr(view, "LARGE", 1)
+    monkeypatch.setattr(view, "VIEW_FROM_ELEMENTS", 1)
     looked = fit(X, subjects="alike")
     assert isinstance(looked._memory.model.data.values, InMemoryView)
     assert np.array_equal(looked._memory.places.rows, copied._memory.places.rows)

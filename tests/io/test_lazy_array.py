@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from retrace_sde.io.lazy import array as room
-from retrace_sde.io.lazy.array import LazyArray, Look, stored
+from retrace_sde.io.lazy.array import as_lazy
 from retrace_sde.panel.blocks import Data
-from retrace_sde.panel.canonical import places
+from retrace_sde.panel.canonical import content_permutation
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import check_panel
 
@@ -36,13 +36,13 @@ def as_stored(values, kind, folder):
 @pytest.fixture(params=KINDS)
 def both(request, tmp_path, monkeypatch):
     """Numbers (60, 6, 3), looked at with rows, slices and units of their own, and the same copied."""
-    monkeypatch.setattr(room, "CHUNK", 8 * 6 * 3 * 16)
+    monkeypatch.setattr(room, "CHUNK_BYTES", 8 * 6 * 3 * 16)
     rng = np.random.default_rng(1)
     x = rng.normal(size=(60, 6, 3))
     rows, columns = rng.permutation(60), rng.permutation(6)
     centre, scale = rng.normal(size=3), rng.uniform(1, 2, size=3)
-    found = stored(as_stored(x, request.param, tmp_path))
-    shown = found.placed(rows, columns).standard(centre, scale)
+    found = as_lazy(as_stored(x, request.param, tmp_path))
+    shown = found.permuted(rows, columns).standardised(centre, scale)
     return Data(shown), Data((x[rows][:, columns] - centre) / scale)
 
 
@@ -81,7 +81,7 @@ def test_lengths_and_inputs_go_with_their_trajectories(both):
 
 
 def test_what_is_stored_is_never_read_whole(both, monkeypatch):
-    monkeypatch.setattr(room, "SMALL", 0)
+    monkeypatch.setattr(room, "MAX_READ_BYTES", 0)
     lazy, _ = both
     assert len(lazy.take(np.arange(6)).values) == 6
     with pytest.raises(ValueError, match="stored outside it"):
@@ -116,7 +116,10 @@ def test_places_and_facts_are_those_of_memory(kind, shared, tmp_path):
     x = rng.normal(size=(50, 6, 3)) + 1e3
     x[3, 2] = x[4, 5]  # two trajectories that share an observation
     panel = check_panel(as_stored(x, kind, tmp_path), ragged=not shared)
-    found, true = places(panel, shared=shared), places(Panel.from_array(x), shared=shared)
+    found, true = (
+        content_permutation(panel, shared=shared),
+        content_permutation(Panel.from_array(x), shared=shared),
+    )
     assert np.array_equal(found.rows, true.rows)
     assert np.array_equal(found.columns, true.columns)
     facts = panel.values.facts
@@ -135,7 +138,6 @@ def test_what_is_no_number_is_found_where_it_stands(tmp_path):
 
 def test_what_was_computed_from_a_map_is_in_memory(tmp_path):
     mapped = as_stored(np.ones((4, 3, 2)), "memmap", tmp_path)
-    assert stored(mapped) is not None
-    assert stored(mapped + 1) is None
-    assert stored(np.ones((4, 3, 2))) is None
-    assert LazyArray(np.ones((4, 3, 2)), Look()).in_memory
+    assert as_lazy(mapped) is not None
+    assert as_lazy(mapped + 1) is None
+    assert as_lazy(np.ones((4, 3, 2))) is None

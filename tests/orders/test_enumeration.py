@@ -36,8 +36,8 @@ def test_every_permutation_has_its_joint_likelihood(short) -> None:
     assert_allclose(np.exp(exact.log_probabilities).sum(axis=1), 1)
     problem, outcome, _, places = model._memory
     one, two = (np.tile(exact.orders[k], (40, 1)) for k in (17, 502))
-    one, two = (problem.log_joint(places.here(each), outcome.law) for each in (one, two))
-    gap = places.each(one - two)
+    one, two = (problem.log_joint(places.sorted_orders(each), outcome.law) for each in (one, two))
+    gap = places.given_rows(one - two)
     assert_allclose(exact.log_probabilities[:, 17] - exact.log_probabilities[:, 502], gap)
     assert_allclose(exact.probability(exact.orders[17]), np.exp(exact.log_probabilities[:, 17]))
     assert exact.probability(truth).mean() > 20 / 720

@@ -7,7 +7,7 @@ import pytest
 
 from retrace_sde import Knowledge, Panel
 from retrace_sde.orders.prior import compiled
-from retrace_sde.panel.canonical import places
+from retrace_sde.panel.canonical import content_permutation
 
 N, T, D = 7, 6, 2
 
@@ -33,14 +33,16 @@ def test_every_permutation_and_every_unit_comes_to_the_same_places(shared, kind)
         X[..., 0] = rng.integers(0, 2, (N, T))
     if kind == "missing":
         X[rng.random(X.shape) < 0.3] = np.nan
-    one = places(Panel.from_array(X), shared=shared).panel(Panel.from_array(X)).values
+    one = content_permutation(Panel.from_array(X), shared=shared).panel(Panel.from_array(X)).values
     for _ in range(20):
         Y, _, _ = shuffled(X, rng, shared=shared)
         scale, shift = 10.0 ** rng.uniform(-3, 3, D), rng.normal(0, 10, D)
         panel = Panel.from_array(Y)
-        np.testing.assert_array_equal(places(panel, shared=shared).panel(panel).values, one)
+        np.testing.assert_array_equal(
+            content_permutation(panel, shared=shared).panel(panel).values, one
+        )
         other = Panel.from_array(Y * scale + shift)
-        there = places(other, shared=shared).sorted(Y)
+        there = content_permutation(other, shared=shared).sorted(Y)
         np.testing.assert_array_equal(there, one)
 
 
@@ -49,10 +51,10 @@ def test_covariates_tell_apart_what_variables_do_not(shared):
     rng = np.random.default_rng(5)
     X, u = np.zeros((N, T, 1)), rng.standard_normal((N, T, 1))
     one = Panel.from_array(X, covariates=u)
-    one = places(one, shared=shared).panel(one).covariates
+    one = content_permutation(one, shared=shared).panel(one).covariates
     for _ in range(5):
         other = Panel.from_array(X, covariates=shuffled(u, rng, shared=shared)[0])
-        found = places(other, shared=shared).panel(other).covariates
+        found = content_permutation(other, shared=shared).panel(other).covariates
         np.testing.assert_array_equal(found, one)
 
 
@@ -60,20 +62,20 @@ def test_covariates_tell_apart_what_variables_do_not(shared):
 def test_what_is_found_goes_back_to_where_it_came_from(shared):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((N, T, D))
-    here = places(Panel.from_array(X), shared=shared)
+    here = content_permutation(Panel.from_array(X), shared=shared)
     Z = here.sorted(X)
     order = rng.permutation(T) if shared else rng.permuted(np.tile(np.arange(T), (N, 1)), axis=1)
-    back = here.orders(order)
+    back = here.given_orders(order)
     there = Z[:, order] if shared else np.take_along_axis(Z, order[:, :, None], axis=1)
     given = X[:, back] if shared else np.take_along_axis(X, back[:, :, None], axis=1)
-    np.testing.assert_array_equal(here.each(there), given)
-    np.testing.assert_array_equal(here.here(back), order)
+    np.testing.assert_array_equal(here.given_rows(there), given)
+    np.testing.assert_array_equal(here.sorted_orders(back), order)
     if not shared:  # draws of each trajectory's order, more or fewer than there are observations
         draws = np.stack([order, order[:, ::-1]], axis=1)
-        found = here.orders(draws)
+        found = here.given_orders(draws)
         for k in range(2):
-            np.testing.assert_array_equal(found[:, k], here.orders(draws[:, k]))
-    np.testing.assert_array_equal(here.observations(Z), X)
+            np.testing.assert_array_equal(found[:, k], here.given_orders(draws[:, k]))
+    np.testing.assert_array_equal(here.given_observations(Z), X)
 
 
 def test_shorter_trajectories_keep_their_padding_behind_them():
@@ -82,11 +84,11 @@ def test_shorter_trajectories_keep_their_padding_behind_them():
     lengths = rng.integers(2, T + 1, N)
     given = [x[:t] for x, t in zip(X, lengths, strict=True)]
     panel = Panel.from_trajectories(given)
-    one = places(panel, shared=False).panel(panel)
+    one = content_permutation(panel, shared=False).panel(panel)
     for _ in range(5):
         moved = [rng.permutation(each) for each in given]
         other = Panel.from_trajectories([moved[j] for j in rng.permutation(N)])
-        found = places(other, shared=False).panel(other)
+        found = content_permutation(other, shared=False).panel(other)
         np.testing.assert_array_equal(found.values, one.values)
         np.testing.assert_array_equal(found.lengths, one.lengths)
 
@@ -99,12 +101,12 @@ def test_what_is_known_of_a_shared_order_moves_with_its_slices():
         positions={2: 1}, precedences=[(0, 1), (1, 4)], blocks=[0, 0, 0, 1, 1, 1], first=0,
         timestamps=stamps, timestamp_error=0.5,
     )  # fmt: skip
-    here = places(Panel.from_array(X), shared=True)
+    here = content_permutation(Panel.from_array(X), shared=True)
     prior = compiled(here.knowledge(known), N, T, shared=True)
     whole = compiled(known, N, T, shared=True)
     for _ in range(50):
         order = rng.permutation(T)
-        np.testing.assert_array_equal(prior.cost(here.here(order)), whole.cost(order))
+        np.testing.assert_array_equal(prior.cost(here.sorted_orders(order)), whole.cost(order))
 
 
 def test_what_is_known_of_own_orders_moves_with_its_observations():
@@ -118,13 +120,13 @@ def test_what_is_known_of_own_orders_moves_with_its_observations():
         Knowledge(timestamps=stamps, timestamp_error=0.5 + rng.random((N, T))),
         Knowledge(blocks=np.floor(3 * rng.random((N, T)))),
     ]
-    here = places(Panel.from_array(X), shared=False)
+    here = content_permutation(Panel.from_array(X), shared=False)
     for known in pieces:
         prior = compiled(here.knowledge(known), N, T, shared=False)
         whole = compiled(known, N, T, shared=False)
         for _ in range(20):
             order = rng.permuted(np.tile(np.arange(T), (N, 1)), axis=1)
-            costs = here.each(prior.cost(here.here(order)))
+            costs = here.given_rows(prior.cost(here.sorted_orders(order)))
             np.testing.assert_allclose(costs, whole.cost(order), rtol=1e-12)
 
 
@@ -134,19 +136,19 @@ def test_mixed_observations_are_the_same_for_the_same_data_and_leave_padding_beh
     lengths = rng.integers(2, T + 1, N)
     given = [x[:t] for x, t in zip(X, lengths, strict=True)]
     panel = Panel.from_trajectories(given)
-    one = places(panel, shared=False).mixed(panel.lengths).panel(panel)
+    one = content_permutation(panel, shared=False).shuffled(panel.lengths).panel(panel)
     for row, t in zip(one.values, one.lengths, strict=True):
         assert any(np.array_equal(np.sort(row[:t], axis=0), np.sort(x, axis=0)) for x in given)
         np.testing.assert_array_equal(row[t:], np.broadcast_to(row[t - 1], row[t:].shape))
     where = rng.permutation(N)
     other = Panel.from_trajectories([rng.permutation(given[j]) for j in where])
-    again = places(other, shared=False).mixed(other.lengths).panel(other)
+    again = content_permutation(other, shared=False).shuffled(other.lengths).panel(other)
     np.testing.assert_array_equal(again.values, one.values)
 
 
 def test_slices_are_mixed_too():
     X = np.random.default_rng(1).standard_normal((N, T, D))
-    here = places(Panel.from_array(X), shared=True)
-    mixed = here.mixed()
+    here = content_permutation(Panel.from_array(X), shared=True)
+    mixed = here.shuffled()
     assert sorted(mixed.columns) == list(range(T))
     assert list(mixed.columns) != list(here.columns)

@@ -124,7 +124,7 @@ def test_keep_best_takes_the_most_likely_round_and_keep_last_the_printed_one():
     for each in best.history_:
         # Some trajectories tell the variables' variances; they are those of the places that contents decide.
         data = Data(best._memory.places.sorted(X))
-        fit = EulerModel(data, DT, Linear()).fit(best._memory.places.here(each.order))
+        fit = EulerModel(data, DT, Linear()).fit(best._memory.places.sorted_orders(each.order))
         assert each.log_likelihood == pytest.approx(fit.log_likelihood, rel=1e-10)
 
 

@@ -240,7 +240,7 @@ def test_the_untreated_arm_is_decided_by_the_joint_likelihood_and_not_by_the_con
     cohort = simulate_cohort(300, arm="untreated", random_state=12)
     model = rt.ReTrace(drift=TumourGrowth())
     model.fit(cohort.panel)
-    problem, true = model._memory.model, model._memory.places.here(np.arange(61))
+    problem, true = model._memory.model, model._memory.places.sorted_orders(np.arange(61))
     forward = problem.fit(true)
     backward = problem.fit(true[::-1].copy())
     joint = forward.log_likelihood - backward.log_likelihood

@@ -104,11 +104,11 @@ def compare_orders(a: Any, b: Any, *, model: Any | None = None) -> OrderComparis
     if one.ndim != two.ndim:
         raise ValueError("a and b must both be orders (T,) shared by all, or both (n, T).")
     places = judge._memory.places
-    fits = [problem.fit(places.here(each), final=True) for each in (one, two)]
+    fits = [problem.fit(places.sorted_orders(each), final=True) for each in (one, two)]
     nats = fits[1].objective - fits[0].objective
     tau, right = float(kendall_tau(one, two)), float(order_accuracy(one, two))
     if one.ndim == 2:
-        own = places.each(fits[1].log_likelihoods - fits[0].log_likelihoods)
+        own = places.given_rows(fits[1].log_likelihoods - fits[0].log_likelihoods)
         return OrderComparison(nats, False, tau, right, (), own)
     turned = tau < 0
     towards = two[::-1].copy() if turned else two
@@ -116,7 +116,7 @@ def compare_orders(a: Any, b: Any, *, model: Any | None = None) -> OrderComparis
     for first, last in _blocks(one, towards):
         trial = one.copy()
         trial[first : last + 1] = towards[first : last + 1]
-        gain = problem.fit(places.here(trial), final=True).objective - fits[0].objective
+        gain = problem.fit(places.sorted_orders(trial), final=True).objective - fits[0].objective
         here, there = (tuple(int(k) for k in o[first : last + 1]) for o in (one, towards))
         found.append(Difference(first, last, here, there, gain))
     return OrderComparison(nats, turned, tau, right, tuple(found))

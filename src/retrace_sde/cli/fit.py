@@ -173,7 +173,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     """
     out = out or Path(f"{file.stem}-retrace")
     if scheduler is not None:
-        from retrace_sde.cli.stored import fit_stored
+        from retrace_sde.cli.lazy import fit_lazy
 
         known = (
             first,
@@ -190,7 +190,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         settings: dict[str, Any] = {"permutation": "independent" if columns["independent"] else "shared",
                     "dt": dt or 1.0, "drift": "linear" if drift == "linear" else "affine", "estimator": estimator,
                     "observation_noise": _noise(observation_noise), "spacing": spacing, "subjects": subjects, "random_state": seed}  # fmt: skip
-        fit_stored(
+        fit_lazy(
             file, scheduler, settings, out=out, force=force, bootstrap=bootstrap, as_json=as_json
         )
         return

@@ -102,7 +102,7 @@ class Pairs:
         pieces = list(data.map_pieces(of_piece, order))
         xp = array_api_compat.array_namespace(pieces[0].every)
         ends = Piece(None, None, *(xp.concat([each[k] for each in pieces]) for k in (2, 3, 4)))
-        rows = data.values.rows if data.stored else None
+        rows = data.values.rows if data.viewed else None
         return cls(pieces, ends, _totals(pieces, ends), dt, drift, n, T, rows)
 
     @property

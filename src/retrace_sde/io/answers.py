@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.lazy.array import stored
+from retrace_sde.io.lazy.array import as_lazy
 
 MISSING_SHOWN = 8
 """Variables whose missing share a note lists."""
@@ -28,7 +28,7 @@ def table_notes(panel: Any) -> list[str]:
     """What was left out of a table, and how much of it is missing, as sentences."""
     notes = [f"{note[:1].upper()}{note[1:]}." for note in panel.notes]
     if (
-        stored(panel.values) is not None
+        as_lazy(panel.values) is not None
     ):  # nothing is missing, or it had been refused; and it is never read whole
         return notes
     inside = present(panel)

@@ -1,9 +1,9 @@
-"""Walking through a panel in blocks of trajectories, in parallel, without ever copying it whole.
+"""Passes over a panel in pieces, in parallel, without ever copying it whole, whatever holds it.
 
-Blocks are independent and their results are combined in a fixed order, so that the answer does not depend
-on the number of jobs. A pass is a function of a *piece*, a `Data` of some trajectories alone, so that it can be sent to where
-they are stored (`lazy/stored`). Meanwhile the linear algebra runs on one thread: small matrices and tall, narrow blocks
-gain nothing from more, and on a busy machine threads that wait for each other cost far more than they give.
+A pass is a function of a *piece*, a `Data` of some trajectories alone, so that it can be sent to where they are: in memory, on a
+device, in a file or on a cluster (`io/lazy`). Pieces are independent and their results are combined in a fixed order, so that the
+answer does not depend on the number of jobs. Meanwhile the linear algebra runs on one thread: small matrices and tall, narrow
+blocks gain nothing from more, and on a busy machine threads that wait for each other cost more than they give.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from joblib import cpu_count, effective_n_jobs
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, ordered, taken
 from retrace_sde.io.lazy.array import LazyArray, walk
-from retrace_sde.io.lazy.view import InMemoryView
+from retrace_sde.io.lazy.view import ArrayView, InMemoryView
 
 Result = TypeVar("Result")
 
@@ -37,7 +37,7 @@ DEVICE_ELEMENTS = 1 << 27
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Values (n, T, d) of any array-API namespace, or `LazyArray`, covariates (n, T, k) or None, and how many jobs to run.
+    """Values (n, T, d) of any array-API namespace, or an `ArrayView`, covariates (n, T, k) or None, and how many jobs to run.
 
     `lengths` (n,) tells how many of the T observations each trajectory has; None: all of them.
     """
@@ -61,17 +61,17 @@ class Data:
     @property
     def lazy(self) -> bool:
         """The values are stored outside memory: only passes over pieces, and a few trajectories, can be had."""
-        return isinstance(self.values, LazyArray) and not self.values.in_memory
+        return isinstance(self.values, LazyArray)
 
     @property
-    def stored(self) -> bool:
-        """The values are looked at where they are, in memory or outside it."""
-        return isinstance(self.values, LazyArray)
+    def viewed(self) -> bool:
+        """The values are read where they are, in standard order and units, in memory or outside it."""
+        return isinstance(self.values, ArrayView)
 
     @property
     def on_device(self) -> bool:
         """The values are an array of another library than numpy, and may be on a device of its own."""
-        return not self._walked and not array_api_compat.is_numpy_array(self._array)
+        return not self.lazy and not array_api_compat.is_numpy_array(self._array)
 
     def some(self, size: int) -> Data:
         """`size` trajectories, evenly spaced among all since a cohort may be sorted."""
@@ -92,14 +92,8 @@ class Data:
         """Values and covariates of some trajectories along an order, as float64."""
         if order is not None and order.ndim == 2:
             order = order[rows]
-        if isinstance(self.values, InMemoryView) and self.covariates is None:
-            along = order if order is not None and order.ndim == 1 else None
-            x = self.values.block(rows, along)
-            return (x if along is order else in_order(x, order)), None
-        if self.stored:
-            return self.take(np.arange(self.shape[0])[rows]).block(slice(None), order)
-        u = None if self.covariates is None else in_order(self.covariates[rows, ...], order)
-        return in_order(self.values[rows, ...], order), u
+        u = self.covariates
+        return _block(self.values, rows, order), None if u is None else _block(u, rows, order)
 
     def reversed(self, order: Indices) -> Indices:
         """An order, or one for each trajectory, run backwards."""
@@ -112,28 +106,23 @@ class Data:
 
     def states(self, order: Indices, position: int = 0) -> Array:
         """The state of every trajectory at one position of an order, (n, d), in numpy."""
-        if order.ndim == 1 and self.lazy:  # the other end will be asked for next
-            ends = order[[position, -1 - position]]
-            return self.values.remembered(ends, self._read_slices)[0]  # type: ignore[no-any-return]
-        if order.ndim == 1:
-            return self.slices(order[[position]])[0]
-        if self.stored:
-            return self.each_piece(partial(_states_of, position=position), order)
-        xp = array_api_compat.array_namespace(self.values)
-        index = xp.asarray(order[:, [position]], device=array_api_compat.device(self.values))
-        return to_numpy(xp.take_along_axis(self.values, index[:, :, None], axis=1))[:, 0]
+        if order.ndim == 2:
+            return self.each_piece(partial(_states_of, position=position), order)  # type: ignore[no-any-return]
+        if self.lazy:  # the other end will be asked for next
+            return self.slices(order[[position, -1 - position]])[0]
+        return self.slices(order[[position]])[0]
+
+    def slices(self, positions: Indices) -> Array:
+        """The given slices of all trajectories, (len(positions), n, d), in numpy."""
+        if isinstance(self.values, LazyArray):
+            return np.stack(self.values.slices(positions, self._read_slices))
+        if isinstance(self.values, InMemoryView):
+            return to_numpy(self.values.slices(positions)).transpose(1, 0, 2)
+        return to_numpy(taken(self.values, positions, 1)).transpose(1, 0, 2)
 
     def _read_slices(self, positions: Indices) -> Array:
         found = self.each_piece(partial(_slices_of, positions=positions))
         return np.ascontiguousarray(found.transpose(1, 0, 2))
-
-    def slices(self, positions: Indices) -> Array:
-        """The given slices of all trajectories, (len(positions), n, d), in numpy."""
-        if isinstance(self.values, InMemoryView):
-            return to_numpy(self.values.slices(positions)).transpose(1, 0, 2)
-        if self.stored:
-            return np.stack(self.values.remembered(positions, self._read_slices))
-        return to_numpy(pick(self.values, positions, 1)).transpose(1, 0, 2)
 
     def map(
         self, function: Callable[[Any, Any | None], Result], order: Indices | None = None
@@ -144,46 +133,74 @@ class Data:
     def map_pieces(
         self, function: Callable[..., Result], *along: Any, size: int | None = None
     ) -> Iterator[Result]:
-        """`function(piece, *parts)` for each block of trajectories: of lazy data in the order in which they are stored.
+        """`function(piece, *parts)` for each piece, of a view in the order in which its rows are stored.
 
-        `piece` is a Data of its rows alone. `along` is what belongs to the pass: arrays of two axes or more have a row for
-        each trajectory and are cut; anything else (an order or gaps common to all, a number, None) is handed on whole.
+        `along` is what belongs to the pass: arrays of two axes or more have a row for each trajectory and are cut; anything else
+        (an order or gaps common to all, a number, None) is handed on whole.
         """
-        if self._walked:
-            for part in self._walk(function, along, size, list, None):
-                yield from part
-            return
-        size = size or self._size
-
-        def of_rows(rows: slice) -> Result:
-            at = self.values.places(rows) if isinstance(self.values, InMemoryView) else rows
-            return function(self._piece(rows), *_parts(along, at))
-
-        yield from self.map_rows(of_rows, size=size)
+        for part in self._walk(function, along, size, list):
+            yield from part
 
     def sum_pieces(
         self, function: Callable[..., Result], *along: Any, size: int | None = None
     ) -> Result:
         """The results of `map_pieces`, arrays or tuples of them, added in a fixed order: where the data are, chunk by chunk."""
-        if self._walked:
-            return _added(list(self._walk(function, along, size, _added, _added)))
-        return _added(self.map_pieces(function, *along, size=size))
+        return _added(self._walk(function, along, size, _added, _added))
 
     def each_piece(self, function: Callable[..., Any], *along: Any, size: int | None = None) -> Any:
-        """Results with a row for each trajectory of a piece, or tuples of such, put together in the trajectories' places."""
-        if self._walked:
-            found = _joined(list(self._walk(function, along, size, _joined, None)))
-        else:
-            found = _joined(list(self.map_pieces(function, *along, size=size)))
-        back = self.values.rows if self.stored else None
-        if back is None:
+        """Results with a row for each trajectory of a piece, or tuples of such, put together as the trajectories stand."""
+        found = _joined(list(self._walk(function, along, size, _joined)))
+        rows = self.values.rows if self.viewed else None
+        if rows is None:
             return found
-        return tuple(each[back] for each in found) if isinstance(found, tuple) else found[back]
+        return tuple(each[rows] for each in found) if isinstance(found, tuple) else found[rows]
 
-    @property
-    def _walked(self) -> bool:
-        """Chunk by chunk, where they are stored."""
-        return self.stored and not isinstance(self.values, InMemoryView)
+    def _walk(
+        self,
+        function: Callable[..., Any],
+        along: tuple[Any, ...],
+        size: int | None,
+        together: Callable[[list[Any]], Any],
+        add: Callable[[list[Any]], Any] | None = None,
+    ) -> Iterator[Any]:
+        """The results of each chunk, put together where they are made; in memory a chunk is a piece."""
+        if self.lazy:
+            yield from self._walk_chunks(function, along, size or self._size, together, add)
+            return
+
+        def of_rows(rows: slice) -> Any:
+            at = self.values.positions(rows) if self.viewed else rows
+            return together([function(self._piece(rows), *_parts(along, at))])
+
+        yield from self.map_rows(of_rows, size=size)
+
+    def _piece(self, rows: slice) -> Data:
+        view = isinstance(self.values, InMemoryView)
+        values = self.values.piece(rows) if view else self.values[rows, ...]
+        u, lengths = (None if x is None else x[rows, ...] for x in (self.covariates, self.lengths))
+        return Data(values, u, 1, lengths)
+
+    def _walk_chunks(
+        self,
+        function: Callable[..., Any],
+        along: tuple[Any, ...],
+        size: int,
+        together: Callable[[list[Any]], Any],
+        add: Callable[[list[Any]], Any] | None,
+    ) -> Iterator[Any]:
+        """The results of each chunk of lazy data."""
+        values, u, lengths = self.values, self.covariates, self.lengths
+        arrays = [each for each in (values, u) if isinstance(each, LazyArray)]
+
+        def parts_of(rows: slice) -> tuple[Any, ...]:
+            at = values.positions(rows)
+            inputs = u[at] if isinstance(u, np.ndarray) else None
+            own = None if lengths is None else lengths[at]
+            return values.chunk_columns(rows), inputs, own, *_parts(along, at)
+
+        units = tuple(each.units for each in arrays)
+        work = partial(_on_chunk, function=function, units=units, size=size, together=together)
+        return walk(arrays, work, parts_of, _jobs(self.n_jobs), add)
 
     @property
     def _array(self) -> Any:
@@ -192,42 +209,9 @@ class Data:
 
     @property
     def _size(self) -> int:
+        """Trajectories of a piece."""
         _, T, d = self.shape
         return max(1, (DEVICE_ELEMENTS if self.on_device else BLOCK_ELEMENTS) // (T * d))
-
-    def _piece(self, rows: slice) -> Data:
-        u, lengths = self.covariates, self.lengths
-        here = isinstance(self.values, InMemoryView)
-        return Data(
-            self.values.cut(rows) if here else self.values[rows, ...],
-            None if u is None else u[rows, ...],
-            1,
-            None if lengths is None else lengths[rows],
-        )
-
-    def _walk(
-        self,
-        function: Callable[..., Any],
-        along: tuple[Any, ...],
-        size: int | None,
-        together: Callable[[list[Any]], Any],
-        add: Callable[[list[Any]], Any] | None,
-    ) -> Iterator[Any]:
-        """The results of each chunk of lazy data, put together where they are made."""
-        values, u, lengths = self.values, self.covariates, self.lengths
-        arrays = [each for each in (values, u) if isinstance(each, LazyArray)]
-        looks = tuple(each.look for each in arrays)
-
-        def belonging(rows: slice) -> tuple[Any, ...]:
-            at = values.places(rows)
-            columns = values.belonging(rows)
-            inputs = u[at] if isinstance(u, np.ndarray) else None
-            return columns, inputs, None if lengths is None else lengths[at], *_parts(along, at)
-
-        work = partial(
-            _on_chunk, function=function, looks=looks, size=size or self._size, together=together
-        )
-        return walk(arrays, work, belonging, _jobs(self.n_jobs), add)
 
     def map_rows(
         self, function: Callable[[slice], Result], *, size: int | None = None
@@ -277,18 +261,18 @@ def _on_chunk(
     lengths: Indices | None,
     *along: Any,
     function: Callable[..., Any],
-    looks: tuple[Any, ...],
+    units: tuple[Any, ...],
     size: int,
     together: Callable[[list[Any]], Any],
 ) -> Any:
-    """The results of the blocks of one chunk, as it is stored, put together."""
+    """The results of the pieces of one chunk, as it is stored, put together."""
     own = columns is not None and columns.ndim == 2
     found = []
     with one_blas_thread():
         for begin in range(0, len(blocks[0]), size):
             rows = slice(begin, begin + size)
             part = columns[rows] if own else columns  # type: ignore[index]
-            x, *rest = (look(each[rows], part) for look, each in zip(looks, blocks, strict=True))
+            x, *rest = (read(each[rows], part) for read, each in zip(units, blocks, strict=True))
             u = rest[0] if rest else None if inputs is None else inputs[rows]
             piece = Data(x, u, 1, None if lengths is None else lengths[rows])
             found.append(function(piece, *_parts(along, rows)))
@@ -299,8 +283,14 @@ def _of_block(piece: Data, order: Indices | None, *, function: Callable[..., Res
     return function(*piece.block(slice(None), order))
 
 
+def _block(array: Any, rows: slice, order: Indices | None) -> Any:
+    if isinstance(array, ArrayView):
+        return array.block(rows, order)
+    return ordered(array[rows, ...], order)
+
+
 def _states_of(piece: Data, order: Indices, *, position: int) -> Array:
-    return piece.states(order, position)
+    return to_numpy(piece.block(slice(None), order[:, [position]])[0])[:, 0]
 
 
 def _slices_of(piece: Data, *, positions: Indices) -> Array:
@@ -320,6 +310,8 @@ def _sum(one: Any, two: Any) -> Any:
 
 def _joined(parts: list[Any]) -> Any:
     """Arrays, or tuples of them, one below the other."""
+    if len(parts) == 1:
+        return parts[0]
     if isinstance(parts[0], tuple):
         return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
     return np.concatenate(parts)
@@ -369,31 +361,16 @@ def evenly(n: int, size: int) -> Indices:
 
 
 def pick(array: Any, index: Indices, axis: int) -> Any:
-    """Some rows, or some slices, of a whole array; of a lazy one some rows, read."""
-    if isinstance(array, LazyArray):
+    """Some rows, or some slices, of a whole array; of a view some rows, read."""
+    if isinstance(array, ArrayView):
         assert axis == 0  # whole slices are had by a pass
         return array.read(index)
-    if array_api_compat.is_numpy_array(array):
-        # numpy's take would first copy all of an array that is not contiguous, as a shuffled one is not.
-        return array[index] if axis == 0 else array[:, index]
-    xp = array_api_compat.array_namespace(array)
-    return xp.take(array, xp.asarray(index, device=array_api_compat.device(array)), axis=axis)
+    return taken(array, index, axis)
 
 
 def in_order(block: Any, order: Indices | None) -> Any:
     """A block along one order of its slices, or one per trajectory, as float64 (None: as stored)."""
-    if isinstance(block, LazyArray):
-        block = block.read(np.arange(block.shape[0]))
-    if order is not None and order.ndim == 1 and array_api_compat.is_numpy_array(block):
-        block, order = pick(block, order, 1), None
-    xp = array_api_compat.array_namespace(block)
-    if order is not None and order.ndim == 2:
-        index = xp.asarray(order[:, :, None], device=array_api_compat.device(block))
-        block = xp.take_along_axis(block, index, axis=1)
-    elif order is not None:
-        index = xp.asarray(order, device=array_api_compat.device(block))
-        block = xp.take(block, index, axis=1)
-    return xp.astype(block, xp.float64, copy=False)
+    return _block(block, slice(None), order)
 
 
 def like(matrix: Array, array: Any) -> Any:
@@ -419,7 +396,7 @@ def unmasked(values: Any) -> Any:
 
 def to_numpy(array: Any) -> Array:
     """A small result, brought to numpy from whatever device it was computed on."""
-    if isinstance(array, LazyArray):
+    if isinstance(array, ArrayView):
         array = array.read(np.arange(array.shape[0]))  # refused, unless it is small or in memory
     return np.asarray(_fetched(array), dtype=float)
 

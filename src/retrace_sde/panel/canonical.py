@@ -1,8 +1,8 @@
-"""The same data, the same answer: a panel in an order of its own contents, whatever order its rows came in.
+"""The same data, the same answer: a panel sorted by its own contents, whatever order its rows came in.
 
 Each trajectory's observations are compared variable by variable, trajectories by their observations so sorted, and slices
 by what the trajectories, so sorted, hold in them. Comparisons, unlike sums, do not depend on units or rounding. Searches, random
-streams and ties then meet the same numbers in the same places; what they find is put back where it came from.
+streams and ties then meet the same numbers in the same order; what they find is brought back to the order that was given.
 
 Limits: equal observations stay as they came; nothing but what is known of their times can tell them apart.
 """
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.lazy.array import LazyArray
+from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.panel.blocks import in_order, pick, to_numpy, unmasked
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.panel import Panel
@@ -26,7 +27,7 @@ from retrace_sde.panel.ranks import ranked
 
 @dataclass(frozen=True, eq=False)
 class RowPermutation:
-    """Where everything came from: `rows[j]` is the trajectory that now stands at j, `columns[a]` the slice now at a.
+    """From the order that was given to the sorted one: `rows[j]` is the trajectory that now stands at j, `columns[a]` the slice at a.
 
     With own orders `columns[j, a]` is the observation of that trajectory that now stands at a.
     """
@@ -38,62 +39,58 @@ class RowPermutation:
     def shared(self) -> bool:
         return self.columns.ndim == 1
 
-    @property
-    def _backwards(self) -> tuple[Indices, Indices]:
-        return np.argsort(self.rows), np.argsort(self.columns, axis=-1)
+    @cached_property
+    def _new_rows(self) -> Indices:
+        """Where each given trajectory now stands."""
+        return np.argsort(self.rows)
+
+    @cached_property
+    def _new_columns(self) -> Indices:
+        """Where each given slice, or each observation of the trajectory that now stands at j, now stands."""
+        return np.argsort(self.columns, axis=-1)
 
     def sorted(self, values: Any) -> Any:
-        """Values (n, T, …) of every observation, brought to their places."""
+        """Values (n, T, …) of every observation, in the new order."""
         moved = pick(values, self.rows, 0)
         if self.shared:
             return pick(moved, self.columns, 1)
         return in_order(moved, self.columns)
 
-    def mixed(self, lengths: Indices | None = None) -> RowPermutation:
-        """Slices, or observations, in an order that is as good as arbitrary, but the same for the same data.
+    def shuffled(self, lengths: Indices | None = None) -> RowPermutation:
+        """Slices, or observations, in an order that is as good as random, but the same for the same data.
 
-        For searches and chains that start where these stand: sorted by a variable they would all lean one way. `lengths`:
-        how many observations each trajectory has, as the panel was given; what pads the others stays behind.
+        For searches and chains that start from the order they are in: sorted by a variable they would all lean one way.
+        `lengths`: how many observations each trajectory has, as the panel was given; padding stays behind.
         """
         T = self.columns.shape[-1]
-        chance = np.random.default_rng(T).random(self.columns.shape)
+        keys = np.random.default_rng(T).random(self.columns.shape)
         if lengths is not None:
-            chance[np.arange(T)[None] >= lengths[self.rows, None]] = np.inf
-        mix = np.argsort(chance, axis=-1, kind="stable")
-        return replace(self, columns=np.take_along_axis(self.columns, mix, axis=-1))
+            keys[np.arange(T)[None] >= lengths[self.rows, None]] = np.inf
+        shuffled = np.argsort(keys, axis=-1, kind="stable")
+        return replace(self, columns=np.take_along_axis(self.columns, shuffled, axis=-1))
 
     def panel(self, panel: Panel) -> Panel:
-        """A panel with everything in its place; what pads a shorter trajectory is its last observation, as sorted."""
+        """A panel in the new order; a shorter trajectory is padded by its last observation, as sorted."""
         lengths = None if panel.lengths is None else panel.lengths[self.rows]
-        if isinstance(panel.values, LazyArray):
-            return self._stored(panel, lengths)
-        values, u = (
-            None if each is None else _padded(self.sorted(each), lengths)
-            for each in (panel.values, panel.covariates)
-        )
+        columns = self.columns
+        if lengths is not None:
+            columns = np.take_along_axis(columns, _last_repeated(lengths, columns.shape[1]), axis=1)
+
+        def moved(values: Any) -> Any:
+            if isinstance(values, ArrayView):  # which is not moved but read in the new order
+                return values.permuted(self.rows, columns)
+            return None if values is None else replace(self, columns=columns).sorted(values)
+
+        values, u = moved(panel.values), moved(panel.covariates)
         return replace(panel, values=values, covariates=u, lengths=lengths)
 
-    def _stored(self, panel: Panel, lengths: Indices | None) -> Panel:
-        """The same of a lazy panel, which is not moved but looked at in its places."""
-        columns, u = self.columns, panel.covariates
-        if lengths is not None:
-            columns = _padded(columns[:, :, None], lengths)[:, :, 0]
-        if isinstance(u, LazyArray):
-            u = u.placed(self.rows, columns)
-        elif u is not None:
-            u = _padded(self.sorted(u), lengths)
-        return replace(
-            panel, values=panel.values.placed(self.rows, columns), covariates=u, lengths=lengths
-        )
-
     def knowledge(self, known: Knowledge) -> Knowledge:
-        """What is known of time, of the same slices or observations in their new places."""
+        """What is known of time, of the same slices or observations in the new order."""
+        pairs = known.precedences
         return replace(
             known,
             positions=self._positions(known.positions),
-            precedences=None
-            if known.precedences is None
-            else [self._pair(each) for each in known.precedences],
+            precedences=None if pairs is None else [self._pair(each) for each in pairs],
             blocks=self._table(known.blocks),
             first=self._end(known.first),
             last=self._end(known.last),
@@ -101,111 +98,109 @@ class RowPermutation:
             timestamp_error=self._table(known.timestamp_error),
         )
 
-    def orders(self, found: NDArray[np.integer[Any]]) -> Indices:
-        """Orders (T,), (n, T) or (n, draws, T) of what stands here, of the same things where they came from."""
+    def given_orders(self, found: NDArray[np.integer[Any]]) -> Indices:
+        """Orders (T,), (n, T) or (n, draws, T) of what is sorted, as orders of what was given."""
         if self.shared:
             return self.columns[found]
         columns = self._wide(found.shape[-1])
         columns = columns if found.ndim == 2 else columns[:, None]
-        return self.each(np.take_along_axis(columns, found.astype(np.intp), axis=-1))
+        return self.given_rows(np.take_along_axis(columns, found.astype(np.intp), axis=-1))
 
-    def here(self, orders: Indices) -> Indices:
-        """The reverse of `orders`."""
-        columns = self._backwards[1]
+    def sorted_orders(self, orders: Indices) -> Indices:
+        """The reverse of `given_orders`."""
+        columns = self._new_columns
         if self.shared:
             return columns[orders] if orders.ndim == 1 else columns[orders[self.rows]]
         return np.take_along_axis(columns, orders[self.rows], axis=-1)
 
     def _wide(self, T: int) -> Indices:
-        """The places of T observations of each: visits that were missed, and laid out as such, stay behind the others."""
+        """The columns of T observations of each: visits that were missed, and laid out as such, stay behind the others."""
         n, known = self.columns.shape
         rest = np.broadcast_to(np.arange(known, T, dtype=np.intp), (n, T - known))
         return np.concatenate([self.columns, rest], axis=1)
 
-    def each(self, values: Any) -> Any:
-        """Something of each trajectory, (n, …), where the trajectories came from."""
+    def given_rows(self, values: Any) -> Any:
+        """Something of each trajectory, (n, …), in the order that was given."""
         found = np.empty_like(values)
         found[self.rows] = values
         return found
 
-    def observations(self, values: Any) -> Any:
-        """Something of each observation, (n, T, …), where the observations came from."""
-        rows, columns = self._backwards
+    def given_observations(self, values: Any) -> Any:
+        """Something of each observation, (n, T, …), in the order that was given."""
         if self.shared:
-            return np.asarray(values)[rows][:, columns]
+            return np.asarray(values)[self._new_rows][:, self._new_columns]
         columns = np.argsort(self._wide(values.shape[1]), axis=1)
         at = columns.reshape(*columns.shape, *[1] * (values.ndim - 2))
-        return np.take_along_axis(values, at, axis=1)[rows]
+        return np.take_along_axis(values, at, axis=1)[self._new_rows]
 
     def _table(self, values: Any) -> Any:
+        """A number for each slice or observation; one for all stays."""
         if values is None or np.ndim(values) == 0:
             return values
         given = np.asarray(unmasked(values), dtype=float)
         return given[self.columns] if self.shared else self.sorted(given[:, :, None])[:, :, 0]
 
-    def _place(self, j: Any, a: Any) -> tuple[int, int]:
-        rows, columns = self._backwards
-        return int(rows[j]), int(columns[rows[j], a])
+    def _slice(self, a: Any) -> int:
+        """Where a given slice now stands."""
+        return int(self._new_columns[a])
+
+    def _observation(self, j: Any, a: Any) -> tuple[int, int]:
+        """Where a given observation of a given trajectory now stands."""
+        row = int(self._new_rows[j])
+        return row, int(self._new_columns[row, a])
 
     def _positions(self, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return self._table(given)
         if self.shared:
-            columns = self._backwards[1]
-            return {int(columns[a]): k for a, k in given.items()}
-        return {self._place(*key): k for key, k in given.items()}
+            return {self._slice(a): k for a, k in given.items()}
+        return {self._observation(*key): k for key, k in given.items()}
 
     def _pair(self, given: Any) -> tuple[int, ...]:
         if self.shared:
-            columns = self._backwards[1]
-            return tuple(int(columns[a]) for a in given)
-        (j, a), (_, b) = (self._place(given[0], each) for each in given[1:])
+            return tuple(self._slice(a) for a in given)
+        (j, a), (_, b) = (self._observation(given[0], each) for each in given[1:])
         return j, a, b
 
     def _end(self, given: Any) -> Any:
         if given is None:
             return None
         if self.shared:
-            return int(self._backwards[1][given])
-        if isinstance(given, Mapping):
-            return dict(self._place(j, a) for j, a in given.items())
-        every = np.broadcast_to(given, len(self.rows)).tolist()
-        return dict(self._place(j, a) for j, a in enumerate(every) if a != -1)
+            return self._slice(given)
+        if not isinstance(given, Mapping):
+            every = np.broadcast_to(given, len(self.rows)).tolist()
+            given = {j: a for j, a in enumerate(every) if a != -1}
+        return dict(self._observation(j, a) for j, a in given.items())
 
 
-def places(panel: Panel, *, shared: bool, known: Knowledge | None = None) -> RowPermutation:
-    """The places of a panel's trajectories, and of their slices or observations, by their contents."""
+def content_permutation(
+    panel: Panel, *, shared: bool, known: Knowledge | None = None
+) -> RowPermutation:
+    """The permutation that sorts a panel's trajectories, and their slices or observations, by their contents."""
     n, T, _ = panel.values.shape
-    lengths = np.full(n, T) if panel.lengths is None else panel.lengths
-    facts = panel.values.facts if isinstance(panel.values, LazyArray) else None
-    if facts is not None and facts.rows is None:  # a glance did not tell the trajectories apart
-        panel = replace(panel, values=panel.values.source)
-    elif facts is not None:
-        rows = facts.rows
-        return (
-            RowPermutation(rows, facts.own[rows])
-            if not shared
-            else RowPermutation(rows, _slices(panel, rows))
-        )
-    outside = (np.arange(T)[None] >= lengths[:, None]).astype(np.intp)
-    own = ranked(_contents(panel, None if shared else known), outside)
-
-    def of_trajectories() -> Iterator[Array]:
-        yield lengths[None].astype(float)
-        for t in range(T):
-            for each in _contents(panel, None):
-                yield np.take_along_axis(each, own[:, t : t + 1], axis=1).T
-
-    rows = ranked(of_trajectories(), np.zeros((1, n), dtype=np.intp))[0]
-    return (
-        RowPermutation(rows, own[rows])
-        if not shared
-        else RowPermutation(rows, _slices(panel, rows))
-    )
+    facts = panel.values.facts if isinstance(panel.values, ArrayView) else None
+    if facts is not None and facts.rows is not None:
+        rows, own = facts.rows, facts.own
+    else:
+        if facts is not None:  # its least values did not tell the trajectories apart
+            panel = replace(panel, values=panel.values.source)
+        lengths = np.full(n, T) if panel.lengths is None else panel.lengths
+        outside = (np.arange(T)[None] >= lengths[:, None]).astype(np.intp)
+        own = ranked(_contents(panel, None if shared else known), outside)
+        rows = ranked(_of_trajectories(panel, lengths, own), np.zeros((1, n), dtype=np.intp))[0]
+    return RowPermutation(rows, _sorted_slices(panel, rows) if shared else own[rows])
 
 
-def _slices(panel: Panel, rows: Indices) -> Indices:
-    """The places of slices, by what the trajectories, one after the other, hold in them."""
+def _of_trajectories(panel: Panel, lengths: Indices, own: Indices) -> Iterator[Array]:
+    """What tells trajectories apart, (1, n) each, the first first: lengths, then their observations as sorted."""
+    yield lengths[None].astype(float)
+    for t in range(own.shape[1]):
+        for each in _contents(panel, None):
+            yield np.take_along_axis(each, own[:, t : t + 1], axis=1).T
+
+
+def _sorted_slices(panel: Panel, rows: Indices) -> Indices:
+    """The slices by what the trajectories, one after the other, hold in them."""
 
     def of_slices() -> Iterator[Array]:
         for j in rows:
@@ -232,9 +227,6 @@ def _contents(panel: Panel, known: Knowledge | None) -> Iterator[Array]:
         yield from (np.asarray(each, dtype=float) for each in tables)
 
 
-def _padded(values: Any, lengths: Indices | None) -> Any:
-    if lengths is None:
-        return values
-    T = values.shape[1]
-    last = np.minimum(np.arange(T)[None], lengths[:, None] - 1)
-    return in_order(values, last)
+def _last_repeated(lengths: Indices, T: int) -> Indices:
+    """0, 1, …, and the last observation of each trajectory in place of its padding, (n, T)."""
+    return np.minimum(np.arange(T)[None], lengths[:, None] - 1)

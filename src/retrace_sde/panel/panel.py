@@ -18,7 +18,8 @@ from retrace_sde.io.formats import (
     frame_of_xarray,
     xarray_of_panel,
 )
-from retrace_sde.io.lazy.array import LazyArray, stored
+from retrace_sde.io.lazy.array import as_lazy
+from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.io.tables import Label, Names, lay_out
 from retrace_sde.panel.blocks import unmasked
 from retrace_sde.panel.knowledge import settled_error
@@ -182,8 +183,8 @@ class Panel:
         kept = [k for k, name in enumerate(self.names) if name not in dropped]
         if len(kept) == len(self.names):
             return self
-        if isinstance(self.values, LazyArray):
-            values: Any = self.values.without(kept)
+        if isinstance(self.values, ArrayView):
+            values: Any = self.values.with_variables(kept)
         else:
             xp = array_api_compat.array_namespace(self.values)
             index = xp.asarray(kept, device=array_api_compat.device(self.values))
@@ -491,7 +492,7 @@ class Panel:
         return cls(
             values,
             tuple(names) if names is not None else tuple(f"x{i}" for i in range(d)),
-            tuple(numbers if ids is None else ids) if stored(values) is None or ids else numbers,
+            tuple(numbers if ids is None else ids) if as_lazy(values) is None or ids else numbers,
             covariates,
             tuple(covariate_names)
             if covariate_names is not None

@@ -13,7 +13,7 @@ import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.formats import door
-from retrace_sde.io.lazy.array import LazyArray, stored
+from retrace_sde.io.lazy.array import LazyArray, as_lazy
 from retrace_sde.panel.blocks import Data, to_numpy, unmasked
 from retrace_sde.panel.lazy.survey import glanced, surveyed
 from retrace_sde.panel.panel import Panel
@@ -152,7 +152,7 @@ def _check_values(
     data: Data, panel: Panel, low: Array, high: Array, *, missing: bool, ragged: bool
 ) -> None:
     """There is something to learn in every variable, trajectory and slice, in numbers that can be computed with."""
-    if missing and not data.stored:
+    if missing and not data.viewed:
         _check_seen(to_numpy(data.values), panel, ragged=ragged)
     _check_ranges(data, panel.names, low, high)
     _check_variables(data, panel.names)
@@ -179,7 +179,7 @@ def _check_names(panel: Panel) -> None:
 
 def has_missing(data: Data) -> bool:
     """Some value is NaN; none of data that are looked at where they are, of which that is not let in."""
-    if data.stored:
+    if data.viewed:
         return False
 
     def any_missing(x: Any, u: Any | None) -> bool:
@@ -209,7 +209,7 @@ def _check_lengths(panel: Panel, ragged: bool) -> Indices | None:
 
 def _as_array(X: Any, name: str) -> Any:
     X = unmasked(X)
-    lazy = stored(X)
+    lazy = as_lazy(X)
     if lazy is not None or array_api_compat.is_array_api_obj(X):
         return X if lazy is None else lazy
     if isinstance(X, (str, Path)) or hasattr(X, "columns") or hasattr(X, "var_names"):
@@ -227,7 +227,7 @@ def _as_array(X: Any, name: str) -> Any:
 def _check_kind(values: Any, name: str) -> Any:
     """Real numbers, integers turned to float64; float32 stays (sums are taken in float64 anyway)."""
     values = unmasked(values)
-    lazy = stored(values)
+    lazy = as_lazy(values)
     if lazy is not None:
         if np.dtype(lazy.source.dtype).kind not in "iuf":
             raise ValueError(

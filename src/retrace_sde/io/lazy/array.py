@@ -1,10 +1,9 @@
 """An array (n, T, d) that is never read whole: a memory map, a zarr array, or a dask array on a cluster.
 
-What a panel in memory is by copying, in its places and in standard units, this is by looking: rows stand where `rows` says,
-slices where `columns` says, values are `(x − m)/s`, all in the block that is read. A pass is a map over chunks of
-trajectories, in threads, or as tasks where the chunks are; a task that is lost with its worker is done again, with the same answer.
+A pass is a map over chunks of trajectories, in threads, or as tasks where the chunks are; a task that is lost with its
+worker is done again, with the same answer.
 
-Limits: some trajectories, `MOST` of them all or `SMALL` bytes, may be held by whoever asks; a step that needs more is refused in words.
+Limits: one step may read `MAX_READ_SHARE` of the trajectories, or `MAX_READ_BYTES`, into memory; a step that needs more is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from typing import Any, TypeVar
@@ -21,48 +20,25 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.lazy.view import ArrayView
 
 Result = TypeVar("Result")
 
-MOST, SMALL = 0.1, 64 << 20
+MAX_READ_SHARE, MAX_READ_BYTES = 0.1, 64 << 20
 """Share of the trajectories, and bytes, whichever is more, that one step may read into memory."""
 
-CHUNK = 64 << 20
+CHUNK_BYTES = 64 << 20
 """Bytes of a chunk at most, where that can be chosen: a few of them fit beside each other in any memory."""
 
-ENDS = 2
+KEPT_SLICES = 2
 """Slices that are kept: the first and the last of an order."""
 
-WAVE = 32
+CHUNKS_IN_FLIGHT = 32
 """Chunks that are asked for at a time: what belongs to their trajectories travels with them."""
 
 
-@dataclass(frozen=True, eq=False)
-class Look:
-    """How a stored block is seen: some variables, in standard units, as float64."""
-
-    kept: Indices | None = None
-    centre: Array | None = None
-    scale: Array | None = None
-
-    def __call__(self, block: Any, columns: Indices | None) -> Array:
-        """A block (m, T, D) with its slices, or each row's observations, in their places."""
-        if columns is not None:
-            block = (
-                block[:, columns]
-                if columns.ndim == 1
-                else np.take_along_axis(block, columns[:, :, None], axis=1)
-            )
-        if self.kept is not None:
-            block = block[:, :, self.kept]
-        found = np.asarray(block, dtype=np.float64)
-        if self.centre is None or self.scale is None:
-            return found
-        return (found - self.centre) / self.scale
-
-
-class _Held:
-    """Rows that were read before, so that no later look reads them again."""
+class _Cache:
+    """Rows that were read before, so that they are not read again."""
 
     def __init__(self) -> None:
         self.index: Indices = np.empty(0, dtype=np.intp)
@@ -76,86 +52,42 @@ class _Held:
 
 
 @dataclass(frozen=True, eq=False)
-class LazyArray:
-    """A lazy array as the engine sees it: `rows[j]` is the stored trajectory at place j, `columns` the slices."""
+class LazyArray(ArrayView):
+    """An array that is stored outside memory. Rows that were read are kept, and the two slices last read."""
 
-    source: Any
-    look: Look = Look()
-    rows: Indices | None = None
-    columns: Indices | None = None
-    facts: Any = None
-    held: _Held = field(default_factory=_Held, repr=False)
-    ends: dict[int, Array] = field(default_factory=dict, repr=False)
+    cache: _Cache = field(default_factory=_Cache, repr=False)
+    kept_slices: dict[int, Array] = field(default_factory=dict, repr=False, init=False)
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        n, T, d = self.source.shape
-        return n, T, d if self.look.kept is None else len(self.look.kept)
-
-    @property
-    def ndim(self) -> int:
-        return 3
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float64)
-
-    @property
-    def in_memory(self) -> bool:
-        """The source is a numpy array that is there already: looked at in its places rather than copied."""
-        return isinstance(self.source, np.ndarray) and _map(self.source) is None
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.asarray(self.read(np.arange(self.shape[0])), dtype=dtype)
-
-    def placed(self, rows: Indices, columns: Indices | None) -> LazyArray:
-        """The same with trajectories, and slices or each one's observations, in places of their own."""
-        facts = None if self.facts is None else self.facts.spent
-        return replace(self, rows=rows, columns=columns, facts=facts, ends={})
-
-    def standard(self, centre: Array, scale: Array) -> LazyArray:
-        """The same in standard units."""
-        return replace(self, look=replace(self.look, centre=centre, scale=scale), ends={})
-
-    def without(self, kept: list[int]) -> LazyArray:
-        """The same with some variables only."""
-        now = np.arange(self.source.shape[2]) if self.look.kept is None else self.look.kept
-        return replace(self, look=replace(self.look, kept=now[kept]), facts=None, ends={})
-
-    def remembered(self, positions: Indices, read: Callable[[Indices], Array]) -> list[Array]:
-        """Some slices (n, d), those not read before by one pass; the last `ENDS` of them are kept: ends are asked for again."""
-        asked = positions.tolist()
-        fresh = [k for k in asked if k not in self.ends]
+    def slices(self, positions: Indices, read: Callable[[Indices], Array]) -> list[Array]:
+        """Some slices (n, d), those not read before by one pass; the last are kept: ends are asked for again."""
+        asked, kept = positions.tolist(), self.kept_slices
+        fresh = [k for k in asked if k not in kept]
         if fresh:
-            self.ends.update(zip(fresh, read(np.array(fresh, dtype=np.intp)), strict=True))
-        found = [self.ends[k] for k in asked]
-        while len(self.ends) > ENDS:
-            self.ends.pop(next(iter(self.ends)))
+            kept.update(zip(fresh, read(np.array(fresh, dtype=np.intp)), strict=True))
+        found = [kept[k] for k in asked]
+        while len(kept) > KEPT_SLICES:
+            kept.pop(next(iter(kept)))
         return found
 
-    def read(self, places: Indices) -> Array:
-        """The trajectories at some places, in memory."""
-        rows = places if self.rows is None else self.rows[places]
-        if self.in_memory:
-            block = self.source[rows]
-        else:
-            self.prefetch(rows)
-            block = self.held.values[np.searchsorted(self.held.index, rows)]
-        own = self.columns is not None and self.columns.ndim == 2
-        return self.look(block, self.columns[places] if own else self.columns)  # type: ignore[index]
+    def read(self, positions: Indices) -> Array:
+        rows = positions if self.rows is None else self.rows[positions]
+        self.prefetch(rows)
+        block = self.cache.values[np.searchsorted(self.cache.index, rows)]
+        found: Array = self.units(block, self._columns_of(positions))
+        return found
 
     def prefetch(self, rows: Indices) -> None:
         """Read stored rows that were not read before, all in one pass."""
-        fresh = np.setdiff1d(rows, self.held.index)
+        fresh = np.setdiff1d(rows, self.cache.index)
         if len(fresh) == 0:
             return
         n, T, d = self.source.shape
-        if len(fresh) > max(MOST * n, SMALL / (8 * T * d)):
+        if len(fresh) > max(MAX_READ_SHARE * n, MAX_READ_BYTES / (8 * T * d)):
             raise ValueError(
-                f"this needs {len(fresh)} of the {n} trajectories in memory at once, and they are stored outside it: pass a "
-                "part of them as an array in memory, e.g. X[:5000] read by numpy."
+                f"this step needs {len(fresh)} of the {n} trajectories in memory at once, and they are stored outside it: pass "
+                "a part of them as an array in memory, e.g. X[:5000] read by numpy."
             )
-        self.held.add(fresh, _rows(self.source, fresh))
+        self.cache.add(fresh, _rows(self.source, fresh))
 
     @cached_property
     def chunks(self) -> list[slice]:
@@ -164,27 +96,22 @@ class LazyArray:
         if array_api_compat.is_dask_array(self.source):
             ends = np.cumsum(self.source.chunks[0]).tolist()
             return [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-        size = max(1, CHUNK // (8 * T * d))
+        size = max(1, CHUNK_BYTES // (8 * T * d))
         step = getattr(self.source, "chunks", (1,))[0]
         size = max(step, size // step * step)
         return [slice(a, min(a + size, n)) for a in range(0, n, size)]
 
-    def places(self, rows: slice) -> Indices | slice:
-        """The places of the stored rows of a chunk."""
-        return rows if self.rows is None else self._backwards[rows]
+    def chunk_columns(self, rows: slice) -> Indices | None:
+        """The order of the slices, or observations, of a chunk's rows."""
+        return self._columns_of(self.positions(rows))
 
-    @cached_property
-    def _backwards(self) -> Indices:
-        return np.argsort(self.rows)  # type: ignore[arg-type]
-
-    def belonging(self, rows: slice) -> Indices | None:
-        """The columns of a chunk's rows."""
+    def _columns_of(self, positions: Indices | slice) -> Indices | None:
         columns = self.columns
-        return columns if columns is None or columns.ndim == 1 else columns[self.places(rows)]
+        return columns if columns is None or columns.ndim == 1 else columns[positions]
 
 
-def stored(array: Any) -> LazyArray | None:
-    """A lazy array as the engine walks it; None: it is in memory, or no array of three axes."""
+def as_lazy(array: Any) -> LazyArray | None:
+    """An array that is stored outside memory, to be read lazily; None: it is in memory, or has not three axes."""
     if isinstance(array, LazyArray):
         return array
     if len(getattr(array, "shape", ())) != 3:
@@ -205,7 +132,7 @@ def _map(array: Any) -> Any:
     return getattr(array, "_mmap", None) if isinstance(array, np.memmap) else None
 
 
-def _let_go(block: Any) -> None:
+def _release_pages(block: Any) -> None:
     """Pages of a memory map that were read leave this process, which would else seem to hold the whole file in the end.
 
     They stay in the system's cache while it has room. Not those of a copy on write, which may have been written to.
@@ -224,7 +151,7 @@ def _let_go(block: Any) -> None:
 def _along_trajectories(array: Any) -> Any:
     """A dask array whose chunks hold whole trajectories, as many as make a task worth its while."""
     n, T, d = array.shape
-    size = max(1, CHUNK // (8 * T * d))
+    size = max(1, CHUNK_BYTES // (8 * T * d))
     rows = max(array.chunks[0])
     whole = array.numblocks[1] == array.numblocks[2] == 1
     if whole and (rows > size / 8 or len(array.chunks[0]) == 1):
@@ -243,11 +170,11 @@ def _rows(source: Any, rows: Indices) -> Any:
 def walk(
     arrays: list[LazyArray],
     work: Callable[..., Result],
-    belonging: Callable[[slice], tuple[Any, ...]],
+    parts_of: Callable[[slice], tuple[Any, ...]],
     jobs: int,
     add: Callable[[list[Result]], Result] | None,
 ) -> Iterator[Result]:
-    """`work(blocks, *belonging(rows))` for each chunk of arrays that lie side by side, results in stored order.
+    """`work(blocks, *parts_of(rows))` for each chunk of arrays that lie side by side, results in stored order.
 
     `add`: results are added up, eight by eight, before they are handed on.
     """
@@ -256,28 +183,28 @@ def walk(
 
         def read(rows: slice) -> Result:
             blocks = [each.source[rows] for each in arrays]
-            found = work([np.asarray(each) for each in blocks], *belonging(rows))
+            found = work([np.asarray(each) for each in blocks], *parts_of(rows))
             for each in blocks:
-                _let_go(each)
+                _release_pages(each)
             return found
 
         with ThreadPoolExecutor(min(jobs, len(chunks))) as pool:
-            for begin in range(0, len(chunks), WAVE):
-                yield from pool.map(read, chunks[begin : begin + WAVE])
+            for begin in range(0, len(chunks), CHUNKS_IN_FLIGHT):
+                yield from pool.map(read, chunks[begin : begin + CHUNKS_IN_FLIGHT])
         return
     dask: Any = import_module("dask")
-    parts = [_parts(each, arrays[0]) for each in arrays]
+    parts = [_delayed_chunks(each, arrays[0]) for each in arrays]
     task = dask.delayed(work, pure=False)
-    for begin in range(0, len(chunks), WAVE):
-        wave = range(begin, min(begin + WAVE, len(chunks)))
-        found = [task([part[k] for part in parts], *belonging(chunks[k])) for k in wave]
+    for begin in range(0, len(chunks), CHUNKS_IN_FLIGHT):
+        wave = range(begin, min(begin + CHUNKS_IN_FLIGHT, len(chunks)))
+        found = [task([part[k] for part in parts], *parts_of(chunks[k])) for k in wave]
         while add is not None and len(found) > 1:
             sums = dask.delayed(add, pure=False)
             found = [sums(found[k : k + 8]) for k in range(0, len(found), 8)]
         yield from dask.compute(*found)
 
 
-def _parts(array: LazyArray, beside: LazyArray) -> list[Any]:
+def _delayed_chunks(array: LazyArray, beside: LazyArray) -> list[Any]:
     """The chunks of a dask array as tasks, cut where another's are."""
     source = array.source
     if source.chunks[0] != beside.source.chunks[0]:

@@ -1,138 +1,182 @@
-"""A large array in memory, looked at in its places and units rather than copied: block by block, gathered and scaled in cache.
+"""Arrays (n, T, d) that are read in standard order and units where they are, rather than copied.
 
-Any array-API namespace: what is on another device stays there.
+`rows[j]` is the stored trajectory that stands at j, `columns` the order of the slices (or of each trajectory's observations),
+values are `(x − m)/s`: all applied to the block that is read. `InMemoryView` is of an array in memory or on a device,
+`io/lazy/array.LazyArray` of one that is stored outside it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
 
 import array_api_compat
 import numpy as np
 from numba import njit
 
-from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.lazy.array import LazyArray
+from retrace_sde.io.arrays import Array, Indices, ordered, taken
 
-READ = 1 << 18
-"""Numbers that are read at a time, and stay in cache."""
+GATHERED_ELEMENTS = 1 << 18
+"""Numbers that are gathered at a time, and stay in cache."""
 
-LARGE = 1 << 21
+VIEW_FROM_ELEMENTS = 1 << 21
 """Numbers from which an array is not copied: 16 MiB of float64."""
 
 
 @dataclass(frozen=True, eq=False)
-class InMemoryView(LazyArray):
-    """An array of complete trajectories with one order for all, where it is; `rows` and `columns` are its places."""
+class StandardUnits:
+    """Some variables (`kept`), each as `(x − centre)/scale`; None: all of them, as they are."""
+
+    kept: Indices | None = None
+    centre: Array | None = None
+    scale: Array | None = None
+
+    def __call__(self, block: Any, columns: Indices | None) -> Any:
+        """A block (m, T, D) along an order of its slices, or one for each row, in these units as float64."""
+        found = ordered(block, columns)
+        if self.kept is not None:
+            found = taken(found, self.kept, 2)
+        if self.centre is None or self.scale is None:
+            return found
+        xp = array_api_compat.array_namespace(found)
+        device = array_api_compat.device(found)
+        centre, scale = (
+            xp.asarray(each, dtype=found.dtype, device=device) for each in (self.centre, self.scale)
+        )
+        if found is block:  # not ours to write to
+            return (found - centre) / scale
+        if self.centre.any():
+            found -= centre
+        found /= scale
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayView:
+    """An array as the search reads it; `facts` is what a survey found (`panel/lazy/survey`)."""
+
+    source: Any
+    units: StandardUnits = StandardUnits()
+    rows: Indices | None = None
+    columns: Indices | None = None
+    facts: Any = None
 
     @property
-    def in_memory(self) -> bool:
-        return True
+    def shape(self) -> tuple[int, int, int]:
+        n, T, d = self.source.shape
+        return n, T, d if self.units.kept is None else len(self.units.kept)
+
+    @property
+    def ndim(self) -> int:
+        return 3
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float64)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.asarray(self.read(np.arange(self.shape[0])), dtype=dtype)
+
+    def permuted(self, rows: Indices, columns: Indices | None) -> Self:
+        """The same with trajectories, and slices or each one's observations, in another order."""
+        facts = None if self.facts is None else self.facts.without_order
+        return replace(self, rows=rows, columns=columns, facts=facts)
+
+    def standardised(self, centre: Array, scale: Array) -> Self:
+        """The same in standard units."""
+        return replace(self, units=replace(self.units, centre=centre, scale=scale))
+
+    def with_variables(self, kept: list[int]) -> Self:
+        """The same with some variables only."""
+        now = np.arange(self.source.shape[2]) if self.units.kept is None else self.units.kept
+        return replace(self, units=replace(self.units, kept=now[kept]), facts=None)
+
+    def read(self, positions: Indices) -> Any:
+        """The trajectories at some positions, in memory."""
+        raise NotImplementedError
+
+    def block(self, rows: slice, order: Indices | None) -> Any:
+        """Consecutive trajectories along an order of their slices, or one for each."""
+        return ordered(self.read(np.arange(self.shape[0])[rows]), order)
+
+    def positions(self, rows: slice) -> Indices | slice:
+        """Where the trajectories stand that are stored in some rows."""
+        return rows if self.rows is None else self._inverse[rows]
+
+    @cached_property
+    def _inverse(self) -> Indices:
+        return np.argsort(self.rows)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class InMemoryView(ArrayView):
+    """A large array of complete trajectories with one order for all: block by block, gathered and scaled in cache."""
 
     @property
     def size(self) -> int:
         return int(np.prod(self.shape))
 
-    def read(self, places: Indices) -> Any:
-        """The trajectories at some places."""
-        rows = places if self.rows is None else self.rows[places]
-        if not self._plain(self.source):
-            return self._seen(_taken(self.source, rows, 0), self.columns)
+    def read(self, positions: Indices) -> Any:
+        rows = positions if self.rows is None else self.rows[positions]
+        if not self._compiled:
+            return self.units(taken(self.source, rows, 0), self.columns)
         _, T, d = self.shape
         index = np.arange(T, dtype=np.intp) if self.columns is None else self.columns
-        out, size = np.empty((len(rows), T, d)), max(1, READ // (T * d))
+        out, size = np.empty((len(rows), T, d)), max(1, GATHERED_ELEMENTS // (T * d))
         for begin in range(0, len(rows), size):
             some = slice(begin, begin + size)
             self._gather(self.source[rows[some]], index, out[some])
         return out
 
     def block(self, rows: slice, order: Indices | None) -> Any:
-        """Trajectories along an order of their slices: gathered once, then scaled."""
-        columns = self.columns
-        index = columns if order is None else order if columns is None else columns[order]
-        if self.rows is None:
-            return self._seen(self.source[rows, ...], index)
-        return self._seen(_taken(self.source, self.rows[rows], 0), index)
+        shared = order is None or order.ndim == 1
+        block = (
+            self.source[rows, ...] if self.rows is None else taken(self.source, self.rows[rows], 0)
+        )
+        found = self._seen(block, self._along(order) if shared else self.columns)
+        return found if shared else ordered(found, order)
 
     def slices(self, positions: Indices) -> Any:
         """Some slices of all trajectories, (n, k, d)."""
-        index = positions if self.columns is None else self.columns[positions]
-        found = self._seen(self.source, index)
-        return found if self.rows is None else _taken(found, self.rows, 0)
+        found = self._seen(self.source, self._along(positions))
+        return found if self.rows is None else taken(found, self.rows, 0)
 
-    def cut(self, rows: slice) -> InMemoryView:
+    def piece(self, rows: slice) -> InMemoryView:
         """The trajectories that are stored in some rows, as they are stored."""
-        return InMemoryView(self.source[rows, ...], self.look, None, self.columns)
+        return InMemoryView(self.source[rows, ...], self.units, None, self.columns)
 
-    def _plain(self, block: Any) -> bool:
-        """Only to be gathered and scaled, by numpy's own numbers: one compiled walk does both."""
-        look = self.look
-        plain = look.kept is None and look.centre is not None and look.scale is not None
-        return plain and array_api_compat.is_numpy_array(block) and block.dtype == np.float64
+    def _along(self, order: Indices | None) -> Indices | None:
+        """Stored slices along an order of the slices as they stand."""
+        columns = self.columns
+        return columns if order is None else order if columns is None else columns[order]
 
-    def _gather(self, block: Array, index: Indices, out: Array) -> Array:
-        centre, scale = self.look.centre, self.look.scale
-        assert centre is not None  # it is plain
-        assert scale is not None
-        found: Array = _gathered(block, index, centre, 1 / scale, out)
+    def _seen(self, block: Any, columns: Indices | None) -> Any:
+        """Stored trajectories along an order of their slices, in standard units."""
+        if columns is None or not self._compiled:
+            return self.units(block, columns)
+        return self._gather(block, columns, np.empty((len(block), len(columns), block.shape[2])))
+
+    @property
+    def _compiled(self) -> bool:
+        """Only to be gathered and scaled, and numpy's own numbers: one compiled walk does both."""
+        units, source = self.units, self.source
+        plain = units.kept is None and units.centre is not None and units.scale is not None
+        return plain and array_api_compat.is_numpy_array(source) and source.dtype == np.float64
+
+    def _gather(self, block: Array, columns: Indices, out: Array) -> Array:
+        centre, scale = self.units.centre, self.units.scale
+        assert scale is not None  # it is compiled
+        found: Array = _gathered(block, columns, centre, 1 / scale, out)
         return found
-
-    def _seen(self, block: Any, index: Indices | None) -> Any:
-        look = self.look
-        if index is not None and self._plain(block):
-            return self._gather(block, index, np.empty((len(block), len(index), block.shape[2])))
-        fresh = index is not None or look.kept is not None
-        if index is not None:
-            block = _taken(block, index, 1)
-        if look.kept is not None:
-            block = _taken(block, look.kept, 2)
-        xp = array_api_compat.array_namespace(block)
-        if block.dtype != xp.float64:
-            block, fresh = xp.astype(block, xp.float64), True
-        if look.centre is None or look.scale is None:
-            return block
-        device = array_api_compat.device(block)
-        centre, factor = (
-            xp.asarray(each, dtype=block.dtype, device=device)
-            for each in (look.centre, 1 / look.scale)
-        )
-        if not fresh:
-            return (block - centre) * factor
-        if look.centre.any():
-            block -= centre
-        block *= factor
-        return block
 
 
 @njit(cache=True, nogil=True)
 def _gathered(x, index, centre, factor, out):  # type: ignore[no-untyped-def]
-    """Slices along an index, standardised on the way: in numpy three walks through a block."""
+    """Slices along an index, standardised on the way: in numpy three walks through a block, and a division is four times slower."""
     for t in range(len(index)):
         for i in range(x.shape[0]):
             row = x[i, index[t]]
             for k in range(x.shape[2]):
                 out[i, t, k] = (row[k] - centre[k]) * factor[k]
     return out
-
-
-def _taken(array: Any, index: Indices, axis: int) -> Any:
-    if array_api_compat.is_numpy_array(array):
-        # numpy's take first makes an array contiguous, which a shuffled one is not: ten times slower.
-        return array[(slice(None),) * axis + (index,)]
-    xp = array_api_compat.array_namespace(array)
-    return xp.take(array, xp.asarray(index, device=array_api_compat.device(array)), axis=axis)
-
-
-def in_memory_order(array: Any) -> tuple[Any, bool] | None:
-    """A numpy array with its slower axis first, and whether that is time; None: it has gaps, or neither is."""
-    for turned, by_time in ((array, False), (array.transpose(1, 0, 2), True)):
-        if turned.flags.c_contiguous:
-            return turned, by_time
-    return None
-
-
-def spread_of(total: Array, squares: Array, count: float) -> tuple[Array, Array]:
-    """Means and standard deviations from sums and sums of squares."""
-    mean = total / count
-    return mean, np.sqrt(np.maximum(squares / count - mean**2, 0.0))

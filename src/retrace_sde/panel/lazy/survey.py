@@ -1,9 +1,9 @@
 """What must be known of a lazy panel before it is fitted, in one pass over it.
 
 Ranges, means and spreads (about each block's own mean, put together by Chan's formula, so that a large level costs no digits), the first
-value that is no number, and what puts trajectories in their places: each one's first numbers, its observations sorted by content.
+value that is not finite, and the sort keys of the trajectories: each one's first numbers, its observations sorted by content.
 
-Limits: trajectories whose first `TOLD` sorted numbers are equal stand by a projection of all their numbers, not as in memory.
+Limits: trajectories whose first `SORT_KEYS` sorted numbers are equal are sorted by a projection of all their numbers, not as in memory.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ import numpy as np
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.lazy import view
 from retrace_sde.io.lazy.array import LazyArray
-from retrace_sde.io.lazy.view import InMemoryView, in_memory_order, spread_of
+from retrace_sde.io.lazy.view import InMemoryView
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.ranks import ranked
 
-TOLD = 4
-"""Numbers, of each trajectory's sorted observations, that tell it from the others."""
+SORT_KEYS = 4
+"""Numbers, of each trajectory's sorted observations, by which trajectories are sorted."""
 
-LOOKS, NUMBERS = (
+SAMPLE_SIZES, SAMPLE_NUMBERS = (
     (24, 50, 100, 200, 500, 1000),
     ((3000, 0, 1), (1000, 1, 0), (20_000, 1, 0), (200_000, 1, 1)),
 )
-"""How many evenly spaced trajectories the looks of a fit ask for: so many, or as many as have so many numbers of a slice, of a
-variable, or in all (with the exponents of T and d). They are read together; another look costs a read of its own."""
+"""How many evenly spaced trajectories the steps of a fit ask for: so many, or as many as have so many numbers of a slice, of a
+variable, or in all (with the exponents of T and d). They are read together; another sample costs a read of its own."""
 
-LARGEST_LOOK = 0.02
-"""Share of the trajectories up to which a look is read ahead."""
+MAX_PREFETCH_SHARE = 0.02
+"""Share of the trajectories up to which a sample is read ahead."""
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """Least and largest values (d,), how many there are, their means and standard deviations, and what is no number.
+    """Least and largest values (d,), how many there are, their means and standard deviations, and what is not finite.
 
-    `bad`: how many values are not finite; `first` where the first of them stands, (trajectory, observation, variable). `rows` (n,) is the order of the
-    trajectories by content, `own` (n, T) that of each one's observations.
+    `bad`: how many values are not finite; `first`: the first of them, (trajectory, observation, variable). `rows` (n,) is the
+    order of the trajectories by content, `own` (n, T) that of each one's observations.
     """
 
     low: Array
@@ -56,8 +56,8 @@ class Facts:
     own: Indices | None
 
     @property
-    def spent(self) -> Facts:
-        """The same without what put trajectories in their places."""
+    def without_order(self) -> Facts:
+        """The same without the order by content, once it was applied."""
         return replace(self, rows=None, own=None)
 
 
@@ -113,51 +113,55 @@ def _survey(piece: Data, numbers: Indices, *, own: bool) -> tuple[Array, Indices
     if not whole:
         along[np.repeat(outside, every.shape[2], axis=1)] = 0.0
     shadow = along @ np.random.default_rng(0).standard_normal(along.shape[1])
-    keys = np.column_stack([along[:, :TOLD], shadow])
+    keys = np.column_stack([along[:, :SORT_KEYS], shadow])
     return table[None], bad, keys, order if own else order[:, :0]
 
 
 def _read_ahead(values: LazyArray, rows: Indices) -> None:
-    """Read in one pass the trajectories that later looks ask for: evenly spaced as stored, and as they will stand."""
+    """Read in one pass the trajectories that later samples ask for: evenly spaced as stored, and as they will stand."""
     n, T, d = values.shape
-    shares = [many / (T**a * d**b) for many, a, b in NUMBERS] + [(1000 + 20 * d) / T, 2 * d + 20]
-    sizes = {*LOOKS, *map(math.floor, shares), *map(math.ceil, shares)}
-    most = max(LARGEST_LOOK * n, min(LOOKS))
+    shares = [many / (T**a * d**b) for many, a, b in SAMPLE_NUMBERS] + [
+        (1000 + 20 * d) / T,
+        2 * d + 20,
+    ]
+    sizes = {*SAMPLE_SIZES, *map(math.floor, shares), *map(math.ceil, shares)}
+    most = max(MAX_PREFETCH_SHARE * n, min(SAMPLE_SIZES))
     even = np.unique(np.concatenate([evenly(n, size) for size in sizes if 0 < size <= most]))
     values.prefetch(np.union1d(even, rows[even]))
 
 
-LEVEL, EXTREME = 1e3, 1e60
-"""Level of a variable in standard deviations, and its spread, beyond which a glance is not enough."""
+MAX_LEVEL, EXTREME_SPREAD = 1e3, 1e60
+"""Level of a variable in standard deviations, and its spread, beyond which sums of squares are not enough."""
 
 
 def glanced(values: Any, n_jobs: int | None) -> InMemoryView | None:
-    """A large complete array with one order for all, looked at where it is; None where it is small, or a closer look is due.
+    """A large complete array with one order for all, as a view; None where it is small, or must be checked more closely.
 
-    One pass: sums and squares, which show whether every value is a number, and each trajectory's least value, which puts it in its
-    place where no two are equal. |x − x̄|² is at most the sum of squares about the mean, so that ranges need not be known.
+    One pass: sums and squares, which show whether every value is finite, and each trajectory's least value, which sorts the
+    trajectories where no two are equal. |x − x̄|² is at most the sum of squares about the mean, so that ranges need not be known.
     """
     n, T, d = values.shape
-    if n * T * d < view.LARGE or not array_api_compat.is_array_api_obj(values):
+    if n * T * d < view.VIEW_FROM_ELEMENTS or not array_api_compat.is_array_api_obj(values):
         return None
     found = _sums(values, n_jobs)
     if found is None:
         return None
     total, squares, least = found
     count = float(n * T)
-    mean, scale = spread_of(total, squares, count)
+    mean = total / count
+    scale = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
     rows = np.argsort(least, kind="stable")
     reach = np.sqrt(count) * scale
     if (
         not np.isfinite(squares).all()
-        or not (scale > np.abs(mean) / LEVEL).all()
-        or scale.min() < 1 / EXTREME
-        or reach.max() > EXTREME
+        or not (scale > np.abs(mean) / MAX_LEVEL).all()
+        or scale.min() < 1 / EXTREME_SPREAD
+        or reach.max() > EXTREME_SPREAD
     ):
         return None
     tied = bool((np.diff(least[rows]) == 0).any())  # as a common start makes them
-    counts, places = np.full(d, count), None if tied else rows
-    facts = Facts(mean - reach, mean + reach, counts, mean, scale, 0, None, places, None)
+    counts, order = np.full(d, count), None if tied else rows
+    facts = Facts(mean - reach, mean + reach, counts, mean, scale, 0, None, order, None)
     return InMemoryView(values, facts=facts)
 
 
@@ -169,7 +173,7 @@ def _sums(values: Any, n_jobs: int | None) -> tuple[Array, Array, Array] | None:
         sums = xp.sum(x, axis=(0, 1)), xp.sum(x * x, axis=(0, 1)), xp.min(x[:, :, 0], axis=1)
         total, squares, least = (to_numpy(each) for each in sums)
         return total, squares, least
-    found = in_memory_order(values)
+    found = _slower_axis_first(values)
     if found is None:
         return None
     turned, by_time = found
@@ -183,3 +187,11 @@ def _sums(values: Any, n_jobs: int | None) -> tuple[Array, Array, Array] | None:
     parts = list(zip(*Data(turned, n_jobs=n_jobs).map_rows(of_block), strict=True))
     least = np.min(parts[2], axis=0) if by_time else np.concatenate(parts[2])
     return np.sum(parts[0], axis=0), np.sum(parts[1], axis=0), least
+
+
+def _slower_axis_first(array: Any) -> tuple[Any, bool] | None:
+    """A numpy array with its slower axis first, and whether that is time; None: it is not contiguous either way."""
+    for turned, by_time in ((array, False), (array.transpose(1, 0, 2), True)):
+        if turned.flags.c_contiguous:
+            return turned, by_time
+    return None

@@ -14,7 +14,7 @@ RESULTS = ("parameters.json", "result.npz")
 """What such a fit writes; a table of all rows in order would be the data again."""
 
 
-def fit_stored(
+def fit_lazy(
     file: Path,
     scheduler: str,
     settings: dict[str, Any],
