@@ -157,6 +157,15 @@ class Fitted:
         return means if units is None else units.restore(means)
 
     @property
+    def order_law_(self) -> Any:
+        """The law by which orders were judged: its `costs(data, rows)` are those of steps and of first observations.
+
+        In the units of the fit, which are those of the data where the drift is not linear.
+        """
+        check_is_fitted(self, "result_")
+        return self._memory.outcome.law
+
+    @property
     def n_iter_(self) -> int:
         """Rounds of the search."""
         return len(self.result_.history)

@@ -15,7 +15,7 @@ from retrace_sde.process.tumour import simulate_cohort
 
 def enumerated(model, panel):
     data = Data(panel.values, panel.covariates)
-    return enumerate_orders(*model._memory.outcome.law.costs(data, slice(None))[:3])
+    return enumerate_orders(*model.order_law_.costs(data, slice(None))[:3])
 
 
 @pytest.fixture(scope="module")

@@ -322,13 +322,25 @@ def test_table1_in_words_follows_the_numbers(small_table):
     assert "`retrace reproduce table1`" in text
 
 
-def test_all_experiments_have_both_sizes_and_unique_tasks():
+def test_all_experiments_have_three_sizes_and_unique_tasks():
     for name in NAMES:
         experiment = load(name)
         assert experiment.name == name
-        for settings in (experiment.full, experiment.quick):
+        for settings in (experiment.full, experiment.quick, experiment.tiny):
             keys = [json.dumps(dict(task.key)) for task in experiment.tasks(settings)]
             assert len(set(keys)) == len(keys) > 0
+
+
+def test_figure3_weighs_all_permutations_of_short_sequences(tmp_path):
+    arguments = ["reproduce", "figure3", "--tiny", "--jobs", "1", "--out", str(tmp_path), "--json"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    records = json.loads(result.stdout)["records"]["figure3"]
+    assert [each["arm"] for each in records] == ["treated", "untreated", "observational"]
+    for each in records:
+        assert each["permutations"] == 24
+        assert 0 <= each["probability_of_truth"] + each["probability_of_reverse"] <= 1
+    assert "`retrace reproduce figure3 --tiny`" in (tmp_path / "figure3.md").read_text()
 
 
 def test_figure2_shows_what_ignored_noise_costs(tmp_path, monkeypatch):
@@ -360,6 +372,7 @@ def test_the_readme_holds_every_experiment(tmp_path, small_table):
         (["reproduce", "figure9"], "figure9"),
         (["reproduce", "table1", "--seeds", "0"], "--seeds"),
         (["reproduce", "table1", "--jobs", "0"], "--jobs"),
+        (["reproduce", "table1", "--quick", "--tiny"], "--tiny"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, message):

@@ -28,15 +28,27 @@ from retrace_sde.reproduce import files, runner
 @click.command()
 @click.argument("what", type=click.Choice([*experiments.NAMES, "all"]))
 @click.option("--quick", is_flag=True, help="Smaller settings: all of it in minutes.")
+@click.option(
+    "--tiny", is_flag=True, help="Seconds, to see that it runs; the numbers mean nothing."
+)
 @click.option("--seeds", type=click.IntRange(min=1), help="How many seeds, from 0 on.")
 @click.option("--out", type=click.Path(path_type=Path), default="retrace-results",
               show_default=True, help="Folder for the results; finished work found there is kept.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print the records as JSON.")
 def reproduce(
-    what: str, quick: bool, seeds: int | None, out: Path, jobs: int | None, as_json: bool
+    what: str,
+    quick: bool,
+    tiny: bool,
+    seeds: int | None,
+    out: Path,
+    jobs: int | None,
+    as_json: bool,
 ) -> None:
     """Run the paper's experiments again, beside the stronger method and the oracle."""
+    if quick and tiny:
+        raise click.UsageError("--quick and --tiny are two sizes: choose one of them.")
+    size = "tiny" if tiny else "quick" if quick else "full"
     chosen = experiments.NAMES if what == "all" else (what,)
     with refusing():
         check_target(out, folder=True)
@@ -45,7 +57,8 @@ def reproduce(
         check_outputs(
             [out / name for name in names], force=True
         )  # its own are made anew from its log
-    command = f"retrace reproduce {what}" + " --quick" * quick + f" --seeds {seeds}" * bool(seeds)
+    command = f"retrace reproduce {what}" + f" --{size}" * (size != "full")
+    command += f" --seeds {seeds}" * bool(seeds)
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.fields[name]:<8} {task.description:<44.44}"), BarColumn(),
@@ -56,7 +69,7 @@ def reproduce(
     with refusing(), collected_warnings() as notes, bar:
         for name in chosen:
             experiment = experiments.load(name)
-            settings = experiment.quick if quick else experiment.full
+            settings = getattr(experiment, size)
             if seeds is not None:
                 settings = replace(settings, seeds=seeds)
             shown = bar.add_task("starting", name=name, total=None)

@@ -1,4 +1,4 @@
-"""What an experiment is: settings in two sizes, tasks that give records, and how records are shown."""
+"""What an experiment is: settings in three sizes, tasks that give records, and how records are shown."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Experiment:
     """A table or figure. The settings are a frozen dataclass with a field `seeds`, how many to run.
 
     tasks(settings): all tasks, in the order in which their records are listed.
+    full, quick, tiny: settings for the paper's figures, for a look in minutes, and to see in seconds that it runs.
     text(records, settings): the section in Markdown, without a heading: tables, and what the numbers say.
     figure(records, settings): the picture. columns: the keys of a published record, in order.
     extras(records): further tables by file name, in long form; () where there are none.
@@ -44,6 +45,7 @@ class Experiment:
     columns: tuple[str, ...]
     full: Any
     quick: Any
+    tiny: Any
     tasks: Callable[[Any], Iterable[Task]]
     text: Callable[[Sequence[Record], Any], str]
     figure: Callable[[Sequence[Record], Any], Figure]

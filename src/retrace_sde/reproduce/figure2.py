@@ -152,6 +152,7 @@ EXPERIMENT = Experiment(
     columns=("n", "sigma", "method", "seed", *SCORES),
     full=Settings((2000, 200, 50), (0.1, 0.2, 0.3, 0.4, 0.5), seeds=10),
     quick=Settings((500, 50), (0.1, 0.3, 0.5), seeds=2),
+    tiny=Settings((20,), (0.1,), seeds=1, d=2, T=10),
     tasks=tasks,
     text=text,
     figure=figure,

@@ -58,7 +58,8 @@ def records_of(settings: Settings, arm: Arm, sigma: float, seed: int) -> list[Re
         random_state=seed,
         n_jobs=1,
     ).fit(panel)
-    exact = enumerate_orders(*model._law.costs(Data(panel.values, panel.covariates), slice(None)))
+    steps = model.order_law_.costs(Data(panel.values, panel.covariates), slice(None))
+    exact = enumerate_orders(steps.target, steps.source, steps.start)
     reverse = truth[:, ::-1]
     last = cohort.states[:, -1, 0]
     every = max(1, settings.n // settings.drawn)
@@ -164,6 +165,7 @@ EXPERIMENT = Experiment(
     ),
     full=Settings(n=1000, drawn=40, sigmas=(0.015, 0.05, 0.1), visits=7, seeds=3),
     quick=Settings(n=200, drawn=30, sigmas=(0.015, 0.05), visits=6, seeds=1),
+    tiny=Settings(n=20, drawn=5, sigmas=(0.05,), visits=4, seeds=1),
     tasks=tasks,
     text=text,
     figure=figure,

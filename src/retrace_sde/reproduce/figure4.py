@@ -255,6 +255,7 @@ EXPERIMENT = Experiment(
     ),
     full=Settings(5000, (0.015, 0.05), seeds=1),
     quick=Settings(300, (0.015,), seeds=1),
+    tiny=Settings(40, (0.015,), seeds=1),
     tasks=tasks,
     text=text,
     figure=figure,

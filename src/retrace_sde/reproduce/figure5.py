@@ -160,6 +160,15 @@ EXPERIMENT = Experiment(
         ),
         seeds=4,
     ),
+    tiny=Settings(
+        Size(d=2, n=10, T=10),
+        (
+            Knob("shuffled", (0.0, 1.0)),
+            Knob("missing", (0.0, 0.1), INCOMPLETE),
+            Knob("n", (5, 10)),
+        ),
+        seeds=1,
+    ),
     tasks=tasks,
     text=text,
     figure=figure,

@@ -202,6 +202,7 @@ EXPERIMENT = Experiment(
     columns=("setting", "method", "seed", *SCORES),
     full=Settings(Size(d=50, n=2000, T=250), seeds=10),
     quick=Settings(Size(d=20, n=300, T=100), seeds=2),
+    tiny=Settings(Size(d=2, n=20, T=10), seeds=1),
     tasks=tasks,
     text=text,
     figure=figure,
