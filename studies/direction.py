@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from real_panels import PANELS, read_panel
 
 import retrace_sde as rt
-from retrace_sde.evidence.direction.ladder import judged
+from retrace_sde.evidence.direction.comparison import judged
 from retrace_sde.evidence.direction.verdict import direction_test
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Linear

@@ -13,12 +13,12 @@ from scipy.stats import multivariate_normal
 import retrace_sde as rt
 from retrace_sde.evidence.direction import marginal_test as summed
 from retrace_sde.evidence.direction.independence import Independence, independence
-from retrace_sde.evidence.direction.ladder import _panels, left_over
-from retrace_sde.evidence.direction.linear import Form, Panels, each_trajectory, unequal, ways
-from retrace_sde.evidence.direction.marginal_test import World as OwnWorld
-from retrace_sde.evidence.direction.marginal_test import rest, summed_test
-from retrace_sde.evidence.direction.missing_draws import Filled
-from retrace_sde.evidence.direction.null_simulation import World, simulated_test
+from retrace_sde.evidence.direction.comparison import _panels, left_over
+from retrace_sde.evidence.closed_form.linear import Form, Panels, each_trajectory, unequal, fit_directions
+from retrace_sde.evidence.direction.marginal_test import NullSimulator as OwnWorld
+from retrace_sde.evidence.direction.marginal_test import rest, marginal_test
+from retrace_sde.evidence.closed_form.missing_draws import MissingDraws
+from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, simulated_test
 from retrace_sde.evidence.direction.verdict import (
     CandidateKind,
     DirectionTest,
@@ -89,7 +89,7 @@ def in_units(X: Floats) -> Panels:
 @pytest.mark.parametrize("form", FORMS)
 def test_trajectories_add_up_to_the_total_both_ways_round(form: Form) -> None:
     panels = in_units(levelled(0))
-    for way in ways(panels, form):
+    for way in fit_directions(panels, form):
         each, _ = each_trajectory(panels, way)
         assert each.sum() == pytest.approx(way.total[0], abs=1e-3)
 
@@ -97,8 +97,8 @@ def test_trajectories_add_up_to_the_total_both_ways_round(form: Form) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_backwards_is_the_reversed_panel_forwards(form: Form) -> None:
     panels = in_units(levelled(1))
-    _, back = ways(panels, form)
-    ahead, _ = ways(Panels(panels.x[:, :, ::-1]), form)
+    _, back = fit_directions(panels, form)
+    ahead, _ = fit_directions(Panels(panels.x[:, :, ::-1]), form)
     assert_allclose(back.total, ahead.total, rtol=1e-6)
     assert_allclose(back.step, ahead.step, atol=1e-5)
 
@@ -108,7 +108,7 @@ def test_without_memory_and_levels_it_is_the_engines_own_fit(affine: bool) -> No
     panels = in_units(panel(3, 20, 12, 0, "shifted"))
     X, order = panels.x[0], np.arange(12)
     model = EulerModel(Data(X, n_jobs=1), DT, Affine() if affine else Linear())
-    for way, along in zip(ways(panels, Form(affine=affine)), (order, order[::-1]), strict=True):
+    for way, along in zip(fit_directions(panels, Form(affine=affine)), (order, order[::-1]), strict=True):
         fit = model.fit(along.copy())
         assert_allclose(
             each_trajectory(panels, way)[0][0], fit.log_likelihoods, rtol=1e-4, atol=1e-4
@@ -117,7 +117,7 @@ def test_without_memory_and_levels_it_is_the_engines_own_fit(affine: bool) -> No
 
 def test_levels_are_those_of_a_dense_gaussian() -> None:
     panels = in_units(levelled(2))
-    way, _ = ways(panels, Form(1, True))
+    way, _ = fit_directions(panels, Form(1, True))
     x, (n, T, d) = panels.x[0], panels.x.shape[1:]
     F, c, S = way.step[0], way.of_start, T - 1
     cov = np.kron(np.eye(S), way.H[0]) + np.kron(np.ones((S, S)), way.omega[0])
@@ -133,7 +133,7 @@ def test_levels_reach_the_likelihood_of_an_independent_maximiser() -> None:
         panels = in_units(levelled(seed))
         T = panels.x.shape[2]
         other = fit_levels(Data(panels.x[0], n_jobs=1), np.arange(T), 1.0)
-        way, _ = ways(panels, Form(1, True))
+        way, _ = fit_directions(panels, Form(1, True))
         mine = way.total[0] - way.start.log_densities.sum()
         assert other is not None
         assert mine == pytest.approx(other.log_likelihood, abs=0.05)
@@ -143,7 +143,7 @@ def test_shorter_trajectories_are_those_cut_off() -> None:
     X = panel(2, 9, 10, 3)
     lengths = np.where(np.arange(9) < 4, 6, 10)
     panels = Panels(X[None], lengths)
-    for way, back in zip(ways(panels, Form()), (False, True), strict=True):
+    for way, back in zip(fit_directions(panels, Form()), (False, True), strict=True):
         rows, targets = [], []
         for x, length in zip(X, lengths, strict=True):
             y = x[:length][::-1] if back else x[:length]
@@ -160,7 +160,7 @@ def test_memory_is_the_regression_on_two_slices(short: bool) -> None:
     lengths = np.where(np.arange(15) < 6, 7, 10) if short else np.full(15, 10)
     X = np.where(np.arange(10)[None, :, None] < lengths[:, None, None], X, 0.0)
     panels = Panels(X[None], lengths if short else None)
-    for way, back in zip(ways(panels, Form(2)), (False, True), strict=True):
+    for way, back in zip(fit_directions(panels, Form(2)), (False, True), strict=True):
         rows, targets = [], []
         for x, length in zip(X, lengths, strict=True):
             y = x[:length][::-1] if back else x[:length]
@@ -182,7 +182,7 @@ def test_steps_of_unequal_variance_are_seen_and_cost_their_likelihood() -> None:
     assert apart.spread is not None
     loud = (np.arange(1, 15) % 3) == 0
     assert apart.spread[loud].mean() / apart.spread[~loud].mean() == pytest.approx(9, rel=0.3)
-    for way in ways(apart, Form()):
+    for way in fit_directions(apart, Form()):
         assert each_trajectory(apart, way)[0].sum() == pytest.approx(way.total[0], abs=1e-3)
     assert unequal(in_units(panel(2, 40, 15, 0)), Form()) is None
 
@@ -219,7 +219,7 @@ def test_it_calls_a_transient_that_vuongs_statistic_leaves_open() -> None:
     called = vuong = wrong = 0
     for seed in range(12):
         panels = in_units(panel(4, 8, 20, 300 + seed, "shifted"))
-        one, two = (each_trajectory(panels, way)[0][0] for way in ways(panels, Form()))
+        one, two = (each_trajectory(panels, way)[0][0] for way in fit_directions(panels, Form()))
         test = direction_test(one, two, dimension=4)
         found = simulated_test(panels, Form(), np.random.default_rng(seed), alpha=0.05)
         called += found.p_value < 0.05
@@ -259,7 +259,7 @@ def holes(X: Floats, share: float, seed: int) -> Floats:
 
 
 def filled_panel(X: Floats, seed: int) -> tuple[Panels, DirectionTest]:
-    """Filled along the true order, and Vuong's test by Kalman's likelihoods."""
+    """MissingDraws along the true order, and Vuong's test by Kalman's likelihoods."""
     model = HiddenModel.of(EulerModel(Data(X, n_jobs=1), DT, Affine()), noise=0.0)
     one = model.fit(np.arange(X.shape[1]), final=True)
     both = one, model.reversed_fit(one, final=True)
@@ -273,12 +273,12 @@ def test_filled_values_follow_the_law_given_what_was_seen() -> None:
     """Beside the dense Gaussian of a whole trajectory: the mean and the covariance of what is drawn, and its density."""
     T, d = 5, 2
     X = panel(d, 12, T, 0, "shifted")
-    way = ways(in_units(X), Form())[0]
+    way = fit_directions(in_units(X), Form())[0]
     pool = np.random.default_rng(0).standard_normal((5000, d)) @ np.linalg.cholesky(way.H[0]).T
-    law = World(way, pool)
+    law = NullSimulator(way, pool)
     seen = np.ones((2, T, d), dtype=bool)
     seen[0, [0, 2, 2, 4], [1, 0, 1, 0]] = False
-    how, x = Filled(seen, (law, law)), in_units(X).x[:, :2]
+    how, x = MissingDraws(seen, (law, law)), in_units(X).x[:, :2]
     drawn = how.fill(np.repeat(x, 6000, axis=0), np.random.default_rng(1))
     F, (m, P) = way.step[0].T, way.start.moments
     mean, cov = [m], np.zeros((T, T, d, d))
@@ -307,7 +307,7 @@ def test_the_ratio_of_a_filled_panel_is_near_that_of_what_was_seen() -> None:
     found = []
     for seed in range(8):
         panels, test = filled_panel(holes(panel(3, 12, 12, seed, "shifted"), 0.15, seed), seed)
-        one, two = ways(panels, Form())
+        one, two = fit_directions(panels, Form())
         found.append((float(one.total[0] - two.total[0]), test.log_likelihood_ratio))
     assert np.corrcoef(np.transpose(found))[0, 1] > 0.9
 
@@ -345,7 +345,7 @@ def test_the_evidence_of_a_filled_panel_is_that_of_what_was_seen() -> None:
         panels, _ = filled_panel(X, seed)
         model = HiddenModel.of(EulerModel(Data(X, n_jobs=1), DT, Affine()), noise=0.0)
         own = model.fit(np.arange(12), final=True).log_likelihood
-        closed = float(ways(panels, Form())[0].total[0]) - panels.log_volume
+        closed = float(fit_directions(panels, Form())[0].total[0]) - panels.log_volume
         assert closed == pytest.approx(own, abs=15)  # of 900: parameters fitted to what was drawn
 
 
@@ -390,7 +390,7 @@ def test_only_doubt_is_simulated_and_the_answer_is_seeded(monkeypatch) -> None:
     test = direction_test(np.full(15, 0.2), np.zeros(15), dimension=2)
     doubt = replace(test, p_value=0.2, identified=False)
     one, two = (
-        summed_test(model, averaged, orders, doubt, np.random.default_rng(3), alpha=0.05)
+        marginal_test(model, averaged, orders, doubt, np.random.default_rng(3), alpha=0.05)
         for _ in range(2)
     )
     assert one.p_value == two.p_value
@@ -398,7 +398,7 @@ def test_only_doubt_is_simulated_and_the_answer_is_seeded(monkeypatch) -> None:
     assert not one.identified
     for p in (0.01, 0.5):
         clear = replace(test, p_value=p)
-        said = summed_test(model, averaged, orders, clear, np.random.default_rng(0), alpha=0.05)
+        said = marginal_test(model, averaged, orders, clear, np.random.default_rng(0), alpha=0.05)
         assert said is clear
 
 

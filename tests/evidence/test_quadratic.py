@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
-from retrace_sde.evidence.direction.linear import Form, Panels
-from retrace_sde.evidence.direction.null_simulation import by_lot
-from retrace_sde.evidence.direction.quadratic import bends, courses, curved_test
+from retrace_sde.evidence.closed_form.linear import Form, Panels
+from retrace_sde.evidence.closed_form.null_simulation import random_reversal_test
+from retrace_sde.evidence.candidates.quadratic import bends, fit_quadratic, curved_test
 from retrace_sde.evidence.direction.verdict import CandidateKind
 from retrace_sde.fit.start_law import starts
 
@@ -64,13 +64,13 @@ def test_it_is_least_squares_on_squares_and_products_and_a_start_law() -> None:
     H = e.T @ e / len(e)
     steps = multivariate_normal(np.zeros(2), H).logpdf(e).reshape(15, -1).sum(axis=1)
     first = starts(x[None, :, 0], H[None], panels.variances).log_densities[0]
-    assert_allclose(courses(panels)[0].log_likelihoods[0], first + steps, rtol=1e-6)
+    assert_allclose(fit_quadratic(panels)[0].log_likelihoods[0], first + steps, rtol=1e-6)
 
 
 def test_the_reversed_panel_has_the_same_fits_in_turn() -> None:
     panels = standard(predators(1, n=15))
-    one, two = courses(panels)
-    back, there = courses(Panels(panels.x[:, :, ::-1]))
+    one, two = fit_quadratic(panels)
+    back, there = fit_quadratic(Panels(panels.x[:, :, ::-1]))
     assert_allclose(one.log_likelihoods, there.log_likelihoods)
     assert_allclose(two.log_likelihoods, back.log_likelihoods)
 
@@ -86,7 +86,7 @@ def test_predators_and_prey_are_called_and_never_backwards() -> None:
     found = []
     for seed in range(12):
         panels = standard(predators(seed))
-        one, two = (each.log_likelihoods.sum() for each in courses(panels))
+        one, two = (each.log_likelihoods.sum() for each in fit_quadratic(panels))
         p = curved_test(panels, np.random.default_rng(seed), alpha=0.05).p_value
         found.append(float(np.sign(one - two)) * (p < 0.05))
     assert min(found) >= 0
@@ -104,7 +104,7 @@ def test_wells_in_equilibrium_are_rarely_called() -> None:
 @pytest.mark.parametrize("form", [Form(), Form(1, True)])
 def test_trajectories_turned_by_lot_excuse_what_linear_models_do_not_explain(form: Form) -> None:
     rng = np.random.default_rng(5)
-    found = [by_lot(standard(wells(seed)), form, rng, alpha=0.05).p_value for seed in range(40)]
+    found = [random_reversal_test(standard(wells(seed)), form, rng, alpha=0.05).p_value for seed in range(40)]
     assert sum(p < 0.05 for p in found) <= 6  # at 5 %: more once in 300
 
 
@@ -112,9 +112,9 @@ def test_a_lot_is_drawn_again_and_again_and_finds_what_there_is() -> None:
     """A panel that holds every trajectory and its reverse has no ratio to beat; of a transient hardly any lot does as well."""
     x = np.random.default_rng(0).standard_normal((1, 12, 9, 2))
     same = Panels(np.concatenate([x, x[:, :, ::-1]], axis=1))
-    assert by_lot(same, Form(), np.random.default_rng(1), alpha=0.05).p_value > 0.5
+    assert random_reversal_test(same, Form(), np.random.default_rng(1), alpha=0.05).p_value > 0.5
     gone = np.exp(-np.arange(9) / 4)[None, None, :, None] * 5 + x / 5
-    assert by_lot(Panels(gone), Form(), np.random.default_rng(1), alpha=0.05).p_value < 0.05
+    assert random_reversal_test(Panels(gone), Form(), np.random.default_rng(1), alpha=0.05).p_value < 0.05
 
 
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.evidence.direction.ladder import judged
-from retrace_sde.evidence.direction.marginal_test import summed_test
-from retrace_sde.evidence.direction.reversal_search import searched_again
+from retrace_sde.evidence.direction.comparison import compare_directions
+from retrace_sde.evidence.direction.marginal_test import marginal_test
+from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import DirectionTest, direction_test, stopped_direction
 from retrace_sde.evidence.guards import Guarded, cut, from_knowledge, guarded, loops
 from retrace_sde.evidence.selection.hidden_levels import compared_hidden, hidden_level_estimate
@@ -113,7 +113,7 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
         found, notes, cautions = options.search(model)
     elif options.shared:
         found = recover(model, space, rng, max_iter=options.max_iter)
-        found = searched_again(model, space, found, max_iter=options.max_iter)
+        found = search_reversals(model, space, found, max_iter=options.max_iter)
         if loops(model, found.better):
             return _of_found(model, cut(model, found), options, rng, cycle=True)
     else:
@@ -259,7 +259,7 @@ def _directed(
     test = from_knowledge(model, better.order, test, alpha=options.alpha)
     if cycle:
         return better, worse, test
-    test, reverse = judged(model, (better, worse), test, rng.spawn(1)[0], alpha=options.alpha)
+    test, reverse = compare_directions(model, (better, worse), test, rng.spawn(1)[0], alpha=options.alpha)
     return (worse, better, test.turned()) if reverse else (better, worse, test)
 
 
@@ -326,7 +326,7 @@ def _averaged(
     cycle = loops(model, found)
     if not cycle:
         chance = rng.spawn(1)[0]
-        test = summed_test(model, averaged, found.order, test, chance, alpha=options.alpha)
+        test = marginal_test(model, averaged, found.order, test, chance, alpha=options.alpha)
     outcome = replace(outcome, direction=test)
     seen = guarded(model, found, test, alpha=options.alpha, cycle=cycle)
     outcome = _believed(outcome, seen)

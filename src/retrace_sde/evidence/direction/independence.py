@@ -1,14 +1,14 @@
-"""Non-Gaussian noise has a direction: residuals are independent of the past one way round only (Peters et al. 2009).
+"""Non-Gaussian noise has a direction: residuals are independent of the past in one direction only (Peters et al. 2009).
 
-A stationary linear process with Gaussian noise runs backwards as well as forwards. With any other noise the regression
-backwards leaves residuals that are uncorrelated with what they were regressed on, but not independent of it. A likelihood
-of such residuals is treacherous on real panels, where subjects that differ and changing variances look like
-dependence, in both directions. So independence is tested both ways round, and a direction is heard only where it is accepted
-in one and clearly rejected in the other; rejected in both, as is usual on real panels, says nothing.
+A stationary linear process with Gaussian noise is as well described in reverse. With any other noise the backward regression
+leaves residuals that are uncorrelated with the regressors, but not independent of them. A likelihood of such residuals misleads
+on real panels, where subjects that differ and changing variances look like dependence in both directions. So independence is
+tested in both directions. A direction is called only where independence is accepted in one and clearly rejected in the other;
+rejected in both, as is usual on real panels, says nothing.
 
-The statistic is `‖Σ f(e) g(x)ᵀ‖²` with f, g random cosines of residuals and past (a kernel's independence criterion),
-g with its regression on the past taken out: what estimating the regression changes is then of second order, and
-permuted residuals give the p-value.
+The statistic is `‖Σ f(e) g(x)ᵀ‖²` with f, g random cosines of residuals and past (a kernel independence criterion), g with its
+regression on the past subtracted: the effect of estimating the regression is then of second order, and permuted residuals give
+the p-value.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.evidence.direction.linear import (
-    Form,
-    Panels,
+from retrace_sde.evidence.closed_form.linear import (
     each_trajectory,
+    fit_directions,
     regressors,
     unequal,
-    ways,
 )
+from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import evenly
 
@@ -35,10 +34,10 @@ WIDTHS = (0.5, 1.0), (1.0, 2.0)
 """Of the kernels, in units of √d standard deviations: narrow ones and wide ones, each a test of its own."""
 
 SHUFFLES = (19, 2), (99, 1), (999, 999)
-"""Permutations, and how many of them may reach the statistic for more to be asked: a p-value far above both levels needs few."""
+"""Permutations by stage, and how many of them may reach the statistic for the next stage: a large p-value needs few."""
 
-ROWS, FEWEST_ROWS = 3000, 1000
-"""Steps that are looked at, at most, and without which nothing is asked: fewer accept what more would reject."""
+MAX_STEPS, MIN_STEPS = 3000, 1000
+"""Steps used, at most, and at least: fewer would accept what more would reject."""
 
 ACCEPTED, REJECTED = 0.05, 0.003
 """A p-value above the one accepts independence; up to the other it is rejected."""
@@ -52,26 +51,26 @@ class Independence(NamedTuple):
 
     @property
     def favours(self) -> int:
-        """1: the order as it stands; −1: its reverse; 0: neither."""
+        """1: the order as it stands; −1: its reverse; 0: no answer."""
         if self.ahead > ACCEPTED and self.back <= REJECTED:
             return 1
         return -1 if self.back > ACCEPTED and self.ahead <= REJECTED else 0
 
 
 def independence(panels: Panels, form: Form, rng: np.random.Generator) -> Independence | None:
-    """Of residuals and past in both directions, after what a form takes out; None where there are too few steps.
+    """Of residuals and past in both directions, under a form; None where there are too few steps.
 
-    Steps that differ in variance are brought to one: they look like dependence on a past that differs as much.
+    Steps that differ in variance are standardised: they would look like dependence on a past that differs as much.
     """
     live = panels.live(form.lags) > 0
-    if live.sum() < FEWEST_ROWS:
+    if live.sum() < MIN_STEPS:
         return None
     panels = unequal(panels, form) or panels
     found = []
-    for way in ways(panels, form):
+    for way in fit_directions(panels, form):
         e = each_trajectory(panels, way)[1][0][live]
         past = regressors(panels, way)[0][live]
-        rows = evenly(len(e), ROWS)
+        rows = evenly(len(e), MAX_STEPS)
         p = min(_p_value(e[rows], past[rows], widths, rng) for widths in WIDTHS)
         found.append(min(1.0, len(WIDTHS) * p))
     return Independence(*found)

@@ -1,11 +1,11 @@
-"""The p-value by simulation where orders are single and uncertain: panels are simulated, and their orders drawn again.
+"""The p-value by null simulation where each trajectory has its own, uncertain order: panels are simulated, and orders drawn again.
 
-The ratio between both ways round has the orders summed out (`bridge`). It is compared with those of panels from the worlds in
-which it would be wrong to call it: each way's law at rest, and the reverse's law from its own start. A simulated panel has an
-order that is known, itself a draw from the posterior, where its chains start; both ways are run again by Monte-Carlo EM, shorter
-than for the data, so that a simulated ratio has more error than the one observed and the test errs on the side of doubt.
-Both laws at rest, as each other's reverse, take turns. A world is left as soon as it explains the ratio (Besag & Clifford
-1991), or clearly does not.
+The ratio between both directions has the orders summed out (`bridge`). It is compared with those of panels from models in which
+calling the direction would be wrong: the stationary law of each direction, and the reverse's law from its own start. A simulated
+panel's order is known, itself a draw from the posterior, and its chains start there. Both directions are fitted again by
+Monte-Carlo EM, shorter than for the data, so that a simulated ratio has more error than the observed one and the test is
+conservative. The two stationary laws, each the reverse of the other, take turns. Simulation of a null stops once it reproduces the
+ratio (Besag & Clifford 1991), or clearly does not.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
-from retrace_sde.evidence.direction.ladder import CARRIED, NOTHING
-from retrace_sde.evidence.direction.null_simulation import Simulated
+from retrace_sde.evidence.closed_form.null_simulation import SimulatedP
+from retrace_sde.evidence.direction.comparison import (
+    FEW_TRAJECTORIES_P,
+    SKIP_SIMULATION_NATS,
+)
 from retrace_sde.evidence.direction.verdict import DirectionTest, Reason
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.draws import Chains
@@ -27,21 +30,21 @@ from retrace_sde.search.mcem import Averaged, both_ways
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.protocols import Model
 
-STAGES, ENOUGH, SURE = (59, 99, 199), 4, 2.0
-"""Simulations of each world, more where the p-value is near the level, and the ratios among them that reach the one observed
-after which it is left; and how many of its own errors a p-value must be below the level: these worlds are refitted from their own laws,
-not searched, and their ratios are a little small (9 of 110 stationary panels were called at one error)."""
+STAGES, STOP_AFTER, P_ERRORS = (59, 99, 199), 4, 2.0
+"""Simulations of each null, more where the p-value is near the level; how many of them must reach the observed ratio for the
+simulation to stop; and how many of its own errors a p-value must lie below the level: null panels are refitted from their own
+laws, not searched, and their ratios are a little small (9 of 110 stationary panels were called at one error)."""
 
-ROUNDS, BRIDGES = 4, 6
-"""Rounds of Monte-Carlo EM both ways round, and orders per chain between them, of a simulated panel."""
+EM_ROUNDS, ORDERS_PER_CHAIN = 4, 6
+"""Rounds of Monte-Carlo EM in both directions, and orders per chain between them, of a simulated panel."""
 
-WORK = 20_000
+MAX_SIMULATED_NUMBERS = 20_000
 """Numbers (n T d) up to which panels are simulated: two hundred of them take ten times as long as the fit."""
 
 
 @dataclass(frozen=True, eq=False)
-class World:
-    """A law that trajectories of their own orders are simulated from, from its own start or at rest."""
+class OwnOrderSimulator:
+    """A law that trajectories of their own orders are simulated from, from its own start or stationary."""
 
     law: Law
     at_rest: bool
@@ -51,7 +54,7 @@ class World:
         n, T, d = like.data.shape
         step, start = self.law.step, self.law.start
         assert start is not None  # Monte-Carlo EM has one
-        law = rest(self.law) if self.at_rest else start
+        law = stationary_law(self.law) if self.at_rest else start
         assert law is not None  # only laws that have one are asked for
         root = np.linalg.cholesky(step.diffusion * step.dt).T
         x = np.empty((n, T, d))
@@ -63,7 +66,7 @@ class World:
         return replace(like, data=replace(like.data, values=stored))
 
 
-def rest(law: Law) -> Gaussian | None:
+def stationary_law(law: Law) -> Gaussian | None:
     """The stationary law of Euler's steps, where there is one."""
     d = len(law.step.diffusion)
     theta, dt = law.step.coefficients, law.step.dt
@@ -75,7 +78,7 @@ def rest(law: Law) -> Gaussian | None:
     return Gaussian(np.asarray(np.linalg.inv(np.eye(d) - F) @ c), (S + S.T) / 2)
 
 
-def summed_test(
+def marginal_test(
     model: Model,
     averaged: Averaged,
     orders: Indices,
@@ -84,54 +87,54 @@ def summed_test(
     *,
     alpha: float,
 ) -> DirectionTest:
-    """The test of an average over orders, its p-value by simulation where Vuong's leaves doubt."""
+    """The test of an average over orders, its p-value by simulation where Vuong's is not clear."""
     p = test.p_value
-    if type(model) is not EulerModel or averaged.twin is None or p is None:
+    if not model.closed_form or averaged.twin is None or p is None:
         return test
     known = model.prior is not None or model.gaps is not None or model.schedule is not None
     plain = is_linear(model.drift) and model.data.covariates is None and not known
-    doubt = alpha <= p < CARRIED and abs(test.log_likelihood_ratio) > NOTHING
-    if not plain or not doubt or test.reason is not Reason.TESTED or model.data.values.size > WORK:
+    doubt = alpha <= p < FEW_TRAJECTORIES_P and abs(test.log_likelihood_ratio) > SKIP_SIMULATION_NATS
+    if not plain or not doubt or test.reason is not Reason.TESTED or model.data.values.size > MAX_SIMULATED_NUMBERS:
         return test
     laws = averaged.run.law, averaged.twin.law
-    resting = [World(law, True) for law in laws if rest(law) is not None]
-    worst = Simulated(0.0, 0.0)
-    for worlds in filter(None, (resting, [World(laws[1], False)])):
-        found = _of_worlds(worlds, model, orders, test.log_likelihood_ratio, rng, alpha=alpha)
+    resting = [OwnOrderSimulator(law, True) for law in laws if stationary_law(law) is not None]
+    worst = SimulatedP(0.0, 0.0)
+    for simulators in filter(None, (resting, [OwnOrderSimulator(laws[1], False)])):
+        found = _p_value_under(simulators, model, orders, test.log_likelihood_ratio, rng, alpha=alpha)
         worst = max(worst, found)
         if worst.p_value > alpha:
             break
-    called = worst.p_value + SURE * worst.p_error < alpha
+    called = worst.p_value + P_ERRORS * worst.p_error < alpha
     return replace(test, identified=called, p_value=worst.p_value, p_error=worst.p_error)
 
 
-def _of_worlds(
-    worlds: list[World],
+def _p_value_under(
+    simulators: list[OwnOrderSimulator],
     model: EulerModel,
     orders: Indices,
     ratio: float,
     rng: np.random.Generator,
     *,
     alpha: float,
-) -> Simulated:
-    """The share of panels, from one world after another, whose ratio reaches the one observed."""
+) -> SimulatedP:
+    """The share of panels, from one simulator after another, whose ratio reaches the one observed."""
     reached = done = 0
-    found = Simulated(1.0, 1.0)
+    found = SimulatedP(1.0, 1.0)
     for stage in STAGES:
-        while done < stage and reached < ENOUGH:
-            world = worlds[done % len(worlds)]
-            again = world.panel(model, orders, rng)
-            drawn = float(_ratios(again, world.law, orders, rng).sum())
-            # A panel runs its world's own way: what speaks against it is negative.
-            reached += (abs(drawn) if world.at_rest else -drawn) >= ratio
+        while done < stage and reached < STOP_AFTER:
+            simulator = simulators[done % len(simulators)]
+            again = simulator.panel(model, orders, rng)
+            drawn = float(_ratios(again, simulator.law, orders, rng).sum())
+            # A panel runs its simulator's own way: what speaks against it is negative.
+            reached += (abs(drawn) if simulator.at_rest else -drawn) >= ratio
             done += 1
-        p = reached / done if reached == ENOUGH else (1 + reached) / (1 + done)
-        found = Simulated(p, float(np.sqrt(p * (1 - p) / done)))
-        if reached == ENOUGH or found.p_value + SURE * found.p_error < alpha:
+        p = reached / done if reached == STOP_AFTER else (1 + reached) / (1 + done)
+        found = SimulatedP(p, float(np.sqrt(p * (1 - p) / done)))
+        if reached == STOP_AFTER or found.p_value + P_ERRORS * found.p_error < alpha:
             break
     return found
 
 
 def _ratios(model: EulerModel, law: Law, orders: Indices, rng: np.random.Generator) -> Array:
     chains = Chains.start(orders, rng)
-    return both_ways(model, law, chains, rounds=ROUNDS, bridges=BRIDGES)[2]
+    return both_ways(model, law, chains, rounds=ROUNDS, bridges=ORDERS_PER_CHAIN)[2]

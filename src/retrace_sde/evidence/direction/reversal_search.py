@@ -1,15 +1,16 @@
-"""A shared order searched again, parameters and all: every stretch of it reversed, each with its own best parameters.
+"""A shared order searched again, parameters included: every stretch of it reversed, each with its own best parameters.
 
-The search moves slices under parameters fitted to the order it stands at, and those defend it. With few trajectories an
-order whose stretch runs the wrong way can then be a dead end that lies nats below the truth, and whose direction means
-nothing. Here the parameters move with the order: all T(T − 1)/2 reversals, and their reverses, in closed form at once.
+The search moves slices under parameters fitted to the current order, and those favour it. With few trajectories an order with
+a reversed stretch can then be a local optimum, nats below the truth, whose direction means nothing. Here the parameters move
+with the order: all T(T − 1)/2 reversals, and their reverses, in closed form at once.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from retrace_sde.evidence.direction.linear import Form, Panels, ways
+from retrace_sde.evidence.closed_form.linear import fit_directions
+from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Affine, is_linear
@@ -19,28 +20,28 @@ from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.protocols import Model
 from retrace_sde.search.space import Space
 
-WORK = 4_000_000
-"""Numbers (n T d for each of T²/2 reversals) that may be looked at: beyond, the search has trajectories enough."""
+MAX_REVERSAL_NUMBERS = 4_000_000
+"""Numbers (n T d for each of T²/2 reversals) up to which reversals are tried: larger panels have trajectories enough."""
 
-ROUNDS = 5
+MAX_REVERSALS = 5
 """Reversals that are adopted, at most."""
 
-GAIN = 0.1
+MIN_REVERSAL_GAIN = 0.1
 """Nats that a reversal must gain."""
 
 
-def searched_again(model: Model, space: Space, found: Found, *, max_iter: int) -> Found:
+def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int) -> Found:
     """The order found, or a better one that a reversed stretch leads to."""
-    if type(model) is not EulerModel or model.prior is not None or not is_linear(model.drift):
+    if not model.closed_form or model.prior is not None or not is_linear(model.drift):
         return found
     n, T, d = model.data.shape
-    if model.data.covariates is not None or T < 4 or n < 2 or n * T * d * T * T / 2 > WORK:
+    if model.data.covariates is not None or T < 4 or n < 2 or n * T * d * T * T / 2 > MAX_REVERSAL_NUMBERS:
         return found
-    for _ in steps(range(ROUNDS), SEARCHING):
+    for _ in steps(range(MAX_REVERSALS), SEARCHING):
         order = _best_reversal(model, found.better.order)
         one = model.fit(order)
         two = model.reversed_fit(one)
-        if max(one.log_likelihood, two.log_likelihood) < found.better.log_likelihood + GAIN:
+        if max(one.log_likelihood, two.log_likelihood) < found.better.log_likelihood + MIN_REVERSAL_GAIN:
             return found
         trail = alternate(model, space, order, max_iter=max_iter)
         better = trail.pair.better if trail.pair.better.log_likelihood > one.log_likelihood else one
@@ -66,5 +67,5 @@ def _best_reversal(model: EulerModel, order: Indices) -> Indices:
     x = (x - (x.mean(axis=(0, 1)) if affine else 0.0)) / x.std(axis=(0, 1))
     stack = np.array(orders)
     panels = Panels(np.ascontiguousarray(x[:, stack].transpose(1, 0, 2, 3)))
-    one, two = ways(panels, Form(affine=affine))
+    one, two = fit_directions(panels, Form(affine=affine))
     return orders[int(np.argmax(np.maximum(one.total, two.total)))]

@@ -2,208 +2,50 @@
 
     x_{t+1} = c_j + F₁ x_t + F₂ x_{t−1} + e_t,      e_t ~ N(0, v_t H),      c_j | x₀ ~ N(μ + Γ x₀, Ω),
 
-with or without memory (F₂, and a start law of the first two slices), with or without levels of the subjects' own (Ω, Γ), and
-with steps of equal variance or each of its own (v_t, a property of the interval and so the same both ways round).
-Run backwards a stationary member of such a family is a member of it again: only a transient tells its direction.
-They serve the direction on an order that is found; orders are never searched with them, since they excuse wrong ones.
+with or without memory (F₂, and a start law of the first two slices), with or without random intercepts (Ω, Γ), and with steps
+of one variance or of one each (v_t, a property of the interval and so the same in both directions).
+A stationary member of such a family is, time-reversed, a member of it again: only a transient reveals its direction.
+They judge the direction along an order that was found. Orders are never searched with them: richer models excuse wrong orders.
 
-A step's row is (x_t, Δ_1, …, Δ_L, 1) with L lags, Δ_L what is to be explained; both ways round need one matrix of second
-moments of such rows, since a row run backwards is linear in the row. `Σ z zᵀ` of z = (x_t, Δ_t, 1) and `Σ Δ_t Δ_{t+1}ᵀ` give that
-matrix to every model: with memory, since `x_t = x_{t+1} − Δ_t`, and within subjects, whose means are taken out of it. Variables are
-in units of their own.
+A step's row is (x_t, Δ_1, …, Δ_L, 1) with L lags, Δ_L the response. Both directions need one matrix of second moments of such
+rows, since a reversed row is linear in the row. `Σ z zᵀ` of z = (x_t, Δ_t, 1) and `Σ Δ_t Δ_{t+1}ᵀ` give that matrix to every
+model: with memory, since `x_t = x_{t+1} − Δ_t`, and within subjects, whose means are subtracted. Variables are standardised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from retrace_sde.evidence.closed_form.panels import Form, Panels, step_rows
 from retrace_sde.fit.start_law import Starts, inverted, starts
 from retrace_sde.fit.unequal_steps import dispersion
-from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import BLOCK_ELEMENTS
+from retrace_sde.io.arrays import Array
 
 RIDGE = 1e-10
-"""Added to moments of variables in units of their own: what lies below is rounding."""
+"""Added to moments of standardised variables: smaller differences are rounding."""
 
-TRIED, LEVEL_STEPS, LEVEL_GAIN = 3, 12, 5e-2
-"""Alternations between F and the covariances within and between subjects: from each of two starts, and from the better, at
-most, while one gains more nats than the last of them."""
+START_ALTERNATIONS, MAX_ALTERNATIONS, MIN_GAIN_NATS = 3, 12, 5e-2
+"""Alternations between F and the covariances within and between subjects: from each of two starts; from the better of them, at
+most; and the gain in nats below which they end."""
 
-SPREAD_ROUNDS, SPREAD_MOVED, FEWEST_STEPS = 6, 1e-3, 4
-"""Alternations between a fit and the variances of its steps, at most, while one of them moves by more than that share; and
-the steps that are needed to tell them unequal."""
+MAX_VARIANCE_ROUNDS, VARIANCE_TOLERANCE, MIN_STEPS_FOR_VARIANCES = 6, 1e-3, 4
+"""Alternations between a fit and the variances of its steps, at most; the relative change at which they end; and the steps
+needed to test whether variances differ."""
 
-NOWHERE = Starts(np.zeros((1, 1)), np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.zeros((1, 2)))
-"""Stands for a start law until there is one."""
-
-
-class Form(NamedTuple):
-    """Which linear model: how many slices a step looks back, whether subjects have levels, whether there is a constant."""
-
-    lags: int = 1
-    levels: bool = False
-    affine: bool = True
-
-    def fits(self, n: int, T: int, d: int) -> bool:
-        """There are enough numbers for it."""
-        enough = self.lags + 1 < T and n * (T - self.lags) > 2 * (self.lags * d + 1) + d
-        return enough and (not self.levels or (n > self.lags * d + 3 and self.lags + 2 < T))
-
-
-class Filling(Protocol):
-    """What draws values that are missing (`filled`)."""
-
-    @property
-    def counts(self) -> Array:
-        """How many values of each variable were seen, (d,)."""
-        ...
-
-    @property
-    def log_density(self) -> float:
-        """Of the values drawn, given those that were seen."""
-        ...
-
-    def fill(self, x: Array, rng: np.random.Generator, *, at_rest: bool = False) -> Array:
-        """Panels (B, n, T, d), of a process at rest or not, with values drawn where the data have none."""
-        ...
-
-
-class Units(NamedTuple):
-    """Where the variables had their zero, (d,), and how large they were, (d,)."""
-
-    centre: Array
-    scale: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Panels:
-    """B panels (B, n, T, d) in time order; `lengths` (n,) of the trajectories where they differ.
-
-    `units`: the centre and the scale that the variables had. `spread` (T − 1,): the variances v of the steps, where they are
-    not all 1. `filled`: how values that are missing were drawn.
-    """
-
-    x: Array
-    lengths: Indices | None = None
-    units: Units | None = None
-    spread: Array | None = None
-    filled: Filling | None = None
-
-    @property
-    def log_volume(self) -> float:
-        """What densities lose, in nats, in the units that the variables came in, and to values that were drawn.
-
-        `log p(seen) ≈ log p(seen, drawn) − log q(drawn | seen)`, for any model: its evidence is on what was seen.
-        """
-        scale = np.ones(1) if self.units is None else self.units.scale
-        if self.filled is not None:
-            return float(self.filled.counts @ np.log(scale)) + self.filled.log_density
-        return float(self.live(0).sum() * np.log(scale).sum())
-
-    def turned(self, x: Array) -> Array:
-        """Panels (B, n, T, d) of these lengths run the other way round."""
-        if self.lengths is None:
-            return np.ascontiguousarray(x[:, :, ::-1])
-        t, last = np.arange(x.shape[2])[None], self.lengths[:, None] - 1
-        at = np.where(t <= last, last - t, t)
-        return np.take_along_axis(x, at[None, :, :, None], axis=2)
-
-    def weights(self, lags: int, *, backwards: bool) -> Array:
-        """1/v of the steps that are explained, by position; run backwards from the end those of the other intervals."""
-        S = self.x.shape[2] - lags
-        if self.spread is None:
-            return np.ones(S)
-        found: Array = 1 / (self.spread[:S] if backwards else self.spread[lags - 1 :])
-        return found
-
-    def price(self, form: Form) -> float:
-        """Schwarz' price in nats; the start law, judged by left-out trajectories, has paid its own."""
-        n, T, d = self.x.shape[1:]
-        k = d * (form.lags * d + form.affine) + d * (d + 1) / 2
-        found = 0.5 * k * np.log(self.live(form.lags).sum())
-        if form.levels:
-            found += 0.5 * (form.lags * d**2 + d * (d + 1) / 2) * np.log(n)
-        if self.spread is not None:
-            found += 0.5 * (T - 2) * np.log(n * d)
-        return float(found)
-
-    def live(self, lags: int) -> Array:
-        """Which steps (n, T − lags) exist."""
-        n, T = self.x.shape[1:3]
-        if self.lengths is None:
-            return np.ones((n, T - lags))
-        found: Array = (np.arange(lags, T)[None] < self.lengths[:, None]).astype(float)
-        return found
-
-    def ends(self, lags: int) -> tuple[Array, Array]:
-        """First states both ways round, (B, n, lags·d): of two slices the first, and the step to the second."""
-        x, n = self.x, self.x.shape[1]
-        last = np.full(n, x.shape[2]) if self.lengths is None else self.lengths
-        sides = []
-        for at, step in ((np.zeros(n, dtype=np.intp), 1), (last - 1, -1)):
-            first = x[:, np.arange(n), at]
-            parts = [first]
-            if lags == 2:
-                parts.append(x[:, np.arange(n), at + step] - first)
-            sides.append(np.concatenate(parts, axis=2))
-        return sides[0], sides[1]
-
-    @cached_property
-    def moments(self) -> Array:
-        """`Σ z zᵀ` of the steps' rows z = (x_t, Δ_t, 1), (B, 2d + 1, 2d + 1)."""
-        d = self.x.shape[3]
-        total = np.zeros((len(self.x), 2 * d + 1, 2 * d + 1))
-        for some in self.parts(1):
-            rows = _rows(some, Form())[0]
-            rows = rows.reshape(len(rows), -1, rows.shape[3])
-            total += rows.transpose(0, 2, 1) @ rows
-        return total
-
-    @cached_property
-    def successive(self) -> Array:
-        """`Σ Δ_t Δ_{t+1}ᵀ`, (B, d, d)."""
-        d = self.x.shape[3]
-        total = np.zeros((len(self.x), d, d))
-        for some in self.parts(1):
-            step = np.diff(some.x, axis=2) * some.live(1)[None, :, :, None]
-            shape = len(step), -1, d
-            one, two = step[:, :, :-1].reshape(shape), step[:, :, 1:].reshape(shape)
-            total += one.transpose(0, 2, 1) @ two
-        return total
-
-    def parts(self, lags: int) -> Iterator[Panels]:
-        """Some trajectories at a time, whose rows stay in cache."""
-        B, n, T, d = self.x.shape
-        size = max(1, BLOCK_ELEMENTS // (B * T * ((lags + 1) * d + 1)))
-        if size >= n:
-            yield self
-            return
-        for begin in range(0, n, size):
-            some = slice(begin, begin + size)
-            lengths = None if self.lengths is None else self.lengths[some]
-            yield replace(self, x=self.x[:, some], lengths=lengths)
-
-    @cached_property
-    def variances(self) -> Array:
-        """Each variable's, (B, d)."""
-        B, n, T, d = self.x.shape
-        x = self.x.reshape(B, n * T, d) if self.lengths is None else self.x[:, self.live(0) > 0]
-        squares = np.einsum("bid,bid->bd", x, x) / x.shape[1]
-        return np.asarray(np.maximum(squares - x.mean(axis=1) ** 2, 1e-9 * squares))
+NO_START = Starts(np.zeros((1, 1)), np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.zeros((1, 2)))
+"""Placeholder until the start law is fitted."""
 
 
 @dataclass(frozen=True, eq=False)
 class DirectedFit:
-    """A form fitted to B panels one way round: `total` log-likelihood (B,), start included.
+    """A form fitted to B panels in one direction: `total` log-likelihood (B,), start included.
 
     `step` (B, lags·d, d), F, multiplies rows (x_{t−1}, x_{t−2}); `c` (B, d); `H` (B, d, d). `theta` is the same regression on the
-    coordinates of a row; `backwards`: the panels are run from their ends. With levels: `of_start` (B, 1 + lags·d, d)
-    their mean given (1, first state), `omega` (B, d, d) their covariance.
+    coordinates of a row; `backwards`: the panels are time-reversed. With random intercepts: `of_start` (B, 1 + lags·d, d)
+    is their mean given (1, first state), `omega` (B, d, d) their covariance.
     """
 
     form: Form
@@ -224,7 +66,7 @@ class DirectedFit:
 
     @property
     def leaves(self) -> Array:
-        """What takes a row, as the panel stands, to the residual of its step, (B, p, d)."""
+        """The matrix (B, p, d) that takes a row of the panel as it stands to the residual of its step."""
         d, a = self.H.shape[1], self.form.lags * self.H.shape[1]
         eye = np.broadcast_to(np.eye(d), self.H.shape)
         found = np.concatenate([-self.theta[:, :a], eye, -self.theta[:, a:]], axis=1)
@@ -238,8 +80,15 @@ class DirectedFit:
         return self.theta[:, -1] if self.form.affine else np.zeros((len(self.H), d))
 
 
-def ways(panels: Panels, form: Form) -> tuple[DirectedFit, DirectedFit]:
-    """The fit to every panel as it stands, and to its reverse."""
+def fit_directions(panels: Panels, form: Form) -> tuple[DirectedFit, DirectedFit]:
+    """The fit to every panel as it stands, and to its reverse; fitted once for each form, and kept with the panels."""
+    if form not in panels.fits:
+        panels.fits[form] = _fit_directions(panels, form)
+    found: tuple[DirectedFit, DirectedFit] = panels.fits[form]
+    return found
+
+
+def _fit_directions(panels: Panels, form: Form) -> tuple[DirectedFit, DirectedFit]:
     live = panels.live(form.lags)
     d, lags = panels.x.shape[3], form.lags
     width = panels.variances
@@ -256,7 +105,7 @@ def ways(panels: Panels, form: Form) -> tuple[DirectedFit, DirectedFit]:
             gram, middle = _weighted(panels, form, w) if weighted else _second_moments(panels, form)
         G = turn.T @ gram @ turn if backwards else gram
         if form.levels:
-            way = _with_levels(form, G, middle @ turn if backwards else middle, first, w)
+            way = _with_intercepts(form, G, middle @ turn if backwards else middle, first, w)
         else:
             way = _regressed(form, G, float(live.sum()), d)
         start = starts(first, _blocks(way.H, lags), width)
@@ -267,7 +116,7 @@ def ways(panels: Panels, form: Form) -> tuple[DirectedFit, DirectedFit]:
 
 
 def _second_moments(panels: Panels, form: Form) -> tuple[Array, Array]:
-    """`Σ z zᵀ` of rows, and the subjects' means, which levels take out of it."""
+    """`Σ z zᵀ` of rows, and the subjects' means, which are subtracted where there are random intercepts."""
     x, lags = panels.x, form.lags
     T, d = x.shape[2:]
     gram = panels.moments
@@ -304,7 +153,7 @@ def _edges(panels: Panels) -> tuple[Array, Array]:
 
 def _weighted(panels: Panels, form: Form, w: Array) -> tuple[Array, Array]:
     """The same with weights of the steps: `Σ w z zᵀ`, and the subjects' weighted means."""
-    rows, _ = _rows(panels, form)
+    rows, _ = step_rows(panels, form)
     B, n, S, p = rows.shape
     middle = np.einsum("bnsp,s->bnp", rows, w / w.sum()) if form.levels else rows[:, :, 0]
     inner = rows - middle[:, :, None] if form.levels else rows
@@ -313,9 +162,10 @@ def _weighted(panels: Panels, form: Form, w: Array) -> tuple[Array, Array]:
 
 
 def each_trajectory(panels: Panels, way: DirectedFit) -> tuple[Array, Array]:
-    """Log-likelihoods (B, n) of the trajectories one way round, and residuals (B, n, S, d).
+    """Log-likelihoods (B, n) of the trajectories in one direction, and residuals (B, n, S, d).
 
-    Residuals have levels taken out and are divided by √v; their places are those of the rows, from the panel's start.
+    Residuals are about each subject's own intercept where there are such, and divided by √v; positions count from the panel's
+    start in either direction.
     """
     e, middle, live = _residuals(panels, way)
     d, lags = way.H.shape[1], way.form.lags
@@ -338,8 +188,8 @@ def each_trajectory(panels: Panels, way: DirectedFit) -> tuple[Array, Array]:
 
 
 def _residuals(panels: Panels, way: DirectedFit) -> tuple[Array, Array | None, Array]:
-    """Residuals (B, n, S, d) divided by √v, without levels; the levels' share (B, n, d) of them; and which steps there are."""
-    rows, live = _rows(panels, way.form)
+    """Residuals (B, n, S, d) divided by √v, about the intercepts; their means (B, n, d) by subject; and which steps exist."""
+    rows, live = step_rows(panels, way.form)
     w = panels.weights(way.form.lags, backwards=way.backwards)
     e = rows @ way.leaves[:, None]
     middle = None
@@ -372,8 +222,8 @@ def _squares_by_position(panels: Panels, way: DirectedFit) -> Array:
 
 
 def regressors(panels: Panels, way: DirectedFit) -> Array:
-    """What the residuals of `each_trajectory` were regressed on, (B, n, S, lags·d), levels taken out."""
-    rows, _ = _rows(panels, way.form)
+    """The regressors of the residuals of `each_trajectory`, (B, n, S, lags·d), about subjects' means where intercepts differ."""
+    rows, _ = step_rows(panels, way.form)
     d, lags = way.H.shape[1], way.form.lags
     rows = rows @ _turn(way.form, d) if way.backwards else rows
     past: Array = rows[..., : lags * d]
@@ -383,28 +233,15 @@ def regressors(panels: Panels, way: DirectedFit) -> Array:
     return past
 
 
-def _rows(panels: Panels, form: Form) -> tuple[Array, Array]:
-    """Rows (B, n, S, p) of the steps, zero where there is none, and which there are (n, S)."""
-    x, lags = panels.x, form.lags
-    T = x.shape[2]
-    live = panels.live(lags)
-    step = np.diff(x, axis=2)
-    parts = [x[:, :, : T - lags], *(step[:, :, k : T - lags + k] for k in range(lags))]
-    if form.affine and not form.levels:
-        parts.append(np.ones((*parts[0].shape[:3], 1)))
-    rows = np.concatenate(parts, axis=3)
-    return (rows if panels.lengths is None else rows * live[None, :, :, None]), live
-
-
 def unequal(panels: Panels, form: Form) -> Panels | None:
-    """The panel with steps of a variance each, as both ways round see it together; None where they are alike."""
+    """The panel with a variance for each step, estimated from both directions together; None where they do not differ."""
     n, T, d = panels.x.shape[1:]
-    if panels.lengths is not None or T < FEWEST_STEPS + 2:
+    if panels.lengths is not None or T < MIN_STEPS_FOR_VARIANCES + 2:
         return None
     v = np.ones(T - 1)
-    for _ in range(SPREAD_ROUNDS):
+    for _ in range(MAX_VARIANCE_ROUNDS):
         halves, seen = np.zeros(T - 1), np.zeros(T - 1)
-        for way in ways(panels, form):
+        for way in fit_directions(panels, form):
             squares = _squares_by_position(panels, way)
             w = panels.weights(form.lags, backwards=way.backwards)
             at = slice(0, T - form.lags) if way.backwards else slice(form.lags - 1, None)
@@ -418,13 +255,13 @@ def unequal(panels: Panels, form: Form) -> Panels | None:
         new *= np.mean(1 / new)
         moved, v = float(np.abs(np.log(new / v)).max()), new
         panels = replace(panels, spread=v)
-        if moved < SPREAD_MOVED:
+        if moved < VARIANCE_TOLERANCE:
             break
     return panels
 
 
 def _turn(form: Form, d: int) -> Array:
-    """The matrix that takes a row (x, Δ_1, …, Δ_L, 1) to that of the step run backwards: (x + Σ Δ, −Δ_L, …, −Δ_1, 1)."""
+    """The matrix that takes a row (x, Δ_1, …, Δ_L, 1) to that of the reversed step: (x + Σ Δ, −Δ_L, …, −Δ_1, 1)."""
     L, eye = form.lags, np.eye(d)
     p = (L + 1) * d + (form.affine and not form.levels)
     turn = np.zeros((p, p))
@@ -438,20 +275,20 @@ def _turn(form: Form, d: int) -> Array:
 
 
 def _split(rows: Array, form: Form, d: int) -> tuple[Array, Array]:
-    """The regressors of rows, and what they explain."""
+    """The regressors of rows, and the response."""
     a, b = form.lags * d, (form.lags + 1) * d
     return np.concatenate([rows[..., :a], rows[..., b:]], axis=-1), rows[..., a:b]
 
 
 def _parts(gram: Array, form: Form, d: int) -> tuple[Array, Array, Array]:
-    """Second moments of regressors, with what they explain, and of that."""
+    """Second moments of regressors, of regressors with the response, and of the response."""
     rows = _split(gram, form, d)
     xx, xy = _split(rows[0].transpose(0, 2, 1), form, d)
     return xx, xy, _split(rows[1].transpose(0, 2, 1), form, d)[1]
 
 
 def regressed(panels: Panels, form: Form) -> DirectedFit:
-    """The fit to every panel as it stands, of a form without levels, before it has a start law."""
+    """The fit to every panel as it stands, of a form without random intercepts, before it has a start law."""
     gram, count = _second_moments(panels, form)[0], float(panels.live(form.lags).sum())
     return _regressed(form, gram, count, panels.x.shape[3])
 
@@ -462,7 +299,7 @@ def _regressed(form: Form, gram: Array, count: float, d: int) -> DirectedFit:
     H = _ridged((yy - xy.transpose(0, 2, 1) @ theta) / count)
     log_det = np.linalg.slogdet(H)[1]
     total = -0.5 * count * (log_det + d + d * np.log(2 * np.pi))
-    return DirectedFit(form, total, theta, H, NOWHERE)
+    return DirectedFit(form, total, theta, H, NO_START)
 
 
 def _blocks(H: Array, lags: int) -> Array:
@@ -490,13 +327,13 @@ def _squares(e: Array, H: Array) -> tuple[Array, Array]:
     return np.einsum("bid,bid->bi", white, white).reshape(e.shape[:-1]), log_det
 
 
-# -- levels of the subjects' own ---------------------------------------------------------------------------
+# -- random intercepts --------------------------------------------------------------------------------------
 
 
 class _Between(NamedTuple):
-    """Moments within subjects, and between them with what the start explains taken out; S steps of n subjects.
+    """Moments within subjects, and between them after regression on the start; S steps of n subjects.
 
-    `W` is the steps' weight in all, S where they are alike.
+    `W` is the total weight of the steps, S where their variances are equal.
     """
 
     within: tuple[Array, Array, Array]
@@ -514,7 +351,7 @@ def _axes(within: Array, between: Array, W: float) -> tuple[Array, Array]:
     return inverse.transpose(0, 2, 1) @ U, np.clip(share, 0.0, 1.0)
 
 
-def _with_levels(form: Form, gram: Array, middle: Array, first: Array, w: Array) -> DirectedFit:
+def _with_intercepts(form: Form, gram: Array, middle: Array, first: Array, w: Array) -> DirectedFit:
     """Within and between residuals by generalised least squares: H from the one, H/W + Ω from the other."""
     S, W = len(w), float(w.sum())
     B, n, d = *first.shape[:2], first.shape[2] // form.lags
@@ -533,14 +370,14 @@ def _with_levels(form: Form, gram: Array, middle: Array, first: Array, w: Array)
             tuple(a + W * b for a, b in zip(parts.within[:2], parts.between[:2], strict=True)),
         )
     ]
-    tried = [_alternated(parts, theta, TRIED) for theta in begins]
+    tried = [_alternated(parts, theta, START_ALTERNATIONS) for theta in begins]
     better = (tried[1][0] > tried[0][0])[:, None, None]
-    worth, theta, H, apart = _alternated(
-        parts, np.where(better, tried[1][1], tried[0][1]), LEVEL_STEPS
+    value, theta, H, apart = _alternated(
+        parts, np.where(better, tried[1][1], tried[0][1]), MAX_ALTERNATIONS
     )
     x, y = _split(explained, form, d)
-    total = worth - 0.5 * n * d * (S * np.log(2 * np.pi) + np.log(W))
-    return DirectedFit(form, total, theta, H, NOWHERE, of_start=y - x @ theta, omega=apart - H / W)
+    total = value - 0.5 * n * d * (S * np.log(2 * np.pi) + np.log(W))
+    return DirectedFit(form, total, theta, H, NO_START, of_start=y - x @ theta, omega=apart - H / W)
 
 
 def _alternated(parts: _Between, theta: Array, steps: int) -> tuple[Array, Array, Array, Array]:
@@ -552,20 +389,20 @@ def _alternated(parts: _Between, theta: Array, steps: int) -> tuple[Array, Array
     (_, wxy, _), (_, bxy, _) = parts.within, parts.between
     back, share = parts.axes
     before = np.full(len(theta), -np.inf)
-    worth, H, V, D = _worth(parts, theta)
+    value, H, V, D = _log_likelihood(parts, theta)
     for _ in range(steps):
-        if not (worth > before + LEVEL_GAIN).any():
+        if not (value > before + MIN_GAIN_NATS).any():
             break
-        before = worth
+        before = value
         white = np.linalg.inv(V).transpose(0, 2, 1)
         right = back.transpose(0, 2, 1) @ (wxy @ white + (bxy @ white) / D[:, None, :])
         left = 1 - share[:, :, None] * (1 - 1 / (parts.W * D[:, None, :]))
         theta = back @ (right / np.maximum(left, RIDGE)) @ V.transpose(0, 2, 1)
-        worth, H, V, D = _worth(parts, theta)
-    return worth, theta, H, (V * D[:, None, :]) @ V.transpose(0, 2, 1)
+        value, H, V, D = _log_likelihood(parts, theta)
+    return value, theta, H, (V * D[:, None, :]) @ V.transpose(0, 2, 1)
 
 
-def _worth(parts: _Between, theta: Array) -> tuple[Array, Array, Array, Array]:
+def _log_likelihood(parts: _Between, theta: Array) -> tuple[Array, Array, Array, Array]:
     """The log-likelihood but for constants at θ, H, coordinates V with V Vᵀ = H, and the variances between in them."""
     H, V, values, D = _covariances(parts, theta)
     d = H.shape[1]

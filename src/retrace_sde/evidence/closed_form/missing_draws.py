@@ -1,9 +1,9 @@
-"""Values that are missing, drawn given those that were seen, so that closed forms speak of panels with holes, too.
+"""Missing values drawn given the observed ones, so that the closed forms also serve panels with missing values.
 
-A draw from a law, and the smoothed difference between what was seen and the same cells of the draw, are a draw given what was
-seen (Durbin & Koopman 2002). Every other trajectory is filled under the law of one way round, the rest under that of the other:
-neither direction gains by it. Panels of a process at rest are filled as such: laws of a transient would give them its direction.
-Draws, not means: means between their neighbours would look like momentum.
+A draw from a model, plus the smoothed difference between the observed values and the same cells of the draw, is a draw given the
+observed values (Durbin & Koopman 2002). Every other trajectory is filled under the fit of one direction, the rest under that of
+the other: neither direction gains by it. Stationary null panels are filled under stationary laws: those of a transient would
+give them its direction. Draws, not means: means between their neighbours would look like momentum.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
-from retrace_sde.evidence.direction.linear import Form, Panels, ways
-from retrace_sde.evidence.direction.null_simulation import World, pool
+from retrace_sde.evidence.closed_form.linear import fit_directions
+from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, pool
+from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.fit.statespace.smoother import kalman
 from retrace_sde.io.arrays import Array, Mask
@@ -22,23 +23,23 @@ from retrace_sde.process.sde import Gaussian, Transition
 
 
 @dataclass(frozen=True, eq=False)
-class Filled:
-    """How values are drawn where `seen` (n, T, d) says that there are none: under the `laws` of both ways round.
+class MissingDraws:
+    """How values are drawn where `seen` (n, T, d) is False: under the `laws` of both directions.
 
-    `log_density`: of those drawn in the data, given what was seen.
+    `log_density`: of the values drawn in the data, given the observed ones.
     """
 
     seen: Mask
-    laws: tuple[World, World]
+    laws: tuple[NullSimulator, NullSimulator]
     log_density: float = 0.0
 
     @property
     def counts(self) -> Array:
-        """How many values of each variable were seen, (d,)."""
+        """Number of observed values of each variable, (d,)."""
         return np.asarray(self.seen.sum(axis=(0, 1)), dtype=float)
 
     def fill(self, x: Array, rng: np.random.Generator, *, at_rest: bool = False) -> Array:
-        """Panels (B, n, T, d), of a process at rest or not, with values drawn where the data have none."""
+        """Panels (B, n, T, d), stationary (`at_rest`) or not, with values drawn where the data have none."""
         found = x.copy()
         for k, law in enumerate(self._resting if at_rest else self.laws):
             rows = slice(k, None, 2)
@@ -53,8 +54,8 @@ class Filled:
         return found
 
     @property
-    def _resting(self) -> tuple[World, World]:
-        """The laws at rest: each that is stable, or the one that is for both."""
+    def _resting(self) -> tuple[NullSimulator, NullSimulator]:
+        """The stationary laws: of each direction that is stable, or of the one that is for both."""
         stable = [law._replace(stationary=True) for law in self.laws if law.stable]
         return (stable[0], stable[-1]) if stable else self.laws
 
@@ -72,30 +73,30 @@ class Filled:
         return total
 
 
-def filled(
-    panels: Panels, seen: Mask, laws: tuple[World, World], form: Form, rng: np.random.Generator
+def draw_missing(
+    panels: Panels, seen: Mask, laws: tuple[NullSimulator, NullSimulator], form: Form, rng: np.random.Generator
 ) -> Panels:
     """A panel with holes, filled under laws fitted to it; `seen` (n, T, d). `form`: what the laws are without noise.
 
-    Without noise closed forms fitted to a first filling fill it again: their start laws are judged by left-out trajectories, and
+    Without noise closed forms fitted to a first filling fill it again: their start laws are compare_directions by left-out trajectories, and
     do not shrink to the few first states that were seen.
     """
-    how = Filled(seen, laws)
+    how = MissingDraws(seen, laws)
     if laws[0].noise is None:
         first = replace(panels, x=how.fill(panels.x, rng))
-        one, two = (World(way, pool(first, way)) for way in ways(first, form))
-        how = Filled(seen, (one, two))
+        one, two = (NullSimulator(way, pool(first, way)) for way in fit_directions(first, form))
+        how = MissingDraws(seen, (one, two))
     x = how.fill(panels.x, rng)
     return replace(panels, x=x, filled=replace(how, log_density=how.conditional(x[0])))
 
 
-def _along(law: World, x: Array) -> Array:
-    """Panels (B, n, T, d) the way that a law runs, or back."""
+def _along(law: NullSimulator, x: Array) -> Array:
+    """Panels (B, n, T, d) in the direction of a law, or back."""
     return x[:, :, ::-1] if law.way.backwards else x
 
 
-def _space(law: World, *, centred: bool = False) -> StateSpace:
-    """The state space of a law; `centred`: of differences between two of its panels."""
+def _space(law: NullSimulator, *, centred: bool = False) -> StateSpace:
+    """The state-space model of a law; `centred`: of differences between two of its panels."""
     way, d = law.way, law.way.H.shape[1]
     R = np.zeros((d, d)) if law.noise is None else law.noise.T @ law.noise
     F, shift = way.step[0].T, way.c[0]

@@ -1,15 +1,15 @@
-"""The direction's p-value by simulation, from the worlds in which it would be wrong to call it.
+"""The direction's p-value by null simulation: panels from models in which calling the direction would be wrong.
 
-Vuong's statistic leaves out how far the estimated start law and parameters bend the ratio; it must then be
-timid. Here the ratio is compared with those of panels simulated from (i) the reverse's fit with its own start law and (ii)
-each way's fit started from its stationary law, where it has one, in absolute value since a stationary process has
-no direction at all. Residuals are resampled, so that heavy tails count; both ways are refitted every time. The largest
-p-value counts: (i) alone would call a direction from the start law's own noise. Worlds are looked at in turn, each for as long
-as its p-value is near the level, and no further once one of them explains the ratio.
+Vuong's statistic ignores how the estimated start law and parameters bias the ratio, and must then be conservative. Here the
+ratio is compared with those of panels simulated from (i) the reverse's fit with its own start law and (ii) the fit of each
+direction started from its stationary law, where it has one; then in absolute value, since a stationary process has no
+direction. Residuals are resampled, so that heavy tails count; both directions are refitted every time. The largest p-value
+counts: (i) alone would call a direction from the start law's own noise. Nulls are simulated in turn, each while its p-value is
+near the level; simulation stops once a null reproduces the ratio.
 
-What is compared may come from another model than the worlds do. Behind measurement noise a fit has no closed form: worlds are
-then those of the noisy model, and the ratio that of a closed form that comes near it. Where values are missing, those of the
-same cells are hidden in every simulated panel, and drawn anew as those of the data were (`filled`).
+The ratio may come from another model than the null panels do. With measurement noise a fit has no closed form: null panels are
+then simulated from the noisy model, and the ratio is that of the nearest closed form. Where values are missing, the same cells
+are hidden in every simulated panel, and drawn again as those of the data were (`missing_draws`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
-from retrace_sde.evidence.direction.linear import DirectedFit, Form, Panels, each_trajectory, ways
+from retrace_sde.evidence.closed_form.linear import DirectedFit, each_trajectory, fit_directions
+from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.io.arrays import Array
 from retrace_sde.progress import steps
 
 STAGES = (19, 99, 399)
 """Simulations of each null: more where the p-value is too near the level to tell."""
 
-NUMBERS = 2_000_000
-"""Numbers that are simulated at a time."""
-
+SIMULATED_NUMBERS = 2_000_000
+"""Numbers (B n T d) simulated at a time."""
 
 GAUSSIAN_POOL = 5000
-"""Residuals drawn to stand for a Gaussian law."""
+"""Residuals drawn to represent a Gaussian law."""
 
 
-class Simulated(NamedTuple):
+class SimulatedP(NamedTuple):
     """A p-value and its own Monte-Carlo error (one standard deviation)."""
 
     p_value: float
@@ -47,8 +47,8 @@ class Simulated(NamedTuple):
         return abs(self.p_value - alpha) > 3 * self.p_error
 
 
-class World(NamedTuple):
-    """A fit that panels are simulated from, its pool of residuals, and whether it starts in its stationary law.
+class NullSimulator(NamedTuple):
+    """A fit to simulate panels from, its pool of residuals, and whether it starts in its stationary law.
 
     `noise` (d, d), where there is measurement noise, is a root of its covariance, as it multiplies rows.
     """
@@ -64,9 +64,9 @@ class World(NamedTuple):
         return float(np.abs(np.linalg.eigvals(companion(self.way))).max()) < 1 - 1e-6
 
     def panels(self, like: Panels, size: int, rng: np.random.Generator) -> Panels:
-        """New panels as the data stand, with what is missing there drawn anew.
+        """New panels in the data's direction, missing cells of the data drawn again.
 
-        At rest residuals act for as long before the panel as in it.
+        A stationary one is simulated for T steps before the panel starts, so that resampled residuals reach the start.
         """
         n, T, d = like.x.shape[1:]
         first, level = (_at_rest if self.stationary else _from_start)(self.way, size, n, rng)
@@ -99,94 +99,94 @@ def simulated_test(
     rng: np.random.Generator,
     *,
     alpha: float,
-    worlds: tuple[World, World] | None = None,
-) -> Simulated:
-    """Of one panel, by a form's ratio; `worlds`: the way as it stands and its reverse, where they are not the form's own."""
-    both = ways(panels, form)
+    simulators: tuple[NullSimulator, NullSimulator] | None = None,
+) -> SimulatedP:
+    """Of one panel, by a form's ratio; `simulators`: of the order and of its reverse, where they are not the form's own."""
+    both = fit_directions(panels, form)
     ratio = float(both[0].total[0] - both[1].total[0])
-    if worlds is None:
-        worlds = World(both[0], pool(panels, both[0])), World(both[1], pool(panels, both[1]))
-    worst = Simulated(0.0, 0.0)
-    for world in nulls(worlds, favoured=0 if ratio >= 0 else 1):
-        found = _of_world(world, form, panels, ratio, rng, alpha=alpha)
+    if simulators is None:
+        simulators = NullSimulator(both[0], pool(panels, both[0])), NullSimulator(both[1], pool(panels, both[1]))
+    worst = SimulatedP(0.0, 0.0)
+    for simulator in nulls(simulators, favoured=0 if ratio >= 0 else 1):
+        found = _p_value_under(simulator, form, panels, ratio, rng, alpha=alpha)
         worst = max(worst, found)
         if worst.clear(alpha) and worst.p_value > alpha:
             break
     return worst
 
 
-def _of_world(
-    world: World,
+def _p_value_under(
+    simulator: NullSimulator,
     form: Form,
     like: Panels,
     ratio: float,
     rng: np.random.Generator,
     *,
     alpha: float,
-) -> Simulated:
-    """The share of a world's panels whose ratio reaches the one observed; at rest, in either direction."""
+) -> SimulatedP:
+    """The share of a simulator's panels whose ratio reaches the one observed; at rest, in either direction."""
 
     def drawn(size: int) -> Array:
-        found = _ratios(world, form, like, size, rng)
-        return np.abs(found) if world.stationary else found * np.sign(ratio)
+        found = _ratios(simulator, form, like, size, rng)
+        return np.abs(found) if simulator.stationary else found * np.sign(ratio)
 
     return staged(drawn, abs(ratio), alpha=alpha)
 
 
-def staged(drawn: Callable[[int], Array], least: float, *, alpha: float) -> Simulated:
-    """How often as many numbers as are asked for reach the `least`: asked in stages, until that is clear of the level."""
-    reached, done, found = 0, 0, Simulated(1.0, 1.0)
-    for stage in steps(STAGES, "testing which way time runs"):
+def staged(drawn: Callable[[int], Array], least: float, *, alpha: float) -> SimulatedP:
+    """The share of drawn numbers that reach `least`: drawn in stages, until the p-value is clear of the level."""
+    reached, done, found = 0, 0, SimulatedP(1.0, 1.0)
+    for stage in steps(STAGES, "testing the direction of time"):
         reached, done = reached + int((drawn(stage - done) >= least).sum()), stage
         p = (1 + reached) / (1 + done)
-        found = Simulated(p, float(np.sqrt(p * (1 - p) / done)))
+        found = SimulatedP(p, float(np.sqrt(p * (1 - p) / done)))
         if found.clear(alpha):
             break
     return found
 
 
-def by_lot(panels: Panels, form: Form, rng: np.random.Generator, *, alpha: float) -> Simulated:
-    """How often trajectories turned round by lot have a ratio like the one observed, in either direction.
+def random_reversal_test(panels: Panels, form: Form, rng: np.random.Generator, *, alpha: float) -> SimulatedP:
+    """Randomisation test: each trajectory is randomly time-reversed; how often the ratio is as large, in either direction.
 
-    Exact for any process that runs backwards as it runs forwards, whatever its law: no model is trusted.
+    Exact for independent trajectories of any time-reversible process: no model is assumed.
     """
     x, back = panels.x, panels.turned(panels.x)
-    most = max(1, NUMBERS // x.size)
+    most = max(1, SIMULATED_NUMBERS // x.size)
 
     def drawn(size: int) -> Array:
         found = []
         for begin in range(0, size, most):
             stays = rng.random((min(most, size - begin), x.shape[1], 1, 1)) < 0.5
-            found.append(_summed(replace(panels, x=np.where(stays, x, back)), form))
+            found.append(_total_ratios(replace(panels, x=np.where(stays, x, back)), form))
         return np.abs(np.concatenate(found))
 
-    return staged(drawn, abs(float(_summed(panels, form)[0])), alpha=alpha)
+    return staged(drawn, abs(float(_total_ratios(panels, form)[0])), alpha=alpha)
 
 
-def _summed(panels: Panels, form: Form) -> Array:
-    """The ratios of panels, as they stand against their reverses."""
-    one, two = ways(panels, form)
+def _total_ratios(panels: Panels, form: Form) -> Array:
+    """Log-likelihood ratios of panels against their reverses."""
+    one, two = fit_directions(panels, form)
     return np.asarray(one.total - two.total)
 
 
-def nulls(worlds: tuple[World, World], *, favoured: int) -> list[World]:
-    """Each way from its stationary law, and the reverse of what the ratio favours from its own start."""
-    at_rest = [each._replace(stationary=True) for each in worlds if each.stable]
-    return [*at_rest, worlds[1 - favoured]]
+def nulls(simulators: tuple[NullSimulator, NullSimulator], *, favoured: int) -> list[NullSimulator]:
+    """Each direction from its stationary law, and the reverse of the favoured direction from its own start."""
+    at_rest = [each._replace(stationary=True) for each in simulators if each.stable]
+    return [*at_rest, simulators[1 - favoured]]
 
 
-def _ratios(world: World, form: Form, like: Panels, size: int, rng: np.random.Generator) -> Array:
-    """The summed ratios of simulated panels, as the data stand against the reverse."""
-    most = max(1, NUMBERS // like.x[0].size)
+def _ratios(simulator: NullSimulator, form: Form, like: Panels, size: int, rng: np.random.Generator) -> Array:
+    """The ratios of simulated panels, in the data's direction against the reverse."""
+    most = max(1, SIMULATED_NUMBERS // like.x[0].size)
     found = []
     for begin in range(0, size, most):
-        some = world.panels(like, min(most, size - begin), rng)
-        found.append(_summed(some, form))
+        some = simulator.panels(like, min(most, size - begin), rng)
+        found.append(_total_ratios(some, form))
     return np.concatenate(found)
 
 
 def pool(panels: Panels, way: DirectedFit) -> Array:
-    """Residuals to draw from, (N, d): centred, and as wide as what was estimated from them left them too narrow."""
+    """Residuals to draw from, (N, d): centred, and scaled up for the degrees of freedom used."""
     e = each_trajectory(panels, way)[1][0]
     lags, d = way.form.lags, e.shape[2]
     found = e[panels.live(lags) > 0]
@@ -239,10 +239,10 @@ def _at_rest(way: DirectedFit, size: int, n: int, rng: np.random.Generator) -> t
     return np.concatenate([old, new - old], axis=2), level
 
 
-def noisy_world(law: DirectedFit, R: Array, rng: np.random.Generator) -> World:
-    """A world behind measurement noise R (d, d), its residuals Gaussian: those of hidden states cannot be resampled."""
+def noisy_simulator(law: DirectedFit, R: Array, rng: np.random.Generator) -> NullSimulator:
+    """A simulator with measurement noise R (d, d) and Gaussian residuals: those of hidden states cannot be resampled."""
     residuals = rng.standard_normal((GAUSSIAN_POOL, len(R))) @ _root(law.H[0])
-    return World(law, residuals, noise=_root(R) if R.any() else None)
+    return NullSimulator(law, residuals, noise=_root(R) if R.any() else None)
 
 
 def _root(S: Array) -> Array:

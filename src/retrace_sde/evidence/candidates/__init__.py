@@ -1,0 +1,1 @@
+"""The candidate models of a panel along an order: one file for each, and one list of them (`registry`)."""

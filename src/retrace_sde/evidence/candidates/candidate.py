@@ -1,0 +1,138 @@
+"""What a candidate model is: a name, when it applies, its fit in both directions, and how well it predicts steps.
+
+To add one, write a class like those beside this file and put an instance into `registry.CANDIDATES`. The direction compares
+the fits of all candidates, the choice of a model reads their penalised log-likelihoods, and the explanation of residuals asks
+how much better each predicts the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from retrace_sde.evidence.candidates.prediction import Prediction, StepRows
+from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, SimulatedP
+from retrace_sde.evidence.closed_form.panels import Form, Panels
+from retrace_sde.io.arrays import Array
+
+if TYPE_CHECKING:
+    from retrace_sde.evidence.candidates.along import CandidatesAlong
+
+
+class CandidateKind(StrEnum):
+    """The models of a panel along the order found, by the names that users read."""
+
+    MARKOV = "Markov"
+    MEMORY = "memory"
+    LEVELS = "random intercepts"
+    MEMORY_LEVELS = "memory and random intercepts"
+    CURVED = "quadratic drift"
+    NOISE = "measurement noise"
+    GAPS = "unequal gaps"
+    VARIANCES = "unequal step variances"
+    RESIDUALS = "non-Gaussian residuals"
+
+
+class Role(StrEnum):
+    """What a candidate may do where the direction is judged."""
+
+    VOTE = "vote"
+    """The direction may be tested in it; candidates within a few nats of the best must agree."""
+
+    OVERRULE = "overrule"
+    """It decides where it explains more than every voter, in both directions."""
+
+    VETO = "veto"
+    """It may only oppose a direction."""
+
+    LISTED = "listed"
+    """It is shown, and has no say."""
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateFit:
+    """A candidate fitted along the order and along its reverse.
+
+    `log_likelihoods`: of the order as it stands and of its reverse, start law included, in the data's own units. `penalty`:
+    `penalty.penalty` of its parameters. `ratio`: `ℓ(order) − ℓ(reverse)`; `by_trajectory` gives each trajectory's share of it: a
+    pass over the data, made only for candidates that are tested. `form`: the closed form whose ratio is the statistic of the
+    simulated test (None: Vuong's test alone). `simulators`: null panels of the order and of its reverse, where they are not
+    those of `form`. `test`: the candidate's own simulated test.
+    """
+
+    kind: str
+    log_likelihoods: tuple[float, float]
+    penalty: float
+    ratio: float
+    by_trajectory: Callable[[], Array]
+    role: Role = Role.VOTE
+    form: Form | None = None
+    simulators: (
+        Callable[[Panels, np.random.Generator], tuple[NullSimulator, NullSimulator]] | None
+    ) = None
+    test: Callable[[np.random.Generator, float], SimulatedP] | None = None
+
+    @classmethod
+    def of_trajectories(
+        cls, kind: str, forwards: Array, backwards: Array, penalty: float, role: Role = Role.VOTE
+    ) -> CandidateFit:
+        """From each trajectory's log-likelihood in both directions."""
+        shares = forwards - backwards
+        totals = float(forwards.sum()), float(backwards.sum())
+        return cls(kind, totals, penalty, float(shares.sum()), lambda: shares, role)
+
+    @property
+    def log_evidence(self) -> float:
+        """Penalised log-likelihood (BIC) in the direction that fits better."""
+        return max(self.log_likelihoods) - self.penalty
+
+    @property
+    def forward_evidence(self) -> float:
+        """Penalised log-likelihood (BIC) of the order as it stands."""
+        return self.log_likelihoods[0] - self.penalty
+
+    @cached_property
+    def contributions(self) -> Array:
+        """Each trajectory's `ℓ_j(order) − ℓ_j(reverse)`."""
+        return self.by_trajectory()
+
+
+class Candidate(Protocol):
+    """A model that panels are compared by; `registry.CANDIDATES` lists those there are."""
+
+    @property
+    def kind(self) -> str:
+        """Its name, as users read it."""
+        ...
+
+    @property
+    def meaning(self) -> str:
+        """What it says of the panel, in one clause."""
+        ...
+
+    @property
+    def allows(self) -> str:
+        """What it allows beyond Markov steps, as in "With … allowed"; empty where nothing is to be said."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What correlated residuals that it explains come from, and what to do about them."""
+        ...
+
+    def applies(self, along: CandidatesAlong) -> bool:
+        """It can be fitted to these data."""
+        ...
+
+    def fit(self, along: CandidatesAlong) -> CandidateFit | None:
+        """Its fits along an order and along its reverse; None where the data do not determine it."""
+        ...
+
+    def predict(self, steps: StepRows) -> Prediction | None:
+        """How well it predicts the next step from the past; None where that is no question."""
+        ...

@@ -1,0 +1,31 @@
+"""The list of candidate models. To add one: its file, and a line here."""
+
+from __future__ import annotations
+
+from retrace_sde.evidence.candidates.candidate import Candidate
+from retrace_sde.evidence.candidates.gaps import STEP_VARIANCES, UNEQUAL_GAPS
+from retrace_sde.evidence.candidates.linear_step import MARKOV
+from retrace_sde.evidence.candidates.memory import MEMORY
+from retrace_sde.evidence.candidates.noise import MEASUREMENT_NOISE
+from retrace_sde.evidence.candidates.quadratic import QUADRATIC_DRIFT
+from retrace_sde.evidence.candidates.random_intercepts import (
+    MEMORY_AND_INTERCEPTS,
+    RANDOM_INTERCEPTS,
+)
+
+CANDIDATES: list[Candidate] = [
+    MARKOV,
+    MEMORY,
+    RANDOM_INTERCEPTS,
+    MEMORY_AND_INTERCEPTS,
+    QUADRATIC_DRIFT,
+    STEP_VARIANCES,
+    UNEQUAL_GAPS,
+    MEASUREMENT_NOISE,
+]
+"""Every candidate, in the order in which they are fitted: later ones may read the fits of earlier ones."""
+
+
+def candidate(kind: str) -> Candidate | None:
+    """The candidate of a name; None where there is none in the list."""
+    return next((each for each in CANDIDATES if each.kind == kind), None)
