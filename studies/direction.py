@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from real_panels import PANELS, read_panel
 
 import retrace_sde as rt
-from retrace_sde.evidence.direction.comparison import judged
+from retrace_sde.evidence.candidates.along import CandidatesAlong
+from retrace_sde.evidence.direction.comparison import compare_directions
 from retrace_sde.evidence.direction.verdict import direction_test
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Linear
@@ -318,7 +319,9 @@ def judge_given(X: Floats, seed: int, options: dict[str, Any]) -> dict[str, Any]
     one = model.fit(np.arange(X.shape[1]), final=True)
     both = one, model.reversed_fit(one, final=True)
     plain = direction_test(*(each.log_likelihoods for each in both), dimension=d)
-    test, reverse = judged(model, both, plain, np.random.default_rng(seed), alpha=0.05)
+    rng = np.random.default_rng(seed)
+    along = CandidatesAlong(model, both, plain.contributions, rng)
+    test, reverse = compare_directions(along, plain, rng, alpha=0.05)
     first = test.preferred
     return {
         "seed": seed,

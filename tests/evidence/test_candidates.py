@@ -11,16 +11,21 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
-from retrace_sde.evidence.direction import marginal_test as summed
-from retrace_sde.evidence.direction.independence import Independence, independence
-from retrace_sde.evidence.direction.comparison import _panels, left_over
-from retrace_sde.evidence.closed_form.linear import Form, Panels, each_trajectory, unequal, fit_directions
-from retrace_sde.evidence.direction.marginal_test import NullSimulator as OwnWorld
-from retrace_sde.evidence.direction.marginal_test import rest, marginal_test
+from retrace_sde.evidence.candidates.along import CandidatesAlong
+from retrace_sde.evidence.candidates.candidate import CandidateKind
+from retrace_sde.evidence.candidates.linear_step import misfit_p_value
+from retrace_sde.evidence.closed_form.linear import each_trajectory, fit_directions, unequal
 from retrace_sde.evidence.closed_form.missing_draws import MissingDraws
 from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, simulated_test
+from retrace_sde.evidence.closed_form.panels import Form, Panels
+from retrace_sde.evidence.direction import marginal_test as summed
+from retrace_sde.evidence.direction.independence import Independence, independence
+from retrace_sde.evidence.direction.marginal_test import (
+    OwnOrderSimulator,
+    marginal_test,
+    stationary_law,
+)
 from retrace_sde.evidence.direction.verdict import (
-    CandidateKind,
     DirectionTest,
     ModelEvidence,
     Reason,
@@ -108,7 +113,9 @@ def test_without_memory_and_levels_it_is_the_engines_own_fit(affine: bool) -> No
     panels = in_units(panel(3, 20, 12, 0, "shifted"))
     X, order = panels.x[0], np.arange(12)
     model = EulerModel(Data(X, n_jobs=1), DT, Affine() if affine else Linear())
-    for way, along in zip(fit_directions(panels, Form(affine=affine)), (order, order[::-1]), strict=True):
+    for way, along in zip(
+        fit_directions(panels, Form(affine=affine)), (order, order[::-1]), strict=True
+    ):
         fit = model.fit(along.copy())
         assert_allclose(
             each_trajectory(panels, way)[0][0], fit.log_likelihoods, rtol=1e-4, atol=1e-4
@@ -264,7 +271,7 @@ def filled_panel(X: Floats, seed: int) -> tuple[Panels, DirectionTest]:
     one = model.fit(np.arange(X.shape[1]), final=True)
     both = one, model.reversed_fit(one, final=True)
     test = direction_test(*(each.log_likelihoods for each in both), dimension=X.shape[2])
-    found = _panels(model, both, np.random.default_rng(seed))
+    found = CandidatesAlong(model, both, test.contributions, np.random.default_rng(seed)).panels
     assert found is not None
     return found, test
 
@@ -369,12 +376,12 @@ def test_panels_of_single_orders_are_simulated_along_them() -> None:
     theta = np.array([[-2.0, 1.0, 0.5], [-1.0, -3.0, 1.0]])
     start = Gaussian(np.full(2, 5.0), np.eye(2))
     law = Law(Euler(Affine(), theta, np.array([[1.0, 0.3], [0.3, 0.5]]), DT), start)
-    still = rest(law)
+    still = stationary_law(law)
     assert still is not None
     F = np.eye(2) + law.step.coefficients[:, :2] * DT
     assert_allclose(still.covariance, F @ still.covariance @ F.T + law.step.diffusion * DT)
     assert_allclose(still.mean, F @ still.mean + law.step.coefficients[:, 2] * DT, atol=1e-12)
-    drawn = [OwnWorld(law, True).panel(model, orders, rng).data.values for _ in range(300)]
+    drawn = [OwnOrderSimulator(law, True).panel(model, orders, rng).data.values for _ in range(300)]
     x = np.take_along_axis(np.concatenate(drawn), np.tile(orders, (300, 1))[:, :, None], axis=1)
     error = np.sqrt(np.diag(still.covariance) / len(x))
     for t in (0, 5):
@@ -431,7 +438,7 @@ def test_a_hidden_velocity_turns_the_order_of_a_markov_model_round() -> None:
         assert test.preferred is not None
         assert test.preferred.name in (CandidateKind.MEMORY, CandidateKind.MEMORY_LEVELS)
         assert "With momentum" in test.verdict
-        plain = next(each for each in test.models if each.name is CandidateKind.MARKOV)
+        plain = next(each for each in test.models if each.name == CandidateKind.MARKOV)
         assert plain.log_likelihood_ratio < 0 < test.log_likelihood_ratio
         assert test.contributions.sum() == pytest.approx(test.log_likelihood_ratio)
         evidence = [each.log_evidence for each in test.models]
@@ -476,8 +483,8 @@ def test_models_that_disagree_leave_the_direction_open() -> None:
 def test_what_a_model_leaves_over_is_seen() -> None:
     rng = np.random.default_rng(3)
     season = np.sin(np.linspace(0, 3, 15))[:, None] + 0.3 * rng.standard_normal((40, 15, 2))
-    assert left_over(in_units(season), Form()) < 1e-6
-    fine = [left_over(in_units(panel(2, 30, 15, seed)), Form()) for seed in range(20)]
+    assert misfit_p_value(in_units(season), Form()) < 1e-6
+    fine = [misfit_p_value(in_units(panel(2, 30, 15, seed)), Form()) for seed in range(20)]
     assert np.mean(np.array(fine) < 0.005) <= 0.1
 
 

@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from scipy import stats
 
+from retrace_sde.evidence.candidates.candidate import CandidateKind
+from retrace_sde.evidence.candidates.registry import CANDIDATES
 from retrace_sde.evidence.direction.verdict import (
-    MEANING,
-    CandidateKind,
     DirectionTest,
     ModelEvidence,
     Reason,
@@ -286,15 +286,15 @@ def test_an_abstention_advises_only_what_the_fit_accepts(shared: bool) -> None:
 
 
 def test_every_model_is_said_in_words() -> None:
-    assert set(MEANING) == set(CandidateKind)
+    assert {each.kind for each in CANDIDATES} == set(CandidateKind) - {CandidateKind.RESIDUALS}
     tested = ModelEvidence(CandidateKind.MEMORY, 12.0, 3.0, 0.031, 0.009, counted=True)
     assert tested.p_said == "0.031 ± 0.009"
     assert tested.said(20.0) == "memory (evidence -8 nats, ratio +3.0, p = 0.031)"
     assert ModelEvidence(CandidateKind.MARKOV, 12.0, 3.0, 1e-9, 0.0).p_said == "< 0.0001"
     silent = ModelEvidence(CandidateKind.RESIDUALS, 20.0, 0.0, 0.2)
-    assert silent.said(20.0) == "independent residuals (for neither way round, p = 0.2)"
+    assert silent.said(20.0) == "non-Gaussian residuals (for neither direction, p = 0.2)"
     heard = ModelEvidence(CandidateKind.RESIDUALS, 20.0, float("-inf"), 0.002, counted=True)
-    assert heard.said(20.0) == "independent residuals (for the reverse, p = 0.002)"
+    assert heard.said(20.0) == "non-Gaussian residuals (for the reverse, p = 0.002)"
 
 
 def test_a_simulated_p_value_close_to_the_level_says_so():

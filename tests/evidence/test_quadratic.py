@@ -1,4 +1,4 @@
-"""A drift that bends: its fit beside least squares, its test on predators and prey and on wells without a direction."""
+"""A quadratic drift: its fit beside least squares, its test on predators and prey and on wells without a direction."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
-from retrace_sde.evidence.closed_form.linear import Form, Panels
+from retrace_sde.evidence.candidates.candidate import CandidateKind
+from retrace_sde.evidence.candidates.quadratic import enough, fit_quadratic, quadratic_test
 from retrace_sde.evidence.closed_form.null_simulation import random_reversal_test
-from retrace_sde.evidence.candidates.quadratic import bends, fit_quadratic, curved_test
-from retrace_sde.evidence.direction.verdict import CandidateKind
+from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.fit.start_law import starts
 
 Floats = NDArray[np.float64]
@@ -40,7 +40,7 @@ def predators(seed: int, n: int = 40) -> Floats:
 
 
 def wells(seed: int, n: int = 40) -> Floats:
-    """Double wells in equilibrium: a drift that bends, and no direction."""
+    """Double wells in equilibrium: a nonlinear drift, and no direction."""
     rng = np.random.default_rng(seed)
 
     def field(x: Floats) -> Floats:
@@ -77,9 +77,9 @@ def test_the_reversed_panel_has_the_same_fits_in_turn() -> None:
 
 def test_too_many_variables_or_too_few_steps_are_not_asked() -> None:
     rng = np.random.default_rng(0)
-    assert bends(Panels(rng.standard_normal((1, 10, 10, 2))))
-    assert not bends(Panels(rng.standard_normal((1, 4, 6, 6))))
-    assert not bends(Panels(rng.standard_normal((1, 500, 10, 7))))
+    assert enough(Panels(rng.standard_normal((1, 10, 10, 2))))
+    assert not enough(Panels(rng.standard_normal((1, 4, 6, 6))))
+    assert not enough(Panels(rng.standard_normal((1, 500, 10, 7))))
 
 
 def test_predators_and_prey_are_called_and_never_backwards() -> None:
@@ -87,7 +87,7 @@ def test_predators_and_prey_are_called_and_never_backwards() -> None:
     for seed in range(12):
         panels = standard(predators(seed))
         one, two = (each.log_likelihoods.sum() for each in fit_quadratic(panels))
-        p = curved_test(panels, np.random.default_rng(seed), alpha=0.05).p_value
+        p = quadratic_test(panels, np.random.default_rng(seed), alpha=0.05).p_value
         found.append(float(np.sign(one - two)) * (p < 0.05))
     assert min(found) >= 0
     assert sum(found) >= 5  # seven in ten in the study; fewer of twelve once in a hundred
@@ -95,7 +95,8 @@ def test_predators_and_prey_are_called_and_never_backwards() -> None:
 
 def test_wells_in_equilibrium_are_rarely_called() -> None:
     called = sum(
-        curved_test(standard(wells(seed)), np.random.default_rng(seed), alpha=0.05).p_value < 0.05
+        quadratic_test(standard(wells(seed)), np.random.default_rng(seed), alpha=0.05).p_value
+        < 0.05
         for seed in range(40)
     )
     assert called <= 6  # at 5 %: more once in 300
@@ -104,7 +105,10 @@ def test_wells_in_equilibrium_are_rarely_called() -> None:
 @pytest.mark.parametrize("form", [Form(), Form(1, True)])
 def test_trajectories_turned_by_lot_excuse_what_linear_models_do_not_explain(form: Form) -> None:
     rng = np.random.default_rng(5)
-    found = [random_reversal_test(standard(wells(seed)), form, rng, alpha=0.05).p_value for seed in range(40)]
+    found = [
+        random_reversal_test(standard(wells(seed)), form, rng, alpha=0.05).p_value
+        for seed in range(40)
+    ]
     assert sum(p < 0.05 for p in found) <= 6  # at 5 %: more once in 300
 
 
@@ -114,17 +118,20 @@ def test_a_lot_is_drawn_again_and_again_and_finds_what_there_is() -> None:
     same = Panels(np.concatenate([x, x[:, :, ::-1]], axis=1))
     assert random_reversal_test(same, Form(), np.random.default_rng(1), alpha=0.05).p_value > 0.5
     gone = np.exp(-np.arange(9) / 4)[None, None, :, None] * 5 + x / 5
-    assert random_reversal_test(Panels(gone), Form(), np.random.default_rng(1), alpha=0.05).p_value < 0.05
+    assert (
+        random_reversal_test(Panels(gone), Form(), np.random.default_rng(1), alpha=0.05).p_value
+        < 0.05
+    )
 
 
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
-def test_the_fit_says_that_the_drift_bends_and_turns_the_order_round() -> None:
+def test_the_fit_says_that_the_drift_is_quadratic_and_reverses_the_order() -> None:
     for seed in range(3):
         shuffled, truth = rt.simulate.shuffle(predators(seed), random_state=seed)
         model = rt.ReTrace(dt=0.2, drift="affine", random_state=0, n_jobs=1).fit(shuffled)
         test = model.direction_
-        assert test.models[0].name is CandidateKind.CURVED
+        assert test.models[0].name == CandidateKind.CURVED
         if test.identified:
             assert rt.metrics.kendall_tau(truth, model.order_) == 1
-            assert "a drift that bends" in test.verdict
+            assert "a quadratic drift" in test.verdict
             assert test.preferred is test.models[0]

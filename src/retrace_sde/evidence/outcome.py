@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.direction.comparison import compare_directions
 from retrace_sde.evidence.direction.marginal_test import marginal_test
 from retrace_sde.evidence.direction.reversal_search import search_reversals
@@ -61,7 +62,8 @@ Search = Callable[[Model], tuple[Found, tuple[str, ...], tuple[str, ...]]]
 class Outcome:
     """The order found with its fit, the same for the reverse, and what may be believed of them.
 
-    `folded`: the probability that one variable lies folded onto itself along the order.
+    `folded`: the probability that one variable lies folded onto itself along the order. `along`: the candidate models fitted along the
+    order, which the choice of a model reads; None where parameters are averaged over orders, and in a result.
     """
 
     found: Fit
@@ -83,6 +85,7 @@ class Outcome:
     levels: LevelFit | HiddenLevels | None = None
     noise: NoiseChoice | None = None
     folded: float = 0.0
+    along: CandidatesAlong | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ def _of_found(
     """The outcome of one best order, or of one for each trajectory; `cycle`: it closes to a loop."""
     for k, each in enumerate(found.rounds, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood - options.volume:,.1f}")
-    better, worse, test = _directed(model, found, options, rng, cycle=cycle)
+    better, worse, test, along = _directed(model, found, options, rng, cycle=cycle)
     found = replace(found, better=better, worse=worse)
     hidden = isinstance(model, HiddenModel)
     compare: Any = compared_hidden if hidden else compared
@@ -209,6 +212,7 @@ def _of_found(
         law=model.law(better),
         subjects=choice.effects,
         levels=choice.levels,
+        along=along,
     )
     seen = guarded(model, better, test, alpha=options.alpha, cycle=cycle, rng=rng.spawn(1)[0])
     return _believed(outcome, seen)
@@ -244,10 +248,10 @@ def _twin(model: Model, choice: Compared, name: str) -> Estimate:
 
 def _directed(
     model: Model, found: Found, options: Options, rng: np.random.Generator, *, cycle: bool
-) -> tuple[Fit, Fit, DirectionTest]:
-    """Both ways round, the one that is believed first, and the test between them.
+) -> tuple[Fit, Fit, DirectionTest, CandidatesAlong]:
+    """The fits of both directions, the one that is returned first, the test between them, and the candidates it compared.
 
-    The order was found with one model; where the models that the data prefer call its reverse, that is the order.
+    The order was found with one model; where the candidates that the data prefer call its reverse, that is the order.
     """
     better, worse = found.better, found.worse
     test = direction_test(
@@ -257,10 +261,14 @@ def _directed(
         alpha=options.alpha,
     )
     test = from_knowledge(model, better.order, test, alpha=options.alpha)
+    chance = (
+        np.random.default_rng(0) if cycle else rng.spawn(1)[0]
+    )  # of a loop nothing is simulated
+    along = CandidatesAlong(model, (better, worse), test.contributions, chance)
     if cycle:
-        return better, worse, test
-    test, reverse = compare_directions(model, (better, worse), test, rng.spawn(1)[0], alpha=options.alpha)
-    return (worse, better, test.turned()) if reverse else (better, worse, test)
+        return better, worse, test, along
+    test, reverse = compare_directions(along, test, chance, alpha=options.alpha)
+    return (worse, better, test.turned(), along) if reverse else (better, worse, test, along)
 
 
 def _believed(outcome: Outcome, seen: Guarded) -> Outcome:

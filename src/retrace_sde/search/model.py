@@ -133,6 +133,16 @@ class Problem:
         return False
 
     @property
+    def steps_equal(self) -> bool:
+        """All steps have one transition: none has a gap or an input of its own."""
+        return not self.gaps_estimated
+
+    @property
+    def closed_form(self) -> bool:
+        """States are read off and gaps are given: along an order the fit is a regression."""
+        return not (self.states_hidden or self.gaps_estimated)
+
+    @property
     def averages(self) -> bool:
         """Parameters are averaged over orders even where these are certain."""
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from retrace_sde.fit.start_law import Starts
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, evenly, to_numpy
 from retrace_sde.process.drift import Affine
-from retrace_sde.search.model import Fit, Model
+from retrace_sde.search.model import Fit
 from retrace_sde.search.models.hidden import HiddenModel
+from retrace_sde.search.protocols import Model
 
 CANDIDATE_SAMPLE = 200_000
 """Numbers (n T d) that candidates are fitted to: a direction that shows, shows in fewer."""
@@ -163,20 +165,20 @@ class CandidatesAlong:
     # -- states behind noise -------------------------------------------------------------------------------
 
     def state_space(
-        self, noise: str, size: int | None = None, order: Indices | None = None
+        self, noise: Any, size: int | None = None, order: Indices | None = None
     ) -> tuple[HiddenModel, Fit]:
         """Measurement noise along the order, or along its reverse where that is given; fitted once."""
         n = self.model.data.shape[0]
         size = self.size if size is None else size
-        few = self.model if size >= n else self.model.some(size)
+        few: Any = self.model if size >= n else self.model.some(size)
         along = _taken(self.both[0].order if order is None else order, n, size)
         key = noise, min(size, n), along.tobytes()
         if key not in self._state_spaces:
-            hidden = HiddenModel.of(few, noise=noise)  # type: ignore[arg-type]
+            hidden = HiddenModel.of(few, noise=noise)
             self._state_spaces[key] = hidden, hidden.fit(along, final=True)
         return self._state_spaces[key]
 
-    def state_space_reverse(self, noise: str) -> Fit:
+    def state_space_reverse(self, noise: Any) -> Fit:
         """The same along the reverse, from the fit along the order."""
         hidden, found = self.state_space(noise)
         back = hidden.reversed_fit(found, final=True)

@@ -57,7 +57,9 @@ class Markov(LinearStep):
 
     def fit(self, along: CandidatesAlong) -> CandidateFit | None:
         found = super().fit(along) if super().applies(along) else None
-        if along.own_kind is CandidateKind.MARKOV:  # by its likelihood, without values that were drawn
+        if (
+            along.own_kind is CandidateKind.MARKOV
+        ):  # by its likelihood, without values that were drawn
             own = along.own_fit(markov_penalty(along))
             agree = found is not None and own.ratio * found.ratio > 0
             return replace(own, form=self.form(along) if agree else None)
@@ -123,9 +125,7 @@ def lag_one_z(panels: Panels, form: Form) -> float:
 
 def _white(panels: Panels, form: Form) -> Array:
     """Residuals (n, S, d) of the better direction, with unit covariance."""
-    better: DirectedFit = max(
-        fit_directions(panels, form), key=lambda each: float(each.total[0])
-    )
+    better: DirectedFit = max(fit_directions(panels, form), key=lambda each: float(each.total[0]))
     e = each_trajectory(panels, better)[1][0]
     flat = e.reshape(-1, e.shape[2]).T
     return np.asarray(np.linalg.solve(np.linalg.cholesky(better.H[0]), flat).T.reshape(e.shape))

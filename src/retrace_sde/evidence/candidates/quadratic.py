@@ -91,7 +91,11 @@ def enough(panels: Panels) -> bool:
     """There are steps enough for a quadratic drift, and no value is missing."""
     n, T, d = panels.x.shape[1:]
     whole = panels.lengths is None and panels.filled is None
-    return whole and d <= MAX_VARIABLES and n * (T - 1) >= STEPS_PER_COEFFICIENT * (d * (d + 3) // 2 + 1)
+    return (
+        whole
+        and d <= MAX_VARIABLES
+        and n * (T - 1) >= STEPS_PER_COEFFICIENT * (d * (d + 3) // 2 + 1)
+    )
 
 
 def fit_quadratic(panels: Panels) -> tuple[QuadraticFit, QuadraticFit]:

@@ -29,7 +29,9 @@ class RandomIntercepts(LinearStep):
         first = steps.states[:, :1, : d if n >= SUBJECTS_PER_START * d else 0]
         parameters = 1 + d * first.shape[2] + d * (not constant)
         value = _predicted(y, z, first, constant=constant)
-        return Prediction(value, parameters, first.shape[2] / n)  # Γ rests on n subjects, not on their steps
+        return Prediction(
+            value, parameters, first.shape[2] / n
+        )  # Γ rests on n subjects, not on their steps
 
 
 def _predicted(y: Array, z: Array, first: Array, *, constant: bool) -> float:

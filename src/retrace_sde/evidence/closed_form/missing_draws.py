@@ -74,7 +74,11 @@ class MissingDraws:
 
 
 def draw_missing(
-    panels: Panels, seen: Mask, laws: tuple[NullSimulator, NullSimulator], form: Form, rng: np.random.Generator
+    panels: Panels,
+    seen: Mask,
+    laws: tuple[NullSimulator, NullSimulator],
+    form: Form,
+    rng: np.random.Generator,
 ) -> Panels:
     """A panel with holes, filled under laws fitted to it; `seen` (n, T, d). `form`: what the laws are without noise.
 

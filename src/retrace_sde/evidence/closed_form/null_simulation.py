@@ -105,7 +105,10 @@ def simulated_test(
     both = fit_directions(panels, form)
     ratio = float(both[0].total[0] - both[1].total[0])
     if simulators is None:
-        simulators = NullSimulator(both[0], pool(panels, both[0])), NullSimulator(both[1], pool(panels, both[1]))
+        simulators = (
+            NullSimulator(both[0], pool(panels, both[0])),
+            NullSimulator(both[1], pool(panels, both[1])),
+        )
     worst = SimulatedP(0.0, 0.0)
     for simulator in nulls(simulators, favoured=0 if ratio >= 0 else 1):
         found = _p_value_under(simulator, form, panels, ratio, rng, alpha=alpha)
@@ -145,7 +148,9 @@ def staged(drawn: Callable[[int], Array], least: float, *, alpha: float) -> Simu
     return found
 
 
-def random_reversal_test(panels: Panels, form: Form, rng: np.random.Generator, *, alpha: float) -> SimulatedP:
+def random_reversal_test(
+    panels: Panels, form: Form, rng: np.random.Generator, *, alpha: float
+) -> SimulatedP:
     """Randomisation test: each trajectory is randomly time-reversed; how often the ratio is as large, in either direction.
 
     Exact for independent trajectories of any time-reversible process: no model is assumed.
@@ -175,7 +180,9 @@ def nulls(simulators: tuple[NullSimulator, NullSimulator], *, favoured: int) -> 
     return [*at_rest, simulators[1 - favoured]]
 
 
-def _ratios(simulator: NullSimulator, form: Form, like: Panels, size: int, rng: np.random.Generator) -> Array:
+def _ratios(
+    simulator: NullSimulator, form: Form, like: Panels, size: int, rng: np.random.Generator
+) -> Array:
     """The ratios of simulated panels, in the data's direction against the reverse."""
     most = max(1, SIMULATED_NUMBERS // like.x[0].size)
     found = []

@@ -27,7 +27,6 @@ from retrace_sde.orders.own import Law
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.mcem import Averaged, both_ways
-from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.protocols import Model
 
 STAGES, STOP_AFTER, P_ERRORS = (59, 99, 199), 4, 2.0
@@ -49,7 +48,7 @@ class OwnOrderSimulator:
     law: Law
     at_rest: bool
 
-    def panel(self, like: EulerModel, orders: Indices, rng: np.random.Generator) -> EulerModel:
+    def panel(self, like: Model, orders: Indices, rng: np.random.Generator) -> Model:
         """New data whose true orders are the given ones."""
         n, T, d = like.data.shape
         step, start = self.law.step, self.law.start
@@ -63,7 +62,7 @@ class OwnOrderSimulator:
             x[:, t] = step.predict(x[:, t - 1], None) + rng.standard_normal((n, d)) @ root
         stored = np.empty_like(x)
         np.put_along_axis(stored, orders[:, :, None], x, axis=1)
-        return replace(like, data=replace(like.data, values=stored))
+        return like.for_others(replace(like.data, values=stored))
 
 
 def stationary_law(law: Law) -> Gaussian | None:
@@ -91,16 +90,25 @@ def marginal_test(
     p = test.p_value
     if not model.closed_form or averaged.twin is None or p is None:
         return test
-    known = model.prior is not None or model.gaps is not None or model.schedule is not None
+    known = model.prior is not None or model.gaps is not None
     plain = is_linear(model.drift) and model.data.covariates is None and not known
-    doubt = alpha <= p < FEW_TRAJECTORIES_P and abs(test.log_likelihood_ratio) > SKIP_SIMULATION_NATS
-    if not plain or not doubt or test.reason is not Reason.TESTED or model.data.values.size > MAX_SIMULATED_NUMBERS:
+    doubt = (
+        alpha <= p < FEW_TRAJECTORIES_P and abs(test.log_likelihood_ratio) > SKIP_SIMULATION_NATS
+    )
+    if (
+        not plain
+        or not doubt
+        or test.reason is not Reason.TESTED
+        or model.data.values.size > MAX_SIMULATED_NUMBERS
+    ):
         return test
     laws = averaged.run.law, averaged.twin.law
     resting = [OwnOrderSimulator(law, True) for law in laws if stationary_law(law) is not None]
     worst = SimulatedP(0.0, 0.0)
     for simulators in filter(None, (resting, [OwnOrderSimulator(laws[1], False)])):
-        found = _p_value_under(simulators, model, orders, test.log_likelihood_ratio, rng, alpha=alpha)
+        found = _p_value_under(
+            simulators, model, orders, test.log_likelihood_ratio, rng, alpha=alpha
+        )
         worst = max(worst, found)
         if worst.p_value > alpha:
             break
@@ -110,7 +118,7 @@ def marginal_test(
 
 def _p_value_under(
     simulators: list[OwnOrderSimulator],
-    model: EulerModel,
+    model: Model,
     orders: Indices,
     ratio: float,
     rng: np.random.Generator,
@@ -135,6 +143,6 @@ def _p_value_under(
     return found
 
 
-def _ratios(model: EulerModel, law: Law, orders: Indices, rng: np.random.Generator) -> Array:
+def _ratios(model: Model, law: Law, orders: Indices, rng: np.random.Generator) -> Array:
     chains = Chains.start(orders, rng)
-    return both_ways(model, law, chains, rounds=ROUNDS, bridges=ORDERS_PER_CHAIN)[2]
+    return both_ways(model, law, chains, rounds=EM_ROUNDS, bridges=ORDERS_PER_CHAIN)[2]

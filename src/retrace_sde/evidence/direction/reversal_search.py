@@ -16,7 +16,6 @@ from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Affine, is_linear
 from retrace_sde.progress import steps
 from retrace_sde.search.alternate import SEARCHING, Found, alternate
-from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.protocols import Model
 from retrace_sde.search.space import Space
 
@@ -35,13 +34,21 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
     if not model.closed_form or model.prior is not None or not is_linear(model.drift):
         return found
     n, T, d = model.data.shape
-    if model.data.covariates is not None or T < 4 or n < 2 or n * T * d * T * T / 2 > MAX_REVERSAL_NUMBERS:
+    if (
+        model.data.covariates is not None
+        or T < 4
+        or n < 2
+        or n * T * d * T * T / 2 > MAX_REVERSAL_NUMBERS
+    ):
         return found
     for _ in steps(range(MAX_REVERSALS), SEARCHING):
         order = _best_reversal(model, found.better.order)
         one = model.fit(order)
         two = model.reversed_fit(one)
-        if max(one.log_likelihood, two.log_likelihood) < found.better.log_likelihood + MIN_REVERSAL_GAIN:
+        if (
+            max(one.log_likelihood, two.log_likelihood)
+            < found.better.log_likelihood + MIN_REVERSAL_GAIN
+        ):
             return found
         trail = alternate(model, space, order, max_iter=max_iter)
         better = trail.pair.better if trail.pair.better.log_likelihood > one.log_likelihood else one
@@ -53,7 +60,7 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
     return found
 
 
-def _best_reversal(model: EulerModel, order: Indices) -> Indices:
+def _best_reversal(model: Model, order: Indices) -> Indices:
     """The order with the stretch reversed that makes it most likely, whichever way round."""
     T = len(order)
     orders = []

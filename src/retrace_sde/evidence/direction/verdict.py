@@ -15,6 +15,8 @@ from enum import StrEnum
 import numpy as np
 from scipy import stats
 
+from retrace_sde.evidence.candidates.candidate import CandidateKind
+from retrace_sde.evidence.candidates.registry import candidate
 from retrace_sde.io.arrays import Array
 
 FEWEST = 3
@@ -46,34 +48,6 @@ class Source(StrEnum):
     RESIDUALS = "independence of residuals"
 
 
-class CandidateKind(StrEnum):
-    """The models of the panel along the order found, by the names that users read."""
-
-    MARKOV = "Markov"
-    MEMORY = "memory"
-    LEVELS = "subject levels"
-    MEMORY_LEVELS = "memory and subject levels"
-    CURVED = "bending drift"
-    NOISE = "measurement noise"
-    GAPS = "unequal gaps"
-    VARIANCES = "unequal steps"
-    RESIDUALS = "independent residuals"
-
-
-MEANING = {
-    CandidateKind.MARKOV: "the next value depends on the last one alone",
-    CandidateKind.MEMORY: "momentum: the last step matters, too",
-    CandidateKind.LEVELS: "every subject has a level of its own",
-    CandidateKind.MEMORY_LEVELS: "momentum, and a level of every subject's own",
-    CandidateKind.CURVED: "a step is a quadratic function of the last value",
-    CandidateKind.NOISE: "values are measured with error",
-    CandidateKind.GAPS: "the time between slices differs, and is estimated",
-    CandidateKind.VARIANCES: "steps differ in size, the same both ways round",
-    CandidateKind.RESIDUALS: "noise that is not Gaussian: what a step leaves over is independent of the past one way round only",
-}
-"""What the models allow, in words."""
-
-
 class Caution(StrEnum):
     """A caution that others act on: they ask for it by name, whatever its words."""
 
@@ -82,6 +56,11 @@ class Caution(StrEnum):
         "same level are neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
         "variable or some knowledge of time (the last slice, which half a slice is in, a few positions)."
     )
+
+
+INDEPENDENCE_MEANING = (
+    "noise that is not Gaussian: residuals are independent of the past in one direction only"
+)
 
 
 def _p(value: float | None) -> str:
@@ -117,7 +96,7 @@ class ModelEvidence:
     data leave it open, or it may oppose a direction; the counted must agree.
     """
 
-    name: CandidateKind
+    name: str
     log_evidence: float
     log_likelihood_ratio: float
     p_value: float | None = None
@@ -137,7 +116,7 @@ class ModelEvidence:
         if np.isinf(self.log_likelihood_ratio):
             return "for this order" if self.log_likelihood_ratio > 0 else "for the reverse"
         if not self.rated:
-            return "for neither way round"
+            return "for neither direction"
         return f"ratio {self.log_likelihood_ratio:+.1f}"
 
     @property
@@ -151,12 +130,15 @@ class ModelEvidence:
     @property
     def rated(self) -> bool:
         """There is a likelihood to rate it by; a test of independence has none."""
-        return self.name is not CandidateKind.RESIDUALS
+        return self.name != CandidateKind.RESIDUALS
 
     @property
     def meaning(self) -> str:
-        """What the model allows, in words."""
-        return MEANING[self.name]
+        """What the model says of the panel, in words."""
+        if not self.rated:
+            return INDEPENDENCE_MEANING
+        found = candidate(self.name)
+        return "" if found is None else found.meaning
 
     @property
     def bar(self) -> float:
@@ -365,25 +347,16 @@ CLOSE = " That is within two simulation errors of the level: with another random
 EQUAL, LIKELY = 2.0, 0.5
 """Ratio in nats below which, or p-value above which, an order and its reverse are said to fit equally well."""
 
-ALLOWED = {
-    CandidateKind.MEMORY: "momentum",
-    CandidateKind.LEVELS: "levels of the subjects' own",
-    CandidateKind.MEMORY_LEVELS: "momentum and levels of the subjects' own",
-    CandidateKind.CURVED: "a drift that bends",
-    CandidateKind.NOISE: "measurement noise",
-    CandidateKind.GAPS: "unequal gaps",
-}
-"""What a model allows beyond Markov's steps, in words."""
-
 
 def _under(test: DirectionTest) -> str:
     """The model in which the direction was tested, and by how much the data want it; nothing for Markov's steps."""
     first = test.preferred
-    plain = next((each for each in test.models if each.name is CandidateKind.MARKOV), None)
-    if first is None or plain is None or first.name not in ALLOWED:
+    plain = next((each for each in test.models if each.name == CandidateKind.MARKOV), None)
+    found = None if first is None else candidate(first.name)
+    if first is None or plain is None or found is None or not found.allows:
         return ""
-    what = f"With {ALLOWED[first.name]} allowed"
-    return f"{what}, which the data demand by {first.log_evidence - plain.log_evidence:,.0f} nats, "
+    nats = first.log_evidence - plain.log_evidence
+    return f"With {found.allows} allowed, which the data prefer by {nats:,.0f} nats, "
 
 
 def _tested(test: DirectionTest) -> str:

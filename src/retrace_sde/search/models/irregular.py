@@ -69,6 +69,10 @@ class IrregularModel(HiddenModel):
     def gaps_estimated(self) -> bool:
         return self.free
 
+    @property
+    def steps_equal(self) -> bool:
+        return False
+
     def some(self, size: int) -> Self:
         n = self.data.shape[0]
         found = super().some(size)
