@@ -66,7 +66,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.subjects} subjects, {self.observations} observations, variables {shown(self.variables)}."
+            f"{self.subjects} subjects, {self.observations} observations, variables {', '.join(self.variables)}."
         ]
         for each in self.findings:
             lines.append(f"{MARKS[each.kind]} {each.topic}: {each.sentence} {each.advice}".rstrip())

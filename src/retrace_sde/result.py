@@ -22,8 +22,14 @@ from retrace_sde.evidence.identifiability import IdentifiabilityReport
 from retrace_sde.evidence.selection.drift import DriftChoice
 from retrace_sde.evidence.selection.noise import NoiseChoice
 from retrace_sde.evidence.selection.subjects import SubjectEffects
-from retrace_sde.fit.intervals import clearest, half_widths
-from retrace_sde.fit.parameter_table import Parameter, coefficients, covariances, table
+from retrace_sde.fit.intervals import (
+    Parameter,
+    clearest,
+    coefficients,
+    covariances,
+    half_widths,
+    table,
+)
 from retrace_sde.fit.regression import ErrorKind, StandardErrors
 from retrace_sde.fit.unequal_steps import GapClocks
 from retrace_sde.io.arrays import Array, Indices

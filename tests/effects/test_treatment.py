@@ -299,7 +299,7 @@ def test_parameters_are_a_table_for_each_arm() -> None:
     model = TreatmentEffect(dt=dt, drift=Polynomial(1), subjects="alike")
     model.fit(X, u, order=np.arange(T))
     found = model.parameters_
-    assert list(found.index) == ["A[x0, 1]", "A[x0, x0]", "A[x0, u0]", "H[x0, x0]"]
+    assert list(found.index[:4]) == ["A[x0, 1]", "A[x0, x0]", "A[x0, u0]", "H[x0, x0]"]
     assert set(found["arm"]) == {""}
     phi = np.concatenate([np.ones((n, T - 1, 1)), X[:, :-1], u[:, :-1]], axis=2)
     y = (X[:, 1:] - X[:, :-1])[:, :, 0] / dt

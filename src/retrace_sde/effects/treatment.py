@@ -21,8 +21,7 @@ from retrace_sde.effects.counterfactual import Counterfactual
 from retrace_sde.effects.interventions import Given, Interventions, Treatment
 from retrace_sde.effects.regime import Regime, fit_regime
 from retrace_sde.evidence.direction.verdict import DirectionTest
-from retrace_sde.fit.intervals import half_widths
-from retrace_sde.fit.parameter_table import coefficients, covariances, table
+from retrace_sde.fit.intervals import coefficients, covariances, half_widths, table
 from retrace_sde.fit.subjects import fit_subjects, log_likelihood, subject_grams
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly, one_blas_thread, to_numpy
