@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 # What the names are, for readers and type checkers; they are imported when first used.
 if TYPE_CHECKING:
-    from retrace_sde import anndata, datasets, metrics, paper, progress, statespace
+    from retrace_sde import anndata, datasets, metrics, paper, progress
     from retrace_sde.after.compare import compare_orders
     from retrace_sde.diagnosis import diagnose
     from retrace_sde.effects import treatment
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from retrace_sde.effects.treatment import TreatmentEffect
     from retrace_sde.evidence.direction.verdict import DirectionTest
     from retrace_sde.fit import subjects
+    from retrace_sde.fit.statespace import interface as statespace
     from retrace_sde.io.files import read_table
     from retrace_sde.panel.knowledge import Knowledge
     from retrace_sde.panel.panel import Panel
@@ -74,7 +75,7 @@ _MODULES = {
     "plots": "show.plots",
     "progress": "progress",
     "simulate": "process.simulate",
-    "statespace": "statespace",
+    "statespace": "fit.statespace.interface",
     "subjects": "fit.subjects",
     "treatment": "effects.treatment",
     "tumour": "process.tumour",
