@@ -7,6 +7,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde import retrace
+from retrace_sde.estimator import assemble, fitting
 from retrace_sde.panel.validation import ReTraceWarning
 
 DT = 0.1
@@ -36,7 +37,7 @@ class Before:
     def __init__(self, kind):
         self.X, self.other = panel(kind), panel(kind, 5)
         self.model = rt.ReTrace(dt=DT, random_state=0, n_jobs=1, **KINDS[kind]).fit(self.X)
-        self.model.sample_orders(draws=50)
+        self.model.sample_orders(samples=50)
         self.settings = self.model.get_params()
         self.result, self.posterior = self.model.result_, self.model.posterior_
         self.said = self.answers()
@@ -150,15 +151,18 @@ def test_bad_settings(kind, settings, words, fitted):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("at", ["fit", "identify", "ReTraceResult"])
-def test_an_interrupted_fit(kind, at, fitted, monkeypatch):
+@pytest.mark.parametrize(
+    ("where", "at"),
+    [(fitting, "fit"), (assemble, "identify"), (assemble, "ReTraceResult"), (retrace, "as_given")],
+)
+def test_an_interrupted_fit(kind, where, at, fitted, monkeypatch):
     """From the search to the last line: nothing is set before all is known."""
     before = fitted(kind)
 
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(retrace, at, interrupted)
+    monkeypatch.setattr(where, at, interrupted)
     with pytest.raises(KeyboardInterrupt):
         before.model.fit(panel(kind, 9))
     before.assert_kept()

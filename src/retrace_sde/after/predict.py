@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -157,7 +158,7 @@ def _simulated(
 
 
 def imputed(
-    model: HiddenModel, outcome: Outcome, order: Indices, level: float, rng: np.random.Generator
+    model: Any, outcome: Outcome, order: Indices, level: float, rng: np.random.Generator
 ) -> Imputed:
     """The trajectories of `model`, as they are stored, with their missing values filled in; in the units of the fit."""
     half = critical(outcome.found.log_likelihoods.size, level)

@@ -11,24 +11,24 @@ from dataclasses import replace
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from retrace_sde.checks import check_enough, check_features, check_volumes
 from retrace_sde.effects.counterfactual import Counterfactual
 from retrace_sde.effects.interventions import Given, Interventions, Treatment
 from retrace_sde.effects.regime import Regime, fit_regime
+from retrace_sde.estimator.checks import check_enough, check_features, check_volumes
 from retrace_sde.evidence.direction.verdict import DirectionTest
-from retrace_sde.fit.intervals import coefficients, covariances, half_widths, table
-from retrace_sde.fit.subjects import fit_subjects, log_likelihood, subject_grams
+from retrace_sde.fit.intervals import half_widths
+from retrace_sde.fit.subjects import SubjectFit, fit_subjects, log_likelihood, subject_grams
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly, one_blas_thread, to_numpy
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.parameters import check, checked
 from retrace_sde.panel.validation import check_panel
 from retrace_sde.process.drift import Drift, as_drift
+from retrace_sde.process.tumour import TumourParameters, growth_parameters
 from retrace_sde.retrace import ReTrace
 from retrace_sde.search.models.euler import EulerModel
 
@@ -93,11 +93,11 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         Each subject's visits in an order of their own, or one for all.
     drift : "tumour" or object of `retrace_sde.drift`
         "tumour", Gompertz growth under treatment (one positive variable), or any drift of
-        `retrace_sde.drift`; `Polynomial(1, interactions=True)` is an affine drift that treatment changes.
-    subjects : {"levels", "alike", "auto"} or tuple of int
-        What varies between subjects, shrunk to the population's: "levels", the coefficient of the first feature (the growth
-        rate; the constant of a polynomial); "alike", none; "auto", levels where the data prefer them (AIC); a tuple, the
-        coefficients of these features. With one panel per arm a subject's own
+        `retrace_sde.drift`; `polynomial(1, interactions=True)` is an affine drift that treatment changes.
+    subjects : {"intercept", "levels", "alike", "auto"}, tuple of int or None
+        Features whose coefficients vary between subjects, shrunk to the population's: "levels" or "intercept",
+        the first (the growth rate; the constant of a polynomial), a tuple of indices (rates of chosen features), "alike" or
+        None, or "auto": levels where they are worth their parameters. With one panel per arm a subject's own
         deviation is used in its own arm; nothing tells what it would be in the other.
     average : bool
         Average over uncertain independent orders rather than trust the best one.
@@ -130,7 +130,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     ((60,), (60,))
     >>> effects.counterfactual([5, 1], subjects=[0, 1]).mean.shape[0]
     2
-    >>> effects.sample_paths([0, 0], subjects=[0], draws=10).shape[:2]
+    >>> effects.sample_paths([0, 0], subjects=[0], samples=10).shape[:2]
     (10, 1)
     >>> "direction" in effects.summary().lower()
     True
@@ -142,7 +142,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         dt: float = 1.0,
         permutation: Literal["shared", "independent"] = "independent",
         drift: str | Drift = "tumour",
-        subjects: Literal["auto", "alike", "levels"] | tuple[int, ...] = "levels",
+        subjects: Literal["intercept", "auto", "alike", "levels"]
+        | tuple[int, ...]
+        | None = "intercept",
         average: bool = True,
         direction: Literal["test", "both"] = "test",
         alpha: float = 0.05,
@@ -236,7 +238,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             )
         draws = None
         if self.permutation == "shared":
-            samples = model.sample_orders(draws=500).samples
+            samples = model.sample_orders(samples=500).samples
             draws = samples[evenly(len(samples), SHARED_DRAWS)].astype(np.intp)
         return fit_regime(
             problem, model.order_, rng, columns=self._columns(problem, model.order_), direction=test, draws=draws, report=report,
@@ -245,7 +247,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
 
     def _columns(self, problem: EulerModel, order: Indices) -> tuple[int, ...]:
         """The features that vary between subjects; "auto": the first, where it is worth its parameters (Akaike)."""
-        if self.subjects == "alike":
+        if self.subjects is None or self.subjects == "alike":
             return ()
         if not isinstance(self.subjects, str):
             return tuple(self.subjects)
@@ -319,41 +321,25 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return any(test is not None and not test.identified for test in tests)
 
     @property
-    def parameters_(self) -> pd.DataFrame:
-        """One row for each parameter of each arm: estimate, robust standard error, Wald test and 95 % interval.
-
-        `kind` is drift (the effect of feature `variable` on the rate of change of `on`, in the population), diffusion or
-        noise (measurement error); the last two have no standard errors. `arm` is "" without arms.
-        """
-        return self._table()
-
-    @checked
-    def conf_int(self, *, level: float = 0.95) -> pd.DataFrame:
-        """Confidence intervals of the parameters, columns `arm`, `lower` and `upper`; rows as in `parameters_`.
-
-        Parameters
-        ----------
-        level : float
-            Of confidence.
-        """
-        return self._table(level)[["arm", "lower", "upper"]]
-
-    def _table(self, level: float = 0.95) -> pd.DataFrame:
+    def fits_(self) -> dict[str, SubjectFit]:
+        """The mixed model of each arm; of the one panel under the name ""."""
         check_is_fitted(self, "interventions_")
-        asked = self.interventions_
-        parts = []
-        for arm, each in asked.regimes.items():
-            theta, names = each.fit.coefficients, asked.variables
-            features = each.problem.drift.feature_names(names, asked.covariates)
-            errors = np.sqrt(np.diag(each.covariance)).reshape(theta.shape)
-            rows = [*coefficients("drift", "A", theta, errors, features, names)]
-            rows += covariances("diffusion", "H", each.diffusion, None, names)
-            if each.error > 0:
-                rows += covariances("noise", "R", np.array([[each.error]]), None, names)
-            found = table(rows, each.size, level=level)
-            found.insert(0, "arm", arm)
-            parts.append(found)
-        return pd.concat(parts)
+        return {name: each.fit for name, each in self.interventions_.regimes.items()}
+
+    @property
+    def parameters_(self) -> dict[str, TumourParameters]:
+        """Growth parameters of each arm under drift="tumour": estimated, or named as not identified and why.
+
+        With arms, `a` is an arm's own net rate: growth less what its treatment takes.
+        """
+        check_is_fitted(self, "interventions_")
+        covariates = self.interventions_.covariates
+        return {
+            name: growth_parameters(
+                each.problem.drift, each.fit.coefficients, covariates=covariates
+            )
+            for name, each in self.interventions_.regimes.items()
+        }
 
     @property
     def error_(self) -> dict[str, float]:
@@ -383,7 +369,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self,
         X: ArrayLike | None = None,
         *,
-        level: float = 0.95,
+        alpha: float = 0.05,
         draws: int = 200,
         **asked: Unpack[Comparison],
     ) -> tuple[Array, Array]:
@@ -393,8 +379,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         ----------
         X : array (m, d), optional
             Starting states of other subjects.
-        level : float
-            Of confidence.
+        alpha : float
+            One less the interval's level.
         draws : int
             Of parameters, subjects and orders.
         **asked
@@ -402,7 +388,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         """
         each = np.stack(list(self._draws(X, draws, **asked)))
         centre = self.effect(X, **asked)
-        reach = half_widths(each.std(axis=0, ddof=1), self._fewest, level)
+        reach = half_widths(each.std(axis=0, ddof=1), self._fewest, 1 - alpha)
         return centre - reach, centre + reach
 
     def ate(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> float | Array:
@@ -422,7 +408,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self,
         X: ArrayLike | None = None,
         *,
-        level: float = 0.95,
+        alpha: float = 0.05,
         draws: int = 200,
         **asked: Unpack[Comparison],
     ) -> tuple[float | Array, float | Array]:
@@ -432,8 +418,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         ----------
         X : array (m, d), optional
             Starting states of other subjects.
-        level : float
-            Of confidence.
+        alpha : float
+            One less the interval's level.
         draws : int
             Of parameters, subjects and orders.
         **asked
@@ -441,7 +427,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         """
         means = [each.mean(axis=0) for each in self._draws(X, draws, **asked)]
         centre = np.asarray(self.ate(X, **asked))
-        reach = half_widths(np.std(means, axis=0, ddof=1), self._fewest, level)
+        reach = half_widths(np.std(means, axis=0, ddof=1), self._fewest, 1 - alpha)
         return _scalar(centre - reach), _scalar(centre + reach)
 
     @checked
@@ -451,10 +437,10 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         *,
         subjects: ArrayLike | None = None,
         horizon: float | None = None,
-        level: float = 0.95,
-        draws: int = 200,
+        probability: float = 0.95,
+        samples: int = 200,
     ) -> Counterfactual:
-        """Mean paths under a treatment, with pointwise prediction bands.
+        """Mean paths under a treatment, and bands that hold each path with a probability (pointwise).
 
         Parameters
         ----------
@@ -464,22 +450,22 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             Indices of those asked about; None: all, arm after arm.
         horizon : float, optional
             Time ahead; None: the length of the observed trajectories.
-        level : float
+        probability : float
             Of the bands.
-        draws : int
+        samples : int
             Paths behind them.
         """
         asked, given, steps, rng = self._under(T, horizon)
         chosen = np.arange(asked.size) if subjects is None else np.atleast_1d(subjects)
-        edge = (1 - level) / 2
+        edge = (1 - probability) / 2
         parts = []
         for begin in range(0, len(chosen), BLOCK):
             some = chosen[begin : begin + BLOCK]
-            paths = asked.paths(given, some, steps, draws, rng)
+            paths = asked.paths(given, some, steps, samples, rng)
             low, high = np.quantile(paths, [edge, 1 - edge], axis=0)
             parts.append((asked.mean_paths(given, some, steps), low, high))
         mean, low, high = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return Counterfactual(asked.dt * np.arange(steps + 1.0), mean, low, high, level)
+        return Counterfactual(asked.dt * np.arange(steps + 1.0), mean, low, high, probability)
 
     @checked
     def sample_paths(
@@ -488,9 +474,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         *,
         subjects: ArrayLike,
         horizon: float | None = None,
-        draws: int = 200,
+        samples: int = 200,
     ) -> Array:
-        """Sampled paths (draws, subjects, steps + 1, d) under a treatment, all uncertainty and noise included.
+        """Sampled paths (samples, subjects, steps + 1, d) under a treatment, all uncertainty and noise included.
 
         Parameters
         ----------
@@ -500,11 +486,11 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             Indices of those asked about.
         horizon : float, optional
             Time ahead; None: the length of the observed trajectories.
-        draws : int
+        samples : int
             Paths of each.
         """
         asked, given, steps, rng = self._under(T, horizon)
-        return asked.paths(given, np.atleast_1d(subjects), steps, draws, rng)
+        return asked.paths(given, np.atleast_1d(subjects), steps, samples, rng)
 
     def _under(
         self, T: Treatment, horizon: float | None

@@ -29,7 +29,7 @@ from retrace_sde.fit.levels import LevelFit
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
-from retrace_sde.io.arrays import Indices, Mask
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
 from retrace_sde.orders.own import KICKS
 from retrace_sde.panel.blocks import evenly
@@ -39,7 +39,6 @@ from retrace_sde.search.alternate import Found, recover
 from retrace_sde.search.louis import louis_errors
 from retrace_sde.search.mcem import Averaged, Run, average
 from retrace_sde.search.model import Fit, Round
-from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.search.protocols import Model, SharedOrders
 from retrace_sde.search.space import Own, Shared, Space
@@ -86,6 +85,12 @@ class Outcome:
     noise: NoiseChoice | None = None
     folded: float = 0.0
     along: CandidatesAlong | None = None
+
+    @property
+    def noise_covariance(self) -> Array | None:
+        """R of the model that was chosen; None where states are seen as they are."""
+        law = self.levels.law if isinstance(self.levels, HiddenLevels) else self.found.law
+        return getattr(law, "R", None)
 
 
 @dataclass(frozen=True)
@@ -191,8 +196,7 @@ def _of_found(
         options.report(f"round {k}: log-likelihood {each.log_likelihood - options.volume:,.1f}")
     better, worse, test, along = _directed(model, found, options, rng, cycle=cycle)
     found = replace(found, better=better, worse=worse)
-    hidden = isinstance(model, HiddenModel)
-    compare: Any = compared_hidden if hidden else compared
+    compare: Any = compared_hidden if model.states_hidden else compared
     choice: Compared = compare(model, found, options.subjects)
     better, worse = choice.found.better, choice.found.worse
     name = model.estimator(better) if options.estimator == "auto" else options.estimator

@@ -40,9 +40,7 @@ from retrace_sde.process.drift import (
     independent_features,
 )
 from retrace_sde.process.sde import is_positive
-from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.models.random_gaps import RandomGapModel
+from retrace_sde.search.plan import given_noise_covariance, nonlinear
 from retrace_sde.search.protocols import Model
 
 FAR = 2.0
@@ -128,7 +126,7 @@ def is_auto(noise: Any) -> bool:
 
 def check_levels(subjects: str, model: Model) -> None:
     """Levels by name are fitted where they can be, and refused elsewhere; "auto" then takes subjects as alike."""
-    if subjects == Subjects.RATES and not isinstance(model, EulerModel):
+    if subjects == Subjects.RATES and model.states_hidden:
         raise ValueError(
             "subjects='rates' cannot yet be combined with observation noise, missing values, a schedule, or unknown gaps of "
             "own orders: leave those out, or use subjects='alike'."
@@ -136,25 +134,25 @@ def check_levels(subjects: str, model: Model) -> None:
     if subjects != Subjects.LEVELS:
         return
     if not isinstance(model.drift, Affine) and not (
-        isinstance(model, HiddenModel) and has_offset(model.drift)
+        model.states_hidden and has_offset(model.drift)
     ):
         raise ValueError(
             "subjects='levels' gives each subject an intercept of its own: use drift='affine', and covariates only behind "
             "noise, missing values or a schedule."
         )
-    if isinstance(model, RandomGapModel):
+    if model.gaps_random:
         raise ValueError(
             "subjects='levels' needs gaps that are known or shared, since steps of unknown length and a level look alike in "
             "one subject: give times or a schedule, use spacing='regular', or subjects='alike'."
         )
-    noise = model.noise if isinstance(model, HiddenModel) else 0.0
-    if np.ndim(noise) == 2 and np.any(noise - np.diag(np.diag(noise))):
+    noise = given_noise_covariance(model)
+    if noise is not None and noise[~np.eye(len(noise), dtype=bool)].any():
         raise ValueError(
             "subjects='levels' needs noise of one variable to be independent of that of others: give observation_noise as "
             "one standard deviation for each, or use subjects='alike'."
         )
     n, _, d = model.data.shape
-    most = hidden_levels.MOST_VARIABLES if isinstance(model, HiddenModel) else MOST_VARIABLES
+    most = hidden_levels.MOST_VARIABLES if model.states_hidden else MOST_VARIABLES
     if d > most:
         behind = " behind noise, missing values or a schedule" if most < MOST_VARIABLES else ""
         raise ValueError(
@@ -221,33 +219,6 @@ def with_times(X: Any, knowledge: Any) -> Any:
     if not isinstance(knowledge, Knowledge) or knowledge.timestamps is not None:
         return knowledge
     return replace(knowledge, timestamps=X.times, timestamp_error=X.time_error)
-
-
-def check_state_space(drift: Drift, *, noise: Any, timed: bool) -> None:
-    """Noise, missing values, schedules and gaps of single trajectories can be summed out of linear drifts only."""
-    if has_state_space(driven(drift)):
-        return
-    if noise is not None:
-        raise ValueError(nonlinear("observation noise", drift))
-    if timed:
-        raise ValueError(
-            f"a schedule, or gaps of own orders to be estimated, cannot be combined with {drift}: steps over gaps of any "
-            "length are known for drifts linear in the state only. Use drift='affine' (covariates enter as inputs), or "
-            "equal steps: no schedule and spacing='regular'."
-        )
-
-
-def nonlinear(what: str, drift: Drift) -> str:
-    """Why what hides states is refused with a drift that is not linear in them, and what to do instead.
-
-    A Gaussian smoother about such a drift does not hold up against a dense grid: docs/method.md has the figures.
-    """
-    return (
-        f"{what} cannot be combined with {drift}: states that were not seen as they are can be summed out of drifts linear "
-        "in the state only. Use drift='affine' (covariates enter as inputs); or keep the drift for what was seen whole: "
-        "leave out trajectories, slices or variables with missing values, average replicates against noise, and fit "
-        "without observation_noise."
-    )
 
 
 def check_gaps(gaps: Any | None, steps: int, dt: float) -> Array:

@@ -1,0 +1,168 @@
+"""An outcome becomes a result: parameters and errors by their names, the twin, and what the data cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.after.residuals import ResidualCheck, not_looked
+from retrace_sde.after.simulated import look_at, looked_at
+from retrace_sde.estimator.fitting import PanelFit
+from retrace_sde.estimator.request import Request
+from retrace_sde.estimator.units import Units
+from retrace_sde.evidence.identifiability import identify
+from retrace_sde.evidence.outcome import Outcome
+from retrace_sde.evidence.selection.hidden_levels import levelled_hidden
+from retrace_sde.evidence.selection.subjects import levelled
+from retrace_sde.fit.regression import Estimate, StandardErrors
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import one_blas_thread
+from retrace_sde.panel.canonical import RowPermutation
+from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.schedule import off_schedule
+from retrace_sde.process.drift import Drift, is_linear, parted
+from retrace_sde.process.sde import LinearSDE
+from retrace_sde.progress import report
+from retrace_sde.result import ReTraceResult, Twin
+from retrace_sde.search.model import Fit
+from retrace_sde.search.models.gaps import gap_intervals
+from retrace_sde.search.protocols import Model
+
+
+def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult:
+    """The result in the units and places of the fit; the residual check is added by who has asked for it."""
+    model, outcome = fitted.model, fitted.outcome
+    found, drift, estimate = outcome.found, model.drift, outcome.estimate
+    A, c, B = parted(estimate.coefficients, drift)
+    sde = LinearSDE(A, estimate.diffusion, offset=c) if is_linear(drift) else None
+    order, times = _observed(panel, model, found)
+    return ReTraceResult(
+        order=order,
+        times=times,
+        drift=A,
+        offset=c,
+        inputs=B,
+        diffusion=estimate.diffusion,
+        standard_errors=errors_by_name(estimate.errors, drift),
+        initial=outcome.initial,
+        direction=outcome.direction,
+        alternative=None if outcome.direction.identified else _twin(panel, model, outcome),
+        identifiability=identify(
+            model.data,
+            found.order,
+            outcome.statistics,
+            outcome.direction,
+            sde,
+            alpha=request.alpha,
+            cycle=outcome.cycle,
+        ),
+        log_likelihood=found.log_likelihood,
+        history=outcome.history,
+        converged=outcome.converged and _all_finite(estimate),
+        n_trajectories=model.data.shape[0],
+        dt=model.dt,
+        names=panel.names,
+        feature_names=fitted.features,
+        settings=request.recorded(outcome.estimator),
+        notes=(*outcome.notes, *outcome.cautions),
+        observation_noise=outcome.noise_covariance,
+        gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
+        subjects=outcome.subjects,
+        noise_choice=outcome.noise,
+        gap_clocks=found.clocks,
+        left_out=panel.left_out,
+    )
+
+
+def _observed(panel: Panel, model: Model, found: Fit) -> tuple[Indices, Array]:
+    """The order of the panel's own observations, without visits that were missed, and its times."""
+    times = model.times(found.order, found.gaps)
+    n, T, _ = panel.values.shape
+    if found.order.shape[-1] == T and (panel.lengths is None or model.data.lengths is not None):
+        return found.order, times
+    lengths = np.full(n, T) if panel.lengths is None else panel.lengths
+    return off_schedule(found.order, times, lengths, T)
+
+
+def _twin(panel: Panel, model: Model, outcome: Outcome) -> Twin:
+    """The time-reversed answer."""
+    reverse, estimate = outcome.reverse, outcome.reverse_estimate
+    A, c, B = parted(estimate.coefficients, model.drift)
+    order, times = _observed(panel, model, reverse)
+    errors = _twin_errors(outcome, model.drift)
+    return Twin(order, A, c, estimate.diffusion, reverse.log_likelihood, times, errors, B)
+
+
+def _twin_errors(outcome: Outcome, drift: Drift) -> StandardErrors:
+    """Errors of the twin's parameters: its own where it has any of the answer's kind, else the answer's.
+
+    `Var Θ̂_ij = H_ii [(Σ φ φᵀ Δt)⁻¹]_jj`, and both directions have the same states but for the first and the last; what is
+    not known of orders and states costs both the same. So only H differs.
+    """
+    own, other = outcome.estimate, outcome.reverse_estimate
+    alike = other.errors.kind is own.errors.kind and outcome.estimator != "mcem"
+    if alike and np.isfinite(other.errors.drift).all():
+        return errors_by_name(other.errors, drift)
+    scale = np.sqrt(np.diag(other.diffusion) / np.diag(own.diffusion))
+    errors, covariances = own.errors, own.errors.covariances
+    scaled = replace(
+        errors,
+        drift=errors.drift * scale[:, None],
+        diffusion=errors.diffusion * np.outer(scale, scale),
+        covariances=None if covariances is None else covariances * scale[:, None, None] ** 2,
+    )
+    return errors_by_name(scaled, drift)
+
+
+def errors_by_name(errors: StandardErrors, drift: Drift) -> StandardErrors:
+    """Errors of all coefficients as those of A, c and B, as the parameters are named."""
+    of_A, of_c, of_B = parted(errors.drift, drift)
+    return replace(errors, drift=of_A, offset=of_c, inputs=of_B)
+
+
+def _all_finite(estimate: Estimate) -> bool:
+    """All estimates and errors are finite; a fit in which one is not has not converged, whatever its search says."""
+    errors = estimate.errors
+    every = estimate.coefficients, estimate.diffusion, errors.drift, errors.diffusion
+    return all(bool(np.isfinite(each).all()) for each in every)
+
+
+ResidualLook = tuple[Callable[[], ResidualCheck], Indices | None]
+"""The check of the residuals, made when it is called, and of which trajectories (None: of all)."""
+
+
+def residual_look(fitted: PanelFit, request: Request, rng: np.random.Generator) -> ResidualLook:
+    """The check of the residuals along the order; not of own orders that are, or may be, uncertain."""
+    model, outcome = fitted.model, fitted.outcome
+    found, levels = outcome.found, outcome.levels
+    certain = request.estimator == "auto" and outcome.estimator != "mcem"
+    ordered = request.shared or certain or model.gaps is not None
+    # Subjects' intercepts would have to be subtracted from every value of a panel that is not in memory.
+    if not ordered or (levels is not None and model.data.lazy):
+        return partial(not_looked, model.data.shape[0]), None
+    if levels is None and not model.states_hidden:
+        few, part, rows = looked_at(model, found)
+        return partial(look_at, few, part, rng), rows
+    report("looking at the residuals")
+    effects = None if levels is None else levels.effects
+    if levels is not None:
+        centred: Any = levelled_hidden if model.states_hidden else levelled
+        model, found = centred(model, found, levels, rng)
+    check = look_at(model, found, rng, effects)
+    return partial(replace, check), None
+
+
+def residuals_as_given(
+    look: ResidualLook, units: Units | None, placed: RowPermutation
+) -> ResidualCheck:
+    """The check of the residuals, made now, in the user's units and places."""
+    work, rows = look
+    with one_blas_thread():
+        check = work()
+    check = check if rows is None else check.moved(rows)
+    check = check if units is None else check.restored(units.restore)
+    return check.moved(placed.rows)

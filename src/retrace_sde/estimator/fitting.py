@@ -1,0 +1,133 @@
+"""The fit of a panel: plan a model, search, compare with and without noise, fill in missing inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from retrace_sde.estimator.checks import (
+    check_diffusion,
+    check_features,
+    check_levels,
+    check_noise,
+    noise_of_kept,
+)
+from retrace_sde.estimator.entry import Entry, in_units
+from retrace_sde.estimator.request import Request
+from retrace_sde.estimator.units import Units
+from retrace_sde.evidence.outcome import Outcome, fit
+from retrace_sde.evidence.selection.noise import NoiseChoice, noise_by_evidence
+from retrace_sde.io.lazy.array import LazyArray
+from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.inputs import filled_inputs
+from retrace_sde.panel.uninformative import coarse
+from retrace_sde.progress import cut_short, report
+from retrace_sde.search.plan import Plan, planned_drift
+from retrace_sde.search.protocols import Model
+
+INPUT_ROUNDS = 4
+"""Fits, at most, between which missing inputs are filled in along the order found."""
+
+NOISE_NOT_FITTED = (
+    "Some trajectories are explained better with measurement noise, which is fitted in memory only: these parameters are "
+    "without it. Fit a part of the trajectories, read into memory, with observation_noise='estimate'."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PanelFit:
+    """The model, what was found with it, the units of both, and the names of the drift's features."""
+
+    model: Model
+    outcome: Outcome
+    units: Units | None
+    features: tuple[str, ...]
+
+    def noted(self, *notes: str) -> PanelFit:
+        """The same with further notes."""
+        return replace(self, outcome=replace(self.outcome, notes=(*self.outcome.notes, *notes)))
+
+
+def fit_entry(entry: Entry, request: Request, rng: np.random.Generator) -> PanelFit:
+    """The fit of the data at the entry, with what was noticed on the way."""
+    panel = entry.panel
+    fitted = _fit_with_inputs(entry, request, rng)
+    model, outcome = fitted.model, fitted.outcome
+    check_diffusion(panel, outcome.estimate.diffusion * model.dt, model.variances)
+    if not model.states_hidden:
+        raw = Data(panel.values, lengths=panel.lengths)
+        fitted = fitted.noted(*coarse(raw, outcome.found.order, panel.names))
+    stopped = cut_short()
+    cautions = (
+        *([] if stopped is None else [stopped]),
+        *(each.sentence for each in panel.left_out),
+        *outcome.cautions,
+    )
+    converged = outcome.converged and stopped is None
+    return replace(fitted, outcome=replace(fitted.outcome, cautions=cautions, converged=converged))
+
+
+def _fit_with_inputs(entry: Entry, request: Request, rng: np.random.Generator) -> PanelFit:
+    """Where inputs are missing, they are filled in along the order found, and the panel is fitted again until they stay."""
+    u = entry.panel.covariates
+    if u is None or isinstance(u, LazyArray) or not np.isnan(to_numpy(u)).any():
+        return _fit_panel(entry, request, rng)
+    given = to_numpy(u)
+    filled = filled_inputs(given, request.missing_inputs)
+    for _ in range(INPUT_ROUNDS):
+        panel = replace(entry.panel, covariates=filled)
+        fitted = _fit_panel(replace(entry, panel=panel), request, rng)
+        best, before = fitted.outcome.found, filled
+        times = fitted.model.times(best.order, best.gaps)
+        filled = filled_inputs(given, request.missing_inputs, best.order, times)
+        if np.allclose(filled, before):
+            break
+    how = "carried forward" if request.missing_inputs == "carry" else "interpolated"
+    return fitted.noted(
+        f"{np.isnan(given).mean():.2g} of the inputs are missing; they are {how} along the order found."
+    )
+
+
+def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> PanelFit:
+    """Plan a model and fit it; where the evidence asks for noise, fit the model that has it."""
+    panel = entry.panel
+    noise = noise_of_kept(request.given_noise, panel.left_out)
+    whole = Data(panel.values, panel.covariates, request.n_jobs, panel.lengths)
+    drift = planned_drift(request.drift, whole, entry.knowledge, request.settings(noise))
+    drift, absorbed = check_features(panel, drift)
+    check_noise(noise, panel.values.shape[2])
+    units = Units.of(panel, drift, common=request.common_scale and panel.rows is None)
+    volume = 0.0 if units is None else units.volume
+    if noise is not None and units is not None:
+        noise = units.noise(noise)
+    plan = Plan(
+        in_units(panel, units, request.n_jobs),
+        request.dt if panel.dt is None else float(panel.dt),
+        drift,
+        entry.knowledge,
+        request.settings(noise),
+    )
+    model = plan.model()
+    check_levels(request.subjects, model)
+    features = tuple(model.drift.feature_names(panel.names, panel.covariate_names))
+    outcome = fit(model, request.options(model, volume), rng)
+    preferred = _preferred_noise(model, outcome, request)
+    chosen = None if preferred is None else preferred.noise
+    if chosen is not None and model.data.lazy:
+        outcome = replace(outcome, cautions=(*outcome.cautions, NOISE_NOT_FITTED))
+        preferred = None
+    elif chosen is not None:
+        model = plan.with_noise(chosen)
+        outcome = fit(model, request.options(model, volume), rng)
+    outcome = replace(outcome, noise=preferred)
+    return PanelFit(model, outcome, units, features).noted(*absorbed)
+
+
+def _preferred_noise(model: Model, outcome: Outcome, request: Request) -> NoiseChoice | None:
+    """What the data say of noise, where they are asked; along averaged orders they are not."""
+    without = request.estimator in ("mle", "ols") or outcome.estimator == "mcem"
+    if not request.noise_by_evidence or without:
+        return None
+    report("comparing with and without noise")
+    return noise_by_evidence(model, outcome.found, outcome.levels)

@@ -1,0 +1,124 @@
+"""The settings of a `ReTrace`, checked, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retrace_sde.estimator.checks import check_settings, is_auto
+from retrace_sde.evidence.outcome import Options
+from retrace_sde.evidence.selection.subjects import Subjects
+from retrace_sde.panel.inputs import MissingInputs
+from retrace_sde.paper.algorithm1 import ScoreOrder, as_score_order
+from retrace_sde.paper.search import ScoreSearch
+from retrace_sde.process.drift import Drift, as_drift, driven, has_state_space
+from retrace_sde.search.plan import Settings, given_noise_covariance
+from retrace_sde.search.protocols import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What is asked for. `score_order`: the order is sought by the paper's Algorithm 1."""
+
+    dt: float
+    shared: bool
+    score_order: ScoreOrder | None
+    estimator: str
+    drift: Drift
+    observation_noise: Any
+    estimate_gaps: bool
+    missing_inputs: MissingInputs
+    subjects: Subjects
+    max_iter: int
+    alpha: float
+    n_jobs: int | None
+    verbose: bool
+    given: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Request:
+        """The parameters of a `ReTrace`, refused where they cannot be used, alone or together."""
+        check_settings(given)
+        return cls(
+            dt=float(given["dt"]),
+            shared=given["permutation"] == "shared",
+            score_order=as_score_order(given["order"]),
+            estimator=given["estimator"],
+            drift=as_drift(given["drift"]),
+            observation_noise=given["observation_noise"],
+            estimate_gaps=given["spacing"] == "estimate",
+            missing_inputs=given["missing_inputs"],
+            subjects=Subjects(given["subjects"]),
+            max_iter=given["max_iter"],
+            alpha=given["alpha"],
+            n_jobs=given["n_jobs"],
+            verbose=given["verbose"],
+            given=given,
+        )
+
+    @property
+    def by_likelihood(self) -> bool:
+        """The order is sought by maximum likelihood."""
+        return self.score_order is None
+
+    @property
+    def has_state_space(self) -> bool:
+        """The drift is linear in the state: hidden states can be integrated out."""
+        return has_state_space(driven(self.drift))
+
+    @property
+    def noise_by_evidence(self) -> bool:
+        """The data decide whether there is observation noise."""
+        return is_auto(self.observation_noise)
+
+    @property
+    def given_noise(self) -> Any:
+        """Observation noise as it was given; None where there is none, or where the data decide."""
+        return None if self.noise_by_evidence else self.observation_noise
+
+    @property
+    def common_scale(self) -> bool:
+        """Variables are compared with each other, in the paper's scores or by one noise for all: they keep one scale."""
+        noise = self.observation_noise
+        if isinstance(noise, str):
+            alike = noise == "estimate"
+        else:
+            alike = noise is None and self.estimator == "em"
+        return alike or not self.by_likelihood
+
+    def settings(self, noise: Any) -> Settings:
+        """What decides the model, with the noise in the units of the fit."""
+        return Settings(
+            self.shared, self.estimator, noise, self.estimate_gaps, not self.by_likelihood
+        )
+
+    def options(self, model: Model, volume: float) -> Options:
+        """What decides the search. `volume`: nats that a log-likelihood loses in the user's units."""
+        search, subjects, estimator = None, self.subjects, self.estimator
+        if self.score_order is not None:
+            noise = given_noise_covariance(model)
+            search = ScoreSearch(self.max_iter, self.score_order, noise)
+            if subjects is Subjects.AUTO:
+                subjects = Subjects.ALIKE  # the paper's
+        if model.states_hidden and estimator not in ("mcem", "auto"):
+            estimator = "em"  # the scheme knows whether transitions are exact
+        return Options(
+            self.shared,
+            estimator,
+            self.max_iter,
+            self.alpha,
+            print if self.verbose else lambda line: None,
+            search,
+            subjects,
+            volume,
+        )
+
+    def recorded(self, estimator: str) -> dict[str, Any]:
+        """The settings as the result keeps them."""
+        kept = {name: value for name, value in self.given.items() if name != "n_jobs"}
+        for name in ("drift", "order"):
+            kept[name] = str(kept[name])
+        seed = kept["random_state"]
+        seed = seed if isinstance(seed, int) else None
+        return {**kept, "estimator": estimator, "random_state": seed}
