@@ -14,7 +14,7 @@ from retrace_sde.effects.subject_orders import average_orders, measurement_error
 from retrace_sde.fit.subjects import fit_subjects, subject_grams
 from retrace_sde.io.arrays import Array
 from retrace_sde.orders.draws import random_states
-from retrace_sde.orders.search import Steps
+from retrace_sde.orders.search import BlockCosts
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import simulate_cohort
@@ -58,7 +58,7 @@ def test_the_chain_has_the_enumerated_posterior() -> None:
     path = np.tile(np.arange(T), (chains, 1))
     tile = np.tile(y, (chains, 1))
     states = random_states(np.random.default_rng(0), chains)
-    steps = Steps(tile, tile, np.tile(start, (chains, 1)))
+    steps = BlockCosts(tile, tile, np.tile(start, (chains, 1)))
     gains, lengths = innovation_gains(T, NOISE, ERROR), np.full(chains, T)
     sample_noisy_block(steps, gains, lengths, path, states, 500, 5, T, kept)
     code = T ** np.arange(T)
@@ -73,7 +73,7 @@ def test_shorter_trajectories_leave_their_padding_alone() -> None:
     path = np.tile(np.arange(6), (2, 1))
     kept = np.tile(np.arange(6), (2, 3, 1))
     states = random_states(np.random.default_rng(0), 2)
-    steps, gains = Steps(y, y, np.zeros((2, 6))), innovation_gains(6, NOISE, ERROR)
+    steps, gains = BlockCosts(y, y, np.zeros((2, 6))), innovation_gains(6, NOISE, ERROR)
     sample_noisy_block(steps, gains, np.array([4, 6]), path, states, 50, 10, 6, kept)
     assert np.all(path[0, 4:] == [4, 5])
     assert sorted(path[0, :4]) == [0, 1, 2, 3]

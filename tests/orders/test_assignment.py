@@ -16,7 +16,7 @@ from retrace_sde.orders.hidden.pair_moments import (
     seen_distances,
 )
 from retrace_sde.orders.hidden.single import descend, pulls, sample
-from retrace_sde.orders.rules import Rules, order_cost
+from retrace_sde.orders.moves.rules import Rules, order_cost
 from retrace_sde.process.sde import Gaussian
 
 T, D, DT = 6, 2, 0.05

@@ -11,7 +11,7 @@ from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.hidden import filtered
 from retrace_sde.orders.hidden.gaussian import Chain, process
 from retrace_sde.orders.hidden.own import Course, HiddenOrders
-from retrace_sde.orders.rules import Rules
+from retrace_sde.orders.moves.rules import Rules
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import Gaussian
 

@@ -11,8 +11,7 @@ import retrace_sde as rt
 from retrace_sde.fit.euler import Euler
 from retrace_sde.orders import paths
 from retrace_sde.orders.costs import as_matrix, near_costs, transition_costs
-from retrace_sde.orders.many.local import Near, NearPath, improve, path_cost
-from retrace_sde.orders.many.neighbours import (
+from retrace_sde.orders.near.neighbours import (
     MANY,
     along_band,
     mutual,
@@ -20,6 +19,7 @@ from retrace_sde.orders.many.neighbours import (
     nearest,
     short_path,
 )
+from retrace_sde.orders.near.search import Near, NearPath, improve, path_cost
 from retrace_sde.orders.shared import PathCosts
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Linear

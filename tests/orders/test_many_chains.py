@@ -10,17 +10,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.frequencies import Frequencies, statistics
 from retrace_sde.orders import own
+from retrace_sde.orders.array_chains import ManyChains, Streams, padded_pairs
 from retrace_sde.orders.draws import Chains, Stretch
-from retrace_sde.orders.many.chains import ManyChains, Streams, padded_pairs
-from retrace_sde.orders.metropolis import (
-    SHARES,
-    SHARPNESS,
-    Proposals,
-    Schedule,
-    length_table,
-)
+from retrace_sde.orders.moves.driver import Schedule
+from retrace_sde.orders.moves.moves import random_unit
+from retrace_sde.orders.moves.proposals import SHARES, SHARPNESS, Proposals, length_table
 from retrace_sde.orders.own import Law, OwnOrders
-from retrace_sde.orders.search import random_unit
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian

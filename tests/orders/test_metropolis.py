@@ -8,22 +8,20 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from retrace_sde.orders.metropolis import (
+from retrace_sde.orders.metropolis import Records, sample_block, sample_path
+from retrace_sde.orders.moves.driver import Schedule
+from retrace_sde.orders.moves.proposals import (
     KINDS,
+    LENGTHS,
     SHARES,
     SHARPNESS,
-    TABLE,
     Proposals,
-    Records,
-    Schedule,
     adapted,
     length_table,
-    sample_block,
-    sample_path,
 )
+from retrace_sde.orders.moves.rules import Rules
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.rules import Rules
-from retrace_sde.orders.search import Steps
+from retrace_sde.orders.search import BlockCosts
 
 NAMES = ["reversal", "exchange", "swap", "flip", "join by reversal", "join by insertion"]
 
@@ -74,7 +72,7 @@ def run_block(
     rules = None
     if prior is not None:
         rules = Rules(*(np.repeat(each, n, axis=0) for each in prior.arrays(slice(None))))
-    steps = Steps(*(np.repeat(each[None], n, axis=0) for each in geometry))
+    steps = BlockCosts(*(np.repeat(each[None], n, axis=0) for each in geometry))
     records = Records.none(n, T=T, keep=keep, positions=positions)
     states = np.random.default_rng(seed).integers(0, 2**64, n, dtype=np.uint64)
     orders = orders.astype(np.intp).copy()
@@ -211,13 +209,13 @@ def test_adaptation_survives_chains_that_never_moved():
 @pytest.mark.parametrize("reach", [1, 2, 3, 5, 17, 49, 255, 999])
 def test_lengths_are_log_uniform_on_one_to_reach(reach):
     table = length_table(reach)
-    assert len(table) == TABLE
+    assert len(table) == LENGTHS
     assert table.min() == 1
     assert table.max() == reach
     octave = np.floor(np.log2(table)).astype(int)
     octaves = int(np.ceil(np.log2(reach + 1)))
-    shares = np.bincount(octave, minlength=octaves) / TABLE
-    np.testing.assert_allclose(shares, 1 / octaves, atol=2 / TABLE)
+    shares = np.bincount(octave, minlength=octaves) / LENGTHS
+    np.testing.assert_allclose(shares, 1 / octaves, atol=2 / LENGTHS)
     if reach >= 7:
         # Within an octave P(length) ∝ log(1 + 1/length): 4 against 7 as log(5/4) to log(8/7).
         four, seven = np.mean(table == 4), np.mean(table == 7)
@@ -227,8 +225,8 @@ def test_lengths_are_log_uniform_on_one_to_reach(reach):
 
 def test_octaves_take_the_weights_they_are_given():
     table = length_table(15, np.array([1.0, 0.0, 2.0, 1.0, 99.0]))
-    shares = np.bincount(np.floor(np.log2(table)).astype(int), minlength=4) / TABLE
-    np.testing.assert_allclose(shares, [0.25, 0.0, 0.5, 0.25], atol=2 / TABLE)
+    shares = np.bincount(np.floor(np.log2(table)).astype(int), minlength=4) / LENGTHS
+    np.testing.assert_allclose(shares, [0.25, 0.0, 0.5, 0.25], atol=2 / LENGTHS)
 
 
 def test_a_block_is_each_trajectory_alone_with_its_state():
@@ -245,14 +243,14 @@ def test_a_block_is_each_trajectory_alone_with_its_state():
         np.tile(np.arange(T), (n, 1)),
         seeds.copy(),
     )
-    steps = Steps(target, source, start)
+    steps = BlockCosts(target, source, start)
     sample_block(steps, None, lengths, orders, states, schedule, proposals, together)
     tally = np.zeros((KINDS, 2), np.int64)
     for j, t in enumerate(lengths):
         one = Records.none(1, T=T, keep=5, positions=True)
         order, state = np.arange(T)[None].copy(), seeds[j : j + 1].copy()
         rows = slice(j, j + 1)
-        mine = Steps(target[rows], source[rows], start[rows])
+        mine = BlockCosts(target[rows], source[rows], start[rows])
         sample_block(mine, None, lengths[rows], order, state, schedule, proposals, one)
         np.testing.assert_array_equal(order[0], orders[j])
         assert state[0] == states[j]

@@ -8,21 +8,18 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from retrace_sde.orders.moves.moves import exchange, make, random_bits, random_unit, reverse
+from retrace_sde.orders.moves.rules import Rules
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.rules import Rules
 from retrace_sde.orders.search import (
     EXACT,
-    Steps,
+    BlockCosts,
     _exact,
-    exchange,
     fill_costs,
     greedy,
     improve_block,
     improve_path,
     padded_cost,
-    random_bits,
-    random_unit,
-    reverse,
 )
 
 MASK = 2**64 - 1
@@ -171,8 +168,8 @@ def test_reverse_and_exchange_do_what_slices_do():
         path = as_path(rng.permutation(9))
         i, j, k = np.sort(rng.choice(np.arange(1, 11), 3, replace=False))
         turned, swapped = path.copy(), path.copy()
-        reverse(turned, i, j - 1)
-        exchange(swapped, i, j, k)
+        reverse(turned, i, j)
+        make(swapped, exchange(i, j, k))
         assert turned.tolist() == [*path[:i], *path[i:j][::-1], *path[j:]]
         assert swapped.tolist() == [*path[:i], *path[j:k], *path[i:j], *path[k:]]
 
@@ -212,7 +209,7 @@ def test_short_trajectories_of_a_block_get_their_best_path_whatever_they_begin_w
     orders = np.array([rng.permutation(7) for _ in range(6)])
     lengths = np.full(6, 7)
     improve_block(
-        Steps(target, source, start), None, lengths, orders, states_for(6), False, False, 0
+        BlockCosts(target, source, start), None, lengths, orders, states_for(6), False, False, 0
     )
     every = np.array(list(permutations(range(7))))
     for j in range(6):
@@ -308,7 +305,7 @@ def test_just_beyond_the_exact_length_the_search_still_finds_the_best_path(T, d,
     rng = np.random.default_rng(T)
     target, source, start = walks(n, T, d, rng)
     orders = identity_orders(n, T)
-    steps = Steps(target, source, start)
+    steps = BlockCosts(target, source, start)
     improve_block(steps, None, np.full(n, T), orders, states_for(n), True, True, kicks)
     best, found = np.empty(n), np.empty(n)
     for j in range(n):
@@ -327,7 +324,7 @@ def test_kicks_help_and_never_hurt():
     cost = {}
     for kicks in (0, 20):
         orders = identity_orders(n, T)
-        steps = Steps(target, source, start)
+        steps = BlockCosts(target, source, start)
         improve_block(steps, None, np.full(n, T), orders, states_for(n), True, True, kicks)
         cost[kicks] = np.array(
             [order_cost(costs_of(target[j], source[j], start[j]), orders[j]) for j in range(n)]
@@ -349,13 +346,15 @@ def test_ragged_blocks_leave_the_padding_alone_and_equal_each_trajectory_by_itse
         start[j, lengths[j] :] = np.nan
         together[j, lengths[j] :] = -7
     states = states_for(n)
-    improve_block(Steps(target, source, start), None, lengths, together, states, True, True, 10)
+    improve_block(
+        BlockCosts(target, source, start), None, lengths, together, states, True, True, 10
+    )
     for j, t in enumerate(lengths):
         assert sorted(together[j, :t]) == list(range(t))
         assert np.all(together[j, t:] == -7)
         alone = identity_orders(1, t)
         one = states_for(n)[j : j + 1].copy()
-        mine = Steps(*(each[j : j + 1, :t].copy() for each in (target, source, start)))
+        mine = BlockCosts(*(each[j : j + 1, :t].copy() for each in (target, source, start)))
         improve_block(mine, None, lengths[j : j + 1], alone, one, True, True, 10)
         np.testing.assert_array_equal(alone[0], together[j, :t])
         assert one[0] == states[j]
@@ -366,7 +365,7 @@ def test_the_number_of_changed_orders_is_counted_and_a_second_pass_changes_none(
     target, source, start = walks(n, T, 3, np.random.default_rng(11))
     orders = np.array([np.random.default_rng(j).permutation(T) for j in range(n)])
     before = orders.copy()
-    args = (Steps(target, source, start), None, np.full(n, T), orders, states_for(n))
+    args = (BlockCosts(target, source, start), None, np.full(n, T), orders, states_for(n))
     changed = improve_block(*args, False, True, 0)
     assert changed == np.any(orders != before, axis=1).sum()
     assert changed > 0
@@ -379,12 +378,12 @@ def test_a_start_cost_decides_between_a_path_and_its_reverse():
     target, _, _ = walks(n, T, 5, np.random.default_rng(12))
     orders = identity_orders(n, T)
     lengths = np.full(n, T)
-    nowhere = Steps(target, target, np.zeros((n, T)))
+    nowhere = BlockCosts(target, target, np.zeros((n, T)))
     improve_block(nowhere, None, lengths, orders, states_for(n), True, True, 10)
     wanted = orders[:, -1].copy()
     start = np.full((n, T), 1.0)
     start[np.arange(n), wanted] = 0.0
-    somewhere = Steps(target, target, start)
+    somewhere = BlockCosts(target, target, start)
     improve_block(somewhere, None, lengths, orders, states_for(n), False, True, 0)
     assert np.mean(orders[:, 0] == wanted) == 1.0
 
@@ -406,7 +405,7 @@ def test_a_block_of_trajectories_is_searched_each_under_its_own_knowledge():
         unary[j, np.arange(T) != first, 0] = np.inf
     rules = Rules(unary, np.zeros((0, 0, 0), dtype=bool))
     states = rng.integers(0, 2**64, n, dtype=np.uint64)
-    steps = Steps(target, target, np.zeros((n, T)))
+    steps = BlockCosts(target, target, np.zeros((n, T)))
     improve_block(steps, rules, lengths, orders, states, True, True, 5)
     np.testing.assert_array_equal(orders, hidden)
 
@@ -423,7 +422,7 @@ def test_just_beyond_the_exact_length_the_search_obeys_and_finds_most_best_paths
         *(np.stack(of) if of[0].size else of[0][None][:0] for of in zip(*each, strict=True))
     )
     orders = identity_orders(n, T)
-    steps = Steps(target, source, start)
+    steps = BlockCosts(target, source, start)
     improve_block(steps, rules, np.full(n, T), orders, states_for(n), True, True, 200)
     gaps = np.empty(n)
     for j in range(n):

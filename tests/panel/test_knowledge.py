@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
+from retrace_sde.orders.moves.rules import Rules, dead_end, windows
 from retrace_sde.orders.prior import Prior, known_times
 from retrace_sde.orders.prior import compiled as prior_of
-from retrace_sde.orders.rules import Rules, dead_end, windows
 
 NAN = float("nan")
 

@@ -8,13 +8,20 @@ order is `Σ ½ e_t²/S_t`, with c_t and S_t known beforehand. O(T) for each pro
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.search import Steps, exchange, random_unit, reverse
+from retrace_sde.orders.moves import driver
+from retrace_sde.orders.moves.driver import Kept, Schedule, implements
+from retrace_sde.orders.moves.moves import Move, make
+from retrace_sde.orders.moves.proposals import Windows
+from retrace_sde.orders.search import BlockCosts
+
+SAME_INNOVATION = 1e-9
+"""Innovations that differ by less are those of the order before: all later ones are then the same, too."""
 
 
 class Innovations(NamedTuple):
@@ -41,9 +48,62 @@ def innovation_gains(T: int, noise: float, error: float) -> Innovations:
     return Innovations(c, S)
 
 
+class InnovationJudge(NamedTuple):
+    """States, predictions and start costs of one trajectory, c_t and ½/S_t, innovations of the order and of a trial, the trial, and
+    where its innovations end to differ."""
+
+    target: Array
+    source: Array
+    start: Array
+    c: Array
+    weight: Array
+    old: Array
+    new: Array
+    trial: Indices
+    end: Indices
+
+
+@implements(driver.change, InnovationJudge)
+def _change(
+    judge: InnovationJudge, rules: Any, order: Indices, move: Move
+) -> float:  # pragma: no cover - compiled
+    """By the innovations from the first position that moves to where they are the old ones again."""
+    y, f, c, e, g, trial = judge.target, judge.source, judge.c, judge.old, judge.new, judge.trial
+    make(trial, move)
+    change = judge.start[trial[0]] - judge.start[order[0]]
+    judge.end[0] = len(order)
+    if move.i > 0:
+        g[move.i - 1] = e[move.i - 1]
+    for t in range(max(move.i, 1), len(order)):
+        g[t] = y[trial[t]] - f[trial[t - 1]] + c[t - 1] * g[t - 1]
+        change += judge.weight[t - 1] * (g[t] * g[t] - e[t] * e[t])
+        if t > move.q and abs(g[t] - e[t]) < SAME_INNOVATION:
+            judge.end[0] = t + 1
+            break
+    return change
+
+
+@implements(driver.take, InnovationJudge)
+def _take(
+    judge: InnovationJudge, order: Indices, move: Move
+) -> None:  # pragma: no cover - compiled
+    for t in range(move.i, move.q):
+        order[t] = judge.trial[t]
+    for t in range(max(move.i, 1), judge.end[0]):
+        judge.old[t] = judge.new[t]
+
+
+@implements(driver.leave, InnovationJudge)
+def _leave(
+    judge: InnovationJudge, order: Indices, move: Move
+) -> None:  # pragma: no cover - compiled
+    for t in range(move.i, move.q):
+        judge.trial[t] = order[t]
+
+
 @njit(cache=True, nogil=True)
 def sample_noisy_block(
-    steps: Steps,
+    costs: BlockCosts,
     innovations: Innovations,
     lengths: Indices,
     orders: Indices,
@@ -58,59 +118,15 @@ def sample_noisy_block(
     States and predictions are of one variable, (n, T). Proposals: reverse a segment, or exchange two
     neighbouring ones, of up to `reach` positions; symmetric.
     """
-    for j in range(len(orders)):
-        t = lengths[j]
-        mine = Steps(steps.target[j], steps.source[j], steps.start[j])
-        _sample(
-            mine, innovations, orders[j, :t], states[j : j + 1], burn, thin, reach, kept[j, :, :t]
-        )
-
-
-@njit(cache=True, nogil=True)
-def _sample(
-    steps: Steps,
-    innovations: Innovations,
-    order: Indices,
-    state: State,
-    burn: int,
-    thin: int,
-    reach: int,
-    kept: Indices,
-) -> None:  # pragma: no cover - compiled
-    """Of one trajectory."""
-    y, f, start = steps.target, steps.source, steps.start
     c, weight = innovations.c, 0.5 / innovations.S
-    T = len(order)
-    path = order.copy()
-    trial = path.copy()
-    e, g = np.zeros(T), np.zeros(T)  # innovations of the path and of the proposal
-    for t in range(1, T):
-        e[t] = y[path[t]] - f[path[t - 1]] + c[t - 1] * e[t - 1]
-    for k in range(burn + len(kept) * thin):
-        length = 2 + int(random_unit(state) * (min(reach, T) - 1))
-        i = int(random_unit(state) * (T - length + 1))
-        if random_unit(state) < 0.5:
-            reverse(trial, i, i + length - 1)
-        else:
-            exchange(trial, i, i + 1 + int(random_unit(state) * (length - 1)), i + length)
-        change = start[trial[0]] - start[path[0]]
-        last = T
-        if i > 0:
-            g[i - 1] = e[i - 1]
-        for t in range(max(i, 1), T):
-            g[t] = y[trial[t]] - f[trial[t - 1]] + c[t - 1] * g[t - 1]
-            change += weight[t - 1] * (g[t] * g[t] - e[t] * e[t])
-            if t > i + length and abs(g[t] - e[t]) < 1e-9:
-                last = t + 1
-                break
-        if change < 60.0 and (change <= 0.0 or random_unit(state) < np.exp(-change)):
-            for t in range(i, i + length):
-                path[t] = trial[t]
-            for t in range(max(i, 1), last):
-                e[t] = g[t]
-        else:
-            for t in range(i, i + length):
-                trial[t] = path[t]
-        if k >= burn and (k - burn) % thin == thin - 1:
-            kept[(k - burn) // thin] = path
-    order[:] = path
+    schedule = Schedule(burn, kept.shape[1], thin)
+    for j in range(len(orders)):
+        T = lengths[j]
+        y, f, order = costs.target[j], costs.source[j], orders[j, :T]
+        e = np.zeros(T)
+        for t in range(1, T):
+            e[t] = y[order[t]] - f[order[t - 1]] + c[t - 1] * e[t - 1]
+        room = np.zeros(T), order.copy(), np.zeros(1, np.intp)
+        judge = InnovationJudge(y, f, costs.start[j], c, weight, e, *room)
+        state, records = states[j : j + 1], Kept(kept[j, :, :T])
+        driver.sample(judge, None, order, Windows(reach), state, schedule, records)

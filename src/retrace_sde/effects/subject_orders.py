@@ -21,7 +21,7 @@ from retrace_sde.fit.subjects import SubjectFit, fit_subjects, subject_grams
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.own import BLOCK, Law
-from retrace_sde.orders.search import Steps
+from retrace_sde.orders.search import BlockCosts
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Drift
 from retrace_sde.search.models.euler import EulerModel
@@ -122,9 +122,9 @@ def _draw_noisy(
     kept = np.tile(np.arange(T, dtype=np.intp), (n, KEPT, 1))
 
     def work(rows: slice) -> None:
-        steps, lengths = Steps(y[rows], f[rows], start[rows]), problem.data.observed[rows]
+        costs, lengths = BlockCosts(y[rows], f[rows], start[rows]), problem.data.observed[rows]
         sample_noisy_block(
-            steps, innovations, lengths, orders[rows], states[rows], 4 * T, 2 * T, REACH, kept[rows]
+            costs, innovations, lengths, orders[rows], states[rows], 4 * T, 2 * T, REACH, kept[rows]
         )
 
     list(problem.data.map_rows(work, size=BLOCK))

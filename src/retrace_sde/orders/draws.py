@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.metropolis import SHARES, SHARPNESS, Proposals, Tally, adapted, length_table
+from retrace_sde.orders.moves.proposals import (
+    SHARES,
+    SHARPNESS,
+    Proposals,
+    Tally,
+    adapted,
+    length_table,
+)
 from retrace_sde.panel.blocks import evenly
 
 

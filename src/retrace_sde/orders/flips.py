@@ -18,8 +18,17 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.process.drift import Drift
 
-MEMORY = 25_000_000
+GRAM_NUMBERS = 25_000_000
 """Numbers that the Gram matrices of all trajectories may hold; beyond it a subset speaks for the rest."""
+
+EM_STEPS = 60
+"""Steps of EM over the flip probabilities, at most."""
+
+SINGLE_FLIPS, FLIP_PASSES = 64, 3
+"""Trajectories, the least certain, that are flipped one by one afterwards, and passes over them."""
+
+RANDOM_GUESSES = 4
+"""Random starts of EM beside those from the data."""
 
 
 def align(
@@ -38,7 +47,7 @@ def align(
     n, _, d = data.shape
     x, u = data.block(slice(0, 1))
     size = int(drift.features(x, u).shape[-1]) + d
-    most = max(2, min(n, MEMORY // size**2))
+    most = max(2, min(n, GRAM_NUMBERS // size**2))
     rows = evenly(n, most)
     for_there, for_back = (np.broadcast_to(-each, n)[rows] for each in prior_costs)
     flips = _Flips(data.some(most), orders[rows], dt, drift, for_there, for_back)
@@ -110,7 +119,7 @@ class _Flips:
         steps = self.count * np.linalg.slogdet(model.diffusion)[1]
         return float(-0.5 * (steps + len(self.first) * np.linalg.slogdet(spread)[1]))
 
-    def expectation_maximisation(self, w: Array, *, most: int = 60) -> tuple[Array, float]:
+    def expectation_maximisation(self, w: Array, *, most: int = EM_STEPS) -> tuple[Array, float]:
         """Flip probabilities and their mixture log-likelihood, at a local maximum."""
         value = -np.inf
         for _ in range(most):
@@ -130,7 +139,7 @@ class _Flips:
         prior = np.where(w > 0.5, self.for_there, self.for_back)
         return self.constant(self.fit(w)) + float(prior.sum())
 
-    def settle(self, w: Array, *, most: int = 64, passes: int = 3) -> Array:
+    def settle(self, w: Array) -> Array:
         """Flip single trajectories, the least certain first, while the profile likelihood rises.
 
         EM cannot leave a wrong direction whose trajectory bends the fit (leverage, when n is not much
@@ -138,11 +147,11 @@ class _Flips:
         """
         w = (w > 0.5).astype(float)
         best = self.worth(w)
-        for _ in range(passes):
+        for _ in range(FLIP_PASSES):
             there, back = self.log_likelihoods(self.fit(w))
             moved = False
             gap = np.where(self.free, np.abs(there - back), np.inf)
-            for j in np.argsort(gap)[: min(most, int(self.free.sum()))]:
+            for j in np.argsort(gap)[: min(SINGLE_FLIPS, int(self.free.sum()))]:
                 w[j] = 1 - w[j]
                 value = self.worth(w)
                 if value > best + 1e-9:
@@ -153,7 +162,7 @@ class _Flips:
                 break
         return w
 
-    def guesses(self, rng: np.random.Generator, *, drawn: int = 4) -> list[Array]:
+    def guesses(self, rng: np.random.Generator) -> list[Array]:
         """Spectral, by the growth of the state, and random; each both ways round.
 
         What changes sign with the flip is the difference of the two Gram matrices: to first order the
@@ -166,7 +175,7 @@ class _Flips:
         growth = np.einsum("ni,ij,nj->n", self.last, metric, self.last)
         growth -= np.einsum("ni,ij,nj->n", self.first, metric, self.first)
         signs = [growth] if left is None else [growth, *left[:, :3].T]
-        signs += [rng.standard_normal(len(odd)) for _ in range(drawn)]
+        signs += [rng.standard_normal(len(odd)) for _ in range(RANDOM_GUESSES)]
         guesses = [np.where(sign > 0, 0.9, 0.1) for sign in signs]
         both = [each for w in guesses for each in (w, 1 - w)]
         told = self.for_there - np.where(self.free, self.for_back, 0.0)

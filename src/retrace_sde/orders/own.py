@@ -18,11 +18,13 @@ from scipy.linalg import cholesky
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.frequencies import Frequencies
 from retrace_sde.io.arrays import Indices, State
+from retrace_sde.orders.array_chains import ManyChains, padded_pairs
 from retrace_sde.orders.draws import Chains, Draws, Stretch
-from retrace_sde.orders.many.chains import ManyChains, padded_pairs
-from retrace_sde.orders.metropolis import Proposals, Records, Schedule, sample_block
+from retrace_sde.orders.metropolis import Records, sample_block
+from retrace_sde.orders.moves.driver import Schedule
+from retrace_sde.orders.moves.proposals import Proposals
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.search import Steps, improve_block
+from retrace_sde.orders.search import BlockCosts, improve_block
 from retrace_sde.panel.blocks import Data, like, to_integers, to_numpy
 from retrace_sde.process.sde import Gaussian
 
@@ -52,11 +54,11 @@ class Law:
     step: Euler
     start: Gaussian | None
 
-    def costs(self, data: Data, rows: slice) -> Steps:
+    def costs(self, data: Data, rows: slice) -> BlockCosts:
         """Whitened states, whitened predictions and start costs of a block, as the kernels want them."""
         x, u = data.block(rows)
         each = self.whitened(to_numpy(x), None if u is None else to_numpy(u))
-        return Steps(*(np.ascontiguousarray(array) for array in each))
+        return BlockCosts(*(np.ascontiguousarray(array) for array in each))
 
     def whitened(self, x: Any, u: Any | None) -> tuple[Any, Any, Any]:
         """States and predictions (n, T, d), whitened, and start costs (n, T), of any array library."""
@@ -74,7 +76,7 @@ class Law:
 class Judge(Protocol):
     """A law that pairs of observations and first ones are judged by."""
 
-    def costs(self, data: Data, rows: slice) -> Steps: ...
+    def costs(self, data: Data, rows: slice) -> BlockCosts: ...
 
 
 @dataclass(frozen=True, eq=False)

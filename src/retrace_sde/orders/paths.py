@@ -12,8 +12,8 @@ import numpy as np
 from scipy.sparse import csgraph, csr_array
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.orders.moves.rules import cold_starts
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.rules import cold_starts
 from retrace_sde.orders.search import improve_path, padded_costs, padded_path
 
 

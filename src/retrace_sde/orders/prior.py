@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.orders.rules import Rules, block_costs, close, dead_end, obedient_block, rules_of
+from retrace_sde.orders.moves.rules import (
+    Rules,
+    block_costs,
+    close,
+    dead_end,
+    obedient_block,
+    rules_of,
+)
 from retrace_sde.panel.blocks import evenly, unmasked
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.schedule import as_numbers, check_spans

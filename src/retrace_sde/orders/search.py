@@ -5,13 +5,12 @@ holds the start costs and its column zeros, so that `cost(path) = Σ C[path_k, p
 at the ends. The padded matrix exists for one trajectory at a time.
 
 Where something is known of the order (`rules`) the cost has `Σ_i U[path_i, i]` added, and moves that would break a
-precedence are not made: a path that obeys every rule goes in, and one comes out. Where the rules are None,
-all that concerns them is left out by the compiler.
+precedence are not made: a path that obeys every rule goes in, and one comes out.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -19,16 +18,39 @@ from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.irregular.kernels import put, put_rows
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.rules import (
+from retrace_sde.orders.moves.driver import (
+    Kicks,
+    best,
+    centres,
+    change,
+    cost,
+    descend,
+    descend_again,
+    implements,
+    kick,
+    last_resort,
+    take,
+)
+from retrace_sde.orders.moves.moves import (
+    FIRST,
+    SECOND,
+    Move,
+    exchange,
+    make,
+    nothing,
+    random_unit,
+    reversal,
+    swap,
+)
+from retrace_sde.orders.moves.rules import (
     Rules,
     cold_starts,
     crossed,
-    exchange_change,
     known_of,
     order_cost,
     ordered,
+    rule_change,
     shifted,
-    swap_change,
 )
 
 EXACT = 9
@@ -40,8 +62,11 @@ SHORT, LONG = 3, 50
 TRIES = 10
 """Random moves drawn for each kick until one breaks no rule."""
 
+QUICK, DEEP = 3, 4
+"""Stages of a search: reversals, short segments and (with rules) swaps; and longer segments too."""
 
-class Steps(NamedTuple):
+
+class BlockCosts(NamedTuple):
     """What the steps of a block are judged by: states and predictions of the next, (n, T, d) and whitened, and
     start costs (n, T); or the costs of its pairs themselves, (n, T, T), where they are of another form."""
 
@@ -51,20 +76,11 @@ class Steps(NamedTuple):
     pairs: Array = np.empty((0, 0, 0))
 
 
-@njit(cache=True, nogil=True)
-def random_bits(state: State) -> np.uint64:  # pragma: no cover - compiled
-    """splitmix64: one state per trajectory, so that no answer depends on threads or blocks."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+class PathJudge(NamedTuple):
+    """Padded costs, and the padded path whose inside, `path[1:-1]`, is the order that is judged."""
 
-
-@njit(cache=True, nogil=True)
-def random_unit(state: State) -> float:  # pragma: no cover - compiled
-    """A number in [0, 1)."""
-    return np.float64(random_bits(state) >> np.uint64(11)) * 1.1102230246251565e-16
+    costs: Array
+    path: Indices
 
 
 @njit(cache=True, nogil=True)
@@ -87,7 +103,7 @@ def fill_costs(
 
 @njit(cache=True, nogil=True)
 def trajectory_costs(
-    steps: Steps, j: int, t: int, room: Array
+    steps: BlockCosts, j: int, t: int, room: Array
 ) -> Array:  # pragma: no cover - compiled
     """Padded costs of trajectory j, which has t observations, in a corner of `room`."""
     costs = room[: t + 1, : t + 1]
@@ -128,168 +144,202 @@ def padded_cost(
     return total + order_cost(rules, path[1:-1])
 
 
-@njit(cache=True, nogil=True)
-def reverse(path: Indices, i: int, j: int) -> None:  # pragma: no cover - compiled
-    """Reverse path[i … j] in place."""
-    while i < j:
-        path[i], path[j] = path[j], path[i]
-        i += 1
-        j -= 1
+@implements(cost, PathJudge)
+def _cost(judge: PathJudge, rules: Any, order: Indices) -> float:  # pragma: no cover - compiled
+    return padded_cost(judge.costs, rules, judge.path)
 
 
-@njit(cache=True, nogil=True)
-def exchange(path: Indices, i: int, j: int, k: int) -> None:  # pragma: no cover - compiled
-    """Exchange the neighbouring segments [i, j) and [j, k) in place."""
-    reverse(path, i, j - 1)
-    reverse(path, j, k - 1)
-    reverse(path, i, k - 1)
-
-
-@njit(cache=True, nogil=True)
-def place_of(order: Indices, a: int) -> int:  # pragma: no cover - compiled
-    """The position at which an observation stands."""
-    p = 0
-    while order[p] != a:
-        p += 1
-    return p
-
-
-@njit(cache=True, nogil=True)
-def _reversals(
-    costs: Array, rules: Rules | None, path: Indices, tolerance: float
-) -> bool:  # pragma: no cover - compiled
-    """For each i the best reversal path[i … j]: O(1) each by running sums along the path and against it."""
-    last = len(path) - 1
-    found = False
-    for i in range(1, last - 1):
-        before, head = path[i - 1], path[i]
-        along = 0.0
-        against = 0.0
-        best, best_j = -tolerance, -1
-        for j in range(i + 1, last):
-            along += costs[path[j - 1], path[j]]
-            against += costs[path[j], path[j - 1]]
-            after = path[j + 1]
-            change = (
-                costs[before, path[j]]
-                + against
-                + costs[head, after]
-                - costs[before, head]
-                - along
-                - costs[path[j], after]
-            )
-            if rules is not None and len(rules.costs) > 0:
-                change += shifted(rules.costs, path, i, j + 1, i, True)
-            if change < best:
-                if rules is not None and ordered(rules.before, path, i, j + 1):
-                    break  # and so would be every longer one
-                best, best_j = change, j
-        if best_j >= 0:
-            reverse(path, i, best_j)
-            found = True
-    return found
-
-
-@njit(cache=True, nogil=True)
-def _insertion_change(
-    rules: Rules, path: Indices, i: int, length: int, k: int, flip: bool
+@implements(change, PathJudge)
+def _change(
+    judge: PathJudge, rules: Any, order: Indices, move: Move
 ) -> float:  # pragma: no cover - compiled
-    """Change of what is known when path[i … i + length) goes between k and k + 1."""
+    """By the steps that are new and those that are gone: position p is path[p + 1]."""
+    C, path = judge.costs, judge.path
+    i, j, k, q, backwards = move
+    left, right = path[i], path[q + 1]
+    head, tail = path[i + 1], path[j]
+    if q == j:
+        total = C[left, tail] + C[head, right] - C[left, head] - C[tail, right]
+        for p in range(i + 1, j):
+            total += C[path[p + 1], path[p]] - C[path[p], path[p + 1]]
+        return total + rule_change(rules, order, move)
+    after, end = path[k + 1], path[q]
+    total = -C[left, head] - C[end, right]
+    if j == k:
+        total -= C[tail, after]
+    else:
+        total -= C[tail, path[j + 1]] + C[path[k], after]
+    if backwards == FIRST:
+        head, tail = tail, head
+        for p in range(i + 1, j):
+            total += C[path[p + 1], path[p]] - C[path[p], path[p + 1]]
+    elif backwards == SECOND:
+        after, end = end, after
+        for p in range(k + 1, q):
+            total += C[path[p + 1], path[p]] - C[path[p], path[p + 1]]
+    total += C[left, after] + C[tail, right]
+    if j == k:
+        total += C[end, head]
+    else:
+        total += C[end, path[j + 1]] + C[path[k], head]
+    return total + rule_change(rules, order, move)
+
+
+@implements(take, PathJudge)
+def _take(judge: PathJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+    make(order, move)
+
+
+@implements(last_resort, PathJudge)
+def _last_resort(judge: PathJudge) -> int:  # pragma: no cover - compiled
+    return DEEP - 1
+
+
+@implements(centres, PathJudge)
+def _centres(
+    judge: PathJudge, rules: Any, order: Indices, stage: int
+) -> int:  # pragma: no cover - compiled
+    """Positions; for insertions with each length."""
+    T = len(order)
+    if stage == 0:
+        return T - 1
+    if stage == 1:
+        return T * min(SHORT, T - 1)
+    if stage == 2:
+        return 0 if rules is None else T - 2
+    return T * max(min(T // 2, LONG) - SHORT, 0)
+
+
+@implements(best, PathJudge)
+def _best(
+    judge: PathJudge, rules: Any, order: Indices, stage: int, at: int
+) -> tuple[float, Move]:  # pragma: no cover - compiled
+    if stage == 0:
+        return _best_reversal(judge.costs, judge.path, rules, order, at)
+    if rules is not None and stage == 2:
+        return _best_swap(judge.costs, judge.path, rules, order, at)
+    T = len(order)
+    length = (1 if stage == 1 else SHORT + 1) + at // T
+    if at % T + length > T:
+        return 0.0, nothing()
+    return _best_insertion(judge.costs, judge.path, rules, order, at % T, length)
+
+
+@njit(cache=True, nogil=True)
+def _best_reversal(
+    costs: Array, path: Indices, rules: Rules | None, order: Indices, i: int
+) -> tuple[float, Move]:  # pragma: no cover - compiled
+    """The best reversal of [i, j): O(1) for each j by running sums along the path and against it."""
+    before, head = path[i], path[i + 1]
+    along = 0.0
+    against = 0.0
+    least, best_j = 0.0, i
+    for j in range(i + 2, len(order) + 1):
+        tail, after = path[j], path[j + 1]
+        along += costs[path[j - 1], tail]
+        against += costs[tail, path[j - 1]]
+        found = (
+            costs[before, tail] + against + costs[head, after]
+            - costs[before, head] - along - costs[tail, after]
+        )  # fmt: skip
+        if rules is not None and len(rules.costs) > 0:
+            found += shifted(rules.costs, order, i, j, i, True)
+        if found < least:
+            if rules is not None and ordered(rules.before, order, i, j):
+                break  # and so would be every longer one
+            least, best_j = found, j
+    return least, reversal(i, best_j)
+
+
+@njit(cache=True, nogil=True)
+def inserted(i: int, j: int, k: int, backwards: bool) -> Move:  # pragma: no cover - compiled
+    """[i, j) goes right after position k, either way round."""
     if k < i:
-        return exchange_change(rules, path, k + 1, i, i + length, False, flip)
-    return exchange_change(rules, path, i, i + length, k + 1, flip, False)
+        return Move(k + 1, i, i, j, SECOND if backwards else 0)
+    return Move(i, j, j, k + 1, FIRST if backwards else 0)
 
 
 @njit(cache=True, nogil=True)
-def _insertions(
-    costs: Array, rules: Rules | None, path: Indices, tolerance: float, shortest: int, longest: int
+def _best_insertion(
+    costs: Array, path: Indices, rules: Rules | None, order: Indices, i: int, length: int
+) -> tuple[float, Move]:  # pragma: no cover - compiled
+    """The best place for the segment [i, i + length), either way round."""
+    j = i + length
+    before, head, tail, after = path[i], path[i + 1], path[j], path[j + 1]
+    turned = 0.0
+    for p in range(i + 1, j):
+        turned += costs[path[p + 1], path[p]] - costs[path[p], path[p + 1]]
+    gain = costs[before, head] + costs[tail, after] - costs[before, after]
+    least, best_k, best_flip = 0.0, -2, False
+    for k in range(-1, len(order)):
+        if i - 1 <= k < j:
+            continue
+        left, right = path[k + 1], path[k + 2]
+        gap = costs[left, right] + gain
+        plain = costs[left, head] + costs[tail, right] - gap
+        if rules is not None and (len(rules.costs) > 0 or plain < least):
+            plain += rule_change(rules, order, inserted(i, j, k, False))
+        if plain < least:
+            least, best_k, best_flip = plain, k, False
+        if rules is not None and length == 1:
+            continue  # alike both ways round, and rules are dear
+        flipped = costs[left, tail] + costs[head, right] + turned - gap
+        if rules is not None and (len(rules.costs) > 0 or flipped < least):
+            flipped += rule_change(rules, order, inserted(i, j, k, True))
+        if flipped < least:
+            least, best_k, best_flip = flipped, k, True
+    if best_k < -1:
+        return 0.0, nothing()
+    return least, inserted(i, j, best_k, best_flip)
+
+
+@njit(cache=True, nogil=True)
+def _best_swap(
+    costs: Array, path: Indices, rules: Rules, order: Indices, p: int
+) -> tuple[float, Move]:  # pragma: no cover - compiled
+    """The best node to change places with that at p: what no insertion can do across a known position."""
+    C, U, a, T = costs, rules.costs, order[p], len(order)
+    gone = C[path[p], a] + C[a, path[p + 2]]
+    least, best_q = 0.0, p
+    for q in range(p + 2, T):
+        b = order[q]
+        found = C[path[p], b] + C[b, path[p + 2]] + C[path[q], a] + C[a, path[q + 2]]
+        found -= gone + C[path[q], b] + C[b, path[q + 2]]
+        if len(U) > 0:
+            found += U[a, q] + U[b, p] - U[a, p] - U[b, q]
+        if found < least and not crossed(rules.before, order, p, p + 1, q, q + 1):
+            least, best_q = found, q
+    return least, swap(p, best_q) if best_q > p else nothing()
+
+
+@implements(kick, PathJudge)
+def _kick(
+    judge: PathJudge, rules: Any, order: Indices, state: State
 ) -> bool:  # pragma: no cover - compiled
-    """Move each segment of shortest … longest nodes, either way round, to where it costs least."""
-    last = len(path) - 1
-    found = False
-    for length in range(shortest, min(longest, last - 2) + 1):
-        for i in range(1, last - length + 1):
-            head, tail = path[i], path[i + length - 1]
-            before, after = path[i - 1], path[i + length]
-            turned = 0.0
-            for k in range(i, i + length - 1):
-                turned += costs[path[k + 1], path[k]] - costs[path[k], path[k + 1]]
-            gain = costs[before, head] + costs[tail, after] - costs[before, after]
-            best, best_k, best_flip = -tolerance, -1, False
-            for k in range(last):
-                if i - 1 <= k < i + length:
-                    continue
-                left, right = path[k], path[k + 1]
-                gap = costs[left, right] + gain
-                plain = costs[left, head] + costs[tail, right] - gap
-                if rules is not None and (len(rules.costs) > 0 or plain < best):
-                    plain += _insertion_change(rules, path, i, length, k, False)
-                if plain < best:
-                    best, best_k, best_flip = plain, k, False
-                if rules is not None and length == 1:
-                    continue  # alike both ways round, and rules are dear
-                flipped = costs[left, tail] + costs[head, right] + turned - gap
-                if rules is not None and (len(rules.costs) > 0 or flipped < best):
-                    flipped += _insertion_change(rules, path, i, length, k, True)
-                if flipped < best:
-                    best, best_k, best_flip = flipped, k, True
-            if best_k >= 0:
-                if best_flip:
-                    reverse(path, i, i + length - 1)
-                if best_k < i:
-                    exchange(path, best_k + 1, i, i + length)
-                else:
-                    exchange(path, i, i + length, best_k + 1)
-                found = True
-    return found
-
-
-@njit(cache=True, nogil=True)
-def _swap_steps(
-    costs: Array, path: Indices, p: int, q: int
-) -> float:  # pragma: no cover - compiled
-    """Change of the steps' cost when path[p] and path[q], not neighbours, change places."""
-    C, a, b = costs, path[p], path[q]
-    change = C[path[p - 1], b] + C[b, path[p + 1]] + C[path[q - 1], a] + C[a, path[q + 1]]
-    return change - (C[path[p - 1], a] + C[a, path[p + 1]] + C[path[q - 1], b] + C[b, path[q + 1]])
-
-
-@njit(cache=True, nogil=True)
-def _swaps(
-    costs: Array, rules: Rules, path: Indices, tolerance: float
-) -> bool:  # pragma: no cover - compiled
-    """Two nodes change places: what no insertion can do across a known position."""
-    U, last = rules.costs, len(path) - 1
-    found = False
-    for p in range(1, last - 2):
-        best, best_q = -tolerance, -1
-        for q in range(p + 2, last):
-            change = _swap_steps(costs, path, p, q)
-            if len(U) > 0:
-                a, b = path[p], path[q]
-                change += U[a, q - 1] + U[b, p - 1] - U[a, p - 1] - U[b, q - 1]
-            if change < best and not crossed(rules.before, path, p, p + 1, q, q + 1):
-                best, best_q = change, q
-        if best_q >= 0:
-            path[p], path[best_q] = path[best_q], path[p]
-            found = True
-    return found
+    """A random exchange of neighbouring segments; one, or a swap of two nodes, that breaks no rule."""
+    T = len(order)
+    for _ in range(TRIES):
+        i = int(random_unit(state) * (T - 1))
+        j = i + 1 + int(random_unit(state) * (T - 1 - i))
+        k = j + 1 + int(random_unit(state) * (T - j))
+        if rules is None or random_unit(state) < 0.5:
+            move = exchange(i, j, k)
+        elif j >= i + 2:
+            move = swap(i, j)
+        else:
+            continue
+        if rule_change(rules, order, move) < np.inf:
+            make(order, move)
+            return True
+    return False
 
 
 @njit(cache=True, nogil=True)
 def improve_path(
     costs: Array, rules: Rules | None, path: Indices, tolerance: float, deep: bool
 ) -> None:  # pragma: no cover - compiled
-    """Sweep over all moves in place, taking those that help, until a whole sweep finds none."""
-    improved = True
-    while improved:
-        improved = _reversals(costs, rules, path, tolerance)
-        improved = _insertions(costs, rules, path, tolerance, 1, SHORT) or improved
-        if rules is not None:
-            improved = _swaps(costs, rules, path, tolerance) or improved
-        if deep and not improved:
-            longest = min((len(path) - 2) // 2, LONG)
-            improved = _insertions(costs, rules, path, tolerance, SHORT + 1, longest)
+    """Local search over a padded path, in place."""
+    descend(PathJudge(costs, path), rules, path[1:-1], tolerance, DEEP if deep else QUICK)
 
 
 @njit(cache=True, nogil=True)
@@ -388,42 +438,6 @@ def _place_cost(rules: Rules | None, a: int, i: int) -> float:  # pragma: no cov
 
 
 @njit(cache=True, nogil=True)
-def _kick(rules: Rules | None, path: Indices, state: State) -> bool:  # pragma: no cover - compiled
-    """A random exchange of neighbouring segments; one, or a swap of two nodes, that breaks no rule."""
-    T = len(path) - 2
-    for _ in range(TRIES):
-        i = 1 + int(random_unit(state) * (T - 1))
-        j = i + 1 + int(random_unit(state) * (T - i))
-        k = j + 1 + int(random_unit(state) * (T - j + 1))
-        if rules is None or random_unit(state) < 0.5:
-            if exchange_change(rules, path, i, j, k, False, False) < np.inf:
-                exchange(path, i, j, k)
-                return True
-        elif j >= i + 2 and swap_change(rules, path, i, i + 1, j, j + 1) < np.inf:
-            path[i], path[j] = path[j], path[i]
-            return True
-    return False
-
-
-@njit(cache=True, nogil=True)
-def _kicked(
-    costs: Array, rules: Rules | None, path: Indices, tolerance: float, kicks: int, state: State
-) -> None:  # pragma: no cover - compiled
-    """Iterated local search: a random move, repair, keep what helps."""
-    best = padded_cost(costs, rules, path)
-    trial = np.empty_like(path)
-    for _ in range(kicks):
-        put(path, trial)
-        if not _kick(rules, trial, state):
-            continue
-        improve_path(costs, rules, trial, tolerance, False)
-        cost = padded_cost(costs, rules, trial)
-        if cost < best - tolerance:
-            best = cost
-            put(trial, path)
-
-
-@njit(cache=True, nogil=True)
 def _tolerance(
     costs: Array, rules: Rules | None, path: Indices
 ) -> float:  # pragma: no cover - compiled
@@ -450,7 +464,7 @@ def _cold(
 
 @njit(cache=True, nogil=True)
 def improve_block(
-    steps: Steps,
+    steps: BlockCosts,
     rules: Rules | None,
     lengths: Indices,
     orders: Indices,
@@ -475,7 +489,11 @@ def improve_block(
             tolerance = _tolerance(costs, known, path)
             improve_path(costs, known, path, tolerance, deep)
             if kicks > 0:
-                _kicked(costs, known, path, tolerance, kicks, states[j : j + 1])
+                # Kicks are repaired by a quick search alone: a deep one follows.
+                judge, spare = PathJudge(costs, path), PathJudge(costs, path.copy())
+                plan, state = Kicks(kicks, QUICK, QUICK, -np.inf), states[j : j + 1]
+                order, trial = path[1:-1], spare.path[1:-1]
+                descend_again(judge, spare, known, order, trial, tolerance, plan, state)
                 improve_path(costs, known, path, tolerance, deep)
         for k in range(t):
             if orders[j, k] != path[k + 1]:

@@ -5,37 +5,56 @@
 M (T, T, d, d) couples positions, S (T, T, d, d) observations: sums over all trajectories of `y_a y_bᵀ`, so that
 their number does not appear here. Positions far apart are hardly coupled: beyond a window of w positions M is taken for 0.
 `U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩` makes an exchange of two positions O(d²), and insertions and reversals are chains of
-exchanges, each corrected for those before it within the window: all T² of either kind cost O(T² w d²).
+exchanges (`exchanges`), each corrected for those before it within the window: all T² of either kind cost O(T² w d²).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.irregular.kernels import put, put_rows
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.rules import Rules, broken, crossed, misplaced, order_cost
-from retrace_sde.orders.search import place_of, random_unit
+from retrace_sde.orders.hidden.exchanges import (
+    best_insertion,
+    best_reversal,
+    chain_change,
+    forget,
+    transpose,
+)
+from retrace_sde.orders.moves import driver
+from retrace_sde.orders.moves.driver import Kept, Kicks, Schedule, implements
+from retrace_sde.orders.moves.moves import (
+    Move,
+    insertion,
+    make,
+    nothing,
+    position_of,
+    random_unit,
+    reversal,
+)
+from retrace_sde.orders.moves.proposals import Nearby
+from retrace_sde.orders.moves.rules import Rules, order_cost
 
 SMALLEST_GAIN = 1e-7
 """Decreases of the cost below this are rounding."""
 
-FLIPS, TURNS, FAR, NEAR = 0.005, 0.3, 0.1, 4
-"""Shares of proposals: the whole order turned, a segment turned, any length; and what else counts as short."""
-
+FLIPS, REVERSALS, FAR, NEAR = 0.005, 0.3, 0.1, 4
+"""Shares of proposals (`proposals.Nearby`), and how far others go; an insertion wakes neighbours as far away."""
 
 NEGLIGIBLE = 1e-6
 """Couplings of positions below this share of the largest are taken for 0."""
 
-
-HOPELESS = 30.0
+HOPEFUL = 30.0
 """Nats by which a kicked order may be worse, once its pieces were put back, for reversals to be tried on it."""
+
+INSERTIONS, STAGES = 1, 2
+"""Stages of a search: insertions, and where none helps the best reversal."""
 
 
 class _Tables(NamedTuple):
@@ -45,6 +64,18 @@ class _Tables(NamedTuple):
     moments: Array
     unary: Array
     window: int
+
+
+class CouplingJudge(NamedTuple):
+    """The same with U of an order, `now`, and which observations are awake: the others found no better place."""
+
+    precision: Array
+    moments: Array
+    unary: Array
+    window: int
+    table: Array
+    now: Indices
+    awake: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +100,25 @@ class Arrangement:
         near = np.where((apart <= window)[:, :, None, None], M, 0.0) if window < T - 1 else M
         return _Tables(near, self.moments, self.unary, window)
 
+    @cached_property
+    def _forbidden(self) -> Rules | None:
+        """The rules without costs that are finite."""
+        if self.rules is None:
+            return None
+        costs = self.rules.costs
+        return Rules(np.where(np.isinf(costs), np.inf, 0.0), self.rules.before)
+
     def cost(self, order: Indices) -> float:
         """The cost of an order, up to a constant; of all couplings."""
         at = np.arange(len(order))
-        table = _table(self.precision, self.moments, order, len(order))
+        table = np.empty((len(order), len(order)))
+        _fill_table(self.precision, self.moments, order, len(order), table)
         return float(0.5 * table[at, order].sum() + self.unary[order, at].sum())
 
     def improve(self, order: Indices, state: State, *, kicks: int = 0) -> Indices:
-        """A local minimum under exchanges, insertions and reversals, the best of 1 + `kicks` descents."""
+        """A local minimum under insertions and reversals, the best of 1 + `kicks` descents."""
         order = np.ascontiguousarray(order, dtype=np.intp).copy()
-        _search(self._tables, self.rules, order, state, kicks)
+        _search(self._tables, self._forbidden, order, state, kicks)
         return order
 
     def sample(
@@ -87,275 +127,202 @@ class Arrangement:
         """Orders (samples, T) from `p(o) ∝ exp(−cost(o))` by Metropolis, `thin` proposals apart."""
         order = np.ascontiguousarray(order, dtype=np.intp).copy()
         kept = np.empty((samples, len(order)), dtype=np.int16)
-        _metropolis(self._tables, self.rules, order, state, burn, thin, kept)
+        _sample(self._tables, self._forbidden, order, state, burn, thin, kept)
         return kept
 
 
-@numba.njit(nogil=True, cache=True)
-def _table(M: Array, S: Array, o: Indices, window: int) -> Array:
+@njit(cache=True, nogil=True)
+def _fill_table(
+    M: Array, S: Array, o: Indices, window: int, U: Array
+) -> None:  # pragma: no cover - compiled
     """U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩, a product for each position."""
     T, d = len(o), M.shape[2]
     gathered = np.empty((T, T, d, d))
     for k in range(T):
         for a in range(T):
             put_rows(S[a, o[k]], gathered[k, a])
-    U = np.zeros((T, T))
     for i in range(T):
+        for a in range(T):
+            U[i, a] = 0.0
         for k in range(max(0, i - window), min(T, i + window + 1)):
             found = np.dot(gathered[k].reshape(T, d * d), M[i, k].copy().reshape(d * d))
             for a in range(T):
                 U[i, a] += found[a]
-    return U
 
 
-@numba.njit(nogil=True, cache=True)
-def _exchange(
-    tables: _Tables, U: Array, o: Indices, now: Indices, low: int, high: int, q: int, r: int
-) -> float:
-    """Change of the cost when positions q and r of `now` are exchanged.
-
-    `now` differs from o, the order that U belongs to, at positions low … high − 1 at most.
-    """
+@njit(cache=True, nogil=True)
+def _judge(tables: _Tables, o: Indices) -> CouplingJudge:  # pragma: no cover - compiled
+    """A judge that is ready for the order o, everything awake."""
     M, S, V, window = tables
-    d = M.shape[2]
-    a, b = now[q], now[r]
-    change = U[q, b] - U[q, a] + U[r, a] - U[r, b] + V[b, q] - V[a, q] + V[a, r] - V[b, r]
-    first, second = min(q, r), max(q, r)
+    U = np.empty((len(o), len(o)))
+    _fill_table(M, S, o, window, U)
+    return CouplingJudge(M, S, V, window, U, o.copy(), np.ones(len(o), np.bool_))
+
+
+@implements(transpose, CouplingJudge)
+def _transpose(
+    judge: CouplingJudge, order: Indices, low: int, high: int, p: int, q: int
+) -> float:  # pragma: no cover - compiled
+    M, S, V, window = judge.precision, judge.moments, judge.unary, judge.window
+    U, now, d = judge.table, judge.now, judge.precision.shape[2]
+    a, b = now[p], now[q]
+    change = U[p, b] - U[p, a] + U[q, a] - U[q, b] + V[b, p] - V[a, p] + V[a, q] - V[b, q]
+    first, second = min(p, q), max(p, q)
     middle = max(low, min(high, first + window + 1))
     for near in (True, False):
         begin = max(low, first - window) if near else max(middle, second - window)
         end = middle if near else min(high, second + window + 1)
         for k in range(begin, end):
-            c, c0 = now[k], o[k]
+            c, c0 = now[k], order[k]
             if c != c0:
                 for x in range(d):
                     for y in range(d):
-                        change += (M[q, k, x, y] - M[r, k, x, y]) * (
+                        change += (M[p, k, x, y] - M[q, k, x, y]) * (
                             S[b, c, x, y] - S[a, c, x, y] - S[b, c0, x, y] + S[a, c0, x, y]
                         )
     square = 0.0
     for x in range(d):
         for y in range(d):
-            square += (M[q, q, x, y] + M[r, r, x, y] - M[q, r, x, y] - M[r, q, x, y]) * (
+            square += (M[p, p, x, y] + M[q, q, x, y] - M[p, q, x, y] - M[q, p, x, y]) * (
                 S[b, b, x, y] - S[a, b, x, y] - S[b, a, x, y] + S[a, a, x, y]
             )
+    now[p], now[q] = b, a
     return change + 0.5 * square
 
 
-@numba.njit(nogil=True, cache=True)
-def _best_insertion(
-    tables: _Tables, U: Array, rules: Rules | None, o: Indices, p: int
-) -> tuple[float, int]:
-    """The best place for what stands at p: a chain of exchanges of neighbours, both ways."""
-    T = len(o)
-    best, where = 0.0, p
-    for step in (1, -1):
-        now = o.copy()
-        total, bad, q = 0.0, 0, p
-        while 0 <= q + step < T:
-            r = q + step
-            low, high = min(q, r), max(q, r)
-            if rules is not None and broken(rules.before, now, low, high, high + 1):
-                break
-            total += _exchange(tables, U, o, now, min(p, q), max(p, q) + 1, q, r)
-            bad += misplaced(rules, now, q, r)
-            now[q], now[r] = now[r], now[q]
-            q = r
-            if bad == 0 and total < best:
-                best, where = total, q
-    return best, where
+@implements(forget, CouplingJudge)
+def _forget(
+    judge: CouplingJudge, order: Indices, low: int, high: int
+) -> None:  # pragma: no cover - compiled
+    for k in range(low, high):
+        judge.now[k] = order[k]
 
 
-@numba.njit(nogil=True, cache=True)
-def _best_reversal(
-    tables: _Tables, U: Array, rules: Rules | None, o: Indices
-) -> tuple[float, int, int]:
-    """The best segment to turn around: around each centre a chain of exchanges of its ends."""
-    T = len(o)
-    best, low, high = 0.0, 0, 0
-    for twice in range(1, 2 * T - 2):
-        now = o.copy()
-        total, bad = 0.0, 0
-        q, r = (twice - 1) // 2, twice // 2 + 1
-        while q >= 0 and r < T:
-            if rules is not None and crossed(rules.before, o, q, q + 1, r, r + 1):
-                break
-            total += _exchange(tables, U, o, now, q + 1, r, q, r)
-            bad += misplaced(rules, now, q, r)
-            now[q], now[r] = now[r], now[q]
-            if bad == 0 and total < best:
-                best, low, high = total, q, r
-            q, r = q - 1, r + 1
-    return best, low, high
+implements(driver.change, CouplingJudge)(chain_change.py_func)
 
 
-@numba.njit(nogil=True, cache=True)
-def _move(o: Indices, p: int, q: int) -> None:
-    """What stands at p moves to q, and what is between makes room."""
-    a, step = o[p], 1 if q > p else -1
-    while p != q:
-        o[p] = o[p + step]
-        p += step
-    o[q] = a
+@implements(driver.leave, CouplingJudge)
+def _leave(judge: CouplingJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+    forget(judge, order, move.i, move.q)
 
 
-@numba.njit(nogil=True, cache=True)
-def _inserted(
-    tables: _Tables, U: Array, rules: Rules | None, o: Indices, awake: NDArray[np.bool_]
-) -> float:
-    """Insert what is awake where it costs least, until nothing helps; the change of the cost. U follows.
-
-    What found no better place sleeps until a neighbour moves.
-    """
-    T, total = len(o), 0.0
-    now, moved = o.copy(), True
-    while moved:
-        moved = False
-        for a in range(T):
-            if not awake[a]:
-                continue
-            awake[a] = False
-            p = place_of(o, a)
-            change, q = _best_insertion(tables, U, rules, o, p)
-            if change < -SMALLEST_GAIN:
-                _move(now, p, q)
-                low, high = min(p, q), max(p, q) + 1
-                _update(tables, U, o, now, low, high)
-                put(now, o)
-                for k in range(max(0, low - NEAR), min(T, high + NEAR)):
-                    awake[o[k]] = True
-                total, moved = total + change, True
-    return total
+@implements(driver.take, CouplingJudge)
+def _take(judge: CouplingJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+    """Bring U up to date, from scratch where most of the order moved, and wake what is near."""
+    T, low, high, now = len(order), move.i, move.q, judge.now
+    some = 2 * (high - low) < T
+    if some:
+        _update(judge, order, low, high)
+    for k in range(low, high):
+        order[k] = now[k]
+    if not some:
+        _fill_table(judge.precision, judge.moments, order, judge.window, judge.table)
+    for k in range(max(0, low - NEAR), min(T, high + NEAR)):
+        judge.awake[order[k]] = True
 
 
-@numba.njit(nogil=True, cache=True)
-def _descend(tables: _Tables, U: Array, rules: Rules | None, o: Indices) -> float:
-    """Insertions while they help, then reversals, until neither does; the change of the cost. U follows."""
-    T, total = len(o), 0.0
-    awake = np.ones(T, np.bool_)
-    for _ in range(100 * T):
-        total += _inserted(tables, U, rules, o, awake)
-        change, low, high = _best_reversal(tables, U, rules, o)
-        if change > -SMALLEST_GAIN:
-            break
-        put(o[low : high + 1][::-1].copy(), o[low:])
-        put_rows(_table(tables.precision, tables.moments, o, tables.window), U)
-        awake[o[max(0, low - NEAR) : high + NEAR + 1]] = True
-        total += change
-    return total
-
-
-@numba.njit(nogil=True, cache=True)
-def _difference(V: Array, U: Array, o: Indices, W: Array, other: Indices) -> float:
-    """Cost of another order, whose table is W, less that of o."""
-    change = 0.0
-    for i in range(len(o)):
-        change += 0.5 * (W[i, other[i]] - U[i, o[i]]) + V[other[i], i] - V[o[i], i]
-    return change
-
-
-@numba.njit(nogil=True, cache=True)
-def _search(tables: _Tables, rules: Rules | None, o: Indices, state: State, kicks: int) -> None:
-    M, S, V, window = tables
-    T = len(o)
-    U = _table(M, S, o, window)
-    _descend(tables, U, rules, o)
-    for _ in range(kicks):
-        trial, awake = o.copy(), np.zeros(T, np.bool_)
-        length = 2 + int(random_unit(state) * max(T // 5, 1))
-        p = int(random_unit(state) * (T - length + 1))
-        if random_unit(state) < 0.5:
-            put(trial[p : p + length][::-1].copy(), trial[p:])
-        else:
-            q = int(random_unit(state) * T)
-            _move(trial, p, q)
-            _move(trial, (p + length) % T, int(random_unit(state) * T))
-        if order_cost(rules, trial) == np.inf:
-            continue
-        for k in range(T):
-            awake[trial[k]] = trial[k] != o[k]
-        W = _table(M, S, trial, window)
-        change = _difference(V, U, o, W, trial)
-        change += _inserted(tables, W, rules, trial, awake)
-        if change < HOPELESS and np.any(trial != o):
-            change += _descend(tables, W, rules, trial)
-            if change < -SMALLEST_GAIN:
-                put(trial, o)
-                U = W
-
-
-@numba.njit(nogil=True, cache=True)
-def _metropolis(
-    tables: _Tables, rules: Rules | None, o: Indices, state: State, burn: int, thin: int,
-    kept: NDArray[np.int16],
-) -> None:  # fmt: skip
-    """Insertions and turns of segments, mostly short, and turns of the whole: symmetric proposals."""
-    M, S, V, window = tables
-    T = len(o)
-    U = _table(M, S, o, window)
-    now = o.copy()
-    for count in range(burn + thin * len(kept)):
-        kind = random_unit(state)
-        put(o, now)
-        if kind < FLIPS:
-            put(o[::-1], now)
-            if order_cost(rules, now) < np.inf:
-                W = _table(M, S, now, window)
-                if np.log(1.0 - random_unit(state)) < -_difference(V, U, o, W, now):
-                    put(now, o)
-                    U = W
-        else:
-            reach = T - 1 if random_unit(state) < FAR else min(NEAR, T - 1)
-            p = int(random_unit(state) * T)
-            step = 1 if random_unit(state) < 0.5 else -1
-            end = p + step * (1 + int(random_unit(state) * reach))
-            if 0 <= end < T:
-                low, high = min(p, end), max(p, end) + 1
-                if kind < FLIPS + TURNS:
-                    change = _turned(tables, U, o, now, low, high)
-                else:
-                    change = _moved(tables, U, o, now, p, end, step)
-                if np.log(1.0 - random_unit(state)) < -change and order_cost(rules, now) < np.inf:
-                    _update(tables, U, o, now, low, high)
-                    put(now, o)
-        if count >= burn and (count - burn + 1) % thin == 0:
-            put(o, kept[(count - burn) // thin])
-
-
-@numba.njit(nogil=True, cache=True)
-def _moved(
-    tables: _Tables, U: Array, o: Indices, now: Indices, p: int, end: int, step: int
-) -> float:
-    """Move what stands at p of `now` to `end`; the change of the cost."""
-    total = 0.0
-    for q in range(p, end, step):
-        total += _exchange(tables, U, o, now, min(p, q), max(p, q) + 1, q, q + step)
-        now[q], now[q + step] = now[q + step], now[q]
-    return total
-
-
-@numba.njit(nogil=True, cache=True)
-def _turned(tables: _Tables, U: Array, o: Indices, now: Indices, low: int, high: int) -> float:
-    """Turn low … high − 1 of `now` around, from the inside out; the change of the cost."""
-    total = 0.0
-    for left in range((low + high - 2) // 2, low - 1, -1):
-        right = low + high - 1 - left
-        total += _exchange(tables, U, o, now, left + 1, right, left, right)
-        now[left], now[right] = now[right], now[left]
-    return total
-
-
-@numba.njit(nogil=True, cache=True)
-def _update(tables: _Tables, U: Array, o: Indices, now: Indices, low: int, high: int) -> None:
-    """U of `now` from that of o, which differ at low … high − 1."""
-    M, S, _, window = tables
-    T, d = len(o), M.shape[2]
+@njit(cache=True, nogil=True)
+def _update(
+    judge: CouplingJudge, order: Indices, low: int, high: int
+) -> None:  # pragma: no cover - compiled
+    """U of `now` from that of the order, which differ at low … high − 1."""
+    M, S, window, U, now = judge.precision, judge.moments, judge.window, judge.table, judge.now
+    T, d = len(order), M.shape[2]
     for i in range(max(0, low - window), min(T, high + window)):
         for k in range(max(low, i - window), min(high, i + window + 1)):
-            if now[k] != o[k]:
+            if now[k] != order[k]:
                 for a in range(T):
                     change = 0.0
                     for x in range(d):
                         for y in range(d):
-                            change += M[i, k, x, y] * (S[a, now[k], x, y] - S[a, o[k], x, y])
+                            change += M[i, k, x, y] * (S[a, now[k], x, y] - S[a, order[k], x, y])
                     U[i, a] += change
+
+
+@implements(driver.centres, CouplingJudge)
+def _centres(
+    judge: CouplingJudge, rules: Any, order: Indices, stage: int
+) -> int:  # pragma: no cover - compiled
+    """Observations; then all reversals at once."""
+    return len(order) if stage == 0 else 1
+
+
+@implements(driver.best, CouplingJudge)
+def _best(
+    judge: CouplingJudge, rules: Any, order: Indices, stage: int, at: int
+) -> tuple[float, Move]:  # pragma: no cover - compiled
+    if stage == 0:
+        if not judge.awake[at]:
+            return 0.0, nothing()
+        judge.awake[at] = False
+        return best_insertion(judge, rules, order, position_of(order, at))
+    least, move = 0.0, nothing()
+    for middle in range(1, 2 * len(order) - 2):
+        found, other = best_reversal(judge, rules, order, middle)
+        forget(judge, order, other.i, other.q)
+        if found < least:
+            least, move = found, other
+    if move.q > move.i:
+        chain_change(judge, rules, order, move)
+    return least, move
+
+
+@implements(driver.begin, CouplingJudge)
+def _begin(
+    judge: CouplingJudge, order: Indices, before: Indices
+) -> None:  # pragma: no cover - compiled
+    _fill_table(judge.precision, judge.moments, order, judge.window, judge.table)
+    put(order, judge.now)
+    for k in range(len(order)):
+        judge.awake[order[k]] = order[k] != before[k]
+
+
+@implements(driver.wake, CouplingJudge)
+def _wake(judge: CouplingJudge) -> None:  # pragma: no cover - compiled
+    for a in range(len(judge.awake)):
+        judge.awake[a] = True
+
+
+@implements(driver.cost, CouplingJudge)
+def _cost(judge: CouplingJudge, rules: Any, order: Indices) -> float:  # pragma: no cover - compiled
+    total = 0.0
+    for i in range(len(order)):
+        total += 0.5 * judge.table[i, order[i]] + judge.unary[order[i], i]
+    return total
+
+
+@implements(driver.kick, CouplingJudge)
+def _kick(
+    judge: CouplingJudge, rules: Any, order: Indices, state: State
+) -> bool:  # pragma: no cover - compiled
+    """A segment of up to a fifth reversed, or two observations put anywhere."""
+    T = len(order)
+    length = 2 + int(random_unit(state) * max(T // 5, 1))
+    p = int(random_unit(state) * (T - length + 1))
+    if random_unit(state) < 0.5:
+        make(order, reversal(p, p + length))
+    else:
+        make(order, insertion(p, int(random_unit(state) * T)))
+        make(order, insertion((p + length) % T, int(random_unit(state) * T)))
+    return order_cost(rules, order) < np.inf
+
+
+@njit(cache=True, nogil=True)
+def _search(
+    tables: _Tables, rules: Rules | None, o: Indices, state: State, kicks: int
+) -> None:  # pragma: no cover - compiled
+    judge = _judge(tables, o)
+    driver.descend(judge, rules, o, SMALLEST_GAIN, STAGES)
+    if kicks > 0:
+        plan, trial = Kicks(kicks, INSERTIONS, STAGES, HOPEFUL), o.copy()
+        spare = _judge(tables, trial)
+        driver.descend_again(judge, spare, rules, o, trial, SMALLEST_GAIN, plan, state)
+
+
+@njit(cache=True, nogil=True)
+def _sample(
+    tables: _Tables, rules: Rules | None, o: Indices, state: State, burn: int, thin: int,
+    kept: NDArray[np.int16],
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    judge, nearby = _judge(tables, o), Nearby(FLIPS, REVERSALS, 0.0, FAR, NEAR, False)
+    driver.sample(judge, rules, o, nearby, state, Schedule(burn, len(kept), thin), Kept(kept))

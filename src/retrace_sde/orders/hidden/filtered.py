@@ -8,7 +8,7 @@ moves takes its gaps along, and single gaps move to others in the table.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -16,18 +16,23 @@ from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.irregular.kernels import Table, predict, put, put_rows, update
 from retrace_sde.io.arrays import Array, Indices, Mask, State
-from retrace_sde.orders.rules import Rules, order_cost
-from retrace_sde.orders.search import random_unit
+from retrace_sde.orders.moves import driver
+from retrace_sde.orders.moves.driver import Schedule, implements
+from retrace_sde.orders.moves.moves import FIRST, Move, exchange, make, random_unit, reverse
+from retrace_sde.orders.moves.proposals import Nearby
+from retrace_sde.orders.moves.rules import Rules, order_cost
 
-FLIPS, TURNS, SWAPS, FAR, NEAR = 0.03, 0.27, 0.25, 0.25, 3
-"""Shares of proposals: the whole order turned around, a segment of it, two that change places; steps of any length,
-and how far others go."""
+FLIPS, REVERSALS, SWAPS, FAR, NEAR = 0.03, 0.27, 0.25, 0.25, 3
+"""Shares of proposals, and the reach of those that stay near (`proposals.Nearby`)."""
 
-GAPS, REACH = 0.4, 4
+GAP_MOVES, GAP_REACH = 0.4, 4
 """Where gaps are drawn, the share of proposals that change one, and how far in the table."""
 
-MEET = 1e-7
+SAME_FILTER = 1e-7
 """Two filters have met where means differ by less than this in standard deviations, and variances in their own size."""
+
+SMALLEST_GAIN = 1e-9
+"""Increases of the log-likelihood below this are rounding."""
 
 
 class Observed(NamedTuple):
@@ -64,14 +69,14 @@ def _met(one: Track, two: Track, t: int) -> bool:  # pragma: no cover - compiled
     d = one.means.shape[1]
     for i in range(d):
         v = one.spreads[t, i, i]
-        if abs(v - two.spreads[t, i, i]) > MEET * v:
+        if abs(v - two.spreads[t, i, i]) > SAME_FILTER * v:
             return False
-        if (one.means[t, i] - two.means[t, i]) ** 2 > MEET**2 * v:
+        if (one.means[t, i] - two.means[t, i]) ** 2 > SAME_FILTER**2 * v:
             return False
     for i in range(d):
         for j in range(i):
             scale = np.sqrt(one.spreads[t, i, i] * one.spreads[t, j, j])
-            if abs(one.spreads[t, i, j] - two.spreads[t, i, j]) > MEET * scale:
+            if abs(one.spreads[t, i, j] - two.spreads[t, i, j]) > SAME_FILTER * scale:
                 return False
     return True
 
@@ -125,26 +130,8 @@ def _keep(old: Track, new: Track, begin: int, met: int) -> None:  # pragma: no c
 
 
 @njit(cache=True, nogil=True)
-def _turn(x: Indices, p: int, q: int) -> None:  # pragma: no cover - compiled
-    """Reverse x[p … q]."""
-    while p < q:
-        x[p], x[q] = x[q], x[p]
-        p, q = p + 1, q - 1
-
-
-@njit(cache=True, nogil=True)
-def _rotate(x: Indices, p: int, q: int) -> None:  # pragma: no cover - compiled
-    """What stands at p moves to q, and what is between makes room."""
-    a, step = x[p], 1 if q > p else -1
-    while p != q:
-        x[p] = x[p + step]
-        p += step
-    x[q] = a
-
-
-@njit(cache=True, nogil=True)
 def _turn_around(x: Indices, fixed: Mask, p: int, q: int) -> None:  # pragma: no cover - compiled
-    """Reverse x[p … q], but for what stands fast."""
+    """Reverse x[p … q], but for what has one position only."""
     while p < q:
         if fixed[x[p]]:
             p += 1
@@ -168,41 +155,125 @@ def standing(rules: Rules | None, T: int) -> Mask:  # pragma: no cover - compile
     return fixed
 
 
-@njit(cache=True, nogil=True)
-def _propose(
-    o: Indices, index: Indices, carry: bool, fixed: Mask, state: State
-) -> tuple[int, int]:  # pragma: no cover - compiled
-    """Change an order, and with `carry` its gaps, in place: the first and last position that differ, −1: none.
+class FilterJudge(NamedTuple):
+    """A trajectory and its law: which gap of the table each step crosses, the log-prior of gaps where they are drawn (else empty),
+    what has one position only, the tracks of the order and of a `trial` with its gaps `other`, the values of both (less
+    what is known against them), and where the tracks met."""
 
-    Where some observations stand fast, swaps go far and turns go around them: little else crosses them.
-    """
-    anchored = fixed.any()
-    T, kind = len(o), random_unit(state)
-    if kind < FLIPS:
-        _turn_around(o, fixed, 0, T - 1)
-        if carry and not anchored:
-            _turn(index, 0, T - 2)
-        return 0, T - 1
-    swap = FLIPS + TURNS <= kind < FLIPS + TURNS + SWAPS
-    far = random_unit(state) < FAR or (swap and anchored)
-    reach = T - 1 if far else min(NEAR, T - 1)
-    p = int(random_unit(state) * T)
-    length = 1 + int(random_unit(state) * reach)
-    q = p + length if random_unit(state) < 0.5 else p - length
-    if q < 0 or q >= T:
-        return 0, -1
-    low, high = min(p, q), max(p, q)
-    if kind < FLIPS + TURNS:
-        _turn_around(o, fixed, low, high)
-        if carry and not anchored:
-            _turn(index, low, high - 1)
-    elif swap:
-        o[low], o[high] = o[high], o[low]
+    table: Table
+    seen: Observed
+    steps: Indices
+    weights: Array
+    fixed: Mask
+    old: Track
+    new: Track
+    trial: Indices
+    other: Indices
+    values: Array
+    met: Indices
+
+
+class _KeptGaps(NamedTuple):
+    """Where orders and gaps are kept, and the gaps as they move."""
+
+    kept: Kept
+    steps: Indices
+
+
+@njit(cache=True, nogil=True)
+def _judge(
+    table: Table, seen: Observed, index: Indices, weights: Array, rules: Rules | None, fixed: Mask, o: Indices
+) -> FilterJudge:  # fmt: skip  # pragma: no cover - compiled
+    """A judge that is ready for the order o."""
+    T, d = seen.values.shape
+    old, values = track(T, d), np.zeros(2)
+    values[0] = follow(table, seen, index, o, 0, T, old, old)[0] - order_cost(rules, o)
+    room = o.copy(), index.copy(), values, np.zeros(1, np.intp)
+    return FilterJudge(table, seen, index, weights, fixed, old, track(T, d), *room)
+
+
+@njit(cache=True, nogil=True)
+def _carry(index: Indices, move: Move) -> None:  # pragma: no cover - compiled
+    """Gaps go with what moves: those within a reversed segment, and the one beside an observation that is inserted."""
+    i, j, k, q, backwards = move
+    if backwards == FIRST:
+        reverse(index, i, j - 1)
+    elif j == k:
+        make(index, exchange(i, j if j - i == 1 else j - 1, q - 1))
+
+
+@implements(driver.change, FilterJudge)
+def _change(
+    judge: FilterJudge, rules: Any, order: Indices, move: Move
+) -> float:  # pragma: no cover - compiled
+    """By the filter along the trial. Where some observations have one position only, reversals go around them."""
+    trial, anchored = judge.trial, judge.fixed.any()
+    if move.reversed == FIRST:
+        _turn_around(trial, judge.fixed, move.i, move.q - 1)
     else:
-        _rotate(o, p, q)
-        if carry and high - low > 1:
-            _rotate(index, p if q > p else p - 1, q - 1 if q > p else q)
-    return low, high
+        make(trial, move)
+    if len(judge.weights) > 0 and not (anchored and move.reversed == FIRST):
+        _carry(judge.other, move)
+    known = order_cost(rules, trial)
+    if not known < np.inf:
+        return np.inf
+    value, met = follow(
+        judge.table, judge.seen, judge.other, trial, move.i, move.q, judge.old, judge.new
+    )
+    judge.values[1], judge.met[0] = value - known, met
+    return judge.values[0] - judge.values[1]
+
+
+@implements(driver.take, FilterJudge)
+def _take(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+    judge.values[0] = judge.values[1]
+    _keep(judge.old, judge.new, move.i, judge.met[0])
+    for t in range(move.i, move.q):
+        order[t] = judge.trial[t]
+    for t in range(move.i, move.q - 1):
+        judge.steps[t] = judge.other[t]
+
+
+@implements(driver.leave, FilterJudge)
+def _leave(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+    for t in range(move.i, move.q):
+        judge.trial[t] = order[t]
+    for t in range(move.i, move.q - 1):
+        judge.other[t] = judge.steps[t]
+
+
+@implements(driver.between, FilterJudge)
+def _between(
+    judge: FilterJudge, order: Indices, count: int, state: State
+) -> bool:  # pragma: no cover - compiled
+    """Where gaps are drawn, some moves change one of them instead of the order."""
+    index, other, weights, T = judge.steps, judge.other, judge.weights, len(order)
+    if len(weights) == 0 or random_unit(state) >= GAP_MOVES:
+        return False
+    i = int(random_unit(state) * (T - 1))
+    k = index[i] + int(random_unit(state) * (2 * GAP_REACH + 1)) - GAP_REACH
+    if 0 <= k < len(weights) and k != index[i]:
+        other[i] = k
+        value, met = follow(
+            judge.table, judge.seen, other, order, i + 1, i + 1, judge.old, judge.new
+        )
+        gain = value - judge.old.values[T - 1]
+        if np.log(1.0 - random_unit(state)) < gain + weights[k] - weights[index[i]]:
+            judge.values[0] += gain
+            _keep(judge.old, judge.new, i + 1, met)
+            index[i] = k
+        else:
+            other[i] = index[i]
+    return True
+
+
+@implements(driver.record, _KeptGaps)
+def _record(
+    records: _KeptGaps, order: Indices, r: int, samples: int
+) -> None:  # pragma: no cover - compiled
+    put(order, records.kept.orders[r])
+    if len(records.kept.gaps) > 0:
+        put(records.steps, records.kept.gaps[r])
 
 
 @njit(cache=True, nogil=True)
@@ -215,84 +286,19 @@ def sample(
     `weights` (K,), where gaps are drawn, is the log-prior of each in the table; `index` then moves
     too. Empty: gaps belong to positions.
     """
-    T, d = seen.values.shape
-    drawn = len(weights) > 0
-    now, new = track(T, d), track(T, d)
-    trial, other, fixed = o.copy(), index.copy(), standing(rules, T)
-    here = follow(table, seen, index, o, 0, T, now, now)[0] - order_cost(rules, o)
-    for count in range(burn + thin * len(kept.orders)):
-        if drawn and random_unit(state) < GAPS:
-            i = int(random_unit(state) * (T - 1))
-            k = index[i] + int(random_unit(state) * (2 * REACH + 1)) - REACH
-            if 0 <= k < len(weights) and k != index[i]:
-                other[i] = k
-                value, met = follow(table, seen, other, o, i + 1, i + 1, now, new)
-                change = value - now.values[T - 1] + weights[k] - weights[index[i]]
-                if np.log(1.0 - random_unit(state)) < change:
-                    here += value - now.values[T - 1]
-                    _keep(now, new, i + 1, met)
-                    index[i] = k
-                else:
-                    other[i] = index[i]
-        else:
-            low, high = _propose(trial, other, drawn, fixed, state)
-            if high >= 0:
-                known = order_cost(rules, trial)
-                accepted = False
-                if known < np.inf:
-                    value, met = follow(table, seen, other, trial, low, high + 1, now, new)
-                    if np.log(1.0 - random_unit(state)) < value - known - here:
-                        accepted, here = True, value - known
-                        _keep(now, new, low, met)
-                for t in range(low, high + 1):
-                    if accepted:
-                        o[t] = trial[t]
-                    else:
-                        trial[t] = o[t]
-                if drawn:
-                    for t in range(low, high):
-                        if accepted:
-                            index[t] = other[t]
-                        else:
-                            other[t] = index[t]
-        if count >= burn and (count - burn + 1) % thin == 0:
-            r = (count - burn) // thin
-            put(o, kept.orders[r])
-            if drawn:
-                put(index, kept.gaps[r])
+    fixed = standing(rules, len(o))
+    judge = _judge(table, seen, index, weights, rules, fixed, o)
+    nearby = Nearby(FLIPS, REVERSALS, SWAPS, FAR, NEAR, bool(fixed.any()))
+    schedule, records = Schedule(burn, len(kept.orders), thin), _KeptGaps(kept, index)
+    driver.sample(judge, rules, o, nearby, state, schedule, records)
 
 
 @njit(cache=True, nogil=True)
 def descend(
     table: Table, seen: Observed, index: Indices, rules: Rules | None, o: Indices
 ) -> float:  # pragma: no cover - compiled
-    """Insertions, swaps and turns while any of them helps, missing entries summed out; the final log-likelihood."""
-    T, d = seen.values.shape
-    now, new, trial = track(T, d), track(T, d), o.copy()
-    here = follow(table, seen, index, o, 0, T, now, now)[0] - order_cost(rules, o)
-    for _ in range(50):
-        moved = False
-        for p in range(T):
-            for q in range(T):
-                for kind in range(3):
-                    if q == p or (kind > 0 and q < p + 2 - (kind == 2)):
-                        continue
-                    put(o, trial)
-                    if kind == 0:
-                        _rotate(trial, p, q)
-                    elif kind == 1:
-                        trial[p], trial[q] = trial[q], trial[p]
-                    else:
-                        _turn(trial, p, q)
-                    known = order_cost(rules, trial)
-                    if not known < np.inf:
-                        continue
-                    low, high = min(p, q), max(p, q)
-                    value, met = follow(table, seen, index, trial, low, high + 1, now, new)
-                    if value - known > here + 1e-9:
-                        _keep(now, new, low, met)
-                        put(trial, o)
-                        here, moved = value - known, True
-        if not moved:
-            break
-    return here
+    """Insertions, swaps and reversals while any of them helps, missing entries summed out; the final log-likelihood."""
+    free = np.zeros(len(o), np.bool_)
+    judge = _judge(table, seen, index, np.empty(0), rules, free, o)
+    driver.descend(judge, rules, o, SMALLEST_GAIN, 1)
+    return judge.values[0]

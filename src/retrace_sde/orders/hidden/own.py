@@ -17,9 +17,9 @@ from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden import filtered, single
 from retrace_sde.orders.hidden.gaussian import Chain, Process, process
+from retrace_sde.orders.moves.rules import Rules, order_cost, rules_of
 from retrace_sde.orders.own import BLOCK
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.rules import Rules, order_cost, rules_of
 from retrace_sde.panel.blocks import Data, to_numpy
 
 STARTS = 3

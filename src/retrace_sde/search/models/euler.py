@@ -54,14 +54,14 @@ from retrace_sde.orders.costs import (
     transition_costs,
 )
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
-from retrace_sde.orders.many.local import Near, NearPath
-from retrace_sde.orders.many.neighbours import (
+from retrace_sde.orders.near.neighbours import (
     MANY,
     along_band,
     nearby,
     short_path,
     slice_vectors,
 )
+from retrace_sde.orders.near.search import Near, NearPath
 from retrace_sde.orders.own import BLOCK, Law, OwnOrders
 from retrace_sde.orders.paths import guided_paths, shortest_path
 from retrace_sde.orders.shared import PathCosts, RoughStart

@@ -32,7 +32,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden.own import Course, HiddenOrders
 from retrace_sde.orders.own import OwnOrders
-from retrace_sde.orders.search import Steps
+from retrace_sde.orders.search import BlockCosts
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.process.drift import has_offset
 from retrace_sde.process.sde import Gaussian
@@ -275,7 +275,7 @@ class _Judge:
     model: RandomGapModel
     law: Law
 
-    def costs(self, data: Data, rows: slice) -> Steps:
+    def costs(self, data: Data, rows: slice) -> BlockCosts:
         x, u = data.block(rows)
         x, u = to_numpy(x), None if u is None else to_numpy(u)
         table, weights = self.model._table(self.law), self.model._weights(self.law)
@@ -285,7 +285,7 @@ class _Judge:
             v = _constants(self.model, x[some], u if u is None else u[some])
             each = pair_log_densities(table, x[some], v, x[some])
             pairs[some] = -logsumexp(each + weights, axis=-1)
-        return Steps(x, x, -self.law.initial.log_density(x), pairs)
+        return BlockCosts(x, x, -self.law.initial.log_density(x), pairs)
 
 
 def _constants(model: RandomGapModel, x: Array, u: Any) -> Array:

@@ -8,14 +8,17 @@ after the last slice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.search import LONG, SHORT, exchange, padded_path, reverse
+from retrace_sde.orders.moves import driver
+from retrace_sde.orders.moves.driver import implements
+from retrace_sde.orders.moves.moves import Move, make, nothing, reversal
+from retrace_sde.orders.search import LONG, SHORT, inserted, padded_path
 from retrace_sde.orders.shared import PathCosts
 
 Lists = NDArray[np.int32]
@@ -85,45 +88,55 @@ def _turning(
         turn[k] += shift
 
 
+class NearJudge(NamedTuple):
+    """Costs of near pairs, the padded path whose inside is the order, where each slice stands in it, `turn` (`_turning`), and
+    which slices are awake: the others found no better place. `looking`: whether the slice now looked at was awake."""
+
+    near: Near
+    path: Indices
+    place: Indices
+    turn: Array
+    awake: NDArray[np.bool_]
+    looking: NDArray[np.bool_]
+
+
 @njit(cache=True, nogil=True)
-def _best_reversal(
-    near: Near, path: Indices, place: Indices, turn: Array, a: int
-) -> tuple[float, int, int]:  # pragma: no cover - compiled
+def _best_reversal(judge: NearJudge, a: int) -> tuple[float, Move]:  # pragma: no cover - compiled
     """The best reversal that puts a neighbour beside a: after it, or before it."""
+    near, path, place, turn = judge.near, judge.path, judge.place, judge.turn
     last = len(path) - 1
-    best, low, high = 0.0, 0, 0
+    least, low, high = 0.0, 1, 0
     p = place[a]
     for k in range(near.lists.shape[1]):
         b = near.lists[a, k]
         if b < 0:
             break
         q = place[b]
-        for after in (
-            True,
-            False,
-        ):  # a → b: turn what lies between a and b, b included; or b → a, a included
+        # a → b: what lies between a and b is reversed, b included; or b → a, a included
+        for after in (True, False):
             i, j = (min(p, q) + 1, max(p, q)) if after else (min(p, q), max(p, q) - 1)
             if i < 1 or j >= last or i >= j:
                 continue
-            change = _step(near, path[i - 1], path[j]) + _step(near, path[i], path[j + 1])
-            change -= _step(near, path[i - 1], path[i]) + _step(near, path[j], path[j + 1])
-            change += turn[j] - turn[i]
-            if change < best:
-                best, low, high = change, i, j
-    return best, low, high
+            found = _step(near, path[i - 1], path[j]) + _step(near, path[i], path[j + 1])
+            found -= _step(near, path[i - 1], path[i]) + _step(near, path[j], path[j + 1])
+            found += turn[j] - turn[i]
+            if found < least:
+                least, low, high = found, i, j
+    return least, reversal(low - 1, high)
 
 
 @njit(cache=True, nogil=True)
 def _best_insertion(
-    near: Near, path: Indices, place: Indices, turn: Array, i: int, length: int
-) -> tuple[float, int, bool]:  # pragma: no cover - compiled
-    """The best gap, beside a neighbour of its ends, for path[i … i + length), and whether it goes there turned round."""
+    judge: NearJudge, i: int, length: int
+) -> tuple[float, Move]:  # pragma: no cover - compiled
+    """The best gap, beside a neighbour of its ends, for path[i … i + length), either way round."""
+    near, path, place, turn = judge.near, judge.path, judge.place, judge.turn
     last = len(path) - 1
     head, tail = path[i], path[i + length - 1]
     before, after = path[i - 1], path[i + length]
     gain = _step(near, before, head) + _step(near, tail, after) - _step(near, before, after)
     turned = turn[i + length - 1] - turn[i]
-    best, best_k, flip = 0.0, -1, False
+    least, best_k, flip = 0.0, -1, False
     K = near.lists.shape[1] if length <= SHORT else min(NEAREST, near.lists.shape[1])
     for c in range(4 * K + 2):
         if c >= 4 * K:  # the ends
@@ -138,81 +151,58 @@ def _best_insertion(
         left, right = path[k], path[k + 1]
         gap = _step(near, left, right) + gain
         plain = _step(near, left, head) + _step(near, tail, right) - gap
-        if plain < best:
-            best, best_k, flip = plain, k, False
+        if plain < least:
+            least, best_k, flip = plain, k, False
         flipped = _step(near, left, tail) + _step(near, head, right) + turned - gap
-        if length > 1 and flipped < best:
-            best, best_k, flip = flipped, k, True
-    return best, best_k, flip
+        if length > 1 and flipped < least:
+            least, best_k, flip = flipped, k, True
+    if best_k < 0:
+        return 0.0, nothing()
+    return least, inserted(i - 1, i - 1 + length, best_k - 1, flip)
+
+
+@implements(driver.centres, NearJudge)
+def _centres(
+    judge: NearJudge, rules: Any, order: Indices, stage: int
+) -> int:  # pragma: no cover - compiled
+    """Slices, each with its reversals and with the segments of every length that begin with it."""
+    return len(order) * (1 + _longest(len(order), stage))
 
 
 @njit(cache=True, nogil=True)
-def _changed(
-    near: Near, path: Indices, place: Indices, turn: Array, awake: NDArray[np.bool_], low: int, high: int
-) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """Places, sums and sleepers after path[low … high] has changed."""
-    last = len(path) - 1
-    for k in range(low, high + 1):
-        place[path[k]] = k
-    for k in (low - 1, low, low + 1, high - 1, high, high + 1):
-        if 0 < k < last:
-            awake[path[k]] = True
-    _turning(near, path, turn, low, high + 1)
+def _longest(T: int, stage: int) -> int:  # pragma: no cover - compiled
+    """The longest segment that is moved."""
+    return SHORT if stage == 0 else min(LONG, T // 2)
 
 
-@njit(cache=True, nogil=True)
-def _sweep(
-    near: Near, path: Indices, place: Indices, turn: Array, awake: NDArray[np.bool_],
-    tolerance: float, longest: int,
-) -> bool:  # fmt: skip  # pragma: no cover - compiled
-    """Try every slice that is awake: reversals beside it, and moves of the segments that begin with it."""
-    last = len(path) - 1
-    found = False
-    for a in range(last - 1):
-        if not awake[a]:
-            continue
-        awake[a] = False
-        change, low, high = _best_reversal(near, path, place, turn, a)
-        if change < -tolerance:
-            reverse(path, low, high)
-            _changed(near, path, place, turn, awake, low, high)
-            found = True
-        for length in range(1, longest + 1):
-            i = place[a]
-            if i + length > last:
-                break
-            change, k, flip = _best_insertion(near, path, place, turn, i, length)
-            if not change < -tolerance:
-                continue
-            if flip:
-                reverse(path, i, i + length - 1)
-            if k < i:
-                exchange(path, k + 1, i, i + length)
-            else:
-                exchange(path, i, i + length, k + 1)
-            low, high = min(k + 1, i), max(i + length - 1, k)
-            for q in (i - 1, i, i + length - 1, i + length):
-                if 0 < q < last:
-                    awake[path[q]] = True
-            _changed(near, path, place, turn, awake, low, high)
-            found = True
-    return found
+@implements(driver.best, NearJudge)
+def _best(
+    judge: NearJudge, rules: Any, order: Indices, stage: int, at: int
+) -> tuple[float, Move]:  # pragma: no cover - compiled
+    T = len(order)
+    each = 1 + _longest(T, stage)
+    a, length = at // each, at % each
+    if length == 0:
+        if stage > 0 and a == 0:
+            judge.awake[:] = True
+        judge.looking[0], judge.awake[a] = judge.awake[a], False
+    i = judge.place[a]
+    if not judge.looking[0] or i + length > T + 1:
+        return 0.0, nothing()
+    return _best_reversal(judge, a) if length == 0 else _best_insertion(judge, i, length)
 
 
-@njit(cache=True, nogil=True)
-def _improve(near: Near, path: Indices, tolerance: float) -> None:  # pragma: no cover - compiled
-    T = len(path) - 2
-    place, turn = np.empty(T + 1, np.intp), np.zeros(T + 2)
-    for k in range(T + 1):
-        place[path[k]] = k
-    _turning(near, path, turn, 1, T)
-    awake = np.ones(T, np.bool_)
-    while True:
-        while _sweep(near, path, place, turn, awake, tolerance, SHORT):
-            pass
-        awake[:] = True
-        if not _sweep(near, path, place, turn, awake, tolerance, min(LONG, T // 2)):
-            break
+@implements(driver.take, NearJudge)
+def _take(judge: NearJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+    """Places and sums follow; what got new neighbours is awake."""
+    make(order, move)
+    i, j, q = move.i, move.j, move.q
+    for p in range(i, q):
+        judge.place[order[p]] = p + 1
+    for p in (i - 1, i, i + 1, j - 1, j, q - 2, q - 1, q):
+        if 0 <= p < len(order):
+            judge.awake[order[p]] = True
+    _turning(judge.near, judge.path, judge.turn, i + 1, q + 1)
 
 
 @njit(cache=True, nogil=True)
@@ -222,6 +212,17 @@ def path_cost(near: Near, order: Indices) -> float:  # pragma: no cover - compil
     for k in range(len(order) - 1):
         total += _step(near, order[k], order[k + 1])
     return total
+
+
+@njit(cache=True, nogil=True)
+def _improve(near: Near, path: Indices, tolerance: float) -> None:  # pragma: no cover - compiled
+    T = len(path) - 2
+    place, awake, looking = np.empty(T + 1, np.intp), np.ones(T, np.bool_), np.ones(1, np.bool_)
+    judge = NearJudge(near, path, place, np.zeros(T + 2), awake, looking)
+    for k in range(T + 1):
+        place[path[k]] = k
+    _turning(near, path, judge.turn, 1, T)
+    driver.descend(judge, None, path[1:-1], tolerance, 2)
 
 
 def improve(near: Near, order: Indices) -> Indices:

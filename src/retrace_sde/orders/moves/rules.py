@@ -1,7 +1,7 @@
 """Compiled arithmetic of what is known of an order: what a move changes, and orders that break no rule.
 
-Paths are padded as in `search`: path[k] stands at position k − 1. A move that would break a rule changes
-the cost by ∞. Where nothing is known the rules are None, and no arithmetic of theirs is compiled.
+A move that would break a rule changes the cost by ∞. Where nothing is known the rules are None, and no arithmetic of
+theirs is compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numba.extending import overload
 
 from retrace_sde.fit.statespace.irregular.kernels import put
 from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.orders.moves.moves import FIRST, SECOND, Move
 
 
 class Rules(NamedTuple):
@@ -65,108 +66,85 @@ def _known_of(rules: Any, j: Any, t: Any) -> Callable[[Any, Any, Any], Any]:
 
 
 @njit(cache=True, nogil=True)
-def broken(B: Mask, path: Indices, i: int, j: int, k: int) -> bool:  # pragma: no cover - compiled
-    """Something in path[i … j) must come before something in path[j … k)."""
+def broken(B: Mask, order: Indices, i: int, j: int, k: int) -> bool:  # pragma: no cover - compiled
+    """Something in order[i … j) must come before something in order[j … k)."""
     if len(B) > 0:
         for p in range(i, j):
             for q in range(j, k):
-                if B[path[p], path[q]]:
+                if B[order[p], order[q]]:
                     return True
     return False
 
 
 @njit(cache=True, nogil=True)
-def ordered(B: Mask, path: Indices, i: int, j: int) -> bool:  # pragma: no cover - compiled
-    """Something in path[i … j) must come before something after it there, which a reversal would break."""
+def ordered(B: Mask, order: Indices, i: int, j: int) -> bool:  # pragma: no cover - compiled
+    """Something in order[i … j) must come before something after it there, which a reversal would break."""
     if len(B) > 0:
         for p in range(i, j):
             for q in range(p + 1, j):
-                if B[path[p], path[q]]:
+                if B[order[p], order[q]]:
                     return True
     return False
 
 
 @njit(cache=True, nogil=True)
 def crossed(
-    B: Mask, path: Indices, i: int, j: int, k: int, q: int
+    B: Mask, order: Indices, i: int, j: int, k: int, q: int
 ) -> bool:  # pragma: no cover - compiled
     """Swapping the segments [i, j) and [k, q) around [j, k) would break a rule."""
-    return broken(B, path, i, j, q) or broken(B, path, j, k, q)
+    return broken(B, order, i, j, q) or broken(B, order, j, k, q)
 
 
 @njit(cache=True, nogil=True)
 def shifted(
-    U: Array, path: Indices, i: int, j: int, to: int, flip: bool
+    U: Array, order: Indices, i: int, j: int, to: int, backwards: bool
 ) -> float:  # pragma: no cover - compiled
-    """Change of cost when path[i … j) moves so as to begin at index `to`, turned round if `flip`."""
+    """Change of cost when [i, j) moves so as to begin at position `to`, reversed if `backwards`."""
     change = 0.0
     for p in range(i, j):
-        at = to + (j - 1 - p if flip else p - i)
-        change += U[path[p], at - 1] - U[path[p], p - 1]
+        at = to + (j - 1 - p if backwards else p - i)
+        change += U[order[p], at] - U[order[p], p]
     return change
 
 
 @njit(cache=True, nogil=True)
-def reversal_change(
-    rules: Rules | None, path: Indices, i: int, j: int
+def rule_change(
+    rules: Rules | None, order: Indices, move: Move
 ) -> float:  # pragma: no cover - compiled
-    """Of reversing path[i … j]."""
-    if rules is None:
-        return 0.0
-    U, B = rules.costs, rules.before
-    change = shifted(U, path, i, j + 1, i, True) if len(U) > 0 else 0.0
-    if len(B) > 0 and change < np.inf and ordered(B, path, i, j + 1):
-        return np.inf
-    return change
-
-
-@njit(cache=True, nogil=True)
-def exchange_change(
-    rules: Rules | None, path: Indices, i: int, j: int, k: int, flip_one: bool, flip_two: bool
-) -> float:  # pragma: no cover - compiled
-    """Of exchanging the neighbouring segments [i, j) and [j, k), either turned round on the way."""
-    if rules is None:
-        return 0.0
-    U, B = rules.costs, rules.before
-    change = 0.0
-    if len(U) > 0:
-        change += shifted(U, path, i, j, i + k - j, flip_one)
-        change += shifted(U, path, j, k, i, flip_two)
-    if len(B) > 0 and change < np.inf:
-        if broken(B, path, i, j, k):
-            return np.inf
-        if (flip_one and ordered(B, path, i, j)) or (flip_two and ordered(B, path, j, k)):
-            return np.inf
-    return change
-
-
-@njit(cache=True, nogil=True)
-def swap_change(
-    rules: Rules | None, path: Indices, i: int, j: int, k: int, q: int
-) -> float:  # pragma: no cover - compiled
-    """Of swapping the segments [i, j) and [k, q) around [j, k)."""
+    """Change of what is known by a move; ∞ where it would break a rule."""
     if rules is None:
         return 0.0
     U, B, change = rules.costs, rules.before, 0.0
+    i, j, k, q, backwards = move
     if len(U) > 0:
-        change += shifted(U, path, i, j, i + q - j, False)
-        change += shifted(U, path, j, k, i + q - k, False)
-        change += shifted(U, path, k, q, i, False)
-    if len(B) > 0 and change < np.inf and crossed(B, path, i, j, k, q):
-        return np.inf
+        change += shifted(U, order, i, j, i + q - j, backwards == FIRST)
+        change += shifted(U, order, j, k, i + q - k, False)
+        change += shifted(U, order, k, q, i, backwards == SECOND)
+    if len(B) > 0 and change < np.inf:
+        if crossed(B, order, i, j, k, q):
+            return np.inf
+        if backwards == FIRST and ordered(B, order, i, j):
+            return np.inf
+        if backwards == SECOND and ordered(B, order, k, q):
+            return np.inf
     return change
 
 
 @njit(cache=True, nogil=True)
-def misplaced(
-    rules: Rules | None, order: Indices, q: int, r: int
-) -> int:  # pragma: no cover - compiled
-    """Impossible places in an order after exchanging positions q and r, less those before."""
-    if rules is None or len(rules.costs) == 0:
-        return 0
-    U, a, b = rules.costs, order[q], order[r]
-    after = int(U[b, q] == np.inf) + int(U[a, r] == np.inf)
-    return after - int(U[a, q] == np.inf) - int(U[b, r] == np.inf)
+def transposed(
+    rules: Rules, order: Indices, p: int, q: int
+) -> tuple[float, int]:  # pragma: no cover - compiled
+    """Change of finite costs, and of the number of impossible places, when p and q change places."""
+    U, a, b = rules.costs, order[p], order[q]
+    if len(U) == 0:
+        return 0.0, 0
+    change, impossible = 0.0, 0
+    for value, sign in ((U[b, p], 1), (U[a, q], 1), (U[a, p], -1), (U[b, q], -1)):
+        if value == np.inf:
+            impossible += sign
+        else:
+            change += sign * value
+    return change, impossible
 
 
 @njit(cache=True, nogil=True)

@@ -16,7 +16,7 @@ from scipy.sparse.linalg import eigsh
 from sklearn.neighbors import NearestNeighbors
 
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.orders.many.local import Lists, Near, improve, path_cost
+from retrace_sde.orders.near.search import Lists, Near, improve, path_cost
 from retrace_sde.orders.paths import longest_path_ends, walk_tree
 from retrace_sde.panel.blocks import Data, to_numpy
 

@@ -15,7 +15,9 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.io.arrays import Indices, State
-from retrace_sde.orders.metropolis import KINDS, Proposals, Schedule, Tally
+from retrace_sde.orders.moves.driver import Schedule
+from retrace_sde.orders.moves.moves import Move, exchange, make, reversal
+from retrace_sde.orders.moves.proposals import KINDS, NEIGHBOUR_FLOOR, Proposals, Tally
 from retrace_sde.panel.blocks import to_integers
 
 GOLDEN, FIRST, SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -26,9 +28,6 @@ AHEAD = 32
 
 EACH = 2
 """Random numbers of a move of one chain: which neighbour, and whether it is accepted."""
-
-FLOOR = 1e-4
-"""Weight that keeps every pair possible as neighbours."""
 
 
 class Records(NamedTuple):
@@ -256,20 +255,18 @@ def common_proposal(kind: int, i: int, sizes: Tally, T: int) -> tuple[Indices, i
 
     Nothing moves where that is beyond T, and of kinds that each chain proposes for itself.
     """
-    stay = np.arange(T + 2)
-    cuts = np.concatenate([[i], i + np.cumsum(sizes)])
+    i, (one, two, three) = int(i) - 1, sizes.tolist()
     if kind == 0:
-        order, end = stay[i : cuts[1] + 1][::-1], cuts[1]
-    elif kind == 1:
-        order, end = np.r_[cuts[1] : cuts[2], i : cuts[1]], cuts[2] - 1
-    elif kind == 2:
-        order, end = np.r_[cuts[2] : cuts[3], cuts[1] : cuts[2], i : cuts[1]], cuts[3] - 1
+        move = reversal(i, i + one + 1)
+    elif kind in (1, 2):
+        end = i + one + two
+        move = Move(i, i + one, end, end + three, 0) if kind == 2 else exchange(i, i + one, end)
     else:
-        order, end, i = stay[1 : T + 1][::-1], T, 1
-    source = stay.copy()
-    if kind <= 3 and end <= T:
-        source[i : end + 1] = order
-    return source, int(end)
+        move = reversal(0, T)
+    source = np.arange(T + 2)
+    if kind <= 3 and move.q <= T:
+        make(source[1:-1], move)
+    return source, int(move.q)
 
 
 def likely_neighbours(pairs: Any, lengths: Any, sharpness: float) -> Any:
@@ -288,7 +285,9 @@ def likely_neighbours(pairs: Any, lengths: Any, sharpness: float) -> Any:
     )
     low = xp.min(both, axis=2, keepdims=True)
     low = xp.where(xp.isfinite(low), low, xp.zeros_like(low))
-    weight = xp.where(valid, xp.exp(-0.5 * sharpness * (both - low)) + FLOOR, xp.zeros_like(pairs))
+    weight = xp.where(
+        valid, xp.exp(-0.5 * sharpness * (both - low)) + NEIGHBOUR_FLOOR, xp.zeros_like(pairs)
+    )
     total = xp.sum(weight, axis=2, keepdims=True)
     return weight / xp.where(total > 0, total, xp.ones_like(total))
 
