@@ -17,7 +17,7 @@ from benchmarks.gpu import backends
 from retrace_sde.fit.euler import Euler
 from retrace_sde.orders import own
 from retrace_sde.orders.draws import Chains, Stretch
-from retrace_sde.orders.own import Law
+from retrace_sde.orders.own import EulerLaw
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.search.models.euler import EulerModel
@@ -25,7 +25,7 @@ from retrace_sde.search.models.euler import EulerModel
 RECORDS, DT = 40, 0.3
 
 
-def seconds(model: EulerModel, law: Law, orders: np.ndarray) -> tuple[float, np.ndarray]:
+def seconds(model: EulerModel, law: EulerLaw, orders: np.ndarray) -> tuple[float, np.ndarray]:
     """Of one stretch, and Θ of its M-step."""
     chains = Chains.start(orders, np.random.default_rng(0))
     for _ in range(2):  # the first compiles, and settles the chains
@@ -52,7 +52,7 @@ def main() -> None:
         X = sde.simulate(n, asked.T, DT, x0=np.full(asked.d, 2.0), random_state=1)
         X, truth = rt.simulate.shuffle(X, permutation="independent", random_state=2)
         step = Euler(Affine(), theta, sde.diffusion, DT)
-        law = Law(step, rt.Gaussian(np.full(asked.d, 2.0), 0.01 * np.eye(asked.d)))
+        law = EulerLaw(step, rt.Gaussian(np.full(asked.d, 2.0), 0.01 * np.eye(asked.d)))
         base, here = seconds(EulerModel(Data(X, n_jobs=2), DT, Affine()), law, truth)
         print(f"| {n} | compiled, two cores | {base:.3f} | 1.0 | – |", flush=True)
         for name, put, _ in backends():

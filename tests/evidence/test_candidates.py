@@ -35,7 +35,7 @@ from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.levels import fit_levels
 from retrace_sde.fit.start_law import starts
 from retrace_sde.orders.draws import Chains
-from retrace_sde.orders.own import Law
+from retrace_sde.orders.own import EulerLaw
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.process.sde import Gaussian
@@ -375,7 +375,7 @@ def test_panels_of_single_orders_are_simulated_along_them() -> None:
     orders = rng.permuted(orders, axis=1)
     theta = np.array([[-2.0, 1.0, 0.5], [-1.0, -3.0, 1.0]])
     start = Gaussian(np.full(2, 5.0), np.eye(2))
-    law = Law(Euler(Affine(), theta, np.array([[1.0, 0.3], [0.3, 0.5]]), DT), start)
+    law = EulerLaw(Euler(Affine(), theta, np.array([[1.0, 0.3], [0.3, 0.5]]), DT), start)
     still = stationary_law(law)
     assert still is not None
     F = np.eye(2) + law.step.coefficients[:, :2] * DT

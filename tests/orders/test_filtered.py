@@ -10,7 +10,7 @@ from retrace_sde.fit.statespace.irregular.gap_law import RATIOS, log_weights
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.hidden import filtered
 from retrace_sde.orders.hidden.gaussian import Chain, process
-from retrace_sde.orders.hidden.own import Course, HiddenOrders
+from retrace_sde.orders.hidden.own import HiddenOrders, HiddenSteps
 from retrace_sde.orders.moves.rules import Rules
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import Gaussian
@@ -41,7 +41,7 @@ def a_course(law, gaps, weights=None, table=None):
     clock = Clock.of(gaps) if table is None else Clock(table, np.zeros((1, len(gaps)), dtype=np.intp))  # fmt: skip
     F, S, Q = (each[clock.index[0]] for each in law.steps(clock))
     chain = Chain(F, S[:, :, 0], Q, S[:, :, 1:], law.R, law.initial)
-    return Course(chain, law.table(clock), clock.index[0], weights=weights)
+    return HiddenSteps(chain, law.table(clock), clock.index[0], weights=weights)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])

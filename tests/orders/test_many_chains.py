@@ -15,7 +15,7 @@ from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.moves.driver import Schedule
 from retrace_sde.orders.moves.moves import random_unit
 from retrace_sde.orders.moves.proposals import SHARES, SHARPNESS, Proposals, length_table
-from retrace_sde.orders.own import Law, OwnOrders
+from retrace_sde.orders.own import EulerLaw, OwnOrders
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian
@@ -102,7 +102,7 @@ def test_draws_of_either_sampler_have_the_same_statistics(monkeypatch):
     rng = np.random.default_rng(4)
     n, T = 400, 6
     x = np.cumsum(rng.normal(size=(n, T, 2)), axis=1)
-    law = Law(Euler(Affine(), np.array([[-0.5, 0.2, 0.1], [0.0, -0.4, 0.0]]), np.eye(2), 0.5), Gaussian(np.zeros(2), np.eye(2)))  # fmt: skip
+    law = EulerLaw(Euler(Affine(), np.array([[-0.5, 0.2, 0.1], [0.0, -0.4, 0.0]]), np.eye(2), 0.5), Gaussian(np.zeros(2), np.eye(2)))  # fmt: skip
     lengths = rng.integers(3, T + 1, size=n)
 
     def counted(values):
@@ -126,7 +126,9 @@ def test_draws_of_either_sampler_have_the_same_statistics(monkeypatch):
 def test_few_chains_are_left_to_the_compiled_sampler(monkeypatch):
     """Wherever the values are, and however they are cut: the same draws to the last digit."""
     x = np.cumsum(np.random.default_rng(7).normal(size=(30, 6, 2)), axis=1)
-    law = Law(Euler(Affine(), np.zeros((2, 3)), np.eye(2), 0.5), Gaussian(np.zeros(2), np.eye(2)))
+    law = EulerLaw(
+        Euler(Affine(), np.zeros((2, 3)), np.eye(2), 0.5), Gaussian(np.zeros(2), np.eye(2))
+    )
     found = []
     for values, pairs in ((x, own.PAIRS), (array_api_strict.asarray(x), own.PAIRS), (x, 1)):
         monkeypatch.setattr(own, "PAIRS", pairs)

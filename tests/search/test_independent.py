@@ -12,7 +12,7 @@ from retrace_sde.fit.euler import Euler
 from retrace_sde.metrics import kendall_tau, order_accuracy
 from retrace_sde.orders import flips
 from retrace_sde.orders.draws import random_states
-from retrace_sde.orders.own import BLOCK, KICKS, Law, OwnOrders
+from retrace_sde.orders.own import BLOCK, KICKS, EulerLaw, OwnOrders
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.search.alternate import recover
@@ -56,7 +56,7 @@ def problem_of(X, drift=None, lengths=None):
 def true_law(sde, sd):
     d = sde.dimension
     model = Euler(Linear(), sde.drift, sde.diffusion, DT)
-    return Law(model, rt.Gaussian(np.zeros(d), sd**2 * np.eye(d)))
+    return EulerLaw(model, rt.Gaussian(np.zeros(d), sd**2 * np.eye(d)))
 
 
 def limit(sde, data, sd):

@@ -21,7 +21,7 @@ from retrace_sde.metrics import kendall_tau, mean_absolute_error
 from retrace_sde.orders.convergence import convergence
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.orders.draws import Chains, Draws, Stretch
-from retrace_sde.orders.own import Law
+from retrace_sde.orders.own import EulerLaw
 from retrace_sde.panel.blocks import Data, in_order
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.search.bridge import bridge
@@ -118,7 +118,7 @@ def first_law(problem, *, scale=2.0):
     p = len(problem.drift.feature_names([""] * d, []))
     H = scale * np.diff(X, axis=1).reshape(-1, d).var(axis=0) / problem.dt
     model = Euler(problem.drift, np.zeros((d, p)), np.diag(H), problem.dt)
-    return Law(model, rt.Gaussian(X.mean(axis=(0, 1)), np.diag(X.var(axis=(0, 1)))))
+    return EulerLaw(model, rt.Gaussian(X.mean(axis=(0, 1)), np.diag(X.var(axis=(0, 1)))))
 
 
 # Statistics
@@ -399,7 +399,7 @@ def test_louis_information_is_the_hessian_of_the_enumerated_likelihood():
         B, Q, mean, S = theta
         model = Euler(Linear(), np.array([[B]]) / dt, np.array([[Q]]) / dt, dt)
         start = rt.Gaussian(np.array([mean]), np.array([[S]]))
-        return log_marginal(problem, Law(model, start)).sum()
+        return log_marginal(problem, EulerLaw(model, start)).sum()
 
     at = np.array(
         [

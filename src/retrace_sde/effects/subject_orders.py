@@ -20,7 +20,7 @@ from retrace_sde.fit.start_law import start_law
 from retrace_sde.fit.subjects import SubjectFit, fit_subjects, subject_grams
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.draws import Chains, Stretch
-from retrace_sde.orders.own import BLOCK, Law
+from retrace_sde.orders.own import BLOCK, EulerLaw
 from retrace_sde.orders.search import BlockCosts
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Drift
@@ -66,19 +66,21 @@ class _Own(Drift):
         return [*names, *(f"own {v}" for v in variables)]
 
 
-def own_law(problem: EulerModel, fit: SubjectFit, orders: Indices) -> tuple[EulerModel, Law]:
+def own_law(problem: EulerModel, fit: SubjectFit, orders: Indices) -> tuple[EulerModel, EulerLaw]:
     """The problem and the law in which each subject has its own drift."""
     n, T, d = problem.data.shape
     model = Euler(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
     start = start_law(problem.data.states(orders), model, problem.variances)
     if not fit.columns:
-        return problem, Law(model, start)
+        return problem, EulerLaw(model, start)
     own = np.repeat(fit.deviations.reshape(n, 1, -1), T, axis=1)
     u = problem.data.covariates
     u = own if u is None else np.concatenate([to_numpy(u), own], axis=2)
     drift = _Own(problem.drift, fit.columns, d)
     model = Euler(drift, np.hstack([fit.coefficients, np.eye(d)]), fit.diffusion, problem.dt)
-    return EulerModel(replace(problem.data, covariates=u), problem.dt, drift), Law(model, start)
+    return EulerModel(replace(problem.data, covariates=u), problem.dt, drift), EulerLaw(
+        model, start
+    )
 
 
 def measurement_error(problem: EulerModel, fit: SubjectFit, orders: Indices) -> float:

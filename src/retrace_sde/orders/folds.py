@@ -67,7 +67,7 @@ class Fold:
     probability: float
 
 
-class Course(NamedTuple):
+class SortedLevels(NamedTuple):
     """Levels (T,) in ascending order, and the variance of their errors: white, and of a random walk, per step."""
 
     levels: Array
@@ -104,7 +104,7 @@ def turned(x: Array) -> Fold | None:
     return Fold(0.0) if _turns(*_judged(x)) else None
 
 
-def _judged(x: Array) -> tuple[Array, Course]:
+def _judged(x: Array) -> tuple[Array, SortedLevels]:
     """Levels along the order, and their course in ascending order."""
     levels, rest = _levels(x)
     upward = np.argsort(levels)
@@ -188,7 +188,7 @@ def _levels(x: Array, *, rounds: int = 30) -> tuple[Array, Array]:
     return m, np.where(known, x - a[:, None] - b[:, None] * m, np.nan)
 
 
-def _course(levels: Array, rest: Array, n: int) -> Course:
+def _course(levels: Array, rest: Array, n: int) -> SortedLevels:
     """The errors of levels, from the third differences of what subjects differ by beside level and scale.
 
     White errors w and steps r of a walk give them variance 20 w + 6 r and covariance −15 w − 4 r at lag one.
@@ -203,10 +203,10 @@ def _course(levels: Array, rest: Array, n: int) -> Course:
     elif white < 0:
         white, walk = 0.0, c0 / 6
     fitted = n / max(n - 2, 1) / n  # two numbers of each subject were fitted
-    return Course(levels, white * fitted, walk * fitted)
+    return SortedLevels(levels, white * fitted, walk * fitted)
 
 
-def _turns(levels: Array, course: Course) -> bool:
+def _turns(levels: Array, course: SortedLevels) -> bool:
     """Along the order the course goes back by more than its errors, so that the turn is there to be seen."""
     back = (np.maximum.accumulate(levels) - levels).max()
     forth = (levels - np.minimum.accumulate(levels)).max()
@@ -215,7 +215,7 @@ def _turns(levels: Array, course: Course) -> bool:
     return bool(turn > TURN * np.ptp(levels) and turn > SURE * error)
 
 
-def smoothness(course: Course, rng: np.random.Generator) -> tuple[float, float]:
+def smoothness(course: SortedLevels, rng: np.random.Generator) -> tuple[float, float]:
     """Nats for a smooth course against a shuffled one, and the share of simulated folds that reach as many."""
     T = len(course.levels)
     side = max(WINDOW, T // 4) // 2
@@ -234,7 +234,7 @@ def smoothness(course: Course, rng: np.random.Generator) -> tuple[float, float]:
     return float(evidence[0]), share
 
 
-def _errors(course: Course, rng: np.random.Generator) -> Array:
+def _errors(course: SortedLevels, rng: np.random.Generator) -> Array:
     T = len(course.levels)
     white = np.sqrt(course.white) * rng.standard_normal((FOLDS, T))
     walk = np.sqrt(course.walk) * rng.standard_normal((FOLDS, T))

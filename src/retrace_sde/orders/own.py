@@ -48,7 +48,7 @@ Count = Callable[[Any, Any, Frequencies], Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
+class EulerLaw:
     """Euler's step and the law of the first observation; without one every start is as good."""
 
     step: Euler
@@ -119,7 +119,7 @@ class OwnOrders:
         together = (
             self.data.on_device
             and self.prior is None
-            and isinstance(self.law, Law)
+            and isinstance(self.law, EulerLaw)
             and C * n >= MANY_CHAINS
         )
         work = partial(

@@ -23,7 +23,7 @@ from retrace_sde.evidence.direction.comparison import (
 from retrace_sde.evidence.direction.verdict import DirectionTest, Reason
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.draws import Chains
-from retrace_sde.orders.own import Law
+from retrace_sde.orders.own import EulerLaw
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.mcem import Averaged, both_ways
@@ -45,7 +45,7 @@ MAX_SIMULATED_NUMBERS = 20_000
 class OwnOrderSimulator:
     """A law that trajectories of their own orders are simulated from, from its own start or stationary."""
 
-    law: Law
+    law: EulerLaw
     at_rest: bool
 
     def panel(self, like: Model, orders: Indices, rng: np.random.Generator) -> Model:
@@ -65,7 +65,7 @@ class OwnOrderSimulator:
         return like.for_others(replace(like.data, values=stored))
 
 
-def stationary_law(law: Law) -> Gaussian | None:
+def stationary_law(law: EulerLaw) -> Gaussian | None:
     """The stationary law of Euler's steps, where there is one."""
     d = len(law.step.diffusion)
     theta, dt = law.step.coefficients, law.step.dt
@@ -143,6 +143,6 @@ def _p_value_under(
     return found
 
 
-def _ratios(model: Model, law: Law, orders: Indices, rng: np.random.Generator) -> Array:
+def _ratios(model: Model, law: EulerLaw, orders: Indices, rng: np.random.Generator) -> Array:
     chains = Chains.start(orders, rng)
     return both_ways(model, law, chains, rounds=EM_ROUNDS, bridges=ORDERS_PER_CHAIN)[2]

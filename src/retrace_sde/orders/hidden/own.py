@@ -29,7 +29,7 @@ NO_GAPS = np.empty((0, 0), dtype=np.int16)
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class HiddenSteps:
     """The steps between positions: as a chain of Gaussians, and as a table of transitions with each step's entry.
 
     `weights` (K,): gaps are drawn with the orders, with this log-prior; else they belong to positions. `offset`: v = (1, u),
@@ -53,7 +53,7 @@ class Course:
         return not np.any(R[~np.eye(len(R), dtype=bool)])
 
     @classmethod
-    def regular(cls, chain: Chain) -> Course:
+    def regular(cls, chain: Chain) -> HiddenSteps:
         """From a chain whose steps are all the same, without inputs."""
         F, s, Q = chain.matrices[:1], chain.shifts[:1, :, None], chain.covariances[:1]
         law = np.diag(chain.noise), chain.initial.mean, chain.initial.covariance
@@ -69,7 +69,7 @@ class HiddenOrders:
     """
 
     data: Data
-    course: Course
+    course: HiddenSteps
     centre: Array
     prior: Prior | None = None
 

@@ -62,7 +62,7 @@ from retrace_sde.orders.near.neighbours import (
     slice_vectors,
 )
 from retrace_sde.orders.near.search import Near, NearPath
-from retrace_sde.orders.own import BLOCK, Law, OwnOrders
+from retrace_sde.orders.own import BLOCK, EulerLaw, OwnOrders
 from retrace_sde.orders.paths import guided_paths, shortest_path
 from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.panel.blocks import Data, to_numpy
@@ -327,11 +327,11 @@ class EulerModel(Problem):
 
     # -- one order each ----------------------------------------------------------------------------------
 
-    def law(self, found: Fit) -> Law:
+    def law(self, found: Fit) -> EulerLaw:
         """What single orders are judged by."""
-        return Law(found.step, self.initial(found))
+        return EulerLaw(found.step, self.initial(found))
 
-    def own_orders(self, law: Law) -> OwnOrders:
+    def own_orders(self, law: EulerLaw) -> OwnOrders:
         """What each trajectory's order costs under a law."""
         return OwnOrders(self.data, law, self.prior)
 
@@ -343,7 +343,7 @@ class EulerModel(Problem):
         S = within_covariance(self.data)
         zero = np.zeros((d, self.n_features))
         for k in range(4):
-            law = Law(Euler(self.drift, zero, S / self.dt, self.dt), None)
+            law = EulerLaw(Euler(self.drift, zero, S / self.dt, self.dt), None)
             orders, changed = self.own_orders(law).improve(orders, states, cold=k == 0)
             if changed == 0:
                 break
@@ -352,7 +352,7 @@ class EulerModel(Problem):
 
     # -- averages over orders ----------------------------------------------------------------------------
 
-    def draw(self, law: Law, chains: Chains, stretch: Stretch) -> Draws:
+    def draw(self, law: EulerLaw, chains: Chains, stretch: Stretch) -> Draws:
         """Advance chains under a law, counting what the M-step needs."""
         dt, drift = self.dt, self.drift
 
@@ -361,28 +361,28 @@ class EulerModel(Problem):
 
         return self.own_orders(law).draw(chains, stretch, count)
 
-    def expect(self, draws: Draws, law: Law) -> list[Statistics]:
+    def expect(self, draws: Draws, law: EulerLaw) -> list[Statistics]:
         """E-step: expected statistics of each chain, counted on the way."""
         return draws.counted
 
-    def maximise(self, sums: Statistics, law: Law | None = None) -> Law:
+    def maximise(self, sums: Statistics, law: EulerLaw | None = None) -> EulerLaw:
         """M-step: the law that expected statistics make most likely."""
         step = Euler(self.drift, *parameters(self.moments(sums)), self.dt)
         n = self.data.shape[0]
         mean = sums.first / n
         spread = sums.first_square / n - np.outer(mean, mean)
         covariance = spread + START_FLOOR * step.dt * step.diffusion
-        return Law(step, Gaussian(mean, (covariance + covariance.T) / 2))
+        return EulerLaw(step, Gaussian(mean, (covariance + covariance.T) / 2))
 
-    def extrapolate(self, old: Law, new: Law) -> Law:
+    def extrapolate(self, old: EulerLaw, new: EulerLaw) -> EulerLaw:
         """Where the next round starts."""
         return new
 
-    def begin(self, found: Fit) -> Law:
+    def begin(self, found: Fit) -> EulerLaw:
         """Where the average over orders starts, from best orders."""
         return self.law(found)
 
-    def mirrored(self, sums: Statistics, chains: Chains) -> Law:
+    def mirrored(self, sums: Statistics, chains: Chains) -> EulerLaw:
         """A start for the twin, for a drift whose reversal is of its own class."""
         turn = self.drift.reversal(self.data.shape[2], self.dt)
         assert turn is not None  # other drifts are searched in both directions
@@ -392,24 +392,24 @@ class EulerModel(Problem):
         """Expected statistics as the estimators know them."""
         return sums.moments(float((self.data.observed - 1).sum()))
 
-    def known_order_errors(self, sums: Statistics, law: Law) -> StandardErrors:
+    def known_order_errors(self, sums: Statistics, law: EulerLaw) -> StandardErrors:
         """Standard errors that known orders would leave."""
         return regression_errors(self.moments(sums), law.step.diffusion)
 
-    def log_joint(self, orders: Indices, law: Law, gaps: Indices | None = None) -> Array:
+    def log_joint(self, orders: Indices, law: EulerLaw, gaps: Indices | None = None) -> Array:
         """`log p₀ + Σ log p` of each trajectory along an order, under a fixed law, shape (n,)."""
         steps = step_log_likelihoods(self.data, orders, law.step)
         return (
             steps if law.start is None else steps + law.start.log_density(self.data.states(orders))
         )
 
-    def averaged_fit(self, orders: Indices, law: Law, sums: Statistics) -> Fit:
+    def averaged_fit(self, orders: Indices, law: EulerLaw, sums: Statistics) -> Fit:
         """The law of an average over orders, shown along its most likely ones."""
         found = self.moments(sums)
         values = self.log_joint(orders, law)
         return Fit(orders, law.step, found, values, self.prior_costs(orders), law)
 
-    def scoring(self, law: Law, sums: Statistics) -> StepScores:
+    def scoring(self, law: EulerLaw, sums: Statistics) -> StepScores:
         """Scores and information of single trajectories."""
         start = law.start or Gaussian(
             np.zeros(len(law.step.diffusion)), np.eye(len(law.step.diffusion))
@@ -417,7 +417,7 @@ class EulerModel(Problem):
         p = law.step.coefficients.shape[1]
         return StepScores(self.data, law.step, start, sums.gram[:p, :p])
 
-    def parameters(self, law: Law) -> tuple[Array, Array]:
+    def parameters(self, law: EulerLaw) -> tuple[Array, Array]:
         """Θ and H."""
         return law.step.coefficients, law.step.diffusion
 

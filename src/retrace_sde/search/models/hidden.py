@@ -46,7 +46,7 @@ from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.flips import align
 from retrace_sde.orders.hidden.assignment import Arrangement
 from retrace_sde.orders.hidden.gaussian import Chain
-from retrace_sde.orders.hidden.own import Course, HiddenOrders
+from retrace_sde.orders.hidden.own import HiddenOrders, HiddenSteps
 from retrace_sde.orders.hidden.pair_moments import (
     PairMoments,
     arrangement,
@@ -364,9 +364,9 @@ class HiddenModel(Problem):
         """What each trajectory's order costs under a law."""
         return HiddenOrders(self.data, self._course(law), self.means, self.prior)
 
-    def _course(self, law: Parameters) -> Course:
+    def _course(self, law: Parameters) -> HiddenSteps:
         """The steps between the positions of an order under a law."""
-        return Course.regular(Chain.regular(law.model(self.dt), self.data.shape[1]))
+        return HiddenSteps.regular(Chain.regular(law.model(self.dt), self.data.shape[1]))
 
     def own_starts(self, rng: np.random.Generator) -> list[Indices]:
         """The best orders of a random walk, from short paths, turned to run the same way.

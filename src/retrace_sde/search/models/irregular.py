@@ -25,7 +25,7 @@ from retrace_sde.fit.statespace.irregular.errors import TimedScores
 from retrace_sde.fit.statespace.steps import Noise, Parameters, Setup, as_noise
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.hidden.gaussian import Chain
-from retrace_sde.orders.hidden.own import Course
+from retrace_sde.orders.hidden.own import HiddenSteps
 from retrace_sde.orders.hidden.pair_moments import PairMoments, arranged
 from retrace_sde.panel.blocks import Data, evenly, in_order, to_numpy
 from retrace_sde.process.drift import has_offset
@@ -239,9 +239,9 @@ class IrregularModel(HiddenModel):
         s = S[:, :, 0] if offset else np.zeros(S.shape[:2])
         return Chain(F, s, Q, S[:, :, offset:], law.R, law.initial)
 
-    def _course(self, law: Parameters) -> Course:
+    def _course(self, law: Parameters) -> HiddenSteps:
         own = as_law(law)
-        return Course(
+        return HiddenSteps(
             self._chain(own), own.table(self.clock), self.clock.index[0], has_offset(self.drift)
         )
 

@@ -30,7 +30,7 @@ from retrace_sde.fit.statespace.irregular.transitions import Transitions, transi
 from retrace_sde.fit.statespace.steps import Noise, Parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.draws import Chains, Draws, Stretch
-from retrace_sde.orders.hidden.own import Course, HiddenOrders
+from retrace_sde.orders.hidden.own import HiddenOrders, HiddenSteps
 from retrace_sde.orders.own import OwnOrders
 from retrace_sde.orders.search import BlockCosts
 from retrace_sde.panel.blocks import Data, to_numpy
@@ -170,7 +170,7 @@ class RandomGapModel(IrregularModel):
             return OwnOrders(self.data, _Judge(self, own), self.prior)
         return HiddenOrders(self.data, self._course(own), self.means, self.prior)
 
-    def _course(self, law: Parameters) -> Course:
+    def _course(self, law: Parameters) -> HiddenSteps:
         return replace(IrregularModel._course(self, law), weights=self._weights(as_law(law)))
 
     def begin(self, found: Fit) -> Parameters:
