@@ -102,7 +102,7 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
 
 def _idle(panel: Panel) -> tuple[Panel, list[Finding]]:
     """The panel as a fit will see it, without variables that have no dynamics of their own, and what these are."""
-    data = Data(np.asarray(panel.values, dtype=float), lengths=panel.lengths)
+    data = Data(np.asarray(panel.values, dtype=float), counts=panel.lengths)
     lows = np.where(np.isnan(data.values), np.inf, data.values).min(axis=1)
     idle = without_dynamics(data, panel.names, shared=panel.slices is not None, by=by_least(lows))
     if len(idle) == len(panel.names):

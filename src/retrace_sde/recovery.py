@@ -33,6 +33,7 @@ from retrace_sde.orders.prior import compiled
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.labels import by_labels, by_marks, marks_of
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
@@ -141,7 +142,7 @@ class Recovery:
     def _probabilities(self) -> NDArray[np.float32] | None:
         n, T, _ = self.panel.values.shape
         if not hasattr(self.model, "posterior_"):
-            if (n if self.model.result_.order.ndim == 2 else 1) * T * T > SAMPLED:
+            if (1 if self.model.result_.shared_order else n) * T * T > SAMPLED:
                 return None
             self.model.sample_orders()
         return self.model.position_probabilities_
@@ -357,7 +358,7 @@ def _drift_choice(model: ReTrace, panel: Panel) -> DriftChoice | None:
     if not isinstance(fitted.drift, Affine) or outcome.estimator == "mcem":
         return None
     raw = places.panel(panel)
-    return drift_by_evidence(fitted, Data(raw.values, lengths=raw.lengths), outcome.found)
+    return drift_by_evidence(fitted, Data(raw.values, counts=raw.lengths), outcome.found)
 
 
 def _check_ties(panel: Panel) -> None:
@@ -432,12 +433,8 @@ def _changed(
 
 def _beside(model: ReTrace, other: ReTrace, panel: Panel) -> str:
     """The order found beside another, in words."""
-    if model.order_.ndim == 2:
-        lengths = (
-            np.full(len(model.order_), model.order_.shape[1])
-            if panel.lengths is None
-            else panel.lengths
-        )
+    if not model.result_.shared_order:
+        lengths = Lengths.of(model.order_, panel.lengths).each
         pairs = zip(model.order_, other.order_, lengths, strict=True)
         taus = [kendall_tau(a[:m], b[:m]) for a, b, m in pairs if m > 1]
         return f"without them the orders would differ (Kendall's τ with those found {np.mean(taus):.2g} on average)"
@@ -458,7 +455,7 @@ def step_of_times(panel: Panel) -> float | None:
     few are known.
     """
     stamps = np.atleast_2d(np.asarray(panel.times))
-    T = np.full(len(stamps), stamps.shape[1]) if panel.lengths is None else panel.lengths
+    T = Lengths.of(stamps, panel.lengths).each
     known = ~np.isnan(stamps)
     enough = (known.sum(axis=1) >= 2) & (T >= 2)
     if not enough.any():

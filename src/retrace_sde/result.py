@@ -26,6 +26,7 @@ from retrace_sde.fit.unequal_steps import GapClocks
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.files import replacing
 from retrace_sde.io.npz import DAMAGE, read_arrays
+from retrace_sde.panel.order import Order
 from retrace_sde.panel.uninformative import LeftOut
 from retrace_sde.process.sde import Gaussian, LinearSDE
 from retrace_sde.search.model import Round
@@ -189,6 +190,11 @@ class ReTraceResult:
     def cycle(self) -> bool:
         """The slices form a closed loop: the order is cyclic and its cut arbitrary."""
         return self.identifiability.cycle
+
+    @property
+    def shared_order(self) -> bool:
+        """One order holds for all trajectories; otherwise each has its own."""
+        return Order.of(self.order).shared
 
     @property
     def sde(self) -> LinearSDE:

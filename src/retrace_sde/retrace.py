@@ -35,6 +35,7 @@ from retrace_sde.fit.statespace.steps import Noise
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, one_blas_thread, to_numpy
 from retrace_sde.panel.canonical import RowPermutation, content_permutation
+from retrace_sde.panel.clock import EqualGaps
 from retrace_sde.panel.inputs import MissingInputs
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.panel import Panel
@@ -412,10 +413,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             values = in_units(placed.panel(panel), units, self.n_jobs).values
             if np.array_equal(to_numpy(values), to_numpy(model.data.values), equal_nan=True):
                 found = outcome.found
-                times = model.times(found.order, found.gaps)
+                times = model.timing.times(found.order, found.gaps)
                 return panel, placed, model, outcome, found.order, times
         panel, placed, other, judged, order = self._ordered(X)
-        return panel, placed, other, judged, order, other.times(order, None)
+        return panel, placed, other, judged, order, other.timing.times(order, EqualGaps(other.dt))
 
     @checked
     def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:

@@ -8,7 +8,8 @@ from scipy.stats import multivariate_normal
 import retrace_sde as rt
 from retrace_sde.evidence.selection.hidden_levels import hidden_levels_along
 from retrace_sde.fit.intervals import half_widths
-from retrace_sde.fit.levels import fit_levels, level_errors
+from retrace_sde.fit.levels import fit_levels, level_influences
+from retrace_sde.fit.scores import errors_of_influences
 from retrace_sde.fit.statespace.irregular.levels import hidden_level_errors, informed
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
@@ -78,7 +79,7 @@ def test_without_noise_it_is_the_closed_form():
     model = HiddenModel.of(Problem(Data(X), DT, Affine()), noise=0.0)
     found = hidden_levels_along(model, model.fit(np.arange(15), final=True))
     closed = fit_levels(Data(X), np.arange(15), DT)
-    errors, known = hidden_level_errors(found), level_errors(closed)
+    errors, known = hidden_level_errors(found), errors_of_influences(*level_influences(closed))
     assert np.abs(found.drift - closed.drift).max() < 0.1 * known.drift.min()
     np.testing.assert_allclose(found.diffusion, closed.diffusion, rtol=0.01, atol=1e-3)
     np.testing.assert_allclose(found.between, closed.between, rtol=0.05, atol=0.02)

@@ -8,11 +8,13 @@ from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
 from retrace_sde.fit.intervals import half_widths
-from retrace_sde.fit.levels import LevelFit, LevelRows, fit_levels, level_errors
+from retrace_sde.fit.levels import LevelFit, LevelRows, fit_levels, level_influences
 from retrace_sde.fit.moments import moments
 from retrace_sde.fit.regression import ErrorKind, mle
+from retrace_sde.fit.scores import errors_of_influences
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Affine
 
 A = np.array([[-1.0, 0.5], [-0.3, -1.2]])
@@ -62,7 +64,7 @@ def test_log_likelihoods_are_those_of_a_dense_gaussian(gaps: str) -> None:
         dt = rng.uniform(0.1, 0.4, (n, T - 1))
     lengths = rng.integers(5, T + 1, n) if gaps == "lengths" else None
     x = paths(1, n, T, dt=dt)
-    data = Data(x, lengths=lengths)
+    data = Data(x, counts=lengths)
     fit = levels(data, dt)
     steps = np.broadcast_to(dt, (n, T - 1))
     for j, m in enumerate(data.observed):
@@ -77,7 +79,7 @@ def test_no_small_change_of_a_parameter_is_more_likely(sd: float, own: bool) -> 
     data = Data(paths(3, sd=sd, dt=dt))
     fit = levels(data, dt)
     assert fit.converged
-    rows = LevelRows.of(data, along(data), dt)
+    rows = LevelRows.of(data, along(data), Gaps.of(dt))
     B = fit.coefficients.copy()
     B[:, 2] += fit.slope @ rows.centre
     best = fit.log_likelihood
@@ -168,7 +170,7 @@ def test_errors_are_those_of_leaving_each_subject_out(own: bool) -> None:
     for j in range(40):
         rest = dt if isinstance(dt, float) else np.delete(dt, j, axis=0)
         without.append(levels(Data(np.delete(x, j, axis=0)), rest))
-    errors = level_errors(whole)
+    errors = errors_of_influences(*level_influences(whole))
     for given, each in (("drift", errors.drift[:, :2]), ("diffusion", errors.diffusion)):
         moved = np.stack([getattr(fit, given) for fit in without]) - getattr(whole, given)
         assert_allclose(each, np.sqrt(39 / 40 * (moved**2).sum(axis=0)), rtol=0.05)
@@ -181,7 +183,7 @@ def test_intervals_cover_whatever_the_levels() -> None:
         inside = []
         for seed in range(80):
             fit = levels(Data(paths(500 + seed, n=40, T=15, sd=sd)))
-            errors = level_errors(fit)
+            errors = errors_of_influences(*level_influences(fit))
             inside.append(np.abs(fit.drift - A) < half_widths(errors.drift[:, :2], 40))
         assert abs(np.mean(inside) - 0.95) < 4 * 0.016
 
@@ -199,7 +201,7 @@ def test_levels_of_less_than_full_rank_keep_finite_errors() -> None:
     data = Data(np.stack(path, axis=1))
     fit = levels(data)
     assert np.linalg.eigvalsh(fit.between)[0] < 1e-3
-    errors = level_errors(fit).drift[:, :3]
+    errors = errors_of_influences(*level_influences(fit)).drift[:, :3]
     rest = (levels(Data(np.delete(data.values, j, axis=0))).drift for j in range(50))
     moved = np.stack(list(rest)) - fit.drift
     ratio = errors / np.sqrt(49 / 50 * (moved**2).sum(axis=0))
@@ -210,7 +212,7 @@ def test_a_subject_with_one_visit_changes_nothing() -> None:
     """It has no step, so neither parameters nor likelihood nor scores know of it."""
     x = paths(3)
     lengths = np.append(np.full(len(x), x.shape[1]), 1)
-    more = Data(np.concatenate([x, x[:1]]), lengths=lengths)
+    more = Data(np.concatenate([x, x[:1]]), counts=lengths)
     plain, other = levels(Data(x)), levels(more)
     assert_allclose(other.drift, plain.drift, rtol=1e-4)
     assert_allclose(other.diffusion, plain.diffusion, atol=1e-5)
@@ -224,6 +226,6 @@ def test_a_common_start_that_rounding_spreads_tells_nothing_of_levels() -> None:
     rounded = X.copy()
     rounded[:, 0] *= 1 + 1e-15 * rng.standard_normal((30, 2))
     order = np.arange(7)
-    one, two = (LevelRows.of(Data(each), order, 0.1) for each in (X, rounded))
+    one, two = (LevelRows.of(Data(each), order, Gaps.of(0.1)) for each in (X, rounded))
     assert one.slopes == two.slopes == ()
     assert_allclose(one.pooled, two.pooled, rtol=1e-9)

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 import retrace_sde as rt
 from retrace_sde.fit.euler import Euler, step_log_likelihoods
 from retrace_sde.fit.moments import moments
-from retrace_sde.fit.pairs import KEPT, Pairs
+from retrace_sde.fit.pairs import MAX_KEPT_SHARE, Pairs
 from retrace_sde.fit.regression import mle
 from retrace_sde.fit.scores import regression_sandwich, sandwich_of_grams, told_by
 from retrace_sde.panel import blocks
@@ -82,7 +82,7 @@ def test_where_second_moments_say_too_little_the_rows_are_asked():
     assert Pairs.of(Data(X), order, DT, Polynomial(2)) is None
     assert Pairs.of(Data(X, X[:, :, :1]), order, DT, Affine()) is None
     assert Pairs.of(Data(X), np.tile(order, (30, 1)), DT, Affine()) is None
-    few = int(2 * 3 / KEPT) - 1
+    few = int(2 * 3 / MAX_KEPT_SHARE) - 1
     assert Pairs.of(Data(X[:, :few]), np.arange(few), DT, Affine()) is None
     # far from zero the steps are lost in the squares of the level
     assert Pairs.of(Data(X + 1e4), order, DT, Affine()).moments() is None
@@ -106,7 +106,7 @@ def test_a_last_fit_brings_its_reverse_and_the_better_of_both_its_errors(ahead):
     worse = two if better is one else one
     assert better.robust_errors is not None
     assert worse.robust_errors is None
-    alone = model.fit_gaps(two.order, None)
+    alone = model.fit_gaps(two.order, model.gaps)
     assert_allclose(two.log_likelihoods, alone.log_likelihoods, rtol=1e-9)
     expected = regression_sandwich(model.data, better.order, DT, Affine(), better.moments)
     assert_allclose(better.robust_errors.drift, expected.drift, rtol=1e-8)
@@ -119,6 +119,6 @@ def test_where_too_much_would_be_kept_one_pass_gives_both_ways_round(drift):
     model = EulerModel(Data(X), DT, drift)
     one = model.fit(order)
     for each in (one, one.reverse):
-        alone = model.fit_gaps(each.order, None)
+        alone = model.fit_gaps(each.order, model.gaps)
         assert_allclose(each.log_likelihoods, alone.log_likelihoods, rtol=1e-9)
         assert_allclose(each.diffusion, alone.diffusion, rtol=1e-9)

@@ -10,7 +10,12 @@ from retrace_sde.fit import regression, scores
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.fit.moments import moments
 from retrace_sde.fit.regression import ErrorKind, mle
-from retrace_sde.fit.scores import MOST, regression_sandwich, sandwich_possible, with_bias
+from retrace_sde.fit.scores import (
+    SANDWICH_TRAJECTORIES,
+    regression_sandwich,
+    sandwich_possible,
+    with_bias,
+)
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
@@ -34,11 +39,11 @@ def test_closed_form_equals_fits_without_each_trajectory(gaps: str) -> None:
     x, order = paths(rng, n, T), np.tile(np.arange(T), (n, 1))
     dt: float | Array = rng.uniform(0.1, 0.2, (n, T - 1)) if gaps == "own" else 0.15
     lengths = rng.integers(4, T + 1, n) if gaps == "lengths" else None
-    data = Data(x, lengths=lengths)
+    data = Data(x, counts=lengths)
     found = moments(data, order, dt, Affine())
     errors, whole, rest = regression_sandwich(data, order, dt, Affine(), found), mle(found), []
     for j in range(n):
-        some = Data(np.delete(x, j, 0), lengths=None if lengths is None else np.delete(lengths, j))
+        some = Data(np.delete(x, j, 0), counts=None if lengths is None else np.delete(lengths, j))
         step = dt if isinstance(dt, float) else np.delete(dt, j, 0)
         rest.append(mle(moments(some, order[1:], step, Affine())))
     for name, each in (("coefficients", errors.drift), ("diffusion", errors.diffusion)):
@@ -68,7 +73,7 @@ def test_intervals_cover_with_few_trajectories_and_with_rates_that_differ(n: int
 
 def test_of_a_large_panel_some_trajectories_tell() -> None:
     rng = np.random.default_rng(3)
-    data, order = Data(paths(rng, 3 * MOST, 6)), np.arange(6)
+    data, order = Data(paths(rng, 3 * SANDWICH_TRAJECTORIES, 6)), np.arange(6)
     found = moments(data, order, 0.15, Affine())
     errors = regression_sandwich(data, order, 0.15, Affine(), found)
     assert_allclose(errors.drift, mle(found).errors.drift, rtol=0.15)
@@ -120,12 +125,12 @@ def test_short_trajectories_and_very_many_variables_have_the_same_errors(
     )
     expected = np.sqrt(39 / 40 * ((np.array(left) - full) ** 2).sum(axis=0))
     assert_allclose(errors.drift, expected, rtol=2e-3)
-    monkeypatch.setattr(scores, "COVARIED", 0)
+    monkeypatch.setattr(scores, "MAX_COVARIANCE_ELEMENTS", 0)
     few = scores.regression_sandwich(data, order, 0.1, Affine(), found)
     assert few.covariances is None
     assert_allclose(few.drift, errors.drift, rtol=1e-12)
     whole = mle(found)
-    monkeypatch.setattr(regression, "COVARIED", 0)
+    monkeypatch.setattr(regression, "MAX_COVARIANCE_ELEMENTS", 0)
     alone = mle(found)
     assert alone.errors.covariances is None
     assert_allclose(alone.errors.drift, whole.errors.drift, rtol=1e-12)

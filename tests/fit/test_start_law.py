@@ -104,7 +104,7 @@ def test_every_slice_chooses_for_itself(monkeypatch: pytest.MonkeyPatch) -> None
     assert_allclose(found, [densities for densities, _, _ in expected], rtol=1e-8, atol=1e-9)
     # Nor does it matter what other slices are asked about.
     assert_allclose(start_log_densities(x[[2, 0]], model, variances), found[[2, 0]], rtol=1e-12)
-    monkeypatch.setattr(laws, "HELD", 0)  # nor whether they are judged one by one
+    monkeypatch.setattr(laws, "STATE_ELEMENTS", 0)  # nor whether they are judged one by one
     assert_allclose(start_log_densities(x, model, variances), found, rtol=1e-12)
 
 

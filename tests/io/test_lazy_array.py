@@ -72,7 +72,7 @@ def test_passes_see_what_they_would_see_in_memory(both):
 
 def test_lengths_and_inputs_go_with_their_trajectories(both):
     lengths, u = np.arange(60) % 4 + 3, np.random.default_rng(3).normal(size=(60, 6, 1))
-    one, two = (replace(each, lengths=lengths, covariates=u) for each in both)
+    one, two = (replace(each, counts=lengths, covariates=u) for each in both)
 
     def seen(piece):
         return piece.live(slice(None)).sum(axis=(1, 2)) + piece.covariates.sum(axis=(1, 2))

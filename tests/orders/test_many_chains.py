@@ -106,7 +106,7 @@ def test_draws_of_either_sampler_have_the_same_statistics(monkeypatch):
     lengths = rng.integers(3, T + 1, size=n)
 
     def counted(values):
-        data = Data(values, lengths=lengths)
+        data = Data(values, counts=lengths)
         chains = Chains.start(np.tile(np.arange(T), (n, 1)), np.random.default_rng(5))
 
         def count(x, u, frequencies):

@@ -8,9 +8,9 @@ from retrace_sde.fit.start_law import start_bounds, start_log_densities
 from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
-from retrace_sde.search.models.euler import CLEAR, ENDS, SEARCH_ELEMENTS, EulerModel
+from retrace_sde.search.models.euler import CLEAR_NATS, JUDGED_ENDS, SEARCH_ELEMENTS, EulerModel
 
-T, DT = 4 * ENDS + 5, 0.05
+T, DT = 4 * JUDGED_ENDS + 5, 0.05
 
 
 def model(seed, *, n=20, d=2):
@@ -58,11 +58,11 @@ def test_few_trajectories_verify_an_order_where_all_would(seed):
     few, order = problem.for_search(), np.arange(T)
     assert few.data.shape[0] < n
     found = problem.fit(order)
-    assert few._stands(found, sure=CLEAR)
+    assert few._stands(found, sure=CLEAR_NATS)
     assert problem._stands(found)
     for i in (0, 4, T - 2):  # two neighbours exchanged
         wrong = order.copy()
         wrong[[i, i + 1]] = wrong[[i + 1, i]]
         found = problem.fit(wrong)
-        assert not few._stands(found, sure=CLEAR)
+        assert not few._stands(found, sure=CLEAR_NATS)
         assert not problem.verified(found)

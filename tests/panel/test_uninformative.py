@@ -89,7 +89,7 @@ def test_a_counter_may_skip_and_subjects_may_differ_in_length():
         row[:size, 0] = rng.permutation(np.cumsum(rng.choice([1, 1, 1, 1, 2], size)))
         row[:size, 1] = rng.standard_normal(size)
     padded = np.where(np.isnan(values), 0.0, values)
-    found = without_dynamics(Data(padded, lengths=lengths), ("visit", "x"), shared=False)
+    found = without_dynamics(Data(padded, counts=lengths), ("visit", "x"), shared=False)
     assert [(each.name, each.why) for each in found] == [("visit", Why.CLOCK)]
 
 

@@ -42,7 +42,7 @@ def engine_parameters(law):
 def engine_model(Y, law, lengths=None, costs=None, before=None, noise=None):
     prior = None if costs is None and before is None else Prior(costs, before)
     drift = Affine() if law.theta.shape[1] > law.theta.shape[0] else Linear()
-    plain = EulerModel(Data(Y, n_jobs=1, lengths=lengths), law.dt, drift, prior)
+    plain = EulerModel(Data(Y, n_jobs=1, counts=lengths), law.dt, drift, prior)
     return HiddenModel.of(plain, noise=law.R if noise is None else noise)
 
 

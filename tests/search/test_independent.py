@@ -50,7 +50,7 @@ def ragged(d, n, lengths, x0=0.1, seed=0):
 
 
 def problem_of(X, drift=None, lengths=None):
-    return EulerModel(Data(X, n_jobs=1, lengths=lengths), DT, drift or Linear())
+    return EulerModel(Data(X, n_jobs=1, counts=lengths), DT, drift or Linear())
 
 
 def true_law(sde, sd):
@@ -291,7 +291,7 @@ def test_ragged_orders_are_permutations_as_good_as_the_limit():
     inside = np.arange(30)[None] < lengths[:, None]
     np.testing.assert_array_equal(np.sort(model.order_, axis=1), np.tile(np.arange(30), (n, 1)))
     assert np.all((model.order_ == np.arange(30)[None]) | inside)
-    data = Data(panel.values, lengths=panel.lengths)
+    data = Data(panel.values, counts=panel.lengths)
     best = limit(sde, data, 1.0)
     # Short ones bring little evidence and less weight: shares of all observations.
     reached = np.mean((model.order_ == truth)[inside])

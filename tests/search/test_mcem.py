@@ -26,7 +26,7 @@ from retrace_sde.panel.blocks import Data, in_order
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.search.bridge import bridge
 from retrace_sde.search.louis import _squares, floored_inverse, louis_covariance
-from retrace_sde.search.mcem import TOLERANCE, Run, _mean, run
+from retrace_sde.search.mcem import MONTE_CARLO_TOLERANCE, Run, _mean, run
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.posterior import order_posterior
 
@@ -41,7 +41,7 @@ def shuffled(d, T, n, x0=0.1, seed=0, dt=DT):
 
 
 def problem_of(X, drift=None, lengths=None, dt=DT):
-    return EulerModel(Data(X, n_jobs=1, lengths=lengths), dt, drift or Linear())
+    return EulerModel(Data(X, n_jobs=1, counts=lengths), dt, drift or Linear())
 
 
 def ragged_panel(d, n, shortest, longest, x0=0.1, seed=0):
@@ -249,7 +249,7 @@ def test_monte_carlo_em_arrives_where_exact_em_does():
     found = run(problem, begin, chains)
     errors = regression_errors(problem.moments(found.sums), law.step.diffusion)
     assert found.converged
-    assert found.gap <= TOLERANCE
+    assert found.gap <= MONTE_CARLO_TOLERANCE
     gap_A = (found.law.step.coefficients - law.step.coefficients) / errors.drift
     gap_H = (found.law.step.diffusion - law.step.diffusion) / errors.diffusion
     # The rounds stop at an error of 0.15 known-order standard errors (root mean square).

@@ -15,6 +15,7 @@ from retrace_sde.fit.statespace.irregular.transitions import exponentials, trans
 from retrace_sde.fit.unequal_steps import Clocks, gap_clocks
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.clock import Clock, Gaps
 from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.search.models.exact_gaps import spans
 from retrace_sde.search.models.gaps import GapModel, _constrained_gaps
@@ -113,23 +114,25 @@ def test_constrained_gaps_keep_their_lengths_and_are_best_among_those_that_do():
     X, _, _ = irregular_panel(2, 20, 9, 0)
     stamps = np.full(9, np.nan)
     stamps[[1, 4, 6]] = [10.0, 11.7, 12.0]
-    problem = GapModel(Data(X, n_jobs=1), DT, Affine(), stamps=stamps)
+    problem = GapModel(Data(X, n_jobs=1), DT, Affine(), timing=Clock(stamps=stamps))
     order = np.arange(9)
     found = problem.fit(order)
-    assert found.gaps[1:4].sum() == pytest.approx(1.7)
-    assert found.gaps[4:6].sum() == pytest.approx(0.3)
+    along = found.gaps.along(9)
+    assert along[1:4].sum() == pytest.approx(1.7)
+    assert along[4:6].sum() == pytest.approx(0.3)
     best = found.log_likelihood
     rng = np.random.default_rng(0)
     gaps = DT * _constrained_gaps(problem, found, spans(problem, order))
     model = found.step
-    at = step_log_likelihoods(problem.data, order, model, gaps).sum()
+    at = step_log_likelihoods(problem.data, order, model, Gaps.of(gaps)).sum()
     for _ in range(20):
         other = gaps * np.exp(0.05 * rng.standard_normal(8))
         other[1:4] *= 1.7 / other[1:4].sum()
         other[4:6] *= 0.3 / other[4:6].sum()
-        assert step_log_likelihoods(problem.data, order, model, other).sum() < at
+        assert step_log_likelihoods(problem.data, order, model, Gaps.of(other)).sum() < at
     assert np.isfinite(best)
-    np.testing.assert_allclose(problem.times(order, found.gaps)[[1, 4, 6]], [10.0, 11.7, 12.0])
+    times = problem.timing.times(order, found.gaps)
+    np.testing.assert_allclose(times[[1, 4, 6]], [10.0, 11.7, 12.0])
 
 
 @pytest.mark.filterwarnings("ignore:With one variable")

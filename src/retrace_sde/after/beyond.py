@@ -16,15 +16,16 @@ from retrace_sde.after.forecast import Known, forecasts, together_wrong
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.io.arrays import Array
+from retrace_sde.panel.clock import UNKNOWN, SharedGaps
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.search.protocols import Model
 
-FIRST = 3
-"""Slices that a fit to the beginning has at least."""
+MIN_BEGINNING = 3
+"""Minimum number of slices of a fit to the beginning."""
 
-NEAR = 2.0
-"""Factor by which times ahead, in spans of the past, may differ from the one that is asked about."""
+MAX_SPAN_RATIO = 2.0
+"""Largest ratio between forecast horizons, relative to the past's length, that are compared."""
 
 
 def reaches_beyond(past: Array, gaps: Array) -> list[int]:
@@ -73,11 +74,13 @@ def _errors(
     x, times = np.asarray(model.data.values), np.r_[0.0, np.cumsum(past)]
     n, T, d = x.shape
     found = []
-    for cut in range(FIRST, T):
+    for cut in range(MIN_BEGINNING, T):
         if n * (cut - 1) < 2 * d + 2:
             continue
-        few = replace(model, data=replace(model.data, values=x[:, :cut]), prior=None, gaps=None)
-        fit = few.fit_gaps(np.arange(cut, dtype=np.intp), past[: cut - 1])
+        few = replace(
+            model, timing=UNKNOWN, data=replace(model.data, values=x[:, :cut]), prior=None
+        )
+        fit = few.fit_gaps(np.arange(cut, dtype=np.intp), SharedGaps(past[: cut - 1]))
         estimate = few.estimate(fit, name)
         last, each = Known(x[:, cut - 1], np.zeros((d, d))), []
         for t in range(cut, T):
@@ -95,7 +98,7 @@ def _alike(errors: list[list[tuple[float, Array]]], wanted: float) -> Array | No
     nearest = [min(each, key=lambda one: abs(np.log(one[0] / wanted))) for each in errors if each]
     if not nearest:
         return None
-    alike = [z for ratio, z in nearest if abs(np.log(ratio / wanted)) <= np.log(NEAR)]
+    alike = [z for ratio, z in nearest if abs(np.log(ratio / wanted)) <= np.log(MAX_SPAN_RATIO)]
     if len(alike) < 2:
         furthest = sorted(nearest, key=lambda one: one[0])[-2:]
         alike = [z for _, z in furthest]

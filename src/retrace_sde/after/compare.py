@@ -14,10 +14,11 @@ import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import kendall_tau, order_accuracy
+from retrace_sde.panel.order import Order
 from retrace_sde.search.protocols import Model
 
-HARDLY = 2.0
-"""Nats below which the data hardly prefer one arrangement to another: odds of less than eight to one."""
+CLEAR_PREFERENCE_NATS = 2.0
+"""Nats below which the data do not clearly prefer one arrangement: odds of less than eight to one."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def _listed(slices: tuple[int, ...], most: int = 8) -> str:
 
 
 def _preferred(nats: float) -> str:
-    if abs(nats) < HARDLY:
+    if abs(nats) < CLEAR_PREFERENCE_NATS:
         return f"the data hardly prefer either ({nats:+.1f} nats for b)"
     return f"the data prefer {'b' if nats > 0 else 'a'} by {abs(nats):,.1f} nats"
 
@@ -101,13 +102,14 @@ def compare_orders(a: Any, b: Any, *, model: Any | None = None) -> OrderComparis
         )
     problem: Model = judge._memory.model
     one, two = (_as_order(name, each, problem) for name, each in (("a", a), ("b", b)))
-    if one.ndim != two.ndim:
+    shared = Order.of(one).shared
+    if shared != Order.of(two).shared:
         raise ValueError("a and b must both be orders (T,) shared by all, or both (n, T).")
     places = judge._memory.places
     fits = [problem.fit(places.sorted_orders(each), final=True) for each in (one, two)]
     nats = fits[1].objective - fits[0].objective
     tau, right = float(kendall_tau(one, two)), float(order_accuracy(one, two))
-    if one.ndim == 2:
+    if not shared:
         own = places.given_rows(fits[1].log_likelihoods - fits[0].log_likelihoods)
         return OrderComparison(nats, False, tau, right, (), own)
     turned = tau < 0

@@ -17,20 +17,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from retrace_sde.after.steps import LOOKED, Across, filtered
+from retrace_sde.after.steps import RESIDUAL_SAMPLE, Across, filtered
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.fit.statespace.smoother import kalman
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
+from retrace_sde.panel.clock import same_for_all
 
-TRIED = 60
-"""Errors behind a quantile, at least, for intervals to be widened by it."""
+MIN_ERRORS_TO_WIDEN = 60
+"""Minimum number of errors behind a quantile by which intervals are widened."""
 
-SURE = 0.005
-"""Chance of taking errors for shared where they are not."""
+SHARED_ERROR_LEVEL = 0.005
+"""Significance level of the test that trajectories share forecast errors."""
 
-HIDDEN = 0.05
-"""Share of the observed values that is hidden to try how well they are filled in."""
+HIDDEN_SHARE = 0.05
+"""Share of the observed values hidden to test the imputation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class Forecast:
     def moved(self, each: Callable[[Array], Array]) -> Forecast:
         """The same with what is each trajectory's own moved to other places."""
         mean, low, high = (each(one) for one in (self.mean, self.low, self.high))
-        times = self.times if self.times.ndim == 1 else each(self.times)
+        times = self.times if same_for_all(self.times) else each(self.times)
         return replace(self, mean=mean, low=low, high=high, times=times)
 
 
@@ -149,7 +150,7 @@ def missed(
     One space for each of the T − 1 steps of the past. Horizons longer than the past are as wrong as the longest in it.
     """
     n, T, d = y.shape
-    rows = evenly(n, max(20, LOOKED // (T * d * d)))
+    rows = evenly(n, max(20, RESIDUAL_SAMPLE // (T * d * d)))
     y, states = y[rows], known_states(y[rows], spaces[0]) if states is None else states.some(rows)
     ratios: list[list[Array]] = [[] for _ in range(steps)]
     for t in range(T - 1):
@@ -188,14 +189,17 @@ def _shared(ratios: Array, horizon: int, level: float) -> Array:
     variance = np.maximum((together**2 - chance).mean(axis=0), 0.0)
     student = float(stats.t.ppf((1 + level) / 2, apart - 1) / stats.norm.ppf((1 + level) / 2))
     reach: Array = np.sqrt(variance * (1 + 1 / apart)) * student
-    return np.where((p < SURE) & (ratios.shape[1] > 1), reach, 0.0)
+    return np.where((p < SHARED_ERROR_LEVEL) & (ratios.shape[1] > 1), reach, 0.0)
 
 
 def _factors(ratios: Array, level: float) -> Array:
     """Quantiles of |error| / deviation over the Gaussian's, by variable, at least 1; 1 where there are few."""
     wanted = float(stats.norm.ppf((1 + level) / 2))
     columns = [each[~np.isnan(each)] for each in ratios.T]
-    found = [np.quantile(each, level) / wanted if len(each) >= TRIED else 1.0 for each in columns]
+    found = [
+        np.quantile(each, level) / wanted if len(each) >= MIN_ERRORS_TO_WIDEN else 1.0
+        for each in columns
+    ]
     return np.maximum(np.array(found), 1.0)
 
 
@@ -205,12 +209,12 @@ def filled(
     """y (n, T, d) in time order with its missing values filled in by the smoother; `half`: the quantile that level means."""
     mean, deviation = _smoothed(y, space)
     seen = ~np.isnan(y)
-    trial = seen & (rng.random(y.shape) < HIDDEN)
+    trial = seen & (rng.random(y.shape) < HIDDEN_SHARE)
     trial &= (seen & ~trial).any(
         axis=(1, 2), keepdims=True
     )  # something must be left of every trajectory
     widened = np.ones(y.shape[2])
-    if trial.sum() >= TRIED:
+    if trial.sum() >= MIN_ERRORS_TO_WIDEN:
         guess, error = _smoothed(np.where(trial, np.nan, y), space)
         ratios = np.where(trial, np.abs(y - guess) / np.where(trial, error, 1.0), np.nan)
         widened = _factors(ratios.reshape(-1, y.shape[2]), level)

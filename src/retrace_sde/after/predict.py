@@ -29,14 +29,15 @@ from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.fit.statespace.steps import Parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
+from retrace_sde.panel.clock import EqualGaps
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import LinearSDE, Scheme, Transition
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.protocols import Model
 
-DRAWS = 400
-"""Paths that are simulated ahead of each trajectory where the drift is not linear."""
+FORECAST_PATHS = 400
+"""Paths simulated ahead of each trajectory where the drift is not linear."""
 
 
 def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateSpace:
@@ -79,8 +80,7 @@ def _step(outcome: Outcome) -> Callable[[Estimate, float], StateSpace]:
 def along(model: Model, order: Indices) -> Array:
     """The values of a model's trajectories in an order, NaN beyond their ends."""
     y = to_numpy(in_order(model.data.values, order))
-    inside = np.arange(y.shape[1])[None] < model.data.observed[:, None]
-    return np.where(inside[:, :, None], y, np.nan)
+    return np.where(model.data.lengths.mask[:, :, None], y, np.nan)
 
 
 def predicted(
@@ -97,7 +97,7 @@ def predicted(
     apart = _apart(outcome, order)
     y, elapsed = along(model, order) + apart[:, None], np.cumsum(gaps)
     last = np.arange(len(y)), model.data.observed - 1
-    past = outcome.found.gaps if order is outcome.found.order else None
+    past = outcome.found.gaps if order is outcome.found.order else EqualGaps(model.dt)
     across = steps_across(model, _law(outcome), order, past)
     states = known_states(y, space_of(model, outcome), across)
     spread = states.covariance if states.covariance.ndim == 2 else states.covariance[last]
@@ -106,11 +106,11 @@ def predicted(
     known = Known(states.mean[last], spread)
     mean, deviation = forecasts(known, ahead, errors=errors, elapsed=elapsed)
     widened = np.ones(mean.shape[1:])
-    if past is None or past.ndim == 1:  # with gaps of its own no step is like those ahead
-        every = np.full(y.shape[1] - 1, model.dt) if past is None else past
+    if past.shared:  # with gaps of its own no step is like those ahead
+        every = past.along(y.shape[1])
         spaces = {gap: space_of(model, outcome, gap) for gap in set(every.tolist())}
         widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level, states)
-        if isinstance(model, EulerModel) and model.data.lengths is None:
+        if isinstance(model, EulerModel) and not model.data.lengths.ragged:
             inside = replace(model, data=replace(model.data, values=y, covariates=None))
             far = widened_beyond(
                 inside, every, gaps, _step(outcome), name=outcome.estimator, level=level
@@ -140,17 +140,17 @@ def _simulated(
 ) -> Forecast:
     """The same for a drift that is not linear: by Euler paths, covariates as they were last."""
     last = np.arange(model.data.shape[0]), model.data.observed - 1
-    x = np.repeat(along(model, order)[last], DRAWS, axis=0)
+    x = np.repeat(along(model, order)[last], FORECAST_PATHS, axis=0)
     u = model.data.covariates
     if u is not None:
-        u = np.repeat(to_numpy(in_order(u, order))[last], DRAWS, axis=0)
+        u = np.repeat(to_numpy(in_order(u, order))[last], FORECAST_PATHS, axis=0)
     theta, drift = outcome.estimate.coefficients, model.drift
     root = np.linalg.cholesky(outcome.estimate.diffusion)
     found = []
     for gap in gaps:
         noise = rng.standard_normal(x.shape) @ root.T * np.sqrt(gap)
         x = drift.admit(x + to_numpy(drift.features(x, u)) @ theta.T * gap + noise)
-        found.append(x.reshape(-1, DRAWS, x.shape[1]))
+        found.append(x.reshape(-1, FORECAST_PATHS, x.shape[1]))
     paths = np.stack(found, axis=2)
     tails = (1 - level) / 2, (1 + level) / 2
     low, high = np.quantile(paths, tails, axis=1)
@@ -168,7 +168,7 @@ def imputed(
         found, values=found.values - apart, low=found.low - apart, high=found.high - apart
     )
     back = np.argsort(order, axis=-1)
-    inside = np.arange(model.data.shape[1])[None] < model.data.observed[:, None]
+    inside = model.data.lengths.mask
 
     def stored(each: Array) -> Array:
         return np.asarray(in_order(np.where(inside[:, :, None], each, np.nan), back))

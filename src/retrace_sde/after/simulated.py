@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from retrace_sde.after.residuals import ResidualCheck, look
-from retrace_sde.after.steps import LOOKED, Steps, looked, steps_of
+from retrace_sde.after.steps import RESIDUAL_SAMPLE, Steps, looked, steps_of
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.search.model import Fit
@@ -23,35 +23,33 @@ def look_at(
     steps = steps_of(model, found, levels)
     with warnings.catch_warnings():  # of variables that no trajectory has at some position
         warnings.simplefilter("ignore", RuntimeWarning)
-        return look(steps, simulated_paths(model, found, steps, rng), shared=found.order.ndim == 1)
+        return look(steps, simulated_paths(model, found, steps, rng), shared=found.ordering.shared)
 
 
 def looked_at(model: Model, found: Fit) -> tuple[Model, Fit, Indices]:
     """As much of a fit to states as they are as is looked at, and which trajectories these are: a copy, which can be looked at later."""
     rows = looked(model.data.shape)
-    along = found.order if found.order.ndim == 1 else found.order[rows]
-    gaps = found.gaps if found.gaps is None or found.gaps.ndim == 1 else found.gaps[rows]
-    few = replace(found, order=along, gaps=gaps, reverse=None)
+    along = found.ordering.take(rows).index
+    few = replace(found, order=along, gaps=found.gaps.take(rows), reverse=None)
     return model.some(len(rows)), few, rows
 
 
-PATHS = 400
-"""Paths that a band is made of, fewer of large panels."""
+BAND_PATHS = 400
+"""Simulated paths behind a band; fewer for large panels."""
 
 
 def simulated_paths(model: Model, found: Fit, steps: Steps, rng: np.random.Generator) -> Array:
     """Some paths (m, T, d) from the fit, m a multiple of the trajectories looked at; observation noise included."""
-    times = min(-(-PATHS // len(steps.rows)), max(1, 4 * LOOKED // steps.states.size))
+    times = min(-(-BAND_PATHS // len(steps.rows)), max(1, 4 * RESIDUAL_SAMPLE // steps.states.size))
     rows = np.tile(steps.rows, times)
-    step, dt, (_, T, d) = found.step, model.dt, model.data.shape
-    order = found.order if found.order.ndim == 1 else found.order[rows]
+    step, (_, T, d) = found.step, model.data.shape
+    order = found.ordering.take(rows).index
     u = model.data.covariates
     u = None if u is None else to_numpy(in_order(to_numpy(u)[rows], order))
     hidden = isinstance(model, HiddenModel)
     states = found.states if hidden and found.states is not None else None
     x = np.tile(steps.states[:, 0], (times, 1)) if states is None else states[rows, 0]
-    gaps = np.full(T - 1, dt) if found.gaps is None else found.gaps
-    gaps = np.broadcast_to(gaps if gaps.ndim == 1 else gaps[rows], (len(rows), T - 1))
+    gaps = found.gaps.take(rows).rows(len(rows), T)
     root = np.linalg.cholesky(step.diffusion)
     path = [x]
     for t in range(T - 1):

@@ -16,6 +16,7 @@ from retrace_sde.fit.statespace.irregular.em import Clock
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly, in_order, to_numpy
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.hidden import HiddenModel
@@ -23,13 +24,13 @@ from retrace_sde.search.models.irregular import IrregularModel, as_law
 from retrace_sde.search.models.random_gaps import RandomGapModel
 from retrace_sde.search.protocols import Model
 
-LOOKED, FEWEST = 200_000, 30
-"""Numbers (n T d) that are looked at, and trajectories at least where there are so many: enough for every test, in
+RESIDUAL_SAMPLE, MIN_RESIDUAL_TRAJECTORIES = 200_000, 30
+"""Values (n T d) used by the residual tests, and minimum trajectories where there are so many: enough for every test, in
 less time than the fit takes."""
 
-PER_COEFFICIENT = 10
-"""Steps that are looked at for each of the 2 d coefficients that an equation with memory has, where there are so many: along fewer
-the look's own fit leaves correlations (d = 250 along 760 steps: −.35)."""
+STEPS_PER_COEFFICIENT = 10
+"""Steps used for each of the 2 d coefficients of an equation with memory, where there are so many: with fewer the test's own fit
+leaves correlations (d = 250 with 760 steps: −.35)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,34 +74,32 @@ def steps_of(model: Model, found: Fit, levels: Array | None = None) -> Steps:
 def looked(shape: tuple[int, int, int]) -> Indices:
     """The trajectories of a panel that are looked at."""
     n, T, d = shape
-    telling = -(-PER_COEFFICIENT * 2 * d // (T - 1))
-    return evenly(n, min(n, max(FEWEST, LOOKED // (T * d), telling)))
+    telling = -(-STEPS_PER_COEFFICIENT * 2 * d // (T - 1))
+    return evenly(n, min(n, max(MIN_RESIDUAL_TRAJECTORIES, RESIDUAL_SAMPLE // (T * d), telling)))
 
 
 def _steps(model: Model, found: Fit) -> Steps:
     T, rows = model.data.shape[1], looked(model.data.shape)
     size = len(rows)
-    order = found.order if found.order.ndim == 1 else found.order[rows]
+    order = found.ordering.take(rows).index
     data = model.data.some(size)
     x = to_numpy(in_order(data.values, order))
-    inside = np.arange(T)[None] < data.observed[:, None]
+    inside = data.lengths.mask
     linear = is_linear(model.drift)
     if isinstance(model, HiddenModel):
         y = np.where(inside[:, :, None], x, np.nan)
-        gaps = found.gaps if found.gaps is None or found.gaps.ndim == 1 else found.gaps[rows]
-        across = steps_across(model.some(size), found.law, order, gaps)
+        across = steps_across(model.some(size), found.law, order, found.gaps.take(rows))
         innovations = filtered(y, found.law.model(model.dt), across).innovations[:, 1:]
         return Steps(rows, y, innovations, None, None, model.dt, True, linear)
-    gaps = np.full(T - 1, model.dt) if found.gaps is None else found.gaps
-    gaps = gaps if gaps.ndim == 1 else gaps[rows]
-    root = np.broadcast_to(np.sqrt(gaps), (len(x), T - 1))[:, :, None]
+    gaps = found.gaps.take(rows).rows(len(x), T)
+    root = np.sqrt(gaps)[:, :, None]
     u = None if data.covariates is None else to_numpy(in_order(data.covariates, order))[:, :-1]
     live = np.where(inside[:, 1:, None], 1.0, np.nan)
     response = np.diff(x, axis=1) / root * live
     regressors = to_numpy(model.drift.features(x[:, :-1], u)) * root * live
     x = np.where(inside[:, :, None], x, np.nan)
     residuals = _whitened(response, regressors)
-    regular = bool(np.ptp(gaps) <= 1e-9 * gaps.max()) and data.lengths is None
+    regular = bool(np.ptp(gaps) <= 1e-9 * gaps.max()) and not data.lengths.ragged
     return Steps(rows, x, residuals, response, regressors, model.dt, regular, linear)
 
 
@@ -147,12 +146,12 @@ class Across(NamedTuple):
     classes: Indices
 
 
-def steps_across(model: Model, law: Any, order: Indices, gaps: Array | None) -> Across | None:
+def steps_across(model: Model, law: Any, order: Indices, gaps: Gaps) -> Across | None:
     """The steps of a law across gaps and under inputs, along an order; None where all are the same, or gaps are drawn."""
     if not isinstance(model, IrregularModel) or isinstance(model, RandomGapModel):
         return None
     n, T, _ = model.data.shape
-    clock = Clock.of(np.full(T - 1, model.dt) if gaps is None else gaps)
+    clock = Clock.of(gaps.along(T))
     F, S, Q = replace(as_law(law), gaps=None).steps(clock)
     index = np.broadcast_to(clock.index, (n, T - 1))
     shift = np.einsum("ntij,ntj->nti", S[index], model._inputs(order)[:, :-1])

@@ -130,7 +130,7 @@ def _answer(found: Recovery, cautions: list[str]) -> Message:
     model, panel, result = found.model, found.panel, found.model.result_
     notes = set(result.notes)
     labels = None
-    if result.order.ndim == 1 and panel.slices is not None:
+    if result.shared_order and panel.slices is not None:
         labels = [panel.slices[int(k)] for k in result.order]
     return {
         "verdicts": [asdict(each) for each in verdicts(model, panel)],
@@ -149,7 +149,7 @@ def _answer(found: Recovery, cautions: list[str]) -> Message:
 def _moving(found: Recovery) -> Message:
     """What is seen moving into order: means over subjects of the slices, or a few subjects' own rows."""
     model, panel = found.model, found.panel
-    drawn = figures(model, panel, share=model.order_.ndim == 1)
+    drawn = figures(model, panel, share=model.result_.shared_order)
     values = to_numpy(panel.values)
     spread = np.nanstd(values, axis=(0, 1))
     centre = np.nanmean(values, axis=(0, 1))
@@ -181,7 +181,7 @@ def _moving(found: Recovery) -> Message:
         })  # fmt: skip
         if k == 0 and unit["trajectory"] is None:
             break
-    return {"variables": lines, "groups": groups, "shared": model.order_.ndim == 1}
+    return {"variables": lines, "groups": groups, "shared": model.result_.shared_order}
 
 
 def _inputs(found: Recovery) -> Message | None:

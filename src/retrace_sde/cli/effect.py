@@ -28,6 +28,7 @@ from retrace_sde.io.answers import plain
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.files import check_target, whole_or_nothing, write_table
 from retrace_sde.io.outputs import check_outputs
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, as_drift, polynomial
 
@@ -233,7 +234,7 @@ def _known_order(panel: Panel, dt: float) -> Indices | None:
         return None
     times = np.atleast_2d(panel.times)
     T = times.shape[1]
-    lengths = np.full(len(times), T) if panel.lengths is None else panel.lengths
+    lengths = Lengths(len(times), T, panel.lengths).each
     if (np.isfinite(times).sum(axis=1) < lengths).any():
         raise ValueError(
             "effects need all times or none: leave --time out, and the order is recovered."

@@ -198,7 +198,7 @@ def fit_regime(
     grams = np.stack(
         [subject_grams(problem.data, each, problem.dt, problem.drift) for each in orders]
     )
-    count = float((problem.data.observed - 1).sum())
+    count = float(problem.data.lengths.steps.total)
     fit = fit_subjects(grams.mean(axis=0), count, problem.n_features, columns=columns)
     error = 0.0
     if problem.data.shape[2] == 1:

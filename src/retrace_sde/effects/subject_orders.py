@@ -94,7 +94,7 @@ def measurement_error(problem: EulerModel, fit: SubjectFit, orders: Indices) -> 
         return 0.0
     y, f = (np.take_along_axis(each, orders, axis=1) for each in (y, f))
     residual = y[:, 1:] - f[:, :-1]
-    live = np.arange(1, y.shape[1])[None] < problem.data.observed[:, None]
+    live = problem.data.lengths.steps.mask
     pairs = live[:, 1:]
     lagged = (residual[:, 1:] * residual[:, :-1] * pairs).sum() / max(pairs.sum(), 1)
     variance = (residual**2 * live).sum() / live.sum()
@@ -148,7 +148,7 @@ def average_orders(
     The answer is the fit to the averages of the last half of the rounds.
     """
     _, T, d = problem.data.shape
-    count, p = float((problem.data.observed - 1).sum()), problem.n_features
+    count, p = float(problem.data.lengths.steps.total), problem.n_features
     fit = fit_subjects(
         subject_grams(problem.data, orders, problem.dt, problem.drift), count, p, columns=columns
     )

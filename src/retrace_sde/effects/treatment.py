@@ -24,6 +24,7 @@ from retrace_sde.fit.intervals import half_widths
 from retrace_sde.fit.subjects import SubjectFit, fit_subjects, log_likelihood, subject_grams
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly, one_blas_thread, to_numpy
+from retrace_sde.panel.order import Order
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.parameters import check, checked
 from retrace_sde.panel.validation import check_panel
@@ -254,7 +255,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         if self.subjects != "auto":
             return (0,)
         grams = subject_grams(problem.data, order, problem.dt, problem.drift)
-        count, d = float((problem.data.observed - 1).sum()), problem.data.shape[2]
+        count, d = float(problem.data.lengths.steps.total), problem.data.shape[2]
         fits = [fit_subjects(grams, count, problem.n_features, columns=s) for s in ((), (0,))]
         alike, apart = (log_likelihood(grams, count, each) for each in fits)
         return (0,) if apart - alike > d * (d + 1) / 2 else ()
@@ -264,7 +265,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         regimes = {}
         for name, each in self.interventions_.regimes.items():
             back = each.problem.data.reversed(each.order)
-            averaged = len(each.orders) > 1 and back.ndim == 2
+            averaged = len(each.orders) > 1 and not Order.of(back).shared
             regimes[name] = fit_regime(
                 each.problem, back, rng, columns=each.fit.columns, average=averaged
             )

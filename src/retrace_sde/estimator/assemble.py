@@ -22,6 +22,7 @@ from retrace_sde.fit.regression import Estimate, StandardErrors
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.panel.canonical import RowPermutation
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.schedule import off_schedule
 from retrace_sde.process.drift import Drift, is_linear, parted
@@ -80,11 +81,11 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
 
 def _observed(panel: Panel, model: Model, found: Fit) -> tuple[Indices, Array]:
     """The order of the panel's own observations, without visits that were missed, and its times."""
-    times = model.times(found.order, found.gaps)
+    times = model.timing.times(found.order, found.gaps)
     n, T, _ = panel.values.shape
-    if found.order.shape[-1] == T and (panel.lengths is None or model.data.lengths is not None):
+    if found.order.shape[-1] == T and (panel.lengths is None or model.data.lengths.ragged):
         return found.order, times
-    lengths = np.full(n, T) if panel.lengths is None else panel.lengths
+    lengths = Lengths(n, T, panel.lengths).each
     return off_schedule(found.order, times, lengths, T)
 
 
@@ -140,7 +141,7 @@ def residual_look(fitted: PanelFit, request: Request, rng: np.random.Generator) 
     model, outcome = fitted.model, fitted.outcome
     found, levels = outcome.found, outcome.levels
     certain = request.estimator == "auto" and outcome.estimator != "mcem"
-    ordered = request.shared or certain or model.gaps is not None
+    ordered = request.shared or certain or model.timing.gaps_known
     # Subjects' intercepts would have to be subtracted from every value of a panel that is not in memory.
     if not ordered or (levels is not None and model.data.lazy):
         return partial(not_looked, model.data.shape[0]), None

@@ -19,6 +19,7 @@ from retrace_sde.io.arrays import Array
 from retrace_sde.orders.prior import compiled
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.parameters import check
 from retrace_sde.panel.schedule import check_schedule, on_schedule
@@ -158,7 +159,7 @@ def check_levels(subjects: str, model: Model) -> None:
         raise ValueError(
             f"subjects='levels'{behind} is for up to {most} variables; got {d}: choose some of them."
         )
-    if n <= 2 * d + 2 or (model.data.observed - 2).sum() <= 2 * d:
+    if n <= 2 * d + 2 or model.data.lengths.steps.steps.total <= 2 * d:
         raise ValueError(
             f"subjects='levels' needs more than {2 * d + 2} subjects for {d} variables, and three observations of "
             f"each or more; there are {n} subjects."
@@ -236,7 +237,7 @@ def check_gaps(gaps: Any | None, steps: int, dt: float) -> Array:
 def check_enough(panel: Panel, n_features: int) -> None:
     """There are more transitions than regressors and variables, so that H can be positive definite."""
     n, T, d = panel.values.shape
-    steps = n * (T - 1) if panel.lengths is None else int((panel.lengths - 1).sum())
+    steps = Lengths(n, T, panel.lengths).steps.total
     needed = n_features + d
     if steps < needed:
         raise ValueError(
@@ -262,8 +263,8 @@ def check_centred(panel: Panel, drift: Drift) -> None:
 
 def _distances_from_zero(panel: Panel) -> Array:
     """|mean| / standard deviation of each variable, (d,), over the observations of some trajectories."""
-    some = Data(panel.values, lengths=panel.lengths).some(GLANCED)
-    inside = np.arange(some.shape[1]) < some.observed[:, None]
+    some = Data(panel.values, counts=panel.lengths).some(GLANCED)
+    inside = some.lengths.mask
     x = to_numpy(some.values)[inside]
     spread = np.nanstd(x, axis=0)
     return np.asarray(np.abs(np.nanmean(x, axis=0)) / np.maximum(spread, 1e-300), dtype=np.float64)
@@ -275,7 +276,7 @@ def check_volumes(panel: Panel, drift: Drift) -> Panel:
         return panel
     values = to_numpy(panel.values)[:, :, 0]
     n, T = values.shape
-    seen = np.arange(T) < (np.full(n, T) if panel.lengths is None else panel.lengths)[:, None]
+    seen = Lengths(n, T, panel.lengths).mask
     low = (values <= 0) & seen
     if not low.any():
         return panel

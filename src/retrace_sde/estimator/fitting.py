@@ -56,7 +56,7 @@ def fit_entry(entry: Entry, request: Request, rng: np.random.Generator) -> Panel
     model, outcome = fitted.model, fitted.outcome
     check_diffusion(panel, outcome.estimate.diffusion * model.dt, model.variances)
     if not model.states_hidden:
-        raw = Data(panel.values, lengths=panel.lengths)
+        raw = Data(panel.values, counts=panel.lengths)
         fitted = fitted.noted(*coarse(raw, outcome.found.order, panel.names))
     stopped = cut_short()
     cautions = (
@@ -79,7 +79,7 @@ def _fit_with_inputs(entry: Entry, request: Request, rng: np.random.Generator) -
         panel = replace(entry.panel, covariates=filled)
         fitted = _fit_panel(replace(entry, panel=panel), request, rng)
         best, before = fitted.outcome.found, filled
-        times = fitted.model.times(best.order, best.gaps)
+        times = fitted.model.timing.times(best.order, best.gaps)
         filled = filled_inputs(given, request.missing_inputs, best.order, times)
         if np.allclose(filled, before):
             break

@@ -21,6 +21,8 @@ from retrace_sde.io.arrays import Array
 from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.panel.blocks import Data, in_order, like, to_numpy
 from retrace_sde.panel.canonical import RowPermutation
+from retrace_sde.panel.clock import same_for_all
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, has_offset, has_state_space
 from retrace_sde.process.sde import Gaussian
@@ -60,12 +62,11 @@ class Units:
         """How many values of each variable there are, their means and standard deviations."""
         values = in_order(panel.values, None)
         xp = array_api_compat.array_namespace(values)
-        T = values.shape[1]
+        lengths = Lengths.of(values, panel.lengths)
         inside = ~xp.isnan(values)
-        if panel.lengths is not None:
-            within = np.arange(T)[None] < panel.lengths[:, None]
+        if lengths.ragged:
             device = array_api_compat.device(values)
-            inside = inside & xp.asarray(within[:, :, None], device=device)
+            inside = inside & xp.asarray(lengths.mask[:, :, None], device=device)
         counts = xp.sum(xp.astype(inside, values.dtype), axis=(0, 1))
 
         def mean_of(each: Any) -> Any:
@@ -108,9 +109,8 @@ class Units:
     def log_volume(self, data: Data) -> float:
         """What the density of data loses by the change of units, in nats."""
         if data.lazy:
-            return float(data.observed.sum() * np.log(self.scale).sum())
-        inside = np.arange(data.shape[1])[None] < data.observed[:, None]
-        known = ~np.isnan(to_numpy(data.values)) & inside[:, :, None]
+            return float(data.lengths.total * np.log(self.scale).sum())
+        known = ~np.isnan(to_numpy(data.values)) & data.lengths.mask[:, :, None]
         return float((known.sum(axis=(0, 1)) * np.log(self.scale)).sum())
 
     def result(self, result: ReTraceResult) -> ReTraceResult:
@@ -264,7 +264,7 @@ def _direction(test: DirectionTest, places: RowPermutation) -> DirectionTest:
 
 def _own(times: Array, places: RowPermutation) -> Array:
     """Times along one order for all stand; those along each trajectory's own go with it."""
-    return times if times.ndim == 1 else np.asarray(places.given_rows(times))
+    return times if same_for_all(times) else np.asarray(places.given_rows(times))
 
 
 def posterior_as_given(found: OrderPosterior, places: RowPermutation) -> OrderPosterior:

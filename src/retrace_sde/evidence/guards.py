@@ -29,6 +29,8 @@ from retrace_sde.orders.costs import step_costs
 from retrace_sde.orders.folds import Fold, lasting, may_fold, may_fold_each, on_line, turned
 from retrace_sde.orders.loops import closes, cyclic_order
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
+from retrace_sde.panel.clock import Clock, Gaps
+from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
@@ -89,11 +91,11 @@ def guarded(
         cautions = (Caution.FOLD,) if fold.probability else ()  # a turn that shows is not folded
         return Guarded(test if settled else folded_direction(test), cautions, fold=fold)
     n, _, d = model.data.shape
-    if order.ndim == 1 and d == 1 and n < UNFOLDED and test.identified and not test.known:
+    if Order.of(order).shared and d == 1 and n < UNFOLDED and test.identified and not test.known:
         return Guarded(folded_direction(test), (Caution.FOLD,))
     # the ladder has a model with gaps for a shared order
-    laddered = view is model and order.ndim == 1
-    if found.gaps is None and not laddered:
+    laddered = view is model and Order.of(order).shared
+    if found.gaps.equal and not laddered:
         test = _spacing_checked(view, order, test, alpha=alpha)
     return Guarded(test)
 
@@ -106,7 +108,7 @@ def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold |
     n, T, d = model.data.shape
     if T <= 3:
         return None
-    if found.order.ndim > 1:
+    if not found.ordering.shared:
         return may_fold_each(model.data) if d == 1 else None
     x = None if rng is None else on_line(model.data, found.order)
     if rng is None or x is None:
@@ -159,9 +161,10 @@ def _spacing_checked(
     if not test.identified or test.known:
         return test
     n, T, d = model.data.shape
-    size, shared = max(CHECKED // (T * d), 2 * d + 20), order.ndim == 1
+    size, along = max(CHECKED // (T * d), 2 * d + 20), Order.of(order)
+    shared = along.shared
     few = model.some(size)
-    equal = few.fit(order if shared else order[evenly(n, size)])
+    equal = few.fit(along.take(evenly(n, size)).index)
     if shared:
         steps = step_costs(few.data, equal.order, equal.step)
         if dispersion(steps, float(few.data.shape[0] * d)) is None:
@@ -175,12 +178,12 @@ def _spacing_checked(
 
 def _unequal_accounts(model: EulerModel, equal: Fit, *, shared: bool) -> list[tuple[Array, Array]]:
     """Log-likelihoods forwards and backwards with gaps of their own, and with variances of their own."""
-    free = GapModel(model.data, model.dt, model.drift, stamps=model.stamps)
+    free = GapModel(model.data, model.dt, model.drift, timing=Clock(stamps=model.timing.stamps))
     both = equal.order, model.data.reversed(equal.order)
     fits = [free.fit(order) for order in both]
     # Schwarz' price of T − 1 gaps: unless the data pay it, equal gaps are the better account.
     T = model.data.shape[1]
-    price = 0.5 * (T - 1) * np.log(float((model.data.observed - 1).sum()))
+    price = 0.5 * (T - 1) * np.log(float(model.data.lengths.steps.total))
     accounts = []
     if fits[0].log_likelihood - equal.log_likelihood > price:
         if shared:
@@ -202,8 +205,8 @@ def _unequal_log_likelihoods(model: EulerModel, orders: Indices) -> Array | None
     the fit as gaps, and are integrated out of the likelihood (see `unequal_steps`).
     """
     data = model.data
-    _, T, d = data.shape
-    live = np.arange(1, T)[None] < data.observed[:, None]
+    d = data.shape[2]
+    live = data.lengths.steps.mask
     found, total = model.fit(orders), None
     for _ in range(UNEQUAL_ROUNDS):
         W = found.step.whitening
@@ -224,5 +227,5 @@ def _unequal_log_likelihoods(model: EulerModel, orders: Indices) -> Array | None
         total = start + steps.sum(axis=1)
         gaps = np.where(live, unequal.beta + halves, 0.0)
         gaps = np.where(live, gaps * live.sum() / gaps.sum(), 1.0) * model.dt
-        found = model.fit_gaps(orders, gaps)
+        found = model.fit_gaps(orders, Gaps.of(gaps, data.lengths))
     return total

@@ -18,6 +18,7 @@ from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.fit.moments import CONDITION_LIMIT, Moments
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, like, to_numpy
+from retrace_sde.panel.order import Order
 from retrace_sde.process.sde import LinearSDE
 
 CLEAR = 1e-12
@@ -181,22 +182,17 @@ def stationarity_p_value(data: Data, order: Indices) -> float:
     """
     most = int(np.clip(NUMBERS // (data.shape[1] * data.shape[2]), LEAST, CONTRASTED))
     if data.lazy and data.shape[0] > most:  # read at once
-        order = order if order.ndim == 1 else order[data.chosen(most)]
+        order = Order.of(order).take(data.chosen(most)).index
         data = data.some(most)
     rows, (_, T, d) = data.chosen(most), data.shape
     n, observed = len(rows), data.observed[rows]
     if n < 3:
         return float("nan")
     third = max(1, int(observed.min()) // 3)
-    if order.ndim == 1:
-        ends = np.concatenate([order[:third], order[-third:]])
-    else:
-        late = observed[:, None] - third + np.arange(third)[None]
-        order = order[rows]
-        ends = np.concatenate([order[:, :third], np.take_along_axis(order, late, axis=1)], axis=1)
+    ends = Order.of(order, data.lengths).take(rows).ends(third)
 
     def ends_of(some: slice) -> Any:
-        return data.take(rows[some]).block(slice(None), ends if ends.ndim == 1 else ends[some])[0]
+        return data.take(rows[some]).block(slice(None), ends.take(some).index)[0]
 
     centre = np.nanmean(to_numpy(ends_of(slice(0, CENTRED))), axis=(0, 1))
 

@@ -115,7 +115,7 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
     space: Space = (Shared if options.shared else Own).of(model, rng)
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
-    if model.gaps is not None:
+    if model.timing.gaps_known:
         found = _in_known_order(model, options)
     elif options.search is not None:
         found, notes, cautions = options.search(model)
@@ -176,7 +176,7 @@ def certainty(model: Model, found: Fit, rng: np.random.Generator) -> float:
     orders = found.order[rows]
     chains = Chains.start(orders, rng, chains=1)
     draws = few.draw(model.law(found), chains, Stretch(40, 10 * T, 40))
-    return agreement(draws.kept, orders, few.data.observed)
+    return agreement(draws.kept, orders, few.data.lengths)
 
 
 def _in_known_order(model: Model, options: Options) -> Found:
@@ -234,7 +234,7 @@ def _estimated(
         return estimate, model.effective(better.moments, estimate.errors)
     if isinstance(levels, HiddenLevels):
         return hidden_level_estimate(levels)
-    estimate = level_estimate(levels, model.dt, name=name, gaps=better.gaps is not None)
+    estimate = level_estimate(levels, model.dt, name=name, gaps=not better.gaps.equal)
     return estimate, level_moments(levels, estimate)
 
 
@@ -246,7 +246,7 @@ def _twin(model: Model, choice: Compared, name: str) -> Estimate:
         return alike
     if isinstance(levels, HiddenLevels):
         return replace(alike, coefficients=levels.coefficients, diffusion=levels.diffusion)
-    B, H = level_coefficients(levels, model.dt, name=name, gaps=worse.gaps is not None)
+    B, H = level_coefficients(levels, model.dt, name=name, gaps=not worse.gaps.equal)
     return replace(alike, coefficients=B, diffusion=H)
 
 
@@ -369,7 +369,7 @@ def _over_twins(model: Model, outcome: Outcome, twin: Run) -> Outcome:
         chains = twin.chains.some(model.data.shape[0])
         back, _ = order_posterior(model, twin.law, chains, samples=model.effort.positions)
         # A run is sure of how single trajectories lie, by parameters that it fitted to them.
-        posterior = posterior.halved(back).either_way(_may_turn(model), model.data.observed)
+        posterior = posterior.halved(back).either_way(_may_turn(model), model.data.lengths)
     note = "The direction is open: errors and position probabilities are over both directions, each as likely."
     return replace(
         outcome,
@@ -422,7 +422,7 @@ def sample_posterior(
 ) -> OrderPosterior:
     """The posterior over orders under the parameters of an outcome, for either space."""
     order = outcome.found.order
-    if order.ndim == 1:
+    if outcome.found.ordering.shared:
         orders = (model.made_robust(outcome.found) or model).shared_orders(outcome.found)
         found = shared_posterior(orders, order, rng, samples=samples)
         if outcome.folded and model.prior is None:
@@ -431,7 +431,7 @@ def sample_posterior(
     found = order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
     if outcome.direction.identified or outcome.estimator != "mcem":
         return found  # of orders that are certain, as of one for all: the direction is a question of its own
-    return found.either_way(_may_turn(model), model.data.observed)
+    return found.either_way(_may_turn(model), model.data.lengths)
 
 
 def _may_turn(model: Model) -> Mask:
@@ -442,7 +442,7 @@ def _may_turn(model: Model) -> Mask:
 
 def order_others(model: Model, outcome: Outcome, rng: np.random.Generator) -> Indices:
     """The most likely order of other trajectories (those of `model`) under the parameters of an outcome."""
-    if outcome.found.order.ndim == 1:
+    if outcome.found.ordering.shared:
         return best_order(model, model.shared_orders(outcome.found, outcome.initial), rng)
     orders, states = model.own_starts(rng)[0], random_states(rng, model.data.shape[0])
     return model.own_orders(outcome.law).improve(orders, states, cold=True, kicks=KICKS)[0]

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from retrace_sde.fit.moments import Moments, gaps_of, regression_rows
+from retrace_sde.fit.moments import Moments, regression_rows
 from retrace_sde.fit.regression import ErrorKind, StandardErrors, mle
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift
 
 
 def bootstrap_errors(
     data: Data,
     order: Indices,
-    dt: float | Array,
+    dt: float | Array | Gaps,
     drift: Drift,
     rng: np.random.Generator,
     *,
@@ -30,14 +31,14 @@ def bootstrap_errors(
     weights = rng.multinomial(n, np.full(n, 1 / n), size=replicates).astype(float)
     steps = weights @ (data.observed - 1)
 
-    def of_piece(piece: Data, order: Indices, dt: float | Array, weights: Array) -> Array:
+    def of_piece(piece: Data, order: Indices, gaps: Gaps, weights: Array) -> Array:
         x, u = piece.block(slice(None), order)
         every = slice(None)
-        z = np.asarray(regression_rows(x, u, gaps_of(dt, every), drift, piece.live(every)))
+        z = np.asarray(regression_rows(x, u, gaps, drift, piece.live(every)))
         grams = z.transpose(0, 2, 1) @ z
         return weights.T @ grams.reshape(len(grams), -1)
 
-    total = data.sum_pieces(of_piece, order, dt, weights.T)
+    total = data.sum_pieces(of_piece, order, Gaps.of(dt, data.lengths), weights.T)
     size = round(total.shape[1] ** 0.5)
     fits = [
         mle(Moments.from_weights(gram.reshape(size, size), count, size - d))

@@ -10,9 +10,9 @@ import array_api_compat
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
-from retrace_sde.fit.moments import gaps_of
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, like, to_numpy
+from retrace_sde.panel.clock import EqualGaps, Gaps
 from retrace_sde.process.drift import Drift, is_linear
 
 
@@ -32,12 +32,15 @@ class Euler:
         W: Array = solve_triangular(L, np.eye(len(L)), lower=True)
         return W
 
-    def predict(self, x: Any, u: Any | None, gaps: Any | None = None) -> Any:
-        """The mean of the next state, after dt or after gaps of its own shape."""
+    def predict(self, x: Any, u: Any | None) -> Any:
+        """The mean of the next state, after dt."""
         phi = self.drift.features(x, u)
-        if gaps is not None:
-            return x + (phi @ like(self.coefficients.T, phi)) * gaps
         return x + phi @ like(self.coefficients.T * self.dt, phi)
+
+    def predict_across(self, x: Any, u: Any | None, gaps: Any) -> Any:
+        """The same after gaps that multiply steps of the shape of x."""
+        phi = self.drift.features(x, u)
+        return x + (phi @ like(self.coefficients.T, phi)) * gaps
 
     def whitened_prediction(self, x: Any, u: Any | None, W: Array) -> Any:
         """`W E x'`, for a linear drift one product: `x (W F)ᵀ + W c Δt`."""
@@ -52,21 +55,21 @@ class Euler:
 
 
 def step_log_likelihoods(
-    data: Data, order: Indices, model: Euler, gaps: Array | None = None
+    data: Data, order: Indices, model: Euler, gaps: Gaps | None = None
 ) -> Array:
     """`Σ_i log p(x_{i+1} | x_i)` for each trajectory along `order` (Eq. log_likelihood), shape (n,).
 
-    `gaps` (T − 1,) or (n, T − 1): times between neighbours where they are not all dt.
+    `gaps`: times between neighbours; by default all are the model's dt.
     """
-    W = model.whitening
+    W, gaps = model.whitening, gaps or EqualGaps(model.dt)
     constant = density_constant(W)
     squares = data.each_piece(partial(_squared_residuals, model=model, W=W), order, gaps)
     steps = data.observed - 1
     total = -0.5 * squares - steps * constant
-    if gaps is None:
+    if gaps.equal:
         return total
-    longer = np.log(np.broadcast_to(gaps, (len(steps), data.shape[1] - 1)) / model.dt)
-    there = np.arange(longer.shape[1])[None] < steps[:, None]
+    longer = np.log(gaps.rows(*data.shape[:2]) / model.dt)
+    there = data.lengths.steps.mask
     return total - 0.5 * len(W) * np.where(there, longer, 0.0).sum(axis=1)
 
 
@@ -102,16 +105,16 @@ def _squared_both(
     return np.stack(found, axis=1)
 
 
-def _squared_residuals(
-    piece: Data, order: Indices, gaps: Array | None, *, model: Euler, W: Array
-) -> Array:
+def _squared_residuals(piece: Data, order: Indices, gaps: Gaps, *, model: Euler, W: Array) -> Array:
     """`Σ_i |W (x_{i+1} − E x_{i+1})|² Δt/Δt_i` of each trajectory of a piece."""
     x, u = piece.block(slice(None), order)
     xp = array_api_compat.array_namespace(x)
-    step = None if gaps is None else like(np.asarray(gaps_of(gaps)), x)
-    mean = model.predict(x[:, :-1, :], None if u is None else u[:, :-1, :], step)
-    white = (x[:, 1:, :] - mean) @ like(W.T, x)
-    if step is not None:
+    now = x[:, :-1, :], None if u is None else u[:, :-1, :]
+    if gaps.equal:
+        white = (x[:, 1:, :] - model.predict(*now)) @ like(W.T, x)
+    else:
+        step = like(np.asarray(gaps.factor), x)
+        white = (x[:, 1:, :] - model.predict_across(*now, step)) @ like(W.T, x)
         white = white * (model.dt / step) ** 0.5
     live = piece.live(slice(None))
     return to_numpy(xp.sum(white * white if live is None else white * white * live, axis=(1, 2)))

@@ -30,23 +30,24 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 from scipy.optimize import minimize
 
 from retrace_sde.fit.information import lower_half
-from retrace_sde.fit.moments import Moments, gaps_of
-from retrace_sde.fit.regression import StandardErrors, mle
-from retrace_sde.fit.scores import ALONE, errors_of_influences
+from retrace_sde.fit.moments import Moments
+from retrace_sde.fit.regression import mle
+from retrace_sde.fit.scores import MIN_OTHERS_SHARE
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.clock import Gaps
 
-ALTERNATIONS = 5
-"""Closed-form turns between coefficients and variances, from each start, before quasi-Newton steps."""
+LEVEL_ALTERNATIONS = 5
+"""Closed-form alternations between coefficients and variances, from each start, before quasi-Newton steps."""
 
-ROUNDING = 1e-9
-"""Spread of first states, as a share of their size, up to which they are one point."""
+COMMON_START_SPREAD = 1e-9
+"""Standard deviation of first states, relative to their size, up to which they count as one point."""
 
-APART = 1e-6
-"""Share of its spread that a first state must keep, those before it given, to have a slope of its own."""
+INDEPENDENT_SHARE = 1e-6
+"""Share of its standard deviation that a first state must keep, given those before it, to have its own slope."""
 
-NOTHING = 1e-4
-"""τ Ω, in units of H, below which a variance of levels is none."""
+ZERO_VARIANCE = 1e-4
+"""τ Ω, in units of H, below which a variance of random intercepts counts as zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +119,6 @@ class LevelFit:
         return self.effects + noise @ (self.diffusion @ U).T
 
     @property
-    def n_parameters(self) -> int:
-        """Of A, μ, Γ, H and Ω."""
-        d = len(self.coefficients)
-        return self.coefficients.size + d * (d + 1)
-
-    @property
     def n_extra(self) -> int:
         """Parameters that subjects who are alike do not have: Γ and Ω."""
         d = len(self.coefficients)
@@ -134,15 +129,15 @@ class LevelFit:
         return float(self.log_likelihoods.sum())
 
 
-def fit_levels(data: Data, order: Indices, dt: float | Array) -> LevelFit | None:
+def fit_levels(data: Data, order: Indices, dt: float | Array | Gaps) -> LevelFit | None:
     """Levels by maximum likelihood along an order; `dt`: one step, or the gaps (T − 1,) or (n, T − 1).
 
     None where there are too few subjects, or steps of each, to tell levels at all.
     """
     n, _, d = data.shape
-    if n <= 2 * d + 2 or (data.observed - 2).sum() <= 2 * d:
+    if n <= 2 * d + 2 or data.lengths.steps.steps.total <= 2 * d:
         return None
-    rows = LevelRows.of(data, order, dt)
+    rows = LevelRows.of(data, order, Gaps.of(dt, data.lengths))
     p, count = rows.n_features, float(rows.strata.counts.sum())
     # In units in which regressors are orthogonal and pooled residuals white, scale and rounding do not matter.
     factor = Moments.from_weights(rows.strata.grams.sum(axis=0), count, p).factor / count**0.5
@@ -166,7 +161,7 @@ class LevelRows:
 
     data: Data
     order: Indices
-    dt: float | Array
+    gaps: Gaps
     slopes: tuple[int, ...]
     centre: Array
     starts: Array
@@ -175,20 +170,18 @@ class LevelRows:
     strata: Strata
 
     @classmethod
-    def of(cls, data: Data, order: Indices, dt: float | Array) -> LevelRows:
+    def of(cls, data: Data, order: Indices, gaps: Gaps) -> LevelRows:
         n, T, d = data.shape
         first = data.states(order)
         centre = first.mean(axis=0)
         slopes = _independent(first, centre)
-        steps = np.broadcast_to(np.asarray(dt, dtype=float), (n, T - 1))
-        there = np.arange(1, T)[None] < data.observed[:, None]
-        times = np.where(there, steps, 0.0).sum(axis=1)
+        times = np.where(data.lengths.steps.mask, gaps.rows(n, T), 0.0).sum(axis=1)
         p = d + 1 + len(slopes)
         none = Strata(np.zeros(0), np.zeros(0), np.zeros((0, 0, 0)))
         starts = (first - centre)[:, list(slopes)]
-        rows = cls(data, order, dt, slopes, centre, starts, times, np.zeros((d, p)), none)
+        rows = cls(data, order, gaps, slopes, centre, starts, times, np.zeros((d, p)), none)
         gram = data.sum_pieces(partial(_gram_piece, pooled=rows.pooled), *rows.along)
-        found = mle(Moments.from_weights(gram, float((data.observed - 1).sum()), p))
+        found = mle(Moments.from_weights(gram, float(data.lengths.steps.total), p))
         rows = replace(rows, pooled=found.coefficients)
         return replace(rows, strata=rows._strata())
 
@@ -203,9 +196,9 @@ class LevelRows:
         return found
 
     @property
-    def along(self) -> tuple[Indices, float | Array, Array]:
+    def along(self) -> tuple[Indices, Gaps, Array]:
         """What `rows_of` asks for beside a piece."""
-        return self.order, self.dt, self.starts
+        return self.order, self.gaps, self.starts
 
     def _strata(self) -> Strata:
         """All rows but one of each subject, and those of each total time."""
@@ -224,7 +217,7 @@ class LevelRows:
         longest = self.times.max()  # times are alike up to rounding, in whatever unit
         times, which = np.unique((self.times / longest).round(12), return_inverse=True)
         between = [one[which == k].T @ one[which == k] for k in range(len(times))]
-        counts = [float((self.data.observed - 1).sum() - n), *np.bincount(which).astype(float)]
+        counts = [float(self.data.lengths.steps.total - n), *np.bincount(which).astype(float)]
         return Strata(
             np.append(0.0, times * longest), np.asarray(counts), np.stack([within, *between])
         )
@@ -248,8 +241,8 @@ class LevelRows:
         v = 1 + self.times[:, None] * np.maximum(w, 0.0)
         turned = u @ U
         m = self.data.observed - 1
-        gaps = np.broadcast_to(np.asarray(self.dt, dtype=float), (n, T - 1))
-        there = np.arange(1, T)[None] < self.data.observed[:, None]
+        gaps = self.gaps.rows(n, T)
+        there = self.data.lengths.steps.mask
         constant = m * (d * np.log(2 * np.pi) / 2 + np.log(np.diag(L)).sum())
         constant = constant + d / 2 * np.where(there, np.log(gaps), 0.0).sum(axis=1)
         rest = squares - (turned**2).sum(axis=1) + (turned**2 / v).sum(axis=1)
@@ -266,11 +259,11 @@ class LevelRows:
 
 
 def rows_of(
-    piece: Data, order: Indices, dt: float | Array, starts: Array, *, pooled: Array
+    piece: Data, order: Indices, gaps: Gaps, starts: Array, *, pooled: Array
 ) -> tuple[Array, Array]:
     """Rows z (subjects, T − 1, p + d) with the residuals of `pooled`, and √g (subjects, T − 1, 1)."""
     x, live = to_numpy(piece.block(slice(None), order)[0]), piece.live(slice(None))
-    root = np.sqrt(np.broadcast_to(gaps_of(dt, slice(None)), (len(x), x.shape[1] - 1, 1)))
+    root = np.sqrt(np.broadcast_to(gaps.factor, (len(x), x.shape[1] - 1, 1)))
     first = np.broadcast_to(starts[:, None], (*root.shape[:2], starts.shape[1]))
     psi = np.concatenate([x[:, :-1], np.ones_like(root), first], axis=2)
     e = np.diff(x, axis=1) / root - psi @ pooled.T * root
@@ -347,7 +340,7 @@ def _maximum(strata: Strata, p: int) -> tuple[_Point, bool]:
     found = []
     for begin in (1e-6, 1e3):
         point = _profile(strata, p, np.eye(d), begin / time * np.eye(d))
-        for _ in range(ALTERNATIONS):
+        for _ in range(LEVEL_ALTERNATIONS):
             point = _profile(strata, p, *_variances(strata, point))
         found.append(point)
     best = max(found, key=lambda each: each.value)
@@ -389,12 +382,12 @@ def _independent(states: Array, centre: Array) -> tuple[int, ...]:
     for k in range(first.shape[1]):
         column = first[:, k]
         size = float(np.linalg.norm(column))
-        if size <= ROUNDING * np.linalg.norm(states[:, k]):
+        if size <= COMMON_START_SPREAD * np.linalg.norm(states[:, k]):
             continue
         if kept:
             basis = np.linalg.qr(first[:, kept])[0]
             column = column - basis @ (basis.T @ column)
-        if np.linalg.norm(column) > APART * size:
+        if np.linalg.norm(column) > INDEPENDENT_SHARE * size:
             kept.append(k)
     return tuple(kept)
 
@@ -405,11 +398,6 @@ def _gram_of(z: Array) -> Array:
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
-
-
-def level_errors(fit: LevelFit) -> StandardErrors:
-    """Errors of A, of the average intercept and of H: the sandwich over subjects, of full information."""
-    return errors_of_influences(*level_influences(fit))
 
 
 def level_influences(fit: LevelFit) -> tuple[Array, Array]:
@@ -472,7 +460,7 @@ class _Turned:
         low = np.tril_indices(d)
         E = np.zeros((len(low[0]), d, d))
         E[range(len(E)), low[0], low[1]] = E[range(len(E)), low[1], low[0]] = 1.0
-        alive = self.w * self.strata.times.max() > NOTHING
+        alive = self.w * self.strata.times.max() > ZERO_VARIANCE
         return E, alive[low[0]] | alive[low[1]]
 
     def information(self) -> tuple[Array, NDArray[np.bool_]]:
@@ -517,7 +505,7 @@ class _Turned:
         each = q[:, :, None] * T * q[:, None, :]
         each -= (self.strata.counts[:, None] * q)[:, :, None] * np.eye(d)
         S = 0.5 * np.einsum("s,skl->kl", self.strata.times, each)
-        alive = self.w * self.strata.times.max() > NOTHING
+        alive = self.w * self.strata.times.max() > ZERO_VARIANCE
         low = list(zip(*np.tril_indices(d), strict=True))
         bend = np.zeros((len(low), len(low)))
         if alive.all():
@@ -551,7 +539,7 @@ class _Turned:
             mine = (
                 gram[:, None, :p, :p] + q[:, :, None, None] * (a[:, :, None] * a[:, None])[:, None]
             )
-            rest = np.linalg.solve(whole - (1 - ALONE) * mine, by_b[:, :, :, None])
+            rest = np.linalg.solve(whole - (1 - MIN_OTHERS_SHARE) * mine, by_b[:, :, :, None])
             by_b = (whole @ rest)[:, :, :, 0]
             steps = (piece.observed - 2)[:, None, None]
             within = gram[:, p:, p:] - steps * np.eye(d)

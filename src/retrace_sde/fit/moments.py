@@ -25,6 +25,7 @@ from scipy.linalg import solve_triangular
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, like, to_numpy
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift
 
 CONDITION_LIMIT = 1e8
@@ -83,16 +84,16 @@ class Moments:
         return float(np.linalg.cond(R / np.where(lengths > 0, lengths, 1)))
 
 
-def moments(data: Data, order: Indices, dt: float | Array, drift: Drift) -> Moments:
+def moments(data: Data, order: Indices, dt: float | Array | Gaps, drift: Drift) -> Moments:
     """Moments of the panel in the given order; one pass, or two where the first is ill conditioned.
 
     `dt` is a number, or the gaps along the order: (T − 1,), or (n, T − 1).
     """
-    d = data.shape[2]
-    count = float((data.observed - 1).sum())
+    d, gaps = data.shape[2], Gaps.of(dt, data.lengths)
+    count = float(data.lengths.steps.total)
 
     def gram_after(inverse: Array | None) -> Array:
-        return data.sum_pieces(partial(_gram, drift=drift, inverse=inverse), order, dt)
+        return data.sum_pieces(partial(_gram, drift=drift, inverse=inverse), order, gaps)
 
     gram = gram_after(None)
     p = len(gram) - d
@@ -106,27 +107,25 @@ def moments(data: Data, order: Indices, dt: float | Array, drift: Drift) -> Mome
         if found is not None:
             return Moments(found.factor @ rough, count, p, from_rows=True)
         rough = _rough_factor(rest) @ rough
-    factors = data.map_pieces(partial(_factor, drift=drift), order, dt)
+    factors = data.map_pieces(partial(_factor, drift=drift), order, gaps)
     return Moments(positive_factor(reduce(_stack_factors, factors)), count, p, from_rows=True)
 
 
-def _rows(piece: Data, order: Indices, dt: float | Array, drift: Drift) -> Any:
+def _rows(piece: Data, order: Indices, gaps: Gaps, drift: Drift) -> Any:
     every = slice(None)
-    z = regression_rows(*piece.block(every, order), gaps_of(dt), drift, piece.live(every))
+    z = regression_rows(*piece.block(every, order), gaps, drift, piece.live(every))
     return array_api_compat.array_namespace(z).reshape(z, (-1, z.shape[-1]))
 
 
-def _gram(
-    piece: Data, order: Indices, dt: float | Array, *, drift: Drift, inverse: Array | None
-) -> Array:
-    z = _rows(piece, order, dt, drift)
+def _gram(piece: Data, order: Indices, gaps: Gaps, *, drift: Drift, inverse: Array | None) -> Array:
+    z = _rows(piece, order, gaps, drift)
     if inverse is not None:
         z = z @ like(inverse, z)
     return to_numpy(z.T @ z)
 
 
-def _factor(piece: Data, order: Indices, dt: float | Array, *, drift: Drift) -> Array:
-    return triangular_factor(to_numpy(_rows(piece, order, dt, drift)))
+def _factor(piece: Data, order: Indices, gaps: Gaps, *, drift: Drift) -> Array:
+    return triangular_factor(to_numpy(_rows(piece, order, gaps, drift)))
 
 
 def _rough_factor(gram: Array) -> Array:
@@ -154,18 +153,12 @@ def triangular_factor(rows: Array) -> Array:
     return R
 
 
-def gaps_of(dt: float | Array, rows: slice = slice(None)) -> float | Array:
-    """The gaps of some trajectories, shaped to multiply their steps."""
-    if isinstance(dt, np.ndarray):
-        return dt[:, None] if dt.ndim == 1 else dt[rows, :, None]
-    return dt
-
-
 def regression_rows(
-    x: Any, u: Any | None, dt: float | Array, drift: Drift, live: Any | None = None
+    x: Any, u: Any | None, gaps: Gaps, drift: Drift, live: Any | None = None
 ) -> Any:
     """Rows z = (φ √Δt, Δx / √Δt) of a block in time order, zero where a step does not exist."""
     xp = array_api_compat.array_namespace(x)
+    dt = gaps.factor
     root = like(dt, x) ** 0.5 if isinstance(dt, np.ndarray) else dt**0.5
     phi = drift.features(x[:, :-1, :], None if u is None else u[:, :-1, :])
     z = xp.concat([phi * root, (x[:, 1:, :] - x[:, :-1, :]) / root], axis=-1)

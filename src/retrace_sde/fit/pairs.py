@@ -24,13 +24,14 @@ from retrace_sde.fit.euler import Euler, density_constant
 from retrace_sde.fit.moments import Moments
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, like, pick, to_numpy
+from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Affine, Drift, is_linear
 
-KEPT = 0.4
-"""Numbers that may be kept of a trajectory, relative to those it has."""
+MAX_KEPT_SHARE = 0.4
+"""Second moments kept of a trajectory, at most, relative to the number of its values."""
 
-LOST = 1e6
-"""Squared states relative to squared steps, times the condition number, up to which ten digits are left."""
+MAX_CANCELLATION = 1e6
+"""Ratio of squared states to squared steps, times the condition number, up to which ten digits are left."""
 
 
 class Piece(NamedTuple):
@@ -96,8 +97,8 @@ class Pairs:
     def of(cls, data: Data, order: Indices, dt: float, drift: Drift) -> Self | None:
         """Of a shared order; None where there is more to know than these, or they would be too many to keep."""
         n, T, d = data.shape
-        whole = data.covariates is None and data.lengths is None and order.ndim == 1
-        if data.lazy or not (whole and is_linear(drift) and 2 * d <= KEPT * T):
+        whole = data.covariates is None and not data.lengths.ragged and Order.of(order).shared
+        if data.lazy or not (whole and is_linear(drift) and 2 * d <= MAX_KEPT_SHARE * T):
             return None
         pieces = list(data.map_pieces(of_piece, order))
         xp = array_api_compat.array_namespace(pieces[0].every)
@@ -120,7 +121,7 @@ class Pairs:
         sums = t.sums - t.ends[1], t.sums - t.ends[0]
         count = float(self.n * (self.T - 1))
         gram = _regression_gram(before, t.across, moved, sums, count, self.dt, affine=self.affine)
-        limit = LOST / float((squares[0] / squares[1]).max())
+        limit = MAX_CANCELLATION / float((squares[0] / squares[1]).max())
         return Moments.from_gram(gram, count, d + self.affine, limit=limit)
 
     def log_likelihoods(self, there: Euler, here: Euler) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
 """From moments to parameters: `mle` and `ols`, and their standard errors.
 
 The estimator and the model are two things: whoever can form `Moments` (one order, a posterior over orders,
-chunks on a cluster) estimates with these functions. The exact discretisation is in `discretisation`.
+chunks on a cluster) estimates with these functions. The exact discretisation is in `exact`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from scipy.linalg import solve_triangular
 from retrace_sde.fit.moments import Moments
 from retrace_sde.io.arrays import Array
 
-COVARIED = 5e7
-"""Numbers of all equations' covariances (d p²) beyond which only the errors of single coefficients are kept."""
+MAX_COVARIANCE_ELEMENTS = 5e7
+"""Elements of all equations' covariances (d p²) beyond which only the errors of single coefficients are kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +89,6 @@ def regression_errors(moments: Moments, H: Array) -> StandardErrors:
     scale = np.diag(H)
     theta = np.sqrt(np.outer(scale, (inverse**2).sum(axis=1)))
     diffusion = np.sqrt((np.outer(scale, scale) + H**2) / moments.count)
-    many = len(scale) * len(R) ** 2 > COVARIED
+    many = len(scale) * len(R) ** 2 > MAX_COVARIANCE_ELEMENTS
     covariances = None if many else scale[:, None, None] * (inverse @ inverse.T)
     return StandardErrors(theta, diffusion, covariances=covariances)

@@ -23,32 +23,34 @@ from scipy.linalg import solve_triangular
 
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.information import covariance_information, lower_half
-from retrace_sde.fit.moments import Moments, gaps_of, regression_rows
-from retrace_sde.fit.regression import COVARIED, ErrorKind, StandardErrors
+from retrace_sde.fit.moments import Moments, regression_rows
+from retrace_sde.fit.regression import MAX_COVARIANCE_ELEMENTS, ErrorKind, StandardErrors
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, to_numpy
+from retrace_sde.panel.clock import Gaps
+from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Drift
 from retrace_sde.process.sde import Gaussian
 
-FEWEST = 3
-"""Trajectories that a spread between them needs."""
+MIN_SANDWICH_TRAJECTORIES = 3
+"""Minimum trajectories for a variance between them."""
 
-ALONE = 1e-4
-"""Least share of the information on a coefficient that the other trajectories count for: where one alone tells it, its
+MIN_OTHERS_SHARE = 1e-4
+"""Minimum share of the information on a coefficient attributed to the other trajectories: where one alone determines it, its
 error is large, not infinite."""
 
-FEW = 10
-"""Trajectories up to which a spread of scores without leverages would mislead."""
+MANY_TRAJECTORIES = 10
+"""Number of trajectories up to which the variance of scores, uncorrected for leverage, is misleading."""
 
-LEAST = 0.1
-"""Share of the model's variance below which the spread of scores is taken for a failure of the draws."""
+MIN_VARIANCE_SHARE = 0.1
+"""Share of the model's variance below which the variance of scores is taken for a failure of the draws."""
 
-INFLUENCES = 1 << 22
-"""Numbers, p d for each trajectory, that a piece's influences may have: every core holds a few arrays of as many."""
+INFLUENCE_ELEMENTS = 1 << 22
+"""Elements (p d per trajectory) of a piece's influences: every core holds a few arrays of this size."""
 
-MOST, LEAST_OF_MANY, WORK = 1000, 200, 5e8
+SANDWICH_TRAJECTORIES, MIN_LARGE_SANDWICH, SANDWICH_WORK = 1000, 200, 5e8
 """Trajectories that tell the spread: errors of errors are then 2 %. Where their Gram matrices would take more than
-`WORK` products, fewer, of which 200 still leave 5 %: a large panel is not walked through again."""
+`SANDWICH_WORK` products, fewer, of which 200 still leave 5 %: a large panel is not walked through again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +81,7 @@ class StepScores:
         complete = np.zeros((self.size, self.size))
         complete[: d * p, : d * p] = np.kron(P, self.gram / self.step.dt)
         at = slice(d * p, d * p + m)
-        complete[at, at] = covariance_information(P, float((self.data.observed - 1).sum()))
+        complete[at, at] = covariance_information(P, float(self.data.lengths.steps.total))
         at = slice(d * p + m, d * p + m + d)
         complete[at, at] = n * P0
         at = slice(d * p + m + d, None)
@@ -127,18 +129,18 @@ def sandwich_possible(data: Data, n_features: int) -> bool:
     """There are several trajectories, and without any of them steps enough to tell the drift."""
     steps = data.observed - 1
     left = steps.sum() - steps.max()
-    return len(steps) >= FEWEST and bool(left > n_features + data.shape[2])
+    return len(steps) >= MIN_SANDWICH_TRAJECTORIES and bool(left > n_features + data.shape[2])
 
 
 def told_by(data: Data, n_features: int) -> Indices:
     """The trajectories that tell the spread."""
     _, T, d = data.shape
-    size = WORK / (T * (n_features + d) ** 2)
-    return data.chosen(int(min(MOST, max(LEAST_OF_MANY, size))))
+    size = SANDWICH_WORK / (T * (n_features + d) ** 2)
+    return data.chosen(int(min(SANDWICH_TRAJECTORIES, max(MIN_LARGE_SANDWICH, size))))
 
 
 def regression_sandwich(
-    data: Data, order: Indices, dt: float | Array, drift: Drift, found: Moments
+    data: Data, order: Indices, dt: float | Array | Gaps, drift: Drift, found: Moments
 ) -> StandardErrors:
     """Errors of the regression behind `found` by leaving out each trajectory, in closed form.
 
@@ -147,14 +149,14 @@ def regression_sandwich(
         Θ₋ⱼ − Θ̂ = −(I − Gⱼ)⁻¹ Dⱼ,   G = Σ ψ ψᵀ, D = Σ ψ eᵀ,      H₋ⱼ = (Σ_all e eᵀ − Eⱼ − Dⱼᵀ (I − Gⱼ)⁻¹ Dⱼ) / (N − mⱼ).
     """
     rows = told_by(data, found.n_features)
-    few, dt = data.take(rows), dt[rows] if isinstance(dt, np.ndarray) and dt.ndim == 2 else dt
-    order = order[rows] if order.ndim == 2 else order
+    few, along = data.take(rows), Order.of(order).take(rows).index
+    gaps = Gaps.of(dt, data.lengths).take(rows)
     inverse = solve_triangular(found.blocks[0], np.eye(found.n_features))
     of_piece = partial(_left_out_rows, drift=drift, found=found, inverse=inverse)
     p, (_, T, d) = found.n_features, data.shape
-    most = max(1, INFLUENCES // (p * d))
+    most = max(1, INFLUENCE_ELEMENTS // (p * d))
     size = most if most < BLOCK_ELEMENTS // (T * d) else None
-    return _summed(few.sum_pieces(of_piece, order, dt, size=size), data.shape[0], len(rows))
+    return _summed(few.sum_pieces(of_piece, along, gaps, size=size), data.shape[0], len(rows))
 
 
 def sandwich_of_grams(
@@ -170,7 +172,7 @@ def sandwich_of_grams(
         E = E - theta.T @ rest - C.transpose(0, 2, 1) @ theta
         counts = np.full((len(some), 1, 1), steps)
         D = inverse.T @ rest
-        moved = np.linalg.solve((1 + ALONE) * np.eye(p) - inverse.T @ G @ inverse, D)
+        moved = np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(p) - inverse.T @ G @ inverse, D)
         part = _left_out(moved, E + D.transpose(0, 2, 1) @ moved, counts, found, inverse)
         told, sums = told + len(some), part if sums is None else sums + part
     assert sums is not None  # there are some
@@ -178,11 +180,11 @@ def sandwich_of_grams(
 
 
 def _left_out_rows(
-    piece: Data, order: Indices, dt: float | Array, *, drift: Drift, found: Moments, inverse: Array
+    piece: Data, order: Indices, gaps: Gaps, *, drift: Drift, found: Moments, inverse: Array
 ) -> Sums:
     p, cross = len(inverse), found.blocks[1]
     x, u = piece.block(slice(None), order)
-    z = to_numpy(regression_rows(x, u, gaps_of(dt), drift, piece.live(slice(None))))
+    z = to_numpy(regression_rows(x, u, gaps, drift, piece.live(slice(None))))
     e = z[:, :, p:] - z[:, :, :p] @ (inverse @ cross)
     psi = z[:, :, :p] @ inverse
     turned, across = psi.transpose(0, 2, 1), e.transpose(0, 2, 1)
@@ -190,10 +192,10 @@ def _left_out_rows(
     S = psi.shape[1]
     if p > S:  # (I − ψᵀψ)⁻¹ ψᵀ = ψᵀ (I − ψ ψᵀ)⁻¹: as many equations as there are steps
         near = psi @ turned
-        weight = np.asarray(np.linalg.solve((1 + ALONE) * np.eye(S) - near, e))
+        weight = np.asarray(np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(S) - near, e))
         return _left_out(turned @ weight, across @ (e + near @ weight), steps, found, inverse)
     D = turned @ e
-    moved = np.asarray(np.linalg.solve((1 + ALONE) * np.eye(p) - turned @ psi, D))
+    moved = np.asarray(np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(p) - turned @ psi, D))
     return _left_out(moved, across @ e + D.transpose(0, 2, 1) @ moved, steps, found, inverse)
 
 
@@ -206,7 +208,7 @@ def _left_out(moved: Array, lost: Array, steps: Array, found: Moments, inverse: 
     p, total = len(inverse), rest.T @ rest
     of_H = (total - lost) / (found.count - steps) - total / found.count
     by_equation = (inverse @ moved).transpose(2, 1, 0)
-    if len(by_equation) * p * p > COVARIED:
+    if len(by_equation) * p * p > MAX_COVARIANCE_ELEMENTS:
         return Sums((by_equation**2).sum(axis=2), (of_H**2).sum(axis=0))
     return Sums(by_equation @ by_equation.transpose(0, 2, 1), (of_H**2).sum(axis=0))
 
@@ -258,7 +260,10 @@ def errors_of_scores(
     model = shown(inverse)
     p = 1 if model.covariances is None else model.covariances.shape[2]
     covariance = n / max(n - p, n / 2) * inverse @ meat @ inverse
-    if n <= FEW or (np.diag(covariance) < LEAST * np.diag(inverse)).any():
+    if (
+        n <= MANY_TRAJECTORIES
+        or (np.diag(covariance) < MIN_VARIANCE_SHARE * np.diag(inverse)).any()
+    ):
         return model
     return replace(shown(covariance), kind=ErrorKind.SANDWICH)
 

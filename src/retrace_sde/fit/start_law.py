@@ -26,28 +26,28 @@ from retrace_sde.process.sde import Gaussian
 START_FLOOR = 1e-2
 """Variance, in units of H Δt, added to every slice's spread: a common start has none of its own."""
 
-ROUNDING = 1e-12
+COVARIANCE_ACCURACY = 1e-12
 """Relative accuracy of a covariance matrix, below which its eigenvalues mean nothing."""
 
 LOG_TINY = float(np.log(np.finfo(float).tiny))
-"""Logarithm of the least variance of a slice that a number holds."""
+"""Logarithm of the smallest variance of a slice that floating point represents."""
 
 SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
 """The values of ρ that are tried."""
 
-HOPELESS = 50.0
-"""Nats below the best towards the same target from which no more shrinkage is tried."""
+GIVE_UP_NATS = 50.0
+"""Nats below the best for the same target at which larger shrinkages are skipped."""
 
-TRIANGULAR = 24
-"""Variables from which a triangular matrix is inverted as one."""
+TRIANGULAR_FROM = 24
+"""Number of variables from which LAPACK's triangular inverse is used."""
 
-HELD = 1 << 21
-"""Numbers of several slices, or of their covariances, that are judged at once."""
+STATE_ELEMENTS = 1 << 21
+"""Elements of slices, or of their covariances, that are processed at once."""
 
 SMALLEST_GROUP = 4
 """Trajectories of a group that starts apart: fewer are outliers."""
 
-APART = 0.75
+GROUP_SEPARATION = 0.75
 """Share of the variance along a slice's longest axis that two groups must explain to be tried."""
 
 GROUPS_EVIDENCE = 3.0
@@ -124,7 +124,7 @@ def _second_group(states: Array, variances: Array) -> tuple[Mask, Mask]:
         cut = ((high + low) / 2)[:, None]
     shares = far.mean(axis=1)
     between = shares * (1 - shares) * (high - low) ** 2
-    return far, between > APART * (along**2).mean(axis=1)
+    return far, between > GROUP_SEPARATION * (along**2).mean(axis=1)
 
 
 def _shrink(states: Array, noise: Array, variances: Array, far: Mask | None = None) -> Starts:
@@ -158,7 +158,7 @@ def _left_out(
     `m` (k, n) are the sizes of the groups. Targets, with their inverses, and noise are (d, d), or (k, d, d) of each slice.
     """
     k, n, d = z.shape
-    size = max(1, HELD // (d * max(n, d)))
+    size = max(1, STATE_ELEMENTS // (d * max(n, d)))
     if k > size:
         parts = []
         for i in (slice(i, i + size) for i in range(0, k, size)):
@@ -168,7 +168,7 @@ def _left_out(
         return best, covariance
     S = z.transpose(0, 2, 1) @ z / n
     # Grown data have a spread of 10⁷ in one direction, beside which others are lost to rounding.
-    lost = ROUNDING * np.diagonal(S, axis1=1, axis2=2)[:, :, None] * np.eye(d)
+    lost = COVARIANCE_ACCURACY * np.diagonal(S, axis1=1, axis2=2)[:, :, None] * np.eye(d)
     best = np.full((k, n), -np.inf)
     covariance = np.zeros((k, d, d))
     for P, inverse in targets:
@@ -194,14 +194,14 @@ def _left_out(
             best[wins] = density[wins]
             covariance[wins] = ((1 - rho) * S + rest)[wins]
             own = np.where(possible & (worth > own), worth, own)
-            if (worth < own - HOPELESS).all():
+            if (worth < own - GIVE_UP_NATS).all():
                 break  # more of it predicts still worse
     return best - d * np.log(2 * np.pi) / 2, covariance
 
 
 def inverted(lower: NDArray[np.floating[Any]]) -> Array:
     """The inverses of lower triangular matrices (k, d, d): large ones by LAPACK's own routine, a sixth of the work."""
-    if lower.shape[1] < TRIANGULAR:
+    if lower.shape[1] < TRIANGULAR_FROM:
         return np.asarray(np.linalg.inv(lower))
     (invert,) = get_lapack_funcs(("trtri",), (lower,))
     return np.stack([invert(each, lower=1)[0] for each in lower])

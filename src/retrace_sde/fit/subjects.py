@@ -16,21 +16,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from retrace_sde.fit.moments import gaps_of, regression_rows
+from retrace_sde.fit.moments import regression_rows
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift
 
 __all__ = ["SubjectFit", "fit_subjects", "subject_grams"]
 
-WIDEST = 4.0
-"""Largest variance of rates that is considered; their mean is 1."""
+MAX_RATE_VARIANCE = 4.0
+"""Largest variance of the subjects' rates, whose mean is 1."""
 
-RATE_STEPS = 5
-"""Turns between rates and H: the share of H that rates make up is small, and each turn leaves a small share of it."""
+RATE_ALTERNATIONS = 5
+"""Alternations between rates and H: rates explain a small share of H, and each alternation leaves a small share of that."""
 
-MOST_STEPS, TOLERANCE = 500, 1e-8
-"""EM steps at most, and the relative change of (Θ, Ω, H) at which they end."""
+MAX_EM_STEPS, EM_TOLERANCE = 500, 1e-8
+"""Maximum EM steps, and the relative change of (Θ, Ω, H) at which they stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,7 @@ class SubjectFit:
         return own
 
 
-def subject_grams(data: Data, order: Indices, dt: float | Array, drift: Drift) -> Array:
+def subject_grams(data: Data, order: Indices, dt: float | Array | Gaps, drift: Drift) -> Array:
     """Each subject's `Σ z zᵀ`, z = (φ √Δt, Δx/√Δt), along an order: (n, p + d, p + d).
 
     Parameters
@@ -103,12 +104,12 @@ def subject_grams(data: Data, order: Indices, dt: float | Array, drift: Drift) -
     (3, 4, 4)
     """
 
-    def of_piece(piece: Data, order: Indices, dt: float | Array) -> Array:
+    def of_piece(piece: Data, order: Indices, gaps: Gaps) -> Array:
         x, u = piece.block(every := slice(None), order)
-        z = to_numpy(regression_rows(x, u, gaps_of(dt, every), drift, piece.live(every)))
+        z = to_numpy(regression_rows(x, u, gaps, drift, piece.live(every)))
         return np.asarray(z.transpose(0, 2, 1) @ z)
 
-    return data.each_piece(of_piece, order, dt)
+    return data.each_piece(of_piece, order, Gaps.of(dt, data.lengths))
 
 
 def fit_subjects(
@@ -198,7 +199,7 @@ def _fitted(
     else:
         point = _Point(begin.coefficients, begin.diffusion, begin.between)
     steps, change = 0, np.inf
-    while steps < MOST_STEPS and change > TOLERANCE:
+    while steps < MAX_EM_STEPS and change > EM_TOLERANCE:
         # Two EM steps and one extrapolation along them (SQUAREM), kept if it is a possible point.
         one = _em_step(grams, count, S, point)
         two = _em_step(grams, count, S, one)
@@ -211,7 +212,7 @@ def _fitted(
         steps += 3
     mean, covariance = _posterior(grams, S, point)
     return SubjectFit(
-        point.theta, point.H, tuple(S), point.omega, mean, covariance, steps, change <= TOLERANCE
+        point.theta, point.H, tuple(S), point.omega, mean, covariance, steps, change <= EM_TOLERANCE
     )
 
 
@@ -237,7 +238,7 @@ def fit_rates(grams: Array, count: float, coefficients: Array, diffusion: Array)
     total = grams[:, p:, p:].sum(axis=0)
     cross = coefficients @ grams[:, :p, p:]
     pushes = coefficients @ grams[:, :p, :p] @ coefficients.T
-    for _ in range(RATE_STEPS):
+    for _ in range(RATE_ALTERNATIONS):
         mixed = np.einsum("n,nef->ef", found.rates, cross)
         square = np.einsum("n,nef->ef", found.rates**2 + found.errors**2, pushes)
         found = _rates(grams, coefficients, (total - mixed - mixed.T + square) / count)
@@ -256,7 +257,7 @@ def _rates(grams: Array, coefficients: Array, diffusion: Array) -> Rates:
     def loss(omega: float) -> float:
         return float(0.5 * (np.log1p(omega * i) - omega * s**2 / (1 + omega * i)).sum())
 
-    found = minimize_scalar(loss, bounds=(0.0, WIDEST), method="bounded")
+    found = minimize_scalar(loss, bounds=(0.0, MAX_RATE_VARIANCE), method="bounded")
     omega, value = (float(found.x), float(found.fun)) if found.fun < 0 else (0.0, 0.0)
     shrunk = omega / (1 + omega * i)
     return Rates(omega, -value, 1 + shrunk * s, np.sqrt(shrunk), diffusion)

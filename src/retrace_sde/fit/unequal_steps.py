@@ -25,7 +25,7 @@ from scipy.special import digamma, gammaln
 
 from retrace_sde.io.arrays import Array
 
-EVIDENCE = 5.0
+UNEQUAL_NATS = 5.0
 """Nats by which unequal variances must fit better than equal ones; equal ones do that in at most 0.5 % of panels (15 to
 100 slices, 12 to 1000 numbers each, 400 panels)."""
 
@@ -79,18 +79,18 @@ def dispersion(halves: Array, numbers: float) -> Dispersion | None:
         options={"ftol": 1e-12},
     )
     evidence = float(halves.sum() - found.fun)
-    if not evidence > EVIDENCE:
+    if not evidence > UNEQUAL_NATS:
         return None
     alpha = float(np.exp(found.x[0]))
     return Dispersion(alpha, alpha * float(np.exp(found.x[1])), numbers, evidence)
 
 
-DOUBT = 0.25
-"""τ is taken from the upper quarter of what the data allow: clocks that tell little, as a mean that hardly moves, must not
-pass for agreement."""
+TAU_QUANTILE = 0.25
+"""Lower quantile of χ² that defines τ, an upper confidence limit: clocks with little information, as a mean that hardly moves,
+must not count as agreement."""
 
-AGREED = 0.15
-"""τ up to which clocks are said to agree."""
+AGREEMENT_TAU = 0.15
+"""Largest τ at which clocks are reported to agree."""
 
 
 class Clocks(StrEnum):
@@ -130,12 +130,12 @@ def gap_clocks(residuals: Array, pushes: Array, gaps: Array) -> GapClocks:
     excess = _excess(deviations**2, chance, most)
     if excess == most:
         return GapClocks(Clocks.INSEPARABLE, most)
-    return GapClocks(Clocks.DISAGREE if excess > AGREED else Clocks.AGREE, excess)
+    return GapClocks(Clocks.DISAGREE if excess > AGREEMENT_TAU else Clocks.AGREE, excess)
 
 
 def _excess(squares: Array, chance: Array, most: float) -> float:
-    """τ, at most `most`, with `Σ D²/(σ² + τ²)` at the lower `DOUBT` quantile of χ²; the gaps themselves took one degree each."""
-    wanted = stats.chi2.ppf(DOUBT, squares.size - len(squares))
+    """τ, at most `most`, with `Σ D²/(σ² + τ²)` at the lower `TAU_QUANTILE` quantile of χ²; the gaps themselves took one degree each."""
+    wanted = stats.chi2.ppf(TAU_QUANTILE, squares.size - len(squares))
 
     def surplus(variance: float) -> float:
         return float((squares / (chance + variance)).sum() - wanted)

@@ -59,7 +59,7 @@ def positions(order: Indices, n: int) -> Indices:
 
 def times(known: Array, position: Indices) -> Array:
     """The time of each observation from the times along the order, (T,) or (n, T)."""
-    return known[position] if known.ndim == 1 else np.take_along_axis(known, position, axis=1)
+    return np.take_along_axis(np.broadcast_to(known, position.shape), position, axis=1)
 
 
 def anchored(grid: Array, panel: Any) -> Array:
@@ -170,11 +170,11 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             "log_likelihood_ratio": test.log_likelihood_ratio,
             "z": test.z,
         },
-        "permutation": "shared" if result.order.ndim == 1 else "independent",
+        "permutation": "shared" if result.shared_order else "independent",
         "order": [slices[k] for k in result.order]
-        if slices and result.order.ndim == 1
+        if slices and result.shared_order
         else result.order
-        if result.order.ndim == 1
+        if result.shared_order
         else None,
         "times": result.times,
         "gap_intervals": result.gap_intervals,

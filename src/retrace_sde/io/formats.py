@@ -126,7 +126,7 @@ def frame_of_xarray(data: Any, *, variable: str | None = None) -> pd.DataFrame:
 def xarray_of_panel(panel: Any, result: Any) -> Any:
     """A Dataset (subject, position) of the panel in time order, NaN where a trajectory is shorter, and the SDE."""
     xarray = need("xarray")
-    x, own = np.asarray(panel.values, dtype=float), result.order.ndim == 2
+    x, own = np.asarray(panel.values, dtype=float), not result.shared_order
     x = np.where(present(panel)[:, :, None], x, np.nan)
     order = result.order if own else np.broadcast_to(result.order, x.shape[:2])
     x = np.take_along_axis(x, order[:, :, None], axis=1)

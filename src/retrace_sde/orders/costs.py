@@ -34,7 +34,7 @@ def spread(data: Data) -> Array:
     # About the first trajectory's mean, near enough to the panel's for the digits of a deviation from it.
     seen = to_numpy(data.block(slice(0, 1))[0])[0, : data.observed[0]]
     sums, squares = data.sum_pieces(partial(_sums, centre=seen.mean(axis=0)))
-    count = data.observed.sum()
+    count = data.lengths.total
     deviation = np.sqrt(np.maximum(squares / count - (sums / count) ** 2, 0.0))
     # A variable that does not vary here has no say in the distances, whatever it is divided by.
     return np.where(deviation > 0, deviation, 1.0)
@@ -45,8 +45,8 @@ def _sums(piece: Data, *, centre: Array) -> Array:
     x = piece.block(slice(None))[0]
     xp = array_api_compat.array_namespace(x)
     z = x - like(centre, x)
-    if piece.lengths is not None:
-        z = z * (np.arange(z.shape[1])[None] < piece.lengths[:, None])[:, :, None]
+    if piece.lengths.ragged:
+        z = z * piece.lengths.mask[:, :, None]
     rows = xp.reshape(z, (-1, z.shape[2]))
     one = like(np.ones(rows.shape[0]), rows)
     return to_numpy(xp.stack([one @ rows, one @ (rows * rows)]))

@@ -19,6 +19,7 @@ from retrace_sde.orders.moves.proposals import (
     length_table,
 )
 from retrace_sde.panel.blocks import evenly
+from retrace_sde.panel.lengths import Lengths
 
 
 def random_states(rng: np.random.Generator, *shape: int) -> State:
@@ -112,10 +113,9 @@ class Draws:
         return replace(self, kept=self.kept[:, :, ::step], gaps=gaps)
 
 
-def agreement(kept: NDArray[np.int16], orders: Indices, lengths: Indices) -> float:
+def agreement(kept: NDArray[np.int16], orders: Indices, lengths: Lengths) -> float:
     """How often neighbours in the given orders (n, T) are neighbours in orders drawn (C, n, R, T)."""
     place = np.argsort(kept, axis=-1)
     where = np.take_along_axis(place, np.broadcast_to(orders[None, :, None], kept.shape), axis=-1)
     near = np.diff(where, axis=-1) == 1
-    live = np.arange(1, kept.shape[-1])[None] < lengths[:, None]
-    return float((near.mean(axis=(0, 2)) * live).sum() / (lengths - 1).sum())
+    return float((near.mean(axis=(0, 2)) * lengths.steps.mask).sum() / lengths.steps.total)

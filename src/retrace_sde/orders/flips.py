@@ -16,6 +16,7 @@ from retrace_sde.fit.regression import mle
 from retrace_sde.fit.start_law import START_FLOOR
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift
 
 GRAM_NUMBERS = 25_000_000
@@ -75,7 +76,7 @@ class _Flips:
 
         def gram(piece: Data, order: Indices) -> Array:
             x, u = piece.block(slice(None), order)
-            z = regression_rows(x, u, dt, drift, piece.live(slice(None)))
+            z = regression_rows(x, u, Gaps.of(dt), drift, piece.live(slice(None)))
             return to_numpy(array_api_compat.array_namespace(z).matrix_transpose(z) @ z)
 
         back = data.reversed(orders)
@@ -85,7 +86,7 @@ class _Flips:
         # What is known of time, as log-priors of both ways round (−∞: impossible); the same for all if nothing is.
         self.for_there, self.for_back = for_there, for_back
         self.free = np.isfinite(self.for_there) & np.isfinite(self.for_back)
-        self.count = float((data.observed - 1).sum())
+        self.count = float(data.lengths.steps.total)
         self.d = data.shape[2]
 
     def fit(self, w: Array) -> tuple[Euler, Array, Array]:

@@ -147,7 +147,7 @@ def may_fold_each(data: Data) -> Fold | None:
     """
     rows = evenly(data.shape[0], LOOKED_AT)
     x = to_numpy(pick(data.values, rows, 0))[:, :, 0]
-    x = np.where(np.arange(x.shape[1])[None] < data.observed[rows, None], x, np.nan)
+    x = np.where(data.lengths.take(rows).mask, x, np.nan)
     z, correlation = lasting(np.sort(x, axis=1))
     return None if z >= SIGNIFICANT and correlation >= STEADY else Fold(0.0)
 

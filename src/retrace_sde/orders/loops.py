@@ -13,6 +13,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.costs import distances, spread
 from retrace_sde.orders.search import improve_path
 from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
+from retrace_sde.panel.order import Order
 
 LEAST = 6
 """Slices of the shortest loop that is called one: with fewer everything is near everything."""
@@ -77,7 +78,7 @@ def _in_time(data: Data, order: Indices, size: int) -> Array:
     whole = np.flatnonzero(data.observed == data.shape[1])
     rows = whole[evenly(len(whole), size)] if len(whole) else whole
     x = to_numpy(pick(data.values, rows, 0)) if len(rows) else np.empty((0, *data.shape[1:]))
-    return to_numpy(in_order(x, order if order.ndim == 1 else order[rows]))
+    return to_numpy(in_order(x, Order.of(order).take(rows).index))
 
 
 def cyclic_order(squared_distances: Array, order: Indices) -> Indices:

@@ -23,6 +23,7 @@ from retrace_sde.orders.moves.rules import (
 )
 from retrace_sde.panel.blocks import evenly, unmasked
 from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.schedule import as_numbers, check_spans
 
 NOTHING = Rules(np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool))
@@ -104,7 +105,7 @@ class Prior:
         """A copy of an order as a block of one, or of several as they are, and their lengths."""
         orders = np.atleast_2d(order).astype(np.intp)
         n, T = orders.shape
-        return orders, np.full(n, T, dtype=np.intp) if lengths is None else lengths
+        return orders, Lengths(n, T, lengths).each
 
 
 DECISIVE = 10.0
@@ -158,8 +159,8 @@ class _Compiler:
     ) -> None:
         self.labels = range(T) if labels is None else list(labels)
         self.known, self.m, self.T, self.shared = known, m, T, shared
-        self.lengths = np.full(m, T, dtype=np.intp) if lengths is None or shared else lengths
-        self.real = np.arange(T)[None] < self.lengths[:, None]
+        every = Lengths(m, T, None if shared else lengths)
+        self.lengths, self.real = every.each, every.mask
         self.thing = "slice" if shared else "observation"
 
     def prior(self, dt: float) -> Prior | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial, reduce
+from functools import cache, cached_property, partial, reduce
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -25,6 +25,9 @@ from threadpoolctl import ThreadpoolController
 from retrace_sde.io.arrays import Array, Indices, ordered, taken
 from retrace_sde.io.lazy.array import LazyArray, walk
 from retrace_sde.io.lazy.view import ArrayView, InMemoryView
+from retrace_sde.panel.clock import Gaps
+from retrace_sde.panel.lengths import Lengths
+from retrace_sde.panel.order import Order
 
 Result = TypeVar("Result")
 
@@ -39,24 +42,28 @@ DEVICE_ELEMENTS = 1 << 27
 class Data:
     """Values (n, T, d) of any array-API namespace, or an `ArrayView`, covariates (n, T, k) or None, and how many jobs to run.
 
-    `lengths` (n,) tells how many of the T observations each trajectory has; None: all of them.
+    `counts` (n,) tells how many of the T observations each trajectory has; None: all of them.
     """
 
     values: Any
     covariates: Any | None = None
     n_jobs: int | None = None
-    lengths: Indices | None = None
+    counts: Indices | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
         n, T, d = self.values.shape
         return n, T, d
 
+    @cached_property
+    def lengths(self) -> Lengths:
+        """How many observations each trajectory has, with the mask, the padding and the reversal that follow from it."""
+        return Lengths.of(self.values, self.counts)
+
     @property
     def observed(self) -> Indices:
         """The number of observations of each trajectory, (n,)."""
-        n, T, _ = self.shape
-        return np.full(n, T, dtype=np.intp) if self.lengths is None else self.lengths
+        return self.lengths.each
 
     @property
     def lazy(self) -> bool:
@@ -84,29 +91,23 @@ class Data:
     def take(self, rows: Indices) -> Data:
         """The given trajectories, which may be repeated."""
         covariates = None if self.covariates is None else pick(self.covariates, rows, 0)
-        lengths = None if self.lengths is None else self.lengths[rows]
+        counts = self.lengths.take(rows).counts
         values = pick(self.values, rows, 0)
-        return replace(self, values=values, covariates=covariates, lengths=lengths)
+        return replace(self, values=values, covariates=covariates, counts=counts)
 
     def block(self, rows: slice, order: Indices | None = None) -> tuple[Any, Any | None]:
         """Values and covariates of some trajectories along an order, as float64."""
-        if order is not None and order.ndim == 2:
-            order = order[rows]
+        order = None if order is None else Order.of(order).take(rows).index
         u = self.covariates
         return _block(self.values, rows, order), None if u is None else _block(u, rows, order)
 
     def reversed(self, order: Indices) -> Indices:
         """An order, or one for each trajectory, run backwards."""
-        if order.ndim == 1:
-            return order[::-1].copy()
-        back = np.arange(order.shape[1])[None] + np.zeros((len(order), 1), dtype=np.intp)
-        inside = back < self.observed[:, None]
-        back = np.where(inside, self.observed[:, None] - 1 - back, back)
-        return np.take_along_axis(order, back, axis=1)
+        return Order.of(order, self.lengths).reversed().index
 
     def states(self, order: Indices, position: int = 0) -> Array:
         """The state of every trajectory at one position of an order, (n, d), in numpy."""
-        if order.ndim == 2:
+        if not Order.of(order).shared:
             return self.each_piece(partial(_states_of, position=position), order)  # type: ignore[no-any-return]
         if self.lazy:  # the other end will be asked for next
             return self.slices(order[[position, -1 - position]])[0]
@@ -135,8 +136,8 @@ class Data:
     ) -> Iterator[Result]:
         """`function(piece, *parts)` for each piece, of a view in the order in which its rows are stored.
 
-        `along` is what belongs to the pass: arrays of two axes or more have a row for each trajectory and are cut; anything else
-        (an order or gaps common to all, a number, None) is handed on whole.
+        `along` is what belongs to the pass: arrays of two axes or more have a row for each trajectory and are cut, and `Gaps` know what
+        to hand on; anything else (an order common to all, a number, None) is handed on whole.
         """
         for part in self._walk(function, along, size, list):
             yield from part
@@ -177,8 +178,8 @@ class Data:
     def _piece(self, rows: slice) -> Data:
         view = isinstance(self.values, InMemoryView)
         values = self.values.piece(rows) if view else self.values[rows, ...]
-        u, lengths = (None if x is None else x[rows, ...] for x in (self.covariates, self.lengths))
-        return Data(values, u, 1, lengths)
+        u = None if self.covariates is None else self.covariates[rows, ...]
+        return Data(values, u, 1, self.lengths.take(rows).counts)
 
     def _walk_chunks(
         self,
@@ -195,7 +196,7 @@ class Data:
         def parts_of(rows: slice) -> tuple[Any, ...]:
             at = values.positions(rows)
             inputs = u[at] if isinstance(u, np.ndarray) else None
-            own = None if lengths is None else lengths[at]
+            own = lengths.take(at).counts
             return values.chunk_columns(rows), inputs, own, *_parts(along, at)
 
         units = tuple(each.units for each in arrays)
@@ -239,10 +240,7 @@ class Data:
 
     def live(self, rows: slice) -> Any | None:
         """Which of the T − 1 steps of some trajectories exist, (trajectories, T − 1, 1); None: all."""
-        if self.lengths is None:
-            return None
-        steps = np.arange(1, self.shape[1])[None] < self.lengths[rows, None]
-        return steps[:, :, None].astype(float)
+        return self.lengths.steps.take(rows).weights()
 
 
 def _jobs(n_jobs: int | None) -> int:
@@ -251,14 +249,20 @@ def _jobs(n_jobs: int | None) -> int:
 
 def _parts(along: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:
     """What belongs to some trajectories of what belongs to a pass."""
-    return tuple(each[rows] if np.ndim(each) > 1 else each for each in along)
+    return tuple(_part(each, rows) for each in along)
+
+
+def _part(each: Any, rows: Any) -> Any:
+    if isinstance(each, Gaps):
+        return each.take(rows)
+    return each[rows] if np.ndim(each) > 1 else each
 
 
 def _on_chunk(
     blocks: list[Any],
     columns: Indices | None,
     inputs: Any,
-    lengths: Indices | None,
+    counts: Indices | None,
     *along: Any,
     function: Callable[..., Any],
     units: tuple[Any, ...],
@@ -266,15 +270,15 @@ def _on_chunk(
     together: Callable[[list[Any]], Any],
 ) -> Any:
     """The results of the pieces of one chunk, as it is stored, put together."""
-    own = columns is not None and columns.ndim == 2
+    along_rows = None if columns is None else Order.of(columns)
     found = []
     with one_blas_thread():
         for begin in range(0, len(blocks[0]), size):
             rows = slice(begin, begin + size)
-            part = columns[rows] if own else columns  # type: ignore[index]
+            part = None if along_rows is None else along_rows.take(rows).index
             x, *rest = (read(each[rows], part) for read, each in zip(units, blocks, strict=True))
             u = rest[0] if rest else None if inputs is None else inputs[rows]
-            piece = Data(x, u, 1, None if lengths is None else lengths[rows])
+            piece = Data(x, u, 1, None if counts is None else counts[rows])
             found.append(function(piece, *_parts(along, rows)))
         return together(found)
 

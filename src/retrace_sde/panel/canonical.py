@@ -21,6 +21,8 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.panel.blocks import in_order, pick, to_numpy, unmasked
 from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.lengths import Lengths
+from retrace_sde.panel.order import Order
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.ranks import ranked
 
@@ -37,7 +39,7 @@ class RowPermutation:
 
     @property
     def shared(self) -> bool:
-        return self.columns.ndim == 1
+        return Order.of(self.columns).shared
 
     @cached_property
     def _new_rows(self) -> Indices:
@@ -65,7 +67,7 @@ class RowPermutation:
         T = self.columns.shape[-1]
         keys = np.random.default_rng(T).random(self.columns.shape)
         if lengths is not None:
-            keys[np.arange(T)[None] >= lengths[self.rows, None]] = np.inf
+            keys[~Lengths(len(self.rows), T, lengths[self.rows]).mask] = np.inf
         shuffled = np.argsort(keys, axis=-1, kind="stable")
         return replace(self, columns=np.take_along_axis(self.columns, shuffled, axis=-1))
 
@@ -110,7 +112,7 @@ class RowPermutation:
         """The reverse of `given_orders`."""
         columns = self._new_columns
         if self.shared:
-            return columns[orders] if orders.ndim == 1 else columns[orders[self.rows]]
+            return columns[Order.of(orders).take(self.rows).index]
         return np.take_along_axis(columns, orders[self.rows], axis=-1)
 
     def _wide(self, T: int) -> Indices:
@@ -184,10 +186,12 @@ def content_permutation(
     else:
         if facts is not None:  # its least values did not tell the trajectories apart
             panel = replace(panel, values=panel.values.source)
-        lengths = np.full(n, T) if panel.lengths is None else panel.lengths
-        outside = (np.arange(T)[None] >= lengths[:, None]).astype(np.intp)
+        lengths = Lengths(n, T, panel.lengths)
+        outside = (~lengths.mask).astype(np.intp)
         own = ranked(_contents(panel, None if shared else known), outside)
-        rows = ranked(_of_trajectories(panel, lengths, own), np.zeros((1, n), dtype=np.intp))[0]
+        rows = ranked(_of_trajectories(panel, lengths.each, own), np.zeros((1, n), dtype=np.intp))[
+            0
+        ]
     return RowPermutation(rows, _sorted_slices(panel, rows) if shared else own[rows])
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.clock import times_of
+from retrace_sde.panel.order import Order
 
 MissingInputs = Literal["refuse", "carry", "interpolate"]
 
@@ -24,8 +26,8 @@ def filled_inputs(
     overall = np.nanmean(u, axis=(0, 1))
     at = np.arange(T, dtype=float)
     for j in range(n):
-        path = np.arange(T) if order is None else (order if order.ndim == 1 else order[j])
-        clock = at if times is None else np.asarray(times if times.ndim == 1 else times[j])
+        path = np.arange(T) if order is None else Order.of(order).of_trajectory(j)
+        clock = at if times is None else np.asarray(times_of(times, j))
         for i in range(k):
             along = u[j, path, i]
             known = np.flatnonzero(~np.isnan(along))

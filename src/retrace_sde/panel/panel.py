@@ -22,6 +22,7 @@ from retrace_sde.io.lazy.array import as_lazy
 from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.io.tables import Label, Names, lay_out
 from retrace_sde.panel.blocks import unmasked
+from retrace_sde.panel.clock import same_for_all
 from retrace_sde.panel.knowledge import settled_error
 from retrace_sde.panel.parameters import check, checked
 from retrace_sde.panel.uninformative import LeftOut
@@ -138,7 +139,7 @@ class Panel:
             xp = array_api_compat.array_namespace(array)
             return xp.take(array, xp.asarray(kept, device=array_api_compat.device(array)), axis=0)
 
-        own_times = self.times is not None and self.times.ndim == 2
+        own_times = self.times is not None and not same_for_all(self.times)
         return replace(
             self,
             values=part(self.values),

@@ -15,6 +15,7 @@ import numpy as np
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 
 
@@ -77,11 +78,11 @@ def on_schedule(panel: Panel, knowledge: Knowledge) -> tuple[Panel, Knowledge]:
     """Trajectories of their own orders with an observation for every scheduled time, unseen where they have too few."""
     S = len(as_times(knowledge.schedule))
     n, T, d = panel.values.shape
-    lengths = np.full(n, T) if panel.lengths is None else panel.lengths
-    if S == T and np.all(lengths == T):
+    lengths = Lengths(n, T, panel.lengths)
+    if S == T and np.all(lengths.each == T):
         return panel, knowledge
     values = np.full((n, S, d), np.nan)
-    inside = np.arange(T)[None] < lengths[:, None]
+    inside = lengths.mask
     values[:, :T] = np.where(inside[:, :, None], to_numpy(panel.values), np.nan)
     covariates = panel.covariates
     if covariates is not None:
@@ -91,7 +92,7 @@ def on_schedule(panel: Panel, knowledge: Knowledge) -> tuple[Panel, Knowledge]:
         covariates = np.concatenate([u, np.full((n, S - T, u.shape[2]), np.nan)], axis=1)
         covariates = np.where(np.isnan(covariates), mean, covariates)
     laid_out = replace(panel, values=values, covariates=covariates, lengths=None, rows=None)
-    return laid_out, _widened(knowledge, lengths, T, S)
+    return laid_out, _widened(knowledge, lengths.each, T, S)
 
 
 def _widened(knowledge: Knowledge, lengths: Indices, T: int, S: int) -> Knowledge:

@@ -17,6 +17,7 @@ import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
+from retrace_sde.panel.order import Order
 
 LOOKED_AT, FIRST_LOOK = 200, 24
 """Trajectories, evenly spaced, that tell a clock; and those that rule one out at once."""
@@ -180,10 +181,9 @@ def _looked_at(data: Data, size: int, by: Indices | None = None) -> Array:
     rows = evenly(data.shape[0], size)
     rows = rows if by is None else by[rows]
     x = to_numpy(pick(data.values, rows, 0))
-    if data.lengths is None:
+    if not data.lengths.ragged:
         return x
-    inside = np.arange(x.shape[1])[None] < data.lengths[rows, None]
-    return np.where(inside[:, :, None], x, np.nan)
+    return np.where(data.lengths.take(rows).mask[:, :, None], x, np.nan)
 
 
 def _similar(x: Array) -> Mask:
@@ -364,7 +364,7 @@ def _repeats(one: Array, others: Array, weights: Array) -> bool:
 def coarse(data: Data, order: Indices, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence for each variable whose rounding is as coarse as its steps along an order."""
     x = _looked_at(data, LOOKED_AT)
-    along = order if order.ndim == 1 else order[evenly(data.shape[0], LOOKED_AT)]
+    along = Order.of(order).take(evenly(data.shape[0], LOOKED_AT)).index
     said = []
     for k, name in enumerate(names):
         unit = rounding(x[:, :, k])

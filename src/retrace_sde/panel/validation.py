@@ -116,7 +116,7 @@ def check_panel(
         if idlers:  # places and units are those of what is left
             data, by, low, high = looked(panel.values)
     values = data.values
-    _check_values(replace(data, lengths=None), panel, low, high, missing=missing, ragged=ragged)
+    _check_values(replace(data, counts=None), panel, low, high, missing=missing, ragged=ragged)
     if n == 1:
         _warn_single()
     return replace(panel, values=values, covariates=u, lengths=lengths)

@@ -19,10 +19,10 @@ from retrace_sde.search.protocols import Model
 from retrace_sde.search.space import Own, Pair, Space
 
 FIRST_ROUNDS, HARDER_ROUNDS = 4, 3
-"""Single orders are searched for a few rounds, then with random kicks for so many times `max_iter`."""
+"""Rounds without random perturbations for orders of single trajectories, then `max_iter` times so many with them."""
 
-MORE = 8
-"""How many times as many trajectories an order that does not stand on all is searched for again, where all are not in memory."""
+ENLARGEMENT = 8
+"""Factor by which the number of trajectories grows when an order fails verification and the data are not in memory."""
 
 SEARCHING = "searching for the order"
 
@@ -80,7 +80,7 @@ def _recover_shared(
     best, few = _searched(model, space, rng, max_iter=max_iter)
     found = _finished(model, best)
     if few is not None and not model.verified(found.better):
-        more = model.some(MORE * few) if model.data.lazy else model
+        more = model.some(ENLARGEMENT * few) if model.data.lazy else model
         found = _finished(model, alternate(more, space, best.order, max_iter=max_iter))
     return found
 

@@ -37,7 +37,7 @@ def bridge(model: Averages, one: Side, two: Side, *, bridges: int = 0) -> Array:
         back = np.where(turn[:, None], model.data.reversed(order), order)
         gaps_back = None
         if gaps is not None:
-            gaps_back = np.where(turn[:, None], model.reversed_gaps(gaps), gaps)
+            gaps_back = np.where(turn[:, None], model.data.lengths.steps.reversed(gaps), gaps)
         known = model.prior_costs(order) - model.prior_costs(back)
         ahead = model.log_joint(order, here, gaps)
         return model.log_joint(back, there, gaps_back) - ahead + known

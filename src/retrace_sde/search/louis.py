@@ -18,11 +18,11 @@ from retrace_sde.io.arrays import Array
 from retrace_sde.orders.draws import Draws
 from retrace_sde.search.protocols import Averages, Scoring
 
-LOUIS_PARAMETERS = 500
-"""Louis' information is a square matrix in the parameters; beyond this many it is not computed."""
+MAX_LOUIS_PARAMETERS = 500
+"""Number of parameters beyond which Louis' information matrix is not computed."""
 
-ERRORS = 3.0
-"""Monte-Carlo errors by which information must exceed nothing."""
+FLOOR_IN_ERRORS = 3.0
+"""Monte-Carlo errors by which the remaining information must exceed zero."""
 
 
 def louis_errors(
@@ -39,7 +39,7 @@ def louis_errors(
     """
     scoring = model.scoring(law, sums)
     d = model.data.shape[2]
-    if scoring.size > LOUIS_PARAMETERS:
+    if scoring.size > MAX_LOUIS_PARAMETERS:
         return model.known_order_errors(sums, law), (
             f"Standard errors are those of known orders: with {d} variables those of the orders are "
             "not computed."
@@ -72,7 +72,7 @@ def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, Array]:
     means, square = [np.zeros((m, scoring.size)) for _ in range(2)], 0.0
     for k, (order, gaps) in enumerate(zip(draws.orders(), draws.crossed(), strict=True)):
         if k // R < 2:
-            each = scoring.of(order) if gaps is None else scoring.of(order, gaps)
+            each = scoring.of(order, gaps)
             square = square + each.T @ each / (2 * R)
             means[k // R] += each / R
     product = means[0].T @ means[1]
@@ -100,4 +100,4 @@ def _floor(kept: NDArray[np.int16]) -> float:
     √(2/(K m)); what is left of the information is one less its share.
     """
     _, m, R, _ = kept.shape
-    return min(ERRORS * float(np.sqrt(2 / (2 * R * m))), 0.5)
+    return min(FLOOR_IN_ERRORS * float(np.sqrt(2 / (2 * R * m))), 0.5)

@@ -21,15 +21,14 @@ from retrace_sde.search.bridge import bridge
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.protocols import Averages
 
-TOLERANCE = 0.15
-"""Monte-Carlo error at which to stop, in standard errors that known orders would leave: √(1 + 0.15²) is one per
-cent more than no such error at all."""
+MONTE_CARLO_TOLERANCE = 0.15
+"""Monte-Carlo error at which to stop, in units of the standard errors for known orders: √(1 + 0.15²) is 1 % more than none."""
 
-LEAST_ROUNDS, MOST_ROUNDS = 24, 150
-"""Rounds before the window of the last half is long enough to judge, and after which it is given up."""
+MIN_ROUNDS, MAX_ROUNDS = 24, 150
+"""Rounds before convergence is judged from the last half of them, and after which iteration stops."""
 
-STANDING = 3
-"""Rounds running in which the error must be below the tolerance: one alone is luck."""
+CONVERGED_ROUNDS = 3
+"""Successive rounds in which the error must be below the tolerance: a single one may be chance."""
 
 AVERAGING = "averaging over orders"
 
@@ -58,7 +57,7 @@ def run(
     """Rounds until the averaged parameters stand, or just so many `rounds`.
 
     They stand when the Monte-Carlo error of their average, between the halves of the window and between chains,
-    is below `TOLERANCE` known-order standard errors, `STANDING` times running.
+    is below `MONTE_CARLO_TOLERANCE` known-order standard errors, `CONVERGED_ROUNDS` times running.
     """
     T, effort = model.data.shape[1], model.effort
     seen: list[Any] = []
@@ -66,11 +65,14 @@ def run(
     traces: list[Array] = []
     weights: list[float] = []
     gap, good = np.inf, 0
-    for k in range(rounds or MOST_ROUNDS):
+    for k in range(rounds or MAX_ROUNDS):
         if k > 1 and enough(AVERAGING):
             break
         # The error falls with the root of the work, so its square tells how much of it is done.
-        report(AVERAGING, k / rounds if rounds else max(k / MOST_ROUNDS, (TOLERANCE / gap) ** 2))
+        report(
+            AVERAGING,
+            k / rounds if rounds else max(k / MAX_ROUNDS, (MONTE_CARLO_TOLERANCE / gap) ** 2),
+        )
         draws = model.draw(law, chains, Stretch(effort.records(k), 2 * T))
         if k < effort.warm // 2:  # burn-in: the proposals learn, and then stay as they are
             chains.learn(draws)
@@ -81,17 +83,19 @@ def run(
         traces.append(np.stack([_vector(model, model.maximise(each, new)) for each in parts]))
         weights.append(effort.records(k))
         law = model.extrapolate(law, new)
-        if not rounds and k + 1 >= LEAST_ROUNDS:
+        if not rounds and k + 1 >= MIN_ROUNDS:
             known = model.known_order_errors(seen[-1], new)
             unit = np.append(known.drift.ravel(), known.diffusion.ravel())
             gap = monte_carlo_error(np.array(traces), np.array(weights), unit)
-            good = good + 1 if gap <= TOLERANCE else 0
+            good = good + 1 if gap <= MONTE_CARLO_TOLERANCE else 0
             progress(k, gap)
-            if good >= STANDING:
+            if good >= CONVERGED_ROUNDS:
                 break
     half = len(seen) // 2
     average = _mean(seen[half:], np.array(weights[half:]))
-    return Run(model.maximise(average, law), average, chains, tuple(history), gap, good >= STANDING)
+    return Run(
+        model.maximise(average, law), average, chains, tuple(history), gap, good >= CONVERGED_ROUNDS
+    )
 
 
 def _mean(parts: list[Any], weights: Array) -> Any:

@@ -22,12 +22,14 @@ from retrace_sde.orders.costs import spread
 from retrace_sde.orders.flips import align
 from retrace_sde.orders.prior import Prior, compiled, known_times
 from retrace_sde.panel.blocks import Data, evenly
+from retrace_sde.panel.clock import UNKNOWN, Clock, Gaps
 from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Drift
 from retrace_sde.process.sde import Gaussian
 
-TOLD = 500_000
-"""Numbers (n T d) that tell the variables' variances."""
+VARIANCE_SAMPLE = 500_000
+"""Values (n T d) from which the variances of the variables are estimated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +48,7 @@ class Fit:
 
     `step` is the fit as Euler's step, `moments` the sufficient statistics behind it (expected ones where states
     are hidden), `law` what the model judges orders by. `prior_costs` is what is known of time against the order
-    (one number, or one per trajectory; ∞: impossible). `gaps` are the times between its observations where they are
-    not all dt, `log_gap_errors` the standard errors of their logarithms where they were estimated, and `clocks` what
+    (one number, or one per trajectory; ∞: impossible). `gaps` are the times between its observations, `log_gap_errors` the standard errors of their logarithms where they were estimated, and `clocks` what
     they owe to more than time. `states`
     (n, T, d), where states are hidden, are the smoothed ones in time order. `estimate`: parameters and errors where
     the model has a way to them that the moments do not give. Where one pass gave more than was asked for it is kept: `start`, the law
@@ -60,7 +61,7 @@ class Fit:
     log_likelihoods: Array
     prior_costs: Array
     law: Any = None
-    gaps: Array | None = None
+    gaps: Gaps = field(kw_only=True)
     log_gap_errors: Array | None = None
     clocks: GapClocks | None = None
     states: Array | None = None
@@ -69,6 +70,11 @@ class Fit:
     start: Gaussian | None = None
     robust_errors: StandardErrors | None = None
     reverse: Fit | None = None
+
+    @cached_property
+    def ordering(self) -> Order:
+        """The order, of its kind: one for all trajectories or one for each."""
+        return Order.of(self.order)
 
     @property
     def log_likelihood(self) -> float:
@@ -91,31 +97,23 @@ class Fit:
 class Problem:
     """The data, the step between slices, the drift's features, and what is known of time.
 
-    `gaps`, where the times are known, are those between observations in their known order: (T − 1,), or
-    (n, T − 1) with dt beyond a trajectory's end. `stamps` are exact times of the slices of a shared order,
-    NaN where unknown; `origins` the first of all times where all are known. `schedule` (T,): the times of the
-    positions, whichever observation stands there.
+    `prior` is what is known of the order, `timing` what is known of the times.
     """
 
     data: Data
     dt: float
     drift: Drift
     prior: Prior | None = None
-    gaps: Array | None = None
-    stamps: Array | None = None
-    origins: Array | None = None
-    schedule: Array | None = None
+    timing: Clock = UNKNOWN
 
     def knowing(self, other: Problem) -> Self:
         """The same data with what another problem knows of their time."""
-        return replace(
-            self,
-            prior=other.prior,
-            gaps=other.gaps,
-            stamps=other.stamps,
-            origins=other.origins,
-            schedule=other.schedule,
-        )
+        return replace(self, prior=other.prior, timing=other.timing)
+
+    @property
+    def gaps(self) -> Gaps:
+        """The gaps between observations in their known order; where it is not known all are dt."""
+        return self.timing.gaps(self.dt)
 
     @property
     def states_hidden(self) -> bool:
@@ -153,47 +151,23 @@ class Problem:
         if size >= n and not self.data.lazy:
             return self
         prior = None if self.prior is None else self.prior.some(n, size)
-        gaps = self.gaps
-        if gaps is not None and gaps.ndim == 2:
-            gaps = gaps[evenly(n, size)]
-        return replace(self, data=self.data.some(size), prior=prior, gaps=gaps)
+        timing = self.timing.take(evenly(n, size))
+        return replace(self, data=self.data.some(size), prior=prior, timing=timing)
 
     def informed(self, knowledge: Knowledge, *, shared: bool) -> Self:
         """The same problem with what is known of time; the true gaps too, and their mean as dt, where all is."""
         n, T, _ = self.data.shape
-        lengths = self.data.lengths
+        lengths = self.data.counts
         prior = compiled(knowledge, n, T, shared=shared, dt=self.dt, lengths=lengths)
         times = known_times(knowledge, n, T, shared=shared, lengths=lengths)
-        gaps = origins = None
-        dt = self.dt
-        if times is not None:
-            origins = np.nanmin(times, axis=-1, keepdims=True)
-            gaps = np.diff(np.sort(times, axis=-1), axis=-1)
-            dt = float(np.nanmean(gaps))
-            gaps = np.nan_to_num(gaps, nan=dt)
-        schedule = None
+        timing, dt = UNKNOWN, self.dt
         if knowledge.schedule is not None:
-            schedule = np.array(knowledge.schedule, dtype=np.float64)
-            dt, origins = float(np.diff(schedule).mean()), schedule[:1]
-        stamps = None
+            timing, dt = Clock.by_schedule(np.asarray(knowledge.schedule))
+        elif times is not None:
+            timing, dt = Clock.at(times, self.data.lengths)
         if shared and knowledge.timestamps is not None and knowledge.timestamp_error is None:
-            stamps = np.asarray(knowledge.timestamps, dtype=float)
-        found = replace(self, dt=dt, prior=prior, gaps=gaps, stamps=stamps)
-        return replace(found, origins=origins, schedule=schedule)
-
-    def times(self, order: Indices, gaps: Array | None) -> Array:
-        """The times along an order: a regular grid from 0, or those that gaps and known times give."""
-        if gaps is None:
-            return self.dt * np.arange(order.shape[-1], dtype=float)
-        zero = np.zeros((*gaps.shape[:-1], 1))
-        times = np.concatenate([zero, np.cumsum(gaps, axis=-1)], axis=-1)
-        if self.origins is not None:
-            return times + self.origins
-        if self.stamps is not None:
-            known = np.flatnonzero(~np.isnan(self.stamps[order]))
-            if len(known):
-                return times + self.stamps[order][known[0]] - times[known[0]]
-        return times
+            timing = replace(timing, stamps=np.asarray(knowledge.timestamps, dtype=float))
+        return replace(self, dt=dt, prior=prior, timing=timing)
 
     @cached_property
     def n_features(self) -> int:
@@ -205,18 +179,18 @@ class Problem:
     def variances(self) -> Array:
         """Each variable's variance over the panel, which no order changes; a hundred trajectories, or some with many numbers, tell it."""
         n, T, d = self.data.shape
-        most = int(np.clip(TOLD // (T * d), 20, 100))
+        most = int(np.clip(VARIANCE_SAMPLE // (T * d), 20, 100))
         return spread(self.data.some(min(n, most))) ** 2
 
     def prior_costs(self, order: Indices) -> Array:
         """−log prior of an order, (1,), or of each trajectory's, (n,)."""
         if self.prior is None:
             return np.zeros(1)
-        return self.prior.cost(order, self.data.lengths)
+        return self.prior.cost(order, self.data.counts)
 
     def repaired(self, order: Indices) -> Indices:
         """The order changed where it breaks a rule."""
-        return order if self.prior is None else self.prior.repair(order, self.data.lengths)
+        return order if self.prior is None else self.prior.repair(order, self.data.counts)
 
     def aligned(self, orders: Indices, rng: np.random.Generator) -> Indices:
         """Orders of single trajectories, some of them turned around so that all run the same way."""
@@ -227,15 +201,7 @@ class Problem:
         """What is known rules out the reverse of most orders: the direction of time is no question then."""
         if self.prior is None:
             return False
-        return self.prior.one_way(orders, self.data.reversed(orders), self.data.lengths)
-
-    def reversed_gaps(self, gaps: Any) -> Any:
-        """The gaps of the reversed order."""
-        if gaps.ndim == 1:
-            return gaps[::-1].copy()
-        steps = self.data.observed[:, None] - 1
-        at = np.arange(gaps.shape[1])[None] + np.zeros_like(steps)
-        return np.take_along_axis(gaps, np.where(at < steps, steps - 1 - at, at), axis=1)
+        return self.prior.one_way(orders, self.data.reversed(orders), self.data.counts)
 
 
 class Effort(NamedTuple):

@@ -81,11 +81,11 @@ class Plan:
         """The model that the settings and the data call for."""
         model, settings = self._informed(), self.settings
         noise = self._noise(model)
-        unknown = settings.estimate_gaps and model.gaps is None
-        own_times = model.gaps is not None and model.gaps.ndim == 2
+        unknown = settings.estimate_gaps and not model.timing.gaps_known
+        own_times = not model.gaps.shared
         exact = settings.estimator == "exact" and has_state_space(model.drift)
         irregular = (
-            model.schedule is not None or (unknown and not settings.shared) or (own_times and exact)
+            model.timing.scheduled or (unknown and not settings.shared) or (own_times and exact)
         )
         if noise is None and not irregular:
             return GapModel(model.data, model.dt, model.drift).knowing(model) if unknown else model
@@ -107,11 +107,12 @@ class Plan:
         settings, equal = self.settings, np.full(model.data.shape[1] - 1, model.dt)
         if unknown and not settings.shared:
             return RandomGapModel.unknown(model, noise=noise)
-        if model.schedule is not None:
-            return IrregularModel.across(model, np.diff(model.schedule), noise=noise, placed=True)
-        unequal = model.gaps is not None and not np.allclose(model.gaps, model.dt)
-        if unknown or unequal:
-            gaps = equal if model.gaps is None else model.gaps
+        if model.timing.scheduled:
+            gaps = model.timing.scheduled_gaps
+            return IrregularModel.across(model, gaps, noise=noise, placed=True)
+        T = model.data.shape[1]
+        if unknown or model.gaps.uneven(T, model.dt):
+            gaps = model.gaps.along(T)
             return IrregularModel.across(model, gaps, noise=noise, free=unknown)
         if model.data.covariates is not None:
             return IrregularModel.across(model, equal, noise=noise, scheme=settings.scheme)

@@ -15,26 +15,27 @@ from retrace_sde.orders.convergence import convergence
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.folds import folded_orders
 from retrace_sde.panel.blocks import evenly
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.progress import report, steps
 from retrace_sde.search.protocols import Model, SharedOrders
 
 SAMPLING = "how sure each position is"
 
-KEPT = 50
-"""Orders kept per chain."""
+ORDERS_KEPT = 50
+"""Sampled orders that are kept of each chain."""
 
 SHARED_CHAINS = 4
 """Chains over one shared order, which is a single thing to sample; single orders have two chains each."""
 
-UNFOLDED = 2000
-"""Ways to unfold an order that are drawn."""
+UNFOLDED_DRAWS = 2000
+"""Random unfoldings of a folded order."""
 
-DIAGNOSED = 500
-"""Trajectories that the convergence diagnostics look at, evenly spaced."""
+DIAGNOSED_TRAJECTORIES = 500
+"""Trajectories used by the convergence diagnostics, evenly spaced."""
 
-R_HAT, EFFECTIVE_SIZE = 1.2, 20.0
-"""Beyond these the chains have not explored the orders well enough: a mean over 20 draws has an error of a quarter of
-the posterior's spread; and of 50 independent draws per chain, two chains, R-hat is above 1.1 once in a thousand."""
+MAX_R_HAT, MIN_EFFECTIVE_SIZE = 1.2, 20.0
+"""Beyond these the chains have not converged: the mean of 20 draws has an error of a quarter of the posterior standard deviation, and
+with two chains of 50 independent draws R-hat exceeds 1.1 once in a thousand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +81,9 @@ class OrderPosterior:
 
         Other modes than the chains', which start alike: every way in which the order may unfold counts the same.
         """
-        many = folded_orders(order, UNFOLDED, rng)
+        many = folded_orders(order, UNFOLDED_DRAWS, rng)
         where = np.zeros(self.position_probabilities.shape)
-        np.add.at(where, (many, np.arange(len(order))[None]), 1 / UNFOLDED)
+        np.add.at(where, (many, np.arange(len(order))[None]), 1 / UNFOLDED_DRAWS)
         samples = self.samples.copy()
         moved = np.flatnonzero(rng.random(len(samples)) < probability)
         samples[moved] = many[: len(moved)]
@@ -102,12 +103,9 @@ class OrderPosterior:
             effective_size=size,
         )
 
-    def either_way(self, turn: Mask, lengths: Indices) -> OrderPosterior:
+    def either_way(self, turn: Mask, lengths: Lengths) -> OrderPosterior:
         """As likely run backwards: of the trajectories that may be turned, (n,), half of it reversed."""
-        T = self.samples.shape[-1]
-        at = np.arange(T)
-        back = np.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
-        back = np.where(turn[:, None], back, at)
+        back = np.where(turn[:, None], lengths.reversal, np.arange(lengths.T))
         P = self.position_probabilities
         mirrored = np.take_along_axis(P, np.broadcast_to(back[:, None], P.shape), axis=2)
         turned = np.take_along_axis(
@@ -120,7 +118,7 @@ class OrderPosterior:
     @property
     def mixed(self) -> bool:
         """The chains have explored the orders well enough to read probabilities off them."""
-        return self.r_hat <= R_HAT and self.effective_size >= EFFECTIVE_SIZE
+        return self.r_hat <= MAX_R_HAT and self.effective_size >= MIN_EFFECTIVE_SIZE
 
 
 def order_posterior(
@@ -129,7 +127,7 @@ def order_posterior(
     """The posterior over each trajectory's order under a fixed law, and the draws behind it."""
     report(SAMPLING)
     n, T, _ = model.data.shape
-    draws = model.draw(law, chains, Stretch(samples, 25 * T, KEPT, positions=True))
+    draws = model.draw(law, chains, Stretch(samples, 25 * T, ORDERS_KEPT, positions=True))
     C = len(draws.kept)
     probabilities = draws.positions.astype(np.float32) / np.float32(samples * C)
     _tidy_padding(model, probabilities, draws.kept)
@@ -141,19 +139,19 @@ def _tidy_padding(
     model: Model, probabilities: NDArray[np.float32], kept: NDArray[np.int16]
 ) -> None:
     """Beyond a trajectory's length nothing was sampled: what is not there stays where it is."""
-    if model.data.lengths is None:
+    lengths = model.data.lengths
+    if not lengths.ragged:
         return
-    T = model.data.shape[1]
-    outside = np.arange(T)[None] >= model.data.observed[:, None]
+    outside = ~lengths.mask
     j, k = np.nonzero(outside)
     probabilities[j, k, k] = 1.0
-    kept[:] = np.where(outside[None, :, None, :], np.arange(T, dtype=np.int16), kept)
+    kept[:] = np.where(outside[None, :, None, :], np.arange(lengths.T, dtype=np.int16), kept)
 
 
 def _diagnosed(model: Model, law: Any, kept: NDArray[np.int16]) -> tuple[float, float]:
     """Split R-hat and effective size of the log-likelihood of each draw and of its τ with the first."""
     C, n, R, _ = kept.shape
-    few, rows = model.some(DIAGNOSED), evenly(n, DIAGNOSED)
+    few, rows = model.some(DIAGNOSED_TRAJECTORIES), evenly(n, DIAGNOSED_TRAJECTORIES)
     first = kept[0, rows, 0].astype(np.intp)
     traces = np.empty((C, R, 2))
     for c in range(C):
@@ -172,7 +170,7 @@ def shared_posterior(
     states = random_states(rng, SHARED_CHAINS)
     positions, kept = np.zeros((T, T)), []
     for c in steps(range(SHARED_CHAINS), SAMPLING, least=2):
-        where, some = orders.sample(order, states[c : c + 1], samples, KEPT)
+        where, some = orders.sample(order, states[c : c + 1], samples, ORDERS_KEPT)
         positions += where
         kept.append(some)
     records = np.stack(kept).astype(np.intp)

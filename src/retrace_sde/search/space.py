@@ -17,8 +17,8 @@ from retrace_sde.orders.own import KICKS
 from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model
 
-SETTLED = 1000
-"""Single orders have settled when no more than one in so many still changes: the rest are near ties."""
+SETTLED_FRACTION = 1000
+"""Orders of single trajectories have converged when at most one in so many still changes: the rest are near ties."""
 
 
 class Pair(NamedTuple):
@@ -88,4 +88,4 @@ class Own:
         return orders.improve(found.order, self.states, kicks=KICKS if harder else 0)
 
     def settled(self, changed: int) -> bool:
-        return changed <= len(self.states) // SETTLED
+        return changed <= len(self.states) // SETTLED_FRACTION

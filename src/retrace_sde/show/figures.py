@@ -19,6 +19,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
+from retrace_sde.panel.clock import same_for_all, times_of
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Affine, as_drift
 from retrace_sde.retrace import ReTrace
@@ -38,7 +39,7 @@ def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, A
     thinned: list[str] = []
     units, rows, variables = _selection(model, panel, thinned, share=share)
     found = {
-        "shared": model.order_.ndim == 1,
+        "shared": model.result_.shared_order,
         "units": [_unit(model, panel, each) for each in units],
         "paths": _paths(model, panel, units, rows, variables),
         "drift": _drift(model),
@@ -69,7 +70,7 @@ def _selection(
     most = min(T, SLICES)
     variables = np.arange(min(d, NUMBERS // (4 * most)))
     fit = NUMBERS // (most * len(variables))
-    if model.order_.ndim == 1:
+    if model.result_.shared_order:
         rows = evenly(n, min(max(fit, 4), TRAJECTORIES))
     else:
         rows = evenly(n, min(max(min(fit, NUMBERS // most**2), 3), OWN_TRAJECTORIES))
@@ -80,7 +81,7 @@ def _selection(
             thinned.append(f"{kept} of {all_of:,} {what} are drawn, evenly spaced")
     if len(variables) < d:
         thinned[-1] = f"the first {len(variables)} of {d:,} variables are drawn"
-    owners: list[int | None] = [None] if model.order_.ndim == 1 else [int(j) for j in rows]
+    owners: list[int | None] = [None] if model.result_.shared_order else [int(j) for j in rows]
     return [_shown(model, panel, j, most) for j in owners], rows, variables
 
 
@@ -206,10 +207,7 @@ def _paths(
         "ids": [str(panel.ids[int(j)]) for j in rows],
         "variables": [model.result_.names[int(i)] for i in variables],
         "values": values,
-        "times": [
-            _numbers((times if times.ndim == 1 else times[j or 0])[positions])
-            for j, positions, _ in units
-        ],
+        "times": [_numbers(times_of(times, j or 0)[positions]) for j, positions, _ in units],
     }
 
 
@@ -277,7 +275,7 @@ def _residuals(model: ReTrace, variables: Indices) -> dict[str, Any] | None:
         "autocorrelations": _numbers(check.autocorrelations[:, variables].T), "chance": _numbers(chance),
         "steps": steps.tolist(), "spreads": _numbers(check.spreads[steps][:, variables].T),
         "means": _numbers(check.means[steps][:, variables].T),
-        "times": _numbers((times if times.ndim == 1 else times[0])[slices]),
+        "times": _numbers(times_of(times, 0)[slices]),
         "band": _numbers(check.band[:, slices][:, :, variables].transpose(2, 0, 1)),
         "observed": _numbers(check.observed[:, slices][:, :, variables].transpose(2, 0, 1)),
     }  # fmt: skip
@@ -346,7 +344,7 @@ def _direction(model: ReTrace, panel: Panel) -> dict[str, Any]:
 def _gaps(model: ReTrace) -> dict[str, Any] | None:
     """Gaps along a shared order, with intervals where estimated; a regular grid has none to show."""
     gaps = np.asarray(model.gaps_, dtype=float)
-    if gaps.ndim != 1 or not gaps.size or np.ptp(gaps) <= 1e-9 * np.abs(gaps).max():
+    if not same_for_all(gaps) or not gaps.size or np.ptp(gaps) <= 1e-9 * np.abs(gaps).max():
         return None
     found = {"values": _numbers(gaps), "times": _numbers(model.times_)}
     intervals = model.result_.gap_intervals

@@ -15,6 +15,8 @@ from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.fit.intervals import clearest, clearness, critical, half_widths
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import position_calibration
+from retrace_sde.panel.clock import times_of
+from retrace_sde.panel.order import Order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -563,9 +565,9 @@ def courses(
     times = model.times_ if answer.times is None else answer.times
     rows = np.linspace(0, len(panel) - 1, min(most, len(panel))).astype(int)
     for j in rows:
-        order = answer.order if answer.order.ndim == 1 else answer.order[j]
+        order = Order.of(answer.order).of_trajectory(j)
         length = len(order) if panel.lengths is None else panel.lengths[j]
-        at = times if times.ndim == 1 else times[j]
+        at = times_of(times, j)
         line = np.asarray(panel.values[j])[order[:length], k]
         ax.plot(at[:length], line, linewidth=0.7, alpha=0.6)
     way = "the reverse" if twin else "in the order found"

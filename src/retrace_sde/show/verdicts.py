@@ -16,6 +16,7 @@ from retrace_sde.after.residuals import NOT_LOOKED
 from retrace_sde.evidence.direction.verdict import Caution, Reason
 from retrace_sde.evidence.identifiability import Finding, Topic
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.retrace import ReTrace
 
@@ -58,15 +59,15 @@ def placement(model: ReTrace, *, lengths: Indices | None = None) -> Array | None
         return None
     P, order = model.position_probabilities_, model.order_
     own: Array = np.take_along_axis(P, order[..., None, :], axis=-2)[..., 0, :].astype(float)
-    if lengths is not None and own.ndim == 2:
-        own = own[np.arange(own.shape[1])[None] < lengths[:, None]]
+    if lengths is not None and not model.result_.shared_order:
+        own = own[Lengths.of(own, lengths).mask]
     return own.ravel()
 
 
 def _order(model: ReTrace, panel: Panel) -> Verdict:
     question = "Which order?"
     standing: Standing
-    shared = model.order_.ndim == 1
+    shared = model.result_.shared_order
     what = "a time slice" if shared else "an observation"
     rounds = f"{model.n_iter_} round{'' if model.n_iter_ == 1 else 's'}"
     settled = f"The search was still changing after {rounds}: raise max_iter."
@@ -119,7 +120,7 @@ def _reached(model: ReTrace) -> float:
 
 def _listed(model: ReTrace, panel: Panel) -> tuple[str, ...]:
     """The order itself, where its slices have names: all of them, or both ends."""
-    if model.order_.ndim == 2 or panel.slices is None:
+    if not model.result_.shared_order or panel.slices is None:
         return ()
     labels = [str(panel.slices[int(k)]) for k in model.order_]
     if len(labels) > LISTED:

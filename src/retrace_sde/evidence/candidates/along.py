@@ -17,6 +17,7 @@ from retrace_sde.evidence.closed_form.panels import Form, Panels, Scale
 from retrace_sde.fit.start_law import Starts
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, evenly, to_numpy
+from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Affine
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.hidden import HiddenModel
@@ -116,7 +117,7 @@ class CandidatesAlong:
     @property
     def steps(self) -> float:
         """Steps of the sample."""
-        return float((self.sample[0].data.observed - 1).sum())
+        return float(self.sample[0].data.lengths.steps.total)
 
     # -- states that are observed --------------------------------------------------------------------------
 
@@ -125,21 +126,21 @@ class CandidatesAlong:
         """The sample along the order, standardised, missing values drawn; None where closed forms do not apply."""
         model = self.model
         unknown_gaps = model.gaps_estimated and not model.states_hidden
-        if model.data.covariates is not None or model.gaps is not None or unknown_gaps:
+        if model.data.covariates is not None or model.timing.gaps_known or unknown_gaps:
             return None
         few, fit = self.sample
         x = to_numpy(few.data.block(slice(None), fit.order)[0])
         lengths = few.data.lengths
-        inside = np.arange(x.shape[1])[None] < few.data.observed[:, None]
+        inside = lengths.mask
         if len(x) < MIN_SUBJECTS or few.data.observed.min() < MIN_VISITS:
             return None
         seen = ~np.isnan(x) & inside[:, :, None]
         missing = not seen[inside].all()
-        if missing and (not (model.states_hidden and model.steps_equal) or lengths is not None):
+        if missing and (not (model.states_hidden and model.steps_equal) or lengths.ragged):
             return None
-        if lengths is not None:
+        if lengths.ragged:
             x = np.where(inside[:, :, None], x, 0.0)
-        flat = x.reshape(-1, x.shape[2]) if lengths is None else x[inside]
+        flat = x[inside] if lengths.ragged else x.reshape(-1, x.shape[2])
         centre = (np.nanmean if missing else np.mean)(flat, axis=0)
         scale = np.nanstd(flat, axis=0) if missing else _deviation(flat, centre)
         if not (scale > 0).all():
@@ -147,9 +148,9 @@ class CandidatesAlong:
         centre = centre * self.affine
         x = x - centre
         x /= scale
-        if missing or lengths is not None:
+        if missing or lengths.ragged:
             x = np.where(seen, x, 0.0)
-        found = Panels(x[None], lengths, Scale(centre, scale))
+        found = Panels(x[None], lengths.counts, Scale(centre, scale))
         if not missing:
             return None if _noiseless(found) else found
         laws = simulators(self.both, found, self.rng)
@@ -188,7 +189,7 @@ class CandidatesAlong:
 
 def _taken(order: Indices, n: int, size: int) -> Indices:
     """The orders of some trajectories."""
-    return order if order.ndim == 1 or size >= n else order[evenly(n, size)]
+    return order if size >= n else Order.of(order).take(evenly(n, size)).index
 
 
 def simulators(

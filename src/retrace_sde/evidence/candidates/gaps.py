@@ -16,6 +16,7 @@ from retrace_sde.evidence.candidates.penalty import Block
 from retrace_sde.evidence.candidates.prediction import Prediction, StepRows
 from retrace_sde.evidence.closed_form.linear import unequal
 from retrace_sde.evidence.closed_form.panels import Form
+from retrace_sde.panel.clock import Clock
 from retrace_sde.search.models.gaps import GapModel
 
 EQUAL_GAPS_NATS = 100.0
@@ -60,7 +61,7 @@ class UnequalGaps:
         if along.own_kind is CandidateKind.GAPS:
             return True
         apart = along.fit(STEP_VARIANCES)
-        if apart is None or along.both[0].order.ndim == 2:
+        if apart is None or not along.both[0].ordering.shared:
             return False
         alike = along.fit(MARKOV)
         return alike is None or apart.log_evidence >= alike.log_evidence - EQUAL_GAPS_NATS
@@ -71,7 +72,7 @@ class UnequalGaps:
         price = markov_penalty(along, Block(T - 2, n * d))
         if along.own_kind is CandidateKind.GAPS:
             return along.own_fit(price)
-        free = GapModel(few.data, few.dt, few.drift, stamps=few.stamps)
+        free = GapModel(few.data, few.dt, few.drift, timing=Clock(stamps=few.timing.stamps))
         one = free.fit(fit.order, final=True)
         two = free.reversed_fit(one, final=True)
         found = CandidateFit.of_trajectories(

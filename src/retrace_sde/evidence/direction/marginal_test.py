@@ -90,7 +90,7 @@ def marginal_test(
     p = test.p_value
     if not model.closed_form or averaged.twin is None or p is None:
         return test
-    known = model.prior is not None or model.gaps is not None
+    known = model.prior is not None or not model.timing.silent
     plain = is_linear(model.drift) and model.data.covariates is None and not known
     doubt = (
         alpha <= p < FEW_TRAJECTORIES_P and abs(test.log_likelihood_ratio) > SKIP_SIMULATION_NATS

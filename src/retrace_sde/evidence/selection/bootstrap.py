@@ -76,10 +76,9 @@ def _refits(model: Model, name: str, subjects: Subjects) -> bool:
 
 def _taken(model: EulerModel, found: Fit, rows: Indices) -> tuple[EulerModel, Fit]:
     """The model of drawn subjects, with their own orders and gaps where they have such."""
-    order = found.order if found.order.ndim == 1 else found.order[rows]
-    gaps = found.gaps if found.gaps is None or found.gaps.ndim == 1 else found.gaps[rows]
+    order = found.ordering.take(rows).index
     drawn = replace(model, data=replace(model.data.take(rows), n_jobs=1), prior=None)
-    return drawn, drawn.fit_gaps(order, gaps)
+    return drawn, drawn.fit_gaps(order, found.gaps.take(rows))
 
 
 def _hidden_levels(levels: HiddenLevels, rows: Indices) -> tuple[Array, Array]:
@@ -93,8 +92,7 @@ def _plain(model: EulerModel, found: Fit, name: str) -> tuple[Array, Array]:
 
 
 def _levels(model: EulerModel, found: Fit, name: str) -> tuple[Array, Array]:
-    dt = model.dt if found.gaps is None else found.gaps
-    levels = fit_levels(model.data, found.order, dt)
+    levels = fit_levels(model.data, found.order, found.gaps)
     if levels is None:
         return _plain(model, found, name)
-    return level_coefficients(levels, model.dt, name=name, gaps=found.gaps is not None)
+    return level_coefficients(levels, model.dt, name=name, gaps=not found.gaps.equal)

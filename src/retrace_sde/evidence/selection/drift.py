@@ -48,7 +48,7 @@ class DriftChoice:
 def drift_by_evidence(model: EulerModel, raw: Data, found: Fit) -> DriftChoice:
     """Of complete data along the order of a fit; `raw`: the data in units in which zero is zero."""
     d = raw.shape[2]
-    steps = float((raw.observed - 1).sum())
+    steps = float(raw.lengths.steps.total)
 
     def evidence(data: Data, drift: Drift, features: int) -> float:
         each = EulerModel(data, model.dt, drift).fit_gaps(found.order, found.gaps)

@@ -29,6 +29,7 @@ from retrace_sde.fit.statespace.irregular.levels import (
 )
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
+from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import has_offset
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
@@ -48,7 +49,7 @@ def can_have_levels(model: HiddenModel) -> bool:
     n, _, d = model.data.shape
     R = model.noise
     full = not isinstance(R, str) and np.ndim(R) == 2 and bool(np.any(R - np.diag(np.diag(R))))
-    few = n <= 2 * d + 2 or bool((model.data.observed - 2).sum() <= 2 * d)
+    few = n <= 2 * d + 2 or bool(model.data.lengths.steps.steps.total <= 2 * d)
     drawn = isinstance(model, RandomGapModel)
     return has_offset(model.drift) and d <= MOST_VARIABLES and not (full or few or drawn)
 
@@ -83,16 +84,16 @@ def _alike(found: Found, levels: HiddenLevels, nats: float) -> Compared:
 
 
 def _taken(order: Indices, rows: Indices) -> Indices:
-    return order if order.ndim == 1 else order[rows]
+    return Order.of(order).take(rows).index
 
 
 def _gaps(model: HiddenModel, fit: Fit) -> Array:
-    return np.full(model.data.shape[1] - 1, model.dt) if fit.gaps is None else fit.gaps
+    return fit.gaps.along(model.data.shape[1])
 
 
 def _span(model: HiddenModel, fit: Fit) -> float:
     gaps = np.broadcast_to(_gaps(model, fit), (model.data.shape[0], model.data.shape[1] - 1))
-    live = np.arange(1, model.data.shape[1])[None] < model.data.observed[:, None]
+    live = model.data.lengths.steps.mask
     return float(np.where(live, gaps, 0.0).sum(axis=1).mean())
 
 
@@ -105,7 +106,7 @@ def hidden_levels_along(model: HiddenModel, fit: Fit, needed: float = -np.inf) -
     start = Law(step.coefficients, step.diffusion, law.R, law.initial, euler=timed._euler)
     states = fit.states if fit.states is not None else model._states(fit.order, law)[1]
     shown, order = model.smoothed_view(replace(fit, states=states))
-    rough = fit_levels(shown.data, order, model.dt if fit.gaps is None else fit.gaps)
+    rough = fit_levels(shown.data, order, fit.gaps)
     return fit_hidden_levels(seen, timed._ascent, start, rough, needed)
 
 

@@ -64,17 +64,17 @@ def noise_by_evidence(
     """Noise, or none, along an order found without; with values missing, R = 0 against R > 0."""
     if not isinstance(model, EulerModel | HiddenModel) or not is_linear(model.drift):
         return NoiseChoice(None)
-    if isinstance(model, GapModel | IrregularModel) or model.gaps is not None:
+    if isinstance(model, GapModel | IrregularModel) or model.timing.gaps_known:
         return NoiseChoice(None)
     n, T, d = model.data.shape
     size = max(int(WORK / (T * d**3)), 2 * d + 20)
     rows = evenly(n, size)
     few: EulerModel | HiddenModel = model.some(size)
-    order = found.order if found.order.ndim == 1 else found.order[rows]
+    order = found.ordering.take(rows).index
     if isinstance(few, EulerModel) and _lag_one(few, few.fit(order), levels, rows) > DOUBT:
         return NoiseChoice(None)
     without = float(found.log_likelihoods[rows].sum())
-    count = float((few.data.observed - 1).sum())
+    count = float(few.data.lengths.steps.total)
     best = NoiseChoice(None, -np.inf)
     kinds: list[tuple[Kind, int]] = [("estimate", 1)]
     if d > 1:
@@ -106,6 +106,6 @@ def _lag_one(
     live = data.live(slice(None))
     e = e if live is None else e * live
     products = e[:, 1:] * e[:, :-1]
-    spread = float((e**2).sum() / max((data.observed - 1).sum() * x.shape[2], 1))
-    seen = max(float((data.observed - 2).sum()) * x.shape[2], 1.0)
+    spread = float((e**2).sum() / max(data.lengths.steps.total * x.shape[2], 1))
+    seen = max(float(data.lengths.steps.steps.total) * x.shape[2], 1.0)
     return float(products.sum() / spread / np.sqrt(seen))

@@ -193,9 +193,8 @@ def _rates(model: EulerModel, found: Fit, *, asked: bool) -> tuple[SubjectEffect
         few = model.some(DECIDED)
         effects, H = _rates(few, few.fit(_some(model, few, found)), asked=asked)
         return replace(effects, rates=None, rate_errors=None), H
-    dt = model.dt if found.gaps is None else found.gaps
-    grams = subject_grams(model.data, found.order, dt, model.drift)
-    count = float((model.data.observed - 1).sum())
+    grams = subject_grams(model.data, found.order, found.gaps, model.drift)
+    count = float(model.data.lengths.steps.total)
     rates = fit_rates(grams, count, found.step.coefficients, found.step.diffusion)
     effects = SubjectEffects(
         Subjects.RATES,
@@ -241,16 +240,13 @@ def _applies(model: Model, asked: Subjects) -> bool:
 
 
 def _some(model: EulerModel, few: EulerModel, found: Fit) -> Indices:
-    if found.order.ndim == 1:
-        return found.order
-    return found.order[evenly(model.data.shape[0], few.data.shape[0])]
+    return found.ordering.take(evenly(model.data.shape[0], few.data.shape[0])).index
 
 
 def _tried(model: EulerModel, better: Fit, worse: Fit) -> _Tried | None:
     fits = []
     for alike in (better, worse):
-        dt = model.dt if alike.gaps is None else alike.gaps
-        levels = fit_levels(model.data, alike.order, dt)
+        levels = fit_levels(model.data, alike.order, alike.gaps)
         if levels is None:
             return None
         step = replace(alike.step, diffusion=levels.diffusion)

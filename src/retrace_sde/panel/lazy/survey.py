@@ -92,8 +92,8 @@ def surveyed(data: Data, *, own: bool) -> Data:
 
 def _survey(piece: Data, numbers: Indices, *, own: bool) -> tuple[Array, Indices, Array, Indices]:
     """Of one block: a row of its facts, a row of what is no number in it, and each trajectory's keys and own order."""
-    x, (_, T, d) = piece.values, piece.shape
-    outside = np.arange(T)[None] >= piece.observed[:, None]
+    x, d = piece.values, piece.shape[2]
+    outside = ~piece.lengths.mask
     whole = not outside.any()
     z = x.reshape(-1, d) if whole else x.reshape(-1, d)[~outside.ravel()]
     mean = z.mean(axis=0)

@@ -66,6 +66,8 @@ from retrace_sde.orders.own import BLOCK, EulerLaw, OwnOrders
 from retrace_sde.orders.paths import guided_paths, shortest_path
 from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.clock import EqualGaps, Gaps
+from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.model import Effort, Fit, Problem
@@ -73,20 +75,19 @@ from retrace_sde.search.models.exact_gaps import exact_fit, exact_fits
 from retrace_sde.search.protocols import SharedOrders
 
 STEPS_PER_VARIABLE = 8
-"""Steps that an order is searched with, at least, for each variable."""
+"""Minimum number of steps for each variable in the data that are searched."""
 
 SEARCH_ELEMENTS = 3000
-"""Length n·d of a slice that the search looks at: more trajectories do not make the chain clearer."""
+"""Values n·d of a slice used by the search: more trajectories do not make the order clearer."""
 
-ENDS = 10
-"""Slices at either end of an order that are judged as first ones before it is searched."""
+JUDGED_ENDS = 10
+"""Slices at either end of an order whose densities as first slices are computed before the search."""
 
 VERIFIED_WIDTH = 2
 """An order found on a few trajectories is verified on all of them against moves within this distance."""
 
-CLEAR = 100.0
-"""Nats by which a few trajectories settle what all would say: their own spread about what they expect is the root of
-twice that, some fourteen."""
+CLEAR_NATS = 100.0
+"""Nats at which a subset of trajectories decides for all: the standard deviation of a difference of 100 expected nats is √200, about 14."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ class EulerModel(Problem):
 
     def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
         """Maximum likelihood along an order, and the joint log-likelihood `log p₀ + Σ log p` there."""
-        if self.gaps is not None or order.ndim == 2:
+        if self.timing.gaps_known or not Order.of(order).shared:
             return self.fit_gaps(order, self.gaps)
         pairs = Pairs.of(self.data, order, self.dt, self.drift)
         found = None if pairs is None else pairs.moments()
@@ -109,7 +110,7 @@ class EulerModel(Problem):
         found = moments(self.data, order, self.dt, self.drift)
         turn = self.drift.reversal(self.data.shape[2], self.dt)
         if turn is None or found.from_rows:
-            return self._fitted(order, found)
+            return self._fitted(order, found, self.gaps)
         return self._both_ways(order, found)
 
     def _both_ways(
@@ -127,8 +128,8 @@ class EulerModel(Problem):
             ahead, reverse = both_log_likelihoods(self.data, order, there, here)
         else:
             ahead, reverse = pairs.log_likelihoods(there, here)
-        one = self._judged(order, found, there, ahead)
-        two = self._judged(self.data.reversed(order), back, here, reverse)
+        one = self._judged(order, found, there, ahead, self.gaps)
+        two = self._judged(self.data.reversed(order), back, here, reverse, self.gaps)
         if pairs is not None and final and sandwich_possible(self.data, found.n_features):
             grams = pairs.grams(told_by(self.data, found.n_features))
             n, T, _ = self.data.shape
@@ -141,12 +142,11 @@ class EulerModel(Problem):
                 two = replace(two, robust_errors=errors)
         return replace(one, reverse=two)
 
-    def fit_gaps(self, order: Indices, gaps: Array | None) -> Fit:
-        """The same with given gaps between neighbours; None: all are dt."""
-        dt = self.dt if gaps is None else gaps
-        return self._fitted(order, moments(self.data, order, dt, self.drift), gaps)
+    def fit_gaps(self, order: Indices, gaps: Gaps) -> Fit:
+        """The same with given gaps between neighbours."""
+        return self._fitted(order, moments(self.data, order, gaps, self.drift), gaps)
 
-    def _fitted(self, order: Indices, found: Moments, gaps: Array | None = None) -> Fit:
+    def _fitted(self, order: Indices, found: Moments, gaps: Gaps) -> Fit:
         step = self._step(found)
         steps = step_log_likelihoods(self.data, order, step, gaps)
         return self._judged(order, found, step, steps, gaps)
@@ -154,12 +154,10 @@ class EulerModel(Problem):
     def _step(self, found: Moments) -> Euler:
         return Euler(self.drift, *parameters(found), self.dt)
 
-    def _judged(
-        self, order: Indices, found: Moments, step: Euler, steps: Array, gaps: Array | None = None
-    ) -> Fit:
+    def _judged(self, order: Indices, found: Moments, step: Euler, steps: Array, gaps: Gaps) -> Fit:
         densities, laws = judged_starts(self.data.states(order)[None], step, self.variances)
         total, prior = densities[0] + steps, self.prior_costs(order)
-        start = laws[0] if gaps is None else None
+        start = laws[0] if gaps.equal else None
         return Fit(order, step, found, total, prior, gaps=gaps, start=start)
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
@@ -167,16 +165,16 @@ class EulerModel(Problem):
         if found.reverse is not None:
             return found.reverse
         back = self.data.reversed(found.order)
-        if found.gaps is not None:
-            return self.fit_gaps(back, self.reversed_gaps(found.gaps))
+        if not found.gaps.equal:
+            return self.fit_gaps(back, found.gaps.reversed())
         turn = self.drift.reversal(self.data.shape[2], self.dt)
         if turn is None or found.moments.from_rows:
-            return self.fit_gaps(back, None)
-        return self._fitted(back, found.moments.transformed(turn))
+            return self.fit_gaps(back, found.gaps)
+        return self._fitted(back, found.moments.transformed(turn), found.gaps)
 
     def estimator(self, found: Fit) -> str:
         """The estimator of one order: with known gaps that differ, exact transitions where they can be had."""
-        common = found.gaps is not None and found.gaps.ndim == 1 and exact_fits(self)
+        common = found.gaps.shared and not found.gaps.equal and exact_fits(self)
         return "exact" if common else "mle"
 
     def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
@@ -187,8 +185,8 @@ class EulerModel(Problem):
             return plain
         errors = found.robust_errors
         if errors is None:
-            dt = self.dt if found.gaps is None else found.gaps
-            errors = regression_sandwich(self.data, found.order, dt, self.drift, found.moments)
+            along = found.order, found.gaps
+            errors = regression_sandwich(self.data, *along, self.drift, found.moments)
         if name == "exact":
             errors = widened(plain.errors, errors, mle(found.moments).errors)
         return replace(plain, errors=with_bias(errors, plain.diffusion, found.moments))
@@ -198,9 +196,9 @@ class EulerModel(Problem):
             return ols(found.moments)
         if name != "exact":
             return mle(found.moments)
-        if found.gaps is None:
+        if found.gaps.equal:
             return exact(found.moments, self.dt, affine=isinstance(self.drift, Affine))
-        return exact_fit(self, found, found.gaps, free=False).estimate or mle(found.moments)
+        return exact_fit(self, found, free=False).estimate or mle(found.moments)
 
     def initial(self, found: Fit) -> Gaussian:
         """p₀ of the first states."""
@@ -233,7 +231,7 @@ class EulerModel(Problem):
         """What one order for all costs under a fit; slices are judged as first ones leave-one-out, or by p₀."""
         n, T, d = self.data.shape
         every = self.data.slices(np.arange(T))
-        if initial is None and d < n - 1 and 4 * ENDS < T <= MANY:
+        if initial is None and d < n - 1 and 4 * JUDGED_ENDS < T <= MANY:
             return self._with_rough_start(found, every)
         if initial is None:
             start = start_log_densities(every, found.step, self.variances)
@@ -250,7 +248,7 @@ class EulerModel(Problem):
             return -start_log_densities(states, found.step, self.variances).sum(axis=1)
 
         known = np.zeros(len(every), dtype=bool)
-        known[found.order[:ENDS]] = known[found.order[-ENDS:]] = True
+        known[found.order[:JUDGED_ENDS]] = known[found.order[-JUDGED_ENDS:]] = True
         start = np.empty(len(every))
         start[known], start[~known] = start_costs(every[known]), -start_bounds(every[~known])
         whole = partial(start_costs, every)
@@ -300,10 +298,10 @@ class EulerModel(Problem):
     def verified(self, found: Fit) -> bool:
         """No reversal or move among near neighbours would be more likely on all the trajectories.
 
-        Where the few that were searched are sure of that by `CLEAR` nats for each step that a move replaces, all are.
+        Where the few that were searched are sure of that by `CLEAR_NATS` nats for each step that a move replaces, all are.
         """
         few = self.for_search()
-        return few._stands(found, sure=CLEAR) or self._stands(found)
+        return few._stands(found, sure=CLEAR_NATS) or self._stands(found)
 
     def _stands(self, found: Fit, sure: float = 0.0) -> bool:
         """No near move makes the order more likely, even if it were to gain `sure` nats for each step it replaces."""
@@ -390,7 +388,7 @@ class EulerModel(Problem):
 
     def moments(self, sums: Statistics) -> Moments:
         """Expected statistics as the estimators know them."""
-        return sums.moments(float((self.data.observed - 1).sum()))
+        return sums.moments(float(self.data.lengths.steps.total))
 
     def known_order_errors(self, sums: Statistics, law: EulerLaw) -> StandardErrors:
         """Standard errors that known orders would leave."""
@@ -407,7 +405,8 @@ class EulerModel(Problem):
         """The law of an average over orders, shown along its most likely ones."""
         found = self.moments(sums)
         values = self.log_joint(orders, law)
-        return Fit(orders, law.step, found, values, self.prior_costs(orders), law)
+        costs = self.prior_costs(orders)
+        return Fit(orders, law.step, found, values, costs, law, gaps=EqualGaps(self.dt))
 
     def scoring(self, law: EulerLaw, sums: Statistics) -> StepScores:
         """Scores and information of single trajectories."""
@@ -423,12 +422,12 @@ class EulerModel(Problem):
 
     def for_others(self, data: Data) -> Self:
         """The same for other trajectories, of whose time nothing is known."""
-        return replace(self, data=data, prior=None, gaps=None, stamps=None, origins=None)
+        return replace(self, data=data, prior=None, timing=self.timing.for_others())
 
     def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
         """Standard errors by resampling trajectories along the order of a fit."""
-        dt = self.dt if found.gaps is None else found.gaps
-        return bootstrap_errors(self.data, found.order, dt, self.drift, rng, replicates=replicates)
+        along = found.order, found.gaps
+        return bootstrap_errors(self.data, *along, self.drift, rng, replicates=replicates)
 
     def smoothed_view(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
         """The states as the guards see them, and their order."""
@@ -448,13 +447,13 @@ def within_covariance(data: Data) -> Array:
 
     def of_piece(piece: Data) -> Array:
         x, seen = to_numpy(piece.block(slice(None))[0]), piece.observed
-        inside = (np.arange(x.shape[1])[None] < seen[:, None])[:, :, None]
+        inside = piece.lengths.mask[:, :, None]
         mean = (x * inside).sum(axis=1, keepdims=True) / seen[:, None, None]
         z = ((x - mean) * inside).reshape(-1, x.shape[2])
         return z.T @ z
 
     total = data.sum_pieces(of_piece, size=BLOCK)
-    S = total / max(data.observed.sum() - data.shape[0], 1)
+    S = total / max(data.lengths.steps.total, 1)
     return S + 1e-9 * np.trace(S) / len(S) * np.eye(len(S))
 
 
@@ -468,4 +467,4 @@ def increment_covariance(data: Data, orders: Indices) -> Array:
         return z.T @ z
 
     total = data.sum_pieces(of_piece, orders, size=BLOCK)
-    return total / (data.observed - 1).sum()
+    return total / data.lengths.steps.total

@@ -1,4 +1,4 @@
-"""A linear SDE along an order whose gaps differ: maximum likelihood with exact transitions (`estimate.irregular`).
+"""A linear SDE along an order whose gaps differ: maximum likelihood with exact transitions (`fit/irregular_times`).
 
 The gaps are known, or free and estimated together with the parameters; either way all trajectories have them in
 common. The unit is set by the mean gap, dt, or by times that are known.
@@ -18,12 +18,13 @@ from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.fit.statespace.irregular.transitions import transitions
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.clock import SharedGaps
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.search.model import Fit, Problem
 
 EXACT_WORK = 2_000_000
 """T (4d + 4)³, the work of an exponential for each gap, up to which a linear drift is fitted with exact
-transitions (T = 40 at d = 8); beyond, Euler's step has to do."""
+transitions (T = 40 at d = 8); beyond it Euler's step is used."""
 
 
 def exact_fits(problem: Problem) -> bool:
@@ -35,9 +36,7 @@ def exact_fits(problem: Problem) -> bool:
 def spans(problem: Problem, order: Indices) -> Spans:
     """Stretches of known length along an order, in units of dt: all of it, unless two times or more are known."""
     S = order.shape[-1] - 1
-    times = np.full(S + 1, np.nan)
-    if order.ndim == 1 and problem.stamps is not None:
-        times = problem.stamps[order]
+    times = problem.timing.stamped(order)
     known = np.flatnonzero(~np.isnan(times))
     lengths = np.diff(times[known]) / problem.dt
     # Equal times, or an order against them (the reverse of what is known), set no unit.
@@ -46,14 +45,15 @@ def spans(problem: Problem, order: Indices) -> Spans:
     return Spans(known[:-1], known[1:], lengths)
 
 
-def exact_fit(problem: Problem, found: Fit, gaps: Array | None, *, free: bool) -> Fit:
-    """Maximum likelihood of a linear SDE along an order, with its gaps free or as given."""
-    if gaps is None or gaps.ndim == 2:
+def exact_fit(problem: Problem, found: Fit, *, free: bool) -> Fit:
+    """Maximum likelihood of a linear SDE along the order of a fit, with its gaps free or as they are."""
+    if not found.gaps.shared:
         raise ValueError(
             "estimator='exact' needs gaps that all trajectories have in common; with times of each "
             "trajectory's own use 'mle'."
         )
     data, dt = problem.data, problem.dt
+    gaps = found.gaps.along(data.shape[1])
     affine = isinstance(problem.drift, Affine)
     scale = np.sqrt(problem.variances)
     steps = StepMoments.of(data, found.order, scale, affine=affine)
@@ -71,7 +71,7 @@ def exact_fit(problem: Problem, found: Fit, gaps: Array | None, *, free: bool) -
         found,
         step=step,
         log_likelihoods=start + _log_likelihoods(problem, found.order, steps, best),
-        gaps=best.gaps * dt,
+        gaps=SharedGaps(best.gaps * dt),
         log_gap_errors=log_errors if free else None,
         estimate=Estimate(coefficients, diffusion, errors),
     )

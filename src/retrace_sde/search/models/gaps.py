@@ -27,16 +27,16 @@ from retrace_sde.fit.unequal_steps import gap_clocks
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.clock import Gaps, SharedGaps
 from retrace_sde.search.model import Fit, Problem
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.exact_gaps import exact_fit, exact_fits, spans
 
-ROUNDS, TOLERANCE = 50, 1e-4
-"""Alternations between θ and the gaps at most, and the relative change of a gap at which they stop."""
+MAX_GAP_ROUNDS, GAP_TOLERANCE = 50, 1e-4
+"""Maximum alternations between θ and the gaps, and the relative change of a gap at which they stop."""
 
-
-CLOCKED = 1_000_000
-"""Numbers (n T d) from which it is told whether mean and spread of the steps agree on the gaps."""
+GAP_CHECK_SAMPLE = 1_000_000
+"""Values (n T d) used to check whether mean and variance of the steps imply the same gaps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,24 +81,22 @@ class GapModel(EulerModel):
         stretch = spans(self, order)
         squares = step_squares(self, order, None)[0]
         gaps = self.dt * stretch.gaps(np.log(np.maximum(squares, 1e-12 * squares.max())))
-        found = self.fit_gaps(order, gaps)
-        for _ in range(ROUNDS):
+        found = self.fit_gaps(order, SharedGaps(gaps))
+        for _ in range(MAX_GAP_ROUNDS):
             new = self.dt * _constrained_gaps(self, found, stretch)
             moved = np.abs(np.log(new / gaps)).max()
-            gaps, found = new, self.fit_gaps(order, new)
-            if moved < TOLERANCE:
+            gaps, found = new, self.fit_gaps(order, SharedGaps(new))
+            if moved < GAP_TOLERANCE:
                 break
         return found
 
     def finished(self, found: Fit) -> Fit:
         """Exact transitions where the drift is linear, else Euler's; gaps with errors that do not take all for time."""
         exactly = exact_fits(self)
-        found = (
-            exact_fit(self, found, found.gaps, free=True) if exactly else self._with_errors(found)
-        )
-        assert found.gaps is not None  # and so are their errors, of both kinds of fit
-        assert found.log_gap_errors is not None
-        seen = gap_clocks(*whitened_steps(self, found, exactly=exactly), found.gaps)
+        found = exact_fit(self, found, free=True) if exactly else self._with_errors(found)
+        assert found.log_gap_errors is not None  # both kinds of fit have them
+        gaps = found.gaps.along(self.data.shape[1])
+        seen = gap_clocks(*whitened_steps(self, found, exactly=exactly), gaps)
         errors = np.hypot(found.log_gap_errors, seen.deviation)
         return replace(found, log_gap_errors=errors, clocks=seen)
 
@@ -106,7 +104,7 @@ class GapModel(EulerModel):
         """The errors of the gaps that Euler's step leaves."""
         n, _, d = self.data.shape
         increments, pushes = step_squares(self, found.order, found.step)
-        g = np.ones(len(increments)) if found.gaps is None else found.gaps / self.dt
+        g = found.gaps.along(len(increments) + 1) / self.dt
         # Information on the logarithms of the gaps and of the scale of H, which trade off.
         S = len(g)
         information = np.zeros((S + 1, S + 1))
@@ -118,14 +116,15 @@ class GapModel(EulerModel):
         J[S, S] = 1.0
         covariance = J @ np.linalg.pinv(J.T @ information @ J, rcond=1e-10, hermitian=True) @ J.T
         errors = np.sqrt(np.maximum(np.diag(covariance)[:S], 0))
-        return replace(found, gaps=g * self.dt, log_gap_errors=errors)
+        return replace(found, log_gap_errors=errors)
 
 
-def gap_intervals(gaps: Array | None, log_errors: Array | None, n: int) -> Array | None:
+def gap_intervals(gaps: Gaps, log_errors: Array | None, n: int) -> Array | None:
     """95 % intervals (T − 1, 2) of gaps estimated from n trajectories, symmetric on the logarithmic scale."""
-    if gaps is None or log_errors is None:
+    if log_errors is None:
         return None
-    return gaps[:, None] * np.exp(half_widths(log_errors[:, None] * np.array([-1.0, 1.0]), n))
+    reach = half_widths(log_errors[:, None] * np.array([-1.0, 1.0]), n)
+    return gaps.along(len(log_errors) + 1)[:, None] * np.exp(reach)
 
 
 def step_squares(problem: Problem, order: Indices, step: Euler | None) -> tuple[Array, Array]:
@@ -152,8 +151,8 @@ def step_squares(problem: Problem, order: Indices, step: Euler | None) -> tuple[
 def whitened_steps(problem: Problem, found: Fit, *, exactly: bool) -> tuple[Array, Array]:
     """Residuals and drifts per unit of time (n, S, d) in the metric of each step's covariance, of some trajectories."""
     _, T, d = problem.data.shape
-    data = problem.data.some(max(CLOCKED // (T * d), 2 * d + 20))
-    gaps = np.full(T - 1, problem.dt) if found.gaps is None else found.gaps
+    data = problem.data.some(max(GAP_CHECK_SAMPLE // (T * d), 2 * d + 20))
+    gaps = found.gaps.along(T)
     x, u = (
         None if each is None else to_numpy(each) for each in data.block(slice(None), found.order)
     )
@@ -184,9 +183,8 @@ def _each_step(matrices: Array, x: Array) -> Array:
 
 def step_numbers(problem: Problem) -> Array:
     """How many numbers are behind each step: n d, less where trajectories have ended."""
-    _, T, d = problem.data.shape
-    there = problem.data.observed[:, None] > np.arange(1, T)[None]
-    return d * there.sum(axis=0).astype(float)
+    there = problem.data.lengths.steps.mask
+    return problem.data.shape[2] * there.sum(axis=0).astype(float)
 
 
 def _constrained_gaps(problem: Problem, found: Fit, stretch: Spans) -> Array:

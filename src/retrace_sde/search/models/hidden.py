@@ -55,6 +55,7 @@ from retrace_sde.orders.hidden.pair_moments import (
 )
 from retrace_sde.orders.paths import shortest_path
 from retrace_sde.panel.blocks import Data, in_order, to_numpy
+from retrace_sde.panel.clock import EqualGaps
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
 from retrace_sde.progress import steps as reported
@@ -115,8 +116,8 @@ class HiddenModel(Problem):
         """From a problem with a linear or affine drift; what lies beyond a trajectory's end is missing."""
         data = problem.data
         values = np.array(to_numpy(data.values), dtype=float)
-        if data.lengths is not None:
-            values[np.arange(values.shape[1])[None] >= data.lengths[:, None]] = np.nan
+        if data.lengths.ragged:
+            values[~data.lengths.mask] = np.nan
         found = cls(replace(data, values=values), problem.dt, problem.drift)
         return replace(found.knowing(problem), noise=noise, scheme=scheme)
 
@@ -132,8 +133,7 @@ class HiddenModel(Problem):
     @cached_property
     def complete(self) -> bool:
         """No value is missing that belongs to a trajectory."""
-        inside = np.arange(self.data.shape[1])[None] < self.data.observed[:, None]
-        return not np.isnan(self.values[inside]).any()
+        return not np.isnan(self.values[self.data.lengths.mask]).any()
 
     @cached_property
     def variances(self) -> Array:
@@ -271,7 +271,8 @@ class HiddenModel(Problem):
         """A law along an order, as every part of the engine knows it; likelihoods are not filled in."""
         coefficients, H, notes = self._as_sde(law, sums)
         step = Euler(self.drift, coefficients, H, self.dt)
-        return Fit(order, step, sums.moments, np.empty(0), self.prior_costs(order), law), notes
+        costs, gaps = self.prior_costs(order), EqualGaps(self.dt)
+        return Fit(order, step, sums.moments, np.empty(0), costs, law, gaps=gaps), notes
 
     def _judged(self, own: Array, order: Indices, law: Parameters, step: Euler) -> Array:
         """Log-likelihoods along an order from those under the fitted p₀, which is judged leave-one-out."""
@@ -323,7 +324,7 @@ class HiddenModel(Problem):
     def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
         """The best order of a random walk, from short paths and spectral ones; either way round fits as well."""
         starts = starting_orders(self.values, np.sqrt(self.variances))
-        if self.prior is not None or self.schedule is not None:  # which way round then matters
+        if self.prior is not None or self.timing.scheduled:  # which way round then matters
             starts = [self.repaired(way) for o in starts for way in (o, o[::-1].copy())]
         walk, space = replace(self, still=True), Shared.of(self, rng)
         trails = [alternate(walk, space, order, max_iter=STILL) for order in starts]
@@ -513,7 +514,7 @@ class HiddenModel(Problem):
         u = None if u is None else in_order(u, found.order)
         data = replace(self.data, values=states, covariates=u)
         seen = EulerModel(data, self.dt, self.drift)
-        return seen, order if found.order.ndim == 1 else np.tile(order, (n, 1))
+        return seen, order if found.ordering.shared else np.tile(order, (n, 1))
 
     def effective(self, found: Moments, errors: StandardErrors) -> Moments:
         """The expected moments, shrunk to the information that noise and gaps left of them.

@@ -28,6 +28,7 @@ from retrace_sde.orders.hidden.gaussian import Chain
 from retrace_sde.orders.hidden.own import HiddenSteps
 from retrace_sde.orders.hidden.pair_moments import PairMoments, arranged
 from retrace_sde.panel.blocks import Data, evenly, in_order, to_numpy
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import has_offset
 from retrace_sde.process.sde import Scheme
 from retrace_sde.search.model import Fit, Problem
@@ -107,8 +108,7 @@ class IrregularModel(HiddenModel):
 
     def _shown(self, order: Indices, law: Parameters, sums: Any) -> tuple[Fit, tuple[str, ...]]:
         shown, notes = super()._shown(order, law, sums)
-        gaps = as_law(law).gaps if self.free else self._gaps()
-        return replace(shown, gaps=gaps), notes
+        return replace(shown, gaps=self._gaps(as_law(law))), notes
 
     def _with_errors(self, found: Fit) -> Fit:
         """Errors of parameters and gaps together, from the observed information: gaps trade off with H."""
@@ -123,25 +123,24 @@ class IrregularModel(HiddenModel):
             log_gap_errors=scoring.scores.log_gap_errors(covariance),
         )
 
-    def _gaps(self) -> Array | None:
-        """The gaps between positions, where they are not all dt; those given, not those that stand for them."""
-        if self.gaps is not None:
+    def _gaps(self, law: Law) -> Gaps:
+        """The gaps between positions, as estimated or given, not those that stand for them."""
+        if self.free:
+            return Gaps.of(self.dt if law.gaps is None else law.gaps)
+        if self.timing.gaps_known or len(self.clock.gaps) == 1:
             return self.gaps
         known = self.clock.gaps[self.clock.index]
-        if len(self.clock.gaps) == 1:
-            return None
-        return known[0] if len(known) == 1 else known
+        return Gaps.of(known[0] if len(known) == 1 else known, self.data.lengths)
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         """EM along the reverse of an order: with its gaps reversed, or with those of the positions."""
         back = self.data.reversed(found.order)
         if self.placed or self.free or len(self.clock.gaps) == 1:
             return self.fit(back, start, final=final)
-        index = self.reversed_gaps(
-            self.clock.index if len(self.clock.index) > 1 else self.clock.index[0]
-        )
-        gaps = None if self.gaps is None else self.reversed_gaps(self.gaps)
-        turned = replace(self, clock=replace(self.clock, index=np.atleast_2d(index)), gaps=gaps)
+        index = self.clock.index
+        index = index[:, ::-1] if len(index) == 1 else self.data.lengths.steps.reversed(index)
+        clock = replace(self.clock, index=np.ascontiguousarray(index))
+        turned = replace(self, clock=clock, timing=self.timing.reversed())
         return turned.fit(back, start, final=final)
 
     def _prepared(self, orders: Sequence[Indices], rows: Indices | None = None) -> Seen:

@@ -34,6 +34,7 @@ from retrace_sde.orders.hidden.own import HiddenOrders, HiddenSteps
 from retrace_sde.orders.own import OwnOrders
 from retrace_sde.orders.search import BlockCosts
 from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.clock import EqualGaps, Gaps
 from retrace_sde.process.drift import has_offset
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.model import Effort, Fit, Problem
@@ -87,8 +88,9 @@ class RandomGapModel(IrregularModel):
         law = as_law(found.law)
         return replace(found, law=replace(law, shape=law.shape or FIRST_SHAPE))
 
-    def _gaps(self) -> None:
+    def _gaps(self, law: Law) -> Gaps:
         """Single gaps are never read off."""
+        return EqualGaps(self.dt)
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         return self.fit(self.data.reversed(found.order), start, final=final)
@@ -153,7 +155,7 @@ class RandomGapModel(IrregularModel):
             return first + np.where(live, total, 0.0).sum(axis=1)
         if gaps is None:
             return self._states(orders, law)[0]
-        live = np.arange(1, self.data.shape[1])[None] < self.data.observed[:, None]
+        live = self.data.lengths.steps.mask
         prior = np.where(live, self._weights(own)[gaps], 0.0).sum(axis=1)
         return self._crossing(gaps)._states(orders, law)[0] + prior
 

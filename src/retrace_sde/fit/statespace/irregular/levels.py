@@ -17,7 +17,7 @@ import numpy as np
 
 from retrace_sde.fit.levels import LevelFit
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.scores import MOST, errors_of_influences
+from retrace_sde.fit.scores import SANDWICH_TRAJECTORIES, errors_of_influences
 from retrace_sde.fit.statespace.irregular import em as timed
 from retrace_sde.fit.statespace.irregular.em import Ascent, Clock, Law, Seen, Timed
 from retrace_sde.fit.statespace.irregular.kernels import Table
@@ -274,7 +274,9 @@ def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
         J[j] = (low - high) / 2e-3
     inverse = informed((J + J.T) / 2)
     n = len(found.log_likelihoods)
-    scores = np.stack([_slopes(at, _one(found.seen, j), here) for j in evenly(n, MOST)])
+    scores = np.stack(
+        [_slopes(at, _one(found.seen, j), here) for j in evenly(n, SANDWICH_TRAJECTORIES)]
+    )
     # c̄ and Γ are told by subjects, not steps: 2 d + 1 of the n degrees of freedom of each equation
     left = max(n - 2 * len(found.law.H) - 1, 1)
     theta, of_H, of_mean = at.moved(scores @ inverse * n / np.sqrt((n - 1) * left))
