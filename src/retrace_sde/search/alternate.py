@@ -1,8 +1,8 @@
-"""Maximum likelihood over orders and parameters, by turns: fit along an order, search under the fit.
+"""Maximum likelihood over orders and parameters, alternating: fit along an order, search under the fit.
 
-Maximises `log p₀(X_{o_0}) + Σ_i log p(X_{o_{i+1}} | X_{o_i}; θ)`, and what is known of time, over the order o and θ. The best order is
-a biased place to estimate from where orders are uncertain (a shortest path is shorter than the truth, so H
-shrinks): `average` then averages over them.
+Maximises `log p₀(X_{o_0}) + Σ_i log p(X_{o_{i+1}} | X_{o_i}; θ)`, and what is known of time, over the order o and θ. Where orders are uncertain,
+estimates along the best one are biased (a shortest path is shorter than the true one, so H is too small): `mcem` then
+averages over orders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEARCHING = "searching for the order"
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The order found with its fit and that of its reverse, the rounds, and whether the order settled."""
+    """The order found with its fit and that of its reverse, the rounds, and whether the search converged."""
 
     better: Fit
     worse: Fit
@@ -38,7 +38,7 @@ class Found:
 
 
 class Trail(NamedTuple):
-    """Where an alternation began and ended, the rounds on the way, and whether the order settled."""
+    """The first and the last fits of an alternation, its rounds, and whether the search converged."""
 
     first: Pair
     pair: Pair
@@ -53,7 +53,7 @@ class Trail(NamedTuple):
 def alternate(
     model: Model, space: Space, order: Indices, *, max_iter: int, harder: bool = False
 ) -> Trail:
-    """Search under the fit and fit again until the order stands; `harder`: the first search with random kicks."""
+    """Search under the fit and fit again until the order no longer changes; `harder`: the first search with random perturbations."""
     first = pair = space.fit(model, order)
     rounds: list[Round] = []
     for k in steps(range(max_iter), SEARCHING):
@@ -67,7 +67,7 @@ def alternate(
 
 
 def recover(model: Model, space: Space, rng: np.random.Generator, *, max_iter: int) -> Found:
-    """The most likely order found, its reverse (each with its own fit), the rounds, and whether it settled."""
+    """The most likely order found, its reverse (each with its own fit), the rounds, and whether the search converged."""
     if isinstance(space, Own):
         return _recover_own(model, space, rng, max_iter=max_iter)
     return _recover_shared(model, space, rng, max_iter=max_iter)
@@ -76,7 +76,7 @@ def recover(model: Model, space: Space, rng: np.random.Generator, *, max_iter: i
 def _recover_shared(
     model: Model, space: Space, rng: np.random.Generator, *, max_iter: int
 ) -> Found:
-    """From every start on as few trajectories as will do; then verified on all of them."""
+    """From every start on as few trajectories as suffice; then verified on all of them."""
     best, few = _searched(model, space, rng, max_iter=max_iter)
     found = _finished(model, best)
     if few is not None and not model.verified(found.better):
@@ -90,7 +90,7 @@ def _searched(
 ) -> tuple[Trail, int | None]:
     """The best of all starts, and on how many trajectories of another model it was found; None: on these.
 
-    Such a model may have as many trajectories (values filled in, gaps taken for equal); a copy of some is gone when all are looked at.
+    That model may have as many trajectories (values imputed, gaps assumed equal). Its copy of the data is released before all are read.
     """
     few = model.for_search()
     starts = space.starts(few, rng)
@@ -100,10 +100,10 @@ def _searched(
 
 
 def _from_start(model: Model, space: Space, start: Indices, max_iter: int) -> Trail:
-    """From one start: steps taken for equal, or for unequal where they are.
+    """From one start, with equal variances of the steps, and with unequal ones where the data show them.
 
-    Misplaced slices make steps unequal too, and would be excused by it. So both are tried; the order that took
-    steps for equal must be better by more than the nat per step that unequal variances can feign.
+    Misplaced slices make steps unequal too, and unequal variances would excuse them. So both are tried; the order found with equal
+    variances must be better by more than one nat per step, which unequal variances gain by chance.
     """
     equal = alternate(model, space, start, max_iter=max_iter)
     robust = model.made_robust(equal.first.better)
@@ -125,7 +125,7 @@ def _finished(model: Model, trail: Trail) -> Found:
 
 
 def _recover_own(model: Model, space: Own, rng: np.random.Generator, *, max_iter: int) -> Found:
-    """From every start; then the twin, with the same effort: orders searched for less would lose by that alone."""
+    """From every start; then the reverse, with the same effort: a shorter search alone would make it less likely."""
     best: Trail | None = None
     for start in steps(space.starts(model, rng), SEARCHING):
         first = alternate(model, space, start, max_iter=min(max_iter, FIRST_ROUNDS))

@@ -1,4 +1,4 @@
-"""Which way round, orders summed out: the likelihood ratio between the two directions of Monte-Carlo EM."""
+"""The likelihood ratio between the two directions of Monte-Carlo EM, marginal over the orders (bridge sampling)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrace_sde.search.protocols import Averages
 
 
 class Side(Protocol):
-    """A law and chains that have settled under it."""
+    """A law, and chains that have converged under it."""
 
     @property
     def law(self) -> Any: ...
@@ -22,42 +22,43 @@ class Side(Protocol):
 
 
 def bridge(model: Averages, one: Side, two: Side, *, bridges: int = 0) -> Array:
-    """`log p(X_j; one) − log p(X_j; two)` with orders summed out, what is known of them included.
+    """`log p(X_j; one) − log p(X_j; two)`, marginal over the orders, with their prior.
 
     Reversal is a bijection of orders, so `p(X; two)/p(X; one) = E[p(X_rev o; two)/p(X_o; one)]` over o drawn
-    under one, and the other way round; both sides together give Bennett's ratio. Orders that may not be run
-    backwards stay as they are. `bridges`: orders drawn per chain, where they are not the model's own number.
+    under one, and vice versa; both sides together give Bennett's ratio. Orders that the prior does not allow to be
+    reversed are not reversed. `bridges`: orders drawn per chain, where they are not the model's own number.
     """
     model, effort = model.some(model.effort.bridged), model.effort
     n, T, _ = model.data.shape
     prior = model.prior
     turn = np.ones(n, dtype=bool) if prior is None else prior.symmetric(model.data.observed)
 
-    def gap(order: Indices, gaps: Indices | None, here: Any, there: Any) -> Array:
-        back = np.where(turn[:, None], model.data.reversed(order), order)
-        gaps_back = None
-        if gaps is not None:
-            gaps_back = np.where(turn[:, None], model.data.lengths.steps.reversed(gaps), gaps)
+    def log_ratio(order: Indices, crossed: Indices | None, here: Any, there: Any) -> Array:
+        """Of one draw; `crossed`: the classes of gaps drawn with the order, where gaps are drawn."""
+        back, crossed_back = np.where(turn[:, None], model.data.reversed(order), order), None
+        if crossed is not None:
+            turned = model.data.lengths.steps.reversed(crossed)
+            crossed_back = np.where(turn[:, None], turned, crossed)
         known = model.prior_costs(order) - model.prior_costs(back)
-        ahead = model.log_joint(order, here, gaps)
-        return model.log_joint(back, there, gaps_back) - ahead + known
+        ahead = model.log_joint(order, here, crossed)
+        return model.log_joint(back, there, crossed_back) - ahead + known
 
-    def gaps(here: Side, there: Side) -> Array:
+    def log_ratios(here: Side, there: Side) -> Array:
         chains = here.chains.some(effort.bridged)
         keep = bridges or effort.bridges
         stretch = Stretch(4 * keep, 2 * T, keep)
         draws = model.draw(here.law, chains, stretch)
         each = zip(draws.orders(), draws.crossed(), strict=True)
-        return np.array([gap(order, crossed, here.law, there.law) for order, crossed in each])
+        return np.array([log_ratio(*drawn, here.law, there.law) for drawn in each])
 
-    return -bennett(gaps(one, two), gaps(two, one))
+    return -bennett(log_ratios(one, two), log_ratios(two, one))
 
 
 def bennett(ahead: Array, back: Array) -> Array:
     """`r = log Z₂/Z₁` (n,) from log-ratios (draws, n): `log p₂ − log p₁` of draws from 1, and the reverse of those from 2.
 
-    `Σ₁ σ(ahead − r) = Σ₂ σ(back + r)` (Bennett 1976), of as many draws each: the estimate of least variance, and
-    without the bias that the mean of two one-sided ones has. By bisection; the left side falls in r, the right one rises.
+    `Σ₁ σ(ahead − r) = Σ₂ σ(back + r)` (Bennett 1976), with equally many draws: it has the smallest variance, and
+    not the bias of the mean of two one-sided estimates. By bisection: the left side decreases in r, the right one increases.
     """
     low = np.minimum(ahead.min(axis=0), (-back).min(axis=0)) - 50.0
     high = np.maximum(ahead.max(axis=0), (-back).max(axis=0)) + 50.0

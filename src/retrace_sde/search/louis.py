@@ -1,4 +1,4 @@
-"""How much of the uncertainty of the parameters is due to the orders (Louis 1982).
+"""Standard errors that include the uncertainty of the orders (Louis 1982).
 
 Observed information: that of known orders less the posterior variance of its score,
 `I = I_known − Σ_j Var(s_j | data)`. Products of posterior means are taken across two independent chains, so that the
@@ -35,20 +35,20 @@ def louis_errors(
 ) -> tuple[StandardErrors, str | None]:
     """Standard errors that include the uncertainty of the orders, and a note if they do not.
 
-    `draws` are orders of the trajectories of `few`, which speak for all of `model`.
+    `draws` are orders of the trajectories of `few`, a sample of those of `model`.
     """
     scoring = model.scoring(law, sums)
     d = model.data.shape[2]
     if scoring.size > MAX_LOUIS_PARAMETERS:
         return model.known_order_errors(sums, law), (
-            f"Standard errors are those of known orders: with {d} variables those of the orders are "
+            f"Standard errors assume known orders: with {d} variables the uncertainty of the orders is "
             "not computed."
         )
     covariance, meat, floored = louis_covariance(model, few, law, sums, draws, rng)
     if floored:
         note = (
-            "In some direction the orders leave less information on the parameters than the draws can tell from none: "
-            "standard errors there are lower bounds."
+            "Some combination of parameters is hardly identified when orders are unknown (its information is not "
+            "significantly above zero): standard errors there are lower bounds."
         )
         return scoring.errors(covariance), note
     return errors_of_scores(scoring.errors, covariance, meat, model.data.shape[0]), None
@@ -94,7 +94,7 @@ def floored_inverse(information: Array, complete: Array, floor: float) -> tuple[
 
 
 def _floor(kept: NDArray[np.int16]) -> float:
-    """Shares below this cannot be told from none.
+    """Shares below this are not significantly above zero.
 
     The posterior variance of a score from K draws, summed over m trajectories, has a relative error of about
     √(2/(K m)); what is left of the information is one less its share.

@@ -1,8 +1,8 @@
-"""Monte-Carlo EM: parameters averaged over the posterior of single orders instead of read off one best order.
+"""Monte-Carlo EM: parameters averaged over the posterior of single orders instead of estimated along one best order.
 
 E-step: chains over permutations, whose draws give expected sufficient statistics. M-step: the model's own. Chains
 persist from round to round, rounds grow longer, and the answer is the fit to the statistics averaged over the last
-half of the rounds (Polyak). The direction is decided by likelihoods in which the orders are summed out.
+half of the rounds (Polyak). The direction is decided by likelihoods marginal over the orders.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Run:
 def run(
     model: Averages, law: Any, chains: Chains, *, rounds: int = 0, progress: Progress = _silent
 ) -> Run:
-    """Rounds until the averaged parameters stand, or just so many `rounds`.
+    """Rounds until the averaged parameters have converged, or a fixed number of `rounds`.
 
-    They stand when the Monte-Carlo error of their average, between the halves of the window and between chains,
-    is below `MONTE_CARLO_TOLERANCE` known-order standard errors, `CONVERGED_ROUNDS` times running.
+    They have converged when the Monte-Carlo error of their average, between the halves of the window and between chains,
+    is below `MONTE_CARLO_TOLERANCE` known-order standard errors, `CONVERGED_ROUNDS` times in succession.
     """
     T, effort = model.data.shape[1], model.effort
     seen: list[Any] = []
@@ -68,7 +68,7 @@ def run(
     for k in range(rounds or MAX_ROUNDS):
         if k > 1 and enough(AVERAGING):
             break
-        # The error falls with the root of the work, so its square tells how much of it is done.
+        # The error falls with the square root of the work, so its square measures progress.
         report(
             AVERAGING,
             k / rounds if rounds else max(k / MAX_ROUNDS, (MONTE_CARLO_TOLERANCE / gap) ** 2),
@@ -138,9 +138,9 @@ def monte_carlo_error(traces: Array, weights: Array, unit: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Averaged:
-    """The kept direction run to convergence, its twin, and each trajectory's log-ratio between them.
+    """The chosen direction run to convergence, its reverse, and each trajectory's log-ratio between them.
 
-    No twin where what is known rules it out.
+    No reverse where the prior rules it out.
     """
 
     run: Run
@@ -156,10 +156,10 @@ def average(
     searched: Found | None = None,
     progress: Progress = _silent,
 ) -> Averaged:
-    """Monte-Carlo EM from best orders, in the direction that likelihoods with the orders summed out favour.
+    """Monte-Carlo EM from best orders, in the direction favoured by likelihoods marginal over the orders.
 
-    Both directions get the same short run; the bridge between them decides; the winner goes on. Where the
-    drift's reversal leaves its class no bridge holds: those `searched`, the better and the worse, then decide.
+    Both directions get the same short run; the bridge between them decides; the more likely one continues. Where the reversed drift is
+    not of its class no bridge exists: the fits `searched`, the better and the worse, then decide.
     """
     warm = model.effort.warm
     law, chains = model.begin(begin), Chains.start(begin.order, rng)

@@ -19,7 +19,7 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.progress import report, steps
 from retrace_sde.search.protocols import Model, SharedOrders
 
-SAMPLING = "how sure each position is"
+SAMPLING = "sampling position probabilities"
 
 ORDERS_KEPT = 50
 """Sampled orders that are kept of each chain."""
@@ -79,7 +79,7 @@ class OrderPosterior:
     ) -> OrderPosterior:
         """The posterior where a shared order by level is, with a probability, a path folded onto itself.
 
-        Other modes than the chains', which start alike: every way in which the order may unfold counts the same.
+        These modes are not reached by the chains, which start alike: all unfoldings are taken as equally likely.
         """
         many = folded_orders(order, UNFOLDED_DRAWS, rng)
         where = np.zeros(self.position_probabilities.shape)
@@ -104,7 +104,7 @@ class OrderPosterior:
         )
 
     def either_way(self, turn: Mask, lengths: Lengths) -> OrderPosterior:
-        """As likely run backwards: of the trajectories that may be turned, (n,), half of it reversed."""
+        """Both directions equally likely: half of the probability reversed, for the trajectories (n,) that may be."""
         back = np.where(turn[:, None], lengths.reversal, np.arange(lengths.T))
         P = self.position_probabilities
         mirrored = np.take_along_axis(P, np.broadcast_to(back[:, None], P.shape), axis=2)
@@ -117,7 +117,7 @@ class OrderPosterior:
 
     @property
     def mixed(self) -> bool:
-        """The chains have explored the orders well enough to read probabilities off them."""
+        """The chains have converged, so that their frequencies estimate probabilities."""
         return self.r_hat <= MAX_R_HAT and self.effective_size >= MIN_EFFECTIVE_SIZE
 
 
@@ -138,7 +138,7 @@ def order_posterior(
 def _tidy_padding(
     model: Model, probabilities: NDArray[np.float32], kept: NDArray[np.int16]
 ) -> None:
-    """Beyond a trajectory's length nothing was sampled: what is not there stays where it is."""
+    """Beyond a trajectory's length nothing was sampled: padding stays where it is."""
     lengths = model.data.lengths
     if not lengths.ragged:
         return

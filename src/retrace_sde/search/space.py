@@ -1,7 +1,7 @@
 """What is permuted: one order shared by all trajectories, or one for each.
 
-A space knows where a search starts, what is fitted along an order (a shared one both ways round, since that is
-cheap; single ones as they stand), how an order is improved under a fit, and when orders have settled.
+A space knows where a search starts, what is fitted along an order (a shared one in both directions, since that is
+cheap; own ones as given), how an order is improved under a fit, and when the search has converged.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class Own:
         return model.own_starts(rng)
 
     def fit(self, model: Model, order: Indices, before: Pair | None = None) -> Pair:
-        """The fit along the orders as they stand; their reverses are searched by themselves."""
+        """The fit along the orders as given; their reverses are searched separately."""
         return Pair(model.fit(order, before.better if before else None))
 
     def improve(self, model: Model, found: Fit, *, harder: bool = False) -> tuple[Indices, int]:
-        """Each order after a local search under a fit, and how many changed; `harder`: with random kicks."""
+        """Each order after a local search under a fit, and how many changed; `harder`: with random perturbations."""
         orders = model.own_orders(model.law(found))
         return orders.improve(found.order, self.states, kicks=KICKS if harder else 0)
 
