@@ -57,7 +57,7 @@ def test_log_likelihoods_equal_those_of_the_rows_both_ways_round(drift, monkeypa
 def test_errors_over_trajectories_equal_those_of_the_rows(drift, monkeypatch):
     X, order = panel(n=40)
     monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 7 * 25 * 3)
-    monkeypatch.setattr("retrace_sde.fit.scores.MOST", 13)
+    monkeypatch.setattr("retrace_sde.fit.scores.SANDWICH_TRAJECTORIES", 13)
     found = fitted(X, order, drift)[0]
     rows = told_by(Data(X), found.n_features)
     assert len(rows) == 13

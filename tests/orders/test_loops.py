@@ -97,7 +97,7 @@ def test_heavy_steps_do_not_decide_on_the_order(monkeypatch):
         X = X + rng.standard_normal((10, 1, 1))
         shuffled, truth = rt.simulate.shuffle(X, random_state=seed)
         for evidence in (5.0, np.inf):
-            monkeypatch.setattr("retrace_sde.fit.unequal_steps.EVIDENCE", evidence)
+            monkeypatch.setattr("retrace_sde.fit.unequal_steps.UNEQUAL_NATS", evidence)
             model = rt.ReTrace(drift="affine", n_jobs=1).fit(shuffled)
             shares.append(rt.metrics.neighbour_share(truth, model.order_))
     unequal, equal = np.reshape(shares, (-1, 2)).mean(axis=0)

@@ -726,7 +726,7 @@ def test_many_trajectories_are_represented_by_some_where_all_would_cost_too_much
     options = {"dt": 0.01, "permutation": "independent", "estimator": "mcem", "random_state": 0}
     options["drift"] = "linear"
     # Louis' own errors: a spread over trajectories would be that of those that are looked at.
-    monkeypatch.setattr("retrace_sde.fit.scores.FEW", 10**6)
+    monkeypatch.setattr("retrace_sde.fit.scores.MANY_TRAJECTORIES", 10**6)
     whole = rt.ReTrace(**options).fit(X)
     monkeypatch.setattr(EulerModel, "effort", EulerModel.effort._replace(bridged=40))
     monkeypatch.setattr(engine_fit, "POSTERIOR_NUMBERS", 60 * 12 * 12)
