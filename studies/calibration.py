@@ -63,7 +63,7 @@ def of_positions(permutation: str, n: int, T: int, seed: int) -> Row:
     Y, truth = rt.simulate.shuffle(X, permutation=permutation, random_state=rng)
     own = {"estimator": "mcem"} if permutation == "independent" else {}
     model = rt.ReTrace(dt=0.1, permutation=permutation, random_state=seed, n_jobs=1, **own).fit(Y)
-    drawn = np.atleast_3d(model.sample_orders(samples=400).samples.astype(int))
+    drawn = np.atleast_3d(model.sample_orders(draws=400).samples.astype(int))
     drawn = drawn if permutation == "independent" else drawn[:, :, 0][None]
     if rt.metrics.kendall_tau(truth, model.order_) < 0:  # the direction is a question of its own
         truth = truth[..., ::-1]

@@ -117,11 +117,11 @@ def tried(c: Combination) -> tuple[str, float]:
 
 REFUSED = (
     ("observation noise, or missing values, and a nonlinear drift",
-     lambda X, U: rt.ReTrace(drift=rt.drift.polynomial(2), observation_noise=0.1).fit(X)),
+     lambda X, U: rt.ReTrace(drift=rt.drift.Polynomial(2), observation_noise=0.1).fit(X)),
     ("gaps of own orders unknown, and a nonlinear drift",
-     lambda X, U: rt.ReTrace(drift=rt.drift.polynomial(2), spacing="estimate", permutation="independent").fit(X)),
+     lambda X, U: rt.ReTrace(drift=rt.drift.Polynomial(2), spacing="estimate", permutation="independent").fit(X)),
     ("a schedule, and a nonlinear drift",
-     lambda X, U: rt.ReTrace(drift=rt.drift.polynomial(2)).fit(X, knowledge=rt.Knowledge(schedule=np.arange(X.shape[1])))),
+     lambda X, U: rt.ReTrace(drift=rt.drift.Polynomial(2)).fit(X, knowledge=rt.Knowledge(schedule=np.arange(X.shape[1])))),
     ("a schedule of a shared order with more times than slices",
      lambda X, U: rt.ReTrace().fit(X, knowledge=rt.Knowledge(schedule=np.arange(X.shape[1] + 2)))),
     ("the paper's algorithm, and gaps that are not known",

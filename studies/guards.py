@@ -173,7 +173,7 @@ def positions(case, model, truth):
     order = model.order_
     if order.ndim == 2:
         return np.nan, np.nan
-    sure = model.sample_orders(samples=300).position_probabilities[order, np.arange(len(order))]
+    sure = model.sample_orders(draws=300).position_probabilities[order, np.arange(len(order))]
     right = max(rt.metrics.order_accuracy(truth, each) for each in (order, order[::-1]))
     return float(sure.mean()), float(right)
 

@@ -128,7 +128,7 @@ def beside(path, order, replicates):
         known = rt.Knowledge(timestamps=np.arange(X.shape[1], dtype=float))
     given = X if known is not None else rt.simulate.shuffle(X, random_state=1)[0]
     model = rt.ReTrace(random_state=0, n_jobs=1).fit(given, knowledge=known)
-    errors = model.bootstrap_errors(replicates=replicates)
+    errors = model.bootstrap_errors(draws=replicates)
     reported = model.standard_errors_
     ratios = [errors.drift / reported.drift, errors.diffusion / reported.diffusion]
     ratio = np.median(np.concatenate([each.ravel() for each in ratios]))

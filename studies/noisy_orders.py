@@ -63,7 +63,7 @@ def shared(seed, n, noise, variance, d, T, missing):
     seconds = time.perf_counter() - begin
     problem = hidden(Y, noise)
     limit = best_order(problem, problem.orders_under(law), np.random.default_rng(seed))
-    oracle = rt.em(Y[:, truth], DT, n_jobs=1)
+    oracle = rt.statespace.em(Y[:, truth], DT, n_jobs=1)
     right = rt.metrics.kendall_tau(truth, model.order_) > 0
     return {
         "up to reversal": up_to_reversal(truth, model.order_),
@@ -121,11 +121,11 @@ def em(seed, n, noise, variance, d, T, missing):
     X = sde.simulate(n, T, DT, x0=start, random_state=rng, scheme="exact")
     Y = rt.simulate.add_noise(X, noise, random_state=rng)
     begin = time.perf_counter()
-    full = rt.em(Y, DT, scheme="exact", n_jobs=1)
+    full = rt.statespace.em(Y, DT, scheme="exact", n_jobs=1)
     seconds = time.perf_counter() - begin
     Z = Y.copy()
     Z[rng.random(Z.shape) < 0.2] = np.nan
-    gaps = rt.em(Z, DT, scheme="exact", n_jobs=1)
+    gaps = rt.statespace.em(Z, DT, scheme="exact", n_jobs=1)
     rises = min(np.diff(each.log_likelihood).min() for each in (full, gaps))
     return {
         "MAE-A": error(full.drift, sde.drift),

@@ -111,8 +111,8 @@ def constraint(seed):
     mask = np.array([[True, False], [True, True]])
     found = []
     for known_zero in (mask, None):
-        known_of_A = rt.statespace_em.Known(drift_mask=known_zero)
-        fits = [rt.em(Y, 0.1, noise=1e-3, known=known_of_A) for Y in (X, X[:, ::-1])]
+        known_of_A = rt.statespace.Known(drift_mask=known_zero)
+        fits = [rt.statespace.em(Y, 0.1, noise=1e-3, known=known_of_A) for Y in (X, X[:, ::-1])]
         found.append(fits[0].log_likelihood[-1] - fits[1].log_likelihood[-1])
     return found
 

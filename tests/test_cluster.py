@@ -74,7 +74,7 @@ def test_answers_are_those_of_memory(kind, panel, in_memory, tmp_path):
     found = rt.ReTrace(dt=0.1, random_state=0).fit(as_stored(panel[0], kind, tmp_path))
     assert rt.metrics.order_accuracy(panel[1], found.order_) == 1.0
     same(in_memory, found)
-    one, two = in_memory.bootstrap_errors(replicates=20), found.bootstrap_errors(replicates=20)
+    one, two = in_memory.bootstrap_errors(draws=20), found.bootstrap_errors(draws=20)
     assert np.allclose(one.drift, two.drift, rtol=1e-8)
 
 

@@ -130,3 +130,16 @@ def test_duplicates_are_told_from_rounding_and_seen_behind_missing_values(d, dig
             found = [each for each in diagnose(_panel_of(X)).findings if each.topic == "duplicates"]
             assert len(found) == 1
             assert "1 (subject 3)" in found[0].sentence
+
+
+def test_tables_arrays_and_panels_are_looked_at_alike():
+    X = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(12, 6, 0.05, random_state=1)
+    panel = rt.Panel.from_array(X)
+    j = np.indices(X.shape[:2])[0]
+    table = pd.DataFrame({"who": j.ravel(), "x0": X[:, :, 0].ravel(), "x1": X[:, :, 1].ravel()})
+    found = rt.diagnose(table, subject="who")
+    assert found == rt.diagnose(X) == rt.diagnose(panel)
+    assert str(found).startswith("12 subjects, 72 observations, variables x0, x1.")
+    assert all(each.sentence in str(found) for each in found.findings)
+    with pytest.raises(ValueError, match="name columns of a table"):
+        rt.diagnose(panel, subject="who")

@@ -153,7 +153,7 @@ def test_bootstrap_returns_the_replicates_it_had(shuffled):
         raise StopIteration
 
     with reporting(stop):
-        errors = model.bootstrap_errors(replicates=50)
+        errors = model.bootstrap_errors(draws=50)
     assert np.isfinite(errors.drift).all()
     assert seen[0].doing == "resampling subjects"
 

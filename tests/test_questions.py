@@ -64,7 +64,7 @@ def direction(folder):
 
 def order_known(folder):
     timed = rt.recover(TABLE, subject="patient", time="day", variables=VARIABLES, random_state=0)
-    for A in (timed.model.drift_, rt.em(X, DT, noise="estimate").sde.drift):
+    for A in (timed.model.drift_, rt.statespace.em(X, DT, noise="estimate").sde.drift):
         assert np.abs(A - SDE.drift).max() < 1.0
 
 

@@ -107,7 +107,7 @@ SETTINGS = {
     "a single-precision step": ({"dt": np.float32(0.5)}, 0.5),
     "an integer of numpy": ({"max_iter": np.int64(3)}, 3),
     "a truth value of numpy": ({"verbose": np.bool_(False)}, False),
-    "a drift": ({"drift": rt.drift.polynomial(2)}, str(rt.drift.polynomial(2))),
+    "a drift": ({"drift": rt.drift.Polynomial(2)}, str(rt.drift.Polynomial(2))),
     "a score": (
         {"order": rt.paper.ScoreOrder(score=KernelScore())},
         str(rt.paper.ScoreOrder(score=KernelScore())),
@@ -212,3 +212,68 @@ def test_positions_are_sampled_on_first_use(recovered):
     assert 0 <= model.precedence_probability(0, 1) <= 1
     with pytest.raises(NotFittedError):
         _ = rt.ReTrace().position_probabilities_
+
+
+def test_parameters_are_one_row_each_with_student_intervals(model):
+    result = model.result_
+    d, n = len(result.names), result.n_trajectories
+    table = result.parameters
+    assert list(table.columns) == [
+        "kind", "variable", "on", "estimate", "std_error", "z", "p_value", "lower", "upper",
+    ]  # fmt: skip
+    assert dict(table["kind"].value_counts()) == {
+        "drift": d * d,
+        "offset": d,
+        "diffusion": d * (d + 1) // 2,
+    }
+    drift = table[table["kind"] == "drift"]
+    np.testing.assert_array_equal(drift["estimate"].to_numpy().reshape(d, d), result.drift)
+    np.testing.assert_array_equal(
+        drift["std_error"].to_numpy().reshape(d, d), result.standard_errors.drift
+    )
+    one = table.loc[f"A[{result.names[1]}, {result.names[0]}]"]
+    assert (one["variable"], one["on"]) == result.names[:2]
+    assert one["estimate"] == result.drift[1, 0]
+    z = one["estimate"] / one["std_error"]
+    np.testing.assert_allclose(one["z"], z)
+    np.testing.assert_allclose(one["p_value"], 2 * stats.t.sf(abs(z), n - 1))
+    reach = stats.t.ppf(0.975, n - 1) * one["std_error"]
+    np.testing.assert_allclose([one["lower"], one["upper"]], one["estimate"] + [-reach, reach])
+    offset = table.loc[f"c[{result.names[0]}]"]
+    assert offset["estimate"] == result.offset[0]
+    assert offset["std_error"] == result.standard_errors.offset[0]
+    variance = table.loc[f"H[{result.names[0]}, {result.names[0]}]"]
+    assert variance["estimate"] == result.diffusion[0, 0]
+    assert np.isnan(variance["p_value"])  # zero is no hypothesis of a variance
+    assert variance["lower"] < variance["estimate"] < variance["upper"]
+
+
+def test_confidence_intervals_at_any_level(model):
+    result = model.result_
+    wide, narrow = result.conf_int(level=0.99), model.conf_int(level=0.5)
+    assert list(wide.columns) == ["lower", "upper"]
+    assert (wide.index == result.parameters.index).all()
+    ratio = stats.t.ppf([0.995, 0.75], result.n_trajectories - 1)
+    widths = [(each["upper"] - each["lower"]).to_numpy() for each in (wide, narrow)]
+    np.testing.assert_allclose(widths[0] / widths[1], ratio[0] / ratio[1])
+    np.testing.assert_array_equal(result.conf_int(), result.parameters[["lower", "upper"]])
+    with pytest.raises(ValueError, match="level must be"):
+        model.conf_int(level=95)
+
+
+def test_parameters_of_inputs_noise_and_other_drifts():
+    X = np.random.default_rng(0).standard_normal((30, 6, 2)).cumsum(axis=1)
+    u = np.random.default_rng(1).standard_normal((30, 6, 1))
+    options = {"dt": 0.1, "n_jobs": 1, "random_state": 0, "subjects": "alike"}
+    given = rt.ReTrace(**options).fit(X, covariates=u).result_
+    found = given.parameters
+    assert list(found.index[found["kind"] == "input"]) == ["B[x0, u0]", "B[x1, u0]"]
+    np.testing.assert_array_equal(found.loc["B[x1, u0]", "estimate"], given.inputs[1, 0])
+    noisy = rt.ReTrace(observation_noise=0.1, **options).fit(X).result_.parameters
+    assert list(noisy.index[noisy["kind"] == "noise"]) == ["R[x0, x0]", "R[x1, x1]"]
+    assert noisy[noisy["kind"] == "noise"]["std_error"].isna().all()
+    curved = rt.ReTrace(drift=rt.drift.Polynomial(2), **options).fit(X).result_.parameters
+    assert list(curved.index[:6]) == [
+        f"A[x0, {name}]" for name in ("1", "x0", "x1", "x0·x0", "x0·x1", "x1·x1")
+    ]
+    assert "offset" not in set(curved["kind"])

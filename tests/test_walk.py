@@ -114,8 +114,8 @@ def fitted():
     [
         ("forecast", {"X": X, "steps": 2, "level": 0.9}),
         ("impute", {"X": X, "level": 0.9}),
-        ("sample_orders", {"samples": 50}),
-        ("bootstrap_errors", {"replicates": 3, "adopt": False}),
+        ("sample_orders", {"draws": 50}),
+        ("bootstrap_errors", {"draws": 3, "adopt": False}),
     ],
 )
 def test_no_question_to_a_fit_lets_a_foreign_error_out(fitted, method, given):

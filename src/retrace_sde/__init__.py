@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retrace_sde import anndata, datasets, metrics, paper, progress
     from retrace_sde.after.compare import compare_orders
+    from retrace_sde.diagnosis import diagnose
     from retrace_sde.effects import treatment
     from retrace_sde.effects.graph import effect_graph
+    from retrace_sde.effects.treatment import TreatmentEffect
     from retrace_sde.evidence.direction.verdict import DirectionTest
     from retrace_sde.fit import subjects
-    from retrace_sde.fit.statespace import em as statespace_em
-    from retrace_sde.fit.statespace import smoother as statespace
-    from retrace_sde.fit.statespace.em import em
-    from retrace_sde.fit.statespace.smoother import StateSpace, kalman
+    from retrace_sde.fit.statespace import interface as statespace
+    from retrace_sde.io.files import read_table
     from retrace_sde.panel.knowledge import Knowledge
     from retrace_sde.panel.panel import Panel
     from retrace_sde.panel.validation import ReTraceWarning
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from retrace_sde.show import plots
     from retrace_sde.show.report import write_report
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "DirectionTest",
@@ -43,23 +43,22 @@ __all__ = [
     "ReTraceResult",
     "ReTraceWarning",
     "Recovery",
-    "StateSpace",
+    "TreatmentEffect",
     "anndata",
     "baselines",
     "compare_orders",
     "datasets",
+    "diagnose",
     "drift",
     "effect_graph",
-    "em",
-    "kalman",
     "metrics",
     "paper",
     "plots",
     "progress",
+    "read_table",
     "recover",
     "simulate",
     "statespace",
-    "statespace_em",
     "subjects",
     "treatment",
     "tumour",
@@ -76,8 +75,7 @@ _MODULES = {
     "plots": "show.plots",
     "progress": "progress",
     "simulate": "process.simulate",
-    "statespace": "fit.statespace.smoother",
-    "statespace_em": "fit.statespace.em",
+    "statespace": "fit.statespace.interface",
     "subjects": "fit.subjects",
     "treatment": "effects.treatment",
     "tumour": "process.tumour",
@@ -94,11 +92,11 @@ _HOMES = {
     "ReTraceResult": "result",
     "ReTraceWarning": "panel.validation",
     "Recovery": "recovery",
-    "StateSpace": "fit.statespace.smoother",
+    "TreatmentEffect": "effects.treatment",
     "compare_orders": "after.compare",
+    "diagnose": "diagnosis",
     "effect_graph": "effects.graph",
-    "em": "fit.statespace.em",
-    "kalman": "fit.statespace.smoother",
+    "read_table": "io.files",
     "recover": "recovery",
     "write_report": "show.report",
 }

@@ -5,8 +5,64 @@ from __future__ import annotations
 from typing import Any
 
 from retrace_sde.io.answers import unstructured
-from retrace_sde.io.formats import frame_of_anndata
+from retrace_sde.io.formats import anndata_of_panel, frame_of_anndata
+from retrace_sde.panel.panel import Panel
 from retrace_sde.recovery import Recovery, recover
+
+__all__ = ["annotate", "order", "panel"]
+
+
+def panel(adata: Any, *, subject: str, layer: str | None = None, **options: Any) -> Panel:
+    """A panel from an AnnData (extra `formats`).
+
+    Parameters
+    ----------
+    adata : AnnData
+        One row per observation. Variables are those of X unless `variables` names some.
+    subject : str
+        Column of `obs` that says whose observation it is.
+    layer : str, optional
+        Take a layer in place of X.
+    **options
+        `slice`, `time` and `covariates`, columns of `obs`, and the others of `Panel.from_frame`.
+
+    Examples
+    --------
+    >>> import anndata, retrace_sde as rt
+    >>> table = rt.datasets.load_icu()
+    >>> obs = table[["patient", "hour"]].set_index(table.index.astype(str))
+    >>> cells = anndata.AnnData(table.iloc[:, 2:].to_numpy(), obs=obs)
+    >>> rt.anndata.panel(cells, subject="patient", slice="hour").values.shape
+    (120, 12, 5)
+    """
+    frame = frame_of_anndata(adata, layer=layer)
+    options.setdefault("variables", list(adata.var_names))
+    return Panel.from_frame(frame, subject=subject, **options)
+
+
+def annotate(panel: Panel, model: Any, *, adata: Any | None = None) -> Any:
+    """The panel as an AnnData, or a copy of the AnnData it came from, with the answer of a fit (extra `formats`).
+
+    `obs` gets `retrace_position` (0 is the earliest) and `retrace_time`; `uns["retrace"]` the parameters.
+
+    Parameters
+    ----------
+    panel : Panel
+        What the model was fitted to.
+    model : ReTrace
+        Fitted.
+    adata : AnnData, optional
+        Where the panel came from.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(10, 6, 0.05, random_state=1)
+    >>> panel = rt.Panel.from_array(Y, dt=0.05)
+    >>> "retrace_position" in rt.anndata.annotate(panel, rt.ReTrace(random_state=0).fit(panel)).obs
+    True
+    """
+    return anndata_of_panel(panel, model.result_, adata)
 
 
 def order(

@@ -34,6 +34,9 @@ MANY_MISSING, FEW_LEVELS, SKEWED = 0.5, 5, 2.0
 ALPHA = 0.05
 
 
+MARKS = {"good": "+", "caution": "!", "stop": "×"}
+
+
 @dataclass(frozen=True)
 class Finding:
     """One sentence about the data, whether it is good news, and what to do about it."""
@@ -61,12 +64,47 @@ class Diagnosis:
         """Nothing was found that a fit would refuse."""
         return all(finding.kind != "stop" for finding in self.findings)
 
+    def __str__(self) -> str:
+        lines = [
+            f"{self.subjects} subjects, {self.observations} observations, variables {', '.join(self.variables)}."
+        ]
+        for each in self.findings:
+            lines.append(f"{MARKS[each.kind]} {each.topic}: {each.sentence} {each.advice}".rstrip())
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "usable": self.usable}
 
 
-def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
-    """Look at a panel before any fit."""
+def diagnose(data: Any, *, random_state: int = 0, **columns: Any) -> Diagnosis:
+    """Say what can be learned from data before any fit, and what to do next; `retrace diagnose` prints the same.
+
+    Nothing here needs the order. A test at 5 % of whether there is one to be found, and of whether slices differ in mean or
+    spread; a direction that is called likely here may still be left open by the fit.
+
+    Parameters
+    ----------
+    data : DataFrame, Panel or array (n, T, d)
+        A table has one row per observation (pandas, polars, anything narwhals reads).
+    random_state : int
+        Seeds the shuffles of the test.
+    **columns
+        Of a table, what its columns are: `subject`, `slice`, `time`, `variables`, `covariates`, as in `recover`.
+
+    Returns
+    -------
+    Diagnosis
+        `.findings`, each with its `sentence` and `advice`; `.usable`, whether a fit would accept the data.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> table, truth = rt.datasets.lose_time(rt.datasets.load_icu(), time="hour", random_state=0)
+    >>> found = rt.diagnose(table, subject="patient", slice="slice")
+    >>> found.usable, found.subjects, found.slices
+    (True, 120, 12)
+    """
+    panel = _panel(data, columns)
     rng = np.random.default_rng(random_state)
     panel, left = _idle(panel)
     values = np.where(present(panel)[:, :, None], np.asarray(panel.values, dtype=float), np.nan)
@@ -98,6 +136,17 @@ def diagnose(panel: Panel, *, random_state: int = 0) -> Diagnosis:
         tuple(1 - known[:, :, k].sum() / total for k in range(len(panel.names))),
         tuple(findings),
     )
+
+
+def _panel(data: Any, columns: dict[str, Any]) -> Panel:
+    """The data as a panel; the columns' roles belong to a table only."""
+    if not isinstance(data, Panel) and not hasattr(data, "columns"):
+        data = Panel.from_array(data)
+    if not isinstance(data, Panel):
+        return Panel.from_frame(data, **columns)
+    if columns:
+        raise ValueError(f"{', '.join(columns)}= name columns of a table; got an array or a Panel.")
+    return data
 
 
 def _idle(panel: Panel) -> tuple[Panel, list[Finding]]:

@@ -346,7 +346,7 @@ def recover_panel(
     choice = _drift_choice(model, kept) if by_evidence else None
     model.result_ = replace(model.result_, drift_choice=choice)
     if bootstrap is not None:
-        model.bootstrap_errors(replicates=bootstrap, adopt=True)
+        model.bootstrap_errors(draws=bootstrap, adopt=True)
     return Recovery(model, kept, df, subject)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import partial
@@ -12,6 +13,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from retrace_sde.after.residuals import ResidualCheck
@@ -20,13 +22,21 @@ from retrace_sde.evidence.identifiability import IdentifiabilityReport
 from retrace_sde.evidence.selection.drift import DriftChoice
 from retrace_sde.evidence.selection.noise import NoiseChoice
 from retrace_sde.evidence.selection.subjects import SubjectEffects
-from retrace_sde.fit.intervals import clearest, half_widths
+from retrace_sde.fit.intervals import (
+    Parameter,
+    clearest,
+    coefficients,
+    covariances,
+    half_widths,
+    table,
+)
 from retrace_sde.fit.regression import ErrorKind, StandardErrors
 from retrace_sde.fit.unequal_steps import GapClocks
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.files import replacing
 from retrace_sde.io.npz import DAMAGE, read_arrays
 from retrace_sde.panel.order import Order
+from retrace_sde.panel.parameters import checked
 from retrace_sde.panel.uninformative import LeftOut
 from retrace_sde.process.sde import Gaussian, LinearSDE
 from retrace_sde.search.model import Round
@@ -202,6 +212,52 @@ class ReTraceResult:
         if self.drift.shape != self.diffusion.shape:
             raise ValueError("only a linear or affine drift is a LinearSDE; this fit has another.")
         return LinearSDE(self.drift, self.diffusion, offset=self.offset, initial=self.initial)
+
+    @property
+    def parameters(self) -> pd.DataFrame:
+        """One row for each parameter, with its standard error, a Wald test and a 95 % interval.
+
+        `kind` is drift, offset, input, diffusion or noise. A row of the first three is the effect of `variable` on the rate of
+        change of `on`; of the last two, the covariance of the two. Tests and intervals use Student's t with n − 1 degrees of
+        freedom, n trajectories. NaN: no standard error, or a variance, for which zero is no hypothesis. Where the
+        direction is open these are the parameters in the order returned; `alternative` holds those of its reverse.
+        """
+        return table(self._rows(), self.n_trajectories)
+
+    @checked
+    def conf_int(self, *, level: float = 0.95) -> pd.DataFrame:
+        """Confidence intervals of all parameters, columns `lower` and `upper`; rows as in `parameters`.
+
+        Parameters
+        ----------
+        level : float
+            Of confidence.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
+        >>> result = rt.ReTrace(dt=0.05, random_state=0).fit(Y).result_
+        >>> list(result.conf_int(level=0.9).index[:2])
+        ['A[x0, x0]', 'A[x0, x1]']
+        """
+        return table(self._rows(), self.n_trajectories, level=level)[["lower", "upper"]]
+
+    def _rows(self) -> Iterator[Parameter]:
+        names, errors, p = self.names, self.standard_errors, self.drift.shape[1]
+        yield from coefficients(
+            "drift", "A", self.drift, errors.drift, self.feature_names[:p], names
+        )
+        if "1" in self.feature_names[p : p + 1]:
+            c = None if errors.offset is None else errors.offset[:, None]
+            for each in coefficients("offset", "c", self.offset[:, None], c, ["1"], names):
+                yield each._replace(name=f"c[{each.on}]")
+        if self.inputs is not None:
+            acting = self.feature_names[-self.inputs.shape[1] :]
+            yield from coefficients("input", "B", self.inputs, errors.inputs, acting, names)
+        yield from covariances("diffusion", "H", self.diffusion, errors.diffusion, names)
+        if self.observation_noise is not None:
+            yield from covariances("noise", "R", self.observation_noise, None, names)
 
     def summary(self) -> str:
         """The result as text."""

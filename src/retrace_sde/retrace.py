@@ -87,7 +87,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         "regular": neighbours are dt apart. "estimate": the times between neighbours are not known. One shared order has its own
         gaps, estimated (`gaps_`, `times_`) with their mean held at dt, which sets the unit; orders of their own have a law of
         gaps, over which all is averaged. Volatility that changes reads as time that passes unevenly; intervals allow for it.
-    missing_inputs : {"refuse", "carry", "interpolate"}
+    missing_covariates : {"refuse", "carry", "interpolate"}
         Covariates that are missing here and there: refused, the last value carried on, or interpolated, both
         along the order found.
     subjects : {"auto", "alike", "levels", "rates"}
@@ -137,7 +137,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         drift: Literal["linear", "affine"] | Drift = "affine",
         observation_noise: Noise | Literal["auto"] | None = None,
         spacing: Literal["regular", "estimate"] = "regular",
-        missing_inputs: MissingInputs = "refuse",
+        missing_covariates: MissingInputs = "refuse",
         subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
         max_iter: int = 10,
         alpha: float = 0.05,
@@ -152,7 +152,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.drift = drift
         self.observation_noise = observation_noise
         self.spacing = spacing
-        self.missing_inputs = missing_inputs
+        self.missing_covariates = missing_covariates
         self.subjects = subjects
         self.max_iter = max_iter
         self.alpha = alpha
@@ -419,7 +419,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         return panel, placed, other, judged, order, other.timing.times(order, EqualGaps(other.dt))
 
     @checked
-    def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
+    def sample_orders(self, *, draws: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
 
         For one shared order, or for each trajectory's own. Parameters are taken for known, and so is the direction; chains that
@@ -427,15 +427,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        samples : int
-            Draws that are kept.
+        draws : int
+            Orders that are kept.
 
         Examples
         --------
         >>> import retrace_sde as rt
         >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(5, 8, 0.05, random_state=1)
         >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
-        >>> model.sample_orders(samples=200).samples.shape
+        >>> model.sample_orders(draws=200).samples.shape
         (200, 8)
         >>> model.position_probabilities_.shape  # (observation, position)
         (8, 8)
@@ -446,7 +446,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
             model, outcome, _, placed = self._memory
-            found = sample_posterior(model, outcome, rng, samples=samples)
+            found = sample_posterior(model, outcome, rng, samples=draws)
             self.posterior_ = posterior_as_given(found, placed)
         return self.posterior_
 
@@ -454,18 +454,18 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def bootstrap_errors(
         self,
         *,
-        replicates: int = 200,
+        draws: int = 200,
         adopt: bool = False,
     ) -> StandardErrors:
         """Standard errors of the fit along `order_`, by resampling trajectories.
 
         Like `standard_errors_` by default they rest on the spread between trajectories; unlike them they need no large
-        panel, and take as many fits as there are replicates. The order is held fixed.
+        panel, and take as many fits as there are draws. The order is held fixed.
 
         Parameters
         ----------
-        replicates : int
-            Panels that are drawn.
+        draws : int
+            Panels that are drawn, trajectories with replacement.
         adopt : bool
             They become the result's `standard_errors_`.
 
@@ -474,7 +474,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> import retrace_sde as rt
         >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
         >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
-        >>> model.bootstrap_errors(replicates=50, adopt=True).kind is model.standard_errors_.kind
+        >>> model.bootstrap_errors(draws=50, adopt=True).kind is model.standard_errors_.kind
         True
         """
         check_is_fitted(self, "result_")
@@ -489,7 +489,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 name=outcome.estimator,
                 subjects=Subjects.ALIKE if effects is None else effects.kind,
                 levels=levels if isinstance(levels, HiddenLevels) else None,
-                replicates=replicates,
+                replicates=draws,
             )
         found = errors_by_name(errors, model.drift)
         found = found if units is None else units.errors(found)

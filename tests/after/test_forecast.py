@@ -86,7 +86,7 @@ def test_a_drift_that_is_not_linear_is_simulated():
         rt.ReTrace(dt=DT, drift=drift, random_state=0, n_jobs=1)
         .fit(X, knowledge=known)
         .forecast(X, 3)
-        for drift in ("affine", rt.drift.polynomial(1))
+        for drift in ("affine", rt.drift.Polynomial(1))
     )
     reach = (exact.high - exact.low).mean()
     assert np.abs(drawn.mean - exact.mean).max() < 0.1 * reach

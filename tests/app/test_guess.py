@@ -103,6 +103,36 @@ def test_hostile_names_are_quoted_in_the_script():
     assert "rt.recover" in names
 
 
+def test_the_script_uses_public_names_only():
+    import ast
+
+    roles = {"subject": "s", "slice": "v", "variables": ["x"], "covariates": ["u"]}
+    tree = ast.parse(script("t.csv", roles, {"first": "a", "last": "b", "dt": 0.5}))
+    imported = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    ]
+    assert imported == ["sys", "retrace_sde"]
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "rt"
+    }
+    assert used == {"read_table", "recover", "Knowledge"} <= set(rt.__all__)
+    found = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "found"
+    }
+    assert not [
+        name
+        for name in found
+        if name.startswith("_") or (not hasattr(rt.Recovery, name) and name != "model")
+    ]
+
+
 def test_options_of_the_page_are_those_of_recover():
     asked = recover_options(
         {"subject": "s", "slice": None, "variables": ["x"]}, {"dt": 0.5, "first": "a"}

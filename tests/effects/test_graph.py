@@ -88,7 +88,7 @@ def test_what_has_no_graph_is_refused():
         rt.effect_graph(A)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((20, 8, 1)).cumsum(axis=1)
-    other = rt.ReTrace(drift=rt.drift.polynomial(2), n_jobs=1)
+    other = rt.ReTrace(drift=rt.drift.Polynomial(2), n_jobs=1)
     other.fit(X, knowledge=rt.Knowledge(positions={k: k for k in range(8)}))
     assert rt.effect_graph(other).values.shape == (1, 3)
     with pytest.raises(ValueError, match="linear or affine"):

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 
 import retrace_sde as rt
 from retrace_sde.effects.treatment import TreatmentEffect, UndeterminedDirectionError
 from retrace_sde.metrics import counterfactual_rmse, kendall_tau, treatment_effect_bias
-from retrace_sde.process.drift import polynomial
-from retrace_sde.process.tumour import simulate_cohort
+from retrace_sde.process.drift import Polynomial
+from retrace_sde.process.tumour import growth_parameters, simulate_cohort
 
 T0, T1 = [0.0, 0.0], [5.0, 1.0]
 
@@ -53,9 +54,9 @@ def test_a_linear_effect_is_a_geometric_series() -> None:
             x[-1] + dt * (0.5 + a * x[-1] + b * u[:, t]) + 0.1 * dt**0.5 * rng.normal(size=(n, 1))
         )
     X = np.stack(x, axis=1)
-    model = TreatmentEffect(dt=dt, drift=polynomial(1), subjects=None)
+    model = TreatmentEffect(dt=dt, drift=Polynomial(1), subjects="alike")
     model.fit(X, u, order=np.arange(T))
-    theta = model.fits_[""].coefficients[0]
+    theta = model.interventions_.regimes[""].fit.coefficients[0]
     assert_allclose(theta, [0.5, a, b], atol=0.03)
     growth = 1 + theta[1] * dt
     want = theta[2] * (growth ** np.array([14, 5]) - 1) / theta[1]
@@ -87,7 +88,10 @@ def test_the_recovered_order_gives_the_effects_of_the_true_one(observational: An
     assert rmse["found"] < 1.1 * rmse["known"] < 0.44
     assert abs(bias["found"] - bias["known"]) < 0.06
     assert abs(found.error_[""] - 0.01) < 0.001
-    read = found.parameters_[""]
+    regime = found.interventions_.regimes[""]
+    read = growth_parameters(
+        regime.problem.drift, regime.fit.coefficients, covariates=found.interventions_.covariates
+    )
     assert_allclose(read.estimated["beta_c"], 0.028, rtol=0.05)
     assert_allclose(read.estimated["alpha_r + beta_r"], 0.04378, rtol=0.1)
     assert "K" in read.not_identified
@@ -109,16 +113,16 @@ def test_bands_hold_the_counterfactual_paths(observational: Any) -> None:
     """Untreated paths from the same noise lie in the 90 % bands nine times in ten (± what subjects share)."""
     cohort, _, _, known, _ = observational
     chosen = np.arange(0, 150, 3)
-    found = known.counterfactual(T0, subjects=chosen, probability=0.9)
+    found = known.counterfactual(T0, subjects=chosen, level=0.9)
     assert found.mean.shape == found.lower.shape == (50, 61, 1)
     assert_allclose(found.times, 0.25 * np.arange(61))
     path = cohort.paths["untreated"][chosen]
     inside = np.mean((found.lower < path) & (path < found.upper), axis=(0, 2))
     assert 0.8 < inside[5:].mean() < 0.98
     assert_allclose(found.mean[:, 0], known.interventions_.regimes[""].starts[0][chosen])
-    drawn = known.sample_paths(T0, subjects=[3, 7], samples=30, horizon=5.0)
+    drawn = known.sample_paths(T0, subjects=[3, 7], draws=30, horizon=5.0)
     assert drawn.shape == (30, 2, 21, 1)
-    again = known.sample_paths(T0, subjects=[3, 7], samples=30, horizon=5.0)
+    again = known.sample_paths(T0, subjects=[3, 7], draws=30, horizon=5.0)
     assert np.array_equal(drawn, again)
 
 
@@ -142,7 +146,7 @@ def test_arms_are_recovered_each_on_its_own() -> None:
     model = TreatmentEffect(random_state=0, n_jobs=1).fit(panels)
     truth = np.concatenate([_truth(each) for each in cohorts.values()])
     assert model.effect().shape == (160,)
-    low, high = model.ate_interval(alpha=0.003)
+    low, high = model.ate_interval(level=0.997)
     assert low < truth.mean() < high
     assert kendall_tau(orders["untreated"], model.order_["untreated"]) > 0.999  # type: ignore[index]
     assert_allclose(model.effect(T0="treated", T1="untreated"), -model.effect())
@@ -165,15 +169,15 @@ def _stationary(n: int = 60) -> tuple[Any, Any]:
 def test_an_undetermined_direction_is_refused_with_its_reason() -> None:
     X, u = _stationary()
     model = TreatmentEffect(
-        dt=0.1, permutation="shared", drift=polynomial(1), subjects=None, random_state=0
+        dt=0.1, permutation="shared", drift=Polynomial(1), subjects="alike", random_state=0
     )
     with pytest.raises(UndeterminedDirectionError, match=r"not determined.*direction='both'"):
         model.fit(X, u)
     both = TreatmentEffect(
         dt=0.1,
         permutation="shared",
-        drift=polynomial(1),
-        subjects=None,
+        drift=Polynomial(1),
+        subjects="alike",
         direction="both",
         random_state=0,
     ).fit(X, u)
@@ -225,9 +229,9 @@ def test_impossible_intervals_are_refused_and_the_summary_names_what_is_compared
     }  # type: ignore[arg-type]
     model = TreatmentEffect(dt=0.25).fit(panels, order=dict.fromkeys(panels, np.arange(61)))
     for ask in (model.ate_interval, model.effect_interval):
-        for alpha in (0, 2, np.nan):
-            with pytest.raises(ValueError, match="alpha must be a number between 0 and 1"):
-                ask(alpha=alpha)
+        for level in (0, 2, np.nan):
+            with pytest.raises(ValueError, match="level must be a number between 0 and 1"):
+                ask(level=level)
         for draws in (1, 2.5):
             with pytest.raises(ValueError, match="draws must be a whole number of at least 2"):
                 ask(draws=draws)  # type: ignore[arg-type]
@@ -283,7 +287,34 @@ def test_it_is_an_estimator_and_does_not_change_its_input() -> None:
     before = panel.values.copy()
     model.fit(panel, order=np.arange(61))
     assert np.array_equal(before, panel.values)
-    assert model.fits_[""].columns == (0, 2)
+    assert model.interventions_.regimes[""].fit.columns == (0, 2)
+
+
+def test_parameters_are_a_table_for_each_arm() -> None:
+    """With subjects alike and one variable the errors are the sandwich's of a least-squares regression."""
+    rng = np.random.default_rng(0)
+    n, T, dt = 40, 8, 0.2
+    u = (rng.random((n, T, 1)) < 0.5).astype(float)
+    X = rng.normal(size=(n, T, 1)).cumsum(axis=1)
+    model = TreatmentEffect(dt=dt, drift=Polynomial(1), subjects="alike")
+    model.fit(X, u, order=np.arange(T))
+    found = model.parameters_
+    assert list(found.index[:4]) == ["A[x0, 1]", "A[x0, x0]", "A[x0, u0]", "H[x0, x0]"]
+    assert set(found["arm"]) == {""}
+    phi = np.concatenate([np.ones((n, T - 1, 1)), X[:, :-1], u[:, :-1]], axis=2)
+    y = (X[:, 1:] - X[:, :-1])[:, :, 0] / dt
+    bread = np.linalg.inv(np.einsum("jti,jtk->ik", phi, phi))
+    theta = bread @ np.einsum("jti,jt->i", phi, y)
+    scores = np.einsum("jti,jt->ji", phi, y - phi @ theta)
+    errors = np.sqrt(np.diag(bread @ scores.T @ scores @ bread))
+    assert_allclose(found["estimate"][:3], theta)
+    assert_allclose(found["std_error"][:3], errors)
+    wide = model.conf_int(level=0.99)
+    assert_allclose((wide["upper"] - wide["lower"])[:3], 2 * stats.t.ppf(0.995, n - 1) * errors)
+    arms = {"a": X[:20], "b": X[20:]}
+    both = TreatmentEffect(dt=dt, drift=Polynomial(1), subjects="alike")
+    both.fit(arms, order=dict.fromkeys(arms, np.arange(T)))
+    assert list(both.parameters_["arm"].unique()) == ["a", "b"]
 
 
 @pytest.mark.slow
@@ -323,9 +354,9 @@ def test_subjects_are_taken_as_the_data_prefer(spread: float) -> None:
     for t in range(T - 1):
         noise = 0.3 * dt**0.5 * rng.normal(size=(n, 1))
         x.append(x[-1] + dt * (0.5 + own - 0.7 * x[-1] + 1.3 * u[:, t]) + noise)
-    model = TreatmentEffect(dt=dt, drift=polynomial(1), subjects="auto")
+    model = TreatmentEffect(dt=dt, drift=Polynomial(1), subjects="auto")
     model.fit(np.stack(x, axis=1), u, order=np.arange(T))
-    assert model.fits_[""].columns == ((0,) if spread else ())
+    assert model.interventions_.regimes[""].fit.columns == ((0,) if spread else ())
 
 
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
@@ -340,7 +371,7 @@ def test_the_unit_of_time_changes_no_effect():
     found = []
     for unit in (1.0, 60.0, 1e-6):
         model = TreatmentEffect(
-            dt=0.1 * unit, permutation="shared", drift=rt.drift.polynomial(1), direction="both", random_state=0, n_jobs=1
+            dt=0.1 * unit, permutation="shared", drift=rt.drift.Polynomial(1), direction="both", random_state=0, n_jobs=1
         ).fit(x, u)  # fmt: skip
         found.append([model.ate(), *model.ate_interval()])
     np.testing.assert_allclose(found, [found[0]] * 3, rtol=1e-5)

@@ -29,7 +29,7 @@ def refusal(X, **given):
 
 
 @pytest.mark.parametrize("permutation", ["shared", "independent"])
-@pytest.mark.parametrize("drift", [rt.drift.polynomial(2), "tumour"])
+@pytest.mark.parametrize("drift", [rt.drift.Polynomial(2), "tumour"])
 def test_noise_and_missing_values_are_refused_with_the_drift_s_name_and_what_to_do(
     X, drift, permutation
 ):
@@ -48,13 +48,13 @@ def test_noise_and_missing_values_are_refused_with_the_drift_s_name_and_what_to_
 def test_infinite_values_are_not_called_missing(X):
     Y = X.copy()
     Y[3, 5, 0] = np.inf
-    sentence = refusal(Y, drift=rt.drift.polynomial(2))
+    sentence = refusal(Y, drift=rt.drift.Polynomial(2))
     assert "Drop those" in sentence
     assert "affine" not in sentence
 
 
 def test_other_data_with_missing_values_are_refused_alike(X):
-    model = rt.ReTrace(dt=DT, drift=rt.drift.polynomial(2), n_jobs=1, random_state=0).fit(X)
+    model = rt.ReTrace(dt=DT, drift=rt.drift.Polynomial(2), n_jobs=1, random_state=0).fit(X)
     with pytest.raises(ValueError, match=r"Missing values cannot be combined with Polynomial"):
         model.reorder(with_gap(X))
 
@@ -67,7 +67,7 @@ def test_other_data_with_missing_values_are_refused_alike(X):
     ],
 )
 def test_gaps_of_any_length_are_refused_by_their_own_name(X, given):
-    sentence = refusal(X, drift=rt.drift.polynomial(2), **given)
+    sentence = refusal(X, drift=rt.drift.Polynomial(2), **given)
     for words in ["a schedule, or gaps", "Polynomial(degree=2", "drift='affine'", "equal steps"]:
         assert words in sentence
     assert "replicates" not in sentence
@@ -77,6 +77,6 @@ def test_gaps_of_any_length_are_refused_by_their_own_name(X, given):
 def test_a_polynomial_of_degree_one_is_affine_behind_noise(X):
     options = {"dt": DT, "observation_noise": 0.1, "random_state": 0, "n_jobs": 1}
     affine = rt.ReTrace(drift="affine", **options).fit(with_gap(X))
-    same = rt.ReTrace(drift=rt.drift.polynomial(1), **options).fit(with_gap(X))
+    same = rt.ReTrace(drift=rt.drift.Polynomial(1), **options).fit(with_gap(X))
     assert np.array_equal(same.order_, affine.order_)
     assert np.array_equal(same.drift_, affine.drift_)

@@ -152,7 +152,7 @@ def test_what_was_chosen_is_saved(tmp_path):
 def test_bootstrap_over_subjects_agrees_with_the_sandwich(estimator):
     """120 replicates: a relative error of .065 of each error, and both estimate one thing."""
     model = fit(panel(12, n=60)[0], estimator=estimator)
-    errors = model.bootstrap_errors(replicates=120)
+    errors = model.bootstrap_errors(draws=120)
     assert errors.kind == ErrorKind.BOOTSTRAP
     assert_allclose(errors.drift / model.standard_errors_.drift, 1.0, atol=0.35)
     assert_allclose(errors.offset / model.standard_errors_.offset, 1.0, atol=0.35)
@@ -161,12 +161,12 @@ def test_bootstrap_over_subjects_agrees_with_the_sandwich(estimator):
 def test_bootstrap_is_the_same_whatever_the_jobs_and_can_be_adopted():
     X = panel(13, n=40)[0]
     one, two = (fit(X, n_jobs=jobs) for jobs in (1, 2))
-    first = one.bootstrap_errors(replicates=8, adopt=True)
-    assert_allclose(first.drift, two.bootstrap_errors(replicates=8).drift, rtol=1e-10)
+    first = one.bootstrap_errors(draws=8, adopt=True)
+    assert_allclose(first.drift, two.bootstrap_errors(draws=8).drift, rtol=1e-10)
     assert one.standard_errors_ is first
     assert "bootstrap" in one.summary()
     with pytest.raises(ValueError, match="at least 2"):
-        one.bootstrap_errors(replicates=1)
+        one.bootstrap_errors(draws=1)
 
 
 def test_residuals_are_looked_at_with_the_levels_taken_out():

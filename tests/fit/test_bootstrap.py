@@ -49,6 +49,6 @@ def test_the_fitted_model_offers_it_and_ordering_of_the_slices_does_not_matter()
     one, other = (
         rt.ReTrace(dt=DT, random_state=0, drift="linear").fit(each) for each in (X, moved)
     )
-    a, b = one.bootstrap_errors(replicates=50), other.bootstrap_errors(replicates=50)
+    a, b = one.bootstrap_errors(draws=50), other.bootstrap_errors(draws=50)
     np.testing.assert_allclose(a.drift, b.drift, rtol=1e-6)
     assert a.drift.shape == one.drift_.shape

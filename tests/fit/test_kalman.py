@@ -412,4 +412,4 @@ def test_a_model_of_another_size_is_refused():
 def test_what_cannot_be_squared_is_no_observation(scale):
     Y = np.random.default_rng(0).standard_normal((6, 5, 2)) * np.array([1.0, scale])
     with pytest.raises(ValueError, match="variable 1 "):
-        rt.em(Y, 0.1)
+        rt.statespace.em(Y, 0.1)

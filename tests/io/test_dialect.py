@@ -43,7 +43,7 @@ def texts(request):
 
 
 def read(tmp_path, content, *, name="t.csv", text=("id",), **dialect):
-    frame = read_table(write(tmp_path, content, name), text=text, dialect=Dialect(**dialect))
+    frame = read_table(write(tmp_path, content, name), text=text, **dialect)
     return frame, "".join(frame.attrs.get(NOTES, []))
 
 
@@ -62,7 +62,7 @@ def test_every_writing_gives_the_same_table(separator, decimal, encoding, tmp_pa
 
 def test_what_is_given_is_not_guessed(tmp_path):
     content = "id;a;b\n1;1,5;2\n2;2,5;3\n"
-    frame, said = read(tmp_path, content, separator=";", decimal=",", encoding="utf-8")
+    frame, said = read(tmp_path, content, sep=";", decimal=",", encoding="utf-8")
     assert list(frame["a"]) == [1.5, 2.5]
     assert said == "the file was read with cells separated by semicolons"
     with pytest.raises(ValueError, match="not utf-8 text"):

@@ -46,11 +46,11 @@ def by_label(panel, names="xyz"):
 
 def test_anndata_there_and_back(shuffled, adata):
     X, truth = shuffled
-    panel = rt.Panel.from_anndata(adata, subject="donor", slice="plate")
+    panel = rt.anndata.panel(adata, subject="donor", slice="plate")
     np.testing.assert_array_equal(by_label(panel), X)
     assert panel.names == ("RB1", "LCK", "JUN")
     model = rt.ReTrace(dt=DT, drift="affine").fit(panel)
-    annotated = panel.to_anndata(model, adata=adata)
+    annotated = rt.anndata.annotate(panel, model, adata=adata)
     assert "retrace_time" not in adata.obs
     position = np.argsort(truth)[adata.obs["plate"].astype(int)]
     np.testing.assert_array_equal(annotated.obs["retrace_position"], position)
@@ -58,7 +58,7 @@ def test_anndata_there_and_back(shuffled, adata):
     np.testing.assert_array_equal(annotated.uns["retrace"]["drift"], model.drift_)
     told = json.loads(annotated.uns["retrace"]["parameters"])
     assert told["direction"]["identified"] is True
-    new = panel.to_anndata(model)
+    new = rt.anndata.annotate(panel, model)
     assert new.shape == adata.shape
     first = new.obs["retrace_position"] == 0
     assert (new.obs["slice"][first] == str(truth[0])).all()
@@ -66,9 +66,9 @@ def test_anndata_there_and_back(shuffled, adata):
 
 @pytest.mark.filterwarnings("ignore")  # of the writers, on versions of their formats
 def test_anndata_survives_its_file_and_its_store(adata, shuffled, tmp_path):
-    panel = rt.Panel.from_anndata(adata, subject="donor", slice="plate")
+    panel = rt.anndata.panel(adata, subject="donor", slice="plate")
     model = rt.ReTrace(dt=DT).fit(panel)
-    panel.to_anndata(model, adata=adata).write_h5ad(tmp_path / "x.h5ad")
+    rt.anndata.annotate(panel, model, adata=adata).write_h5ad(tmp_path / "x.h5ad")
     again = anndata.read_h5ad(tmp_path / "x.h5ad")
     np.testing.assert_array_equal(again.uns["retrace"]["diffusion"], model.diffusion_)
     adata.write_zarr(tmp_path / "x.zarr")
@@ -84,14 +84,14 @@ def test_anndata_survives_its_file_and_its_store(adata, shuffled, tmp_path):
 def test_anndata_layers_and_clashes(adata):
     other = adata.copy()
     other.layers["log"] = np.asarray(adata.X) * 2
-    panel = rt.Panel.from_anndata(other, subject="donor", slice="plate", layer="log")
-    plain = rt.Panel.from_anndata(adata, subject="donor", slice="plate")
+    panel = rt.anndata.panel(other, subject="donor", slice="plate", layer="log")
+    plain = rt.anndata.panel(adata, subject="donor", slice="plate")
     np.testing.assert_array_equal(panel.values, 2 * plain.values)
     with pytest.raises(ValueError, match="no layer 'raw'; its layers: 'log'"):
-        rt.Panel.from_anndata(other, subject="donor", layer="raw")
+        rt.anndata.panel(other, subject="donor", layer="raw")
     other.obs["RB1"] = 0
     with pytest.raises(ValueError, match="'RB1' is both"):
-        rt.Panel.from_anndata(other, subject="donor")
+        rt.anndata.panel(other, subject="donor")
 
 
 @pytest.mark.filterwarnings("ignore")  # of the writer, on text in zarr

@@ -318,7 +318,7 @@ def test_sparse_indices_out_of_range_are_refused(kind, index, tmp_path):
         read_table(tmp_path / "t.h5ad")
     adata.X.indices[3] = index
     with pytest.raises(ValueError, match="damaged"):
-        rt.Panel.from_anndata(adata, subject="s")
+        rt.anndata.panel(adata, subject="s")
 
 
 def test_h5ad_does_not_reach_into_other_files(tmp_path):

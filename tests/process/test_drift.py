@@ -15,14 +15,13 @@ from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import (
     Affine,
     Drift,
+    Features,
     Independent,
     Linear,
     Polynomial,
     TumourGrowth,
     as_drift,
-    features,
     independent_features,
-    polynomial,
 )
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.process.tumour import growth_parameters, simulate_cohort
@@ -101,9 +100,7 @@ def test_drifts_by_name() -> None:
     assert as_drift("linear") == Linear()
     assert as_drift("affine") == Affine() != Linear()
     assert as_drift("tumour") == TumourGrowth()
-    assert rt.drift.linear() == Linear()
-    assert rt.drift.affine() == Affine()
-    assert polynomial(2, interactions=True) == Polynomial(2, True)
+    assert rt.drift.Linear is Linear
 
     class Mine(Linear):
         pass
@@ -113,7 +110,7 @@ def test_drifts_by_name() -> None:
     with pytest.raises(ValueError, match=r"'affine', 'linear'.*not 'cubic'"):
         as_drift("cubic")
     with pytest.raises(ValueError, match="degree"):
-        polynomial(0)
+        Polynomial(0)
 
 
 def test_features_that_depend_on_others_are_left_out_and_named() -> None:
@@ -140,7 +137,7 @@ def test_features_that_depend_on_others_are_left_out_and_named() -> None:
 
 
 def test_a_feature_function_of_the_wrong_shape_is_refused() -> None:
-    drift = features(lambda x, u: x[..., :1] ** 2, ["a²", "b²"])
+    drift = Features(lambda x, u: x[..., :1] ** 2, ["a²", "b²"])
     with pytest.raises(ValueError, match=r"shape \(5, 4, 2\)"):
         drift.features(np.ones((5, 4, 2)), None)
 
@@ -152,9 +149,9 @@ def _gompertz(x: Any, u: Any) -> Any:
 DRIFTS = {
     "linear": Linear(),
     "affine": Affine(),
-    "quadratic": polynomial(2, interactions=True),
+    "quadratic": Polynomial(2, interactions=True),
     "tumour": TumourGrowth(),
-    "own": features(_gompertz, ["x", "x log x", "C x", "d x"]),
+    "own": Features(_gompertz, ["x", "x log x", "C x", "d x"]),
 }
 
 

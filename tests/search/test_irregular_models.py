@@ -156,7 +156,7 @@ def test_an_input_that_is_missing_is_carried_or_interpolated_along_the_order():
     with pytest.raises(ValueError, match="carry"):
         rt.ReTrace(dt=0.2).fit(X, covariates=U)
     for how in ("carry", "interpolate"):
-        model = rt.ReTrace(dt=0.2, missing_inputs=how, n_jobs=1).fit(X, covariates=U)
+        model = rt.ReTrace(dt=0.2, missing_covariates=how, n_jobs=1).fit(X, covariates=U)
         assert model.inputs_.shape == (2, 1)
         assert any("inputs are missing" in note for note in model.result_.notes)
 

@@ -102,7 +102,7 @@ def test_hard_knowledge_is_never_violated(permutation):
         permutation=permutation, drift="affine", estimator=estimator, n_jobs=1, random_state=0
     ).fit(X, knowledge=known)
     assert np.isfinite(prior.cost(model.order_)).all()
-    drawn = model.sample_orders(samples=50).samples
+    drawn = model.sample_orders(draws=50).samples
     each = drawn if permutation == "shared" else drawn.transpose(1, 0, 2)
     for orders in each:
         assert np.isfinite(prior.cost(orders.astype(np.intp))).all()

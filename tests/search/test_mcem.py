@@ -591,7 +591,7 @@ def test_auto_takes_the_best_order_where_orders_are_certain_and_says_so():
     np.testing.assert_array_equal(model.drift_, plain.drift_)
     assert plain.result_.notes == ()
     assert not hasattr(model, "posterior_")  # nothing is sampled before it is asked for
-    posterior = model.sample_orders(samples=200)
+    posterior = model.sample_orders(draws=200)
     assert posterior is model.posterior_
     found = np.take_along_axis(model.position_probabilities_, truth[:, None, :], axis=1)
     assert found.mean() > 0.97
@@ -660,7 +660,7 @@ def test_sampled_shared_orders_match_enumeration(n, seed):
     sde = rt.simulate.random_irreversible_sde(2, random_state=seed)
     X, _ = rt.simulate.shuffle(sde.simulate(n, T, DT, random_state=seed), random_state=seed)
     model = rt.ReTrace(dt=DT, estimator="mle", random_state=0, drift="linear").fit(X)
-    found = model.sample_orders(samples=20_000)
+    found = model.sample_orders(draws=20_000)
     problem, step, orders = model._memory.model, model._memory.outcome.found.step, every_order(T)
     C = transition_costs(problem.data, step)
     every = in_order(problem.data.values, np.arange(T)).transpose(1, 0, 2)
@@ -686,7 +686,7 @@ def test_a_certain_shared_order_is_certain():
     sde = rt.simulate.random_irreversible_sde(5, random_state=0)
     X, truth = rt.simulate.shuffle(sde.simulate(100, 20, DT, random_state=0), random_state=0)
     model = rt.ReTrace(dt=DT, random_state=0, drift="linear").fit(X)
-    posterior = model.sample_orders(samples=200)
+    posterior = model.sample_orders(draws=200)
     np.testing.assert_array_equal(posterior.expected_order(), truth)
     assert posterior.position_probabilities[truth, np.arange(20)].min() > 0.99
 
@@ -740,4 +740,4 @@ def test_many_trajectories_are_represented_by_some_where_all_would_cost_too_much
     # direction adds is taken off.
     ours, theirs = (_of_one_direction(each) for each in (some, whole))
     np.testing.assert_allclose(ours, theirs, rtol=0.5)
-    assert some.sample_orders(samples=50).position_probabilities.shape == (150, 12, 12)
+    assert some.sample_orders(draws=50).position_probabilities.shape == (150, 12, 12)

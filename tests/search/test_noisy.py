@@ -36,7 +36,7 @@ def test_noise_that_hides_neighbours_does_not_hide_the_order(noise):
     assert model.result_.settings["estimator"] == "em"
     assert np.sqrt(np.diag(model.observation_noise_)) == pytest.approx(0.15, rel=0.02)
     # the fit is that of em along the true order
-    known = rt.em(Y[:, truth], DT, noise=noise)
+    known = rt.statespace.em(Y[:, truth], DT, noise=noise)
     np.testing.assert_allclose(model.diffusion_, known.diffusion, atol=0.02)
     far = np.abs(model.drift_ - sde.drift) / model.standard_errors_.drift
     assert far.max() < 4.5  # 16 entries, normal errors: beyond 4.5 once in ten thousand fits
@@ -113,7 +113,7 @@ def test_knowledge_is_obeyed_under_noise():
 def test_posterior_score_reorder_and_bootstrap_under_noise():
     _, Y, _, _ = panel(18, n=60, noise=0.3)
     model = rt.ReTrace(dt=DT, observation_noise=0.3, random_state=0, drift="linear").fit(Y[:40])
-    posterior = model.sample_orders(samples=200)
+    posterior = model.sample_orders(draws=200)
     P = posterior.position_probabilities
     np.testing.assert_allclose(P.sum(axis=0), 1, rtol=1e-5)
     np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-5)
@@ -121,7 +121,7 @@ def test_posterior_score_reorder_and_bootstrap_under_noise():
     assert ends > 0.9
     assert model.reorder(Y[40:]).shape == Y[40:].shape
     assert model.score(Y[40:]) > model.score(Y[40:] + 1.0)
-    errors = model.bootstrap_errors(replicates=8)
+    errors = model.bootstrap_errors(draws=8)
     assert 0.3 < errors.diffusion.mean() / model.standard_errors_.diffusion.mean() < 3
 
 
@@ -184,7 +184,7 @@ def test_averaging_over_orders_recovers_the_noise_that_one_order_hides():
     options["observation_noise"] = "estimate"
     one = rt.ReTrace(**options, estimator="em", random_state=0).fit(Y)
     many = rt.ReTrace(**options, estimator="mcem", random_state=0).fit(Y)
-    oracle = rt.em(np.take_along_axis(Y, truth[:, :, None], axis=1), DT)
+    oracle = rt.statespace.em(np.take_along_axis(Y, truth[:, :, None], axis=1), DT)
     sigma = [float(np.sqrt(np.diag(fit.observation_noise_).mean())) for fit in (one, many)]
     assert sigma[0] < 0.05
     assert sigma[1] == pytest.approx(0.1, rel=0.1)
@@ -298,5 +298,5 @@ def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs(case):
         np.testing.assert_array_equal(other.direction_.contributions, one.direction_.contributions)
         assert other.score(Y[:20]) == one.score(Y[:20])
         np.testing.assert_array_equal(
-            other.sample_orders(samples=20).samples, one.sample_orders(samples=20).samples
+            other.sample_orders(draws=20).samples, one.sample_orders(draws=20).samples
         )

@@ -211,7 +211,7 @@ def test_what_cannot_be_estimated_is_refused_with_the_reason():
     X = np.random.default_rng(0).standard_normal((10, 5, 1)).cumsum(axis=1)
     with pytest.raises(ValueError, match="order='likelihood'"):
         rt.ReTrace(spacing="estimate", order="score", drift="linear").fit(X)
-    model = rt.ReTrace(spacing="estimate", permutation="independent", drift=rt.drift.polynomial(2))
+    model = rt.ReTrace(spacing="estimate", permutation="independent", drift=rt.drift.Polynomial(2))
     with pytest.raises(ValueError, match="linear in the state only"):
         model.fit(X)
 

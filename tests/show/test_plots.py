@@ -38,7 +38,7 @@ CALLS = {
     "cost_matrix": lambda ax: plots.cost_matrix(A**2, ORDER, ax=ax),
     "matrix": lambda ax: plots.matrix(A, title="A", names=NAMES, ax=ax),
     "drift_graph": lambda ax: plots.drift_graph(A, ERRORS, names=NAMES, ax=ax),
-    "effect_graph": lambda ax: plots.effect_graph(GRAPH, ax=ax),
+    "effects": lambda ax: plots.effects(GRAPH, ax=ax),
     "residual_quantiles": lambda ax: plots.residual_quantiles(CHECK, names=NAMES, ax=ax),
     "residual_positions": lambda ax: plots.residual_positions(CHECK, ax=ax),
     "autocorrelation": lambda ax: plots.autocorrelation(CHECK, names=NAMES, ax=ax),
@@ -89,7 +89,7 @@ def test_the_graph_has_an_arrow_for_each_interval_that_excludes_zero(ax):
 
 def test_the_graph_of_effects_draws_what_all_intervals_together_exclude(ax):
     """±.6 in place of ±1.96 · .2: only −.8 is left of the off-diagonal entries, and the diagonal."""
-    plots.effect_graph(GRAPH, ax=ax)
+    plots.effects(GRAPH, ax=ax)
     arrows = [each for each in ax.texts if getattr(each, "arrow_patch", None) is not None]
     assert len(arrows) == 1
     assert "4 of 9" in ax.get_title()

@@ -40,7 +40,7 @@ def fit():
         shuffled(40, 12, 3), names=HOSTILE, ids=[f"<b>{j}</b>" for j in range(40)], dt=0.01
     )
     model = rt.ReTrace(n_jobs=1).fit(panel)
-    model.sample_orders(samples=200)
+    model.sample_orders(draws=200)
     return model, panel
 
 
@@ -252,7 +252,7 @@ def test_own_orders_of_different_length(tmp_path):
     X = shuffled(12, 9, 2, permutation="independent")
     panel = rt.Panel.from_trajectories([x[: 9 - j % 3] for j, x in enumerate(X)], dt=0.01)
     model = rt.ReTrace(permutation="independent", estimator="mle", random_state=0, n_jobs=1)
-    model.fit(panel).sample_orders(samples=100)
+    model.fit(panel).sample_orders(draws=100)
     data = embedded(rt.write_report(model, panel, tmp_path / "r.html").read_text(encoding="utf-8"))
     assert [len(unit["slices"]) for unit in data["units"]] == [9 - j % 3 for j in range(12)]
     for unit in data["units"]:
@@ -336,7 +336,7 @@ def test_other_drifts_show_each_coefficient_by_name(drift, d, tmp_path):
 def test_large_panels_are_thinned_and_the_page_says_so(tmp_path, monkeypatch):
     X = shuffled(50, 30, 4)
     model = rt.ReTrace(dt=0.01, n_jobs=1).fit(X)
-    model.sample_orders(samples=100)
+    model.sample_orders(draws=100)
     monkeypatch.setattr(figures, "SLICES", 10)
     monkeypatch.setattr(figures, "TRAJECTORIES", 5)
     page = rt.write_report(model, X, tmp_path / "r.html").read_text(encoding="utf-8")

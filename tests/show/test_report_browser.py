@@ -28,10 +28,10 @@ def pages(tmp_path_factory):
         names=HOSTILE, ids=[f"<img src=x onerror=alert({j})>" for j in range(40)], dt=0.01,
     )  # fmt: skip
     model = rt.ReTrace(order="score", drift="linear", n_jobs=1).fit(panel)
-    model.sample_orders(samples=200)
+    model.sample_orders(draws=200)
     X = shuffled(20, 10, 4, permutation="independent", x0="stationary")
     own = rt.ReTrace(permutation="independent", estimator="mle", dt=0.01, random_state=0, n_jobs=1)
-    own.fit(X).sample_orders(samples=100)
+    own.fit(X).sample_orders(draws=100)
     assert not own.direction_.identified
     irregular = rt.Panel.from_array(
         shuffled(30, 24, 1, permutation="shared")[:, [0, 1, 2, 4, 7, 11, 16, 23]],

@@ -63,7 +63,7 @@ def test_a_shared_report_holds_no_id_and_no_value(permutation, tmp_path):
     frame = table(12, permutation=permutation)
     slice_ = "slice" if permutation == "shared" else None
     found = rt.recover(frame, subject="subject", slice=slice_, random_state=0)
-    found.model.sample_orders(samples=100)
+    found.model.sample_orders(draws=100)
     open_, closed = written(found, tmp_path), written(found, tmp_path, share=True)
     short = frame[["x0", "x1"]].map(lambda each: float(f"{each:.4g}"))
     people = short.groupby(frame["subject"])

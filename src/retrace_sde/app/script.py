@@ -31,9 +31,9 @@ def script(file: str, roles: dict[str, Any], options: dict[str, Any]) -> str:
     text = [name for name in (roles["subject"], roles.get("slice")) if name]
     return "\n".join([
         '"""Puts a table back in time, as the page did. Usage: python retrace_fit.py [FILE]"""',
-        "", "import sys", "", "import retrace_sde as rt", "from retrace_sde.io.files import read_table", "",
+        "", "import sys", "", "import retrace_sde as rt", "",
         f"file = sys.argv[1] if len(sys.argv) > 1 else {file!r}",
-        f"table = read_table(file, text={text!r})",
+        f"table = rt.read_table(file, text={text!r})",
         "found = rt.recover(", "    table,", *lines, ")",
         "print(found.summary())",
         'found.ordered.to_csv("ordered.csv", index=False)',

@@ -285,16 +285,15 @@ def load(
     **others: Any,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The table, and its columns as `Panel.from_frame` wants them named."""
-    from retrace_sde.io.dialect import Dialect
     from retrace_sde.io.files import read_table
 
     if slice_ is not None and independent:
         raise ValueError(
             "--slice and --independent exclude each other: one order for all, or one each."
         )
-    dialect = Dialect({"tab": "\t", "\\t": "\t"}.get(sep or "", sep), decimal, encoding)
     text = [name for name in (subject, slice_) if name is not None]
-    frame = read_table(file, text=text, dialect=dialect, large=others.pop("large", False))
+    written = {"sep": sep, "decimal": decimal, "encoding": encoding}
+    frame = read_table(file, text=text, **written, large=others.pop("large", False))
     if subject is None:
         if not frame.attrs.get("array"):
             some = ", ".join(map(str, frame.columns[:8]))

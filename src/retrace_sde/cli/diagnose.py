@@ -18,8 +18,6 @@ from retrace_sde.io.columns import date_columns, shown
 from retrace_sde.io.tables import as_frame
 from retrace_sde.panel.panel import Panel
 
-MARKS = {"good": "+", "caution": "!", "stop": "×"}
-
 
 @click.command()
 @table_options
@@ -68,7 +66,11 @@ def _print(found: diagnosis.Diagnosis, file: Path, roles: dict[str, Any]) -> Non
     )
     for finding in found.findings:
         advice = f" {finding.advice}" if finding.advice else ""
-        say(f"{MARKS[finding.kind]} {finding.topic}", f"{finding.sentence}{advice}", width=18)
+        say(
+            f"{diagnosis.MARKS[finding.kind]} {finding.topic}",
+            f"{finding.sentence}{advice}",
+            width=18,
+        )
     if not found.usable:
         say("Next", "mend what is marked ×, then run retrace diagnose again.")
         return

@@ -30,7 +30,7 @@ from retrace_sde.io.files import check_target, whole_or_nothing, write_table
 from retrace_sde.io.outputs import check_outputs
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
-from retrace_sde.process.drift import Drift, as_drift, polynomial
+from retrace_sde.process.drift import Drift, Polynomial, as_drift
 
 KINDS = ("auto", "alike", "levels")
 """Ways in which subjects may differ that go by a name."""
@@ -167,7 +167,7 @@ def _not_used(columns: dict[str, Any], *, known: bool, both: bool, alike: bool) 
 
 
 def _drift(name: str) -> str | Drift:
-    return name if name == "tumour" else polynomial(1, interactions=True)
+    return name if name == "tumour" else Polynomial(1, interactions=True)
 
 
 def _subjects(asked: str, drift: str, panels: dict[str, Panel]) -> Any:

@@ -143,7 +143,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option(
     "--before", multiple=True, metavar="A:B", help="Slice A came before slice B; may be repeated."
 )
-@click.option("--missing-inputs", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
+@click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
               show_default=True, help="Covariates that are missing here and there.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
               show_default=True, help="One SDE for all, or an intercept, or a rate, of each subject's own.")  # fmt: skip
@@ -161,7 +161,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], missing_inputs: str, subjects: str, bootstrap: int | None, scheduler: str | None, out: Path | None, force: bool,
+        before: tuple[str, ...], missing_covariates: str, subjects: str, bootstrap: int | None, scheduler: str | None, out: Path | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
@@ -206,7 +206,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         begin("recovering the order")
         found = recover(
             frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
-            observation_noise=_noise(observation_noise), missing_inputs=missing_inputs, subjects=subjects,
+            observation_noise=_noise(observation_noise), missing_covariates=missing_covariates, subjects=subjects,
             random_state=seed, bootstrap=bootstrap, **options,
         )  # fmt: skip
         begin("how sure it is")

@@ -41,7 +41,7 @@ def fit_lazy(
             begin("recovering the order")
             model = ReTrace(**settings).fit(panel)
             if bootstrap:
-                model.bootstrap_errors(replicates=bootstrap, adopt=True)
+                model.bootstrap_errors(draws=bootstrap, adopt=True)
         answer = {**parameters(model.result_, panel), "file": file.name}
         begin("writing")
         with whole_or_nothing(out) as folder:

@@ -17,7 +17,7 @@ from retrace_sde.process.drift import Drift
 
 @dataclass(frozen=True, eq=False)
 class Counterfactual:
-    """Expected paths (n, steps + 1, d) under a treatment, and bands that hold each path with a probability.
+    """Expected paths (n, steps + 1, d) under a treatment, and pointwise prediction bands of a `level`.
 
     The bands hold the process itself: its noise, the parameters', the subjects' and the order's uncertainty.
     """
@@ -26,7 +26,7 @@ class Counterfactual:
     mean: Array
     lower: Array
     upper: Array
-    probability: float
+    level: float
 
 
 def walk(

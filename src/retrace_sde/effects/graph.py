@@ -7,8 +7,8 @@
 Errors of the last two by the delta method from those of A: `dM = Σ ∂M/∂A_kl dA_kl`. Equations' errors are correlated as
 their noise is, `Cov(A_k, A_l) ≈ ρ_kl L_k L_lᵀ`, `L L ᵀ` each equation's own covariance; that is exact for maximum likelihood.
 
-An edge is drawn where an interval excludes zero that holds *all* m coefficients at once with probability 1 − α (Bonferroni: each
-with 1 − α/m). An edge that is missing is not an effect that is not there.
+An edge is drawn where an interval excludes zero that holds *all* m coefficients at once with probability `level` (Bonferroni: each
+with 1 − (1 − level)/m). An edge that is missing is not an effect that is not there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class EffectGraph:
-    """Effects of columns on rows, with errors and simultaneous intervals of level 1 − alpha over all of them.
+    """Effects of columns on rows, with errors and simultaneous intervals at `level` over all of them.
 
     `span` is Δ of effects over time. `twin` is the same of the reversed order, where the direction is open.
     """
@@ -66,7 +66,7 @@ class EffectGraph:
     errors: Array
     low: Array
     high: Array
-    alpha: float
+    level: float
     span: float
     twin: EffectGraph | None = None
 
@@ -87,14 +87,14 @@ class EffectGraph:
         )  # fmt: skip
 
     def __str__(self) -> str:
-        head = f"{len(self.edges)} of {self.values.size} effects ({self.kind}) are told from zero, all at once at {1 - self.alpha:.0%}"
+        head = f"{len(self.edges)} of {self.values.size} effects ({self.kind}) have a simultaneous {self.level:.0%} interval that excludes zero"
         lines = [f"{e.cause} → {e.effect}: {e.value:.4g} [{e.low:.4g}, {e.high:.4g}]" for e in self.edges]  # fmt: skip
         twin = [] if self.twin is None else ["the reversed twin, as likely:", str(self.twin)]
         return "\n".join([head, *lines, *twin])
 
 
 def effect_graph(
-    fitted: Any, *, kind: str = Effect.RATES, span: float | None = None, alpha: float = 0.05
+    fitted: Any, *, kind: str = Effect.RATES, span: float | None = None, level: float = 0.95
 ) -> EffectGraph:
     """Which variable acts on which: the graph of a fit, with an edge where an effect is told from zero.
 
@@ -110,8 +110,8 @@ def effect_graph(
         lasting push on j moves i.
     span : float, optional
         Δ of kind="over time"; dt if not given.
-    alpha : float
-        Level of all intervals together.
+    level : float
+        Of confidence, of all intervals together.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def effect_graph(
         raise ValueError(f"kind={kind!r} needs a linear or affine drift; use kind='rates'.")
     if kind != Effect.RATES and len(result.names) > MANY:
         raise ValueError(f"kind={kind!r} is computed for up to {MANY} variables; use kind='rates'.")
-    setting = Effect(kind), result.dt if span is None else float(span), alpha
+    setting = Effect(kind), result.dt if span is None else float(span), level
     twin = result.alternative
     other = None
     if twin is not None and twin.standard_errors is not None:
@@ -146,17 +146,17 @@ def _graph(
     setting: tuple[Effect, float, float],
     twin: EffectGraph | None,
 ) -> EffectGraph:
-    (A, H, errors), (kind, span, alpha) = found, setting
+    (A, H, errors), (kind, span, level) = found, setting
     values, spread = A, errors.drift
     if kind is not Effect.RATES:
         values, slopes = _turned(A, kind, span)
         covariance = _covariance(A, H, errors)
         spread = np.sqrt(np.maximum(np.einsum("ap,pq,aq->a", slopes, covariance, slopes), 0))
         spread = spread.reshape(A.shape)
-    reach = critical(result.n_trajectories, 1 - alpha / values.size) * spread
+    reach = critical(result.n_trajectories, 1 - (1 - level) / values.size) * spread
     causes = tuple(result.feature_names[: values.shape[1]])
     intervals = values - reach, values + reach
-    return EffectGraph(kind, causes, result.names, values, spread, *intervals, alpha, span, twin)
+    return EffectGraph(kind, causes, result.names, values, spread, *intervals, level, span, twin)
 
 
 def _turned(A: Array, kind: Effect, span: float) -> tuple[Array, Array]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
@@ -20,8 +21,8 @@ from retrace_sde.effects.interventions import Given, Interventions, Treatment
 from retrace_sde.effects.regime import Regime, fit_regime
 from retrace_sde.estimator.checks import check_enough, check_features, check_volumes
 from retrace_sde.evidence.direction.verdict import DirectionTest
-from retrace_sde.fit.intervals import half_widths
-from retrace_sde.fit.subjects import SubjectFit, fit_subjects, log_likelihood, subject_grams
+from retrace_sde.fit.intervals import coefficients, covariances, half_widths, table
+from retrace_sde.fit.subjects import fit_subjects, log_likelihood, subject_grams
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly, one_blas_thread, to_numpy
 from retrace_sde.panel.order import Order
@@ -29,7 +30,6 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.parameters import check, checked
 from retrace_sde.panel.validation import check_panel
 from retrace_sde.process.drift import Drift, as_drift
-from retrace_sde.process.tumour import TumourParameters, growth_parameters
 from retrace_sde.retrace import ReTrace
 from retrace_sde.search.models.euler import EulerModel
 
@@ -94,11 +94,11 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         Each subject's visits in an order of their own, or one for all.
     drift : "tumour" or object of `retrace_sde.drift`
         "tumour", Gompertz growth under treatment (one positive variable), or any drift of
-        `retrace_sde.drift`; `polynomial(1, interactions=True)` is an affine drift that treatment changes.
-    subjects : {"intercept", "levels", "alike", "auto"}, tuple of int or None
-        Features whose coefficients vary between subjects, shrunk to the population's: "levels" or "intercept",
-        the first (the growth rate; the constant of a polynomial), a tuple of indices (rates of chosen features), "alike" or
-        None, or "auto": levels where they are worth their parameters. With one panel per arm a subject's own
+        `retrace_sde.drift`; `Polynomial(1, interactions=True)` is an affine drift that treatment changes.
+    subjects : {"levels", "alike", "auto"} or tuple of int
+        What varies between subjects, shrunk to the population's: "levels", the coefficient of the first feature (the growth
+        rate; the constant of a polynomial); "alike", none; "auto", levels where the data prefer them (AIC); a tuple, the
+        coefficients of these features. With one panel per arm a subject's own
         deviation is used in its own arm; nothing tells what it would be in the other.
     average : bool
         Average over uncertain independent orders rather than trust the best one.
@@ -131,7 +131,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     ((60,), (60,))
     >>> effects.counterfactual([5, 1], subjects=[0, 1]).mean.shape[0]
     2
-    >>> effects.sample_paths([0, 0], subjects=[0], samples=10).shape[:2]
+    >>> effects.sample_paths([0, 0], subjects=[0], draws=10).shape[:2]
     (10, 1)
     >>> "direction" in effects.summary().lower()
     True
@@ -143,9 +143,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         dt: float = 1.0,
         permutation: Literal["shared", "independent"] = "independent",
         drift: str | Drift = "tumour",
-        subjects: Literal["intercept", "auto", "alike", "levels"]
-        | tuple[int, ...]
-        | None = "intercept",
+        subjects: Literal["auto", "alike", "levels"] | tuple[int, ...] = "levels",
         average: bool = True,
         direction: Literal["test", "both"] = "test",
         alpha: float = 0.05,
@@ -239,7 +237,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             )
         draws = None
         if self.permutation == "shared":
-            samples = model.sample_orders(samples=500).samples
+            samples = model.sample_orders(draws=500).samples
             draws = samples[evenly(len(samples), SHARED_DRAWS)].astype(np.intp)
         return fit_regime(
             problem, model.order_, rng, columns=self._columns(problem, model.order_), direction=test, draws=draws, report=report,
@@ -248,7 +246,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
 
     def _columns(self, problem: EulerModel, order: Indices) -> tuple[int, ...]:
         """The features that vary between subjects; "auto": the first, where it is worth its parameters (Akaike)."""
-        if self.subjects is None or self.subjects == "alike":
+        if self.subjects == "alike":
             return ()
         if not isinstance(self.subjects, str):
             return tuple(self.subjects)
@@ -322,25 +320,41 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return any(test is not None and not test.identified for test in tests)
 
     @property
-    def fits_(self) -> dict[str, SubjectFit]:
-        """The mixed model of each arm; of the one panel under the name ""."""
-        check_is_fitted(self, "interventions_")
-        return {name: each.fit for name, each in self.interventions_.regimes.items()}
+    def parameters_(self) -> pd.DataFrame:
+        """One row for each parameter of each arm: estimate, robust standard error, Wald test and 95 % interval.
 
-    @property
-    def parameters_(self) -> dict[str, TumourParameters]:
-        """Growth parameters of each arm under drift="tumour": estimated, or named as not identified and why.
-
-        With arms, `a` is an arm's own net rate: growth less what its treatment takes.
+        `kind` is drift (the effect of feature `variable` on the rate of change of `on`, in the population), diffusion or
+        noise (measurement error); the last two have no standard errors. `arm` is "" without arms.
         """
+        return self._table()
+
+    @checked
+    def conf_int(self, *, level: float = 0.95) -> pd.DataFrame:
+        """Confidence intervals of the parameters, columns `arm`, `lower` and `upper`; rows as in `parameters_`.
+
+        Parameters
+        ----------
+        level : float
+            Of confidence.
+        """
+        return self._table(level)[["arm", "lower", "upper"]]
+
+    def _table(self, level: float = 0.95) -> pd.DataFrame:
         check_is_fitted(self, "interventions_")
-        covariates = self.interventions_.covariates
-        return {
-            name: growth_parameters(
-                each.problem.drift, each.fit.coefficients, covariates=covariates
-            )
-            for name, each in self.interventions_.regimes.items()
-        }
+        asked = self.interventions_
+        parts = []
+        for arm, each in asked.regimes.items():
+            theta, names = each.fit.coefficients, asked.variables
+            features = each.problem.drift.feature_names(names, asked.covariates)
+            errors = np.sqrt(np.diag(each.covariance)).reshape(theta.shape)
+            rows = [*coefficients("drift", "A", theta, errors, features, names)]
+            rows += covariances("diffusion", "H", each.diffusion, None, names)
+            if each.error > 0:
+                rows += covariances("noise", "R", np.array([[each.error]]), None, names)
+            found = table(rows, each.size, level=level)
+            found.insert(0, "arm", arm)
+            parts.append(found)
+        return pd.concat(parts)
 
     @property
     def error_(self) -> dict[str, float]:
@@ -370,7 +384,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self,
         X: ArrayLike | None = None,
         *,
-        alpha: float = 0.05,
+        level: float = 0.95,
         draws: int = 200,
         **asked: Unpack[Comparison],
     ) -> tuple[Array, Array]:
@@ -380,8 +394,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         ----------
         X : array (m, d), optional
             Starting states of other subjects.
-        alpha : float
-            One less the interval's level.
+        level : float
+            Of confidence.
         draws : int
             Of parameters, subjects and orders.
         **asked
@@ -389,7 +403,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         """
         each = np.stack(list(self._draws(X, draws, **asked)))
         centre = self.effect(X, **asked)
-        reach = half_widths(each.std(axis=0, ddof=1), self._fewest, 1 - alpha)
+        reach = half_widths(each.std(axis=0, ddof=1), self._fewest, level)
         return centre - reach, centre + reach
 
     def ate(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> float | Array:
@@ -409,7 +423,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self,
         X: ArrayLike | None = None,
         *,
-        alpha: float = 0.05,
+        level: float = 0.95,
         draws: int = 200,
         **asked: Unpack[Comparison],
     ) -> tuple[float | Array, float | Array]:
@@ -419,8 +433,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         ----------
         X : array (m, d), optional
             Starting states of other subjects.
-        alpha : float
-            One less the interval's level.
+        level : float
+            Of confidence.
         draws : int
             Of parameters, subjects and orders.
         **asked
@@ -428,7 +442,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         """
         means = [each.mean(axis=0) for each in self._draws(X, draws, **asked)]
         centre = np.asarray(self.ate(X, **asked))
-        reach = half_widths(np.std(means, axis=0, ddof=1), self._fewest, 1 - alpha)
+        reach = half_widths(np.std(means, axis=0, ddof=1), self._fewest, level)
         return _scalar(centre - reach), _scalar(centre + reach)
 
     @checked
@@ -438,10 +452,10 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         *,
         subjects: ArrayLike | None = None,
         horizon: float | None = None,
-        probability: float = 0.95,
-        samples: int = 200,
+        level: float = 0.95,
+        draws: int = 200,
     ) -> Counterfactual:
-        """Mean paths under a treatment, and bands that hold each path with a probability (pointwise).
+        """Mean paths under a treatment, with pointwise prediction bands.
 
         Parameters
         ----------
@@ -451,22 +465,22 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             Indices of those asked about; None: all, arm after arm.
         horizon : float, optional
             Time ahead; None: the length of the observed trajectories.
-        probability : float
+        level : float
             Of the bands.
-        samples : int
+        draws : int
             Paths behind them.
         """
         asked, given, steps, rng = self._under(T, horizon)
         chosen = np.arange(asked.size) if subjects is None else np.atleast_1d(subjects)
-        edge = (1 - probability) / 2
+        edge = (1 - level) / 2
         parts = []
         for begin in range(0, len(chosen), BLOCK):
             some = chosen[begin : begin + BLOCK]
-            paths = asked.paths(given, some, steps, samples, rng)
+            paths = asked.paths(given, some, steps, draws, rng)
             low, high = np.quantile(paths, [edge, 1 - edge], axis=0)
             parts.append((asked.mean_paths(given, some, steps), low, high))
         mean, low, high = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return Counterfactual(asked.dt * np.arange(steps + 1.0), mean, low, high, probability)
+        return Counterfactual(asked.dt * np.arange(steps + 1.0), mean, low, high, level)
 
     @checked
     def sample_paths(
@@ -475,9 +489,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         *,
         subjects: ArrayLike,
         horizon: float | None = None,
-        samples: int = 200,
+        draws: int = 200,
     ) -> Array:
-        """Sampled paths (samples, subjects, steps + 1, d) under a treatment, all uncertainty and noise included.
+        """Sampled paths (draws, subjects, steps + 1, d) under a treatment, all uncertainty and noise included.
 
         Parameters
         ----------
@@ -487,11 +501,11 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             Indices of those asked about.
         horizon : float, optional
             Time ahead; None: the length of the observed trajectories.
-        samples : int
+        draws : int
             Paths of each.
         """
         asked, given, steps, rng = self._under(T, horizon)
-        return asked.paths(given, np.atleast_1d(subjects), steps, samples, rng)
+        return asked.paths(given, np.atleast_1d(subjects), steps, draws, rng)
 
     def _under(
         self, T: Treatment, horizon: float | None

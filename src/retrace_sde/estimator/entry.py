@@ -51,7 +51,7 @@ def entered(X: Any, covariates: Any | None, knowledge: Knowledge | None, request
         n_jobs=request.n_jobs,
         ragged=not shared,
         missing=likely and linear,
-        missing_inputs=request.missing_inputs != "refuse",
+        missing_covariates=request.missing_covariates != "refuse",
         idle=not (likely and linear),
         refusal=nonlinear("Missing values", request.drift) if likely and not linear else None,
         look=likely and linear,

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
@@ -100,7 +101,7 @@ class Fitted:
             self.sample_orders()
         return self.posterior_
 
-    def sample_orders(self, *, samples: int = 1500) -> OrderPosterior:
+    def sample_orders(self, *, draws: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior; the model does."""
         raise NotImplementedError
 
@@ -132,6 +133,31 @@ class Fitted:
         """Values in time order, as `set_output` asked for."""
         kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
         return values if kind == "default" else frame_in_order(panel, values, order, kind)
+
+    @property
+    def parameters_(self) -> pd.DataFrame:
+        """`result_.parameters`: one row for each parameter."""
+        check_is_fitted(self, "result_")
+        return self.result_.parameters
+
+    def conf_int(self, *, level: float = 0.95) -> pd.DataFrame:
+        """Confidence intervals of all parameters, columns `lower` and `upper`.
+
+        Parameters
+        ----------
+        level : float
+            Of confidence.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
+        >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
+        >>> model.conf_int(level=0.9).loc["A[x0, x1]"].shape
+        (2,)
+        """
+        check_is_fitted(self, "result_")
+        return self.result_.conf_int(level=level)
 
     def summary(self) -> str:
         """The result as text: order, direction, parameters, what was chosen and what to beware of.

@@ -74,16 +74,16 @@ def _fit_with_inputs(entry: Entry, request: Request, rng: np.random.Generator) -
     if u is None or isinstance(u, LazyArray) or not np.isnan(to_numpy(u)).any():
         return _fit_panel(entry, request, rng)
     given = to_numpy(u)
-    filled = filled_inputs(given, request.missing_inputs)
+    filled = filled_inputs(given, request.missing_covariates)
     for _ in range(INPUT_ROUNDS):
         panel = replace(entry.panel, covariates=filled)
         fitted = _fit_panel(replace(entry, panel=panel), request, rng)
         best, before = fitted.outcome.found, filled
         times = fitted.model.timing.times(best.order, best.gaps)
-        filled = filled_inputs(given, request.missing_inputs, best.order, times)
+        filled = filled_inputs(given, request.missing_covariates, best.order, times)
         if np.allclose(filled, before):
             break
-    how = "carried forward" if request.missing_inputs == "carry" else "interpolated"
+    how = "carried forward" if request.missing_covariates == "carry" else "interpolated"
     return fitted.noted(
         f"{np.isnan(given).mean():.2g} of the inputs are missing; they are {how} along the order found."
     )

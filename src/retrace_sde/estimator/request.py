@@ -28,7 +28,7 @@ class Request:
     drift: Drift
     observation_noise: Any
     estimate_gaps: bool
-    missing_inputs: MissingInputs
+    missing_covariates: MissingInputs
     subjects: Subjects
     max_iter: int
     alpha: float
@@ -48,7 +48,7 @@ class Request:
             drift=as_drift(given["drift"]),
             observation_noise=given["observation_noise"],
             estimate_gaps=given["spacing"] == "estimate",
-            missing_inputs=given["missing_inputs"],
+            missing_covariates=given["missing_covariates"],
             subjects=Subjects(given["subjects"]),
             max_iter=given["max_iter"],
             alpha=given["alpha"],

@@ -60,7 +60,7 @@ class SubjectFit:
     >>> import numpy as np, retrace_sde as rt
     >>> from retrace_sde.panel.blocks import Data
     >>> Y = rt.LinearSDE([[-1.0]], [[1.0]]).simulate(20, 15, 0.1, random_state=0)
-    >>> grams = rt.subjects.subject_grams(Data(Y), np.arange(15), 0.1, rt.drift.affine())
+    >>> grams = rt.subjects.subject_grams(Data(Y), np.arange(15), 0.1, rt.drift.Affine())
     >>> rt.subjects.fit_subjects(grams, 20 * 14, 2, columns=(1,)).deviations.shape
     (20, 1, 1)
     """
@@ -100,7 +100,7 @@ def subject_grams(data: Data, order: Indices, dt: float | Array | Gaps, drift: D
     --------
     >>> import numpy as np, retrace_sde as rt
     >>> from retrace_sde.panel.blocks import Data
-    >>> rt.subjects.subject_grams(Data(np.ones((3, 5, 2))), np.arange(5), 0.1, rt.drift.linear()).shape
+    >>> rt.subjects.subject_grams(Data(np.ones((3, 5, 2))), np.arange(5), 0.1, rt.drift.Linear()).shape
     (3, 4, 4)
     """
 
@@ -146,7 +146,7 @@ def fit_subjects(
     >>> level = rng.normal(size=(40, 1))
     >>> for t in range(29):
     ...     X[:, t + 1] = X[:, t] + 0.1 * (level - X[:, t]) + 0.1 * rng.normal(size=(40, 1))
-    >>> grams = rt.subjects.subject_grams(Data(X), np.arange(30), 0.1, rt.drift.affine())
+    >>> grams = rt.subjects.subject_grams(Data(X), np.arange(30), 0.1, rt.drift.Affine())
     >>> fit = rt.subjects.fit_subjects(grams, 40 * 29, 2, columns=(1,))
     >>> np.corrcoef(fit.deviations[:, 0, 0], level[:, 0])[0, 1] > 0.8
     np.True_

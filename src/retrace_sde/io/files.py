@@ -28,17 +28,36 @@ def read_table(
     path: str | Path,
     *,
     text: Sequence[str] = (),
-    dialect: Dialect | None = None,
+    sep: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
     large: bool = False,
 ) -> pd.DataFrame:
-    """The table in a file, by its extension; columns named in `text` are kept as they are written.
+    """Read a table from a file, by its extension: text, Excel, parquet, npz, h5ad, zarr, Stata, SPSS, SAS.
 
     An npz file holds columns (1-D arrays of one length), or one array (trajectory, time, variable) with optional
     `names` and `ids`, which becomes the columns `subject`, `slice` and the variables. zarr: an AnnData or an
-    xarray store. `dialect`: how a text table is written, where that is not to be recognised. A file that claims to hold
-    far more than its size makes likely is refused before it is read, unless `large`. Every failure is a ValueError of
-    one line.
+    xarray store. Every failure is a ValueError of one line.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    text : sequence of str
+        Columns that are kept as they are written, such as subjects' ids: "007" stays "007".
+    sep, decimal, encoding : str, optional
+        How a text file is written; None: recognised. `sep` may be "tab".
+    large : bool
+        Read a file even if it expands to far more than its size makes likely; otherwise it is refused before it is read.
+
+    Examples
+    --------
+    >>> import retrace_sde as rt
+    >>> rt.datasets.load_icu().to_csv("icu.csv", index=False)
+    >>> rt.read_table("icu.csv", text=["patient"]).shape
+    (1440, 7)
     """
+    dialect = Dialect({"tab": "\t", "\\t": "\t"}.get(sep or "", sep), decimal, encoding)
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in KNOWN:

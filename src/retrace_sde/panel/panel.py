@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.formats import (
-    anndata_of_panel,
-    frame_of_anndata,
     frame_of_xarray,
     xarray_of_panel,
 )
@@ -274,58 +272,6 @@ class Panel:
             found.rows,
             found.notes,
         )
-
-    @classmethod
-    def from_anndata(
-        cls, adata: Any, *, subject: str, layer: str | None = None, **options: Any
-    ) -> Panel:
-        """A panel from an AnnData (extra `formats`).
-
-        Parameters
-        ----------
-        adata : AnnData
-            One row per observation. Variables are those of X unless named.
-        subject : str
-            Column of `obs` that says whose observation it is.
-        layer : str, optional
-            Take a layer in place of X.
-        **options
-            `slice`, `time` and `covariates`, columns of `obs`, and the others of `from_frame`.
-
-        Examples
-        --------
-        >>> import anndata, retrace_sde as rt
-        >>> table = rt.datasets.load_icu()
-        >>> obs = table[["patient", "hour"]].set_index(table.index.astype(str))
-        >>> cells = anndata.AnnData(table.iloc[:, 2:].to_numpy(), obs=obs)
-        >>> rt.Panel.from_anndata(cells, subject="patient", slice="hour").values.shape
-        (120, 12, 5)
-        """
-        frame = frame_of_anndata(adata, layer=layer)
-        options.setdefault("variables", list(adata.var_names))
-        return cls.from_frame(frame, subject=subject, **options)
-
-    def to_anndata(self, model: Any, *, adata: Any | None = None) -> Any:
-        """The panel, or a copy of the AnnData it came from, with the answer of a fitted `ReTrace` (extra `formats`).
-
-        `obs` gets `retrace_position` (0 is the earliest) and `retrace_time`; `uns["retrace"]` the parameters.
-
-        Parameters
-        ----------
-        model : ReTrace
-            Fitted to this panel.
-        adata : AnnData, optional
-            Where the panel came from.
-
-        Examples
-        --------
-        >>> import retrace_sde as rt
-        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(10, 6, 0.05, random_state=1)
-        >>> panel = rt.Panel.from_array(Y, dt=0.05)
-        >>> "retrace_position" in panel.to_anndata(rt.ReTrace(random_state=0).fit(panel)).obs
-        True
-        """
-        return anndata_of_panel(self, model.result_, adata)
 
     @classmethod
     def from_xarray(

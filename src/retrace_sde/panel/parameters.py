@@ -67,8 +67,8 @@ def _seed(v: Any) -> bool:
 
 
 def _features(v: Any) -> bool:
-    if v is None or isinstance(v, str):
-        return v in ("intercept", "levels", "auto", "alike", None)
+    if isinstance(v, str):
+        return v in ("auto", "alike", "levels")
     listed = isinstance(v, tuple | list) and all(_whole(k) and k >= 0 for k in v)
     return listed and len(set(v)) == len(v)
 
@@ -91,7 +91,7 @@ RULES: Mapping[str, Rule] = {
     "permutation": SHARED,
     "estimator": _one_of("auto", "mle", "ols", "exact", "em", "mcem"),
     "spacing": _one_of("regular", "estimate"),
-    "missing_inputs": _one_of("refuse", "carry", "interpolate"),
+    "missing_covariates": _one_of("refuse", "carry", "interpolate"),
     "ReTrace.subjects": _one_of("auto", "alike", "levels", "rates"),
     "ScoreOrder.drift": _one_of("absolute", "mean"),
     "ScoreOrder.keep": _one_of("best", "last"),
@@ -107,16 +107,13 @@ RULES: Mapping[str, Rule] = {
     "average": SWITCH,
     "TreatmentEffect.direction": _one_of("test", "both"),
     "TreatmentEffect.subjects": Rule(
-        "'intercept', 'levels', 'auto', 'alike', None, or a tuple of different features, counted from 0",
+        "'auto', 'alike', 'levels', or a tuple of different features, counted from 0",
         _features,
     ),
     # of what is asked of a fit
     "steps": _count(1, MANY),
     "level": BETWEEN,
-    "probability": BETWEEN,
-    "samples": _count(2, MANY),
     "draws": _count(2, MANY),
-    "replicates": _count(2, MANY),
     "adopt": SWITCH,
     "horizon": Rule(  # what knows dt looks closer
         "a positive multiple of dt, or None",

@@ -62,7 +62,7 @@ def check_panel(
     n_jobs: int | None = None,
     ragged: bool = False,
     missing: bool = False,
-    missing_inputs: bool = False,
+    missing_covariates: bool = False,
     idle: bool = True,
     refusal: str | None = None,
     look: bool = False,
@@ -70,7 +70,7 @@ def check_panel(
     """A `Panel` that the engine can work on, from an array (n, T, d) or a Panel. X is never modified.
 
     `ragged`: trajectories may differ in length, and slices need not differ (each has its own order).
-    `missing`: values may be missing (NaN); `missing_inputs`: covariates may. `idle`: variables without dynamics of their
+    `missing`: values may be missing (NaN); `missing_covariates`: covariates may. `idle`: variables without dynamics of their
     own may stay; else they are left out, and the panel says which. `refusal`: why values may not be missing, and
     what to do, where there is more to say than to drop them. `look`: a large array may stay where it is, as `InMemoryView`.
     """
@@ -88,7 +88,7 @@ def check_panel(
                 f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
                 f"got {tuple(u.shape)}."
             )
-        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_inputs)
+        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_covariates)
     lengths = _check_lengths(panel, ragged)
 
     def looked(values: Any) -> tuple[Data, Indices | None, Array, Array]:
@@ -265,7 +265,7 @@ def _check_inputs(data: Data, panel: Panel, *, missing: bool) -> None:
             raise ValueError(
                 f"covariates are missing, the first in {panel.trajectory(j)}, {panel.observation(j, t)}, "
                 f"{panel.covariate_names[k]!r}: choose "
-                "missing_inputs='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
+                "missing_covariates='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
             ) from None
         raise error
 

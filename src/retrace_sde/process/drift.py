@@ -26,10 +26,6 @@ __all__ = [
     "Linear",
     "Polynomial",
     "TumourGrowth",
-    "affine",
-    "features",
-    "linear",
-    "polynomial",
 ]
 
 
@@ -42,7 +38,7 @@ class Drift(ABC):
     Examples
     --------
     >>> import numpy as np, retrace_sde as rt
-    >>> drift = rt.drift.affine()
+    >>> drift = rt.drift.Affine()
     >>> drift.features(np.array([[2.0, 3.0]]), None)
     array([[2., 3., 1.]])
     >>> drift.feature_names(["x", "y"], [])
@@ -174,7 +170,7 @@ def _step_back(d: int, p: int, dt: float) -> Array:
 
 @dataclass(frozen=True)
 class Polynomial(Drift):
-    """All monomials of the variables up to a degree: φ(x) = (1, x_i, x_i x_j, …); made by `polynomial`.
+    """All monomials of the variables up to a degree: φ(x) = (1, x_i, x_i x_j, …).
 
     In d variables there are (d + degree choose degree) monomials: more than a few of both need many transitions.
 
@@ -190,6 +186,14 @@ class Polynomial(Drift):
     >>> import retrace_sde as rt
     >>> rt.drift.Polynomial(2).feature_names(["x", "y"], [])
     ['1', 'x', 'y', 'x·x', 'x·y', 'y·y']
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.full((60, 20, 1), 0.1)
+    >>> for t in range(19):  # logistic growth
+    ...     X[:, t + 1] = X[:, t] + 0.2 * X[:, t] * (1 - X[:, t]) * 2 + 0.02 * rng.normal(size=(60, 1))
+    >>> model = rt.ReTrace(dt=0.2, drift=rt.drift.Polynomial(2), random_state=0).fit(X[:, 1:])
+    >>> model.drift_.shape  # 1, x, x²
+    (1, 3)
     """
 
     degree: int
@@ -268,14 +272,14 @@ class TumourGrowth(Drift):
 
 @dataclass(frozen=True, eq=False)
 class Features(Drift):
-    """Your own features; made by `features`.
+    """A drift from your own feature function φ(x, u).
 
     Parameters
     ----------
     function : callable
         `function(x, u)` gives one row of regressors per state: x (…, d) are states and u (…, k) covariates (or None). It must
         work for any leading shape and look at one observation at a time, for the order is not known.
-    names : tuple of str
+    names : sequence of str
         One for each regressor.
 
     Examples
@@ -287,7 +291,10 @@ class Features(Drift):
     """
 
     function: Callable[[Any, Any | None], Any]
-    names: tuple[str, ...]
+    names: Sequence[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
 
     def features(self, x: Any, u: Any | None) -> Any:
         found = self.function(x, u)
@@ -372,74 +379,6 @@ def independent_features(drift: Drift, gram: Array) -> Drift:
         raise ValueError("all features of the drift are zero in these data: nothing can be fitted.")
     weights = np.linalg.solve(gram[np.ix_(kept, kept)], gram[np.ix_(kept, dropped)])
     return Independent(drift, tuple(kept), np.asarray(weights, dtype=np.float64))
-
-
-def linear() -> Drift:
-    """`b(x) = A x`.
-
-    Examples
-    --------
-    >>> import retrace_sde as rt
-    >>> rt.ReTrace(drift=rt.drift.linear()).drift == rt.drift.Linear()
-    True
-    """
-    return Linear()
-
-
-def affine() -> Drift:
-    """`b(x) = A x + c`.
-
-    Examples
-    --------
-    >>> import retrace_sde as rt
-    >>> rt.ReTrace(drift=rt.drift.affine()).drift == rt.drift.Affine()
-    True
-    """
-    return Affine()
-
-
-def polynomial(degree: int, *, interactions: bool = False) -> Drift:
-    """All monomials up to `degree`, and the covariates.
-
-    Parameters
-    ----------
-    degree : int
-        The highest.
-    interactions : bool
-        Covariates also times the variables.
-
-    Examples
-    --------
-    >>> import numpy as np, retrace_sde as rt
-    >>> rng = np.random.default_rng(0)
-    >>> X = np.full((60, 20, 1), 0.1)
-    >>> for t in range(19):  # logistic growth
-    ...     X[:, t + 1] = X[:, t] + 0.2 * X[:, t] * (1 - X[:, t]) * 2 + 0.02 * rng.normal(size=(60, 1))
-    >>> model = rt.ReTrace(dt=0.2, drift=rt.drift.polynomial(2), random_state=0).fit(X[:, 1:])
-    >>> model.drift_.shape  # 1, x, x²
-    (1, 3)
-    """
-    return Polynomial(degree, interactions)
-
-
-def features(function: Callable[[Any, Any | None], Any], names: Sequence[str]) -> Drift:
-    """A drift from your own feature function φ(x, u), one name for each of its columns.
-
-    Parameters
-    ----------
-    function : callable
-        `function(x, u)`: x (…, d) to (…, p), for any leading shape, one observation at a time.
-    names : sequence of str
-        One for each of the p columns.
-
-    Examples
-    --------
-    >>> import numpy as np, retrace_sde as rt
-    >>> pull = rt.drift.features(lambda x, u: np.concatenate([x, np.sin(x)], axis=-1), ["x", "sin x"])
-    >>> pull.feature_names(["x"], [])
-    ['x', 'sin x']
-    """
-    return Features(function, tuple(names))
 
 
 def as_drift(drift: str | Drift) -> Drift:

@@ -64,17 +64,17 @@ def records_of(
     data = {name: shuffled_cohort(settings.n, name, sigma, seed) for name in names}
     begin = perf_counter()
     if order == "recovered":
-        fitted = _fit(data, None, seed, subjects="intercept")
+        fitted = _fit(data, None, seed, subjects="levels")
         found = fitted.order_ if isinstance(fitted.order_, dict) else {names[0]: fitted.order_}
     else:
         found = {name: order_of(order, each, seed) for name, each in data.items()}
-        fitted = _fit(data, found, seed, subjects="intercept")
+        fitted = _fit(data, found, seed, subjects="levels")
     seconds = perf_counter() - begin
     # Intervals only where they can be right: elsewhere they are as narrow, around a wrong effect.
     low, high = fitted.ate_interval(draws=100) if order in ("true", "recovered") else (None, None)
     mine = _scores(fitted, data)
     # The same order with subjects taken to be alike, to show what their differences do.
-    alike = _scores(_fit(data, found, seed, subjects=None), data)
+    alike = _scores(_fit(data, found, seed, subjects="alike"), data)
     records = []
     for arm in ARMS:
         name = arm if arm in data else names[0]
@@ -101,7 +101,7 @@ def _scores(model: TreatmentEffect, data: dict[str, Shuffled]) -> dict[str, floa
 
 
 def _fit(
-    data: dict[str, Shuffled], order: Any, seed: int, *, subjects: Literal["intercept"] | None
+    data: dict[str, Shuffled], order: Any, seed: int, *, subjects: Literal["levels", "alike"]
 ) -> TreatmentEffect:
     model = TreatmentEffect(subjects=subjects, random_state=seed, n_jobs=1)
     if len(data) > 1:

@@ -185,7 +185,7 @@ def drift_graph(
     return _circle(_axes(ax), values, strength, shown, names, "Effects told from zero")
 
 
-def effect_graph(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) -> Axes:
+def effects(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) -> Axes:
     """The graph of `rt.effect_graph`: an arrow for each effect told from zero when all are asked at once.
 
     Drawn as `drift_graph`. Causes that are not variables, such as terms of a richer drift, are left out. The reversed twin,
@@ -205,7 +205,7 @@ def effect_graph(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) 
     >>> import retrace_sde as rt
     >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
-    >>> ax = rt.plots.effect_graph(rt.effect_graph(model))
+    >>> ax = rt.plots.effects(rt.effect_graph(model))
     """
     d = len(graph.names)
     values = graph.values[:, :d]
@@ -216,7 +216,7 @@ def effect_graph(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) 
         Effect.OVER_TIME: f"Effects over a time of {graph.span:g}, exp(AΔ)",
         Effect.FOR_GOOD: "Lasting effects on the equilibrium, −A⁻¹",
     }[graph.kind]
-    title += f"\n{len(shown)} of {values.size}, all told from zero at once at {1 - graph.alpha:.0%}"
+    title += f"\n{len(shown)} of {values.size}, all told from zero at once at {graph.level:.0%}"
     return _circle(_axes(ax), values, strength, shown, graph.names, title)
 
 

@@ -76,8 +76,8 @@ class Known:
     --------
     >>> import numpy as np, retrace_sde as rt
     >>> X = rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(50, 20, 0.1, random_state=0)
-    >>> alone = rt.statespace_em.Known(drift_mask=np.eye(2, dtype=bool))  # no variable acts on another
-    >>> rt.em(X, 0.1, noise=0.1, known=alone).sde.drift[0, 1]
+    >>> alone = rt.statespace.Known(drift_mask=np.eye(2, dtype=bool))  # no variable acts on another
+    >>> rt.statespace.em(X, 0.1, noise=0.1, known=alone).sde.drift[0, 1]
     np.float64(0.0)
     """
 
@@ -92,7 +92,7 @@ NOTHING = Known()
 
 @dataclass(frozen=True, eq=False)
 class EMResult:
-    """The fitted SDE and noise of `rt.em`.
+    """The fitted SDE and noise of `rt.statespace.em`.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class EMResult:
     Examples
     --------
     >>> import numpy as np, retrace_sde as rt
-    >>> fit = rt.em(rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(50, 20, 0.1, random_state=0), 0.1, noise=0.1)
+    >>> fit = rt.statespace.em(rt.LinearSDE(-np.eye(2), np.eye(2)).simulate(50, 20, 0.1, random_state=0), 0.1, noise=0.1)
     >>> fit.sde.drift.shape, fit.standard_errors(random_state=0).drift.shape
     ((2, 2), (2, 2))
     """
@@ -236,7 +236,7 @@ def em(
     >>> import numpy as np, retrace_sde as rt
     >>> sde = rt.LinearSDE([[-1.0, 0.8], [-0.8, -1.0]], np.eye(2))
     >>> X = sde.simulate(100, 30, 0.1, random_state=0)
-    >>> fit = rt.em(rt.simulate.add_noise(X, 0.3, random_state=1), 0.1)
+    >>> fit = rt.statespace.em(rt.simulate.add_noise(X, 0.3, random_state=1), 0.1)
     >>> float(np.sqrt(fit.noise[0, 0]).round(1)), fit.converged
     (0.3, True)
     """

@@ -38,8 +38,8 @@ class StateSpace:
     --------
     >>> import numpy as np, retrace_sde as rt
     >>> sde = rt.LinearSDE(-np.eye(2), np.eye(2))
-    >>> model = rt.StateSpace(sde.transition(0.1), 0.01 * np.eye(2), sde.stationary())
-    >>> rt.kalman(sde.simulate(3, 20, 0.1, random_state=0), model).means.shape
+    >>> model = rt.statespace.StateSpace(sde.transition(0.1), 0.01 * np.eye(2), sde.stationary())
+    >>> rt.statespace.kalman(sde.simulate(3, 20, 0.1, random_state=0), model).means.shape
     (3, 20, 2)
     """
 

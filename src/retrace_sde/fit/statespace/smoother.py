@@ -51,8 +51,8 @@ class Smoothed:
     --------
     >>> import numpy as np, retrace_sde as rt
     >>> sde = rt.LinearSDE(-np.eye(2), np.eye(2))
-    >>> model = rt.StateSpace(sde.transition(0.1), 0.01 * np.eye(2), sde.stationary())
-    >>> smooth = rt.kalman(sde.simulate(3, 20, 0.1, random_state=0), model)
+    >>> model = rt.statespace.StateSpace(sde.transition(0.1), 0.01 * np.eye(2), sde.stationary())
+    >>> smooth = rt.statespace.kalman(sde.simulate(3, 20, 0.1, random_state=0), model)
     >>> smooth.log_likelihood.shape, smooth.covariances.shape, smooth.lag_covariances.shape, smooth.pattern
     ((3,), (1, 20, 2, 2), (1, 19, 2, 2), array([0, 0, 0]))
     """
@@ -89,7 +89,7 @@ def kalman(
     >>> sde = rt.LinearSDE([[-1.0, 0.5], [0.0, -1.0]], np.eye(2))
     >>> X = sde.simulate(20, 30, 0.1, random_state=0)
     >>> Y = rt.simulate.add_noise(X, 0.3, random_state=1)
-    >>> smooth = rt.kalman(Y, rt.StateSpace(sde.transition(0.1), 0.09 * np.eye(2), sde.stationary()))
+    >>> smooth = rt.statespace.kalman(Y, rt.statespace.StateSpace(sde.transition(0.1), 0.09 * np.eye(2), sde.stationary()))
     >>> bool(np.abs(smooth.means - X).mean() < 0.8 * np.abs(Y - X).mean())
     True
     """
