@@ -34,7 +34,7 @@ from retrace_sde.fit.regression import ErrorKind, StandardErrors
 from retrace_sde.fit.unequal_steps import GapClocks
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.files import replacing
-from retrace_sde.io.npz import DAMAGE, read_arrays
+from retrace_sde.io.npz import READ_ERRORS, read_arrays
 from retrace_sde.panel.order import Order
 from retrace_sde.panel.parameters import checked
 from retrace_sde.panel.uninformative import LeftOut
@@ -497,7 +497,7 @@ class ReTraceResult:
             found: ReTraceResult | None = _unpack(cls, text, "", arrays) if form == FORMAT else None
         except FileNotFoundError:
             raise
-        except DAMAGE as error:
+        except READ_ERRORS as error:
             raise ValueError(
                 f"{path} is damaged, or was not written by ReTraceResult.save: {error!s:.200}. Fit again, or load another."
             ) from None

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.io.dialect import NOTES, Dialect
+from retrace_sde.io.dialect import NOTES_KEY, Dialect
 from retrace_sde.io.files import read_table
 
 TABLE = pd.DataFrame(
@@ -44,7 +44,7 @@ def texts(request):
 
 def read(tmp_path, content, *, name="t.csv", text=("id",), **dialect):
     frame = read_table(write(tmp_path, content, name), text=text, **dialect)
-    return frame, "".join(frame.attrs.get(NOTES, []))
+    return frame, "".join(frame.attrs.get(NOTES_KEY, []))
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
@@ -215,7 +215,7 @@ def test_a_spreadsheet_is_read_from_its_first_sheet(tmp_path):
         table.to_excel(book, sheet_name="Old", index=False)
     frame = read_table(tmp_path / "t.xlsx", text=["id"])
     pd.testing.assert_frame_equal(frame.astype({"id": object}), table, check_dtype=False)
-    assert frame.attrs[NOTES] == ["sheet 'Data' was read, and not 'Old'"]
+    assert frame.attrs[NOTES_KEY] == ["sheet 'Data' was read, and not 'Old'"]
     table.to_excel(tmp_path / "titled.xlsx", index=False, startrow=2)
     with pytest.raises(ValueError, match="must name every column"):
         read_table(tmp_path / "titled.xlsx")

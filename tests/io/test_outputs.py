@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import retrace_sde as rt
 from retrace_sde.cli.main import main
 from retrace_sde.io.files import defused, replacing, whole_or_nothing, write_table
-from retrace_sde.io.outputs import RECORD, check_outputs, is_ours, written
+from retrace_sde.io.outputs import RECORD_FILE, check_outputs, is_ours, written
 
 
 def files(folder):
@@ -53,7 +53,7 @@ def test_what_was_written_is_known_as_ours_until_it_is_changed(results):
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"files": {"a": "x"}}', '{"made_by": "me"}'])
 def test_a_record_that_is_not_ours_makes_nothing_ours(content, results):
-    (results / RECORD).write_text(content)
+    (results / RECORD_FILE).write_text(content)
     assert not is_ours(results / "a")
     with pytest.raises(ValueError, match="not written by retrace"):
         check_outputs([results / "new"], force=True)
@@ -98,7 +98,7 @@ def test_files_that_appear_meanwhile_stay(tmp_path):
     with pytest.raises(ValueError, match="not written by retrace"):
         work.__exit__(None, None, None)
     assert (out / "a").read_text() == "theirs"
-    assert sorted(files(out)) == [RECORD, "a", "z"]
+    assert sorted(files(out)) == [RECORD_FILE, "a", "z"]
 
 
 def test_where_one_file_cannot_be_moved_none_is(results, monkeypatch):

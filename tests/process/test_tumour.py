@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 
 from retrace_sde.process.tumour import (
     ARMS,
-    CHEMOTHERAPY,
-    FLOOR,
+    CHEMOTHERAPY_DOSE,
+    MIN_VOLUME,
     POPULATION,
     diameter,
     growth_parameters,
@@ -87,16 +87,16 @@ def test_arms_share_subjects_and_noise() -> None:
 
 def test_treatment_follows_the_arm_and_the_policy_is_confounded() -> None:
     assert np.all(
-        simulate_cohort(5, arm="treated", random_state=0).covariates == [CHEMOTHERAPY, 1.0]
+        simulate_cohort(5, arm="treated", random_state=0).covariates == [CHEMOTHERAPY_DOSE, 1.0]
     )
     assert np.all(simulate_cohort(5, arm="untreated", random_state=0).covariates == 0)
     strong = simulate_cohort(5, arm="treated", radiotherapy=2.0, days=30, random_state=0)
     assert strong.dt == 0.5
     with pytest.raises(TypeError, match="chemo"):
         simulate_cohort(5, chemo=2.0)
-    assert np.all(strong.covariates == [CHEMOTHERAPY, 2.0])
+    assert np.all(strong.covariates == [CHEMOTHERAPY_DOSE, 2.0])
     cohort = simulate_cohort(4000, random_state=3)
-    given = cohort.covariates / [CHEMOTHERAPY, 1.0]
+    given = cohort.covariates / [CHEMOTHERAPY_DOSE, 1.0]
     assert set(np.unique(given)) == {0.0, 1.0}
     p = 1 / (1 + np.exp(-2 / 13 * (diameter(cohort.states) - 6.5)))
     assert abs((given - p).mean()) < 3 * 0.5 / given.size**0.5
@@ -108,8 +108,8 @@ def test_treatment_follows_the_arm_and_the_policy_is_confounded() -> None:
 
 def test_the_floor_is_kept_and_its_hits_are_counted() -> None:
     cohort = simulate_cohort(200, arm="treated", sigma_tumour=0.5, random_state=0)
-    assert cohort.states.min() == FLOOR
-    assert cohort.floor_hits >= np.sum(cohort.states[:, 1:] == FLOOR) > 0
+    assert cohort.states.min() == MIN_VOLUME
+    assert cohort.floor_hits >= np.sum(cohort.states[:, 1:] == MIN_VOLUME) > 0
 
 
 def test_literature_setting() -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from retrace_sde import reproduce as experiments
 from retrace_sde.cli.main import main
-from retrace_sde.io.outputs import RECORD
+from retrace_sde.io.outputs import RECORD_FILE
 from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.reproduce import NAMES, figure2, figure5, files, load, methods, runner, table1
 from retrace_sde.reproduce.cases import Size
@@ -108,7 +108,7 @@ def test_the_command_resumes_too_and_is_silent_in_a_pipe(killed_and_whole, monke
     """From a finished log: no progress, no escape codes, and the same bytes except for the command's name."""
     killed, *_ = killed_and_whole
     monkeypatch.setattr(experiments, "load", lambda name: SMALL)
-    made_anew = ("figure5.md", RECORD)  # the command's name, and the digest of that page
+    made_anew = ("figure5.md", RECORD_FILE)  # the command's name, and the digest of that page
     before = {
         path.name: path.read_bytes() for path in killed.iterdir() if path.name not in made_anew
     }

@@ -196,7 +196,7 @@ def test_an_undetermined_direction_is_said_and_the_twin_is_shown(tmp_path):
     page = rt.write_report(model, X, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "It cannot be known from these data" in page
     assert "one fact about time" in page
-    assert "sample_orders() would tell" in page
+    assert "call sample_orders()" in page
     twin = model.alternative_
     reach = stats.t.ppf(0.975, model.result_.n_trajectories - 1)
     beside = (np.abs(twin.drift) > reach * twin.standard_errors.drift).sum()
@@ -300,7 +300,7 @@ def test_a_fold_that_was_cautioned_of_is_not_advised_on_again(tmp_path):
     X = np.random.default_rng(0).standard_normal((30, 8, 1)).cumsum(axis=1)
     model.fit(X)
     panel = rt.Panel.from_array(X)
-    advice = "One variable that rises and falls"
+    advice = "Check the picture of the restored order"
     for notes in ((), (str(Caution.FOLD),)):
         model.result_ = replace(model.result_, notes=notes)
         steps = verdicts(model, panel)[3].sentences
@@ -337,8 +337,8 @@ def test_large_panels_are_thinned_and_the_page_says_so(tmp_path, monkeypatch):
     X = shuffled(50, 30, 4)
     model = rt.ReTrace(dt=0.01, n_jobs=1).fit(X)
     model.sample_orders(draws=100)
-    monkeypatch.setattr(figures, "SLICES", 10)
-    monkeypatch.setattr(figures, "TRAJECTORIES", 5)
+    monkeypatch.setattr(figures, "MAX_SLICES", 10)
+    monkeypatch.setattr(figures, "MAX_TRAJECTORIES", 5)
     page = rt.write_report(model, X, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "5 of 50 trajectories are drawn, evenly spaced; 10 of 30 slices are drawn" in page
     unit = embedded(page)["units"][0]

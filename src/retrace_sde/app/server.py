@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retrace_sde.app.examples import EXAMPLES
 from retrace_sde.app.session import Session
 from retrace_sde.app.work import FILES
-from retrace_sde.io.files import KNOWN
+from retrace_sde.io.files import EXTENSIONS
 
 LOOK_UP = 0.3
 """Seconds after which a watcher looks up, whether or not anything has changed."""
@@ -264,8 +264,8 @@ async def _upload(request: Request, session: Session, most: int) -> Response:
     """A table, stored as it comes in; over the limit, or broken off, it is deleted."""
     name = re.split(r"[/\\]", unquote(request.headers.get("x-file-name", "")))[-1][:200]
     suffix = Path(name).suffix.lower()
-    if suffix not in KNOWN or suffix == ".zarr":
-        known = ", ".join(each for each in KNOWN if each != ".zarr")
+    if suffix not in EXTENSIONS or suffix == ".zarr":
+        known = ", ".join(each for each in EXTENSIONS if each != ".zarr")
         return JSONResponse({"error": f"Files of these kinds can be read: {known}."}, 415)
     over = JSONResponse(
         {"error": f"The file is larger than {most >> 20} MB: start with --max-upload for more."},

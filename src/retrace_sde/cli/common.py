@@ -208,7 +208,7 @@ class Finite(click.FloatRange):
 
 def table_options(command: Command) -> Command:
     """The options that say what the columns of FILE are."""
-    from retrace_sde.io.columns import UNITS
+    from retrace_sde.io.columns import TIME_UNITS
 
     options = [
         click.argument("file", type=click.Path(path_type=Path)),
@@ -220,7 +220,7 @@ def table_options(command: Command) -> Command:
         click.option("--time", metavar="COL", help="Column with the times that are known; may have gaps."),
         click.option("--time-error", type=Finite(0, min_open=True), metavar="X",
                      help="Standard error of the known times."),
-        click.option("--time-unit", type=click.Choice(list(UNITS)),
+        click.option("--time-unit", type=click.Choice(list(TIME_UNITS)),
                      help="Unit for dates; numbers are taken as they are [default: days]."),
         click.option("--variables", multiple=True, metavar="COL[,COL…]",
                      help="Numeric columns to analyse [default: all that vary]."),

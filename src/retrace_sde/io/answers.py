@@ -29,7 +29,7 @@ def table_notes(panel: Any) -> list[str]:
     notes = [f"{note[:1].upper()}{note[1:]}." for note in panel.notes]
     if (
         as_lazy(panel.values) is not None
-    ):  # nothing is missing, or it had been refused; and it is never read whole
+    ):  # where missing values are refused; it is never read whole
         return notes
     inside = present(panel)
     share = np.isnan(np.asarray(panel.values)[inside]).mean(axis=0)
@@ -39,7 +39,7 @@ def table_notes(panel: Any) -> list[str]:
         notes.append(
             f"Of the observations used, {_how_many(missing, share.mean())} missing (the share of each variable: "
             f"{', '.join(worst)}{', …' * (len(share) > MISSING_SHOWN)}). "
-            f"{'It is' if missing == 1 else 'They are'} summed out, not filled in."
+            f"{'It is' if missing == 1 else 'They are'} integrated out of the likelihood, not filled in."
         )
     return notes
 
@@ -100,66 +100,66 @@ def to_rows(observations: NDArray[Any], panel: Any, count: int, missing: Any) ->
     return column
 
 
-def plain(value: Any) -> Any:
-    """Arrays, numbers and records of them as JSON knows them; what is not finite becomes null."""
+def plain(value: Any, *, digits: int | None = None) -> Any:
+    """Arrays, numbers and records of them as JSON knows them, floats to some significant digits; what is not finite becomes null."""
     if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(each, digits=digits) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain(each, digits=digits) for each in value]
     if isinstance(value, np.ndarray):
-        return plain(value.tolist())
+        return plain(value.tolist(), digits=digits)
     if isinstance(value, np.generic):
-        return plain(value.item())
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+        return plain(value.item(), digits=digits)
+    if not isinstance(value, float):
+        return value
+    if not np.isfinite(value):
+        return None
+    return value if digits is None else float(f"{value:.{digits}g}")
 
 
-def _errors(errors: Any) -> dict[str, Any]:
-    return {
-        "drift": errors.drift,
-        "offset": errors.offset,
-        "inputs": errors.inputs,
-        "diffusion": errors.diffusion,
-        "kind": str(errors.kind),
-    }
+PARAMETERS = ("drift", "offset", "inputs", "diffusion")
+"""What a result, its reversed twin and their standard errors have."""
+
+
+def _fields(found: Any, *names: str) -> dict[str, Any] | None:
+    """Some attributes by name; None of what is not there."""
+    return None if found is None else {name: getattr(found, name) for name in names}
 
 
 def _subjects(found: Any, panel: Any) -> dict[str, Any] | None:
     """How subjects differ, and each one's intercept with its error where it has one."""
-    if found is None:
+    shown = _fields(found, "kind", "verdict", "nats")
+    if shown is None:
         return None
-    shown = {"kind": str(found.kind), "verdict": found.verdict, "nats": found.nats}
     names = _names(panel)
+
+    def by_subject(values: Any) -> dict[str, Any]:
+        return dict(zip(names, values, strict=True))
+
     if found.rates is not None:
-        rates, errors = (
-            dict(zip(names, each, strict=True)) for each in (found.rates, found.rate_errors)
-        )
+        rates, errors = by_subject(found.rates), by_subject(found.rate_errors)
         return {**shown, "rates": rates, "errors": errors, "spread": found.rate_spread}
     if found.intercepts is None:
         return shown
     return {
         **shown,
-        "intercepts": dict(zip(names, found.intercepts, strict=True)),
-        "errors": dict(zip(names, found.errors, strict=True)),
-        "mean": found.mean,
-        "slope": found.slope,
-        "between": found.between,
+        "intercepts": by_subject(found.intercepts),
+        "errors": by_subject(found.errors),
+        **{name: getattr(found, name) for name in ("mean", "slope", "between")},
     }
 
 
 def parameters(result: Any, panel: Any) -> dict[str, Any]:
     """The result as plain numbers and sentences, the keys of `parameters.json`; units are the data's."""
-    test, slices = result.direction, panel.slices
+    order, test = result.order, result.direction
+    if result.shared_order and panel.slices:
+        order = [panel.slices[k] for k in order]
+    twin = result.alternative
     found: dict[str, Any] = {
         "variables": result.names,
-        "left_out": [
-            {"name": each.name, "why": each.why, "sentence": each.sentence}
-            for each in result.left_out
-        ],
-        "drift": result.drift,
-        "offset": result.offset,
-        "inputs": result.inputs,
-        "diffusion": result.diffusion,
-        "standard_errors": _errors(result.standard_errors),
+        "left_out": [_fields(each, "name", "why", "sentence") for each in result.left_out],
+        **{name: getattr(result, name) for name in PARAMETERS},
+        "standard_errors": _fields(result.standard_errors, *PARAMETERS, "kind"),
         "subject_effects": _subjects(result.subjects, panel),
         "direction": {
             "identified": bool(test.identified),
@@ -171,11 +171,7 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             "z": test.z,
         },
         "permutation": "shared" if result.shared_order else "independent",
-        "order": [slices[k] for k in result.order]
-        if slices and result.shared_order
-        else result.order
-        if result.shared_order
-        else None,
+        "order": order if result.shared_order else None,
         "times": result.times,
         "gap_intervals": result.gap_intervals,
         "gap_clocks": None if result.gap_clocks is None else result.gap_clocks.clocks,
@@ -183,8 +179,13 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         "cycle": bool(result.cycle),
         "dt": result.dt,
         "observation_noise": result.observation_noise,
-        "initial": {"mean": result.initial.mean, "covariance": result.initial.covariance},
-        "alternative": _of_twin(result.alternative),
+        "initial": _fields(result.initial, "mean", "covariance"),
+        "alternative": None
+        if twin is None
+        else {
+            **{name: getattr(twin, name) for name in (*PARAMETERS, "log_likelihood")},
+            "standard_errors": _fields(twin.standard_errors, *PARAMETERS),
+        },
         "drift_features": result.feature_names,
         "subjects": result.n_trajectories,
         "observations": int(present(panel).sum()),
@@ -209,36 +210,14 @@ def _names(panel: Any) -> Sequence[str]:
 
 
 def _verdicts(check: Any, names: Sequence[str]) -> list[dict[str, Any]] | None:
-    """What the residuals say, question by question; None where they were not looked at."""
+    """The residual checks, one by one; None where they were not run."""
     if check is None or not check.looked:
         return None
     shown = ("aspect", "failed", "cause", "statistic", "p_value")
     return [
-        {**{key: getattr(each, key) for key in shown}, "sentence": each.sentence(names)}
+        {**{name: getattr(each, name) for name in shown}, "sentence": each.sentence(names)}
         for each in check.verdicts
     ]
-
-
-def _of_twin(twin: Any) -> dict[str, Any] | None:
-    """The reversed answer, with its own errors."""
-    if twin is None:
-        return None
-    errors = twin.standard_errors
-    return {
-        "drift": twin.drift,
-        "offset": twin.offset,
-        "inputs": twin.inputs,
-        "diffusion": twin.diffusion,
-        "log_likelihood": twin.log_likelihood,
-        "standard_errors": None
-        if errors is None
-        else {
-            "drift": errors.drift,
-            "offset": errors.offset,
-            "inputs": errors.inputs,
-            "diffusion": errors.diffusion,
-        },
-    }
 
 
 def annotate(adata: Any, panel: Any, result: Any) -> Any:

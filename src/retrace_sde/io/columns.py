@@ -15,7 +15,7 @@ from retrace_sde.io.arrays import Array
 
 Column = nw.Series[Any]
 
-UNITS = {
+TIME_UNITS = {
     "seconds": 1.0,
     "minutes": 60.0,
     "hours": 3600.0,
@@ -30,17 +30,17 @@ DATE = re.compile(
 )
 """A date whose year comes last: day or month first."""
 
-LARGEST = 1e140
-"""Largest number whose squares can still be summed."""
+MAX_MAGNITUDE = 1e140
+"""Largest value whose squares can still be summed; its inverse is the least range whose square is not zero."""
 
-SHOWN = 5
+NAMES_LISTED = 5
 """Names that a message lists."""
 
 
 def shown(names: Sequence[Any]) -> str:
     """A few names, quoted, and how many more there are."""
-    text = ", ".join(repr(name) for name in names[:SHOWN])
-    return text + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    text = ", ".join(repr(name) for name in names[:NAMES_LISTED])
+    return text + (f" and {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else "")
 
 
 def holds_groups(column: Column) -> bool:
@@ -88,7 +88,7 @@ def numbers(frame: nw.DataFrame[Any], name: str) -> Array:
         raise ValueError(
             f"column {name!r} is infinite in row {row + 1}: leave the cell empty if it is missing."
         )
-    if np.nanmax(np.abs(values), initial=0.0) > LARGEST:
+    if np.nanmax(np.abs(values), initial=0.0) > MAX_MAGNITUDE:
         row = int(np.nanargmax(np.abs(values)))
         raise ValueError(
             f"column {name!r} holds {values[row]:g} in row {row + 1}, too large to square and sum: rescale it, or "
@@ -133,8 +133,8 @@ def read_times(
 
     Numbers are taken as they are; dates count in `unit` (days) since the earliest.
     """
-    if unit is not None and unit not in UNITS:
-        raise ValueError(f"time_unit must be one of {shown(list(UNITS))}; got {unit!r}.")
+    if unit is not None and unit not in TIME_UNITS:
+        raise ValueError(f"time_unit must be one of {shown(list(TIME_UNITS))}; got {unit!r}.")
     column = frame[name]
     if is_numeric(column):
         values = numbers(frame, name)
@@ -145,7 +145,7 @@ def read_times(
     if isinstance(column.dtype, nw.Duration):
         cells = column.to_list()
         seconds = np.array([np.nan if cell is None else cell.total_seconds() for cell in cells])
-        return seconds / UNITS[unit or "days"], [_said(name, unit, "durations in", "")]
+        return seconds / TIME_UNITS[unit or "days"], [_said(name, unit, "durations in", "")]
     cells = pd.Series(column.to_list(), dtype=object)
     stamps, way = dates(cells, name)
     known = stamps.dropna()
@@ -153,7 +153,7 @@ def read_times(
         return np.full(len(cells), np.nan), []
     first = known.min()
     seconds = (stamps - first).dt.total_seconds().to_numpy()
-    return seconds / UNITS[unit or "days"], [
+    return seconds / TIME_UNITS[unit or "days"], [
         _said(name, unit, f"dates{way} in", f" since {first:%Y-%m-%d}")
     ]
 

@@ -1,7 +1,7 @@
-"""Tables written as text: separators, decimal commas and encodings recognised or given, and said in one line.
+"""Tables written as text: separators, decimal commas and encodings, recognised or given.
 
-Nothing is guessed in silence: what was recognised is a note on the table, what could be read two ways is refused with the
-option that settles it.
+Nothing is guessed silently: what was recognised is a note on the table, what is ambiguous is refused with the option that
+resolves it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import pandas as pd
 
 from retrace_sde.io.columns import shown
 
-NOTES = "notes"
-"""Where a table that was read keeps what is to be said of its reading, in `attrs`."""
+NOTES_KEY = "notes"
+"""The key of `attrs` under which a table keeps the notes on how it was read."""
 
-GLANCE = 1 << 16
-"""Signs at the beginning of a file from which its separator is recognised; the line in which they end is read to its end."""
+SAMPLE_CHARACTERS = 1 << 16
+"""Characters at the beginning of a file from which its separator is recognised; the last line of them is read to its end."""
 
-LINES = 3
-"""Lines that are looked at in any case, however long: a header of a hundred thousand names, cut short, would repeat one."""
+MIN_SAMPLE_LINES = 3
+"""Lines that are read in any case, however long: a header of a hundred thousand names, cut short, would repeat one."""
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
-ABSENT = frozenset(
+MISSING_SIGNS = frozenset(
     {".", "-", "–", "—", "?", "*", "missing", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?"}
 )
 """What stands for a missing number among numbers, besides what pandas knows (empty, NA, NaN, null, …)."""
@@ -40,9 +40,13 @@ ABSENT = frozenset(
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
 _SPACES = " '\u00a0\u202f"
 """What stands between thousands besides commas and points; written out, since not every engine knows their escapes."""
-POINT = re.compile(rf"[+-]?(?:\d+|\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+)?(?:\.\d*)?{_EXPONENT}")
+DECIMAL_POINT_NUMBER = re.compile(
+    rf"[+-]?(?:\d+|\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+)?(?:\.\d*)?{_EXPONENT}"
+)
 """A number with a decimal point, thousands perhaps apart."""
-COMMA = re.compile(rf"[+-]?(?:\d+|\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+)?(?:,\d*)?{_EXPONENT}")
+DECIMAL_COMMA_NUMBER = re.compile(
+    rf"[+-]?(?:\d+|\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+)?(?:,\d*)?{_EXPONENT}"
+)
 """The same with a decimal comma."""
 
 
@@ -78,12 +82,12 @@ def read_text(path: Path, text: Sequence[str], dialect: Dialect | None = None) -
         _check_encoding(path, encoding)
     _check_zeros(path, encoding)
     with path.open(encoding=encoding, errors="replace", newline="") as file:
-        glance = file.read(GLANCE) + file.readline()
-        while glance.count("\n") < LINES and (line := file.readline()):
-            glance += line
+        sample = file.read(SAMPLE_CHARACTERS) + file.readline()
+        while sample.count("\n") < MIN_SAMPLE_LINES and (line := file.readline()):
+            sample += line
     tabbed = path.suffix.lower() == ".tsv"
-    separator, skipped = _structure(glance, dialect.separator or ("\t" if tabbed else None))
-    header = _header(glance, separator, skipped)
+    separator, skipped = _structure(sample, dialect.separator or ("\t" if tabbed else None))
+    header = _header(sample, separator, skipped)
     options: dict[str, Any] = {
         "sep": separator, "encoding": encoding, "skiprows": skipped, "low_memory": False, "float_precision": "round_trip",
     }  # fmt: skip
@@ -100,7 +104,7 @@ def read_text(path: Path, text: Sequence[str], dialect: Dialect | None = None) -
     said += [f"encoding {encoding}"] if encoding not in ("utf-8-sig", dialect.encoding) else []
     said += ["what stands above the header left out"] if skipped else []
     said += [*found, *dropped]
-    frame.attrs[NOTES] = [f"the file was read with {', '.join(said)}"] if said else []
+    frame.attrs[NOTES_KEY] = [f"the file was read with {', '.join(said)}"] if said else []
     return frame
 
 
@@ -155,15 +159,15 @@ def _check_zeros(path: Path, encoding: str) -> None:
             line += chunk.count(b"\n")
 
 
-def _structure(glance: str, given: str | None) -> tuple[str, int]:
-    """The separator, and how many lines stand before the header: a title, `sep=;`, blank ones."""
-    first, _, _ = glance.lstrip("\r\n").partition("\n")
+def _structure(sample: str, given: str | None) -> tuple[str, int]:
+    """The separator, and how many lines come before the header: a title, `sep=;`, blank ones."""
+    first, _, _ = sample.lstrip("\r\n").partition("\n")
     excel = re.fullmatch(r'"?sep=(.)"?\s*', first, re.IGNORECASE)
     if excel and given is None:
         given = excel.group(1)
     best = given or ","
     if given is None:
-        shapes = {sign: _widths(glance, sign) for sign in SEPARATORS}
+        shapes = {sign: _widths(sample, sign) for sign in SEPARATORS}
         even = {
             sign: w for sign, w in shapes.items() if w and w[-1] > 1 and len(set(w[1:] or w)) == 1
         }
@@ -171,35 +175,35 @@ def _structure(glance: str, given: str | None) -> tuple[str, int]:
         best = max(
             even, key=lambda sign: (even[sign][0] == even[sign][-1], even[sign][-1]), default=","
         )
-    widths, ends = _widths(glance, best), _ends(glance, best)
+    widths, ends = _widths(sample, best), _ends(sample, best)
     usual = Counter(widths).most_common(1)[0][0] if widths else 1
     leading = next((k for k, width in enumerate(widths) if width > 1), 0) if usual > 1 else 0
     leading = max(leading, int(excel is not None))
     return best, ends[leading - 1] if leading else 0
 
 
-def _cells(glance: str, separator: str) -> list[tuple[list[str], int]]:
+def _cells(sample: str, separator: str) -> list[tuple[list[str], int]]:
     """The lines that hold anything, in cells, and the number of the line where each ends; the last may be cut off."""
-    reader = csv.reader(io.StringIO(glance, newline=""), delimiter=separator)
+    reader = csv.reader(io.StringIO(sample, newline=""), delimiter=separator)
     found = []
     try:
         found = [(row, reader.line_num) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error:
         return []
-    return found[:-1] if len(glance) >= GLANCE and len(found) > 2 else found
+    return found[:-1] if len(sample) >= SAMPLE_CHARACTERS and len(found) > 2 else found
 
 
-def _widths(glance: str, separator: str) -> list[int]:
-    return [len(row) for row, _ in _cells(glance, separator)]
+def _widths(sample: str, separator: str) -> list[int]:
+    return [len(row) for row, _ in _cells(sample, separator)]
 
 
-def _ends(glance: str, separator: str) -> list[int]:
-    return [line for _, line in _cells(glance, separator)]
+def _ends(sample: str, separator: str) -> list[int]:
+    return [line for _, line in _cells(sample, separator)]
 
 
-def _header(glance: str, separator: str, skipped: int) -> list[str]:
-    """The names of the columns; no name may stand twice."""
-    rows = [row for row, line in _cells(glance, separator) if line > skipped]
+def _header(sample: str, separator: str, skipped: int) -> list[str]:
+    """The names of the columns; a name that occurs twice is refused."""
+    rows = [row for row, line in _cells(sample, separator) if line > skipped]
     if not rows:  # quotes that do not end: pandas says where
         return []
     names = [name.strip() for name in rows[0]]
@@ -210,7 +214,7 @@ def _header(glance: str, separator: str, skipped: int) -> list[str]:
 
 
 def _parsed(path: Path, header: list[str], options: dict[str, Any], dtype: Any) -> pd.DataFrame:
-    """The table by pandas, whose silence on lines longer than the header is not kept."""
+    """The table by pandas; lines longer than the header, which pandas accepts silently, are refused."""
     try:
         frame = pd.read_csv(path, dtype=dtype, **options)
         # A first column taken for the index; one that numbers the rows from 0 on would be left out anyway.
@@ -286,7 +290,7 @@ def _as_numbers(
 def _known(column: pd.Series) -> tuple[pd.Series, pd.Series]:
     """The cells of a column that hold something, bare, and which of them only say that there is nothing."""
     cells = column.dropna().astype(str).str.strip().str.replace("−", "-", regex=False)
-    return cells, cells.isin(ABSENT)
+    return cells, cells.isin(MISSING_SIGNS)
 
 
 def _fits(cells: pd.Series, pattern: re.Pattern[str]) -> pd.Series:
@@ -296,8 +300,8 @@ def _fits(cells: pd.Series, pattern: re.Pattern[str]) -> pd.Series:
 def _decimal(frame: pd.DataFrame, words: Sequence[str], separator: str) -> str:
     """The decimal sign: a comma where a column is made of numbers in that writing only.
 
-    Where it could be for thousands too, semicolons between cells speak for decimals: they are written because commas are
-    taken; but not beside a column with decimal points.
+    Where it could separate thousands too, semicolons between cells are evidence for decimals, since commas are then not free;
+    but not beside a column with decimal points.
     """
     doubtful = None
     for name in words:
@@ -305,7 +309,10 @@ def _decimal(frame: pd.DataFrame, words: Sequence[str], separator: str) -> str:
         cells = cells[~absent]
         if not len(cells) or not cells.str.contains(",", regex=False).any():
             continue
-        comma, point = _fits(cells, COMMA).all(), _fits(cells, POINT).all()
+        comma, point = (
+            _fits(cells, DECIMAL_COMMA_NUMBER).all(),
+            _fits(cells, DECIMAL_POINT_NUMBER).all(),
+        )
         if comma and not point:
             return ","
         if comma and point and doubtful is None:
@@ -329,7 +336,10 @@ def _numbers(column: pd.Series, decimal: str) -> tuple[pd.Series | None, Counter
     """A column of numbers written as text, and the signs in it that stand for missing ones; None where it is not."""
     cells, absent = _known(column)
     rest = cells[~absent]
-    if not len(rest) or not _fits(rest, COMMA if decimal == "," else POINT).all():
+    if (
+        not len(rest)
+        or not _fits(rest, DECIMAL_COMMA_NUMBER if decimal == "," else DECIMAL_POINT_NUMBER).all()
+    ):
         return None, Counter()
     bare = rest.str.replace(f"[{_SPACES}]", "", regex=True)
     bare = bare.str.replace("." if decimal == "," else ",", "", regex=False)

@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 from retrace_sde.io.columns import shown
-from retrace_sde.io.dialect import NOTES, Dialect, is_text, read_text
+from retrace_sde.io.dialect import NOTES_KEY, Dialect, is_text, read_text
 from retrace_sde.io.formats import frame_of_anndata, frame_of_array, frame_of_xarray, need
-from retrace_sde.io.outputs import RECORD, check_outputs, record
+from retrace_sde.io.outputs import RECORD_FILE, check_outputs, record
 from retrace_sde.io.untrusted.sizes import Budget, check_size
 
 
@@ -60,9 +60,9 @@ def read_table(
     dialect = Dialect({"tab": "\t", "\\t": "\t"}.get(sep or "", sep), decimal, encoding)
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in KNOWN:
+    if suffix not in EXTENSIONS:
         kind = f"extension {suffix!r}" if suffix else "no extension"
-        raise ValueError(f"{path} has {kind}; known are {', '.join(KNOWN)}.")
+        raise ValueError(f"{path} has {kind}; known are {', '.join(EXTENSIONS)}.")
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
     if path.is_dir() != (suffix == ".zarr"):
@@ -80,7 +80,7 @@ def read_table(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             budget = check_size(path, large=large)
-            if suffix in WRITTEN_OUT:
+            if suffix in TEXT_EXTENSIONS:
                 frame = read_text(path, text, dialect)
             else:
                 frame = READERS[suffix](path, text, budget)
@@ -126,7 +126,7 @@ def _read_excel(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame
         )
     frame = frame.drop(columns=empty).dropna(how="all").reset_index(drop=True)
     if others:
-        frame.attrs[NOTES] = [f"sheet {first!r} was read, and not {shown(others)}"]
+        frame.attrs[NOTES_KEY] = [f"sheet {first!r} was read, and not {shown(others)}"]
     return frame
 
 
@@ -209,7 +209,7 @@ def _read_zarr(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
     return frame_of_xarray(data)
 
 
-WRITTEN_OUT = (".csv", ".tsv", ".txt")
+TEXT_EXTENSIONS = (".csv", ".tsv", ".txt")
 """Text, whose dialect may be given."""
 
 READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
@@ -224,7 +224,7 @@ READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
     ".zarr": _read_zarr,
 }
 
-KNOWN = (*WRITTEN_OUT, *READERS)
+EXTENSIONS = (*TEXT_EXTENSIONS, *READERS)
 """The extensions of tables that can be read."""
 
 
@@ -257,10 +257,10 @@ def _defused(cell: Any) -> Any:
         ("=", "+", "-", "@", "\t", "\r", "\n")
     ):
         return cell
-    return cell if NUMBER.fullmatch(cell) else f"'{cell}"
+    return cell if NUMBER_TEXT.fullmatch(cell) else f"'{cell}"
 
 
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+NUMBER_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 """Text that is a number, and no formula."""
 
 
@@ -301,9 +301,9 @@ def whole_or_nothing(out: Path) -> Iterator[Path]:
         files = sorted(work.iterdir())
         if there:
             check_outputs([out / file.name for file in files], force=True)
-        (work / RECORD).write_text(record(out, files), encoding="utf-8")
+        (work / RECORD_FILE).write_text(record(out, files), encoding="utf-8")
         if there:
-            _move([*files, work / RECORD], out)
+            _move([*files, work / RECORD_FILE], out)
         else:
             work.rename(out)
     finally:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST = 2 << 30
+MAX_ARRAY_BYTES = 2 << 30
 """Bytes that the arrays of one file may have together."""
 
-DAMAGE = (
+READ_ERRORS = (
     ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError, EOFError, RuntimeError, MemoryError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
@@ -25,7 +25,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         total = sum(each.file_size for each in members)
-        if total > LARGEST:
+        if total > MAX_ARRAY_BYTES:
             raise ValueError(f"it holds {total / 2**30:.1f} GiB, more than a result can")
         for each in members:
             _check_size(archive, each)

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-RECORD = ".retrace.json"
+RECORD_FILE = ".retrace.json"
 """The file that remembers."""
 
 MAKER = "retrace-sde"
@@ -38,7 +38,7 @@ def check_outputs(
                 "another place with --out."
             )
     for folder in {each.parent for each in paths}:
-        record = folder / RECORD
+        record = folder / RECORD_FILE
         if os.path.lexists(record) and not _is_record(record):
             raise ValueError(f"{record} was not written by retrace: name another place with --out.")
     if there and not force:
@@ -58,7 +58,7 @@ def is_ours(path: Path) -> bool:
 def written(folder: Path) -> dict[str, str]:
     """Names and digests of the files that commands wrote in a folder."""
     try:
-        found = json.loads((folder / RECORD).read_bytes())
+        found = json.loads((folder / RECORD_FILE).read_bytes())
         files = found["files"] if found["made_by"] == MAKER else {}
         return {str(name): str(digest) for name, digest in files.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

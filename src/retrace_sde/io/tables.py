@@ -29,7 +29,7 @@ from retrace_sde.io.columns import (
     refuse_typing_errors,
     shown,
 )
-from retrace_sde.io.dialect import NOTES
+from retrace_sde.io.dialect import NOTES_KEY
 from retrace_sde.io.formats import door
 
 Names = str | Sequence[str] | None
@@ -37,7 +37,7 @@ Names = str | Sequence[str] | None
 Label = str | int
 """A subject or a slice, as the table names it: whole numbers stay numbers, everything else is text."""
 
-OURS = ("position", "time", "position_probability", "direction", "position_reversed")
+FIT_COLUMNS = ("position", "time", "position_probability", "direction", "position_reversed")
 """Columns that a fit adds, `retrace_…` where the table has one of that name."""
 
 
@@ -80,7 +80,7 @@ def lay_out(
     who, ids = _codes(frame, subject, "subject")
     _check_subjects(frame, subject, who, set(special))
     columns, found = _variables(frame, as_names(variables), special, who)
-    notes = [*getattr(df, "attrs", {}).get(NOTES, ()), *found]
+    notes = [*getattr(df, "attrs", {}).get(NOTES_KEY, ()), *found]
     names = tuple(columns)
     values = np.column_stack([columns[name] for name in names])
     stamps, found = (None, []) if time is None else read_times(frame, time, time_unit)
@@ -179,7 +179,7 @@ def _check_names(frame: nw.DataFrame[Any], special: list[str], variables: list[s
 FEW_SUBJECTS = 3
 """Subjects up to which it is asked whether another column names them."""
 
-ID = re.compile(
+ID_COLUMN = re.compile(
     r"(?i)(?:^|[^a-z])(?:id|subj|pat|person|part|case|name|code|nr|no|animal|mouse|firm)|id$"
 )
 """Names of columns that tell who is who."""
@@ -193,7 +193,7 @@ def _check_subjects(
         return
     for name in frame.columns:
         column = frame[name]
-        whole = column.dtype.is_integer() and ID.search(name)
+        whole = column.dtype.is_integer() and ID_COLUMN.search(name)
         if name in special or not (whole or column.dtype in (nw.String, nw.Categorical)):
             continue
         codes, _ = pd.factorize(column.to_numpy())
@@ -269,9 +269,9 @@ def _our_columns(names: list[str]) -> list[str]:
     """Those that an earlier fit added: a table that comes back is not data about its own positions."""
     ours: set[str] = set()
     if {"position", "position_probability"} <= set(names):
-        ours = set(OURS)
+        ours = set(FIT_COLUMNS)
     if ours or "retrace_position" in names:
-        ours |= {f"retrace_{name}" for name in OURS}
+        ours |= {f"retrace_{name}" for name in FIT_COLUMNS}
     return [name for name in names if name in ours]
 
 

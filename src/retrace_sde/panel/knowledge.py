@@ -11,18 +11,18 @@ from numpy.typing import ArrayLike
 
 from retrace_sde.panel.blocks import unmasked
 
-NEGLIGIBLE, BOUNDLESS = 1e-6, 1e6
-"""Errors of times, relative to the least distance between two times and to their span, beyond which more of it changes
-nothing: such times are exact, or say nothing. Squares of anything between neither vanish nor overflow."""
+NEGLIGIBLE_TIME_ERROR, UNINFORMATIVE_TIME_ERROR = 1e-6, 1e6
+"""Errors of times, relative to the least distance between two times and to their span: below the first times are exact,
+above the second they say nothing. Squares of errors in between neither vanish nor overflow."""
 
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
     """What is known of time. Everything is optional and may be combined.
 
-    With permutation="shared" it speaks of slices, with "independent" of each trajectory's observations.
-    Slices and observations are counted as they stand in X, from 0; positions are counted in time, from 0. It is obeyed, not
-    weighed (but for timestamps with an error): what is wrong here is wrong in the answer; contradictions are refused.
+    With permutation="shared" it is about slices, with "independent" about each trajectory's observations.
+    Slices and observations are numbered as in X, from 0; positions are counted in time, from 0. All are hard
+    constraints, except timestamps with an error: what is wrong here is wrong in the answer; contradictions are refused.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Knowledge:
     >>> import numpy as np, retrace_sde as rt
     >>> still = rt.LinearSDE([[-1.0, 2.0], [-2.0, -1.0]], np.eye(2))
     >>> X, truth = rt.simulate.shuffle(still.simulate(40, 10, 0.1, x0="stationary", random_state=1), random_state=2)
-    >>> rt.ReTrace(dt=0.1, random_state=0).fit(X).direction_.identified  # at rest nothing shows it
+    >>> rt.ReTrace(dt=0.1, random_state=0).fit(X).direction_.identified  # stationary: undetermined
     False
     >>> early, late = int(truth[1]), int(truth[8])
     >>> model = rt.ReTrace(dt=0.1, random_state=0).fit(X, knowledge=rt.Knowledge(precedences=[(early, late)]))
@@ -92,7 +92,10 @@ def settled_error(timestamps: Any, error: Any) -> Any:
     gaps = np.diff(np.unique(times[known]))
     if not len(gaps):
         return error
-    least, span = NEGLIGIBLE * float(gaps.min()), BOUNDLESS * float(gaps.sum())
+    least, span = (
+        NEGLIGIBLE_TIME_ERROR * float(gaps.min()),
+        UNINFORMATIVE_TIME_ERROR * float(gaps.sum()),
+    )
     if np.all(sizes <= least):
         return None
     if np.all((sizes >= least) & (sizes <= span)):

@@ -16,10 +16,10 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 """The largest count: beyond it nothing would end."""
 
-MANY = 10**6
+MAX_DRAWS = 10**6
 """Steps, draws and replicates at most: more fill memories, and days."""
 
 
@@ -51,8 +51,10 @@ def _number(words: str, within: Callable[[float], bool]) -> Rule:
     return Rule(words, lambda v: _real(v) and bool(within(float(v))))
 
 
-def _count(least: int, most: int = MOST) -> Rule:
-    words = f"a whole number of at least {least}" + (f", at most {most}" if most < MOST else "")
+def _count(least: int, most: int = MAX_COUNT) -> Rule:
+    words = f"a whole number of at least {least}" + (
+        f", at most {most}" if most < MAX_COUNT else ""
+    )
     return Rule(words, lambda v: _whole(v) and least <= v <= most)
 
 
@@ -101,7 +103,7 @@ RULES: Mapping[str, Rule] = {
     "random_state": Rule("a whole number of at least 0, a numpy.random.Generator, or None", _seed),
     "n_jobs": Rule(
         "a whole number other than 0, or None for all cores",
-        lambda v: v is None or (_whole(v) and v != 0 and abs(v) <= MOST),
+        lambda v: v is None or (_whole(v) and v != 0 and abs(v) <= MAX_COUNT),
     ),
     "verbose": Rule("True or False", lambda v: isinstance(v, bool | np.bool_) or _whole(v)),
     "average": SWITCH,
@@ -111,9 +113,9 @@ RULES: Mapping[str, Rule] = {
         _features,
     ),
     # of what is asked of a fit
-    "steps": _count(1, MANY),
+    "steps": _count(1, MAX_DRAWS),
     "level": BETWEEN,
-    "draws": _count(2, MANY),
+    "draws": _count(2, MAX_DRAWS),
     "adopt": SWITCH,
     "horizon": Rule(  # what knows dt looks closer
         "a positive multiple of dt, or None",

@@ -1,10 +1,10 @@
-"""Columns without dynamics of their own: clocks, running totals, what never changes in time, near copies.
+"""Columns without dynamics of their own: clocks, running totals, constants in time, near copies.
 
-Such a column has no diffusion: the rounding of an age, not the process, then decides on the direction of time. A
-clock moves alike in all subjects, `x_jt = α_j + τ_t`; a running total at a rate of their own, `x_jt = α_j + β_j τ_t`;
-both up to rounding. Shared slices are in unknown order, which these forms do not need; of single orders, each
+Such a column has no diffusion: the rounding of an age, not the process, would decide on the direction of time. A
+clock moves alike in all subjects, `x_jt = α_j + τ_t`; a running total at each subject's own rate, `x_jt = α_j + β_j τ_t`;
+both up to rounding. Shared slices are in unknown order, which these forms do not need; with own orders, each
 subject's values are sorted first, since a clock is its own order. A variable that grows fast is neither: subjects
-differ in it by more than rounding, and what they differ by lasts.
+differ in it by more than rounding, and the differences persist.
 """
 
 from __future__ import annotations
@@ -19,62 +19,62 @@ from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
 from retrace_sde.panel.order import Order
 
-LOOKED_AT, FIRST_LOOK = 200, 24
-"""Trajectories, evenly spaced, that tell a clock; and those that rule one out at once."""
+SAMPLE, FIRST_SAMPLE = 200, 24
+"""Trajectories, evenly spaced, by which a clock is recognised, and those that rule one out first."""
 
-GLANCED = 50
-"""Values that most often show that a variable is not rounded."""
+ROUNDING_SAMPLE = 50
+"""Values that mostly suffice to see that a variable is not rounded."""
 
-FEWEST_SUBJECTS, FEWEST_NUMBERS, FEW_NUMBERS = 3, 10, 100
-"""Subjects, and degrees of freedom (n − 1)(T − 1) of what is left over, without which anything may be chance; with few
-a rounded clock must tick (nearly) at every step, and errors of reading cannot be told."""
+MIN_SUBJECTS, MIN_DEGREES, FEW_DEGREES = 3, 10, 100
+"""Subjects, and residual degrees of freedom (n − 1)(T − 1), below which nothing is called; with few degrees a rounded clock
+must tick (nearly) at every step, and reading errors are not looked for."""
 
-EVERY = 0.8
+FULL_TICKS_PER_STEP = 0.8
 """Units of rounding per step of a clock that ticks (nearly) at every step."""
 
-ROUNDED = 0.55
-"""Largest distance from a clock, in units of rounding: half a unit, and what the alternation has yet to go."""
+MAX_ROUNDING_ERROR = 0.55
+"""Largest distance from a clock, in units of rounding: half a unit, and what the iteration has yet to gain."""
 
-EXACT = 1e-4
+MAX_RELATIVE_ERROR = 1e-4
 """The same relative to the typical step of a clock that is not rounded: float32 keeps seven digits of hundreds of steps."""
 
-EQUAL = 0.01
+MAX_STEP_RANGE = 0.01
 """Range of the steps of a running total that is not rounded, relative to their mean."""
 
-TICKS = 2.0
-"""Units of rounding that a clock moves by at least, in the mean over subjects: a score with two levels is none."""
+MIN_TICKS = 2.0
+"""Units of rounding that a clock moves by at least, in the mean over subjects: a score with two levels is not a clock."""
 
-LOOSE, WHITE, EVEN, LONG = 0.05, -0.4, 3.0, 12
+MAX_READING_ERROR, MAX_LAG_CORRELATION, MAX_VARIANCE_RATIO, MIN_TIMES = 0.05, -0.4, 3.0, 12
 """A clock that is read with errors: their size relative to a step, the lag-one correlation of their differences, how
-much larger their squares may be at one time than they typically are, and the times needed to see it. Errors of reading are
-white (−1/2) and the same at all times; what subjects differ by in a process that diffuses lasts (0, or more), or comes and
-goes."""
+much larger their squares may be at one time than at the median time, and the times needed to see it. Reading errors are
+white (correlation −1/2) and have the same variance at all times; in a process that diffuses, differences between subjects
+persist (0 or more), or come and go."""
 
-SLOWEST = 0.25
+MIN_TICKS_PER_STEP = 0.25
 """Least mean step of sorted values in units of rounding: many draws from few levels, sorted, look alike too."""
 
-SIMILAR = 0.6
-"""Correlation over time of two subjects' values below which no rounding of a clock brings it."""
+MIN_CORRELATION = 0.6
+"""Correlation over time of two subjects' values, lower than rounding can make it for a clock."""
 
-GAPS = 1.3
-"""A counter may skip: the largest mean step of distinct whole numbers."""
+MAX_MEAN_STEP = 1.3
+"""Largest mean step of distinct whole numbers of a counter, which may skip some."""
 
-ALIKE, ALMOST, SAME = 1e-3, 1e-8, 1e-20
-"""Share of a column's squares that others leave, where it may be their rounding, where it may be anything, and where they
-leave nothing (such columns are refused)."""
+ROUNDED_COPY_SHARE, NEAR_COPY_SHARE, EXACT_COPY_SHARE = 1e-3, 1e-8, 1e-20
+"""Share of a column's squares that a regression on others leaves: of a rounded copy, of any near copy, and of an exact one
+(which is refused)."""
 
-REPEATED, OTHERS = 0.75, 3
-"""What least squares may leave of a rounded copy, in units of rounding, and how many columns it may be made of: states
-that grow a millionfold are nearly combinations of many."""
+MAX_COPY_ERROR, MAX_COPIED_COLUMNS = 0.75, 3
+"""Largest residual of a rounded copy, in units of rounding, and how many columns it may combine: states that grow a
+millionfold are nearly combinations of many."""
 
-EXPLOSIVE = 100.0
+MAX_DISTANCE_RATIO = 100.0
 """Largest distance from the median, relative to the typical one, of a process that does not explode."""
 
-CHECKED, SMALL = 1000, 0.2
-"""Rows that tell whether columns repeat others, and the share of them that are too near the mean to count by their size."""
+COPY_SAMPLE, NEAR_MEAN_SHARE = 1000, 0.2
+"""Rows on which copies are looked for, and the share of them too near the mean to be weighted by their size."""
 
 
-COARSE = 1.0
+COARSE_STEP = 1.0
 """Steps shorter than so many units of rounding are coarse: rounding then makes up a sixth of their variance."""
 
 
@@ -134,18 +134,18 @@ def without_dynamics(
 ) -> tuple[LeftOut, ...]:
     """The columns that a fit should leave out (`shared`: the slices are, in unknown order).
 
-    `by` (n,): the trajectories in an order of their contents; those looked at are chosen along it, not by where they are stored.
+    `by` (n,): the trajectories sorted by content; the sample is taken along it, whatever order they are stored in.
     """
     n, T, d = data.shape
-    if n < FEWEST_SUBJECTS or (n - 1) * (T - 1) < FEWEST_NUMBERS:
+    if n < MIN_SUBJECTS or (n - 1) * (T - 1) < MIN_DEGREES:
         return ()
-    first = _looked_at(data, FIRST_LOOK, by)
+    first = _sampled(data, FIRST_SAMPLE, by)
     possible = np.flatnonzero(_similar(first)).tolist() if shared else list(range(d))
     suspects = [k for k in possible if _why(first[:, :, k], shared=shared) is not None]
     repeated = _repeated(first, suspects)
     if not suspects and not repeated:
         return ()
-    x = _looked_at(data, LOOKED_AT, by)
+    x = _sampled(data, SAMPLE, by)
     found = {k: why for k in suspects if (why := _why(x[:, :, k], shared=shared)) is not None}
     if (
         len(found) == d
@@ -165,7 +165,7 @@ def by_least(lows: Array) -> Indices:
 
 def rounding(values: Array) -> float:
     """The largest power of ten, from 100 to 10⁻⁶, of which all values are multiples; 0: none."""
-    few = np.abs(values.flat[:GLANCED])  # what these are not multiples of, all are not
+    few = np.abs(values.flat[:ROUNDING_SAMPLE])  # what these are not multiples of, all are not
     possible = [digits for digits in range(-2, 7) if _are_multiples(few[~np.isnan(few)], digits)]
     known = np.abs(values[~np.isnan(values)]) if possible else few
     return next((10.0**-digits for digits in possible if _are_multiples(known, digits)), 0.0)
@@ -176,7 +176,7 @@ def _are_multiples(known: Array, digits: int) -> bool:
     return bool(np.all(np.abs(scaled - np.round(scaled)) <= 1e-9 * np.maximum(scaled, 1.0)))
 
 
-def _looked_at(data: Data, size: int, by: Indices | None = None) -> Array:
+def _sampled(data: Data, size: int, by: Indices | None = None) -> Array:
     """Some trajectories (m, T, d) in numpy, evenly spaced in an order, NaN beyond their lengths."""
     rows = evenly(data.shape[0], size)
     rows = rows if by is None else by[rows]
@@ -197,7 +197,7 @@ def _similar(x: Array) -> Mask:
     typical = np.array(
         [np.median(r[m]) if m.any() else 1.0 for r, m in zip(pairs, moving, strict=True)]
     )
-    return typical > SIMILAR
+    return typical > MIN_CORRELATION
 
 
 def _why(column: Array, *, shared: bool) -> Why | None:
@@ -217,7 +217,7 @@ def _why(column: Array, *, shared: bool) -> Why | None:
     unit = rounding(column)
     if _is_clock(column, unit, shared=shared) or (not shared and _is_counter(column, unit)):
         return Why.CLOCK
-    if not _few(column) and column.shape[1] >= LONG and _is_loose(*_additive(column, _mean)):
+    if not _few(column) and column.shape[1] >= MIN_TIMES and _is_loose(*_additive(column, _mean)):
         return Why.LOOSE_CLOCK
     return Why.TOTAL if _is_total(column, unit, shared=shared) else None
 
@@ -225,26 +225,26 @@ def _why(column: Array, *, shared: bool) -> Why | None:
 def _is_clock(column: Array, unit: float, *, shared: bool) -> bool:
     """`x_jt = α_j + τ_t`, exactly or to rounding."""
     rest, course = _additive(column, _mean)
-    exact = EXACT * float(np.median(np.diff(np.sort(course))))
-    if np.sqrt(np.nanmean(rest**2)) > max(exact, ROUNDED * unit):
+    exact = MAX_RELATIVE_ERROR * float(np.median(np.diff(np.sort(course))))
+    if np.sqrt(np.nanmean(rest**2)) > max(exact, MAX_ROUNDING_ERROR * unit):
         return False  # nor is the largest as small, whatever the fit
     rest, course = _additive(column, _midrange)
     worst = float(np.nanmax(np.abs(rest)))
     if worst <= exact:
         return True
     reach = float(np.mean(np.nanmax(column, axis=1) - np.nanmin(column, axis=1)))
-    return worst <= ROUNDED * unit and _ticks(reach, unit, column, shared=shared)
+    return worst <= MAX_ROUNDING_ERROR * unit and _ticks(reach, unit, column, shared=shared)
 
 
 def _few(column: Array) -> bool:
     n, T = column.shape
-    return (n - 1) * (T - 1) < FEW_NUMBERS
+    return (n - 1) * (T - 1) < FEW_DEGREES
 
 
 def _ticks(reach: float, unit: float, column: Array, *, shared: bool) -> bool:
     """A rounded clock moves far enough, in units of its rounding, that chance would not look like one."""
-    per_step = EVERY if _few(column) else 0.0 if shared else SLOWEST
-    return reach >= unit * max(TICKS, per_step * (column.shape[1] - 1))
+    per_step = FULL_TICKS_PER_STEP if _few(column) else 0.0 if shared else MIN_TICKS_PER_STEP
+    return reach >= unit * max(MIN_TICKS, per_step * (column.shape[1] - 1))
 
 
 def _additive(column: Array, centre: Callable[[Array, int], Array]) -> tuple[Array, Array]:
@@ -282,12 +282,12 @@ def _is_loose(rest: Array, course: Array) -> bool:
     jumps = np.diff(rest[:, along], axis=1)
     jumps = jumps - _mean(jumps, 0)
     squares, products = _mean(jumps**2, 0), jumps[:, 1:] * jumps[:, :-1]
-    if np.isnan(products).all() or np.sqrt(np.nanmean(jumps**2)) > LOOSE * np.median(
+    if np.isnan(products).all() or np.sqrt(np.nanmean(jumps**2)) > MAX_READING_ERROR * np.median(
         np.diff(course[along])
     ):
         return False
-    white = np.nanmean(products) < WHITE * np.nanmean(squares)
-    return bool(white and np.nanmax(squares) <= EVEN * np.nanmedian(squares))
+    white = np.nanmean(products) < MAX_LAG_CORRELATION * np.nanmean(squares)
+    return bool(white and np.nanmax(squares) <= MAX_VARIANCE_RATIO * np.nanmedian(squares))
 
 
 def _is_counter(column: Array, unit: float) -> bool:
@@ -295,13 +295,13 @@ def _is_counter(column: Array, unit: float) -> bool:
     steps = np.diff(column, axis=1)
     steps = steps[~np.isnan(steps)]
     least = steps.min()
-    return bool(unit and least >= unit and steps.mean() <= GAPS * least)
+    return bool(unit and least >= unit and steps.mean() <= MAX_MEAN_STEP * least)
 
 
 def _is_total(column: Array, unit: float, *, shared: bool) -> bool:
     """`x_jt = α_j + β_j τ_t` to rounding, going one way in all subjects, and far enough in a quarter of them."""
     whole = column[~np.isnan(column).any(axis=1)]
-    if len(whole) < FEWEST_SUBJECTS:
+    if len(whole) < MIN_SUBJECTS:
         return False
     centred = whole - whole.mean(axis=1, keepdims=True)
     left, size, right = np.linalg.svd(centred, full_matrices=False)
@@ -311,9 +311,11 @@ def _is_total(column: Array, unit: float, *, shared: bool) -> bool:
     one_way = np.all(left[far, 0] > 0) or np.all(left[far, 0] < 0)
     steps = np.diff(np.sort(right[0])) * size[0] * np.abs(left[:, 0]).max()
     # Not rounded, it must count by equal steps: what grows from anywhere at one rate has this form, too.
-    equal = np.ptp(steps) <= EQUAL * steps.mean()
-    near = np.abs(rest).max() <= max(ROUNDED * unit, EXACT * np.median(steps) if equal else 0.0)
-    return bool(near and one_way and far.sum() >= max(FEWEST_SUBJECTS, len(whole) / 4))
+    equal = np.ptp(steps) <= MAX_STEP_RANGE * steps.mean()
+    near = np.abs(rest).max() <= max(
+        MAX_ROUNDING_ERROR * unit, MAX_RELATIVE_ERROR * np.median(steps) if equal else 0.0
+    )
+    return bool(near and one_way and far.sum() >= max(MIN_SUBJECTS, len(whole) / 4))
 
 
 def _repeated(x: Array, without: list[int]) -> dict[int, list[int]]:
@@ -323,27 +325,29 @@ def _repeated(x: Array, without: list[int]) -> dict[int, list[int]]:
     """
     rows = x.reshape(-1, x.shape[2])
     rows = rows[np.lexsort(rows.T[1::-1])]  # wherever they are stored
-    rows = rows[evenly(len(rows), CHECKED)]
+    rows = rows[evenly(len(rows), COPY_SAMPLE)]
     rows = rows[~np.isnan(rows).any(axis=1)]
-    if len(rows) < FEWEST_NUMBERS:
+    if len(rows) < MIN_DEGREES:
         return {}
     far = np.abs(rows - np.median(rows, axis=0))
-    calm = far.max(axis=0) <= EXPLOSIVE * np.median(far, axis=0)
+    calm = far.max(axis=0) <= MAX_DISTANCE_RATIO * np.median(far, axis=0)
     asked = [k for k in range(x.shape[2]) if k not in without and calm[k] and far[:, k].any()]
     found: dict[int, list[int]] = {}
     while 2 <= len(asked) < len(rows) / 2:
         z = rows[:, asked] - rows[:, asked].mean(axis=0)
         z = np.column_stack([z / np.maximum(np.abs(z).max(axis=0), 1e-300), np.ones(len(z))])
         sizes = np.linalg.norm(z[:, :-1], axis=1, keepdims=True)
-        z /= np.maximum(sizes, np.quantile(sizes, SMALL) or sizes.max())
+        z /= np.maximum(sizes, np.quantile(sizes, NEAR_MEAN_SHARE) or sizes.max())
         values, directions = np.linalg.eigh(z.T @ z)
-        if values[0] > ALIKE * values[-1]:
+        if values[0] > ROUNDED_COPY_SHARE * values[-1]:
             break
         involved = np.flatnonzero(
             np.abs(directions[:-1, 0]) > 0.1 * np.abs(directions[:-1, 0]).max()
         )
         last, others = asked[involved[-1]], [asked[k] for k in involved[:-1]]
-        if not 1 <= len(others) <= OTHERS or not _repeats(rows[:, last], rows[:, others], z[:, -1]):
+        if not 1 <= len(others) <= MAX_COPIED_COLUMNS or not _repeats(
+            rows[:, last], rows[:, others], z[:, -1]
+        ):
             break
         found[last] = others
         asked.remove(last)
@@ -357,14 +361,18 @@ def _repeats(one: Array, others: Array, weights: Array) -> bool:
     rest = one - X @ slopes
     share = float(((rest * weights) ** 2).sum() / (((one - one.mean()) * weights) ** 2).sum())
     units = [rounding(each) for each in others.T]
-    allowed = REPEATED * (rounding(one) + float(np.abs(slopes[:-1]) @ units))
-    return SAME < share < (ALIKE if np.abs(rest).max() <= allowed else ALMOST)
+    allowed = MAX_COPY_ERROR * (rounding(one) + float(np.abs(slopes[:-1]) @ units))
+    return (
+        EXACT_COPY_SHARE
+        < share
+        < (ROUNDED_COPY_SHARE if np.abs(rest).max() <= allowed else NEAR_COPY_SHARE)
+    )
 
 
 def coarse(data: Data, order: Indices, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence for each variable whose rounding is as coarse as its steps along an order."""
-    x = _looked_at(data, LOOKED_AT)
-    along = Order.of(order).take(evenly(data.shape[0], LOOKED_AT)).index
+    x = _sampled(data, SAMPLE)
+    along = Order.of(order).take(evenly(data.shape[0], SAMPLE)).index
     said = []
     for k, name in enumerate(names):
         unit = rounding(x[:, :, k])
@@ -373,7 +381,7 @@ def coarse(data: Data, order: Indices, names: tuple[str, ...]) -> tuple[str, ...
         steps = np.diff(in_order(x[:, :, k : k + 1], along), axis=1) ** 2
         known = steps[~np.isnan(steps)]
         size = float(np.sqrt(known.mean())) if known.size else np.inf
-        if size < COARSE * unit:
+        if size < COARSE_STEP * unit:
             said.append(
                 f"{name!r} is rounded to {unit:g}, coarse beside its steps (typically {size:.2g}): rounding then acts "
                 "like measurement noise, which observation_noise='estimate' takes into account."

@@ -1,4 +1,4 @@
-"""Every check of what users pass in, once, at the entry, in plain language: what, where, what to do."""
+"""Checks of the data that users pass in, once, at the entry: each refusal says what, where, and what to do."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.columns import MAX_MAGNITUDE
 from retrace_sde.io.formats import door
 from retrace_sde.io.lazy.array import LazyArray, as_lazy
 from retrace_sde.panel.blocks import Data, to_numpy, unmasked
@@ -19,29 +20,26 @@ from retrace_sde.panel.lazy.survey import glanced, surveyed
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.uninformative import by_least, without_dynamics
 
-DEPENDENT = 1e-10
+MIN_SINGULAR_RATIO = 1e-10
 """Smallest singular value, relative to the largest, of variables that count as independent."""
 
 
-TOLD = 3
-"""Variables whose least values tell trajectories apart."""
+SORT_VARIABLES = 3
+"""Variables by whose least values trajectories are sorted."""
 
-LARGEST = 1e140
-"""Largest value whose squares can still be summed; its inverse is the least range whose square is not zero."""
-
-APART = 1e100
+MAX_RANGE_RATIO = 1e100
 """How many times wider one variable's range may be than another's: covariances of coefficients are its square."""
 
-DIGITS = 2e-13
+MIN_RANGE_TO_LEVEL = 2e-13
 """Range of a variable, relative to its level, of which a double still holds three digits."""
 
-MIDDLE, GLANCED = 20_000, 1000
-"""Observations that tell where the middle half of a variable's values lies, and those that tell it roughly."""
+QUARTILE_SAMPLE, ROUGH_QUARTILE_SAMPLE = 20_000, 1000
+"""Observations from which the quartiles of a variable are estimated, and those for a rough estimate that is mostly enough."""
 
-SOON = 1e-3
-"""Share of the width that is allowed up to which a rough look is enough."""
+ROUGH_MARGIN = 1e-3
+"""Share of the largest range allowed, up to which the rough estimate of the quartiles is enough."""
 
-ALONE = 1e9
+MAX_RANGE_TO_QUARTILES = 1e9
 """How many times wider than its middle half a variable's range may be: the squares of the rest would be lost beside it."""
 
 
@@ -88,38 +86,49 @@ def check_panel(
                 f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
                 f"got {tuple(u.shape)}."
             )
-        _check_inputs(Data(u, n_jobs=n_jobs), panel, missing=missing_covariates)
+        inputs = Data(u, n_jobs=n_jobs)
+        _check_finite(
+            inputs, panel, "covariates", missing=missing_covariates, refusal=COVARIATES_MISSING
+        )
     lengths = _check_lengths(panel, ragged)
+    view = look and u is None and not ragged
 
-    def looked(values: Any) -> tuple[Data, Indices | None, Array, Array]:
+    def examined(values: Any) -> Examined:
         data = Data(values, u, n_jobs, lengths)
-        seen = glanced(values, n_jobs) if look and u is None and not ragged else None
+        seen = glanced(values, n_jobs) if view else None
         if seen is not None:
-            facts = seen.facts
-            return replace(data, values=seen), facts.rows, facts.low, facts.high
-        if not data.lazy:
-            lows, low, high = _check_finite(data, panel, "X", missing=missing, refusal=refusal)
-            return data, by_least(lows), low, high
-        _check_beside(values, u)
-        data = surveyed(data, own=ragged)
-        return data, data.values.facts.rows, *_check_facts(data, panel)
+            return Examined(
+                replace(data, values=seen), seen.facts.rows, seen.facts.low, seen.facts.high
+            )
+        if data.lazy:
+            _check_beside(values, u)
+            return _check_facts(surveyed(data, own=ragged), panel)
+        return _check_finite(data, panel, "X", missing=missing, refusal=refusal)
 
-    data, by, low, high = looked(values)
+    found = examined(values)
     if not idle:
-        idlers = without_dynamics(data, panel.names, shared=not ragged, by=by)
+        idlers = without_dynamics(found.data, panel.names, shared=not ragged, by=found.by)
         if len(idlers) == len(panel.names):
             raise ValueError(
                 f"no variable has dynamics of its own. {' '.join(each.found for each in idlers)} Name what counts time "
                 "with --time (in Python time=), and give at least one variable that changes along it."
             )
         panel = replace(panel, values=values).without(idlers)
-        if idlers:  # places and units are those of what is left
-            data, by, low, high = looked(panel.values)
-    values = data.values
-    _check_values(replace(data, counts=None), panel, low, high, missing=missing, ragged=ragged)
+        if idlers:  # order and units are those of what is left
+            found = examined(panel.values)
+    _check_values(found, panel, missing=missing, ragged=ragged)
     if n == 1:
         _warn_single()
-    return replace(panel, values=values, covariates=u, lengths=lengths)
+    return replace(panel, values=found.data.values, covariates=u, lengths=lengths)
+
+
+class Examined(NamedTuple):
+    """Data whose values are finite, trajectories by content (n,) if known, and each variable's least and largest value (d,)."""
+
+    data: Data
+    by: Indices | None
+    low: Array
+    high: Array
 
 
 def _checked_shape(values: Any) -> tuple[int, int, int]:
@@ -148,13 +157,12 @@ def _warn_single() -> None:
     )
 
 
-def _check_values(
-    data: Data, panel: Panel, low: Array, high: Array, *, missing: bool, ragged: bool
-) -> None:
+def _check_values(found: Examined, panel: Panel, *, missing: bool, ragged: bool) -> None:
     """There is something to learn in every variable, trajectory and slice, in numbers that can be computed with."""
+    data = replace(found.data, counts=None)
     if missing and not data.viewed:
         _check_seen(to_numpy(data.values), panel, ragged=ragged)
-    _check_ranges(data, panel.names, low, high)
+    _check_ranges(data, panel.names, found.low, found.high)
     _check_variables(data, panel.names)
     if not ragged:
         _check_slices(data, panel)
@@ -255,65 +263,70 @@ def _numbers(values: Any, name: str) -> Array:
         ) from None
 
 
-def _check_inputs(data: Data, panel: Panel, *, missing: bool) -> None:
-    """Inputs are finite, or missing here and there where the user has said what then stands for them."""
-    try:
-        _check_finite(data, panel, "covariates", missing=missing)
-    except ValueError as error:
-        if not missing and np.isnan(to_numpy(data.values)).any():
-            j, t, k = np.argwhere(np.isnan(to_numpy(data.values)))[0]
-            raise ValueError(
-                f"covariates are missing, the first in {panel.trajectory(j)}, {panel.observation(j, t)}, "
-                f"{panel.covariate_names[k]!r}: choose "
-                "missing_covariates='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
-            ) from None
-        raise error
+COVARIATES_MISSING = "Choose missing_covariates='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
+VALUES_MISSING = "Drop those trajectories or slices; do not interpolate along an unknown order."
+MISSING_OUTSIDE_MEMORY = (
+    "Values that are missing are fitted in memory only: pass a part of the trajectories, e.g. X[:5000] read by numpy, or drop "
+    "the trajectories that have such values."
+)
 
 
 def _check_finite(
-    data: Data,
-    panel: Panel,
-    what: str,
-    *,
-    missing: bool = False,
-    refusal: str | None = None,
-) -> tuple[Array, Array, Array]:
-    """The least and the largest value of each variable; NaN and infinity would show in them.
+    data: Data, panel: Panel, what: str, *, missing: bool = False, refusal: str | None = None
+) -> Examined:
+    """The least and the largest value of each variable, in which NaN and infinity would show.
 
-    Before them the least values of each trajectory, of a few variables: they tell trajectories apart.
+    `missing`: NaN is let in; else `refusal` says what to do about it.
     """
 
     def extremes(x: Any, u: Any | None) -> tuple[Array, Array, Array]:
         xp = array_api_compat.array_namespace(x)
         lows = xp.min(x, axis=1)
-        told = min(TOLD, lows.shape[1])
-        every = lows[:, :told], xp.min(lows, axis=0), xp.max(x, axis=(0, 1))
+        first = min(SORT_VARIABLES, lows.shape[1])
+        every = lows[:, :first], xp.min(lows, axis=0), xp.max(x, axis=(0, 1))
         own, low, high = (to_numpy(each) for each in every)
         return own, low, high
 
     each, least, largest = zip(*data.map(extremes), strict=True)
     lows, low, high = np.concatenate(each), np.min(least, axis=0), np.max(largest, axis=0)
-    if max(np.abs(low).max(), np.abs(high).max()) < LARGEST:
-        return lows, low, high
-    values = to_numpy(data.values)
-    bad = np.argwhere(np.isinf(values) if missing else ~np.isfinite(values))
-    if missing and len(bad) == 0 and not (np.abs(values) >= LARGEST).any():
+    if not max(np.abs(low).max(), np.abs(high).max()) < MAX_MAGNITUDE:
+        values = to_numpy(data.values)
+        bad = np.argwhere(np.isinf(values) if missing else ~np.isfinite(values))
+        if len(bad):
+            remedy = refusal if refusal is not None and np.isnan(values).any() else VALUES_MISSING
+            raise _not_finite(panel, what, len(bad), tuple(bad[0]), remedy, missing=missing)
         seen = ~np.isnan(values)
-        lows = np.where(seen, values, np.inf).min(axis=1)
+        each_low = np.where(seen, values, np.inf).min(axis=1)
+        lows, low = each_low[:, :SORT_VARIABLES], each_low.min(axis=0)
         high = np.where(seen, values, -np.inf).max(axis=(0, 1))
-        return lows[:, :TOLD], lows.min(axis=0), high
-    if len(bad) == 0:
-        raise ValueError(
-            f"{what} holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
-        )
-    j, t, k = bad[0]
-    names = panel.names if what == "X" else panel.covariate_names
-    remedy = "Drop those trajectories or slices; do not interpolate along an unknown order."
-    if refusal is not None and np.isnan(values).any():
-        remedy = refusal
-    raise ValueError(
-        f"{what} has {len(bad)} {'infinite' if missing else 'missing or infinite'} values, the first in "
-        f"{panel.trajectory(j)}, {panel.observation(j, t)}, variable {names[k]!r}. {remedy}"
+        if (np.abs(values[seen]) >= MAX_MAGNITUDE).any():
+            raise _too_large(what)
+    return Examined(data, by_least(lows), low, high)
+
+
+def _not_finite(
+    panel: Panel,
+    what: str,
+    count: int,
+    first: tuple[int, int, int],
+    remedy: str,
+    *,
+    missing: bool = False,
+) -> ValueError:
+    """Values that are not finite: how many, the first of them, and what to do."""
+    j, t, k = first
+    name = (panel.names if what == "X" else panel.covariate_names)[k]
+    kind, verb = "infinite" if missing else "missing or infinite", "has" if what == "X" else "have"
+    return ValueError(
+        f"{what} {verb} {count} {kind} value{'s' * (count > 1)}, the first in {panel.trajectory(j)}, "
+        f"{panel.observation(j, t)}, variable {name!r}. {remedy}"
+    )
+
+
+def _too_large(what: str) -> ValueError:
+    return ValueError(
+        f"{what} {'holds' if what == 'X' else 'hold'} numbers above {MAX_MAGNITUDE:g}, too large to square and sum: rescale "
+        "the variables."
     )
 
 
@@ -332,22 +345,14 @@ def _check_beside(values: Any, u: Any) -> None:
         )
 
 
-def _check_facts(data: Data, panel: Panel) -> tuple[Array, Array]:
-    """The least and the largest value of each variable of a lazy panel, all of whose values are finite."""
+def _check_facts(data: Data, panel: Panel) -> Examined:
+    """The same of a lazy panel, from what a survey found."""
     facts = data.values.facts
     if facts.first is not None:
-        j, t, k = facts.first
-        raise ValueError(
-            f"X has {facts.bad} missing or infinite values, the first in {panel.trajectory(j)}, {panel.observation(j, t)}, "
-            f"variable {panel.names[k]!r}. Values that are missing are fitted in memory only: pass a part of the trajectories, "
-            "e.g. X[:5000] read by numpy, or drop the trajectories that have such values."
-        )
-    low, high = facts.low, facts.high
-    if max(np.abs(low).max(), np.abs(high).max()) >= LARGEST:
-        raise ValueError(
-            f"X holds numbers above {LARGEST:g}, too large to square and sum; rescale its variables."
-        )
-    return low, high
+        raise _not_finite(panel, "X", facts.bad, facts.first, MISSING_OUTSIDE_MEMORY)
+    if max(np.abs(facts.low).max(), np.abs(facts.high).max()) >= MAX_MAGNITUDE:
+        raise _too_large("X")
+    return Examined(data, facts.rows, facts.low, facts.high)
 
 
 def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -> None:
@@ -362,28 +367,30 @@ def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -
             + f" no dynamics: drop {'it' if one else 'them'}."
         )
     k, least, most = int((width / level).argmin()), int(width.argmin()), int(width.argmax())
-    if width[k] < DIGITS * level[k]:
+    if width[k] < MIN_RANGE_TO_LEVEL * level[k]:
         raise ValueError(
-            f"variable {names[k]!r} varies by {width[k]:.1g} about {high[k]:.4g}, in digits that are rounding: subtract "
-            "its level where it was measured, or drop it."
+            f"variable {names[k]!r} varies by {width[k]:.1g} about {high[k]:.4g}, within the rounding of floating-point numbers: "
+            "subtract its level before it is stored, or drop it."
         )
-    if width[least] < 1 / LARGEST or width[most] / width[least] > APART:
+    if width[least] < 1 / MAX_MAGNITUDE or width[most] / width[least] > MAX_RANGE_RATIO:
         raise ValueError(
-            f"variable {names[least]!r} varies by {width[least]:.1g} and {names[most]!r} by {width[most]:.1g}: squares of "
-            "such numbers are beyond what a computer holds; rescale them."
+            f"variable {names[least]!r} varies by {width[least]:.1g} and {names[most]!r} by {width[most]:.1g}: their "
+            "squares cannot be held in one floating-point computation. Rescale them."
         )
-    quarter, rest = _middle(data, GLANCED)
-    if (width < SOON * ALONE * (rest - quarter)).all():  # many more would not say otherwise
+    quarter, rest = _middle(data, ROUGH_QUARTILE_SAMPLE)
+    if (
+        width < ROUGH_MARGIN * MAX_RANGE_TO_QUARTILES * (rest - quarter)
+    ).all():  # a larger sample would not say otherwise
         return
-    quarter, rest = _middle(data, MIDDLE)
-    far = np.flatnonzero((rest > quarter) & (width > ALONE * (rest - quarter)))
+    quarter, rest = _middle(data, QUARTILE_SAMPLE)
+    far = np.flatnonzero((rest > quarter) & (width > MAX_RANGE_TO_QUARTILES * (rest - quarter)))
     if len(far):
         k = int(far[0])
         where, value = _farthest(data, k, float(quarter[k]))
         raise ValueError(
             f"variable {names[k]!r} is {value:.3g}{where}, while half of "
-            f"its values lie within {rest[k] - quarter[k]:.2g} of each other: beside such a value the others are lost. If it "
-            "is an error, make it missing (NaN); else take logarithms."
+            f"its values lie within {rest[k] - quarter[k]:.2g} of each other: beside such a value the others lose their digits. If "
+            "it is an error, make it missing (NaN); else take logarithms."
         )
 
 
@@ -418,7 +425,7 @@ def _check_variables(data: Data, names: tuple[str, ...]) -> None:
     if len(rows) <= d or not np.all(sizes > 0):
         return
     _, singular, directions = np.linalg.svd(rows / sizes, full_matrices=False)
-    if singular[-1] < DEPENDENT * singular[0]:
+    if singular[-1] < MIN_SINGULAR_RATIO * singular[0]:
         loadings = np.abs(directions[-1])
         involved = [names[k] for k in np.argsort(-loadings) if loadings[k] > 0.1 * loadings.max()]
         raise ValueError(

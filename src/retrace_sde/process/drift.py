@@ -355,7 +355,7 @@ class Independent(Drift):
         return str(self.whole)
 
 
-DEPENDENT = 1e-12
+MIN_INDEPENDENT_SHARE = 1e-12
 """Share of a feature's square left, after earlier ones are taken out, below which it counts as dependent."""
 
 
@@ -370,7 +370,7 @@ def independent_features(drift: Drift, gram: Array) -> Drift:
     for j in range(len(unit)):
         among = unit[np.ix_(kept, kept)]
         rest = 1 - unit[j, kept] @ np.linalg.solve(among, unit[kept, j]) if kept else 1.0
-        if lengths[j] > 0 and rest > DEPENDENT:
+        if lengths[j] > 0 and rest > MIN_INDEPENDENT_SHARE:
             kept.append(j)
     dropped = [j for j in range(len(unit)) if j not in kept]
     if not dropped:

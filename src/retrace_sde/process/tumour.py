@@ -34,11 +34,11 @@ POPULATION = {
 }
 """Means of the subjects' parameters; K is the volume of a ball of 30 cm."""
 
-CHEMOTHERAPY = 5.0
-FLOOR = 1e-3
+CHEMOTHERAPY_DOSE = 5.0
+MIN_VOLUME = 1e-3
 """Smallest volume, cm³: additive noise could otherwise make a volume negative."""
 
-POLICY_MIDDLE = 6.5
+POLICY_MIDPOINT = 6.5
 """Diameter, cm, at which confounded treatment has probability one half."""
 
 
@@ -157,7 +157,7 @@ class Cohort:
         arm : {"treated", "untreated"}
             The treatment.
         """
-        return np.array([CHEMOTHERAPY, self.radiotherapy]) * (arm == "treated")
+        return np.array([CHEMOTHERAPY_DOSE, self.radiotherapy]) * (arm == "treated")
 
     def expected(self, arm: Literal["treated", "untreated"]) -> Array:
         """Each subject's expected volume (n, T) under constant treatment, by its own parameters.
@@ -177,7 +177,7 @@ class Cohort:
         x = self.states[:, 0, 0]
         path = [x]
         for _ in range(self.states.shape[1] - 1):
-            x = np.maximum(x + self.dt * x * _growth(self.parameters, x, C, d), FLOOR)
+            x = np.maximum(x + self.dt * x * _growth(self.parameters, x, C, d), MIN_VOLUME)
             path.append(x)
         return np.stack(path, axis=1)
 
@@ -309,16 +309,16 @@ def _run(
     states, given, hits = [x], [], 0
     for t in range(len(noise) + 1):
         if arm == "observational":
-            p = _sigmoid(confounding / 13 * (diameter(x) - POLICY_MIDDLE))
+            p = _sigmoid(confounding / 13 * (diameter(x) - POLICY_MIDPOINT))
         else:
             p = np.full(len(x), float(arm == "treated"))
-        C, d = CHEMOTHERAPY * (draws[0, t] < p), radiotherapy * (draws[1, t] < p)
+        C, d = CHEMOTHERAPY_DOSE * (draws[0, t] < p), radiotherapy * (draws[1, t] < p)
         given.append(np.stack([C, d], axis=1))
         if t == len(noise):
             break
         step = x + dt * x * _growth(own, x, C, d) + own["sigma"] * np.sqrt(dt) * noise[t]
-        hits += int((step < FLOOR).sum())
-        x = np.maximum(step, FLOOR)
+        hits += int((step < MIN_VOLUME).sum())
+        x = np.maximum(step, MIN_VOLUME)
         states.append(x)
     return np.stack(states, axis=1)[:, :, None], np.stack(given, axis=1), hits
 
@@ -415,10 +415,10 @@ STAGES = {
 }
 """Of each stage: its frequency, and the lognormal law (μ, σ, largest) of its diameter, at least 0.3 cm."""
 
-CELLS = 5.8e8
+CELLS_PER_CM3 = 5.8e8
 """Tumour cells per cm³: recovery has probability exp(−cells)."""
 
-WINDOW = 15
+POLICY_DAYS = 15
 """Days over which the policy averages the diameter."""
 
 
@@ -496,13 +496,13 @@ def _literature_run(
         with np.errstate(divide="ignore", invalid="ignore"):
             step = x * (1 + _growth(own, x, C, d) + noise[t - 1])
         x = np.where(alive, step, x)
-        past = np.stack(states[max(t - WINDOW, 0) : t])
-        p = _sigmoid(confounding / 13 * (diameter(past).mean(axis=0) - POLICY_MIDDLE))
+        past = np.stack(states[max(t - POLICY_DAYS, 0) : t])
+        p = _sigmoid(confounding / 13 * (diameter(past).mean(axis=0) - POLICY_MIDPOINT))
         p = p if arm == "observational" else np.full(n, float(arm == "treated"))
-        C = C / 2 + CHEMOTHERAPY * (draws[0, t] < p)
+        C = C / 2 + CHEMOTHERAPY_DOSE * (draws[0, t] < p)
         d = 2.0 * (draws[1, t] < p)
         dies = alive & (x > death)
-        recovers = alive & ~dies & (draws[2, t] < np.exp(-np.maximum(x, 0.0) * CELLS))
+        recovers = alive & ~dies & (draws[2, t] < np.exp(-np.maximum(x, 0.0) * CELLS_PER_CM3))
         x = np.where(dies, death, np.where(recovers, 0.0, x))
         died, recovered = died | dies, recovered | recovers
         lengths[dies | recovers] = t + 1

@@ -10,11 +10,11 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from retrace_sde.effects.graph import MANY, Effect, EffectGraph, effect_graph
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.intervals import clearest, clearness, critical, half_widths
+from retrace_sde.fit.intervals import half_widths
+from retrace_sde.io.answers import plain
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
@@ -23,22 +23,32 @@ from retrace_sde.panel.clock import same_for_all, times_of
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Affine, as_drift
 from retrace_sde.retrace import ReTrace
+from retrace_sde.show.numbers import (
+    Edge,
+    autocorrelation_band,
+    effect_label,
+    graph_edges,
+    histogram,
+    significant_edges,
+)
 from retrace_sde.show.plots import comparable
 from retrace_sde.show.sharing import summarised
 
-SLICES, TRAJECTORIES, OWN_TRAJECTORIES, NUMBERS = 100, 30, 12, 40_000
-"""At most so many slices, trajectories (each with its own cost matrix: fewer) and numbers per figure."""
+MAX_SLICES, MAX_TRAJECTORIES, MAX_OWN_TRAJECTORIES, MAX_NUMBERS = 100, 30, 12, 40_000
+"""Slices, trajectories (fewer where each has its own cost matrix) and numbers per figure, at most."""
 
-BINS = 40
-EDGES = 400
-"""At most so many bars of a histogram, and edges of a graph."""
+MAX_EDGES = 400
+"""Edges of a graph, at most."""
+
+DIGITS = 4
+"""Significant digits of the numbers in the page."""
 
 
 def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, Any]:
     """Everything that the page draws, by figure, and in `thinned` what was left out, in sentences; `share`: no single subject's."""
     thinned: list[str] = []
     units, rows, variables = _selection(model, panel, thinned, share=share)
-    found = {
+    found: dict[str, Any] = {
         "shared": model.result_.shared_order,
         "units": [_unit(model, panel, each) for each in units],
         "paths": _paths(model, panel, units, rows, variables),
@@ -56,7 +66,7 @@ def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, A
         "residuals": _residuals(model, variables),
         "thinned": thinned,
     }
-    return summarised(found, panel, _numbers) if share else found
+    return summarised(found, panel, variables, DIGITS) if share else found
 
 
 Unit = tuple[int | None, Indices, Indices]
@@ -67,13 +77,13 @@ def _selection(
     model: ReTrace, panel: Panel, thinned: list[str], *, share: bool
 ) -> tuple[list[Unit], Indices, Indices]:
     n, T, d = panel.values.shape
-    most = min(T, SLICES)
-    variables = np.arange(min(d, NUMBERS // (4 * most)))
-    fit = NUMBERS // (most * len(variables))
+    most = min(T, MAX_SLICES)
+    variables = np.arange(min(d, MAX_NUMBERS // (4 * most)))
+    fit = MAX_NUMBERS // (most * len(variables))
     if model.result_.shared_order:
-        rows = evenly(n, min(max(fit, 4), TRAJECTORIES))
+        rows = evenly(n, min(max(fit, 4), MAX_TRAJECTORIES))
     else:
-        rows = evenly(n, min(max(min(fit, NUMBERS // most**2), 3), OWN_TRAJECTORIES))
+        rows = evenly(n, min(max(min(fit, MAX_NUMBERS // most**2), 3), MAX_OWN_TRAJECTORIES))
     for kept, all_of, what in (
         (len(rows), n, "trajectories"), (most, T, "slices"), (len(variables), d, "variables")
     ):  # fmt: skip
@@ -212,24 +222,24 @@ def _paths(
 
 
 def _drift(model: ReTrace) -> dict[str, Any]:
-    """Coefficients with 95 % intervals, and the ones told from zero, the clearest first."""
+    """Coefficients with 95 % intervals, and the significant ones, the clearest first."""
     values, errors = model.drift_, model.standard_errors_.drift
-    strength, least = clearness(values, errors), critical(model.result_.n_trajectories)
-    clear = [
-        [i, j, float(f"{strength[i, j]:.3g}")]
-        for i, j in clearest(values, errors)
-        if strength[i, j] > least
-    ]
     shade, unit = _shade(values, model.diffusion_, errors)
     return {
         "columns": list(model.result_.feature_names[: values.shape[1]]),
         **_intervals(model, values, errors), "shade": shade, "unit": unit,
-        "clear": clear[:EDGES], "n_clear": len(clear),
+        **_clear(significant_edges(values, errors, model.result_.n_trajectories)),
     }  # fmt: skip
 
 
+def _clear(edges: list[Edge]) -> dict[str, Any]:
+    """Edges as the page draws them, and how many there are."""
+    shown = [[i, j, *_numbers([strength], digits=3)] for i, j, strength in edges[:MAX_EDGES]]
+    return {"clear": shown, "n_clear": len(edges)}
+
+
 def _graphs(model: ReTrace) -> list[dict[str, Any]]:
-    """The graphs of effects that the page can show, each with its twin's where the direction is open."""
+    """The graphs of effects that the page can show, each with its twin's where the direction is undetermined."""
     kinds = [Effect.RATES]
     d = len(model.result_.names)
     if model.drift_.shape == (d, d) and d <= MANY:
@@ -240,21 +250,9 @@ def _graphs(model: ReTrace) -> list[dict[str, Any]]:
 
 
 def _graph(graph: EffectGraph) -> dict[str, Any]:
-    label = {
-        Effect.RATES: "on rates of change: A",
-        Effect.OVER_TIME: f"after a time of {graph.span:.4g}: exp(A Δ)",
-        Effect.FOR_GOOD: "for good, on the equilibrium: −A⁻¹",
-    }[graph.kind]
-    strength = clearness(graph.values, graph.errors)
-    clear = [
-        [i, j, float(f"{strength[i, j]:.3g}")]
-        for i, j in clearest(graph.values, graph.errors)
-        if graph.told[i, j]
-    ]
     return {
-        "label": label, "columns": list(graph.causes), "values": _numbers(graph.values),
-        "low": _numbers(graph.low), "high": _numbers(graph.high),
-        "clear": clear[:EDGES], "n_clear": len(clear),
+        "label": effect_label(graph), "columns": list(graph.causes), "values": _numbers(graph.values),
+        "low": _numbers(graph.low), "high": _numbers(graph.high), **_clear(graph_edges(graph)),
         "twin": None if graph.twin is None else _graph(graph.twin),
     }  # fmt: skip
 
@@ -264,11 +262,10 @@ def _residuals(model: ReTrace, variables: Indices) -> dict[str, Any] | None:
     check = model.residuals_
     if not check.looked:
         return None
-    steps = evenly(len(check.spreads), SLICES)
-    slices = evenly(check.band.shape[1], SLICES)
+    steps = evenly(len(check.spreads), MAX_SLICES)
+    slices = evenly(check.band.shape[1], MAX_SLICES)
     times = np.asarray(model.times_, dtype=float)
-    lags = 1 + np.arange(len(check.autocorrelations))
-    chance = critical() / np.sqrt(np.maximum(check.trajectories * (len(check.spreads) - lags), 1))
+    _, chance = autocorrelation_band(check)
     return {
         "variables": [model.result_.names[int(k)] for k in variables],
         "scores": _numbers(check.scores), "quantiles": _numbers(check.quantiles[:, variables].T),
@@ -326,10 +323,7 @@ def _direction(model: ReTrace, panel: Panel) -> dict[str, Any]:
     delta = np.asarray(model.direction_.contributions, dtype=float)
     rows = np.flatnonzero(np.isfinite(delta))
     delta = delta[rows] if rows.size else np.zeros(1)
-    width = np.ptp(delta) / min(BINS, max(5, len(delta) // 4)) or 1.0
-    # Zero is an edge: a bar speaks for one direction.
-    edges = width * np.arange(np.floor(delta.min() / width), np.floor(delta.max() / width) + 2)
-    bar = np.clip(np.searchsorted(edges, delta, side="right") - 1, 0, len(edges) - 2)
+    edges, bar = histogram(delta)
     named = [
         [str(panel.ids[int(j)]) for j in rows[np.flatnonzero(bar == k)[:5]]]
         for k in range(len(edges) - 1)
@@ -353,10 +347,6 @@ def _gaps(model: ReTrace) -> dict[str, Any] | None:
     return found
 
 
-def _numbers(values: Any, *, digits: int = 4) -> Any:
-    """Nested lists of numbers short enough for a page; what is not a number becomes null."""
-    array: NDArray[Any] = np.asarray(values, dtype=float)
-    if array.ndim:
-        return [_numbers(each, digits=digits) for each in array]
-    number = float(array)
-    return float(f"{number:.{digits}g}") if math.isfinite(number) else None
+def _numbers(values: Any, *, digits: int = DIGITS) -> Any:
+    """Nested lists of numbers short enough for a page; what is not finite becomes null."""
+    return plain(np.asarray(values, dtype=float), digits=digits)

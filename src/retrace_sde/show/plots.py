@@ -10,13 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.after.residuals import ResidualCheck
-from retrace_sde.effects.graph import Effect, EffectGraph
+from retrace_sde.effects.graph import EffectGraph
 from retrace_sde.evidence.direction.verdict import DirectionTest
-from retrace_sde.fit.intervals import clearest, clearness, critical, half_widths
+from retrace_sde.fit.intervals import clearest, half_widths
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import position_calibration
+from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.clock import times_of
 from retrace_sde.panel.order import Order
+from retrace_sde.show.numbers import (
+    Edge,
+    autocorrelation_band,
+    effect_label,
+    graph_edges,
+    histogram,
+    significant_edges,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +34,10 @@ if TYPE_CHECKING:
     from retrace_sde.retrace import ReTrace
 
 FORWARD, BACKWARD, NEUTRAL = "#0072B2", "#D55E00", "#666666"
-"""Okabe and Ito's colours, told apart with every kind of colour vision."""
+"""Okabe and Ito's colours, distinct with every kind of colour vision."""
+
+MAX_LEGEND = 8
+"""Variables up to which a legend names their lines."""
 
 
 def _axes(ax: Axes | None) -> Axes:
@@ -40,8 +52,8 @@ def _axes(ax: Axes | None) -> Axes:
 def cost_matrix(costs: Array, order: Indices | None = None, *, ax: Axes | None = None) -> Axes:
     """Cost of slice b (column) right after slice a (row), as stored or along an order.
 
-    Along the right order the cheap pairs lie next to the diagonal. Colours are ranks, so that a few
-    very far pairs do not hide the rest.
+    Along the right order pairs of low cost are next to the diagonal. Colours are ranks, so that a few
+    very distant pairs do not hide the rest.
 
     Parameters
     ----------
@@ -67,7 +79,7 @@ def cost_matrix(costs: Array, order: Indices | None = None, *, ax: Axes | None =
     ranks[off] = np.argsort(np.argsort(costs[off])) / max(T * (T - 1) - 1, 1)
     image = ax.imshow(ranks, cmap="viridis", interpolation="nearest", vmin=0, vmax=1)
     bar = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04, ticks=[0, 1])
-    bar.ax.set_yticklabels(["cheap", "dear"])
+    bar.ax.set_yticklabels(["low", "high"])
     where = "as stored" if order is None else "in recovered order"
     ax.set(title=f"Transition costs {where}", xlabel="next slice", ylabel="slice")
     return ax
@@ -92,7 +104,7 @@ def matrix(
     title : str
         Above it.
     limit : float, optional
-        Where colours end.
+        The value of the darkest colours.
     shade : array (d, p), optional
         Colours by another matrix, such as `comparable(A, H)` where variables differ in units; the
         numbers of `values` are then written into the cells.
@@ -157,7 +169,8 @@ def drift_graph(
     """Variables on a circle; an arrow from j to i where the 95 % interval of A_ij excludes zero.
 
     Solid blue is positive, dashed orange negative; width grows with `|estimate|` / standard error. A ring around a variable is
-    its effect on itself. Each interval stands alone: with many variables some exclude zero by chance; `effect_graph` does not.
+    its effect on itself. Each interval is tested alone: with many variables some exclude zero by chance; `effect_graph` tests
+    all at once.
 
     Parameters
     ----------
@@ -179,16 +192,16 @@ def drift_graph(
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.drift_graph(model.drift_, model.standard_errors_.drift, n=20)
     """
-    strength, least = clearness(values, errors), critical(n)
-    shown = [each for each in clearest(values, errors, most) if strength[each] > least]
-    names = [f"x{i}" for i in range(len(values))] if names is None else names
-    return _circle(_axes(ax), values, strength, shown, names, "Effects told from zero")
+    edges = significant_edges(values, errors, n)[:most]
+    return _circle(
+        _axes(ax), values, edges, _names(names, len(values)), "Effects significant at 5 %"
+    )
 
 
 def effects(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) -> Axes:
-    """The graph of `rt.effect_graph`: an arrow for each effect told from zero when all are asked at once.
+    """The graph of `rt.effect_graph`: an arrow for each effect that is significant when all are tested at once.
 
-    Drawn as `drift_graph`. Causes that are not variables, such as terms of a richer drift, are left out. The reversed twin,
+    Drawn as `drift_graph`. Causes that are not variables, such as terms of a polynomial drift, are left out. The reversed twin,
     where there is one, is `graph.twin`, to be drawn beside it.
 
     Parameters
@@ -209,32 +222,24 @@ def effects(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) -> Ax
     """
     d = len(graph.names)
     values = graph.values[:, :d]
-    strength = clearness(values, graph.errors[:, :d])
-    shown = [each for each in clearest(values, graph.errors[:, :d], most) if graph.told[each]]
-    title = {
-        Effect.RATES: "Effects on rates of change, A",
-        Effect.OVER_TIME: f"Effects over a time of {graph.span:g}, exp(AΔ)",
-        Effect.FOR_GOOD: "Lasting effects on the equilibrium, −A⁻¹",
-    }[graph.kind]
-    title += f"\n{len(shown)} of {values.size}, all told from zero at once at {graph.level:.0%}"
-    return _circle(_axes(ax), values, strength, shown, graph.names, title)
+    edges = [each for each in graph_edges(graph) if each[1] < d][:most]
+    title = (
+        f"Effects {effect_label(graph)}\n{len(edges)} of {values.size} significant, "
+        f"simultaneous {graph.level:.0%} intervals"
+    )
+    return _circle(_axes(ax), values, edges, graph.names, title)
 
 
 def _circle(
-    ax: Axes,
-    values: Array,
-    strength: Array,
-    shown: Sequence[tuple[int, int]],
-    names: Sequence[str],
-    title: str,
+    ax: Axes, values: Array, edges: Sequence[Edge], names: Sequence[str], title: str
 ) -> Axes:
-    """Variables on a circle, an arrow from j to i for each of `shown`, its width by strength."""
+    """Variables on a circle, an arrow from j to i for each edge, its width by its strength; the strongest is the first."""
     d = len(values)
     angle = np.pi / 2 - 2 * np.pi * np.arange(d) / d
     at = np.column_stack([np.cos(angle), np.sin(angle)]) * (d > 1)
-    for i, j in shown:
+    for i, j, strength in edges:
         colour, line = (FORWARD, "-") if values[i, j] > 0 else (BACKWARD, "--")
-        width = 0.8 + 2.5 * np.sqrt(strength[i, j] / strength.max())
+        width = 0.8 + 2.5 * np.sqrt(strength / edges[0][2])
         if i == j:
             ring = {"facecolors": "none", "edgecolors": colour, "linewidths": width}
             ax.scatter(at[i, 0], at[i, 1], s=700, linestyle=line, **ring)
@@ -252,7 +257,7 @@ def _circle(
 
 
 def eigenvalues(drift: Array, *, twin: Array | None = None, ax: Axes | None = None) -> Axes:
-    """Eigenvalues of A in the complex plane: left decays, right grows, off the axis turns.
+    """Eigenvalues of A in the complex plane: on the left decay, on the right growth, off the axis rotation.
 
     Parameters
     ----------
@@ -313,7 +318,7 @@ def parameter_intervals(
     >>> ax = rt.plots.parameter_intervals(-np.eye(2), np.full((2, 2), 0.1))
     """
     ax = _axes(ax)
-    names = [f"x{i}" for i in range(len(values))] if names is None else names
+    names = _names(names, len(values))
     features = list(names)[: values.shape[1]] if features is None else features
     i, j = np.array(list(clearest(values, errors, most))).T
     y = np.arange(len(i))[::-1]
@@ -353,7 +358,7 @@ def gaps(
 
 
 def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
-    """Each trajectory's log-likelihood, this order minus its reverse: right of zero speaks for this order.
+    """Each trajectory's log-likelihood, this order minus its reverse: right of zero is evidence for this order.
 
     Parameters
     ----------
@@ -371,8 +376,12 @@ def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
     """
     ax = _axes(ax)
     delta = test.contributions
-    bins = min(40, max(5, len(delta) // 4))
-    ax.hist(delta, bins=bins, color=FORWARD if test.identified else NEUTRAL, alpha=0.75)
+    ax.hist(
+        delta,
+        bins=histogram(delta)[0].tolist(),
+        color=FORWARD if test.identified else NEUTRAL,
+        alpha=0.75,
+    )
     ax.axvline(0, color="black", linewidth=1)
     ax.axvline(delta.mean(), color=BACKWARD, linewidth=2, label=f"mean {delta.mean():+.2g}")
     called = "identified" if test.identified else "undetermined"
@@ -386,9 +395,9 @@ def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
 
 
 def calibration(true: Indices, probabilities: NDArray[Any], *, ax: Axes | None = None) -> Axes:
-    """How often placements came true against the probability they were given, with 95 % error bars.
+    """Share of placements that were right against the probability they were given, with 95 % error bars.
 
-    On the diagonal probabilities can be taken at their word. Needs the true order.
+    On the diagonal probabilities are calibrated. Needs the true order.
 
     Parameters
     ----------
@@ -511,7 +520,7 @@ def trajectories(
     >>> ax = rt.plots.trajectories(Y, variable=1)
     """
     ax = _axes(ax)
-    rows = np.linspace(0, len(X) - 1, min(most, len(X))).astype(int)
+    rows = evenly(len(X), most)
     lines = X[rows, :, variable]
     ax.plot(lines.T if order is None else lines[:, order].T, linewidth=0.7, alpha=0.6)
     ax.set(
@@ -563,8 +572,7 @@ def courses(
     if answer is None:
         raise ValueError("the direction is identified, so there is no twin to draw.")
     times = model.times_ if answer.times is None else answer.times
-    rows = np.linspace(0, len(panel) - 1, min(most, len(panel))).astype(int)
-    for j in rows:
+    for j in evenly(len(panel), most):
         order = Order.of(answer.order).of_trajectory(j)
         length = len(order) if panel.lengths is None else panel.lengths[j]
         at = times_of(times, j)
@@ -643,9 +651,7 @@ def residual_quantiles(
     ax = _axes(ax)
     limit = float(np.abs(check.scores).max(initial=1.0)) * 1.1
     ax.plot([-limit, limit], [-limit, limit], color=NEUTRAL, linewidth=0.8)
-    for k, column in enumerate(check.quantiles.T):
-        ax.plot(check.scores, column, ".-", markersize=3, linewidth=0.8, label=_name(names, k))
-    _legend(ax, check.quantiles.shape[1])
+    _lines(ax, check.scores, check.quantiles, names, ".-", markersize=3, linewidth=0.8)
     ax.set(title="Residuals against a Gaussian", xlabel="Gaussian quantile", ylabel="residual")
     return ax
 
@@ -674,18 +680,22 @@ def residual_positions(
     ax = _axes(ax)
     for level in (0, 1):
         ax.axhline(level, color=NEUTRAL, linewidth=0.8)
-    for k, (spread, mean) in enumerate(zip(check.spreads.T, check.means.T, strict=True)):
-        (line,) = ax.plot(spread, ".-", linewidth=1, label=_name(names, k))
-        ax.plot(mean, "--", linewidth=0.8, color=line.get_color())
-    _legend(ax, check.spreads.shape[1])
-    ax.set(title="Residuals by position", xlabel="position", ylabel="spread (line), mean (dashed)")
+    positions = np.arange(len(check.spreads))
+    colours = _lines(ax, positions, check.spreads, names, ".-", linewidth=1)
+    for colour, mean in zip(colours, check.means.T, strict=True):
+        ax.plot(mean, "--", linewidth=0.8, color=colour)
+    ax.set(
+        title="Residuals by position",
+        xlabel="position",
+        ylabel="standard deviation (line), mean (dashed)",
+    )
     return ax
 
 
 def autocorrelation(
     check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Correlation of residuals 1, 2, … steps apart, a line for each variable; grey: what chance does in 95 %.
+    """Correlation of residuals 1, 2, … steps apart, a line for each variable; grey: 95 % of what chance gives.
 
     Parameters
     ----------
@@ -704,14 +714,10 @@ def autocorrelation(
     >>> ax = rt.plots.autocorrelation(model.residuals_)
     """
     ax = _axes(ax)
-    lags = 1 + np.arange(len(check.autocorrelations))
-    steps = len(check.spreads) - lags
-    reach = critical() / np.sqrt(np.maximum(check.trajectories * steps, 1))
+    lags, reach = autocorrelation_band(check)
     ax.fill_between(lags, -reach, reach, color=NEUTRAL, alpha=0.2)
     ax.axhline(0, color=NEUTRAL, linewidth=0.8)
-    for k, column in enumerate(check.autocorrelations.T):
-        ax.plot(lags, column, "o-", markersize=4, linewidth=1, label=_name(names, k))
-    _legend(ax, check.autocorrelations.shape[1])
+    _lines(ax, lags, check.autocorrelations, names, "o-", markersize=4, linewidth=1)
     ax.set(title="Autocorrelation of the residuals", xlabel="steps apart", ylabel="correlation")
     return ax
 
@@ -753,21 +759,26 @@ def simulated_fan(
     ax.plot(at, middle, color=FORWARD, label="median")
     for k, line in enumerate(check.observed[:, :, variable]):
         ax.plot(at, line, color="black", linestyle="-" if k == 1 else "--", linewidth=1,
-                label="observed, the same" if k == 1 else None)  # fmt: skip
+                label="observed, same quantiles" if k == 1 else None)  # fmt: skip
     ax.legend(frameon=False)
     shown = f"x{variable}" if name is None else name
     ax.set(title=f"{shown}: simulated and observed", xlabel="position" if times is None else "time", ylabel=shown)  # fmt: skip
     return ax
 
 
-LEGEND = 8
-"""Variables up to which a legend names their lines."""
+def _names(names: Sequence[str] | None, count: int) -> Sequence[str]:
+    return [f"x{k}" for k in range(count)] if names is None else [str(name) for name in names]
 
 
-def _name(names: Sequence[str] | None, k: int) -> str:
-    return f"x{k}" if names is None else str(names[k])
-
-
-def _legend(ax: Axes, variables: int) -> None:
-    if 1 < variables <= LEGEND:
+def _lines(
+    ax: Axes, x: NDArray[Any], y: Array, names: Sequence[str] | None, style: str, **look: Any
+) -> list[Any]:
+    """A line for each variable (column of y), named in a legend where there are not too many; their colours."""
+    count = y.shape[1]
+    lines = [
+        ax.plot(x, column, style, label=name, **look)[0]
+        for column, name in zip(y.T, _names(names, count), strict=False)
+    ]
+    if 1 < count <= MAX_LEGEND:
         ax.legend(frameon=False)
+    return [line.get_color() for line in lines]

@@ -1,6 +1,6 @@
 """The report: one HTML file that needs nothing else, not even a network.
 
-Verdicts first, in sentences; then the figures, drawn in the browser as SVG by `templates/report.js` from numbers
+Answers first, in sentences; then the figures, drawn in the browser as SVG by `templates/report.js` from numbers
 inside the page; then tables. Every name from the data is escaped: jinja2 escapes HTML, `_json` escapes what
 could end a script element, and the page's policy runs no script but its own, by hash.
 """
@@ -32,21 +32,21 @@ from retrace_sde.show.figures import figures
 from retrace_sde.show.sharing import contents, nameless
 from retrace_sde.show.verdicts import verdicts
 
-LISTED = 200
-"""Rows of a table of parameters: the clearest ones."""
+MAX_TABLE_ROWS = 200
+"""Rows of a table of parameters, at most: those with the largest |estimate| / standard error."""
 
-RESIDUALS = (
+DIFFUSION_FORMULA = (
     "Ĥ is the covariance of what the drift leaves unexplained, per unit of time: Σ e eᵀ / (N Δt), "
     "e = Δx − Θ φ(x) Δt"
 )
 ESTIMATORS = {
     "mle": (
         "Maximum likelihood along the order: Θ̂ = (R_φφ⁻¹ R_φΔ)ᵀ, the regression of Δx on φ(x) Δt.",
-        f"{RESIDUALS}. Errors: Var Ĥ_ij = (H_ii H_jj + H_ij²) / N.",
+        f"{DIFFUSION_FORMULA}. Errors: Var Ĥ_ij = (H_ii H_jj + H_ij²) / N.",
     ),
     "ols": (
         "Least squares, equation by equation: the regression of Δx on φ(x) Δt.",
-        f"{RESIDUALS}, with N less the number of features in the divisor. "
+        f"{DIFFUSION_FORMULA}, with N less the number of features in the divisor. "
         "Errors: Var Ĥ_ij = (H_ii H_jj + H_ij²) / N.",
     ),
     "exact": (
@@ -57,16 +57,16 @@ ESTIMATORS = {
         "Maximum likelihood averaged over orders: Monte-Carlo EM, the regression of Δx on φ(x) Δt with each pair "
         "weighted by how often it is adjacent. Errors include the uncertainty of the order (Louis) unless a "
         "note says otherwise.",
-        f"{RESIDUALS}, averaged over the orders; errors as for the drift.",
+        f"{DIFFUSION_FORMULA}, averaged over the orders; errors as for the drift.",
     ),
     "em": (
         "Maximum likelihood of what was observed: EM with a Kalman smoother along the order.",
-        f"{RESIDUALS}, in expectation over the states behind noise and missing values.",
+        f"{DIFFUSION_FORMULA}, in expectation over the states behind noise and missing values.",
     ),
 }
-"""How each estimator arrives at the drift and at the diffusion, in a sentence each."""
+"""How each estimator computes the drift and the diffusion, in a sentence each."""
 
-PACKAGES = ("retrace-sde", "numpy", "scipy", "numba", "scikit-learn")
+VERSIONED_PACKAGES = ("retrace-sde", "numpy", "scipy", "numba", "scikit-learn")
 
 
 def write_report(
@@ -75,8 +75,8 @@ def write_report(
     """Write the report of a fit to one HTML file and return its path.
 
     The page holds values and ids of some trajectories, as it says on top, unless `share`.
-    Call `model.sample_orders()` first to see how sure each position is. Large panels are thinned in the
-    figures, and the page says so; verdicts and tables always speak of all the data.
+    Call `model.sample_orders()` first to see the probability of each position. Figures show a part of a large panel, and say
+    so; answers and tables are always about all the data.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def write_report(
             result, *_lower(result.diffusion, result.standard_errors.diffusion), result.names
         ),
         noise=_noise(result),
-        listed=LISTED,
+        listed=MAX_TABLE_ROWS,
         twin=model.alternative_,
         posterior=getattr(model, "posterior_", None),
         settings={name: str(value) for name, value in sorted(result.settings.items())},
@@ -139,7 +139,7 @@ def write_report(
 
 
 def _residual_sentences(model: ReTrace, panel: Panel) -> list[dict[str, Any]]:
-    """Each verdict on the residuals, what was found first; none where they were not looked at."""
+    """Each residual check, those that failed first; none where they were not run."""
     check, names = model.residuals_, [str(each) for each in panel.ids]
     found = [*check.failed, *(each for each in check.verdicts if not each.failed)]
     return [{"failed": each.failed, "sentence": each.sentence(names)} for each in found]
@@ -199,7 +199,7 @@ def _text(name: str) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number for reading: four digits, a true minus sign, a dash for none."""
+    """A number for reading: four digits, a true minus sign, a dash if it is not finite."""
     if not np.isfinite(value):
         return "\N{EN DASH}"
     return f"{value:.{digits}g}".replace("-", "\N{MINUS SIGN}")
@@ -222,7 +222,7 @@ def _panel(model: ReTrace, X: Any) -> Panel:
 def _rows(
     result: ReTraceResult, values: Array, errors: Array, causes: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Entries with 95 % intervals, those best told from zero first; entries that are nan are left out."""
+    """Entries with 95 % intervals, those with the largest |estimate| / standard error first; entries that are NaN are left out."""
     reach = half_widths(errors, result.n_trajectories)
     rows = []
     for i, j in clearest(values, errors):
@@ -237,7 +237,7 @@ def _rows(
 
 
 def _both_ways(result: ReTraceResult) -> list[dict[str, Any]]:
-    """Drift coefficients, those of inputs too; where the direction is open, with those of the twin beside them."""
+    """Drift coefficients, those of inputs too; where the direction is undetermined, with those of the twin beside them."""
     causes, ways = result._effects
     rows, *back = [_rows(result, *each, causes) for each in ways]
     if not back:
@@ -275,7 +275,7 @@ def _versions() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
-    for name in PACKAGES:
+    for name in VERSIONED_PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # used from its source tree

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from retrace_sde.io.answers import plain
+from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.panel.panel import Panel
 
-FEWEST, FEWEST_QUANTILES = 5, 20
-"""Subjects that a mean, and that a quantile, must be made of before it says little of any one of them."""
+MIN_SUBJECTS_OF_MEAN, MIN_SUBJECTS_OF_QUANTILE = 5, 20
+"""Subjects behind a mean, and behind a quantile, below which it would disclose too much of one of them."""
 
 
 def nameless(panel: Panel) -> Panel:
@@ -26,28 +28,32 @@ def nameless(panel: Panel) -> Panel:
     return replace(panel, ids=ids, notes=())
 
 
-def summarised(data: dict[str, Any], panel: Panel, numbers: Any) -> dict[str, Any]:
-    """The numbers behind the figures, without those of single subjects; `numbers` makes arrays short."""
+def summarised(
+    data: dict[str, Any], panel: Panel, variables: Indices, digits: int
+) -> dict[str, Any]:
+    """The numbers behind the figures, without those of single subjects; `variables` are drawn, to some `digits`."""
     direction = {**data["direction"], "names": [[] for _ in data["direction"]["names"]]}
     found = {**data, "direction": direction}
     residuals = data["residuals"]
-    if residuals is not None and len(panel.ids) < FEWEST_QUANTILES:
+    if residuals is not None and len(panel.ids) < MIN_SUBJECTS_OF_QUANTILE:
         hidden = [[[None] * len(line) for line in each] for each in residuals["observed"]]
         found["residuals"] = {**residuals, "observed": hidden}
     if not data["shared"]:
         nothing: dict[str, Any] = {"ids": [], "variables": [], "values": [], "times": []}
         return {**found, "units": [], "paths": nothing}
-    shown = data["paths"]["variables"]
-    columns = [panel.names.index(name) for name in shown]
-    values = to_numpy(panel.values)[:, data["units"][0]["slices"]][:, :, columns]
+    values = to_numpy(panel.values)[:, data["units"][0]["slices"]][:, :, variables]
     known = (~np.isnan(values)).sum(axis=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # slices without any value
         mean, spread = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
     lines = np.stack([mean, mean - spread, mean + spread])
-    lines = np.where(known >= FEWEST, lines, np.nan)
+    lines = np.where(known >= MIN_SUBJECTS_OF_MEAN, lines, np.nan)
     names = ["mean of all subjects", "mean − 1 standard deviation", "mean + 1 standard deviation"]
-    paths = {**data["paths"], "ids": names, "values": numbers(lines.transpose(0, 2, 1))}
+    paths = {
+        **data["paths"],
+        "ids": names,
+        "values": plain(lines.transpose(0, 2, 1), digits=digits),
+    }
     return {**found, "paths": paths}
 
 

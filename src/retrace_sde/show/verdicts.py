@@ -1,6 +1,6 @@
-"""The answers in plain sentences, the most important first: what a reader takes home from a fit.
+"""The answers to the reader's questions in plain sentences, the most important first.
 
-Nothing is estimated here. Each sentence is read off the result: its posterior over orders, its test of the
+Nothing is estimated here. Each sentence is made from the result: its posterior over orders, its test of the
 direction, its identifiability report, its notes.
 """
 
@@ -20,18 +20,23 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.retrace import ReTrace
 
-SURE, LIKELY = 0.95, 0.5
-"""Probability of its position from which an observation counts as placed, and as more likely there than not."""
+PLACED_PROBABILITY, DOUBTFUL_PROBABILITY = 0.95, 0.5
+"""Probability of its position from which an observation counts as placed, and below which it is more likely elsewhere."""
 
+CERTAIN_ORDER, MOSTLY_CERTAIN_ORDER, BROAD_ORDER = 0.99, 0.8, 0.5
+"""Mean probability of the positions from which the order is called certain, mostly certain, and right in its broad course."""
 
-LISTED = 30
+MAX_SLICES_NAMED = 30
 """Slices named in the sentence that gives the order."""
+
+FEW_TRAJECTORIES = 20
+"""Trajectories below which tests are weak, and errors that assume many are too small."""
 
 Standing = Literal["good", "mixed", "open"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Answer:
     """One question, its answer in a few words, how far it can be trusted, and the reasons."""
 
     question: str
@@ -40,7 +45,7 @@ class Verdict:
     sentences: tuple[str, ...]
 
 
-def verdicts(model: ReTrace, panel: Panel) -> tuple[Verdict, ...]:
+def verdicts(model: ReTrace, panel: Panel) -> tuple[Answer, ...]:
     """Order, direction, identifiability and what to do next."""
     return (
         _order(model, panel),
@@ -64,83 +69,93 @@ def placement(model: ReTrace, *, lengths: Indices | None = None) -> Array | None
     return own.ravel()
 
 
-def _order(model: ReTrace, panel: Panel) -> Verdict:
+def _order(model: ReTrace, panel: Panel) -> Answer:
     question = "Which order?"
     standing: Standing
-    shared = model.result_.shared_order
-    what = "a time slice" if shared else "an observation"
-    rounds = f"{model.n_iter_} round{'' if model.n_iter_ == 1 else 's'}"
-    settled = f"The search was still changing after {rounds}: raise max_iter."
-    if model.result_.stopped:
-        settled = f"The search was stopped on request, after {rounds}."
-    elif model.converged_:
-        settled = f"The search settled after {rounds}, at a log-likelihood of {_reached(model):,.1f} nats."
+    what = "a time slice" if model.result_.shared_order else "an observation"
+    converged = _convergence(model)
     listed = _listed(model, panel)
     own = placement(model, lengths=panel.lengths)
     if own is None:
-        answer = "The most likely order was found" if model.converged_ else "The order is unsettled"
-        unsure = "How sure each position is has not been sampled: sample_orders() would tell."
+        answer = (
+            "The most likely order was found"
+            if model.converged_
+            else "The search for the order did not converge"
+        )
+        unsure = "The probability of each position has not been sampled: call sample_orders()."
         standing = "mixed" if model.converged_ else "open"
-        return Verdict(question, answer, standing, (*listed, settled, unsure))
-    mean, placed, doubtful = own.mean(), (own >= SURE).sum(), (own < LIKELY).sum()
-    if mean >= 0.99:
+        return Answer(question, answer, standing, (*listed, converged, unsure))
+    mean, placed, doubtful = (
+        own.mean(),
+        (own >= PLACED_PROBABILITY).sum(),
+        (own < DOUBTFUL_PROBABILITY).sum(),
+    )
+    if mean >= CERTAIN_ORDER:
         answer, standing = "The order is certain", "good"
-    elif mean >= 0.8:
+    elif mean >= MOSTLY_CERTAIN_ORDER:
         answer, standing = "Most of the order is certain", "good"
-    elif mean >= 0.5:
+    elif mean >= BROAD_ORDER:
         answer, standing = "The order is right in its broad course", "mixed"
     else:
         answer, standing = "The exact order cannot be known", "open"
     certain = (
-        f"On average {what} stands where it is placed with probability {mean:.3g}; "
-        f"{placed} of {own.size} are placed with probability {SURE:g} or more"
-        + (f", {doubtful} are more likely elsewhere than at their place." if doubtful else ".")
+        f"On average {what} is at its position with probability {mean:.3g}; "
+        f"{placed} of {own.size} have probability {PLACED_PROBABILITY:g} or more"
+        + (f", {doubtful} are more likely at another position." if doubtful else ".")
     )
-    given = "These probabilities are those under the fitted parameters."
+    given = "These probabilities take the fitted parameters as known."
     if not model.direction_.identified:
         given += (
-            " They say nothing about the direction, which is a question of its own."
+            " They do not include the uncertainty of the direction of time."
             if model.result_.settings["estimator"] != "mcem"
-            else " The direction is open: either way round counts for half."
+            else " The direction is undetermined: each direction counts for half."
         )
     if model.direction_.reason is Reason.FOLD:
         answer, standing = "The order may be folded", "open"
-        given += " They do not see a fold, which is part of what was fitted."
+        given += (
+            " They do not account for a fold, since the parameters were fitted to the folded order."
+        )
     if model.result_.cycle:
         answer, standing = "A closed loop: the order is cyclic", "mixed"
         given += " Where the loop is cut is arbitrary."
-    return Verdict(question, answer, standing, (*listed, certain, settled, given))
+    return Answer(question, answer, standing, (*listed, certain, converged, given))
 
 
-def _reached(model: ReTrace) -> float:
-    """The log-likelihood at which the search ended, as the slider over its rounds shows it; levels may raise it afterwards."""
+def _convergence(model: ReTrace) -> str:
+    """Whether the search converged, and at which log-likelihood: the one that the slider over its rounds shows."""
+    rounds = f"{model.n_iter_} round{'' if model.n_iter_ == 1 else 's'}"
+    if model.result_.stopped:
+        return f"The search was stopped on request, after {rounds}."
+    if not model.converged_:
+        return f"The search had not converged after {rounds}: raise max_iter."
     last = model.history_[-1].log_likelihood if model.history_ else math.nan
-    return last if math.isfinite(last) else model.log_likelihood_
+    reached = last if math.isfinite(last) else model.log_likelihood_
+    return f"The search converged after {rounds}, at a log-likelihood of {reached:,.1f} nats."
 
 
 def _listed(model: ReTrace, panel: Panel) -> tuple[str, ...]:
-    """The order itself, where its slices have names: all of them, or both ends."""
+    """The order itself, where its slices have names: all of them, or the first and the last."""
     if not model.result_.shared_order or panel.slices is None:
         return ()
     labels = [str(panel.slices[int(k)]) for k in model.order_]
-    if len(labels) > LISTED:
-        labels = [*labels[: LISTED // 2], "…", *labels[-LISTED // 2 :]]
+    if len(labels) > MAX_SLICES_NAMED:
+        labels = [*labels[: MAX_SLICES_NAMED // 2], "…", *labels[-MAX_SLICES_NAMED // 2 :]]
     return (f"The order is {' → '.join(labels)}.",)
 
 
-def _direction(model: ReTrace) -> Verdict:
+def _direction(model: ReTrace) -> Answer:
     test, question = model.direction_, "Which way does time run?"
     if test.known:
-        return Verdict(question, "As the knowledge given says", "good", (test.verdict,))
+        return Answer(question, "As the knowledge given says", "good", (test.verdict,))
     why = (each.sentence for each in model.identifiability_.findings if _explains(model, each))
     if test.identified:
-        return Verdict(question, "In the order shown", "good", (test.verdict, *why))
-    both = ("The reversed order, with its own drift, is shown beside the one returned.",)
+        return Answer(question, "In the order shown", "good", (test.verdict, *why))
+    both = ("The reversed order, with its own drift, is shown beside the one that was found.",)
     shown = both if model.alternative_ is not None else ()
     answer = "It is not decided" if test.undecided else "It cannot be known from these data"
     if test.reason is Reason.STOPPED:
         answer = "It was not tested to the end"
-    return Verdict(question, answer, "open", (test.verdict, *why, *shown))
+    return Answer(question, answer, "open", (test.verdict, *why, *shown))
 
 
 def _explains(model: ReTrace, finding: Finding) -> bool:
@@ -150,7 +165,7 @@ def _explains(model: ReTrace, finding: Finding) -> bool:
     return about and finding.learned == test.identified
 
 
-def _identifiability(model: ReTrace) -> Verdict:
+def _identifiability(model: ReTrace) -> Answer:
     rest = [
         each
         for each in model.identifiability_.findings
@@ -164,60 +179,62 @@ def _identifiability(model: ReTrace) -> Verdict:
     standing: Standing = "good" if complete and not open_ else "mixed"
     answer = "The parameters" if complete else "Some of the parameters"
     answer += ", for either direction of time" if open_ else ""
-    return Verdict("What else can these data tell?", answer, standing, (*can, *cannot))
+    return Answer("What else can these data tell?", answer, standing, (*can, *cannot))
 
 
 def _remedies(model: ReTrace, panel: Panel) -> list[str]:
-    """What the residuals ask for; they stand in the way also where they could not be looked at."""
+    """What the residual checks ask for, also where they could not be run."""
     check = model.residuals_
     if not check.looked:
         return [NOT_LOOKED]
     return [each.sentence([str(name) for name in panel.ids]) for each in check.failed]
 
 
-def _next_steps(model: ReTrace, panel: Panel) -> Verdict:
+def _next_steps(model: ReTrace, panel: Panel) -> Answer:
     result, steps = model.result_, []
     if result.stopped:
         steps.append("Fit again and let it finish: this fit was stopped.")
     elif not model.converged_:
-        steps.append("Raise max_iter: the alternation stopped before it settled.")
+        steps.append("Raise max_iter: the search stopped before it converged.")
     if model.result_.cycle and not model.direction_.identified:
         steps.append(
-            "To settle which way round the loop runs, find one fact about time: of two neighbours, which came first. "
+            "To determine the direction around the loop, find one fact about time: of two neighbours, which came first. "
             "Until then report both directions."
         )
     elif not model.direction_.identified and not result.stopped:
         steps.append(
-            "To settle the direction, find one fact about time (one pair of observations whose order is known, "
+            "To determine the direction, find one fact about time (one pair of observations whose order is known, "
             "or which one came first), or data from a transient: soon after a start or a change. "
             "Until then report both directions."
         )
     own = placement(model, lengths=panel.lengths)
     if own is None:
-        steps.append("Call sample_orders() before the report to see how sure each position is.")
-    elif own.mean() < 0.8 and result.settings["estimator"] == "mcem":
         steps.append(
-            "Use the parameters, which average over the orders, and the position probabilities; do not "
-            "build on a single order. Any known times, or more variables, would sharpen it."
+            "Call sample_orders() before the report to see the probability of each position."
         )
-    elif own.mean() < 0.8:
+    elif own.mean() < MOSTLY_CERTAIN_ORDER and result.settings["estimator"] == "mcem":
         steps.append(
-            "Do not build on a single order: use the position probabilities, and add any known times."
+            "Do not rely on a single order: use the parameters, which average over orders, and the position probabilities. "
+            "Known times, or more variables, would make the order more certain."
         )
-    if result.n_trajectories < 20:
+    elif own.mean() < MOSTLY_CERTAIN_ORDER:
         steps.append(
-            f"{result.n_trajectories} trajectories are few: the tests above are weak, and the intervals, "
-            "whose errors assume many, may be too short."
+            "Do not rely on a single order: use the position probabilities, and add any known times."
+        )
+    if result.n_trajectories < FEW_TRAJECTORIES:
+        steps.append(
+            f"Get more trajectories if you can: with {result.n_trajectories} the tests above have little power, and the intervals, "
+            "whose errors assume many, may be too narrow."
         )
     if len(result.names) == 1 and Caution.FOLD not in result.notes:
         steps.append(
-            "One variable that rises and falls can fold onto itself: check the restored picture, and add "
-            "a variable or a known time if it looks folded."
+            "Check the picture of the restored order: one variable that rises and falls can be folded onto itself. If it looks "
+            "folded, add a variable or a known time."
         )
     steps += _remedies(model, panel)
     question = "What to do next?"
     notes = tuple(f"Note: {note.rstrip('.')}." for note in (*result.notes, *panel.notes))
     if steps:
-        return Verdict(question, "Look at these first", "mixed", (*steps, *notes))
-    nothing = "Nothing in these results stands in the way of using them."
-    return Verdict(question, "Use the restored order and the parameters", "good", (nothing, *notes))
+        return Answer(question, "Look at these first", "mixed", (*steps, *notes))
+    nothing = "No check found a reason not to use these results."
+    return Answer(question, "Use the restored order and the parameters", "good", (nothing, *notes))

@@ -2,12 +2,11 @@
 
 A table of r rows and c columns takes about `8 r (c + 6)` bytes here (numbers are float64, and each row is carried by a
 few indices), and a few times that at its peak. Compressed files of real data expand tenfold; what expands a hundredfold
-is a mistake, or a bomb.
+is a mistake, or an attack.
 """
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
 import zipfile
@@ -22,13 +21,13 @@ from retrace_sde.io.npz import array_header
 from retrace_sde.io.untrusted import zarr_store
 from retrace_sde.io.untrusted.trial import tried
 
-SMALL, RATIO = 1 << 28, 32
+ALWAYS_ALLOWED_BYTES, MAX_EXPANSION = 1 << 28, 32
 """Bytes to which any file may expand, and how many times its own size a larger one may."""
 
-PER_ROW, TEXT = 6, 64
+NUMBERS_PER_ROW, TEXT_CELL_BYTES = 6, 64
 """Numbers that each row costs beside its cells, and bytes of a cell of text."""
 
-BLOCK, FIRST, COLUMN = 1 << 20, 5, 1024
+READ_BYTES, HEADER_LINES, COLUMN_BYTES = 1 << 20, 5, 1024
 """Bytes read at once, lines among which the header is, and bytes that a column costs whatever is in it."""
 
 
@@ -36,7 +35,7 @@ class Budget:
     """The bytes that a file may take in memory; what it claims is counted, and too much refused."""
 
     def __init__(self, size: int, *, large: bool = False) -> None:
-        self.left = math.inf if large else float(max(SMALL, RATIO * size))
+        self.left = math.inf if large else float(max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size))
 
     @classmethod
     def of(cls, path: Path, *, large: bool = False) -> Budget:
@@ -57,18 +56,18 @@ class Budget:
 
     def take_table(self, rows: int, columns: int) -> None:
         """Count a table."""
-        self.take(8.0 * rows * (columns + PER_ROW))
+        self.take(8.0 * rows * (columns + NUMBERS_PER_ROW))
 
     def take_array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         """Count an array: numbers become float64, text becomes Python's."""
-        least = TEXT if dtype.kind in "OSU" else 8
+        least = TEXT_CELL_BYTES if dtype.kind in "OSU" else 8
         self.take(math.prod(map(float, shape)) * max(dtype.itemsize, least))
 
 
 def check_size(path: Path, *, large: bool = False) -> Budget:
     """Refuse a file whose headers claim too much; the budget that is left, for what only reading shows."""
     budget = Budget.of(path, large=large)
-    check = CHECKS.get(path.suffix.lower())
+    check = SIZE_CHECKS.get(path.suffix.lower())
     if check is not None:
         check(path, budget)
     return budget
@@ -76,22 +75,22 @@ def check_size(path: Path, *, large: bool = False) -> Budget:
 
 def _csv(path: Path, budget: Budget) -> None:
     """Lines times the cells of the header, which short lines are filled up to."""
-    lines, cells = 0, dict.fromkeys(range(FIRST), 1)
+    lines, cells = 0, dict.fromkeys(range(HEADER_LINES), 1)
     for block in _blocks(path):
         budget.take(len(block))
         begun = lines
-        for k, part in enumerate(block.split(b"\n", FIRST) if begun < FIRST else []):
-            if begun + k < FIRST:
+        for k, part in enumerate(block.split(b"\n", HEADER_LINES) if begun < HEADER_LINES else []):
+            if begun + k < HEADER_LINES:
                 cells[begun + k] += max(map(part.count, (b",", b";", b"\t", b"|")))
         lines += max(block.count(b"\n"), block.count(b"\r"))
     columns = max(cells.values())
-    budget.take(float(COLUMN * columns))
+    budget.take(float(COLUMN_BYTES * columns))
     budget.take_table(lines + 1, columns)
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        while block := file.read(BLOCK):
+    with path.open("rb") as file:
+        while block := file.read(READ_BYTES):
             yield block
 
 
@@ -123,14 +122,14 @@ def _xlsx(path: Path, budget: Budget) -> None:
                 continue
             rows, columns, tail = 0, 0, b""
             with archive.open(entry) as file:
-                while block := file.read(BLOCK):
-                    for letters, number in CELL.findall(tail + block):
+                while block := file.read(READ_BYTES):
+                    for letters, number in CELL_REFERENCE.findall(tail + block):
                         rows, columns = max(rows, int(number)), max(columns, _column(letters))
                     tail = block[-32:]
             budget.take_table(rows, columns)
 
 
-CELL = re.compile(rb"""r\s*=\s*["']([A-Za-z]{1,3})(\d{1,7})["']""")
+CELL_REFERENCE = re.compile(rb"""r\s*=\s*["']([A-Za-z]{1,3})(\d{1,7})["']""")
 """Where a cell of a sheet stands."""
 
 
@@ -143,7 +142,7 @@ def _parquet(path: Path, budget: Budget) -> None:
     pq = need("pyarrow.parquet")
     with pq.ParquetFile(path) as file:
         found, schema = file.metadata, file.schema_arrow
-        text = [field.name for field in schema if str(field.type) in TEXTS]
+        text = [field.name for field in schema if str(field.type) in TEXT_TYPES]
         budget.take_table(found.num_rows, found.num_columns)
         for group in map(found.row_group, range(found.num_row_groups)):
             for part in map(group.column, range(group.num_columns)):
@@ -152,7 +151,7 @@ def _parquet(path: Path, budget: Budget) -> None:
         _repeated_text(path, name, budget)
 
 
-TEXTS = ("string", "large_string", "binary", "large_binary")
+TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
 
 
 def _repeated_text(path: Path, name: str, budget: Budget) -> None:
@@ -212,11 +211,10 @@ def _zarr(path: Path, budget: Budget) -> None:
     zarr_store.check(path, budget.take, budget.take_array)
 
 
-CHECKS: dict[str, Callable[[Path, Budget], None]] = {
+SIZE_CHECKS: dict[str, Callable[[Path, Budget], None]] = {
     ".csv": _csv,
     ".tsv": _csv,
     ".txt": _csv,
-    ".gz": _csv,
     ".xlsx": _xlsx,
     ".npz": _npz,
     ".parquet": _parquet,

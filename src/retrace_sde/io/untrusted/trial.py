@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-SECONDS, SPEED = 60.0, 5e6
+MAX_SECONDS, BYTES_PER_SECOND = 60.0, 5e6
 """Time that reading may take, and bytes that it takes another second for."""
 
-WINDOWS = 0xC0000000
+WINDOWS_CRASH_CODE = 0xC0000000
 """Exit codes from here on are crashes there; elsewhere those below 0 are."""
 
-READING = """
+READ_SCRIPT = """
 import sys
 from pathlib import Path
 from retrace_sde.io.untrusted.sizes import Budget, walk_h5
@@ -26,9 +26,16 @@ anndata.read_h5ad(path)
 
 def tried(path: Path, *, large: bool) -> None:
     """Refuse an HDF5 file that its library cannot read without harm."""
-    limit = SECONDS + path.stat().st_size / SPEED
+    limit = MAX_SECONDS + path.stat().st_size / BYTES_PER_SECOND
     # -P: nothing is imported from the folder in which the user happens to be.
-    command = [sys.executable, "-P", "-c", READING, str(path.resolve()), "large" if large else ""]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        READ_SCRIPT,
+        str(path.resolve()),
+        "large" if large else "",
+    ]
     nothing = subprocess.DEVNULL
     try:
         code = subprocess.run(
@@ -38,5 +45,5 @@ def tried(path: Path, *, large: bool) -> None:
         raise ValueError(
             f"reading it did not end in {limit:.0f} s: it is damaged, or too large. Save it again."
         ) from None
-    if code < 0 or code >= WINDOWS:
+    if code < 0 or code >= WINDOWS_CRASH_CODE:
         raise ValueError("it is damaged so that its library (HDF5) crashes: save it again.")

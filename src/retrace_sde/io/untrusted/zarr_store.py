@@ -21,14 +21,14 @@ COMPRESSORS = ("blosc", "zstd", "gzip", "zlib", "lz4")
 FILTERS = ("shuffle", "delta", "fixedscaleoffset", "quantize", "vlen-utf8", "crc32", "crc32c")
 """Codecs that are read: they give back numbers or text, and say how many bytes they expand to."""
 
-ARRAYS = ("bytes", "transpose", *FILTERS)
+UNCOMPRESSED_CODECS = ("bytes", "transpose", *FILTERS)
 """Codecs of the third format that do not compress."""
 
-TYPES = {"string": "O", "fixed_length_utf32": "U", "null_terminated_bytes": "S", "bool": "?",
+NUMPY_TYPES = {"string": "O", "fixed_length_utf32": "U", "null_terminated_bytes": "S", "bool": "?",
          "numpy.datetime64": "M8", "numpy.timedelta64": "m8"}  # fmt: skip
 """Data types of the third format that are not numbers, as numpy knows them."""
 
-METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
+METADATA_FILES = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 
 TakeArray = Callable[[tuple[int, ...], np.dtype[Any]], None]
 
@@ -47,7 +47,7 @@ def check(
             raise ValueError(f"{each.name!r} in it is a link or a device, which is not followed.")
         if each.is_dir():
             continue
-        if each.name.lower() not in METADATA:
+        if each.name.lower() not in METADATA_FILES:
             chunks.append(each)
             continue
         for where, array in _arrays(_load(each), each):
@@ -101,7 +101,7 @@ def _check_array(array: Any, where: Path) -> None:
         raise ValueError(f"the metadata of its array {where.name!r} are damaged.")
     inner, outer = _codecs(array)
     for name in [*inner, *outer]:
-        if name not in (*COMPRESSORS, *ARRAYS):
+        if name not in (*COMPRESSORS, *UNCOMPRESSED_CODECS):
             raise ValueError(
                 f"its array {where.name!r} asks for the codec {name!r}, which is not read here (some can run code). "
                 f"Save it again with one of {', '.join(COMPRESSORS)}."
@@ -142,7 +142,7 @@ def _dtype(array: dict[str, Any]) -> np.dtype[Any]:
     if isinstance(kind, dict):
         size = (kind.get("configuration") or {}).get("length_bytes") or 0
         kind = kind.get("name")
-    code = TYPES.get(kind, kind) if isinstance(kind, str) else None
+    code = NUMPY_TYPES.get(kind, kind) if isinstance(kind, str) else None
     try:
         if code in ("U", "S"):
             return np.dtype((code, int(size) // (4 if code == "U" else 1)))

@@ -13,10 +13,10 @@ from retrace_sde.io.formats import need
 from retrace_sde.io.untrusted import zarr_store
 from retrace_sde.panel.panel import Panel
 
-LOCAL = "local"
+LOCAL_ADDRESS = "local"
 """The address of workers that are started here, one for each core."""
 
-CHUNK = 1 << 30
+MAX_CHUNK_BYTES = 1 << 30
 """Bytes of a chunk at most: each is read whole by a worker."""
 
 
@@ -25,7 +25,7 @@ def connected(address: str) -> Iterator[str]:
     """Workers for every pass meanwhile, and the link to their dashboard."""
     distributed = need("distributed", "cluster")
     cluster = None
-    if address == LOCAL:
+    if address == LOCAL_ADDRESS:
         cluster = distributed.LocalCluster(threads_per_worker=1, dashboard_address="127.0.0.1:0")
     try:
         with distributed.Client(cluster or address, timeout=30, set_as_default=True) as client:
@@ -62,8 +62,8 @@ def lazy_panel(path: Path) -> Panel:
 
 
 def _check_chunk(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if float(np.prod(shape, dtype=float)) * dtype.itemsize > CHUNK:
+    if float(np.prod(shape, dtype=float)) * dtype.itemsize > MAX_CHUNK_BYTES:
         raise ValueError(
-            f"its chunks {shape} are larger than {CHUNK >> 30} GiB, more than a worker should read at once: save it again with "
+            f"its chunks {shape} are larger than {MAX_CHUNK_BYTES >> 30} GiB, more than a worker should read at once: save it again with "
             "smaller ones."
         )

@@ -485,7 +485,7 @@ function curve(a, b, r) {
   const c = { x: (a.x + b.x) / 2 - dy * bend, y: (a.y + b.y) / 2 + dx * bend };
   const far = Math.hypot(b.x - c.x, b.y - c.y) || 1, stop = (r + 2) / far;
   const end = { x: b.x - (b.x - c.x) * stop, y: b.y - (b.y - c.y) * stop };
-  // Two thirds of the way: edges that cross in the middle are still told apart there.
+  // Two thirds of the way: edges that cross in the middle are still distinct there.
   const at = { x: (a.x + 4 * c.x + 4 * b.x) / 9, y: (a.y + 4 * c.y + 4 * b.y) / 9 };
   return { d: `M${a.x} ${a.y}Q${c.x} ${c.y} ${end.x} ${end.y}`, end, back: c, at };
 }
@@ -522,7 +522,7 @@ function graphChart(id, label, source) {
   };
   from.forEach((node, k) => label(node, columns[k]));
   if (!square) to.forEach((node, k) => label(node, rows[k]));
-  if (!effects.length) make("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "soft halo" }, svg, "no effect is told from zero");
+  if (!effects.length) make("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "soft halo" }, svg, "no effect is significant");
   return { height, marks, reach: 40 };
   });
 }
