@@ -15,7 +15,7 @@ from retrace_sde.cli.common import force_option, progress, refusing, seed_option
 from retrace_sde.datasets import SOURCE
 from retrace_sde.io.files import check_target, whole_or_nothing
 from retrace_sde.io.outputs import check_outputs, written
-from retrace_sde.show import demo as demonstration
+from retrace_sde.reproduce import demo as demonstration
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""The answer of a fit, put back next to the observations and rows that it belongs to."""
+"""The answer of a fit as JSON, and assigned to the observations and rows of the table that it is about."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def anchored(grid: Array, panel: Any) -> Array:
 
 
 def certainties(probabilities: NDArray[np.float32], position: Indices) -> Array:
-    """The posterior probability that each observation stands where it was put, (n, T)."""
+    """The posterior probability of each observation's position, (n, T)."""
     P = np.broadcast_to(probabilities, (len(position), *probabilities.shape[-2:]))
     return np.take_along_axis(P, position[:, :, None], axis=2)[:, :, 0].astype(float)
 

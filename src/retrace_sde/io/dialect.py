@@ -35,11 +35,11 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MISSING_SIGNS = frozenset(
     {".", "-", "–", "—", "?", "*", "missing", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?"}
 )
-"""What stands for a missing number among numbers, besides what pandas knows (empty, NA, NaN, null, …)."""
+"""What is written for a missing number, besides what pandas knows (empty, NA, NaN, null, …)."""
 
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
 _SPACES = " '\u00a0\u202f"
-"""What stands between thousands besides commas and points; written out, since not every engine knows their escapes."""
+"""What separates thousands besides commas and points; written out, since not every engine knows their escapes."""
 DECIMAL_POINT_NUMBER = re.compile(
     rf"[+-]?(?:\d+|\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+)?(?:\.\d*)?{_EXPONENT}"
 )
@@ -102,7 +102,7 @@ def read_text(path: Path, text: Sequence[str], dialect: Dialect | None = None) -
         [] if separator == ("\t" if tabbed else ",") else [f"cells separated by {_sign(separator)}"]
     )
     said += [f"encoding {encoding}"] if encoding not in ("utf-8-sig", dialect.encoding) else []
-    said += ["what stands above the header left out"] if skipped else []
+    said += ["the lines above the header skipped"] if skipped else []
     said += [*found, *dropped]
     frame.attrs[NOTES_KEY] = [f"the file was read with {', '.join(said)}"] if said else []
     return frame

@@ -121,7 +121,7 @@ def _read_excel(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame
     empty = [name for name in odd if name in frame.columns and frame[name].isna().all()]
     if len(odd) > len(empty):
         raise ValueError(
-            f"row 1 of sheet {first!r} must name every column; {odd[0]!r} has no name that is text: delete what stands "
+            f"row 1 of sheet {first!r} must name every column; {odd[0]!r} has no name that is text: delete what is "
             "above the names, and name the rest."
         )
     frame = frame.drop(columns=empty).dropna(how="all").reset_index(drop=True)

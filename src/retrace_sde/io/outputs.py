@@ -1,4 +1,4 @@
-"""Whose file is it? What a command writes is remembered beside it; nothing else is ever replaced.
+"""Which files may be replaced: what a command writes is recorded beside it, and nothing else is ever replaced.
 
 A folder of results holds `.retrace.json`: the name and the SHA-256 of every file that a command wrote there. A file is ours
 if it is listed and still the same. One rule for all commands: never the input, never a file that is not ours, and ours only
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 RECORD_FILE = ".retrace.json"
-"""The file that remembers."""
+"""The file with the record."""
 
 MAKER = "retrace-sde"
 

@@ -18,8 +18,8 @@ def filled_inputs(
 ) -> Array:
     """Inputs (n, T, k) with NaN filled in along an order: by the last value before, or on the line between two.
 
-    Before the first value that is known that one stands, after the last the last. Without an order each trajectory's mean
-    stands for what is missing, for a start; an input that a trajectory never has is its mean over all.
+    Before the first known value the first is used, after the last the last. Without an order each trajectory's mean is used
+    for what is missing, as a start; an input that a trajectory never has is its mean over all trajectories.
     """
     n, T, k = u.shape
     filled = u.copy()

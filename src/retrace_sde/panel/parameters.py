@@ -1,7 +1,7 @@
-"""One table of what users may pass: the name of a parameter, what it must be in words, and how that is told.
+"""One table of the parameters users may pass: name, what it must be in words, and the check.
 
-A name means the same everywhere; where a function or a class means something else by it, `function.name` stands in the table. Functions
-are `checked`; estimators, in whose constructors nothing happens, check their settings when they are fitted.
+A name means the same everywhere; where a function or a class differs, the table has `function.name`. Functions are `checked`;
+estimators, whose constructors do nothing, check their settings when they are fitted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_COUNT = 2**31 - 1
-"""The largest count: beyond it nothing would end."""
+"""The largest count: a larger one would never finish."""
 
 MAX_DRAWS = 10**6
-"""Steps, draws and replicates at most: more fill memories, and days."""
+"""Steps, draws and replicates, at most: more would exhaust memory and time."""
 
 
 class Rule(NamedTuple):
-    """What a parameter must be: in words, and told of a value."""
+    """What a parameter must be: in words, and as a test of a value."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -35,7 +35,7 @@ class Rule(NamedTuple):
 
 
 def _real(v: Any) -> bool:
-    """A finite real number (a bool is none), not beyond what a float can hold."""
+    """A finite real number (not a bool) within the range of a float."""
     if _whole(v) and abs(v) > 10**300:
         return False
     if isinstance(v, bool | np.bool_) or not isinstance(v, int | float | np.number):

@@ -1,8 +1,7 @@
-"""A protocol's times, of which it is not known which observation is whose.
+"""A protocol's times, where it is not known which observation was made at which time.
 
-Positions of an order are then the scheduled times. A trajectory with fewer observations missed some: it is laid out on the
-whole schedule, with observations of which nothing was seen for the visits that were missed, and they find their places
-with the others.
+Positions of an order are then the scheduled times. A trajectory with fewer observations missed some visits: it is extended to
+the whole schedule by observations without values, which are ordered with the others.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def on_schedule(panel: Panel, knowledge: Knowledge) -> tuple[Panel, Knowledge]:
     covariates = panel.covariates
     if covariates is not None:
         u = np.where(inside[:, :, None], to_numpy(covariates), np.nan)
-        # the input of a visit that did not take place: the subject's mean stands for it
+        # the input of a visit that did not take place: the subject's mean is used
         mean = np.nanmean(u, axis=1, keepdims=True)
         covariates = np.concatenate([u, np.full((n, S - T, u.shape[2]), np.nan)], axis=1)
         covariates = np.where(np.isnan(covariates), mean, covariates)

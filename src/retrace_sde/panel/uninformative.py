@@ -242,7 +242,7 @@ def _few(column: Array) -> bool:
 
 
 def _ticks(reach: float, unit: float, column: Array, *, shared: bool) -> bool:
-    """A rounded clock moves far enough, in units of its rounding, that chance would not look like one."""
+    """A rounded clock moves so far, in units of its rounding, that it is not one by chance."""
     per_step = FULL_TICKS_PER_STEP if _few(column) else 0.0 if shared else MIN_TICKS_PER_STEP
     return reach >= unit * max(MIN_TICKS, per_step * (column.shape[1] - 1))
 

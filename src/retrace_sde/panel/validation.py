@@ -403,7 +403,7 @@ def _middle(data: Data, observations: int) -> tuple[Array, Array]:
 
 
 def _farthest(data: Data, k: int, centre: float) -> tuple[str, float]:
-    """Where the value of a variable stands that is farthest from its centre, in words, and what it is."""
+    """Where the value of a variable is that is farthest from its centre, in words, and the value."""
     if data.lazy:
         ends = data.values.facts.low[k], data.values.facts.high[k]
         return "", float(max(ends, key=lambda each: abs(each - centre)))

@@ -96,7 +96,7 @@ class Drift(ABC):
 
 @dataclass(frozen=True)
 class Linear(Drift):
-    """The paper's drift `b(x) = A x`: φ(x) = x, Θ = A. For data centred at their equilibrium; elsewhere it is confidently wrong.
+    """The paper's drift `b(x) = A x`: φ(x) = x, Θ = A. For data centred at their equilibrium; about another level it is biased, and so is the direction of time.
 
     Examples
     --------
@@ -316,10 +316,10 @@ class Features(Drift):
 
 @dataclass(frozen=True, eq=False)
 class Independent(Drift):
-    """Another drift without the features that are combinations of earlier ones in the data at hand.
+    """Another drift without the features that are linear combinations of earlier ones in the data at hand.
 
-    `φ_dropped = φ_kept weights`: a coefficient of the fit is its own plus the dropped ones' weighted sum,
-    and no data of this kind can take the sum apart.
+    `φ_dropped = φ_kept weights`: a coefficient of the fit is its own plus the weighted sum of the dropped ones,
+    which these data cannot separate.
     """
 
     whole: Drift
@@ -356,13 +356,13 @@ class Independent(Drift):
 
 
 MIN_INDEPENDENT_SHARE = 1e-12
-"""Share of a feature's square left, after earlier ones are taken out, below which it counts as dependent."""
+"""Share of a feature's sum of squares that earlier features leave unexplained, below which it counts as dependent."""
 
 
 def independent_features(drift: Drift, gram: Array) -> Drift:
-    """The drift itself where `gram` = Σ φ φᵀ has full rank, else what is left of it.
+    """The drift itself where `gram` = Σ φ φᵀ has full rank, else without its dependent features.
 
-    Features do not depend on the order, so this can be asked before it is known.
+    Features do not depend on the order, so this can be done before the order is known.
     """
     lengths = np.sqrt(np.diag(gram))
     unit = gram / np.outer(np.where(lengths > 0, lengths, 1), np.where(lengths > 0, lengths, 1))
@@ -399,7 +399,7 @@ def is_linear(drift: Drift) -> bool:
 
 
 def has_state_space(drift: Drift) -> bool:
-    """Linear in the state, with inputs or without: noise, missing values and gaps of any length can be summed out."""
+    """Linear in the state, with inputs or without: noise, missing values and gaps of any length can be integrated out."""
     return isinstance(drift, Linear | Affine | Driven)
 
 

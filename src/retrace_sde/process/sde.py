@@ -113,7 +113,7 @@ class LinearSDE:
     offset : array (d,), optional
         c; zeros if left out.
     initial : Gaussian, optional
-        The law (or the point) that `simulate` starts from when it is not told otherwise.
+        The law (or the point) that `simulate` starts from by default.
 
     Examples
     --------
@@ -209,7 +209,7 @@ class LinearSDE:
                 S = L @ solve_continuous_lyapunov(B, -np.eye(self.dimension)) @ L.T
             except RuntimeWarning:  # scipy's, that it solved another equation
                 raise ValueError(
-                    "the drift is stable only up to rounding, so that its stationary law cannot be computed."
+                    "the drift is stable only up to rounding, so its stationary law cannot be computed."
                 ) from None
         mean = np.asarray(-np.linalg.solve(self.drift, self.offset), dtype=np.float64)
         return Gaussian(mean, (S + S.T) / 2)
@@ -308,7 +308,9 @@ class LinearSDE:
         with np.errstate(all="ignore"):
             step = self.transition(dt, scheme=scheme)
             if not np.isfinite(step.matrix).all() or not np.isfinite(step.covariance).all():
-                raise ValueError(f"drift and diffusion leave all numbers in one step of {dt:g}.")
+                raise ValueError(
+                    f"one step of {dt:g} overflows: drift or diffusion is too large for it; use a shorter dt."
+                )
             root = cholesky(step.covariance, lower=True)
             X = np.empty((n, T, self.dimension))
             state = self._starts(n, x0, rng)
@@ -319,7 +321,9 @@ class LinearSDE:
                     state = state @ step.matrix.T + step.shift + noise @ root.T
         if not np.isfinite(X).all():
             t = int(np.argmin(np.isfinite(X).all(axis=(0, 2))))
-            raise ValueError(f"the process explodes: it leaves all numbers after {t} steps.")
+            raise ValueError(
+                f"the process explodes: it overflows after {t} steps. Its drift is unstable; simulate fewer steps."
+            )
         return X
 
     def _starts(self, n: int, x0: object, rng: np.random.Generator) -> Array:

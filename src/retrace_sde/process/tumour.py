@@ -325,7 +325,7 @@ def _run(
 
 @dataclass(frozen=True)
 class TumourParameters:
-    """A fit of `TumourGrowth` in the model's own words.
+    """A fit of `TumourGrowth` as parameters of the tumour model.
 
     Attributes
     ----------
@@ -396,11 +396,15 @@ def growth_parameters(
     for m, k in enumerate(dropped):
         alone = isinstance(drift, Independent) and not np.any(np.abs(drift.weights[:, m]) > 1e-8)
         cannot[names[k]] = (
-            "never given in these data" if alone else "not told apart from the others in these data"
+            "never given in these data"
+            if alone
+            else "not identified separately from the others in these data"
         )
     if "alpha_r + beta_r" in names:
-        cannot["alpha_r, beta_r"] = "d² = d at one dose: only their sum acts"
-    cannot["K"] = "exp(a/rho) multiplies small errors: not determined in practice; read a and rho"
+        cannot["alpha_r, beta_r"] = "only their sum is identified: d² = d at one dose"
+    cannot["K"] = (
+        "not determined in practice, since exp(a/rho) multiplies small errors: use a and rho"
+    )
     return TumourParameters(estimated, cannot)
 
 

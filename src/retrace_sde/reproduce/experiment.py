@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ class Experiment:
     text: Callable[[Sequence[Record], Any], str]
     figure: Callable[[Sequence[Record], Any], Figure]
     extras: Callable[[Sequence[Record]], Mapping[str, list[Record]]] = lambda records: {}
+
+
+def every(**axes: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of the values of some names, as the keys of tasks; the last name's values change fastest."""
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
 
 
 def identity(name: str, settings: Any, version: str, key: Mapping[str, Any]) -> str:

@@ -8,9 +8,9 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from retrace_sde.reproduce.cases import Regime, Size, case
-from retrace_sde.reproduce.experiment import Experiment, Record, Task
-from retrace_sde.reproduce.methods import SCORES, available, score
+from retrace_sde.reproduce.cases import Regime, Size
+from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
+from retrace_sde.reproduce.methods import SCORES, available, records_of
 from retrace_sde.reproduce.summary import (
     by_method,
     compact,
@@ -47,20 +47,15 @@ class Settings:
 
 def tasks(settings: Settings) -> Iterator[Task]:
     """Every method at every noise level; the same paths and the same permutation under all levels."""
-    for n in settings.trajectories:
-        for seed in range(settings.seeds):
-            for sigma in settings.sigmas:
-                for method in available(*METHODS):
-                    key = {"n": n, "sigma": sigma, "method": method, "seed": seed}
-                    work = partial(records_of, settings, n, sigma, seed, method)
-                    yield Task(key, work, weight=WEIGHTS.get(method, 1.0) * (1 + n / 200))
-
-
-def records_of(settings: Settings, n: int, sigma: float, seed: int, method: str) -> list[Record]:
-    """One method's line for one panel."""
-    size = Size(settings.d, n, settings.T, settings.dt)
-    found = score(method, case(settings.regime, size, seed, noise=sigma))
-    return [{"n": n, "sigma": sigma, "method": method, "seed": seed, **found}]
+    for key in every(
+        n=settings.trajectories,
+        seed=range(settings.seeds),
+        sigma=settings.sigmas,
+        method=available(*METHODS),
+    ):
+        size = Size(settings.d, key["n"], settings.T, settings.dt)
+        work = partial(records_of, key, settings.regime, size, noise=key["sigma"])
+        yield Task(key, work, weight=WEIGHTS.get(key["method"], 1.0) * (1 + key["n"] / 200))
 
 
 def text(records: Sequence[Record], settings: Settings) -> str:

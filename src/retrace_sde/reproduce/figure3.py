@@ -18,7 +18,7 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import TumourGrowth
 from retrace_sde.process.tumour import ARMS, Arm, Cohort
 from retrace_sde.reproduce.cohorts import shuffled_cohort
-from retrace_sde.reproduce.experiment import Experiment, Record, Task
+from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.files import markdown_table
 from retrace_sde.reproduce.summary import distinct, percent, values, where
 from retrace_sde.retrace import ReTrace
@@ -40,16 +40,13 @@ class Settings:
 
 def tasks(settings: Settings) -> Iterator[Task]:
     """One for each arm, noise and seed."""
-    for sigma in settings.sigmas:
-        for arm in ARMS:
-            for seed in range(settings.seeds):
-                key = {"arm": arm, "sigma_tumour": sigma, "seed": seed}
-                yield Task(key, partial(records_of, settings, arm, sigma, seed))
+    for key in every(sigma_tumour=settings.sigmas, arm=ARMS, seed=range(settings.seeds)):
+        yield Task(key, partial(records_of, settings, **key))
 
 
-def records_of(settings: Settings, arm: Arm, sigma: float, seed: int) -> list[Record]:
+def records_of(settings: Settings, arm: Arm, sigma_tumour: float, seed: int) -> list[Record]:
     """A cohort's growth, and how the true order of a few visits fares among all their permutations."""
-    cohort = shuffled_cohort(settings.n, arm, sigma, seed).cohort
+    cohort = shuffled_cohort(settings.n, arm, sigma_tumour, seed).cohort
     panel, truth = _short(cohort, settings.visits, seed)
     model = ReTrace(
         permutation="independent",
@@ -66,7 +63,7 @@ def records_of(settings: Settings, arm: Arm, sigma: float, seed: int) -> list[Re
     return [
         {
             "arm": arm,
-            "sigma_tumour": sigma,
+            "sigma_tumour": sigma_tumour,
             "seed": seed,
             "mean": float(last.mean()),
             "sd": float(last.std()),

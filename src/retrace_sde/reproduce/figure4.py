@@ -21,7 +21,7 @@ from retrace_sde.metrics import (
 )
 from retrace_sde.process.tumour import volume
 from retrace_sde.reproduce.cohorts import ORDERS, Shuffled, order_of, shuffled_cohort
-from retrace_sde.reproduce.experiment import Experiment, Record, Task
+from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.files import markdown_table
 from retrace_sde.reproduce.summary import distinct, percent, plus_minus, spread, values, where
 
@@ -42,26 +42,27 @@ class Settings:
     seeds: int
 
 
-def tasks(settings: Settings) -> Iterator[Task]:
-    """One for each design, noise, seed and order; the slow ones first."""
-    for design in DESIGNS:
-        for seed in range(settings.seeds):
-            for sigma in settings.sigmas:
-                for order in ORDERS:
-                    key = {"design": design, "order": order, "sigma_tumour": sigma, "seed": seed}
-                    work = partial(records_of, settings, design, order, sigma, seed)
-                    yield Task(key, work, weight=WEIGHTS.get(order, 1.0))
-
-
 WEIGHTS = {"recovered": 30.0, "mst": 4.0, "dpt": 8.0}
+"""Cost of each order relative to the others', which is 1."""
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """One for each design, noise, seed and order."""
+    for key in every(
+        design=DESIGNS,
+        seed=range(settings.seeds),
+        sigma_tumour=settings.sigmas,
+        order=ORDERS,
+    ):
+        yield Task(key, partial(records_of, settings, **key), WEIGHTS.get(key["order"], 1.0))
 
 
 def records_of(
-    settings: Settings, design: str, order: str, sigma: float, seed: int
+    settings: Settings, design: str, order: str, sigma_tumour: float, seed: int
 ) -> list[Record]:
     """Records of both arms."""
     names = ARMS if design == "two-arm" else ("observational",)
-    data = {name: shuffled_cohort(settings.n, name, sigma, seed) for name in names}
+    data = {name: shuffled_cohort(settings.n, name, sigma_tumour, seed) for name in names}
     begin = perf_counter()
     if order == "recovered":
         fitted = _fit(data, None, seed, subjects="levels")
@@ -80,7 +81,7 @@ def records_of(
         name = arm if arm in data else names[0]
         right = data[name].truth
         records.append({
-            "design": design, "order": order, "arm": arm, "sigma_tumour": sigma, "seed": seed,
+            "design": design, "order": order, "arm": arm, "sigma_tumour": sigma_tumour, "seed": seed,
             "accuracy": order_accuracy(right, found[name]),
             "kendall_tau": kendall_tau(right, found[name]),
             "rmse": mine[arm], "bias": mine["bias"],

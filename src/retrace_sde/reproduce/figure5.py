@@ -8,9 +8,9 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from retrace_sde.reproduce.cases import Regime, Size, case
-from retrace_sde.reproduce.experiment import Experiment, Record, Task
-from retrace_sde.reproduce.methods import SCORES, available, score
+from retrace_sde.reproduce.cases import Regime, Size
+from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
+from retrace_sde.reproduce.methods import SCORES, available, records_of
 from retrace_sde.reproduce.summary import by_method, curves, percent, where
 
 if TYPE_CHECKING:
@@ -54,21 +54,17 @@ class Settings:
 def tasks(settings: Settings) -> Iterator[Task]:
     """Every method at every value of every knob."""
     for knob in settings.knobs:
-        for value in knob.values:
-            for seed in range(settings.seeds):
-                for method in available(*knob.methods):
-                    key = {"knob": knob.name, "value": value, "method": method, "seed": seed}
-                    work = partial(records_of, settings, knob.name, value, seed, method)
-                    yield Task(key, work)
-
-
-def records_of(settings: Settings, knob: str, value: float, seed: int, method: str) -> list[Record]:
-    """One method's line for one panel."""
-    of_size = knob in {field.name for field in fields(Size)}
-    varied: dict[str, Any] = {knob: value}
-    size = replace(settings.base, **varied) if of_size else settings.base
-    panel = case(settings.regime, size, seed, **({} if of_size else varied))
-    return [{"knob": knob, "value": value, "method": method, "seed": seed, **score(method, panel)}]
+        of_size = knob.name in {field.name for field in fields(Size)}
+        for key in every(
+            knob=[knob.name],
+            value=knob.values,
+            seed=range(settings.seeds),
+            method=available(*knob.methods),
+        ):
+            varied: dict[str, Any] = {knob.name: key["value"]}
+            size = replace(settings.base, **varied) if of_size else settings.base
+            work = partial(records_of, key, settings.regime, size, **({} if of_size else varied))
+            yield Task(key, work)
 
 
 def text(records: Sequence[Record], settings: Settings) -> str:

@@ -26,7 +26,8 @@ from retrace_sde.paper.algorithm1 import ScoreOrder, score_order
 from retrace_sde.paper.baselines import dpt_order, mst_order
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.process.drift import Linear
-from retrace_sde.reproduce.cases import Case, Regime, Size, simulate_case
+from retrace_sde.process.sde import LinearSDE
+from retrace_sde.reproduce.cases import Case, Regime, Size, case, simulate_case
 from retrace_sde.reproduce.experiment import Record
 from retrace_sde.retrace import ReTrace
 from retrace_sde.search.model import Fit, Round
@@ -214,23 +215,35 @@ def available(*names: str) -> tuple[str, ...]:
     return tuple(name for name in names if name not in missing)
 
 
-def score(method: str, case: Case) -> Record:
+def records_of(key: Record, regime: Regime, size: Size, **varied: float) -> list[Record]:
+    """The line of a method (`key["method"]`) for one panel (of `key["seed"]`)."""
+    panel = case(regime, size, key["seed"], **varied)
+    return [{**key, **score(key["method"], panel)}]
+
+
+def score(method: str, panel: Case) -> Record:
     """Run a method and compare what it finds with the truth."""
     _compile(method)
     begin = time.perf_counter()
-    found = METHODS[method](case)
+    found = METHODS[method](panel)
     seconds = time.perf_counter() - begin
-    truth = case.truth
+    return {
+        **accuracies(found, panel.sde, panel.truth),
+        "seconds": round(seconds, 3),
+        "direction_identified": found.identified,
+        "rounds": [order_accuracy(panel.truth, each.order) for each in found.rounds],
+    }
+
+
+def accuracies(found: Found, sde: LinearSDE, truth: Indices) -> dict[str, float]:
+    """How far an order, A and H are from the true ones."""
     return {
         "accuracy": order_accuracy(truth, found.order),
         "accuracy_up_to_reversal": order_accuracy(truth, found.order, up_to_reversal=True),
         "kendall_tau": kendall_tau(truth, found.order),
         "neighbour_share": neighbour_share(truth, found.order),
-        "mae_drift": mean_absolute_error(case.sde.drift, found.drift),
-        "mae_diffusion": mean_absolute_error(case.sde.diffusion, found.diffusion),
-        "seconds": round(seconds, 3),
-        "direction_identified": found.identified,
-        "rounds": [order_accuracy(truth, each.order) for each in found.rounds],
+        "mae_drift": mean_absolute_error(sde.drift, found.drift),
+        "mae_diffusion": mean_absolute_error(sde.diffusion, found.diffusion),
     }
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from retrace_sde.reproduce.cases import Regime, Size, case
-from retrace_sde.reproduce.experiment import Experiment, Record, Task
+from retrace_sde.reproduce.cases import Regime, Size
+from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.files import markdown_table
-from retrace_sde.reproduce.methods import SCORES, available, score
+from retrace_sde.reproduce.methods import SCORES, available, records_of
 from retrace_sde.reproduce.summary import (
     colour,
     compact,
@@ -49,23 +49,16 @@ class Settings:
     regimes: tuple[Regime, ...] = REGIMES
 
 
+WEIGHTS = {"Algorithm 1-MLE": 20.0, "Algorithm 1-OLS": 20.0, "Algorithm 1-EM": 40.0, "ReTrace-likelihood": 4.0}  # fmt: skip
+"""Cost of each method relative to the others', which is 1."""
+
+
 def tasks(settings: Settings) -> Iterator[Task]:
     """Every method on every panel."""
-    for regime in settings.regimes:
-        for seed in range(settings.seeds):
-            for method in available(*METHODS):
-                key = {"setting": regime.name, "method": method, "seed": seed}
-                work = partial(records_of, regime, settings.size, seed, method)
-                yield Task(key, work, weight=WEIGHTS.get(method, 1.0))
-
-
-WEIGHTS = {"Algorithm 1-MLE": 20.0, "Algorithm 1-OLS": 20.0, "Algorithm 1-EM": 40.0, "ReTrace-likelihood": 4.0}  # fmt: skip
-
-
-def records_of(regime: Regime, size: Size, seed: int, method: str) -> list[Record]:
-    """One method's line for one panel."""
-    found = score(method, case(regime, size, seed))
-    return [{"setting": regime.name, "method": method, "seed": seed, **found}]
+    regimes = {regime.name: regime for regime in settings.regimes}
+    for key in every(setting=regimes, seed=range(settings.seeds), method=available(*METHODS)):
+        work = partial(records_of, key, regimes[key["setting"]], settings.size)
+        yield Task(key, work, weight=WEIGHTS.get(key["method"], 1.0))
 
 
 def rounds(records: Sequence[Record]) -> dict[str, list[Record]]:

@@ -70,7 +70,7 @@ def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, A
 
 
 Unit = tuple[int | None, Indices, Indices]
-"""A trajectory (None: all, with one order), the positions shown, and the observations that stand there."""
+"""A trajectory (None: all, with one order), the positions shown, and the observations there."""
 
 
 def _selection(

@@ -434,12 +434,12 @@ def calibration(true: Indices, probabilities: NDArray[Any], *, ax: Axes | None =
 def position_probabilities(
     probabilities: NDArray[Any], order: Indices, *, ax: Axes | None = None
 ) -> Axes:
-    """Where each observation of one trajectory (or of a shared order) may stand; dark is likely.
+    """The position probabilities of each observation of one trajectory (or of a shared order); dark is likely.
 
     Parameters
     ----------
     probabilities : array (T, T)
-        `[a, k]`, that observation a stands at position k.
+        `[a, k]`, that observation a is at position k.
     order : array (T,)
         The order found.
     ax : matplotlib.axes.Axes, optional
@@ -467,7 +467,7 @@ def order_certainty(probabilities: NDArray[Any], order: Indices, *, ax: Axes | N
     Parameters
     ----------
     probabilities : array (T, T)
-        `[a, k]`, that observation a stands at position k.
+        `[a, k]`, that observation a is at position k.
     order : array (T,)
         The order found.
     ax : matplotlib.axes.Axes, optional

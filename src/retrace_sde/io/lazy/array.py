@@ -149,7 +149,7 @@ def _release_pages(block: Any) -> None:
 
 
 def _along_trajectories(array: Any) -> Any:
-    """A dask array whose chunks hold whole trajectories, as many as make a task worth its while."""
+    """A dask array whose chunks hold whole trajectories, large enough for a task."""
     n, T, d = array.shape
     size = max(1, CHUNK_BYTES // (8 * T * d))
     rows = max(array.chunks[0])

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,15 +17,15 @@ from sklearn.base import clone
 from retrace_sde.datasets import SOURCE, load_icu, lose_time
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import ReTraceWarning
-from retrace_sde.paper.baselines import dpt_order, mst_order
 from retrace_sde.process.drift import Linear
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.process.simulate import random_irreversible_sde, shuffle
+from retrace_sde.reproduce.cases import Case
+from retrace_sde.reproduce.methods import METHODS, Found, accuracies, at
 from retrace_sde.retrace import ReTrace
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.show import plots
@@ -125,12 +126,10 @@ def run(
     size = (settings.n, settings.T, settings.dt)
     X = sde.simulate(*size, x0=settings.start, random_state=rng)
     shuffled, truth = shuffle(X, random_state=rng)
-    problem = EulerModel(Data(shuffled), settings.dt, Linear())
+    case = Case(sde, sde.initial or sde.stationary(), shuffled, truth, settings.dt)
 
     def score(method: str, order: Indices, seconds: float, direction: str = "arbitrary") -> Row:
-        fitted = problem.fit(order).step
-        found = (order, fitted.coefficients, fitted.diffusion)
-        return _row(method, sde, truth, found, seconds, direction)
+        return _row(method, case, at(order, case), seconds, direction)
 
     progress("compiling, once per installation")
     ReTrace(dt=settings.dt, order="likelihood", max_iter=1, drift="linear").fit(shuffled[:20])
@@ -153,15 +152,9 @@ def run(
     last = printed.history_[-1].order
     rows.append(score("Algorithm 1, as printed", last, seconds, "by spread"))
     progress("spanning tree and pseudotime")
-    baselines: dict[str, Callable[[], Indices]] = {
-        "MST, arbitrary root": lambda: mst_order(shuffled, root="arbitrary"),
-        "MST, from an end": lambda: mst_order(shuffled, root="end"),
-        "DPT, arbitrary root": lambda: dpt_order(shuffled, root="arbitrary"),
-        "DPT, from an extreme": lambda: dpt_order(shuffled, root="extreme"),
-    }
-    for name, method in baselines.items():
-        order, seconds = _timed(method)
-        rows.append(score(name, order, seconds))
+    for name, listed in BASELINES.items():
+        found, seconds = _timed(partial(METHODS[listed], case))
+        rows.append(_row(name, case, found, seconds, "arbitrary"))
     rows.append(score("oracle (true order)", truth, 0.0, "known"))
     progress("the same from stationary data")
     steady = sde.simulate(*size, x0="stationary", random_state=rng)
@@ -170,8 +163,17 @@ def run(
     progress("each trajectory on its own")
     own_orders = _own_orders(settings, rng)
     progress("a real panel")
-    found = (model, steady, stationary, tuple(rows), own_orders, _real(settings))
-    return Demonstration(settings, sde, shuffled, truth, *found)
+    fits = (model, steady, stationary, tuple(rows), own_orders, _real(settings))
+    return Demonstration(settings, sde, shuffled, truth, *fits)
+
+
+BASELINES = {
+    "MST, arbitrary root": "MST-MLE",
+    "MST, from an end": "MST, proper root",
+    "DPT, arbitrary root": "DPT-MLE",
+    "DPT, from an extreme": "DPT, proper root",
+}
+"""The peers by the name they have here, and the one they have among the methods of the paper's tables."""
 
 
 def _real(settings: Settings) -> RealPanel:
@@ -194,42 +196,23 @@ def _own_orders(settings: Settings, rng: np.random.Generator) -> OwnOrders:
     )
     best, best_seconds = _timed(lambda: clone(model).set_params(estimator="mle").fit(shuffled))
     averaged, seconds = _timed(lambda: clone(model).set_params(estimator="mcem").fit(shuffled))
-    oracle = EulerModel(Data(shuffled), settings.dt, Linear()).fit(truth).step
-
+    case = Case(sde, sde.initial or sde.stationary(), shuffled, truth, settings.dt)
     fits = (
         ("ReTrace, one best order", best, best_seconds),
         ("ReTrace, all orders", averaged, seconds),
     )
     rows = [
-        _row(name, sde, truth, (each.order_, each.drift_, each.diffusion_), took, _called(each))
+        _row(name, case, Found(each.order_, each.drift_, each.diffusion_), took, _called(each))
         for name, each, took in fits
     ]
-    known = (truth, oracle.coefficients, oracle.diffusion)
-    rows.append(_row("oracle (true order)", sde, truth, known, 0.0, "known"))
+    rows.append(_row("oracle (true order)", case, at(truth, case), 0.0, "known"))
     return OwnOrders(shuffled, truth, averaged, tuple(rows))
 
 
-def _row(
-    method: str,
-    sde: LinearSDE,
-    truth: Indices,
-    found: tuple[Indices, Array, Array],
-    seconds: float,
-    direction: str,
-) -> Row:
+def _row(method: str, case: Case, found: Found, seconds: float, direction: str) -> Row:
     """A method's order, A and H against the truth."""
-    order, A, H = found
-    return Row(
-        method,
-        order_accuracy(truth, order),
-        order_accuracy(truth, order, up_to_reversal=True),
-        kendall_tau(truth, order),
-        neighbour_share(truth, order),
-        mean_absolute_error(sde.drift, A),
-        mean_absolute_error(sde.diffusion, H),
-        seconds,
-        direction,
-    )
+    scores = accuracies(found, case.sde, case.truth)
+    return Row(method, **scores, seconds=seconds, direction=direction)
 
 
 def _called(model: ReTrace) -> str:
