@@ -19,7 +19,13 @@ import pandas as pd
 
 from retrace_sde.io.columns import shown
 from retrace_sde.io.dialect import NOTES_KEY, Dialect, is_text, read_text
-from retrace_sde.io.formats import frame_of_anndata, frame_of_array, frame_of_xarray, need
+from retrace_sde.io.formats import (
+    frame_of_anndata,
+    frame_of_array,
+    frame_of_xarray,
+    main_array,
+    need,
+)
 from retrace_sde.io.outputs import RECORD_FILE, check_outputs, record
 from retrace_sde.io.untrusted.sizes import Budget, check_size
 
@@ -165,13 +171,8 @@ def _read_npz(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
     strange = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     if strange:
         raise ValueError(f"its entry {strange[0]!r} is not an array.")
-    solid = [name for name, array in arrays.items() if array.ndim == 3]
-    if solid:
-        main = "values" if "values" in solid else "X" if "X" in solid else solid[0]
-        if len(solid) > 1 and main not in ("values", "X"):
-            raise ValueError(
-                f"several arrays have three axes, {', '.join(solid)}: name one 'values'."
-            )
+    main = main_array({name: array.ndim for name, array in arrays.items()})
+    if main is not None:
         frame = frame_of_array(arrays[main], names=_text(arrays, "names"), ids=_text(arrays, "ids"))
         frame.attrs["array"] = True  # its columns were named here, so that nobody need name them
         return frame

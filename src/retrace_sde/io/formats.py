@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -46,6 +46,15 @@ def door(data: Any) -> str:
             "ReTrace(permutation='independent').fit(panel)."
         )
     return "An array (trajectory, time, variable) is fitted by ReTrace().fit(X), or gets names by Panel.from_array(X)."
+
+
+def main_array(axes: Mapping[str, int]) -> str | None:
+    """Of arrays by their numbers of axes, the one (trajectory, time, variable), or the one of several called `values` or `X`."""
+    solid = [name for name, count in axes.items() if count == 3]
+    named = [name for name in ("values", "X") if name in solid]
+    if len(solid) > 1 and not named:
+        raise ValueError(f"several arrays have three axes, {', '.join(solid)}: name one 'values'.")
+    return (named or solid or [None])[0]
 
 
 def frame_of_anndata(adata: Any, *, layer: str | None = None) -> pd.DataFrame:

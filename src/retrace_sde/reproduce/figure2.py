@@ -12,9 +12,10 @@ from retrace_sde.reproduce.cases import Regime, Size
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.methods import SCORES, available, records_of
 from retrace_sde.reproduce.summary import (
+    METRICS,
     by_method,
     compact,
-    curves,
+    curve_grid,
     distinct,
     drift_errors,
     percent,
@@ -108,30 +109,18 @@ def closing(records: Sequence[Record]) -> str:
 
 def figure(records: Sequence[Record], settings: Settings) -> Figure:
     """Accuracy directed, up to reversal, and MAE-A against σ, with standard errors; one column for each n."""
-    from matplotlib.figure import Figure
-
-    columns = settings.trajectories
-    drawing = Figure(figsize=(4.2 * len(columns) + 0.6, 9.6), layout="constrained")
-    axes = drawing.subplots(3, len(columns), sharex=True, sharey="row", squeeze=False)
-    panels = (
-        ("accuracy", 100.0, "accuracy, %"),
-        ("accuracy_up_to_reversal", 100.0, "accuracy up to reversal, %"),
-        ("mae_drift", 1.0, "MAE-A"),
+    trajectories = settings.trajectories
+    drawing, axes = curve_grid(
+        [(where(records, n=n), "sigma") for n in trajectories],
+        METRICS,
+        size=(4.2 * len(trajectories) + 0.6, 9.6),
+        sharex="all",
+        styles=DASHED,
+        legend_columns=len(trajectories) + 1,
     )
-    for k, n in enumerate(columns):
+    for k, n in enumerate(trajectories):
         axes[0][k].set_title(f"n = {n}")
-        for row, (key, scale, label) in enumerate(panels):
-            ax = axes[row][k]
-            curves(ax, where(records, n=n), "sigma", key, scale=scale, styles=DASHED)
-            if k == 0:
-                ax.set_ylabel(label)
-            if scale == 100:
-                ax.set_ylim(-4, 106)
         axes[2][k].set(yscale="log", xlabel="standard deviation σ of the observation noise")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    drawing.legend(
-        handles, labels, loc="outside lower center", ncols=len(columns) + 1, frameon=False
-    )
     return drawing
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from retrace_sde.reproduce.cases import Regime, Size
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.methods import SCORES, available, records_of
-from retrace_sde.reproduce.summary import by_method, curves, percent, where
+from retrace_sde.reproduce.summary import METRICS, by_method, curve_grid, percent, where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,31 +102,19 @@ def closing(records: Sequence[Record]) -> str:
 
 def figure(records: Sequence[Record], settings: Settings) -> Figure:
     """Directed accuracy above, up to reversal below, with standard errors; one column for each knob."""
-    from matplotlib.figure import Figure
-
     knobs = settings.knobs
-    drawing = Figure(figsize=(2.9 * len(knobs) + 0.8, 6.6), layout="constrained")
-    axes = drawing.subplots(2, len(knobs), sharex="col", sharey=True, squeeze=False)
-    rows = (("accuracy", "accuracy, %"), ("accuracy_up_to_reversal", "accuracy up to reversal, %"))
-    for k, knob in enumerate(knobs):
-        for row, (key, label) in enumerate(rows):
-            ax = axes[row][k]
-            curves(ax, where(records, knob=knob.name), "value", key, scale=100)
-            ax.set(ylim=(-4, 106), xscale="linear" if knob.values[0] == 0 else "log")
-            if k == 0:
-                ax.set_ylabel(label)
-        axes[1][k].set_xlabel(LABELS[knob.name])
-        if knob.values[0] != 0:
-            axes[1][k].set_xticks(knob.values, [f"{value:g}" for value in knob.values])
-            axes[1][k].minorticks_off()
-    shown = {
-        label: handle
-        for ax in axes[0]
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
-    drawing.legend(
-        shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), frameon=False
+    drawing, axes = curve_grid(
+        [(where(records, knob=knob.name), "value") for knob in knobs],
+        METRICS[:2],
+        size=(2.9 * len(knobs) + 0.8, 6.6),
+        sharex="col",
     )
+    for below, knob in zip(axes[1], knobs, strict=True):
+        below.set_xlabel(LABELS[knob.name])
+        if knob.values[0] != 0:
+            below.set_xscale("log")
+            below.set_xticks(knob.values, [f"{value:g}" for value in knob.values])
+            below.minorticks_off()
     return drawing
 
 

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from retrace_sde.io.files import whole_or_nothing
 from retrace_sde.reproduce.experiment import Experiment, Record
+from retrace_sde.show.report import VERSIONED_PACKAGES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-PACKAGES = ("retrace-sde", "numpy", "scipy", "numba", "scikit-learn")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,9 @@ def section(finished: Finished) -> str:
 
 def provenance(all_finished: Sequence[Finished], command: str) -> str:
     """The command, the seeds, the settings and the versions behind the numbers."""
-    lines = [f"Made by `{command}` with " + ", ".join(f"{p} {version(p)}" for p in PACKAGES)]
+    lines = [
+        f"Made by `{command}` with " + ", ".join(f"{p} {version(p)}" for p in VERSIONED_PACKAGES)
+    ]
     lines[0] += f", Python {platform.python_version()}, {platform.system()} {platform.machine()}."
     lines.append("Seconds are wall-clock on one core of that machine, which may be shared.\n")
     for finished in all_finished:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from retrace_sde.reproduce.experiment import Record
 from retrace_sde.reproduce.files import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = {
     "oracle": "#000000",
@@ -119,6 +120,47 @@ def curves(
         curve(ax, where(records, method=method), x, y, scale=scale, label=method, **style)
     ax.set_axisbelow(True)
     ax.grid(color="#DDDDDD")
+
+
+METRICS = (
+    ("accuracy", 100.0, "accuracy, %"),
+    ("accuracy_up_to_reversal", 100.0, "accuracy up to reversal, %"),
+    ("mae_drift", 1.0, "MAE-A"),
+)
+"""What is drawn of every method: the key of a record, its scale and its label."""
+
+
+def curve_grid(
+    columns: Sequence[tuple[Sequence[Record], str]],
+    metrics: Sequence[tuple[str, float, str]],
+    *,
+    size: tuple[float, float],
+    sharex: Literal["all", "col"],
+    styles: Mapping[str, dict[str, Any]] | None = None,
+    legend_columns: int | None = None,
+) -> tuple[Figure, Any]:
+    """A row of axes for each metric and a column for some records against a key, with one legend below."""
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=size, layout="constrained")
+    axes = drawing.subplots(len(metrics), len(columns), sharex=sharex, sharey="row", squeeze=False)
+    for k, (records, x) in enumerate(columns):
+        for row, (key, scale, label) in enumerate(metrics):
+            curves(axes[row][k], records, x, key, scale=scale, styles=styles)
+            if k == 0:
+                axes[row][k].set_ylabel(label)
+            if scale == 100:
+                axes[row][k].set_ylim(-4, 106)
+    named = {
+        label: handle
+        for ax in axes[0]
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    count = legend_columns or len(named)
+    drawing.legend(
+        named.values(), named.keys(), loc="outside lower center", ncols=count, frameon=False
+    )
+    return drawing, axes
 
 
 def look(method: str) -> dict[str, Any]:

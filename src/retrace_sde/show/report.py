@@ -67,6 +67,7 @@ ESTIMATORS = {
 """How each estimator computes the drift and the diffusion, in a sentence each."""
 
 VERSIONED_PACKAGES = ("retrace-sde", "numpy", "scipy", "numba", "scikit-learn")
+"""Packages on whose versions the numbers may depend."""
 
 
 def write_report(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.io.formats import need
+from retrace_sde.io.formats import main_array, need
 from retrace_sde.io.untrusted import zarr_store
 from retrace_sde.panel.panel import Panel
 
@@ -50,12 +50,11 @@ def lazy_panel(path: Path) -> Panel:
     zarr_store.check(path, lambda amount: None, _check_chunk, contents=False)
     store = zarr.open(str(path), mode="r")
     arrays = {"values": store} if hasattr(store, "shape") else dict(store.arrays())
-    solid = [name for name, each in arrays.items() if len(each.shape) == 3]
-    main = next((name for name in ("values", "X") if name in solid), solid[0] if solid else None)
-    if main is None or (len(solid) > 1 and main not in ("values", "X")):
+    main = main_array({name: len(each.shape) for name, each in arrays.items()})
+    if main is None:
+        found = ", ".join(f"{name} {each.shape}" for name, each in list(arrays.items())[:6])
         raise ValueError(
-            f"{path} must hold one array (trajectory, time, variable), or several of which one is called 'values'; it has "
-            f"{', '.join(f'{name} {each.shape}' for name, each in list(arrays.items())[:6]) or 'none'}."
+            f"{path} must hold an array (trajectory, time, variable); it has {found or 'no arrays'}."
         )
     names = [str(each) for each in arrays["names"][:]] if "names" in arrays else None
     return Panel.from_array(dask.from_zarr(arrays[main]), names=names)
