@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg import block_diag, expm, expm_frechet, logm, qr, solve_sylvester, solve_triangular
 from scipy.optimize import minimize
 
+from retrace_sde.fit.information import by_log_cholesky, from_log_cholesky, log_cholesky
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate, StandardErrors, mle
 from retrace_sde.io.arrays import Array
@@ -164,11 +165,8 @@ def _diffusion(B: Array, Q: Array) -> Array:
 
 
 def _unpack(parameters: Array, d: int) -> tuple[Array, Array]:
-    """B and the Cholesky factor C of `K = C Cᵀ`, whose diagonal is stored as a logarithm."""
-    C = np.zeros((d, d))
-    C[np.tril_indices(d)] = parameters[d * d :]
-    np.fill_diagonal(C, np.exp(np.diag(C)))
-    return parameters[: d * d].reshape(d, d), C
+    """B and the Cholesky factor C of `K = C Cᵀ`."""
+    return parameters[: d * d].reshape(d, d), from_log_cholesky(parameters[d * d :], d)
 
 
 def _shortfall(parameters: Array, fit: _Regression) -> tuple[float, Array]:
@@ -197,9 +195,8 @@ def _shortfall(parameters: Array, fit: _Regression) -> tuple[float, Array]:
     adjoint[:d, d:] = F.T @ to_Q
     adjoint[d:, d:] = (to_Q @ E12.T - inverse @ D @ fit.R).T
     G = expm_frechet(blocks.T, adjoint, compute_expm=False)
-    to_C = (G[:d, d:] + G[:d, d:].T) @ C
-    np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
-    return float(value), np.r_[(G[d:, d:].T - G[:d, :d]).ravel(), to_C[np.tril_indices(d)]]
+    to_C = by_log_cholesky(G[:d, d:], C)
+    return float(value), np.r_[(G[d:, d:].T - G[:d, :d]).ravel(), to_C]
 
 
 def _constrained(fit: _Regression) -> tuple[Array, Array]:
@@ -209,15 +206,14 @@ def _constrained(fit: _Regression) -> tuple[Array, Array]:
     f = np.where((f.imag == 0) & (f.real < 0.05), 0.05, f)
     B = np.real((V * np.log(f)) @ np.linalg.inv(V))
     values, vectors = np.linalg.eigh(_diffusion(B, np.eye(d)))
-    C = np.linalg.cholesky((vectors * np.maximum(values, 0.05 * values[-1])) @ vectors.T)
-    np.fill_diagonal(C, np.log(np.diag(C)))
+    K = (vectors * np.maximum(values, 0.05 * values[-1])) @ vectors.T
 
     def objective(parameters: Array) -> tuple[float, Array]:
         value, gradient = _shortfall(parameters, fit)
         gradient[: d * d] += RIDGE * parameters[: d * d]
         return value + RIDGE / 2 * float(np.sum(parameters[: d * d] ** 2)), gradient
 
-    start = np.r_[B.ravel(), C[np.tril_indices(d)]]
+    start = np.r_[B.ravel(), log_cholesky(K)]
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-6, "gtol": 1e-6}
     B, C = _unpack(minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x, d)
     return B, C @ C.T

@@ -1,4 +1,4 @@
-"""Information matrices: of a covariance, over the lower half of a symmetric matrix, and their inverses."""
+"""Information matrices: of a covariance, over the lower half of a symmetric matrix, and their inverses; log-Cholesky coordinates."""
 
 from __future__ import annotations
 
@@ -26,3 +26,25 @@ def inverse(information: Array) -> Array:
     scale = np.outer(*2 * [np.sqrt(np.diag(information))])
     found: Array = np.linalg.inv(information / scale) / scale
     return found
+
+
+def log_cholesky(H: Array) -> Array:
+    """Coordinates of a covariance in which every vector is one: the lower half of its Cholesky factor, logarithms on the diagonal."""
+    C: Array = np.asarray(np.linalg.cholesky(H))
+    np.fill_diagonal(C, np.log(np.diag(C)))
+    return C[np.tril_indices(len(C))]
+
+
+def from_log_cholesky(entries: Array, d: int) -> Array:
+    """The Cholesky factor C of `H = C Cᵀ`; a trial step that goes astray is kept from overflowing."""
+    C = np.zeros((d, d))
+    C[np.tril_indices(d)] = entries
+    np.fill_diagonal(C, np.exp(np.clip(np.diag(C), -50.0, 50.0)))
+    return C
+
+
+def by_log_cholesky(of_H: Array, C: Array) -> Array:
+    """A gradient by H as one by its log-Cholesky coordinates."""
+    to_C = (of_H + of_H.T) @ C
+    np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
+    return to_C[np.tril_indices(len(C))]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
+from retrace_sde.fit.information import by_log_cholesky, from_log_cholesky, log_cholesky
 from retrace_sde.fit.statespace.irregular.transitions import REACH, step_cost, van_loan_matrix
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
@@ -108,9 +109,7 @@ class Likelihood:
         A, at = p[: d * d].reshape(d, d), d * d
         c = p[at : at + d] if self.affine else np.zeros(d)
         at += d * self.affine
-        C = np.zeros((d, d))
-        C[np.tril_indices(d)] = p[at : at + d * (d + 1) // 2]
-        np.fill_diagonal(C, np.exp(np.minimum(np.diag(C), 50.0)))
+        C = from_log_cholesky(p[at : at + d * (d + 1) // 2], d)
         at += d * (d + 1) // 2
         return A, c, C, self.spans.gaps(p[at:]) if self.fixed is None else self.fixed
 
@@ -123,21 +122,17 @@ class Likelihood:
         if cost is None:
             return 1e15, np.zeros_like(p)
         value, drift, of_H, of_gaps = cost
-        to_C = (of_H + of_H.T) @ C
-        np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
         parts = [drift[:, :d].ravel(), drift[:, d] if self.affine else np.empty(0)]
-        parts.append(to_C[np.tril_indices(d)])
+        parts.append(by_log_cholesky(of_H, C))
         if self.fixed is None:
             parts.append(self.spans.pull_back(g, of_gaps))
         return value, np.concatenate(parts)
 
     def maximise(self, A: Array, c: Array, H: Array, gaps: Array) -> Irregular:
         """A local maximum near a start, e.g. Euler's estimate; drifts too fast to follow are slowed."""
-        C = np.linalg.cholesky(H)
-        np.fill_diagonal(C, np.log(np.diag(C)))
         speed = np.abs(van_loan_matrix(np.c_[A, c], H)).sum(axis=0).max() * gaps.max()
         A, c = (each * min(1.0, REACH / 10 / max(speed, 1e-300)) for each in (A, c))
-        start = [A.ravel(), c if self.affine else np.empty(0), C[np.tril_indices(len(C))]]
+        start = [A.ravel(), c if self.affine else np.empty(0), log_cholesky(H)]
         if self.fixed is None:
             start.append(np.log(gaps))
         options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-10, "gtol": 1e-5}
