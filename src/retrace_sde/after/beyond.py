@@ -1,4 +1,4 @@
-"""Forecasts over times longer than any that the data's own past could try: tried by fits to the beginning of the data.
+"""Forecasts over horizons longer than the data allow to test: tested by fits to the beginning of the data.
 
 A drift that describes the past may mean nothing beyond it: a decline that slows down is read as one that ends. Predictions from within the data
 the fit has seen do not show that. So the SDE is fitted to the first slices alone and what came later is predicted from the last of them,

@@ -1,4 +1,4 @@
-"""Two orders of the same data side by side: where they differ, and what the likelihood thinks of each difference.
+"""Two orders of the same data side by side: where they differ, and the likelihood of each difference.
 
 Cut both orders wherever the same slices have come before: between two cuts they hold the same slices, and differ or not
 by themselves. Each difference is weighed alone: nats gained by putting b's arrangement into a, refitted. Orders that
@@ -56,7 +56,7 @@ class OrderComparison:
             f"Kendall's τ {self.kendall_tau:+.3f}, {self.accuracy:.0%} of the positions alike; {_preferred(self.nats)}."
         ]
         if self.turned:
-            lines.append("b runs the other way; turned round,")
+            lines.append("b runs in the other direction; reversed,")
         lines += [f"- {each}." for each in self.differences]
         if self.each is None and not self.differences:
             lines.append("- nothing else differs." if self.turned else "- nothing differs.")
@@ -75,7 +75,7 @@ def _preferred(nats: float) -> str:
 
 
 def compare_orders(a: Any, b: Any, *, model: Any | None = None) -> OrderComparison:
-    """Where two orders of the same data differ, with what the likelihood thinks of it.
+    """Where two orders of the same data differ, and which the likelihood prefers.
 
     Each difference is weighed alone, the parameters refitted; print it for sentences.
 

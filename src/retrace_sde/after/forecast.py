@@ -1,4 +1,4 @@
-"""What comes next, and what was missing: means and intervals under the fitted SDE, widened where the data's own errors are.
+"""Forecasts and imputed values: means and intervals under the fitted SDE, widened where errors on the data at hand are larger.
 
 From what is known of the last state, N(m, P), one step ahead is `m' = F m + s`, `P' = F P Fᵀ + Q`, and an observation there has
 variance `P' + R`. The model's own intervals hold if the model does. So they are tried on the data at hand: predictions
@@ -49,7 +49,7 @@ class Forecast:
     widened: Array
 
     def moved(self, each: Callable[[Array], Array]) -> Forecast:
-        """The same with what is each trajectory's own moved to other places."""
+        """The same with trajectories in another order."""
         mean, low, high = (each(one) for one in (self.mean, self.low, self.high))
         times = self.times if same_for_all(self.times) else each(self.times)
         return replace(self, mean=mean, low=low, high=high, times=times)
@@ -69,12 +69,12 @@ class Imputed:
     widened: Array
 
     def moved(self, observations: Callable[[Array], Array]) -> Imputed:
-        """The same with observations moved to other places."""
+        """The same with observations in another order."""
         values, low, high = (observations(each) for each in (self.values, self.low, self.high))
         return replace(self, values=values, low=low, high=high)
 
     def keeping(self, given: Array) -> Imputed:
-        """The same with what was observed to the last digit."""
+        """The same with observed values exactly as given."""
         every = (self.values, self.low, self.high)
         values, low, high = (np.where(np.isnan(given), each, given) for each in every)
         return replace(self, values=values, low=low, high=high)

@@ -1,4 +1,4 @@
-"""Forecasts and filled-in values of trajectories under a fit: `forecast` with the law that the engine found."""
+"""Forecasts and filled-in values of trajectories under a fit: `forecast` with the fitted law."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FORECAST_PATHS = 400
 
 
 def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateSpace:
-    """One step, over dt or another gap, of a fitted linear SDE, as its estimator read it: Euler's, or exact."""
+    """One step, over dt or another gap, of a fitted linear SDE, as its estimator has it: Euler's, or exact."""
     gap = model.dt if gap is None else gap
     if isinstance(model, HiddenModel):
         return _hidden_step(_law(outcome), gap)
@@ -49,7 +49,7 @@ def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateS
 
 
 def _law(outcome: Outcome) -> Parameters:
-    """The law behind noise; with levels that of subjects moved to where they are alike."""
+    """The state-space parameters; with random intercepts those after the subjects' intercepts are removed."""
     found: Parameters = (
         outcome.levels.alike if isinstance(outcome.levels, HiddenLevels) else outcome.law
     )
@@ -65,7 +65,7 @@ def _hidden_step(law: Parameters, gap: float) -> StateSpace:
 
 
 def _step(outcome: Outcome) -> Callable[[Estimate, float], StateSpace]:
-    """What makes a step over a gap of an estimate of states that are seen as they are."""
+    """The function that makes a step over a gap from an estimate, for states that are observed without noise."""
     scheme: Scheme = "exact" if outcome.estimator == "exact" else "euler"
 
     def step(estimate: Estimate, gap: float) -> StateSpace:
@@ -122,7 +122,7 @@ def predicted(
 
 
 def _apart(outcome: Outcome, order: Indices) -> Array:
-    """What moves subjects with levels of their own to where they are alike, `A⁻¹ (c_j − c̄)`; 0 for others, whose levels are not known."""
+    """What removes subjects' random intercepts, `A⁻¹ (c_j − c̄)`; 0 for other trajectories, whose intercepts are not known."""
     levels, n = outcome.levels, outcome.found.log_likelihoods.size
     if levels is None or order is not outcome.found.order:
         return np.zeros((1, len(outcome.estimate.diffusion)))

@@ -19,7 +19,7 @@ from retrace_sde.search.protocols import Model
 def look_at(
     model: Model, found: Fit, rng: np.random.Generator, levels: Array | None = None
 ) -> ResidualCheck:
-    """The residuals of a fit, and paths simulated from it beside those observed; `levels` (n, d) were taken out."""
+    """The residuals of a fit, and paths simulated from it beside those observed; `levels` (n, d): random intercepts removed."""
     steps = steps_of(model, found, levels)
     with warnings.catch_warnings():  # of variables that no trajectory has at some position
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -27,7 +27,7 @@ def look_at(
 
 
 def looked_at(model: Model, found: Fit) -> tuple[Model, Fit, Indices]:
-    """As much of a fit to states as they are as is looked at, and which trajectories these are: a copy, which can be looked at later."""
+    """The part of a fit to observed states that the residual tests use, and its trajectories: a copy, which can be tested later."""
     rows = looked(model.data.shape)
     along = found.ordering.take(rows).index
     few = replace(found, order=along, gaps=found.gaps.take(rows), reverse=None)
@@ -39,7 +39,7 @@ BAND_PATHS = 400
 
 
 def simulated_paths(model: Model, found: Fit, steps: Steps, rng: np.random.Generator) -> Array:
-    """Some paths (m, T, d) from the fit, m a multiple of the trajectories looked at; observation noise included."""
+    """Some paths (m, T, d) from the fit, m a multiple of the trajectories used; observation noise included."""
     times = min(-(-BAND_PATHS // len(steps.rows)), max(1, 4 * RESIDUAL_SAMPLE // steps.states.size))
     rows = np.tile(steps.rows, times)
     step, (_, T, d) = found.step, model.data.shape

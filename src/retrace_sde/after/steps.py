@@ -1,4 +1,4 @@
-"""The steps along the order found: what the fit left unexplained, in units in which it should be white noise.
+"""The residuals of the steps along the order found, in units in which they should be white noise.
 
 Between observed states the residual of a step is `e_i = W (x_{i+1} − x_i − Θ φ_i Δt_i) / √(Δt_i/Δt)`, `W H Δt Wᵀ = I`. Behind noise
 or with values missing it is the innovation of the Kalman filter, whitened on what was observed: given the right
@@ -66,13 +66,13 @@ class Steps:
 
 
 def steps_of(model: Model, found: Fit, levels: Array | None = None) -> Steps:
-    """The steps of a fit; of some trajectories, evenly spaced, where the panel is large. `levels` (n, d) were taken out."""
+    """The steps of a fit; of some trajectories, evenly spaced, where the panel is large. `levels` (n, d): random intercepts removed."""
     steps = _steps(model, found)
     return steps if levels is None else replace(steps, levels=levels[steps.rows])
 
 
 def looked(shape: tuple[int, int, int]) -> Indices:
-    """The trajectories of a panel that are looked at."""
+    """The trajectories of a panel that the residual tests use."""
     n, T, d = shape
     telling = -(-STEPS_PER_COEFFICIENT * 2 * d // (T - 1))
     return evenly(n, min(n, max(MIN_RESIDUAL_TRAJECTORIES, RESIDUAL_SAMPLE // (T * d), telling)))
@@ -104,7 +104,7 @@ def _steps(model: Model, found: Fit) -> Steps:
 
 
 def least_squares(z: Array, y: Array) -> Array:
-    """B with y ≈ z B: by the Gram matrix, ten times as fast as by singular values, which serve where it is singular."""
+    """B with y ≈ z B: by the Gram matrix, ten times as fast as singular values, which are used where it is singular."""
     scale = np.maximum(np.sqrt((z**2).sum(axis=0)), 1e-300)
     unit = z / scale
     gram = unit.T @ unit

@@ -1,4 +1,4 @@
-"""Subjects with levels of their own: an intercept for each, related to where it starts.
+"""Random intercepts: one for each subject, related to its first state.
 
     dX = (A x + c_j) dt + G dW,      c_j | x₀ ~ N(μ + Γ x₀, Ω).
 

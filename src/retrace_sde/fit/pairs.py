@@ -1,4 +1,4 @@
-"""Second moments of each trajectory along an order: all that a fit needs of the data, both ways round, in one pass.
+"""Second moments of each trajectory along an order: all that a fit needs of the data, in both directions, in one pass.
 
 With `S_j = Σ_i x_i x_iᵀ`, `C_j = Σ_i x_i x_{i+1}ᵀ`, the sum and both ends of trajectory j, a step `x' ~ N(F x + c, Q)`, P = Q⁻¹, leaves
 
@@ -95,7 +95,7 @@ class Pairs:
 
     @classmethod
     def of(cls, data: Data, order: Indices, dt: float, drift: Drift) -> Self | None:
-        """Of a shared order; None where there is more to know than these, or they would be too many to keep."""
+        """Of a shared order; None where these moments are not sufficient, or too many to keep."""
         n, T, d = data.shape
         whole = data.covariates is None and not data.lengths.ragged and Order.of(order).shared
         if data.lazy or not (whole and is_linear(drift) and 2 * d <= MAX_KEPT_SHARE * T):

@@ -1,4 +1,4 @@
-"""Scores of single trajectories: how each would move the parameters; and errors that rest on them, not on the model.
+"""Scores of single trajectories, and robust (sandwich) standard errors that rest on them, not on the model.
 
 Trajectories are independent whatever the model gets wrong of them, so that the spread of their influences is that of the
 estimates. An influence is what leaving a trajectory out changes: with θ₋ⱼ the estimate without it,
@@ -49,8 +49,8 @@ INFLUENCE_ELEMENTS = 1 << 22
 """Elements (p d per trajectory) of a piece's influences: every core holds a few arrays of this size."""
 
 SANDWICH_TRAJECTORIES, MIN_LARGE_SANDWICH, SANDWICH_WORK = 1000, 200, 5e8
-"""Trajectories that tell the spread: errors of errors are then 2 %. Where their Gram matrices would take more than
-`SANDWICH_WORK` products, fewer, of which 200 still leave 5 %: a large panel is not walked through again."""
+"""Trajectories from which the variance is estimated: the relative error of standard errors is then 2 %. Where their Gram matrices
+would take more than `SANDWICH_WORK` products, fewer, at least 200 (5 %), so that a large panel is not read again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,14 +126,14 @@ def _scores(
 
 
 def sandwich_possible(data: Data, n_features: int) -> bool:
-    """There are several trajectories, and without any of them steps enough to tell the drift."""
+    """There are several trajectories, and without any one of them still enough steps to estimate the drift."""
     steps = data.observed - 1
     left = steps.sum() - steps.max()
     return len(steps) >= MIN_SANDWICH_TRAJECTORIES and bool(left > n_features + data.shape[2])
 
 
 def told_by(data: Data, n_features: int) -> Indices:
-    """The trajectories that tell the spread."""
+    """The trajectories from which the variance between them is estimated."""
     _, T, d = data.shape
     size = SANDWICH_WORK / (T * (n_features + d) ** 2)
     return data.chosen(int(min(SANDWICH_TRAJECTORIES, max(MIN_LARGE_SANDWICH, size))))

@@ -1,4 +1,4 @@
-"""Steps of unequal variance: gaps that are not all dt, or noise that is louder at some times than at others.
+"""Steps of unequal variance: gaps that are not all dt, or a volatility that changes with time.
 
 Under one SDE and a regular grid the squares of every step have the same law. Real panels often do not:
 a Gaussian cost then lets the few largest steps decide on the order. So each step i has a variance v_i of its own,
@@ -94,7 +94,7 @@ AGREEMENT_TAU = 0.15
 
 
 class Clocks(StrEnum):
-    """Whether mean and spread of the steps tell the same gaps."""
+    """Whether mean and variance of the steps imply the same gaps."""
 
     AGREE = "agree"
     DISAGREE = "disagree"
@@ -111,9 +111,9 @@ class GapClocks:
     def __str__(self) -> str:
         factor = f"a factor of {np.exp(self.deviation):.2g}"
         return {
-            Clocks.AGREE: "mean and spread of the steps tell the same gaps",
-            Clocks.DISAGREE: f"mean and spread of the steps differ by {factor}, by which the intervals are wider",
-            Clocks.INSEPARABLE: "unequal time cannot be told from unequal volatility, so the intervals are as wide as "
+            Clocks.AGREE: "mean and variance of the steps imply the same gaps",
+            Clocks.DISAGREE: f"gaps implied by the mean and by the variance of the steps differ by {factor}; the intervals are widened by it",
+            Clocks.INSEPARABLE: "unequal gaps cannot be distinguished from unequal volatility, so the intervals are as wide as "
             "the gaps are unequal",
         }[self.clocks]
 

@@ -173,13 +173,13 @@ class EulerModel(Problem):
         return self._fitted(back, found.moments.transformed(turn), found.gaps)
 
     def estimator(self, found: Fit) -> str:
-        """The estimator of one order: with known gaps that differ, exact transitions where they can be had."""
+        """The estimator of one order: with known gaps that differ, exact transitions where feasible."""
         common = found.gaps.shared and not found.gaps.equal and exact_fits(self)
         return "exact" if common else "mle"
 
     def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
-        """The parameters along the order of a fit by an estimator's name, mle, ols or exact; and, with a generator, errors
-        that do not trust the model, where they can be had."""
+        """The parameters along the order of a fit by an estimator's name, mle, ols or exact; and, with a generator, robust
+        errors where they are available."""
         plain = self._estimate(found, name)
         if rng is None or not sandwich_possible(self.data, found.moments.n_features):
             return plain
@@ -218,7 +218,7 @@ class EulerModel(Problem):
         return self.some(n) if self.data.lazy else self
 
     def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
-        """Short paths through the slices; with a prior, several that obey it."""
+        """Short paths through the slices; with a prior, several that satisfy it."""
         n, T, d = self.data.shape
         if T > MANY and self.prior is None:
             return [short_path(slice_vectors(self.data, spread(self.data)))[0]]
@@ -381,7 +381,7 @@ class EulerModel(Problem):
         return self.law(found)
 
     def mirrored(self, sums: Statistics, chains: Chains) -> EulerLaw:
-        """A start for the twin, for a drift whose reversal is of its own class."""
+        """A start for the reverse, for a drift whose reversal is of its own class."""
         turn = self.drift.reversal(self.data.shape[2], self.dt)
         assert turn is not None  # other drifts are searched in both directions
         return self.maximise(sums.reversed(turn))
@@ -391,7 +391,7 @@ class EulerModel(Problem):
         return sums.moments(float(self.data.lengths.steps.total))
 
     def known_order_errors(self, sums: Statistics, law: EulerLaw) -> StandardErrors:
-        """Standard errors that known orders would leave."""
+        """Standard errors for known orders."""
         return regression_errors(self.moments(sums), law.step.diffusion)
 
     def log_joint(self, orders: Indices, law: EulerLaw, gaps: Indices | None = None) -> Array:

@@ -28,7 +28,7 @@ transitions (T = 40 at d = 8); beyond it Euler's step is used."""
 
 
 def exact_fits(problem: Problem) -> bool:
-    """Exact transitions can be had: the drift is linear, and the exponentials are few and small."""
+    """Exact transitions are feasible: the drift is linear, and the exponentials are few and small."""
     _, T, d = problem.data.shape
     return isinstance(problem.drift, (Linear, Affine)) and T * (4 * d + 4) ** 3 <= EXACT_WORK
 

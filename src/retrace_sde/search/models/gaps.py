@@ -48,7 +48,7 @@ class GapModel(EulerModel):
         return True
 
     def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
-        """θ and gaps in turn along an order, with Euler's step; at the end with exact transitions, where they fit."""
+        """θ and gaps alternately along an order, with Euler's step; at the end with exact transitions, where feasible."""
         found = self._alternated(order)
         return self.finished(found) if final else found
 
@@ -67,14 +67,14 @@ class GapModel(EulerModel):
         return super()._estimate(found, "mle" if name == "exact" else name)
 
     def for_search(self) -> Self:
-        """Every trajectory counts: gaps rest on the spread of single steps."""
+        """All trajectories: gaps are estimated from the variance of single steps."""
         return self
 
     def _pair_costs(self, found: Fit) -> Array:
         return gap_costs(self.data, found.step)
 
     def evidence(self, found: Fit) -> float:
-        """Unequal steps are what the gaps are for."""
+        """The gaps account for unequal steps."""
         return 0.0
 
     def _alternated(self, order: Indices) -> Fit:
@@ -91,7 +91,7 @@ class GapModel(EulerModel):
         return found
 
     def finished(self, found: Fit) -> Fit:
-        """Exact transitions where the drift is linear, else Euler's; gaps with errors that do not take all for time."""
+        """Exact transitions where the drift is linear, else Euler's; errors of gaps allow for changes of volatility."""
         exactly = exact_fits(self)
         found = exact_fit(self, found, free=True) if exactly else self._with_errors(found)
         assert found.log_gap_errors is not None  # both kinds of fit have them
@@ -182,7 +182,7 @@ def _each_step(matrices: Array, x: Array) -> Array:
 
 
 def step_numbers(problem: Problem) -> Array:
-    """How many numbers are behind each step: n d, less where trajectories have ended."""
+    """The number of values of each step: n d, less where trajectories have ended."""
     there = problem.data.lengths.steps.mask
     return problem.data.shape[2] * there.sum(axis=0).astype(float)
 
