@@ -142,8 +142,8 @@ def _second_moments(panels: Panels, form: Form) -> tuple[Array, Array]:
 
 def _edges(panels: Panels) -> tuple[Array, Array]:
     """Rows (x, Δ, 1) of every trajectory's first step, and of its last, (B, n, 2d + 1)."""
-    x, (n, T) = panels.x, panels.x.shape[1:3]
-    last = np.full(n, T) if panels.lengths is None else panels.lengths
+    x, n = panels.x, panels.x.shape[1]
+    last = panels.visits.each
     found = []
     for at in (np.zeros(n, dtype=np.intp), last - 2):
         one, two = x[:, np.arange(n), at], x[:, np.arange(n), at + 1]

@@ -11,6 +11,7 @@ import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS
+from retrace_sde.panel.lengths import Lengths
 
 
 class Form(NamedTuple):
@@ -78,13 +79,16 @@ class Panels:
             return float(self.filled.counts @ np.log(scale)) + self.filled.log_density
         return float(self.live(0).sum() * np.log(scale).sum())
 
+    @property
+    def visits(self) -> Lengths:
+        """How many observations each trajectory has."""
+        return Lengths.of(self.x[0], self.lengths)
+
     def turned(self, x: Array) -> Array:
         """Panels (B, n, T, d) of these lengths, time-reversed."""
-        if self.lengths is None:
+        if not self.visits.ragged:
             return np.ascontiguousarray(x[:, :, ::-1])
-        t, last = np.arange(x.shape[2])[None], self.lengths[:, None] - 1
-        at = np.where(t <= last, last - t, t)
-        return np.take_along_axis(x, at[None, :, :, None], axis=2)
+        return np.take_along_axis(x, self.visits.reversal[None, :, :, None], axis=2)
 
     def weights(self, lags: int, *, backwards: bool) -> Array:
         """1/v of the steps that are explained, by position; backwards, those of the intervals counted from the end."""
@@ -96,16 +100,12 @@ class Panels:
 
     def live(self, lags: int) -> Array:
         """Which steps (n, T − lags) exist."""
-        n, T = self.x.shape[1:3]
-        if self.lengths is None:
-            return np.ones((n, T - lags))
-        found: Array = (np.arange(lags, T)[None] < self.lengths[:, None]).astype(float)
-        return found
+        return self.visits.mask[:, lags:].astype(float)
 
     def ends(self, lags: int) -> tuple[Array, Array]:
         """First states in both directions, (B, n, lags·d): with two lags the first slice and the step to the second."""
         x, n = self.x, self.x.shape[1]
-        last = np.full(n, x.shape[2]) if self.lengths is None else self.lengths
+        last = self.visits.each
         sides = []
         for at, step in ((np.zeros(n, dtype=np.intp), 1), (last - 1, -1)):
             first = x[:, np.arange(n), at]
