@@ -17,15 +17,11 @@ from scipy.linalg import logm
 import retrace_sde as rt
 from retrace_sde.fit.moments import moments
 from retrace_sde.fit.regression import mle
-from retrace_sde.fit.statespace.em import climb, em
-from retrace_sde.fit.statespace.steps import (
-    Ascent,
-    Setup,
-    as_noise,
-    expect,
-    first_guess,
-    spread,
-)
+from retrace_sde.fit.statespace.ascent.climb import climb
+from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.em import em
+from retrace_sde.fit.statespace.parameters import Setup, as_noise, first_guess, spread
+from retrace_sde.fit.statespace.steps import expect
 from retrace_sde.panel.blocks import Data, one_blas_thread
 from retrace_sde.process.drift import Linear
 
@@ -244,10 +240,10 @@ def passes(sigma, seeds):
     for seed in range(seeds):
         _, Y = panel(sigma, seed=seed)
         found = em(Y, DT)
-        stacks, setup = found.stacks, found.setup
+        data, setup = found.data, found.setup
         start = first_guess(Y, setup, as_noise("estimate", Y.shape[2])[0])
         with one_blas_thread():
-            plain = climb(partial(expect, stacks, setup), Ascent(setup), start, 200, 1e-2)
+            plain = climb(partial(expect, data), Ascent(setup), start, 200, 1e-2)
         gain = found.log_likelihood[-1] - plain.trace[-1]
         taken.append([found.evaluations, plain.evaluations, gain])
     low, high = np.min(taken, axis=0), np.max(taken, axis=0)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 import retrace_sde as rt
-from retrace_sde.fit.statespace.irregular.transitions import transitions
+from retrace_sde.fit.statespace.transitions import transitions
 
 
 class Combination(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 
 import retrace_sde as rt
 from retrace_sde.fit.intervals import half_widths
-from retrace_sde.fit.statespace.irregular.transitions import transitions
+from retrace_sde.fit.statespace.transitions import transitions
 
 
 @dataclass(frozen=True)

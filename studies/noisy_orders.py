@@ -18,7 +18,7 @@ from joblib import Parallel, delayed
 
 import retrace_sde as rt
 from retrace_sde.evidence.outcome import best_order
-from retrace_sde.fit.statespace.steps import Parameters
+from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.orders.draws import random_states
 from retrace_sde.panel.blocks import Data, one_blas_thread
 from retrace_sde.process.drift import Linear

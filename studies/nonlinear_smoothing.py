@@ -31,8 +31,10 @@ from scipy.optimize import minimize
 
 import retrace_sde as rt
 from retrace_sde.fit.information import inverse
-from retrace_sde.fit.statespace.em import climb
-from retrace_sde.fit.statespace.steps import Ascent, Expected, Parameters, Setup, spread
+from retrace_sde.fit.statespace.ascent.climb import climb
+from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.parameters import Parameters, Setup, spread
+from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.process.drift import Polynomial
 from retrace_sde.process.sde import Gaussian
@@ -67,7 +69,7 @@ class Case:
     def setup(self, y):
         shape, none = self.theta.shape, np.zeros(self.d, dtype=bool)
         free = np.ones(shape, dtype=bool)
-        return Setup(self.dt, free, np.zeros(shape), None, none, False, None, spread(y), 1)
+        return Setup(self.dt, free, np.zeros(shape), None, none, False, None, spread(y))
 
     def panel(self, seed):
         rng = np.random.default_rng(seed)
@@ -134,8 +136,10 @@ class Smoothed:
         count, seen = float(n * (T - 1)), np.full(d, float(n * T))
         law = Gaussian(first.mean(axis=0), spread)
         total = float(self.likelihood.sum())
-        zero, gram = np.zeros_like(theta), self.gram.sum(axis=0)
-        return Expected(total, gram, zero, count, np.zeros(d), seen, law, float(n))
+        # the Gram matrix is in units of √Δt already
+        zero, gram = np.zeros_like(theta)[None], self.gram.sum(axis=0)[None]
+        one, counts = np.ones(1), np.array([count])
+        return Expected(total, gram, zero, one, counts, np.zeros(d), seen, law, float(n))
 
 
 def gram_of(phi, cross, before, lag, after, dt):

@@ -30,8 +30,8 @@ from retrace_sde.evidence.outcome import Outcome, order_others, sample_posterior
 from retrace_sde.evidence.selection.bootstrap import bootstrap
 from retrace_sde.evidence.selection.subjects import Subjects
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
-from retrace_sde.fit.statespace.steps import Noise
+from retrace_sde.fit.statespace.levels import HiddenLevels
+from retrace_sde.fit.statespace.parameters import Noise
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, one_blas_thread, to_numpy
 from retrace_sde.panel.canonical import RowPermutation, content_permutation

@@ -10,13 +10,12 @@ from retrace_sde.evidence.selection.hidden_levels import hidden_levels_along
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.fit.levels import fit_levels, level_influences
 from retrace_sde.fit.scores import errors_of_influences
-from retrace_sde.fit.statespace.irregular.levels import hidden_level_errors, informed
+from retrace_sde.fit.statespace.levels import hidden_level_errors, informed
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import van_loan
 from retrace_sde.search.model import Problem
 from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.models.irregular import IrregularModel
 
 DT = 0.15
 A = np.array([[-1.0, 0.5], [-0.3, -1.2]])
@@ -38,7 +37,7 @@ def panel(seed, *, n=60, T=15, levels=1.0, gaps=None, noise=0.0):
 
 def along(y, gaps, *, noise="estimate", scheme="exact"):
     problem, order = Problem(Data(y), DT, Affine()), np.arange(y.shape[1])
-    model = IrregularModel.across(problem, gaps, noise=noise, scheme=scheme)
+    model = HiddenModel.across(problem, gaps, noise=noise, scheme=scheme)
     return hidden_levels_along(model, model.fit(order, final=True))
 
 

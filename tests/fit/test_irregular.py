@@ -1,31 +1,28 @@
 """Steps that differ behind noise and missing values, beside dense Gaussians and finite differences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.fit.irregular_times import Spans
-from retrace_sde.fit.statespace import steps
-from retrace_sde.fit.statespace.em import climb, em
-from retrace_sde.fit.statespace.irregular.em import (
-    DISTINCT,
-    Ascent,
-    Clock,
-    Law,
-    Objective,
-    Seen,
-    expect,
-    states,
-)
-from retrace_sde.fit.statespace.irregular.errors import TimedScores
-from retrace_sde.fit.statespace.irregular.gap_law import (
+from retrace_sde.fit.statespace.ascent.climb import climb
+from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.em import em
+from retrace_sde.fit.statespace.errors import Scores
+from retrace_sde.fit.statespace.gap_law import (
     RATIOS,
     best_shape,
     log_weights,
     step_log_densities,
 )
-from retrace_sde.fit.statespace.irregular.transitions import pulled_back, step_cost, transitions
+from retrace_sde.fit.statespace.observations import MAX_CLASSES, Observations, StepClasses
+from retrace_sde.fit.statespace.parameters import Parameters, Setup, spread
+from retrace_sde.fit.statespace.smoother import states
+from retrace_sde.fit.statespace.steps import Objective, expect
+from retrace_sde.fit.statespace.transitions import pulled_back, step_cost, transitions
 from retrace_sde.process.sde import Gaussian
 
 D, M = 3, 2
@@ -37,7 +34,7 @@ def a_law(seed=0, *, noise=(0.1, 0.2, 0.0)):
     G = rng.standard_normal((D, D))
     initial = Gaussian(rng.standard_normal(D), 0.7 * np.eye(D) + 0.1)
     theta = np.c_[A, rng.standard_normal((D, M))]
-    return Law(theta, G @ G.T + 0.3 * np.eye(D), np.diag(noise), initial)
+    return Parameters(theta, G @ G.T + 0.3 * np.eye(D), np.diag(noise), initial, scheme="exact")
 
 
 def some_data(law, n=5, T=6, seed=1, *, missing=0.3):
@@ -74,7 +71,13 @@ def dense(law, v, gaps):
 def test_likelihood_and_smoothed_states_are_those_of_the_dense_gaussian():
     law = a_law()
     Y, v, gaps = some_data(law)
-    values, means, spreads = states(Seen.of(Y, v, Clock.of(gaps)), law, covariances=6)
+    classes = StepClasses.of(gaps)
+    found = states(Observations(Y, classes, v), law.steps(classes.gaps), times=6)
+    values, means, spreads = (
+        found.log_likelihood,
+        found.means,
+        found.covariances[found.pattern],
+    )
     for j in range(len(Y)):
         mean, K, R = dense(law, v[j], gaps[j])
         o = ~np.isnan(Y[j].ravel())
@@ -90,19 +93,22 @@ def test_likelihood_and_smoothed_states_are_those_of_the_dense_gaussian():
 def test_scores_are_derivatives_of_the_likelihood():
     law = a_law(2, noise=(0.1, 0.2, 0.05))
     Y, v, gaps = some_data(law, seed=3)
-    clock = Clock.of(gaps)
-    seen = Seen.of(Y, v, clock)
+    classes = StepClasses.of(gaps)
+    seen = Observations(Y, classes, v)
     free = np.ones((D, D + M), dtype=bool)
     every = np.ones(D, dtype=bool)
-    setup = steps.Setup(1.0, free, np.zeros((D, D + M)), None, every, False, None, np.ones(D))
-    scores = TimedScores(setup, law, clock.gaps)
+    setup = Setup(1.0, free, np.zeros((D, D + M)), None, every, False, None, np.ones(D))
+    scores = Scores(setup, law, classes.gaps)
     found = scores.of(seen)
-    x = scores._vector()
+    x = scores.vector()
     assert found.shape == (len(Y), scores.size) == (len(Y), len(x))
     for k in range(scores.size):
         e = np.zeros_like(x)
         e[k] = 1e-5
-        high, low = (states(seen, scores._at(x + s * e).law)[0] for s in (1, -1))
+        high, low = (
+            states(seen, scores.at(x + s * e).law.steps(classes.gaps)).log_likelihood
+            for s in (1, -1)
+        )
         np.testing.assert_allclose(found[:, k], (high - low) / 2e-5, rtol=1e-4, atol=1e-4)
 
 
@@ -112,12 +118,12 @@ def test_the_gradient_of_the_m_step_and_of_transitions_is_that_of_finite_differe
     common = gaps[0]
     free = np.ones((D, D + M), dtype=bool)
     tied = np.ones(D, dtype=bool)
-    setup = steps.Setup(0.6, free, np.zeros((D, D + M)), None, tied, True, None, np.ones(D))
+    setup = Setup(0.6, free, np.zeros((D, D + M)), None, tied, True, None, np.ones(D))
     whole = Spans(np.array([0]), np.array([5]), np.array([common.sum() / 0.6]))
     for spans in (None, whole):
-        clock = Clock.by_position(common)
-        start = Law(law.theta, law.H, law.R, law.initial, None if spans is None else common)
-        objective = Objective(expect(Seen.of(Y, v, clock), start), setup, spans)
+        classes = StepClasses.by_position(common)
+        start = replace(law, gaps=None if spans is None else common)
+        objective = Objective(expect(Observations(Y, classes, v), start), setup, spans)
         x = objective.pack(law.theta - 0.1, law.H, None if spans is None else common)
         _, gradient = objective(x)
         for k in range(len(x)):
@@ -147,15 +153,15 @@ def test_the_gradient_of_the_m_step_and_of_transitions_is_that_of_finite_differe
 def test_em_climbs_to_where_the_score_is_zero():
     law = a_law(6, noise=(0.04, 0.04, 0.04))
     Y, v, gaps = some_data(law, n=40, T=8, seed=7, missing=0.15)
-    clock = Clock.of(gaps)
-    seen = Seen.of(Y, v, clock)
+    classes = StepClasses.of(gaps)
+    seen = Observations(Y, classes, v)
     free, tied = np.ones((D, D + M), dtype=bool), np.ones(D, dtype=bool)
-    setup = steps.Setup(0.6, free, np.zeros((D, D + M)), None, tied, True, None, steps.spread(Y))
-    start = Law(np.zeros((D, D + M)), np.eye(D), 0.1 * np.eye(D), law.initial)
+    setup = Setup(0.6, free, np.zeros((D, D + M)), None, tied, True, None, spread(Y))
+    start = replace(law, theta=np.zeros((D, D + M)), H=np.eye(D), R=0.1 * np.eye(D))
     found = climb(lambda each: expect(seen, each), Ascent(setup), start, 300, 1e-6)
     assert found.converged
     assert np.all(np.diff(found.trace) >= 0)
-    scores = TimedScores(setup, found.parameters, clock.gaps)
+    scores = Scores(setup, found.parameters, classes.gaps)
     total = scores.of(seen).sum(axis=0)
     information = scores.observed(seen)
     # a step of Newton's would change nothing that matters
@@ -168,9 +174,12 @@ def test_on_a_regular_grid_it_is_the_em_of_equal_steps():
     Y = sde.simulate(30, 10, 0.2, x0=1.0, random_state=1) + 0.1 * rng.standard_normal((30, 10, 2))
     Y[rng.random(Y.shape) < 0.1] = np.nan
     regular = em(Y, 0.2, affine=True, tolerance=1e-6)
-    law = Law(regular.parameters.theta, regular.parameters.H, regular.noise, regular.initial, euler=True)  # fmt: skip
-    seen = Seen.of(Y, np.ones((30, 10, 1)), Clock.of(np.full(9, 0.2)))
-    assert states(seen, law)[0].sum() == pytest.approx(regular.log_likelihood[-1], abs=1e-6)
+    law = regular.parameters
+    classes = StepClasses.of(np.full(9, 0.2))
+    seen = Observations(Y, classes, np.ones((30, 10, 1)))
+    assert states(seen, law.steps(classes.gaps)).log_likelihood.sum() == pytest.approx(
+        regular.log_likelihood[-1], abs=1e-6
+    )
     again = Ascent(regular.setup).maximise(expect(seen, law), law)
     np.testing.assert_allclose(again.theta, law.theta, atol=2e-3)
 
@@ -178,11 +187,11 @@ def test_on_a_regular_grid_it_is_the_em_of_equal_steps():
 def test_many_distinct_gaps_are_joined_to_close_ones():
     rng = np.random.default_rng(0)
     gaps = rng.gamma(2.0, 0.5, (200, 9))
-    clock = Clock.of(gaps)
-    assert len(clock.gaps) <= DISTINCT
-    width = np.log(gaps.max() / gaps.min()) / DISTINCT
-    assert np.abs(np.log(clock.gaps[clock.index] / gaps)).max() <= width + 1e-9
-    few = Clock.of(np.array([0.5, 1.0, 0.5]))
+    classes = StepClasses.of(gaps)
+    assert len(classes.gaps) <= MAX_CLASSES
+    width = np.log(gaps.max() / gaps.min()) / MAX_CLASSES
+    assert np.abs(np.log(classes.gaps[classes.index] / gaps)).max() <= width + 1e-9
+    few = StepClasses.of(np.array([0.5, 1.0, 0.5]))
     np.testing.assert_array_equal(few.gaps[few.index[0]], [0.5, 1.0, 0.5])
 
 

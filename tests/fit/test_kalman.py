@@ -14,11 +14,11 @@ import retrace_sde as rt
 from retrace_sde.fit.exact import exact
 from retrace_sde.fit.moments import moments
 from retrace_sde.fit.regression import mle
-from retrace_sde.fit.statespace import model as statespace_model
+from retrace_sde.fit.statespace import observations as statespace_observations
 from retrace_sde.fit.statespace import riccati as statespace_riccati
 from retrace_sde.fit.statespace.em import Known
 from retrace_sde.fit.statespace.em import em as plain_em
-from retrace_sde.fit.statespace.model import group, portions
+from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.riccati import riccati
 from retrace_sde.fit.statespace.smoother import StateSpace, kalman
 from retrace_sde.panel.blocks import Data
@@ -119,12 +119,16 @@ def test_stacks_and_blocks_do_not_change_the_numbers(monkeypatch):
     rng = np.random.default_rng(3)
     model = random_model(4, 1)
     Y = rng.normal(size=(40, 9, 4))
-    Y[:30] = with_holes(Y[:30], 0.3, 4)  # 30 patterns of one, more than MANY; one of ten
+    Y[:30] = with_holes(
+        Y[:30], 0.3, 4
+    )  # 30 patterns of one, more than MIN_JOINT_INVERSES; one of ten
     together = kalman(Y, model)
     assert len(together.covariances) == 31
     alone = [kalman(y[None], model) for y in Y]
-    monkeypatch.setattr(statespace_model, "STACK_ELEMENTS", 9 * 4 * 4 * 8)
-    assert [len(list(portions(stack, 9 * 4 * 4))) for stack in group(Y)[1]] == [2, 1]
+    monkeypatch.setattr(statespace_observations, "STACK_ELEMENTS", 9 * 4 * 4 * 8)
+    assert [
+        len(list(stack.portions(9 * 4 * 4))) for stack in Observations.regular(Y, 1.0).stacks
+    ] == [2, 1]
     small = kalman(Y, model)
     for j, one in enumerate(alone):
         for other, g in ((together, together.pattern[j]), (small, small.pattern[j])):
@@ -145,7 +149,7 @@ def test_steady_state_stops_the_recursion_and_changes_nothing(monkeypatch):
     )
     fast = kalman(Y, model)
     count = len(calls)
-    monkeypatch.setattr(statespace_riccati, "STEADY", -1.0)
+    monkeypatch.setattr(statespace_riccati, "STEADY_CHANGE", -1.0)
     calls.clear()
     slow = kalman(Y, model)
     assert len(calls) == 2 * T - 1
@@ -160,7 +164,9 @@ def test_covariances_stay_positive_where_precision_is_extreme():
     F = np.array([[1.0, 1.0], [0.0, 1.0]])
     step = Transition(F, np.zeros(2), 1e-10 * np.eye(2))
     model = StateSpace(step, np.diag([1e-10, 1e4]), Gaussian(np.zeros(2), 1e8 * np.eye(2)))
-    covariances = riccati(np.ones((60, 1, 2), dtype=bool), model).covariance[:, 0]
+    covariances = riccati(
+        np.ones((60, 1, 2), dtype=bool), np.zeros((59, 1), dtype=int), model.steps
+    ).covariance[:, 0]
     assert np.linalg.eigvalsh(covariances).min() > 0
 
 

@@ -11,12 +11,13 @@ from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.fit.statespace import errors as statespace_errors
-from retrace_sde.fit.statespace import per_trajectory as statespace_alone
+from retrace_sde.fit.statespace import per_trajectory as by_trajectory
 from retrace_sde.fit.statespace.em import em
-from retrace_sde.fit.statespace.model import group
-from retrace_sde.fit.statespace.per_trajectory import alone
+from retrace_sde.fit.statespace.observations import Observations, Stack
+from retrace_sde.fit.statespace.parameters import Parameters
+from retrace_sde.fit.statespace.per_trajectory import per_trajectory
 from retrace_sde.fit.statespace.smoother import StateSpace, kalman
-from retrace_sde.fit.statespace.steps import Parameters, Setup, as_noise, expect, spread
+from retrace_sde.fit.statespace.steps import expect
 from retrace_sde.process.sde import Gaussian, Transition
 
 Array = NDArray[np.float64]
@@ -60,12 +61,16 @@ def with_holes(Y: Array, seed: int = 0, share: float = 0.3) -> Array:
 @pytest.fixture(params=["alone", "recursion"])
 def path(request, monkeypatch):
     """Either path for any number of patterns."""
-    monkeypatch.setattr(statespace_alone, "FEWEST", 1 if request.param == "alone" else 10**9)
+    monkeypatch.setattr(by_trajectory, "MIN_PATTERNS", 1 if request.param == "alone" else 10**9)
     return request.param
 
 
+def stack_of(Y: Array) -> Stack:
+    return Observations.regular(Y, 1.0).stacks[0]
+
+
 def use(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(statespace_alone, "FEWEST", 1 if path == "alone" else 10**9)
+    monkeypatch.setattr(by_trajectory, "MIN_PATTERNS", 1 if path == "alone" else 10**9)
 
 
 @pytest.mark.parametrize("noise", [0.5, 1e-8, 0.0])
@@ -124,19 +129,18 @@ def test_it_is_the_recursion(case, monkeypatch):
     n, T, d = case.pop("n"), case.pop("T"), case.pop("d")
     model = random_model(d, 3, **case)
     Y = with_holes(draw(model, n, T, 4))
-    _, stacks = group(Y)
+    seen = Observations.regular(Y, 0.1)
     step, dt = model.transition, 0.1
     theta = np.c_[(step.matrix - np.eye(d)) / dt, step.shift / dt]
     now = Parameters(theta, step.covariance / dt, model.noise, model.initial)
-    free = np.ones(theta.shape, dtype=bool)
-    setup = Setup(
-        dt, free, np.zeros(theta.shape), None, *as_noise("diagonal", d)[1:], None, spread(Y)
-    )
     found = {}
     for name in ("alone", "recursion"):
         use(monkeypatch, name)
-        assert all((alone(stack, model) is not None) == (name == "alone") for stack in stacks)
-        found[name] = (kalman(Y, model), expect(stacks, setup, now))
+        assert all(
+            (per_trajectory(stack, model.steps) is not None) == (name == "alone")
+            for stack in seen.stacks
+        )
+        found[name] = (kalman(Y, model), expect(seen, now))
     for first, second in zip(found["alone"], found["recursion"], strict=True):
         for key, value in vars(second).items():
             if key == "parts":  # of one pass there are none
@@ -152,8 +156,8 @@ def test_it_is_the_recursion(case, monkeypatch):
                 1e-9 * np.abs(value).max() + 1e-18
             )  # noise of exact observations is 0 but for rounding
             np.testing.assert_allclose(other, value, rtol=0, atol=close, err_msg=key)
-            if key == "gram":  # the noise of the steps is a small part of it
-                old, new = value[d + 1 :, d + 1 :], other[d + 1 :, d + 1 :]
+            if key == "grams":  # the noise of the steps is a small part of it
+                old, new = value[:, d + 1 :, d + 1 :], other[:, d + 1 :, d + 1 :]
                 np.testing.assert_allclose(new, old, rtol=0, atol=1e-9 * np.abs(old).max())
 
 
@@ -174,7 +178,7 @@ def test_what_rounding_would_spoil_goes_through_the_recursion():
     step = Transition(0.9 * np.eye(2), np.zeros(2), 1e-6 * np.eye(2))
     model = StateSpace(step, 1e-6 * np.eye(2), Gaussian(np.zeros(2), 1e7 * np.eye(2)))
     Y = with_holes(np.random.default_rng(0).normal(size=(40, 30, 2)))
-    assert alone(group(Y)[1][0], model) is None
+    assert per_trajectory(stack_of(Y), model.steps) is None
     found = kalman(Y, model)
     first, seen = found.covariances[found.pattern, 0], ~np.isnan(Y[:, :2])
     unseen = ~seen[:, 0, 0] & seen[:, 1, 0]
@@ -187,11 +191,11 @@ def test_what_rounding_would_spoil_goes_through_the_recursion():
 def test_correlated_noise_and_shared_patterns_take_the_recursion():
     model = random_model(4, 0)
     Y = draw(model, 40, 6, 1)
-    assert alone(group(Y)[1][0], model) is None
+    assert per_trajectory(stack_of(Y), model.steps) is None
     holes = with_holes(Y)
-    assert alone(group(holes)[1][0], model) is not None
+    assert per_trajectory(stack_of(holes), model.steps) is not None
     full = StateSpace(model.transition, model.noise + 0.1, model.initial)
-    assert alone(group(holes)[1][0], full) is None
+    assert per_trajectory(stack_of(holes), full.steps) is None
 
 
 def test_an_e_step_keeps_no_covariances():
@@ -199,10 +203,10 @@ def test_an_e_step_keeps_no_covariances():
     d, n, T = 10, 400, 240
     model = random_model(d, 0)
     Y = np.where(np.random.default_rng(0).random((n, T, d)) < 0.2, np.nan, 1.0)
-    stack = group(Y)[1][0]
-    alone(stack, model, n_jobs=1)
+    stack = stack_of(Y)
+    per_trajectory(stack, model.steps, n_jobs=1)
     tracemalloc.start()
-    alone(stack, model, n_jobs=1)
+    per_trajectory(stack, model.steps, n_jobs=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12e6
@@ -216,7 +220,7 @@ def test_some_patterns_stand_for_all_in_the_standard_errors(monkeypatch):
     Y = rt.simulate.add_noise(Y, 0.2, random_state=2)
     found = []
     for scores in (2000, 20000):
-        monkeypatch.setattr(statespace_errors, "FEWEST", scores)
+        monkeypatch.setattr(statespace_errors, "MIN_SIMULATED", scores)
         fit = em(Y, 0.1, scheme="exact", max_iter=3)
         found.append(fit.standard_errors(random_state=0))
     few, many = found

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.fit.statespace.quasi_newton import Coordinates, finish
-from retrace_sde.fit.statespace.steps import as_noise
+from retrace_sde.fit.statespace.ascent.quasi_newton import Coordinates, finish
+from retrace_sde.fit.statespace.parameters import as_noise
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.search.model import Problem
 from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.models.irregular import IrregularModel
 
 DT = 0.15
 
@@ -29,11 +28,9 @@ def models(y):
     return {
         "equal steps": HiddenModel.of(problem, noise="estimate"),
         "a noise each": HiddenModel.of(problem, noise="diagonal"),
-        "known gaps": IrregularModel.across(problem, uneven, noise="estimate"),
-        "known gaps, Euler": IrregularModel.across(
-            problem, uneven, noise="estimate", scheme="euler"
-        ),
-        "free gaps": IrregularModel.across(problem, uneven, noise="estimate", free=True),
+        "known gaps": HiddenModel.across(problem, uneven, noise="estimate"),
+        "known gaps, Euler": HiddenModel.across(problem, uneven, noise="estimate", scheme="euler"),
+        "free gaps": HiddenModel.across(problem, uneven, noise="estimate", free=True),
     }
 
 

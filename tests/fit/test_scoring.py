@@ -5,18 +5,19 @@ import pytest
 from scipy.linalg import block_diag
 
 import retrace_sde as rt
-from retrace_sde.fit.statespace.em import climb, em
-from retrace_sde.fit.statespace.model import group
-from retrace_sde.fit.statespace.scoring import FAINT, Scoring
-from retrace_sde.fit.statespace.steps import (
-    Ascent,
+from retrace_sde.fit.statespace.ascent.climb import climb
+from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.ascent.scoring import FAINT, Scoring
+from retrace_sde.fit.statespace.em import em
+from retrace_sde.fit.statespace.observations import Observations
+from retrace_sde.fit.statespace.parameters import (
     Parameters,
     Setup,
     as_noise,
-    expect,
     first_guess,
     spread,
 )
+from retrace_sde.fit.statespace.steps import expect
 
 DT = 0.05
 
@@ -43,9 +44,9 @@ def test_shares_are_the_information_of_a_random_walk(share):
     now = Parameters(np.zeros((d, d)), H, R, rt.Gaussian(np.zeros(d), np.eye(d)))
     y = np.random.default_rng(0).standard_normal((3, T + 1, d))
     setup = setup_of(d)
-    stacks = group(y)[1]
-    scoring = Scoring.of(setup, stacks)
-    shares = scoring._shares(expect(stacks, setup, now), now)
+    seen = Observations.regular(y, DT)
+    scoring = Scoring.of(setup, seen)
+    shares = scoring._shares(expect(seen, now), now)
     band = 2 * np.eye(T) - np.eye(T, k=1) - np.eye(T, k=-1)
     K = np.kron(np.eye(T), H * DT) + np.kron(band, R)
     inverse = np.linalg.inv(K)
@@ -70,10 +71,10 @@ def test_it_ends_where_em_ends_in_fewer_passes(sigma, options):
     Y[np.random.default_rng(5).random(Y.shape) < 0.02] = np.nan
     noise = options.get("noise", "estimate")
     setup = setup_of(3, noise, Y, options.get("affine", False))
-    stacks, start = group(Y)[1], first_guess(Y, setup, as_noise(noise, 3)[0])
+    seen, start = Observations.regular(Y, DT), first_guess(Y, setup, as_noise(noise, 3)[0])
     plain, scored = (
-        climb(lambda x: expect(stacks, setup, x), ascent, start, 400, 1e-3)
-        for ascent in (Ascent(setup), Scoring.of(setup, stacks))
+        climb(lambda x: expect(seen, x), ascent, start, 400, 1e-3)
+        for ascent in (Ascent(setup), Scoring.of(setup, seen))
     )
     assert scored.converged
     assert scored.trace[-1] > plain.trace[-1] - 0.01
@@ -85,14 +86,14 @@ def test_promises_are_kept_near_the_end():
     """What a step says that it will raise the likelihood by, beside what is still to be had: within a factor of two."""
     _, Y = panel(3, 0.3)
     setup = setup_of(3, values=Y)
-    stacks, start = group(Y)[1], first_guess(Y, setup, as_noise("estimate", 3)[0])
-    scoring = Scoring.of(setup, stacks)
-    found = climb(lambda x: expect(stacks, setup, x), scoring, start, 400, 1e-8)
+    seen, start = Observations.regular(Y, DT), first_guess(Y, setup, as_noise("estimate", 3)[0])
+    scoring = Scoring.of(setup, seen)
+    found = climb(lambda x: expect(seen, x), scoring, start, 400, 1e-8)
     rng, end = np.random.default_rng(1), scoring.pack(found.parameters)
     weight = scoring.weights(found.parameters, found.expected)
     for _ in range(5):
         away = scoring.unpack(end + rng.standard_normal(len(end)) / weight / 2, found.parameters)
-        there = expect(stacks, setup, away)
+        there = expect(seen, away)
         _, promise = scoring.advance(there, away)
         assert 0.5 < promise / (found.trace[-1] - there.likelihood) < 2
 

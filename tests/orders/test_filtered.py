@@ -5,8 +5,10 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from retrace_sde.fit.statespace.irregular.em import Clock, Law, Seen, states
-from retrace_sde.fit.statespace.irregular.gap_law import RATIOS, log_weights
+from retrace_sde.fit.statespace.gap_law import RATIOS, log_weights
+from retrace_sde.fit.statespace.observations import Observations, StepClasses
+from retrace_sde.fit.statespace.parameters import Parameters
+from retrace_sde.fit.statespace.smoother import states
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.hidden import filtered
 from retrace_sde.orders.hidden.gaussian import Chain, process
@@ -21,7 +23,8 @@ D = 2
 def a_law(noise):
     theta = np.array([[-1.0, 0.6, 0.4, 0.8], [-0.5, -0.8, -0.2, 0.0]])  # (A, c, B)
     H = np.array([[0.5, 0.1], [0.1, 0.4]])
-    return Law(theta, H, noise**2 * np.eye(D), Gaussian(np.ones(D), 0.5 * np.eye(D)))
+    initial = Gaussian(np.ones(D), 0.5 * np.eye(D))
+    return Parameters(theta, H, noise**2 * np.eye(D), initial, scheme="exact")
 
 
 def a_trajectory(T, seed, missing):
@@ -33,15 +36,18 @@ def a_trajectory(T, seed, missing):
 def log_likelihoods(law, y, u, orders, gaps):
     """Of one trajectory along each of some orders, each across its own gaps."""
     v = np.concatenate([np.ones((len(orders), len(y), 1)), u[orders]], axis=2)
-    clock = Clock(np.unique(gaps), np.searchsorted(np.unique(gaps), gaps))
-    return states(Seen.of(y[orders], v, clock), law)[0]
+    classes = StepClasses(np.unique(gaps), np.searchsorted(np.unique(gaps), gaps))
+    seen = Observations(y[orders], classes, v)
+    return states(seen, law.steps(classes.gaps)).log_likelihood
 
 
 def a_course(law, gaps, weights=None, table=None):
-    clock = Clock.of(gaps) if table is None else Clock(table, np.zeros((1, len(gaps)), dtype=np.intp))  # fmt: skip
-    F, S, Q = (each[clock.index[0]] for each in law.steps(clock))
+    one = np.zeros((1, len(gaps)), dtype=np.intp)
+    classes = StepClasses.of(gaps) if table is None else StepClasses(table, one)
+    model, index = law.steps(classes.gaps), classes.index[0]
+    F, S, Q = (each[index] for each in (model.matrix, model.inputs, model.covariance))
     chain = Chain(F, S[:, :, 0], Q, S[:, :, 1:], law.R, law.initial)
-    return HiddenSteps(chain, law.table(clock), clock.index[0], weights=weights)
+    return HiddenSteps(chain, model.table, index, weights=weights)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])

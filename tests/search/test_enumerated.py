@@ -21,7 +21,7 @@ from oracle import (
 from scipy import stats
 
 import retrace_sde as rt
-from retrace_sde.fit.statespace.steps import Parameters
+from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.prior import Prior, compiled
 from retrace_sde.panel.blocks import Data

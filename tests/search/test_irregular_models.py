@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.fit.statespace.irregular.transitions import transitions
+from retrace_sde.fit.statespace.transitions import transitions
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.schedule import off_schedule, on_schedule
 from retrace_sde.process.drift import Affine, Driven
 from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.models.irregular import IrregularModel
+from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.models.random_gaps import RandomGapModel
 
 A, C, H = np.array([[-1.0, 0.5], [-0.3, -1.2]]), np.array([0.3, 0.1]), 0.25 * np.eye(2)
@@ -170,7 +170,7 @@ def test_inputs_behind_noise_are_those_of_the_regression_without_it():
     )
     np.testing.assert_allclose(hidden.inputs_, plain.inputs_, atol=0.02)
     np.testing.assert_allclose(hidden.drift_, plain.drift_, atol=0.02)
-    model = IrregularModel.across(EulerModel(Data(X, U, 1), 0.1, Driven()), np.full(9, 0.1), noise=1e-3, scheme="euler")  # fmt: skip
+    model = HiddenModel.across(EulerModel(Data(X, U, 1), 0.1, Driven()), np.full(9, 0.1), noise=1e-3, scheme="euler")  # fmt: skip
     ahead = model.fit(np.arange(10))
     assert ahead.step.coefficients.shape == (2, 4)
 

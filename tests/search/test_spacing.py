@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 import retrace_sde as rt
 from retrace_sde.fit.euler import Euler, step_log_likelihoods
 from retrace_sde.fit.irregular_times import Likelihood, Spans, StepMoments
-from retrace_sde.fit.statespace.irregular.transitions import exponentials, transitions
+from retrace_sde.fit.statespace.transitions import exponentials, transitions
 from retrace_sde.fit.unequal_steps import Clocks, gap_clocks
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 from retrace_sde.panel.blocks import Data

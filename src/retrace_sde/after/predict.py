@@ -22,16 +22,14 @@ from retrace_sde.after.steps import steps_across
 from retrace_sde.evidence.outcome import Outcome
 from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.regression import Estimate
-from retrace_sde.fit.statespace.irregular.em import Law
-from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
-from retrace_sde.fit.statespace.irregular.transitions import transitions
+from retrace_sde.fit.statespace.levels import HiddenLevels
 from retrace_sde.fit.statespace.model import StateSpace
-from retrace_sde.fit.statespace.steps import Parameters
+from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.panel.clock import EqualGaps
 from retrace_sde.process.drift import is_linear
-from retrace_sde.process.sde import LinearSDE, Scheme, Transition
+from retrace_sde.process.sde import LinearSDE, Scheme
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.protocols import Model
@@ -44,7 +42,7 @@ def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateS
     """One step, over dt or another gap, of a fitted linear SDE, as its estimator has it: Euler's, or exact."""
     gap = model.dt if gap is None else gap
     if isinstance(model, HiddenModel):
-        return _hidden_step(_law(outcome), gap)
+        return _law(outcome).model(gap)
     return _step(outcome)(outcome.estimate, gap)
 
 
@@ -54,14 +52,6 @@ def _law(outcome: Outcome) -> Parameters:
         outcome.levels.alike if isinstance(outcome.levels, HiddenLevels) else outcome.law
     )
     return found
-
-
-def _hidden_step(law: Parameters, gap: float) -> StateSpace:
-    if not isinstance(law, Law) or law.euler:
-        return law.model(gap)
-    F, S, Q = transitions(law.theta, law.H, np.array([gap]))
-    shift = S[0, :, 0] if S.shape[2] else np.zeros(len(law.H))
-    return StateSpace(Transition(F[0], shift, Q[0]), law.R, law.initial)
 
 
 def _step(outcome: Outcome) -> Callable[[Estimate, float], StateSpace]:

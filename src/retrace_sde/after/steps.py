@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrace_sde.fit.statespace.irregular.em import Clock
 from retrace_sde.fit.statespace.model import StateSpace
+from retrace_sde.fit.statespace.observations import StepClasses
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly, in_order, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.models.irregular import IrregularModel, as_law
-from retrace_sde.search.models.random_gaps import RandomGapModel
 from retrace_sde.search.protocols import Model
 
 RESIDUAL_SAMPLE, MIN_RESIDUAL_TRAJECTORIES = 200_000, 30
@@ -148,14 +146,15 @@ class Across(NamedTuple):
 
 def steps_across(model: Model, law: Any, order: Indices, gaps: Gaps) -> Across | None:
     """The steps of a law across gaps and under inputs, along an order; None where all are the same, or gaps are drawn."""
-    if not isinstance(model, IrregularModel) or isinstance(model, RandomGapModel):
+    if not isinstance(model, HiddenModel) or model.regular or model.gaps_random:
         return None
     n, T, _ = model.data.shape
-    clock = Clock.of(gaps.along(T))
-    F, S, Q = replace(as_law(law), gaps=None).steps(clock)
-    index = np.broadcast_to(clock.index, (n, T - 1))
-    shift = np.einsum("ntij,ntj->nti", S[index], model._inputs(order)[:, :-1])
-    return Across(F, shift, Q, index)
+    classes = StepClasses.of(gaps.along(T))
+    steps = replace(law, gaps=None).steps(classes.gaps)
+    index, v = np.broadcast_to(classes.index, (n, T - 1)), model.inputs(order)
+    v = np.ones((n, T, steps.inputs.shape[2])) if v is None else v
+    shift = np.einsum("ntij,ntj->nti", steps.inputs[index], v[:, :-1])
+    return Across(steps.matrix, shift, steps.covariance, index)
 
 
 def filtered(y: Array, model: StateSpace, across: Across | None = None) -> Filtered:

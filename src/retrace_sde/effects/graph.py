@@ -22,7 +22,7 @@ from scipy.linalg import expm
 
 from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.statespace.irregular.transitions import exponentials
+from retrace_sde.fit.statespace.transitions import exponentials
 from retrace_sde.io.arrays import Array, Mask
 from retrace_sde.result import ReTraceResult
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from retrace_sde.evidence.selection import hidden_levels
 from retrace_sde.evidence.selection.subjects import MOST_VARIABLES, Subjects
-from retrace_sde.fit.statespace.steps import as_noise
+from retrace_sde.fit.statespace.parameters import as_noise
 from retrace_sde.io.arrays import Array
 from retrace_sde.orders.prior import compiled
 from retrace_sde.panel.blocks import Data, to_numpy

@@ -28,7 +28,7 @@ from retrace_sde.evidence.selection.subjects import (
 from retrace_sde.fit.levels import LevelFit
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate
-from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
+from retrace_sde.fit.statespace.levels import HiddenLevels
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
 from retrace_sde.orders.own import KICKS

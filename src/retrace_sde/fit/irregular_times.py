@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from retrace_sde.fit.information import by_log_cholesky, from_log_cholesky, log_cholesky
-from retrace_sde.fit.statespace.irregular.transitions import REACH, step_cost, van_loan_matrix
+from retrace_sde.fit.statespace.transitions import REACH, step_cost, van_loan_matrix
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
 

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.fit.statespace.irregular.kernels import put
+from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.moves.driver import Schedule, implements, record, sample
 from retrace_sde.orders.moves.proposals import KINDS, Proposals, Tally, mixture

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.fit.statespace.irregular.kernels import put, put_rows
+from retrace_sde.fit.statespace.filter import put, put_rows
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.moves.driver import (
     Kicks,

@@ -14,7 +14,7 @@ from retrace_sde.evidence.outcome import best_order
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.regression import ols
 from retrace_sde.fit.statespace.em import em
-from retrace_sde.fit.statespace.steps import Noise, Parameters
+from retrace_sde.fit.statespace.parameters import Noise, Parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import kendall_tau, mean_absolute_error, neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs

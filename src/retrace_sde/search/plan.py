@@ -5,7 +5,7 @@
 | seen as they are | equal, or known | `EulerModel` |
 | seen as they are | of a shared order, to be estimated | `GapModel` |
 | noisy, or partly missing | equal | `HiddenModel` |
-| noisy, partly missing, or placed on a schedule | known, scheduled, or of a shared order and to be estimated; or with inputs | `IrregularModel` |
+| noisy, partly missing, or placed on a schedule | known, scheduled, or of a shared order and to be estimated; or with inputs | `HiddenModel.across` |
 | any | of single orders, of which only the distribution is known | `RandomGapModel` |
 
 Nothing else asks for a concrete class: a model says by its properties (`states_hidden`, `gaps_estimated`, `gaps_random`) what a
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.fit.statespace.steps import Noise, as_noise
+from retrace_sde.fit.statespace.parameters import Noise, as_noise
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.knowledge import Knowledge
@@ -30,7 +30,6 @@ from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.models.irregular import IrregularModel
 from retrace_sde.search.models.random_gaps import RandomGapModel
 from retrace_sde.search.protocols import Model
 
@@ -109,13 +108,13 @@ class Plan:
             return RandomGapModel.unknown(model, noise=noise)
         if model.timing.scheduled:
             gaps = model.timing.scheduled_gaps
-            return IrregularModel.across(model, gaps, noise=noise, placed=True)
+            return HiddenModel.across(model, gaps, noise=noise, placed=True)
         T = model.data.shape[1]
         if unknown or model.gaps.uneven(T, model.dt):
             gaps = model.gaps.along(T)
-            return IrregularModel.across(model, gaps, noise=noise, free=unknown)
+            return HiddenModel.across(model, gaps, noise=noise, free=unknown)
         if model.data.covariates is not None:
-            return IrregularModel.across(model, equal, noise=noise, scheme=settings.scheme)
+            return HiddenModel.across(model, equal, noise=noise, scheme=settings.scheme)
         return HiddenModel.of(model, noise=noise, scheme=settings.scheme)
 
     def _noise(self, model: EulerModel) -> Noise | None:

@@ -12,7 +12,7 @@ from retrace_sde.evidence.selection.subjects import Subjects, level_coefficients
 from retrace_sde.fit.bootstrap import errors_of_draws
 from retrace_sde.fit.levels import fit_levels
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.statespace.irregular.levels import HiddenLevels, again
+from retrace_sde.fit.statespace.levels import HiddenLevels, refit_levels
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.progress import steps
 from retrace_sde.search.model import Fit
@@ -82,7 +82,7 @@ def _taken(model: EulerModel, found: Fit, rows: Indices) -> tuple[EulerModel, Fi
 
 
 def _hidden_levels(levels: HiddenLevels, rows: Indices) -> tuple[Array, Array]:
-    found = again(levels, rows)
+    found = refit_levels(levels, rows)
     return found.coefficients, found.diffusion
 
 

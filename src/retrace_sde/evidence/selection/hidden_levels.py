@@ -20,13 +20,13 @@ from retrace_sde.evidence.selection.subjects import (
 from retrace_sde.fit.levels import fit_levels
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate
-from retrace_sde.fit.statespace.irregular.em import Law
-from retrace_sde.fit.statespace.irregular.levels import (
+from retrace_sde.fit.statespace.levels import (
     HiddenLevels,
     fit_hidden_levels,
     hidden_level_errors,
     seen_with_levels,
 )
+from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.order import Order
@@ -34,8 +34,6 @@ from retrace_sde.process.drift import has_offset
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.models.irregular import IrregularModel
-from retrace_sde.search.models.random_gaps import RandomGapModel
 
 MOST_VARIABLES = 8
 """Variables up to which levels are fitted: the smoother has twice as many states, the information 3.5 d² parameters."""
@@ -50,7 +48,7 @@ def can_have_levels(model: HiddenModel) -> bool:
     R = model.noise
     full = not isinstance(R, str) and np.ndim(R) == 2 and bool(np.any(R - np.diag(np.diag(R))))
     few = n <= 2 * d + 2 or bool(model.data.lengths.steps.steps.total <= 2 * d)
-    drawn = isinstance(model, RandomGapModel)
+    drawn = model.gaps_random
     return has_offset(model.drift) and d <= MOST_VARIABLES and not (full or few or drawn)
 
 
@@ -100,10 +98,10 @@ def _span(model: HiddenModel, fit: Fit) -> float:
 def hidden_levels_along(model: HiddenModel, fit: Fit, needed: float = -np.inf) -> HiddenLevels:
     """Levels by maximum likelihood along the order, and across the gaps, of a fit of subjects who are alike; given up where they will not
     reach the log-likelihood `needed`."""
-    timed = IrregularModel.across(model, _gaps(model, fit), noise=model.noise, scheme=model.scheme)
+    timed = HiddenModel.across(model, _gaps(model, fit), noise=model.noise, scheme=model.scheme)
     seen = seen_with_levels(timed._prepared([fit.order]), offset=True)
     step, law = fit.step, fit.law
-    start = Law(step.coefficients, step.diffusion, law.R, law.initial, euler=timed._euler)
+    start = Parameters(step.coefficients, step.diffusion, law.R, law.initial, scheme=timed.scheme)
     states = fit.states if fit.states is not None else model._states(fit.order, law)[1]
     shown, order = model.smoothed_view(replace(fit, states=states))
     rough = fit_levels(shown.data, order, fit.gaps)

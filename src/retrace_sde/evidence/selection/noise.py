@@ -14,14 +14,13 @@ import numpy as np
 
 from retrace_sde.evidence.selection.hidden_levels import can_have_levels, hidden_levels_along
 from retrace_sde.fit.levels import LevelFit
-from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
+from retrace_sde.fit.statespace.levels import HiddenLevels
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.models.irregular import IrregularModel
 from retrace_sde.search.protocols import Model
 
 DOUBT = -2.0
@@ -64,7 +63,8 @@ def noise_by_evidence(
     """Noise, or none, along an order found without; with values missing, R = 0 against R > 0."""
     if not isinstance(model, EulerModel | HiddenModel) or not is_linear(model.drift):
         return NoiseChoice(None)
-    if isinstance(model, GapModel | IrregularModel) or model.timing.gaps_known:
+    unequal = isinstance(model, HiddenModel) and not model.regular
+    if unequal or isinstance(model, GapModel) or model.timing.gaps_known:
         return NoiseChoice(None)
     n, T, d = model.data.shape
     size = max(int(WORK / (T * d**3)), 2 * d + 20)

@@ -23,7 +23,7 @@ from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.scores import errors_of_influences
 from retrace_sde.fit.start_law import start_log_densities
-from retrace_sde.fit.statespace.irregular.levels import HiddenLevels
+from retrace_sde.fit.statespace.levels import HiddenLevels
 from retrace_sde.fit.subjects import fit_rates, subject_grams
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly, to_numpy

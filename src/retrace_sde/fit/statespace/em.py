@@ -2,58 +2,45 @@
 
 E: the smoother gives the expected Gram matrix of the rows z = (φ √dt, ΔX / √dt) of `moments`. M: the
 regression of `regression` on it, closed form in (Θ, H) where `F = 1 + A dt`, `s = c dt`, `Q = H dt`; the exact
-discretisation maps the same regression to continuous time at the end. EM is slow where the noise is far
-below or above the step's own spread, so its steps are extrapolated (Anderson); a step that would lower the likelihood
-is replaced by the plain one, which cannot.
+discretisation maps the same regression to continuous time at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from retrace_sde.fit.exact import exact
+from retrace_sde.fit.information import inverse
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.statespace.errors import simulated_errors
-from retrace_sde.fit.statespace.model import Stack, as_observations, group, is_covariance
-from retrace_sde.fit.statespace.quasi_newton import PASSES, Finishing, finish
-from retrace_sde.fit.statespace.scoring import Scoring
-from retrace_sde.fit.statespace.smoother import Smoothed, kalman
-from retrace_sde.fit.statespace.steps import (
-    Expected,
+from retrace_sde.fit.statespace.ascent.climb import Climb, climb
+from retrace_sde.fit.statespace.ascent.scoring import Scoring
+from retrace_sde.fit.statespace.errors import Scores
+from retrace_sde.fit.statespace.model import is_covariance
+from retrace_sde.fit.statespace.observations import Observations, as_observations
+from retrace_sde.fit.statespace.parameters import (
     Noise,
     Parameters,
     Setup,
     as_noise,
-    expect,
     first_guess,
     spread,
 )
+from retrace_sde.fit.statespace.smoother import Smoothed, states
+from retrace_sde.fit.statespace.steps import Expected, expect
 from retrace_sde.io.arrays import Array, Mask
 from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.panel.parameters import checked
 from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
 
-MEMORY = 10
-"""Steps that the extrapolation looks back on."""
-
-KEPT = (1 << 22) - (1 << 12)
-"""Numbers of an array that is asked for and let go before a climb. The C library of most systems gives arrays of some MB back to the
-system each time, and to get them again takes longer than to fill them, until once a larger one was let go."""
-
-PROMISE = 0.1
-"""Share of the tolerance: a step of scoring that promises a smaller rise is the last."""
-
-WIDEST = 1e140
+MAX_RANGE = 1e140
 """Largest range of a variable whose squares can be summed; its inverse is the least."""
 
-LARGEST = 1 << 25
+MAX_COVARIANCES = 1 << 25
 """Numbers of smoothed covariances (256 MiB) beyond which a fit does not keep them."""
 
 __all__ = ["EMResult", "Known", "em"]
@@ -116,10 +103,8 @@ class EMResult:
         Transitions.
     notes : tuple of str
         Where the fitted transition has no logarithm the SDE is the nearest in likelihood; this says so.
-    stacks : list of Stack
+    data : Observations
         The data, by patterns of missing entries.
-    observations : array (n, T, d)
-        The data.
 
     Examples
     --------
@@ -136,20 +121,24 @@ class EMResult:
     evaluations: int
     moments: Moments
     parameters: Parameters
+    data: Observations = field(repr=False)
     setup: Setup = field(repr=False)
     scheme: Scheme = "euler"
     notes: tuple[str, ...] = ()
-    stacks: list[Stack] = field(default_factory=list, repr=False)
-    observations: Array = field(default_factory=lambda: np.empty((0, 0, 0)), repr=False)
+
+    @property
+    def observations(self) -> Array:
+        """The data (n, T, d)."""
+        return self.data.values
 
     @cached_property
     def states(self) -> Smoothed:
         """The states under the fitted transition; without covariances where so many patterns of missing entries would take more than 256 MiB."""
         _, T, d = self.observations.shape
-        few = sum(len(stack.patterns) for stack in self.stacks) * T * d * d <= LARGEST
-        model = self.parameters.model(self.setup.dt)
+        few = (int(self.data.pattern.max()) + 1) * T * d * d <= MAX_COVARIANCES
+        model = self.parameters.steps(self.data.classes.gaps)
         with one_blas_thread():
-            return kalman(self.observations, model, covariances=few, n_jobs=self.setup.n_jobs)
+            return states(self.data, model, times=T if few else 0)
 
     @property
     def drift(self) -> Array:
@@ -183,9 +172,12 @@ class EMResult:
         """
         rng = np.random.default_rng(random_state)
         with one_blas_thread():
-            return simulated_errors(
-                self.stacks, self.setup, self.parameters, self.sde, self.scheme, rng
-            )
+            scores = scores_of(self.setup, self.parameters, self.sde, self.scheme)
+            found = scores.errors(inverse(scores.information(self.data, rng)))
+        d = len(self.noise)
+        if found.drift.shape[1] == d:
+            return found
+        return replace(found, drift=found.drift[:, :d], offset=found.drift[:, d])
 
 
 @checked
@@ -248,18 +240,18 @@ def em(
     A, H = _matrix("drift", known.drift, d), _matrix("diffusion", known.diffusion, d)
     R, free, tied = as_noise(noise, d)
     step = _known_step(A, H, known.drift_mask, dt, d, affine=affine, scheme=scheme)
-    setup = Setup(dt, *step, free, tied, known.initial, spread(values), n_jobs)
-    stacks = group(values)[1]
+    setup = Setup(dt, *step, free, tied, known.initial, spread(values))
+    data = Observations.regular(values, dt, n_jobs)
     guess = first_guess(values, setup, R) if start is None else resumed(start.parameters, setup, R)
     with one_blas_thread():
         found = climb(
-            lambda trial: expect(stacks, setup, trial),
-            Scoring.of(setup, stacks),
+            lambda trial: expect(data, trial),
+            Scoring.of(setup, data),
             guess,
             max_iter,
             tolerance,
         )
-        return _finished(values, stacks, setup, found, Known(A, H), scheme)
+        return _finished(data, setup, found, Known(A, H), scheme)
 
 
 def _check_widths(values: Array) -> None:
@@ -269,7 +261,7 @@ def _check_widths(values: Array) -> None:
     high = np.where(seen, values, -np.inf).max(axis=(0, 1))
     for k in np.flatnonzero(seen.any(axis=(0, 1))):
         width = high[k] - low[k]
-        if not 1 / WIDEST < width < WIDEST:
+        if not 1 / MAX_RANGE < width < MAX_RANGE:
             why = (
                 "is constant"
                 if width == 0
@@ -308,7 +300,7 @@ def _known_step(
 
 
 def _finished(
-    values: Array, stacks: list[Stack], setup: Setup, found: Climb, known: Known, scheme: Scheme
+    data: Observations, setup: Setup, found: Climb, known: Known, scheme: Scheme
 ) -> EMResult:
     """The result: the SDE of the fitted step, the smoothed states, and what there is to say."""
     parameters, notes = found.parameters, []
@@ -329,11 +321,10 @@ def _finished(
         found.evaluations,
         found.expected.moments,
         parameters,
+        data,
         setup,
         scheme,
         (*notes, *more),
-        stacks,
-        values,
     )
 
 
@@ -365,6 +356,13 @@ def as_sde(
     return LinearSDE(theta[:, :d], H, offset=offset, initial=parameters.initial), notes
 
 
+def scores_of(setup: Setup, law: Parameters, sde: LinearSDE, scheme: Scheme) -> Scores:
+    """Scores of a fit on a regular grid by the parameters of its SDE, whose step may be exact where the law's is in Euler's form."""
+    theta = np.c_[sde.drift, sde.offset][:, : law.theta.shape[1]]
+    by = replace(law, theta=theta, H=sde.diffusion, scheme=scheme)
+    return Scores(setup, law, np.array([setup.dt]), by=law if scheme == "euler" else by)
+
+
 def resumed(old: Parameters, setup: Setup, R: Array) -> Parameters:
     """Parameters of an earlier fit with what is known now put in; noise it took to be 0 starts above that."""
     if old.theta.shape != setup.free.shape:
@@ -376,7 +374,7 @@ def resumed(old: Parameters, setup: Setup, R: Array) -> Parameters:
     variances = np.where(before > 0, before, 0.01 * setup.dt * np.diag(H))[unknown]
     R[unknown, unknown] = variances.mean() if setup.noise_tied else variances
     theta = np.where(setup.free, old.theta, setup.known)
-    return Parameters(theta, H, R, setup.initial or old.initial)
+    return replace(old, theta=theta, H=H, R=R, initial=setup.initial or old.initial)
 
 
 def _matrix(name: str, value: ArrayLike | None, d: int) -> Array | None:
@@ -388,119 +386,3 @@ def _matrix(name: str, value: ArrayLike | None, d: int) -> Array | None:
     if name == "diffusion" and not (is_covariance(matrix) and np.linalg.eigvalsh(matrix)[0] > 0):
         raise ValueError("diffusion is H = G Gᵀ: it must be symmetric and positive definite.")
     return matrix
-
-
-@dataclass(frozen=True, eq=False)
-class Climb:
-    """Where a climb ended: parameters, the E-step there, log-likelihoods, whether they had stopped rising, and whether a step of
-    scoring saw the `top`."""
-
-    parameters: Any
-    expected: Any
-    trace: list[float]
-    converged: bool
-    evaluations: int
-    top: bool = False
-
-
-class Climbing(Finishing, Protocol):
-    """Parameters as vectors without constraints, the M-step, and how much each number matters."""
-
-    def pack(self, x: Any) -> Array: ...
-    def unpack(self, vector: Array, like: Any) -> Any: ...
-    def maximise(self, expected: Any, now: Any) -> Any: ...
-    def weights(self, now: Any, expected: Any) -> Array: ...
-
-
-def climb(
-    expected_at: Callable[[Any], Any],
-    ascent: Climbing,
-    start: Any,
-    max_iter: int,
-    tolerance: float,
-) -> Climb:
-    """EM with Anderson's extrapolation: of the last steps the combination whose EM step is smallest.
-
-    "Small" is measured in the metric of the complete data's information. Every accepted step raises the
-    likelihood; where the extrapolated one does not, the plain EM step is taken and the memory cleared.
-    """
-    np.empty(KEPT)
-    now, expected = start, expected_at(start)
-    trace, evaluations = [expected.likelihood], 1
-    x = ascent.pack(now)
-    memory: list[tuple[Array, Array]] = []
-    step, left = _ahead(ascent, expected, now, x)
-    while len(trace) <= max_iter:
-        weight = ascent.weights(now, expected)
-        plain = ahead = x + step
-        if memory:
-            moves, changes = (np.array(rows) for rows in zip(*memory, strict=True))
-            gamma = np.linalg.lstsq((changes * weight).T, step * weight, rcond=1e-10)[0]
-            ahead = plain - gamma @ (moves + changes)
-        for trial in _trials(ascent, expected, now, ahead, plain):
-            better = _attempt(expected_at, ascent, trial, now, trace[-1])
-            evaluations += 1
-            if better is not None:
-                break
-            memory.clear()
-        if better is None:  # not even the plain step rises: what is left is rounding
-            return Climb(now, expected, trace, True, evaluations)
-        now, expected = better
-        trace.append(expected.likelihood)
-        new_step, left = _ahead(ascent, expected, now, trial)
-        top = left < PROMISE * tolerance
-        if top or (len(trace) > 3 and trace[-1] - trace[-4] < tolerance):
-            return Climb(now, expected, trace, True, evaluations, top)
-        memory = [*memory[1 - MEMORY :], (trial - x, new_step - step)]
-        x, step = trial, new_step
-    return Climb(now, expected, trace, False, evaluations)
-
-
-def _trials(
-    ascent: Climbing, expected: Any, now: Any, ahead: Array, plain: Array
-) -> Iterator[Array]:
-    """The extrapolated step, the plain one, and EM's, which cannot lower the likelihood: each if those before it did."""
-    yield ahead
-    if ahead is not plain:
-        yield plain
-    if isinstance(ascent, Scoring):
-        yield ascent.pack(ascent.maximise(expected, now))
-
-
-def _ahead(ascent: Climbing, expected: Any, now: Any, x: Array) -> tuple[Array, float]:
-    """The next step, and the rise that it promises; that of EM, which promises nothing, where there is no other."""
-    if isinstance(ascent, Scoring):
-        try:
-            target, gain = ascent.advance(expected, now)
-            return ascent.pack(target) - x, gain
-        except np.linalg.LinAlgError:
-            pass
-    return ascent.pack(ascent.maximise(expected, now)) - x, np.inf
-
-
-def finished(
-    expected_at: Callable[[Any], Any], ascent: Finishing, found: Climb, passes: int = PASSES
-) -> Climb:
-    """A climb with quasi-Newton steps at its end, unless it saw the top."""
-    if found.top:
-        return found
-    end = finish(expected_at, ascent, found.parameters, found.expected, passes)
-    trace = [*found.trace, end.expected.likelihood]
-    return Climb(end.parameters, end.expected, trace, end.flat, found.evaluations + end.passes)
-
-
-def _attempt(
-    expected_at: Callable[[Any], Any],
-    ascent: Climbing,
-    trial: Array,
-    like: Any,
-    least: float,
-) -> tuple[Any, Any] | None:
-    """Parameters and E-step at a trial point, or None where the likelihood is lower there or not defined."""
-    with np.errstate(all="ignore"):
-        try:
-            found = ascent.unpack(trial, like)
-            expected = expected_at(found)
-        except np.linalg.LinAlgError:
-            return None
-    return (found, expected) if expected.likelihood >= least else None

@@ -1,171 +1,234 @@
-"""Standard errors of the state-space EM, from scores of trajectories simulated from the fit."""
+"""Scores of single trajectories in the state-space model, and the information in them: the source of all its standard errors.
+
+By the chain rule from the smoother's derivatives by F, S and Q of each class of steps; the derivatives of these by (A, B), H and the
+gaps themselves are central differences of the transitions.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from retrace_sde.fit.information import inverse
+from retrace_sde.fit.irregular_times import Spans
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.statespace.model import Stack, StateSpace, parts, portions
-from retrace_sde.fit.statespace.per_trajectory import alone
-from retrace_sde.fit.statespace.riccati import riccati, smooth
-from retrace_sde.fit.statespace.steps import (
-    Parameters,
-    Setup,
-    noise_gram,
-    noise_grams,
-    squared_noise,
-)
-from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.fit.statespace.model import StepModel
+from retrace_sde.fit.statespace.observations import Observations, Stack
+from retrace_sde.fit.statespace.parameters import Parameters, Setup
+from retrace_sde.fit.statespace.smoother import step_counts, step_sums
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly
-from retrace_sde.process.sde import LinearSDE, Scheme, symmetric_root, van_loan
+from retrace_sde.process.sde import symmetric_root
 
-SCORES, FEWEST = 20, 4000
+SIMULATED_PER_PARAMETER, MIN_SIMULATED = 20, 4000
 """Simulated trajectories per parameter, and in all: errors good to a few per cent."""
 
 
-def simulated_errors(
-    stacks: list[Stack],
-    setup: Setup,
-    found: Parameters,
-    sde: LinearSDE,
-    scheme: Scheme,
-    rng: np.random.Generator,
-) -> StandardErrors:
-    """From the information of the fitted model, `Σ_j E[score scoreᵀ]`, by simulating from it.
-
-    The scores of n trajectories of the data have rank n, which is often below the number of parameters; of
-    simulated ones, with the same missing entries, there can be as many as it takes. Of more patterns than
-    that some stand for all: information is a sum over trajectories, so that a sample drawn without regard to
-    the values estimates it without bias, and one pattern differs from another far less than one score's square
-    from its mean. p₀ counts as known.
-    """
-    scores = Scores(setup, found, sde, scheme)
-    return scores.errors(inverse(scores.information(stacks, rng)))
-
-
+@dataclass(frozen=True, eq=False)
 class Scores:
-    """Derivatives of each trajectory's log-likelihood by the free entries of Θ, H and R."""
+    """Derivatives of each trajectory's log-likelihood by the free entries of (A, B), the lower half of H, the logarithms of free gaps,
+    and free variances of R. p₀ counts as known.
 
-    def __init__(self, setup: Setup, found: Parameters, sde: LinearSDE, scheme: Scheme) -> None:
-        self.setup, self.found = setup, found
-        d = len(setup.free)
-        self.lower = np.tril_indices(d)
-        self.keep = np.r_[setup.free.ravel(), np.full(len(self.lower[0]), setup.H is None)]
-        unknown = setup.noise_free
-        noises = unknown.sum() if not setup.noise_tied else unknown.any()
-        self.size = int(self.keep.sum() + noises)
-        every = np.eye(len(self.keep)) if scheme == "euler" else _jacobian(setup, sde)
-        self.jacobian = every[:, self.keep]
-        self.weight, self.model = np.linalg.inv(found.H), found.model(setup.dt)
+    `gaps` (K,): of the classes of steps; `spans`: they are free, in these stretches. `by`: the parameters that derivatives are taken by,
+    where the law is another way to write their steps.
+    """
 
-    def information(self, stacks: list[Stack], rng: np.random.Generator) -> Array:
-        """`Σ_j E[score scoreᵀ]` by simulation."""
-        share = max(SCORES * self.size, FEWEST) / sum(stack.rows.size for stack in stacks)
+    setup: Setup
+    law: Parameters
+    gaps: Array
+    spans: Spans | None = None
+    by: Parameters | None = None
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        free = self.setup.noise_free
+        noises = int(free.any()) if self.setup.noise_tied else int(free.sum())
+        return self._inner + noises
+
+    @property
+    def _inner(self) -> int:
+        """All but the noises."""
+        return int(self._keep.sum()) + (0 if self.spans is None else len(self.gaps))
+
+    @cached_property
+    def _keep(self) -> Mask:
+        """Which entries of (A, B), and of the lower half of H, are free."""
+        setup, d = self.setup, len(self.setup.free)
+        return np.r_[setup.free.ravel(), np.full(d * (d + 1) // 2, setup.H is None)]
+
+    @cached_property
+    def derivatives(self) -> tuple[Array, Array]:
+        """Of (F, S), (K, s, d, p), and of Q, (K, s, d, d), by each parameter but the noise."""
+        by, (d, p) = self.law if self.by is None else self.by, self.setup.free.shape
+        by = replace(by, gaps=None)
+        found = []
+        h = 1e-5 / self.gaps.max()
+        for unit in np.eye(d * p).reshape(-1, d, p):
+            high, low = (
+                replace(by, theta=by.theta + s * h * unit).steps(self.gaps) for s in (1, -1)
+            )
+            found.append(
+                (
+                    (high.coefficients - low.coefficients) / (2 * h),
+                    (high.covariance - low.covariance) / (2 * h),
+                )
+            )
+        for i, j in zip(*np.tril_indices(d), strict=True):
+            H = np.zeros((d, d))
+            H[i, j] = H[j, i] = 1.0
+            Q = replace(by, H=H).steps(self.gaps).covariance  # Q is linear in H
+            found.append((np.zeros((len(Q), d, p)), Q))
+        found = [each for each, keep in zip(found, self._keep, strict=True) if keep]
+        if self.spans is not None:
+            h, only = 1e-5, np.eye(len(self.gaps))[:, :, None, None]
+            high, low = (by.steps(self.gaps * np.exp(s * h)) for s in (1, -1))
+            of_F = (high.coefficients - low.coefficients) / (2 * h)
+            of_Q = (high.covariance - low.covariance) / (2 * h)
+            found += list(zip(only * of_F, only * of_Q, strict=True))
+        of_F, of_Q = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+        return of_F, of_Q
+
+    def of(self, seen: Observations) -> Array:
+        """The scores of the trajectories, (n, size)."""
+        scores = np.zeros((len(seen.values), self.size))
+        model = self.law.steps(seen.classes.gaps)
+        for stack in seen.stacks:
+            for rows, score in self._of_stack(stack, model, seen.n_jobs):
+                scores[rows.ravel()] = score
+        return scores
+
+    def _of_stack(
+        self, stack: Stack, model: StepModel, n_jobs: int | None
+    ) -> list[tuple[Indices, Array]]:
+        """Which trajectories, and their scores, portion by portion."""
+        of_F, of_Q = self.derivatives
+        p, unknown, K = self.setup.free.shape[1], self.setup.noise_free, len(model.matrix)
+        variances, weight = np.diag(self.law.R)[unknown], np.linalg.inv(model.covariance)
+        found = []
+        for part in step_sums(stack, model, total=False, n_jobs=n_jobs):
+            k = part.stack.rows.shape[1]
+            counts = np.repeat(step_counts(part.stack, K), k, axis=0)[:, :, None, None]
+            to_F = weight @ part.grams[..., p:, :p]
+            to_Q = 0.5 * (weight @ part.grams[..., p:, p:] @ weight - counts * weight)
+            score = np.tensordot(to_F, of_F, axes=([1, 2, 3], [0, 2, 3]))
+            score += np.tensordot(to_Q, of_Q, axes=([1, 2, 3], [0, 2, 3]))
+            entries = np.repeat(part.stack.seen.sum(axis=0), k, axis=0)[:, unknown]
+            of_R = 0.5 * (part.squares[:, unknown] / variances - entries) / variances
+            if self.setup.noise_tied and unknown.any():
+                of_R = of_R.sum(axis=1, keepdims=True)
+            found.append((part.stack.rows, np.c_[score, of_R]))
+        return found
+
+    def information(self, seen: Observations, rng: np.random.Generator) -> Array:
+        """`Σ_j E[score scoreᵀ]`, by simulating trajectories with the same gaps, inputs and missing entries.
+
+        The scores of n trajectories of the data have rank n, which is often below the number of parameters; of simulated ones there can
+        be as many as it takes. Of more patterns than that some stand for all: information is a sum over trajectories, so that a sample
+        drawn without regard to the values estimates it without bias, and one pattern differs from another far less than one score's
+        square from its mean.
+        """
+        model = self.law.steps(seen.classes.gaps)
+        share = max(SIMULATED_PER_PARAMETER * self.size, MIN_SIMULATED) / len(seen.values)
         information, total = np.zeros((self.size, self.size)), 0
-        for stack in stacks:
+        for stack in seen.stacks:
             G, real = stack.rows.shape
             k = max(1, math.ceil(real * share))
             chosen = evenly(G, math.ceil(G * min(real * share, 1.0)))
-            drawn = _simulate(stack.seen[:, chosen], k, self.model, rng)
+            drawn = simulate(stack.some_patterns(chosen), k, model, rng)
             stands_for = G * real / (len(chosen) * k)
-            for _, score in self._parts(drawn):
+            for _, score in self._of_stack(drawn, model, seen.n_jobs):
                 information += score.T @ score * stands_for
                 total += len(score)
         # the inverse of a mean over `total` draws is too large by this factor, on average
         return information / (1 - (self.size + 1) / total)
 
-    def of(self, stacks: list[Stack]) -> Array:
-        """The scores of the trajectories, (n, size)."""
-        scores = np.empty((sum(stack.rows.size for stack in stacks), self.size))
-        for stack in stacks:
-            for part, score in self._parts(stack):
-                scores[part.rows.ravel()] = score
-        return scores
+    def observed(self, seen: Observations) -> Array:
+        """The observed information: central differences of the total score."""
+        x, rows = self.vector(), []
+        for j, h in enumerate(1e-4 * np.maximum(1.0, np.abs(x))):
+            e = np.zeros_like(x)
+            e[j] = h
+            high, low = (self.at(x + s * e).of(seen).sum(axis=0) for s in (1, -1))
+            rows.append((low - high) / (2 * h))
+        J = np.array(rows)
+        return (J + J.T) / 2
 
-    def _parts(self, stack: Stack) -> Iterator[tuple[Stack, Array]]:
-        (d, p), unknown = self.setup.free.shape, self.setup.noise_free
-        rows, columns = self.lower
-        double = np.where(rows == columns, 1.0, 2.0)
-        variances = np.diag(self.found.R)[unknown]
-        for part, gram, squares in _sums(stack, self.found, self.setup, self.model):
-            each = part.rows.shape[1]
-            steps = np.repeat(part.steps.sum(axis=0), each)[:, None, None]
-            seen = np.repeat(part.seen.sum(axis=0), each, axis=0)[:, unknown]
-            of_H = 0.5 * (self.weight @ gram[:, p:, p:] @ self.weight - steps * self.weight)
-            of_theta = (self.weight @ gram[:, p:, :p]).reshape(-1, d * p)
-            score = np.c_[of_theta, of_H[:, rows, columns] * double] @ self.jacobian
-            of_R = 0.5 * (squares[:, unknown] / variances - seen) / variances
-            if self.setup.noise_tied:
-                of_R = of_R.sum(axis=1, keepdims=True)
-            yield part, np.c_[score, of_R]
+    def vector(self) -> Array:
+        """The parameters that scores are derivatives by."""
+        d = len(self.law.H)
+        every = np.r_[self.law.theta.ravel(), self.law.H[np.tril_indices(d)]]
+        parts = [every[self._keep]]
+        if self.spans is not None:
+            parts.append(np.log(self.gaps))
+        variances = np.diag(self.law.R)[self.setup.noise_free]
+        return np.concatenate([*parts, variances[:1] if self.setup.noise_tied else variances])
 
-    def errors(self, inverse: Array) -> StandardErrors:
-        """Square roots of the diagonal of the parameters' covariance, put where they belong; zero for what is known."""
-        (d, p), keep, (rows, columns) = self.setup.free.shape, self.keep, self.lower
-        known = int(keep.sum())
-        covariance = np.zeros((len(keep), len(keep)))
-        covariance[np.ix_(keep, keep)] = inverse[:known, :known]
-        deviations = np.sqrt(np.diag(covariance))
-        theta, H = deviations[: d * p].reshape(d, p), np.zeros((d, d))
-        H[rows, columns] = H[columns, rows] = deviations[d * p :]
-        equations = np.stack([covariance[k : k + p, k : k + p] for k in range(0, d * p, p)])
-        return StandardErrors(theta[:, :d], H, theta[:, d] if p > d else None, equations)
+    def at(self, x: Array) -> Scores:
+        """The same at other parameters."""
+        (d, p), law, keep = self.setup.free.shape, self.law, self._keep
+        lower = np.tril_indices(d)
+        every = np.r_[law.theta.ravel(), law.H[lower]]
+        every[keep] = x[: int(keep.sum())]
+        H, R = np.zeros((d, d)), law.R.copy()
+        H[lower] = every[d * p :]
+        H = H + np.tril(H, -1).T
+        R[self.setup.noise_free, self.setup.noise_free] = x[self._inner :]
+        gaps = self.gaps
+        if self.spans is not None:
+            gaps = np.exp(x[self._inner - len(self.gaps) : self._inner])
+        new = replace(law, theta=every[: d * p].reshape(d, p), H=H, R=R)
+        new = new if law.gaps is None else replace(new, gaps=gaps)
+        return replace(self, law=new, gaps=gaps)
+
+    def covariance(self, information: Array) -> Array:
+        """The inverse; gaps that sum to known lengths have as many directions less."""
+        J = np.eye(self.size)
+        if self.spans is not None:
+            at = slice(self._inner - len(self.gaps), self._inner)
+            J[at, at] = self.spans.jacobian(self.gaps / self.setup.dt)
+        inside = J.T @ information @ J
+        unit = 1 / np.sqrt(np.maximum(np.diag(inside), 1e-300))
+        scaled = inside * np.outer(unit, unit)
+        found: Array = (
+            J @ (np.linalg.pinv(scaled, rcond=1e-9, hermitian=True) * np.outer(unit, unit)) @ J.T
+        )
+        return found
+
+    def errors(self, covariance: Array) -> StandardErrors:
+        """Standard errors of (A, B) and H from the covariance of the parameters; zero for what is known."""
+        (d, p), keep = self.setup.free.shape, self._keep
+        every, free = np.zeros((len(keep), len(keep))), int(keep.sum())
+        every[np.ix_(keep, keep)] = covariance[:free, :free]
+        deviations = np.sqrt(np.maximum(np.diag(every), 0.0))
+        H, (i, j) = np.zeros((d, d)), np.tril_indices(d)
+        H[i, j] = H[j, i] = deviations[d * p :]
+        equations = np.stack([every[k : k + p, k : k + p] for k in range(0, d * p, p)])
+        return StandardErrors(deviations[: d * p].reshape(d, p), H, covariances=equations)
+
+    def log_gap_errors(self, covariance: Array) -> Array:
+        """Standard errors of the logarithms of free gaps."""
+        at = slice(self._inner - len(self.gaps), self._inner)
+        return np.sqrt(np.maximum(np.diag(covariance)[at], 0.0))
 
 
-def _sums(
-    stack: Stack, found: Parameters, setup: Setup, model: StateSpace
-) -> Iterator[tuple[Stack, Array, Array]]:
-    """Portions of a stack; Gram matrices of (φ √dt, η / √dt) and squared noise of their trajectories, (m, …)."""
-    T, _, k, d = stack.values.shape
-    for portion in portions(stack, T * d * max(d, k)):
-        lonely = alone(portion, model, n_jobs=setup.n_jobs)
-        if lonely is not None:
-            steps = np.repeat(portion.steps.sum(axis=0), k)
-            yield portion, noise_gram(lonely, steps, found, setup.dt), lonely.squares
-            continue
-        gains = riccati(portion.seen, model)
-        for part in parts(portion):
-            means = smooth(part, gains, model)
-            squares = squared_noise(part, gains, means).reshape(-1, d)
-            yield part, noise_grams(part, gains, means, found, setup.dt), squares
-
-
-def _simulate(seen: Mask, k: int, model: StateSpace, rng: np.random.Generator) -> Stack:
-    """k new trajectories for each pattern (T, G, d), drawn from the model."""
-    T, G, d = seen.shape
-    step, y = model.transition, rng.standard_normal((T, G, k, d)) @ symmetric_root(model.noise)
-    root = symmetric_root(step.covariance)
+def simulate(stack: Stack, k: int, model: StepModel, rng: np.random.Generator) -> Stack:
+    """k new trajectories for each pattern, drawn from the model, under the inputs of those they stand for."""
+    T, G, real, d = stack.values.shape
+    one = len(model.matrix) == 1
+    roots = np.stack([symmetric_root(Q) for Q in model.covariance])
+    y = rng.standard_normal((T, G, k, d)) @ symmetric_root(model.noise)
     x = model.initial.sample(G * k, rng).reshape(G, k, d)
+    v = stack.inputs
+    v = np.ones((T, 1, 1, model.inputs.shape[2])) if v is None else v[:, :, np.arange(k) % real]
     for t in range(T):
         y[t] += x
-        x = x @ step.matrix.T + step.shift + rng.standard_normal((G, k, d)) @ root
-    return Stack(y * seen[:, :, None], seen, np.arange(G), np.zeros((G, k), np.intp))
-
-
-def _jacobian(setup: Setup, sde: LinearSDE) -> Array:
-    """Derivatives of the exact step (Θ, lower H) in Euler's form by the SDE's (A, c) and lower H."""
-    (d, p), dt = setup.free.shape, setup.dt
-    lower = np.tril_indices(d)
-
-    def step(theta: Array, H: Array) -> Array:
-        # the offset is one more state, which never changes
-        A, S = np.zeros((p, p)), np.zeros((p, p))
-        A[:d], S[:d, :d] = theta, H
-        F, Q = van_loan(A, S, dt)
-        return np.r_[(F - np.eye(p))[:d].ravel(), Q[lower]] / dt
-
-    theta, columns = np.c_[sde.drift, sde.offset][:, :p], []
-    for unit in np.eye(d * p).reshape(-1, d, p):
-        h = 1e-5 / dt * unit
-        columns.append(
-            (step(theta + h, sde.diffusion) - step(theta - h, sde.diffusion)) * dt / 2e-5
-        )
-    for i, j in zip(*lower, strict=True):
-        unit = np.zeros((d, d))
-        unit[i, j] = unit[j, i] = 1.0
-        columns.append(step(theta, unit) * np.r_[np.zeros(d * p), np.ones(len(lower[0]))])
-    return np.array(columns).T
+        c = 0 if one else stack.classes[min(t, T - 2)]
+        F, S, root = (each[c] for each in (model.matrix, model.inputs, roots))
+        noise = rng.standard_normal((G, k, d)) @ root
+        x = x @ F.swapaxes(-1, -2) + v[t] @ S.swapaxes(-1, -2) + noise
+    rows = np.zeros((G, k), np.intp)
+    inputs = None if stack.inputs is None else v
+    return replace(stack, values=y * stack.seen[:, :, None], inputs=inputs, rows=rows)

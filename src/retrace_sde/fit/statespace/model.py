@@ -1,22 +1,19 @@
-"""The state-space model, its checks, and observations grouped by their pattern of missing entries.
+"""The state-space model: its steps, by class, and its checks.
 
-X_{i+1} = F X_i + s + N(0, Q),     Y_i = X_i + N(0, R),     X_0 ~ N(m₀, P₀).
+X_{i+1} = F_k X_i + S_k v_i + N(0, Q_k),     Y_i = X_i + N(0, R),     X_0 ~ N(m₀, P₀).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from retrace_sde.fit.statespace.kernels import LANES
-from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.fit.statespace.filter import Table
+from retrace_sde.fit.statespace.transitions import Transitions
+from retrace_sde.io.arrays import Array
 from retrace_sde.process.sde import Gaussian, Transition
-
-STACK_ELEMENTS = 1 << 21
-"""Numbers per array of covariances (patterns) or of means (trajectories) worked on at a time: 16 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,36 +44,44 @@ class StateSpace:
     noise: Array
     initial: Gaussian
 
+    @property
+    def steps(self) -> StepModel:
+        """The same as a model with one class of steps; v = 1."""
+        step = self.transition
+        one = Transitions(step.matrix[None], step.shift[None, :, None], step.covariance[None])
+        return StepModel(*one, self.noise, self.initial)
+
 
 @dataclass(frozen=True, eq=False)
-class Stack:
-    """G patterns of k trajectories: values (T, G, k, d) with 0 for missing entries, seen (T, G, d)."""
+class StepModel:
+    """F (K, d, d), S (K, d, m) and Q (K, d, d) of each of K classes of steps, R and the law of X_0.
 
-    values: Array
-    seen: Mask
-    patterns: Indices
-    rows: Indices
+    `regular`: every Q is positive definite, so that predicted covariances can be inverted.
+    """
+
+    matrix: Array
+    inputs: Array
+    covariance: Array
+    noise: Array
+    initial: Gaussian
+    regular: bool = True
+
+    @cached_property
+    def diagonal(self) -> bool:
+        """The noises of the variables are independent: entries can be taken one by one."""
+        return not np.any(self.noise[~np.eye(len(self.noise), dtype=bool)])
 
     @property
-    def steps(self) -> Array:
-        """1 for each transition up to a pattern's last observation, (T − 1, G); later ones hold no data."""
-        some: Mask = np.asarray(self.seen.any(axis=2))
-        after: Mask = np.logical_or.accumulate(some[::-1], axis=0)[::-1]
-        return after[1:].astype(float)
+    def coefficients(self) -> Array:
+        """(F − 1, S) of each class, (K, d, p): `X' − X = (F − 1) X + S v + η`."""
+        return np.concatenate([self.matrix - np.eye(len(self.noise)), self.inputs], axis=2)
 
-
-def as_observations(Y: ArrayLike) -> Array:
-    """Y as float64 (n, T, d); refused where the shape is another, a value infinite or nothing was seen."""
-    values = np.asarray(Y, dtype=float)
-    if values.ndim != 3 or 0 in values.shape:
-        raise ValueError(
-            f"observations must have shape (trajectory, time, variable); got {values.shape}."
-        )
-    if np.isinf(values).any():
-        raise ValueError("observations contain infinite values; missing ones are written as NaN.")
-    if np.isnan(values).all():
-        raise ValueError("every observation is missing (NaN).")
-    return values
+    @property
+    def table(self) -> Table:
+        """As the filter along changing orders wants it; R diagonal."""
+        law = np.diag(self.noise), self.initial.mean, self.initial.covariance
+        parts = self.matrix, self.inputs, self.covariance, *law
+        return Table(*(np.ascontiguousarray(part, dtype=float) for part in parts))
 
 
 def check_model(model: StateSpace, d: int) -> None:
@@ -105,51 +110,3 @@ def is_covariance(matrix: Array) -> bool:
     if not np.allclose(matrix, matrix.T, rtol=0, atol=1e-8 * scale):
         return False
     return bool(np.linalg.eigvalsh(matrix)[0] >= -1e-10 * scale)
-
-
-def group(values: Array) -> tuple[Indices, list[Stack]]:
-    """The pattern of each trajectory, and stacks of patterns with equally many trajectories."""
-    n = len(values)
-    seen = ~np.isnan(values)
-    if seen.all():
-        whole = Stack(
-            np.ascontiguousarray(values.transpose(1, 0, 2))[:, None],
-            seen[0][:, None],
-            np.zeros(1, np.intp),
-            np.arange(n)[None],
-        )
-        return np.zeros(n, np.intp), [whole]
-    packed = np.packbits(seen.reshape(n, -1), axis=1)
-    _, first, pattern, counts = np.unique(
-        packed, axis=0, return_index=True, return_inverse=True, return_counts=True
-    )
-    pattern = pattern.reshape(n)
-    by_pattern = np.split(np.argsort(pattern, kind="stable"), np.cumsum(counts)[:-1])
-    stacks = []
-    for k in np.unique(counts):
-        same = np.flatnonzero(counts == k)
-        rows = np.array([by_pattern[g] for g in same])
-        found = np.ascontiguousarray(np.nan_to_num(values[rows]).transpose(2, 0, 1, 3))
-        mask = np.ascontiguousarray(seen[first[same]].transpose(1, 0, 2))
-        stacks.append(Stack(found, mask, same, rows))
-    return pattern, stacks
-
-
-def portions(stack: Stack, each: int) -> Iterator[Stack]:
-    """Some of the patterns at a time, where each takes so many numbers, so that memory stays bounded."""
-    G = len(stack.patterns)
-    size = max(2 * LANES, STACK_ELEMENTS // each)
-    for begin in range(0, G, size):
-        some = slice(begin, begin + size)
-        yield Stack(
-            stack.values[:, some], stack.seen[:, some], stack.patterns[some], stack.rows[some]
-        )
-
-
-def parts(stack: Stack) -> Iterator[Stack]:
-    """The same patterns with some of their trajectories at a time, so that memory stays bounded."""
-    T, G, k, d = stack.values.shape
-    size = max(1, STACK_ELEMENTS // (T * G * d))
-    for begin in range(0, k, size):
-        some = slice(begin, begin + size)
-        yield Stack(stack.values[:, :, some], stack.seen, stack.patterns, stack.rows[:, some])

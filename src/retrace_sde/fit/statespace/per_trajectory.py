@@ -1,4 +1,4 @@
-"""Trajectories that share their missing entries with few others, each smoothed by itself, compiled, in threads.
+"""Trajectories that share their missing entries and gaps with few others, each smoothed by itself, compiled, in threads.
 
 Entries missing at random make as many patterns as trajectories: a Riccati recursion for each, in batches of
 numpy products, costs several times what `kernels` needs. Only sums leave it unless more is asked for,
@@ -7,102 +7,106 @@ so that memory does not grow with patterns × T × d².
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from retrace_sde.fit.statespace.kernels import LANES, Filtered, Step, backwards, forwards
-from retrace_sde.fit.statespace.model import Stack, StateSpace
-from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.fit.statespace.kernels import LANES, Block, Found, Steps, Sums, smooth_block
+from retrace_sde.fit.statespace.model import StepModel
+from retrace_sde.fit.statespace.observations import Stack
+from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data
+from retrace_sde.process.sde import symmetric_root
 
-ALONE = 64
+MAX_SHARED = 64
 """Up to this many trajectories × variables per pattern, each trajectory is smoothed by itself."""
 
-FEWEST = 2 * LANES
+MIN_PATTERNS = 2 * LANES
 """Fewer patterns than this are left to the recursion, which needs no compiler."""
 
-BLOCK = 1 << 15
+BLOCK_ELEMENTS = 1 << 15
 """Numbers of covariances per trajectory for which a thread takes LANES of them at a time; fewer: more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What the smoother found for n trajectories.
+    """What the smoother found for n trajectories, and the sums of each class of steps: of each one, or of each of some blocks."""
 
-    likelihood and fine (n,): the latter False where differences lost too many digits. xx, rx, rr (n, d, d)
-    are Σ E[X Xᵀ], Σ r E Xᵀ − N F P and Σ r rᵀ − N over the steps up to the last observation, x and r (n, d) the
-    sums of the means and of r: all that a regression on the states needs. squares (n, d): expected squared
-    noise. means (n, T, d), covariances and N F P, crosses (n, T, d, d), where crosses[:, t + 1] belongs to X_t:
-    of all times if asked for, else of the first.
-    """
+    found: Found
+    sums: Sums
 
-    likelihood: Array
-    fine: Mask
-    xx: Array
-    rx: Array
-    rr: Array
-    x: Array
-    r: Array
-    squares: Array
-    means: Array
-    covariances: Array
-    crosses: Array
+    def grams(self, counts: Array, model: StepModel) -> Array:
+        """Gram matrices (…, K, q, q) of (x, v, η), where so many (…, K) steps were of each class: those of all where counts are (K,).
+
+        From `Cov(η) = Q − Q N Q`, between roots of Q: a difference in Q's own units keeps its small directions.
+        """
+        sums = self.sums
+        if counts.ndim == 1:
+            sums = Sums(*(each.sum(axis=0) for each in sums))
+        Q, d, p = model.covariance, len(model.noise), sums.cross.shape[-1]
+        root = np.stack([symmetric_root(each) for each in Q])
+        gram = np.empty((*counts.shape, p + d, p + d))
+        gram[..., :p, :p] = sums.regressors
+        gram[..., d:p, :d] = sums.regressors[..., :d, d:].swapaxes(-1, -2)
+        gram[..., p:, :p] = Q @ sums.cross
+        gram[..., :p, p:] = gram[..., p:, :p].swapaxes(-1, -2)
+        inner = np.eye(d) * counts[..., None, None] + root @ sums.squares @ root
+        gram[..., p:, p:] = root @ inner @ root
+        return gram
 
 
-def alone(
-    stack: Stack, model: StateSpace, *, full: bool = False, n_jobs: int | None = None
+def per_trajectory(
+    stack: Stack,
+    model: StepModel,
+    *,
+    times: int = 1,
+    total: bool = False,
+    n_jobs: int | None = None,
 ) -> Rows | None:
-    """The trajectories of a stack, each smoothed by itself; None where that does not pay or loses digits."""
+    """The trajectories of a stack, each smoothed by itself; None where that does not pay or loses digits.
+
+    `times`: means and covariances are kept of the first so many. `total`: only sums over many trajectories are.
+    """
     T, G, k, d = stack.values.shape
-    if G < FEWEST or k > max(1, ALONE // d) or np.any(model.noise[~np.eye(d, dtype=bool)]):
+    few = G < MIN_PATTERNS or k > max(1, MAX_SHARED // d)
+    if model.regular and (few or not model.diagonal):
         return None
-    y, seen = stack.values.reshape(T, G * k, d), np.repeat(stack.seen, k, axis=1)
+    (K, _, m), n = model.inputs.shape, G * k
+    parts = model.matrix, model.matrix.swapaxes(1, 2), model.inputs, model.covariance
+    steps = Steps(
+        *(np.ascontiguousarray(part, dtype=float) for part in (*parts, np.diag(model.noise)))
+    )
+    p0 = model.initial
+    first = np.ascontiguousarray(p0.mean), np.ascontiguousarray(p0.covariance)
+    v = np.ones((T, n, m)) if stack.inputs is None else stack.inputs.reshape(T, n, m)
+    classes = np.ascontiguousarray(np.repeat(stack.classes, k, axis=1), dtype=np.intp)
+    whole = Block(stack.values.reshape(T, n, d), np.repeat(stack.seen, k, axis=1), classes, v)
 
     def of_block(rows: slice) -> Rows:
-        return smooth_rows(y[:, rows], seen[:, rows], model, full=full)
+        y, seen, classes, v = (np.ascontiguousarray(part[:, rows]) for part in whole)
+        block = Block(y, seen, classes, v)  # type: ignore[arg-type]
+        b = block.values.shape[1]
+        found = Found(
+            np.empty(b), np.empty(b, dtype=bool), np.empty((b, d)), np.empty((b, times, d)),
+            np.empty((b, times, d, d)), np.empty((b, times, d, d)),
+        )  # fmt: skip
+        rows_out, p = 1 if total else b, d + m
+        sums = Sums(*(np.zeros((rows_out, K, *shape)) for shape in ((p, p), (d, p), (d, d))))
+        smooth_block(steps, first, block, times, total, found, sums)
+        return Rows(found, sums)
 
-    size = LANES * max(1, BLOCK // (T * d * d))
-    found = joined(Data(y.transpose(1, 0, 2), n_jobs=n_jobs).map_rows(of_block, size=size))
-    return found if found.fine.all() else None
-
-
-def smooth_rows(y: Array, seen: Mask, model: StateSpace, *, full: bool) -> Rows:
-    """The smoother for y and seen (T, n, d); with `full` also means and covariances at all times."""
-    (T, n, d), lanes = y.shape, LANES
-    step, initial = model.transition, model.initial
-    parts = step.matrix, step.matrix.T, step.shift, step.covariance, np.diag(model.noise)
-    laid_out = Step(*(np.ascontiguousarray(part, dtype=float) for part in parts))
-    a, g, u = (np.empty((T, d, lanes)) for _ in range(3))
-    P, z, work = (np.empty((size, d, d, lanes)) for size in (T, T, 3))
-    filtered = Filtered(a, P, z, g, u)
-    found = []
-    for begin in range(0, n, lanes):
-        some = slice(begin, min(begin + lanes, n))
-        rows = some.stop - begin
-        times = np.flatnonzero(seen[:, some].any(axis=(1, 2)))
-        end = T if full else (int(times[-1]) + 1 if len(times) else 1)
-        values, w = np.zeros((end, d, lanes)), np.zeros((end, d, lanes))
-        values[..., :rows] = y[:end, some].transpose(0, 2, 1)
-        w[..., :rows] = seen[:end, some].transpose(0, 2, 1)
-        later: Mask = np.logical_or.accumulate(np.asarray(w.any(axis=1))[::-1], axis=0)[::-1]
-        live = np.concatenate([later[1:], np.zeros((1, lanes))])
-        likelihood, fine = np.zeros(lanes), np.ones(lanes)
-        matrices, vectors = np.zeros((3, d, d, lanes)), np.zeros((2, d, lanes))
-        a[0], P[0] = initial.mean[:, None], initial.covariance[:, :, None]
-        forwards(values, w, laid_out, filtered, likelihood, fine, work)
-        backwards(laid_out, filtered, live, fine, matrices, vectors, work)
-        spread = np.einsum("tiim->tim", P[:end])
-        squares = (w * ((values - a[:end]) ** 2 + spread)).sum(axis=0)
-        keep = slice(None) if full else slice(1)
-        states = (a[keep].copy(), P[keep].copy(), z[keep].copy())
-        sums = (likelihood, fine > 0, *matrices, *vectors, squares, *states)
-        found.append(Rows(*(np.moveaxis(part[..., :rows], -1, 0) for part in sums)))
-    return joined(found)
+    size = LANES * max(1, BLOCK_ELEMENTS // (T * d * d))
+    blocks = list(
+        Data(whole.values.transpose(1, 0, 2), n_jobs=n_jobs).map_rows(of_block, size=size)
+    )
+    found = Found(*_joined([block.found for block in blocks]))
+    if model.regular and not found.fine.all():
+        return None
+    return Rows(found, Sums(*_joined([block.sums for block in blocks])))
 
 
-def joined(rows: Iterable[Rows]) -> Rows:
-    """One after another."""
-    each = zip(*(vars(some).values() for some in rows), strict=True)
-    return Rows(*(np.concatenate(parts) for parts in each))
+def _joined(parts: Sequence[Any]) -> list[Any]:
+    """Each array of some records, one after another."""
+    return [np.concatenate(each) for each in zip(*parts, strict=True)]

@@ -1,29 +1,24 @@
-"""Kalman filter and smoother for many trajectories that share one model, with missing entries.
+"""Kalman filter and smoother for many trajectories that share one model, with missing entries and steps of several classes.
 
-    X_{i+1} = F X_i + s + N(0, Q),     Y_i = X_i + N(0, R),     X_0 ~ N(m₀, P₀).
+    X_{i+1} = F_k X_i + S_k v_i + N(0, Q_k),     Y_i = X_i + N(0, R),     X_0 ~ N(m₀, P₀).
 
-Trajectories are grouped by their pattern of missing entries. Each pattern has one Riccati recursion
-(`statespace_riccati`); where few trajectories share one and R is diagonal, the compiled smoother takes each
-by itself (`statespace_alone`), and what that would lose to rounding goes through the recursion after all.
+Trajectories are grouped by their pattern of missing entries and gaps. Each pattern has one Riccati recursion (`riccati`); where
+few trajectories share one and R is diagonal, the compiled smoother takes each by itself (`per_trajectory`), and what that would
+lose to rounding goes through the recursion after all.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from retrace_sde.fit.statespace.model import (
-    StateSpace,
-    as_observations,
-    check_model,
-    group,
-    parts,
-    portions,
-)
-from retrace_sde.fit.statespace.per_trajectory import alone
-from retrace_sde.fit.statespace.riccati import riccati, smooth
+from retrace_sde.fit.statespace.model import StateSpace, StepModel, check_model
+from retrace_sde.fit.statespace.observations import Observations, Stack, as_observations
+from retrace_sde.fit.statespace.per_trajectory import per_trajectory
+from retrace_sde.fit.statespace.riccati import noise_grams, riccati, smooth, squared_noise
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.parameters import checked
 
@@ -94,31 +89,95 @@ def kalman(
     True
     """
     values = as_observations(Y)
-    n, T, d = values.shape
-    check_model(model, d)
-    pattern, stacks = group(values)
-    P = int(pattern.max()) + 1 if covariances else 0
+    check_model(model, values.shape[2])
+    seen = Observations.regular(values, 1.0, n_jobs)
+    return states(seen, model.steps, times=values.shape[1] if covariances else 0)
+
+
+def states(seen: Observations, model: StepModel, *, times: int = 0) -> Smoothed:
+    """Log-likelihoods and smoothed means; covariances, by pattern, of the first so many times."""
+    n, T, d = seen.values.shape
+    P = int(seen.pattern.max()) + 1 if times else 0
     means, likelihood = np.empty((n, T, d)), np.empty(n)
-    within, lags = np.empty((P, T, d, d)), np.empty((P, T - 1, d, d))
-    for stack in (some for whole in stacks for some in portions(whole, T * d * d)):
-        rows = alone(stack, model, full=True, n_jobs=n_jobs)
+    within, lags = np.empty((P, times, d, d)), np.empty((P, max(times - 1, 0), d, d))
+    for stack in (some for whole in seen.stacks for some in whole.portions(T * d * d)):
+        rows = per_trajectory(stack, model, times=T, n_jobs=seen.n_jobs)
         if rows is not None:
-            means[stack.rows.ravel()] = rows.means
-            likelihood[stack.rows.ravel()] = rows.likelihood
-            if covariances:
+            means[stack.rows.ravel()] = rows.found.means
+            likelihood[stack.rows.ravel()] = rows.found.likelihood
+            if times:
                 first = slice(None, None, stack.rows.shape[1])
-                V, C = rows.covariances[first], rows.crosses[first, 1:]
+                V, C = rows.found.covariances[first, :times], rows.found.crosses[first, 1:times]
+                classes = stack.classes.T[:, : times - 1]
                 within[stack.patterns] = V
                 lags[stack.patterns] = (
-                    model.transition.matrix @ V[:, :-1] - model.transition.covariance @ C
+                    model.matrix[classes] @ V[:, :-1] - model.covariance[classes] @ C
                 )
             continue
-        gains = riccati(stack.seen, model)
-        if covariances:
-            within[stack.patterns] = gains.covariance.transpose(1, 0, 2, 3)
-            lags[stack.patterns] = gains.lag.transpose(1, 0, 2, 3)
-        for part in parts(stack):
+        gains = riccati(stack.seen, stack.classes, model)
+        if times:
+            within[stack.patterns] = gains.covariance[:times].transpose(1, 0, 2, 3)
+            lags[stack.patterns] = gains.lag[: times - 1].transpose(1, 0, 2, 3)
+        for part in stack.parts():
             found = smooth(part, gains, model)
             means[part.rows] = found.means.transpose(1, 2, 0, 3)
             likelihood[part.rows] = found.log_likelihood
-    return Smoothed(likelihood, means, within, lags, pattern)
+    return Smoothed(likelihood, means, within, lags, seen.pattern)
+
+
+@dataclass(frozen=True, eq=False)
+class StepSums:
+    """What the smoother found for the trajectories of a stack, reduced to sums: those of each one, (m, …), or in total.
+
+    Log-likelihood; Gram matrices (…, K, q, q) of (x, v, η) by class of steps; expected squared noise (…, d); and the means (m, d)
+    and the summed covariance (d, d) of the first states of trajectories of which something was seen.
+    """
+
+    stack: Stack
+    likelihood: Array | float
+    grams: Array
+    squares: Array
+    firsts: Array
+    first_covariance: Array
+
+    def summed(self) -> StepSums:
+        """In total, as the Gram matrices are."""
+        likelihood = float(np.sum(self.likelihood))
+        return replace(self, likelihood=likelihood, squares=self.squares.sum(axis=0))
+
+
+def step_sums(
+    stack: Stack, model: StepModel, *, total: bool, n_jobs: int | None = None
+) -> Iterator[StepSums]:
+    """A pass of the smoother over a stack, in portions."""
+    (T, _, k, d), K = stack.values.shape, len(model.matrix)
+    each = 8 * d * d * K if total else T * d * max(d, k)
+    for portion in stack.portions(each):
+        some = portion.seen.any(axis=(0, 2))
+        rows = per_trajectory(portion, model, total=total, n_jobs=n_jobs)
+        if rows is not None:
+            own, some, counts = rows.found, np.repeat(some, k), step_counts(portion, K)
+            counts = k * counts.sum(axis=0) if total else np.repeat(counts, k, axis=0)
+            grams = rows.grams(counts, model)
+            first = own.means[some, 0], own.covariances[some, 0].sum(axis=0)
+            found = StepSums(portion, own.likelihood, grams, own.noise, *first)
+            yield found.summed() if total else found
+            continue
+        for smaller in portion.portions(T * d * d):
+            some = smaller.seen.any(axis=(0, 2))
+            gains = riccati(smaller.seen, smaller.classes, model)
+            for part in smaller.parts():
+                means = smooth(part, gains, model)
+                grams = noise_grams(part, gains, means, model, total=total)
+                squares = squared_noise(part, gains, means).reshape(-1, d)
+                spread = part.rows.shape[1] * gains.covariance[0, some].sum(axis=0)
+                first = means.means[0, some].reshape(-1, d), spread
+                found = StepSums(part, means.log_likelihood.ravel(), grams, squares, *first)
+                yield found.summed() if total else found
+
+
+def step_counts(stack: Stack, K: int) -> Array:
+    """How many steps of each class lead to an observation yet to come, (G, K)."""
+    share = stack.steps * (stack.classes == np.arange(K)[:, None, None])
+    found: Array = share.sum(axis=1).T
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.fit.statespace.irregular.kernels import Table, predict, put, put_rows, update
+from retrace_sde.fit.statespace.filter import Table, predict, put, put_rows, update
 from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.moves import driver
 from retrace_sde.orders.moves.driver import Schedule, implements

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.fit.statespace.irregular.kernels import Table
+from retrace_sde.fit.statespace.filter import Table
 from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden import filtered, single

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from retrace_sde.fit.statespace.irregular.kernels import put
+from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.hidden.exchanges import (
     best_insertion,

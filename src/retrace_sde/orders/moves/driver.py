@@ -22,7 +22,7 @@ from numba import njit
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from retrace_sde.fit.statespace.irregular.kernels import put
+from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Indices, State
 from retrace_sde.orders.moves.moves import Move, insertion, nothing, random_unit, reversal, swap
 

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from retrace_sde.fit.statespace.irregular.kernels import put
+from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.moves.moves import FIRST, SECOND, Move
 

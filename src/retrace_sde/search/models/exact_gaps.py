@@ -15,7 +15,7 @@ from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.irregular_times import Irregular, Likelihood, Spans, StepMoments
 from retrace_sde.fit.regression import Estimate, StandardErrors
 from retrace_sde.fit.start_law import start_log_densities
-from retrace_sde.fit.statespace.irregular.transitions import transitions
+from retrace_sde.fit.statespace.transitions import transitions
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.clock import SharedGaps

@@ -22,7 +22,7 @@ from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.fit.irregular_times import Spans
 from retrace_sde.fit.regression import Estimate
-from retrace_sde.fit.statespace.irregular.transitions import transitions
+from retrace_sde.fit.statespace.transitions import transitions
 from retrace_sde.fit.unequal_steps import gap_clocks
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs

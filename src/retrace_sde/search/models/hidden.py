@@ -1,10 +1,11 @@
 """States behind noise and missing values: what an order is worth is the likelihood of what was observed.
 
-    Y_i = X_i + N(0, R),     dX = (A X + c) dt + G dW.
+    Y_i = X_i + N(0, R),     dX = (A X + c + B u) dt + G dW.
 
 EM runs along an order, or along one for each trajectory; the states are summed out, not filled in. p₀ is judged
-leave-one-out, as without noise (`start`): all that a trajectory tells about its first state is one Gaussian, whose
-density under the fitted p₀ is exchanged for that under p₀ fitted to the others.
+leave-one-out, as without noise (`start_law`): all that a trajectory tells about its first state is one Gaussian, whose
+density under the fitted p₀ is exchanged for that under p₀ fitted to the others. Gaps are all dt, those between known times,
+those of a schedule (they belong to positions, whichever observation stands there), or those of a shared order that are estimated.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +27,22 @@ from retrace_sde.fit.regression import Estimate, StandardErrors, mle, regression
 from retrace_sde.fit.scores import errors_of_scores
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.fit.statespace import steps
-from retrace_sde.fit.statespace.em import (
-    HARDLY_NOISY,
-    Climb,
-    Climbing,
-    as_sde,
-    climb,
-    finished,
-    hardly_noisy,
-    resumed,
-)
+from retrace_sde.fit.statespace.ascent.climb import Climb, climb, finished
+from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.ascent.scoring import Scoring
+from retrace_sde.fit.statespace.em import HARDLY_NOISY, as_sde, hardly_noisy, resumed, scores_of
 from retrace_sde.fit.statespace.errors import Scores
-from retrace_sde.fit.statespace.model import group
-from retrace_sde.fit.statespace.scoring import Scoring
-from retrace_sde.fit.statespace.smoother import kalman
-from retrace_sde.fit.statespace.steps import Noise, Parameters, Setup, as_noise
+from retrace_sde.fit.statespace.observations import Observations, StepClasses
+from retrace_sde.fit.statespace.parameters import (
+    Noise,
+    Parameters,
+    Setup,
+    as_noise,
+    first_guess,
+    spread,
+)
+from retrace_sde.fit.statespace.smoother import Smoothed, states
+from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.flips import align
@@ -49,19 +51,21 @@ from retrace_sde.orders.hidden.gaussian import Chain
 from retrace_sde.orders.hidden.own import HiddenOrders, HiddenSteps
 from retrace_sde.orders.hidden.pair_moments import (
     PairMoments,
+    arranged,
     arrangement,
     seen_distances,
     starting_orders,
 )
 from retrace_sde.orders.paths import shortest_path
-from retrace_sde.panel.blocks import Data, in_order, to_numpy
-from retrace_sde.panel.clock import EqualGaps
-from retrace_sde.process.drift import Affine
+from retrace_sde.panel.blocks import Data, evenly, in_order, to_numpy
+from retrace_sde.panel.clock import EqualGaps, Gaps
+from retrace_sde.process.drift import Affine, has_offset
 from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
 from retrace_sde.progress import steps as reported
 from retrace_sde.search.alternate import alternate, recover
 from retrace_sde.search.model import Effort, Fit, Problem
 from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.exact_gaps import spans
 from retrace_sde.search.space import Own, Shared
 
 LOOSE, RESAMPLED, TIGHT = 0.5, 0.1, 1e-2
@@ -98,21 +102,30 @@ KICKS = 6
 
 @dataclass(frozen=True, eq=False)
 class HiddenModel(Problem):
-    """A linear or affine SDE behind observations (n, T, d), NaN where missing; R as `noise` says.
+    """A linear SDE, maybe with inputs, behind observations (n, T, d), NaN where missing; R as `noise` says.
 
     Trajectories that are shorter end in NaN; an observation all of whose entries are missing still stands for a
     time at which nothing was seen. `still`: without drift, which a rough order would only mislead. `pairs`: the
     moments of pairs of slices, where they come from more trajectories than these.
+
+    `classes`: the steps between positions, None where all gaps are dt and there are no inputs: the step is then fitted in Euler's
+    form, whatever the scheme (`Parameters`). `free`: gaps of a shared order, to be estimated; `path`: the order along which they are
+    fitted, where times known of some slices set the lengths of stretches. `placed`: gaps belong to positions and stay there when an
+    order is reversed; else they are reversed with it.
     """
 
     noise: Noise = "estimate"
     scheme: Scheme = "euler"
     still: bool = False
     pairs: PairMoments | None = None
+    classes: StepClasses | None = None
+    free: bool = False
+    placed: bool = False
+    path: Indices | None = None
     effort = Effort(4, 1.02, 12, warm=24, bridged=500, bridges=40, louis=10, positions=300)
 
     @classmethod
-    def of(cls, problem: Problem, *, noise: Noise, scheme: Scheme = "euler") -> HiddenModel:
+    def of(cls, problem: Problem, *, noise: Noise, scheme: Scheme = "euler") -> Self:
         """From a problem with a linear or affine drift; what lies beyond a trajectory's end is missing."""
         data = problem.data
         values = np.array(to_numpy(data.values), dtype=float)
@@ -121,9 +134,53 @@ class HiddenModel(Problem):
         found = cls(replace(data, values=values), problem.dt, problem.drift)
         return replace(found.knowing(problem), noise=noise, scheme=scheme)
 
+    @classmethod
+    def across(
+        cls,
+        problem: Problem,
+        gaps: Array,
+        *,
+        noise: Noise,
+        scheme: Scheme = "exact",
+        free: bool = False,
+        placed: bool = False,
+    ) -> Self:
+        """From a problem, whose drift may have inputs, and the gaps between its positions, (T − 1,) or (n, T − 1)."""
+        classes = StepClasses.by_position(gaps) if free else StepClasses.of(gaps)
+        found = cls.of(problem, noise=noise, scheme=scheme)
+        return replace(found, classes=classes, free=free, placed=placed)
+
+    @property
+    def regular(self) -> bool:
+        """All gaps are dt, and there are no inputs."""
+        return self.classes is None
+
+    @cached_property
+    def steps(self) -> StepClasses:
+        """The steps between positions."""
+        if self.classes is None:
+            return StepClasses.equal(self.dt, self.data.shape[1])
+        return self.classes
+
+    @property
+    def form(self) -> Scheme:
+        """How the parameters of a law make a step."""
+        return "euler" if self.regular else self.scheme
+
+    def some(self, size: int) -> Self:
+        """The same on some trajectories, evenly spaced."""
+        n, found = self.data.shape[0], super().some(size)
+        if found is self or self.classes is None:
+            return found
+        return replace(found, classes=self.classes.some(evenly(n, size)))
+
     @property
     def states_hidden(self) -> bool:
         return True
+
+    @property
+    def gaps_estimated(self) -> bool:
+        return self.free
 
     @property
     def values(self) -> Array:
@@ -146,25 +203,29 @@ class HiddenModel(Problem):
         """Each variable's mean over all that was seen of it."""
         return np.asarray(np.nanmean(self.values, axis=(0, 1)))
 
+    @property
+    def offset(self) -> bool:
+        """A constant is among what moves the states."""
+        if self.regular:
+            return isinstance(self.drift, Affine) and not self.still
+        return has_offset(self.drift)
+
     @cached_property
     def setup(self) -> Setup:
         """What EM estimates and what it knows."""
         d = self.data.shape[2]
         _, unknown, tied = as_noise(self.noise, d)
-        p = d + (isinstance(self.drift, Affine) and not self.still)
-        free = np.full((d, p), not self.still)
-        zero = np.zeros((d, p))
-        return Setup(
-            self.dt,
-            free,
-            zero,
-            None,
-            unknown,
-            tied,
-            None,
-            steps.spread(self.values),
-            self.data.n_jobs,
-        )
+        p = d + self.offset if self.regular else self.n_features
+        free, zero = np.full((d, p), not self.still), np.zeros((d, p))
+        return Setup(self.dt, free, zero, None, unknown, tied, None, spread(self.values))
+
+    def inputs(self, order: Indices) -> Array | None:
+        """v along an order, (n, T, m): 1 where there is an offset, and the inputs; None where there are none."""
+        if self.regular or self.data.covariates is None:
+            return None
+        n, T, _ = self.data.shape
+        u = to_numpy(in_order(self.data.covariates, order))
+        return np.concatenate([np.ones((n, T, 1)), u], axis=2) if has_offset(self.drift) else u
 
     def along(self, order: Indices) -> Array:
         """The observations in an order (T,), or each in its own (n, T)."""
@@ -180,7 +241,9 @@ class HiddenModel(Problem):
     # -- an order known ----------------------------------------------------------------------------------
 
     def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
-        """EM along an order, from an earlier fit where there is one."""
+        """EM along an order, from an earlier fit where there is one; free gaps are fitted too, from equal ones or those of that fit."""
+        if self.free and self.path is not order:
+            return replace(self, path=order).fit(order, start, final=final)
         R = as_noise(self.noise, self.data.shape[2])[0]
         guess = self._guess(order, R) if start is None else self._resumed(start.law, R)
         found = self._climbed(
@@ -195,84 +258,123 @@ class HiddenModel(Problem):
             notes.append(HARDLY_NOISY)
         shown, more = self._shown(order, law, found.expected)
         own, states = self._states(order, law)
-        return replace(
+        fitted = replace(
             shown,
             log_likelihoods=self._judged(own, order, law, shown.step),
             states=states if final else None,
             notes=(*notes, *more),
         )
+        return self._with_errors(fitted) if self.free and final else fitted
 
-    # How observations along orders are laid out, smoothed and turned into sums: what models that differ in their
-    # steps differ in.
+    def _with_errors(self, found: Fit) -> Fit:
+        """Errors of parameters and gaps together, from the observed information: gaps trade off with H."""
+        scores = self._scoring(found.law, found.step).scores
+        covariance = scores.covariance(scores.observed(self._prepared([found.order])))
+        step = found.step
+        return replace(
+            found,
+            estimate=Estimate(step.coefficients, step.diffusion, scores.errors(covariance)),
+            log_gap_errors=scores.log_gap_errors(covariance),
+        )
 
-    def _prepared(self, orders: Sequence[Indices], rows: Indices | None = None) -> Any:
+    # How observations along orders are laid out, smoothed and turned into sums.
+
+    def _prepared(self, orders: Sequence[Indices], rows: Indices | None = None) -> Observations:
         """The observations along each of some orders, one after another (or only some `rows` of them)."""
         y = np.concatenate([self.along(order) for order in orders])
-        return group(y if rows is None else y[rows])[1]
+        v = [each for each in map(self.inputs, orders) if each is not None]
+        found = Observations(
+            y,
+            self.steps.repeated(len(orders)),
+            np.concatenate(v) if v else None,
+            self.data.n_jobs,
+        )
+        return found if rows is None else found.some(rows)
 
-    def _expect(self, prepared: Any, law: Parameters) -> Any:
+    def _expect(self, prepared: Observations, law: Parameters) -> Expected:
         """The E-step on prepared observations."""
-        return steps.expect(prepared, self.setup, law)
-
-    def _together(self, parts: list[Any]) -> Any:
-        return steps.together(parts)
+        return steps.expect(prepared, law)
 
     @property
-    def _ascent(self) -> Climbing:
-        return steps.Ascent(self.setup)
+    def _ascent(self) -> Ascent:
+        every = np.arange(self.data.shape[1], dtype=np.intp) if self.path is None else self.path
+        return Ascent(self.setup, spans(self, every) if self.free else None)
 
     def _guess(self, order: Indices, R: Array) -> Parameters:
-        """Where EM starts when nothing is known."""
-        return steps.first_guess(self.along(order), self.setup, R)
+        """Where EM starts when nothing is known: as for equal steps; the drift is 0."""
+        gaps = np.full(self.data.shape[1] - 1, self.dt) if self.free else None
+        found = first_guess(self.along(order), self.setup, R)
+        return replace(found, gaps=gaps, scheme=self.form)
 
     def _resumed(self, law: Parameters, R: Array) -> Parameters:
         """Where EM goes on from an earlier law."""
-        return resumed(law, self.setup, R)
+        return replace(resumed(law, self.setup, R), scheme=self.form)
+
+    def _smoothed(self, order: Indices, law: Parameters, times: int) -> Smoothed:
+        """The smoother along an order; covariances of the first so many times."""
+        return states(self._prepared([order]), law.steps(self.steps.gaps), times=times)
 
     def _states(self, order: Indices, law: Parameters) -> tuple[Array, Array]:
         """Log-likelihoods (n,) and smoothed means (n, T, d)."""
-        y, model = self.along(order), law.model(self.dt)
-        found = kalman(y, model, covariances=False, n_jobs=self.data.n_jobs)
+        found = self._smoothed(order, law, 0)
         return found.log_likelihood, found.means
 
     def _first_states(self, order: Indices, law: Parameters) -> tuple[Array, Array]:
         """Means (n, d) and covariances (n, d, d) of the first states."""
-        found = kalman(self.along(order), law.model(self.dt))
+        found = self._smoothed(order, law, 1)
         return found.means[:, 0], found.covariances[found.pattern, 0]
 
-    def _as_sde(self, law: Parameters, sums: Any) -> tuple[Array, Array, tuple[str, ...]]:
+    def _as_sde(self, law: Parameters, sums: Expected) -> tuple[Array, Array, tuple[str, ...]]:
         """Θ and H of the SDE behind a law, and notes."""
-        scheme = "euler" if self.still else self.scheme
-        sde, notes = as_sde(law, sums, self.setup, scheme)
+        if not self.regular:
+            return law.theta, law.H, ()
+        sde, notes = as_sde(law, sums, self.setup, "euler" if self.still else self.scheme)
         return self._coefficients(sde), sde.diffusion, notes
 
     def _climbed(
-        self, prepared: Any, guess: Parameters, tolerance: float, *, final: bool = False
+        self, prepared: Observations, guess: Parameters, tolerance: float, *, final: bool = False
     ) -> Climb:
-        def expected_at(trial: Parameters) -> Any:
+        def expected_at(trial: Parameters) -> Expected:
             return self._expect(prepared, trial)
 
-        steps = NEAR if final else STEPS
-        found = climb(expected_at, self._scoring_along(prepared), guess, steps, tolerance)
+        # what noise leaves of the information across unequal gaps has no closed form
+        ascent = Scoring.of(self.setup, prepared) if self.regular else self._ascent
+        found = climb(expected_at, ascent, guess, NEAR if final else STEPS, tolerance)
         return finished(expected_at, self._ascent, found) if final else found
-
-    def _scoring_along(self, prepared: Any) -> Climbing:
-        """How parameters climb along one order, which does not change meanwhile."""
-        return Scoring.of(self.setup, prepared)
 
     def _coefficients(self, sde: LinearSDE) -> Array:
         return np.c_[sde.drift, sde.offset] if isinstance(self.drift, Affine) else sde.drift
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
-        """EM along the reverse of an order."""
-        return self.fit(self.data.reversed(found.order), start, final=final)
+        """EM along the reverse of an order: with its gaps reversed, or with those of the positions."""
+        back, own = self.data.reversed(found.order), self.classes
+        if own is None or self.placed or self.free or len(own.gaps) == 1:
+            return self.fit(back, start, final=final)
+        index = own.index
+        index = index[:, ::-1] if len(index) == 1 else self.data.lengths.steps.reversed(index)
+        classes = replace(own, index=np.ascontiguousarray(index))
+        turned = replace(self, classes=classes, timing=self.timing.reversed())
+        return turned.fit(back, start, final=final)
 
-    def _shown(self, order: Indices, law: Parameters, sums: Any) -> tuple[Fit, tuple[str, ...]]:
+    def _shown(
+        self, order: Indices, law: Parameters, sums: Expected
+    ) -> tuple[Fit, tuple[str, ...]]:
         """A law along an order, as every part of the engine knows it; likelihoods are not filled in."""
         coefficients, H, notes = self._as_sde(law, sums)
         step = Euler(self.drift, coefficients, H, self.dt)
-        costs, gaps = self.prior_costs(order), EqualGaps(self.dt)
+        costs, gaps = self.prior_costs(order), self._gaps(law)
         return Fit(order, step, sums.moments, np.empty(0), costs, law, gaps=gaps), notes
+
+    def _gaps(self, law: Parameters) -> Gaps:
+        """The gaps between positions, as estimated or given, not those that stand for them."""
+        if self.classes is None:
+            return EqualGaps(self.dt)
+        if self.free:
+            return Gaps.of(self.dt if law.gaps is None else law.gaps)
+        if self.timing.gaps_known or len(self.classes.gaps) == 1:
+            return self.gaps
+        known = self.classes.gaps[self.classes.index]
+        return Gaps.of(known[0] if len(known) == 1 else known, self.data.lengths)
 
     def _judged(self, own: Array, order: Indices, law: Parameters, step: Euler) -> Array:
         """Log-likelihoods along an order from those under the fitted p₀, which is judged leave-one-out."""
@@ -301,10 +403,13 @@ class HiddenModel(Problem):
         return Estimate(coefficients, diffusion, errors)
 
     def _scoring(self, law: Parameters, step: Euler) -> HiddenScores:
-        d = len(step.diffusion)
-        offset = step.coefficients[:, d] if step.coefficients.shape[1] > d else None
-        sde = LinearSDE(step.coefficients[:, :d], step.diffusion, offset=offset)
-        return HiddenScores(self, Scores(self.setup, law, sde, self.scheme))
+        if self.regular:
+            d = len(step.diffusion)
+            offset = step.coefficients[:, d] if step.coefficients.shape[1] > d else None
+            sde = LinearSDE(step.coefficients[:, :d], step.diffusion, offset=offset)
+            return HiddenScores(self, scores_of(self.setup, law, sde, self.scheme))
+        gaps = self.steps.gaps if law.gaps is None else law.gaps
+        return HiddenScores(self, Scores(self.setup, law, gaps, self._ascent.spans))
 
     def estimator(self, found: Fit) -> str:
         return "em"
@@ -316,10 +421,19 @@ class HiddenModel(Problem):
 
     # -- one order for all -------------------------------------------------------------------------------
 
-    def for_search(self) -> HiddenModel:
+    def for_search(self) -> Self:
         """EM on a few trajectories, the search on the pairs of all."""
-        pairs = PairMoments.of(self.values)
-        return replace(self.some(SEARCH_TRAJECTORIES), pairs=pairs)
+        few = self.some(SEARCH_TRAJECTORIES)
+        if self.free:  # gaps of their own would excuse wrong orders: first with equal ones
+            equal = StepClasses.equal(self.dt, self.data.shape[1])
+            few = replace(few, free=False, classes=equal)
+        return replace(few, pairs=self._pairs())
+
+    def _pairs(self) -> PairMoments:
+        whole = self.values
+        if not self.regular and self.data.covariates is not None:
+            whole = np.concatenate([whole, to_numpy(self.data.covariates)], axis=2)
+        return PairMoments.of(whole)
 
     def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
         """The best order of a random walk, from short paths and spectral ones; either way round fits as well."""
@@ -336,8 +450,17 @@ class HiddenModel(Problem):
 
     def orders_under(self, law: Parameters) -> Arranged:
         """The same under given parameters."""
-        pairs = PairMoments.of(self.values) if self.pairs is None else self.pairs
-        return Arranged(self, law, arrangement(pairs, law.model(self.dt), self.prior))
+        pairs = self._pairs() if self.pairs is None else self.pairs
+        if self.regular:
+            return Arranged(self, law, arrangement(pairs, law.model(self.dt), self.prior))
+        return Arranged(self, law, arranged(pairs, self._chain(law), self.prior))
+
+    def _chain(self, law: Parameters) -> Chain:
+        """The steps between positions."""
+        model, index = law.steps(self.steps.gaps), self.steps.index[0]
+        F, S, Q = (each[index] for each in (model.matrix, model.inputs, model.covariance))
+        s = S[:, :, 0] if self.offset else np.zeros(S.shape[:2])
+        return Chain(F, s, Q, S[:, :, int(self.offset) :], law.R, law.initial)
 
     def made_robust(self, found: Fit) -> None:
         """Noise of its own size excuses unequal steps already."""
@@ -347,8 +470,8 @@ class HiddenModel(Problem):
         return found.objective
 
     def verified(self, found: Fit) -> bool:
-        """The search looked at all trajectories."""
-        return True
+        """The search looked at all trajectories; an order found with equal gaps is searched once more with its own."""
+        return not self.free
 
     def distances(self) -> Array:
         """Squared distances between slices, over what both saw."""
@@ -367,7 +490,8 @@ class HiddenModel(Problem):
 
     def _course(self, law: Parameters) -> HiddenSteps:
         """The steps between the positions of an order under a law."""
-        return HiddenSteps.regular(Chain.regular(law.model(self.dt), self.data.shape[1]))
+        table = law.steps(self.steps.gaps).table
+        return HiddenSteps(self._chain(law), table, self.steps.index[0], self.offset)
 
     def own_starts(self, rng: np.random.Generator) -> list[Indices]:
         """The best orders of a random walk, from short paths, turned to run the same way.
@@ -428,36 +552,34 @@ class HiddenModel(Problem):
             stretch = stretch._replace(samples=APART * samples, keep=samples)
         return self.own_orders(law).draw(chains, stretch)
 
-    def expect(self, draws: Draws, law: Parameters) -> list[Any]:
+    def expect(self, draws: Draws, law: Parameters) -> list[Expected]:
         """A few steps of EM on the observations in every order drawn; the expected statistics of each chain there."""
         chains = [self._drawn(draws, c) for c in range(len(draws.kept))]
 
-        def expected_at(trial: Parameters) -> Any:
-            return self._together([self._expect(each, trial) for each in chains])
+        def expected_at(trial: Parameters) -> Expected:
+            return steps.together([self._expect(each, trial) for each in chains])
 
         found = climb(expected_at, self._ascent, law, CLIMB, 0.0).expected
         return [part.scaled(1 / draws.kept.shape[2]) for part in found.parts]
 
-    def _drawn(self, draws: Draws, c: int) -> Any:
+    def _drawn(self, draws: Draws, c: int) -> Observations:
         """The observations along all orders that a chain kept."""
         return self._prepared(list(draws.kept[c].transpose(1, 0, 2).astype(np.intp)))
 
-    def maximise(self, sums: Any, law: Parameters) -> Parameters:
+    def maximise(self, sums: Expected, law: Parameters) -> Parameters:
         """M-step: the parameters that expected statistics make most likely."""
-        found: Parameters = self._ascent.maximise(sums, law)
-        return found
+        return self._ascent.maximise(sums, law)
 
     def extrapolate(self, old: Parameters, new: Parameters) -> Parameters:
         """`old + OVERSTEP (new − old)`, in coordinates that keep covariances positive."""
         x, y = self._ascent.pack(old), self._ascent.pack(new)
-        found: Parameters = self._ascent.unpack(x + OVERSTEP * (y - x), new)
-        return found
+        return self._ascent.unpack(x + OVERSTEP * (y - x), new)
 
-    def mirrored(self, sums: Any, chains: Chains) -> Parameters:
+    def mirrored(self, sums: Expected, chains: Chains) -> Parameters:
         """A start for the twin: EM along orders that the reversed chains stand at."""
         return self.law(self.fit(chains.orders[0]))
 
-    def known_order_errors(self, sums: Any, law: Parameters) -> StandardErrors:
+    def known_order_errors(self, sums: Expected, law: Parameters) -> StandardErrors:
         """Standard errors that known orders and states would leave."""
         return regression_errors(sums.moments, law.H)
 
@@ -465,13 +587,13 @@ class HiddenModel(Problem):
         """`log p` of what was seen of each trajectory along an order, under a fixed law, shape (n,)."""
         return self._states(orders, law)[0]
 
-    def averaged_fit(self, orders: Indices, law: Parameters, sums: Any) -> Fit:
+    def averaged_fit(self, orders: Indices, law: Parameters, sums: Expected) -> Fit:
         """The law of an average over orders, shown along its most likely ones."""
         shown, notes = self._shown(orders, law, sums)
         values, states = self._states(orders, law)
         return replace(shown, log_likelihoods=values, states=states, notes=notes)
 
-    def scoring(self, law: Parameters, sums: Any) -> HiddenScores:
+    def scoring(self, law: Parameters, sums: Expected) -> HiddenScores:
         """Scores and information of single trajectories; p₀ counts as known."""
         coefficients, H, _ = self._as_sde(law, sums)
         return self._scoring(law, Euler(self.drift, coefficients, H, self.dt))
@@ -481,14 +603,20 @@ class HiddenModel(Problem):
         return law.theta, law.H
 
     def for_others(self, data: Data) -> HiddenModel:
-        """The same for other trajectories, of whose time nothing is known."""
-        found = HiddenModel.of(Problem(data, self.dt, self.drift), noise=self.noise)
-        return replace(found, scheme=self.scheme)
+        """The same for other trajectories, of whose time nothing but a schedule is known."""
+        problem, T = Problem(data, self.dt, self.drift), data.shape[1]
+        if self.classes is None:
+            return HiddenModel.of(problem, noise=self.noise, scheme=self.scheme)
+        gaps = np.full(T - 1, self.dt)
+        if self.placed and self.classes.index.shape[1] == T - 1:
+            gaps = self.classes.gaps[self.classes.index[0]]
+        return HiddenModel.across(problem, gaps, noise=self.noise, placed=self.placed)
 
     def adopted(self, found: Fit, initial: Gaussian) -> Fit:
         """A fit that knew no missing values as one of this model: the same parameters, R = 0."""
         step, d = found.step, self.data.shape[2]
-        law = Parameters(step.coefficients, step.diffusion, np.zeros((d, d)), initial)
+        R = np.zeros((d, d))
+        law = Parameters(step.coefficients, step.diffusion, R, initial, scheme=self.form)
         return replace(found, law=law)
 
     def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
@@ -536,14 +664,6 @@ class HiddenScores:
     model: HiddenModel
     scores: Scores
 
-    def information(self, rng: np.random.Generator) -> Array:
-        """The information if the orders were known, as the observations stand: orders hardly change it."""
-        return self.scores.information(group(self.model.values)[1], rng)
-
-    def along(self, order: Indices, rng: np.random.Generator) -> Array:
-        """The information along a known order."""
-        return self.scores.information(group(self.model.along(order))[1], rng)
-
     @property
     def size(self) -> int:
         """How many parameters there are."""
@@ -551,14 +671,20 @@ class HiddenScores:
 
     def of(self, orders: Indices, gaps: Indices | None = None) -> Array:
         """Derivatives (n, size) of each trajectory's log-likelihood along given orders."""
-        return self.scores.of(group(self.model.along(orders))[1])
+        return self.scores.of(self.model._prepared([orders]))
+
+    def along(self, order: Indices, rng: np.random.Generator) -> Array:
+        """The information along a known order."""
+        return self.scores.information(self.model._prepared([order]), rng)
+
+    def information(self, rng: np.random.Generator) -> Array:
+        """The information if the orders were known, as the observations stand: orders hardly change it."""
+        n, T, _ = self.model.data.shape
+        return self.along(np.tile(np.arange(T, dtype=np.intp), (n, 1)), rng)
 
     def errors(self, covariance: Array) -> StandardErrors:
         """Standard errors of Θ and H from the covariance of the parameters."""
-        found = self.scores.errors(covariance)
-        if found.offset is None:
-            return found
-        return replace(found, drift=np.c_[found.drift, found.offset], offset=None)
+        return self.scores.errors(covariance)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,19 +16,21 @@ from scipy.special import logsumexp
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.frequencies import Frequencies, statistics
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.statespace.errors import FEWEST, SCORES
-from retrace_sde.fit.statespace.irregular.em import Ascent, Clock, Law, Seen, Timed
-from retrace_sde.fit.statespace.irregular.errors import TimedScores
-from retrace_sde.fit.statespace.irregular.gap_law import (
+from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.errors import MIN_SIMULATED, SIMULATED_PER_PARAMETER, Scores
+from retrace_sde.fit.statespace.gap_law import (
     RATIOS,
     best_shape,
     log_weights,
     pair_log_densities,
     step_log_densities,
 )
-from retrace_sde.fit.statespace.irregular.transitions import Transitions, transitions
-from retrace_sde.fit.statespace.steps import Noise, Parameters
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.fit.statespace.observations import Observations, StepClasses
+from retrace_sde.fit.statespace.parameters import Noise, Parameters
+from retrace_sde.fit.statespace.smoother import Smoothed
+from retrace_sde.fit.statespace.steps import Expected
+from retrace_sde.fit.statespace.transitions import Transitions, transitions
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.hidden.own import HiddenOrders, HiddenSteps
 from retrace_sde.orders.own import OwnOrders
@@ -39,8 +41,7 @@ from retrace_sde.process.drift import has_offset
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.model import Effort, Fit, Problem
 from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.models.irregular import IrregularModel, TimedScoring, as_law
+from retrace_sde.search.models.hidden import HiddenModel, HiddenScores
 
 FIRST_SHAPE = 2.0
 """Where the search for the shape of the law of gaps starts."""
@@ -50,17 +51,16 @@ FEW = 16
 
 
 @dataclass(frozen=True, eq=False)
-class RandomGapModel(IrregularModel):
+class RandomGapModel(HiddenModel):
     """A linear SDE, an order and gaps of its own for each trajectory."""
 
     @classmethod
     def unknown(cls, problem: Problem, *, noise: Noise) -> RandomGapModel:
         """From a problem whose gaps are not known; dt is their mean."""
         T = problem.data.shape[1]
-        found = cls.across(problem, np.full(T - 1, problem.dt), noise=noise)
         equal = np.full((1, T - 1), int(np.argmin(np.abs(np.log(RATIOS)))), dtype=np.intp)
-        assert isinstance(found, RandomGapModel)
-        return replace(found, clock=Clock(RATIOS * problem.dt, equal))
+        found = cls.of(problem, noise=noise, scheme="exact")
+        return replace(found, classes=StepClasses(RATIOS * problem.dt, equal))
 
     @cached_property
     def summed(self) -> bool:
@@ -85,25 +85,21 @@ class RandomGapModel(IrregularModel):
     def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
         """Across gaps that are summed out; behind noise, for a start, across equal ones."""
         found = HiddenModel.fit(self, order, start, final=final)
-        law = as_law(found.law)
+        law: Parameters = found.law
         return replace(found, law=replace(law, shape=law.shape or FIRST_SHAPE))
 
-    def _gaps(self, law: Law) -> Gaps:
+    def _gaps(self, law: Parameters) -> Gaps:
         """Single gaps are never read off."""
         return EqualGaps(self.dt)
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         return self.fit(self.data.reversed(found.order), start, final=final)
 
-    def _expect(self, prepared: Any, law: Parameters) -> Timed:
+    def _expect(self, prepared: Observations, law: Parameters) -> Expected:
+        """The E-step along known orders; gaps summed out: each step counts for every gap as much as the gap is likely."""
         if not self.summed:
-            return IrregularModel._expect(self, prepared, law)
-        return self._summed(prepared, as_law(law))
-
-    def _summed(self, seen: Seen, law: Law) -> Timed:
-        """The E-step along known orders: each step counts for every gap as much as the gap is likely."""
-        x, v = seen.values, seen.inputs
-        live = np.arange(1, x.shape[1])[None] <= seen.last[:, None]
+            return super()._expect(prepared, law)
+        x, v, live = self._complete(prepared)
         logs, total = _shares(step_log_densities(self._table(law), x, v), self._weights(law))
         r = np.exp(logs) * live[:, :, None]
         z = np.concatenate([x[:, :-1], v[:, :-1], np.diff(x, axis=1)], axis=2).reshape(
@@ -114,90 +110,92 @@ class RandomGapModel(IrregularModel):
         value = float(np.where(live, total, 0.0).sum() + law.initial.log_density(x[:, 0]).sum())
         return self._sums(value, grams, flat.sum(axis=0), x[:, 0])
 
-    def _sums(self, value: float, grams: Array, counts: Array, first: Array) -> Timed:
+    def _complete(self, prepared: Observations) -> tuple[Array, Array, Mask]:
+        """States, which are seen as they are, with 0 beyond a trajectory's end, v, and which steps there are, (n, T − 1)."""
+        x = np.nan_to_num(prepared.values)
+        v = prepared.inputs
+        if v is None:
+            v = np.ones((*x.shape[:2], int(has_offset(self.drift))))
+        return x, v, ~np.isnan(prepared.values[:, 1:, 0])
+
+    def _sums(self, value: float, grams: Array, counts: Array, first: Array) -> Expected:
+        """From Gram matrices of (x, v, x' − x)."""
         d = self.data.shape[2]
         law0 = Gaussian(first.mean(axis=0), np.cov(first.T, bias=True).reshape(d, d))
-        nothing = np.zeros(d)
-        return Timed(
-            value, grams, counts, self.clock.gaps, nothing, nothing, law0, float(len(first))
+        nothing, about = np.zeros(d), np.zeros((len(grams), d, grams.shape[1] - d))
+        return Expected(
+            value, grams, about, self.steps.gaps, counts, nothing, nothing, law0, float(len(first))
         )
 
     @property
     def _ascent(self) -> Ascent:
         return MixedAscent(self.setup) if self.summed else DrawnAscent(self.setup)
 
-    def _weights(self, law: Law) -> Array:
+    def _weights(self, law: Parameters) -> Array:
         return log_weights(law.shape or FIRST_SHAPE)
 
-    def _table(self, law: Law) -> Transitions:
-        return transitions(law.theta, law.H, self.clock.gaps)
+    def _table(self, law: Parameters) -> Transitions:
+        return transitions(law.theta, law.H, self.steps.gaps)
 
-    def _guess(self, order: Indices, R: Array) -> Law:
-        return replace(IrregularModel._guess(self, order, R), shape=FIRST_SHAPE)
+    def _guess(self, order: Indices, R: Array) -> Parameters:
+        return replace(super()._guess(order, R), shape=FIRST_SHAPE)
 
-    def _smoothed(
-        self, order: Indices, law: Parameters, covariances: int
-    ) -> tuple[Array, Array, Array]:
+    def _smoothed(self, order: Indices, law: Parameters, times: int) -> Smoothed:
         if not self.summed:
-            return IrregularModel._smoothed(self, order, law, covariances)
-        x, d = self.along(order), self.data.shape[2]
-        return self.log_joint(order, law), x, np.zeros((len(x), covariances, d, d))
+            return super()._smoothed(order, law, times)
+        x, (n, _, d) = self.along(order), self.data.shape
+        known, none = np.zeros((1, times, d, d)), np.empty((0, 0, d, d))
+        return Smoothed(self.log_joint(order, law), x, known, none, np.zeros(n, dtype=np.intp))
 
     def log_joint(self, orders: Indices, law: Parameters, gaps: Indices | None = None) -> Array:
         """`log p` of each trajectory along an order, (n,): gaps summed out, or as drawn, their own prior included."""
-        own = as_law(law)
         if self.summed:
-            seen = self._prepared([orders])
-            live = np.arange(1, seen.values.shape[1])[None] <= seen.last[:, None]
-            each = step_log_densities(self._table(own), seen.values, seen.inputs)
-            total = logsumexp(each + self._weights(own), axis=2)
-            first: Array = own.initial.log_density(seen.values[:, 0])
+            x, v, live = self._complete(self._prepared([orders]))
+            each = step_log_densities(self._table(law), x, v)
+            total = logsumexp(each + self._weights(law), axis=2)
+            first: Array = law.initial.log_density(x[:, 0])
             return first + np.where(live, total, 0.0).sum(axis=1)
         if gaps is None:
             return self._states(orders, law)[0]
         live = self.data.lengths.steps.mask
-        prior = np.where(live, self._weights(own)[gaps], 0.0).sum(axis=1)
+        prior = np.where(live, self._weights(law)[gaps], 0.0).sum(axis=1)
         return self._crossing(gaps)._states(orders, law)[0] + prior
 
     def _crossing(self, gaps: Indices) -> RandomGapModel:
         """The same with given gaps."""
-        return replace(self, clock=replace(self.clock, index=gaps))
+        return replace(self, classes=replace(self.steps, index=gaps))
 
     # -- averages over orders and gaps -------------------------------------------------------------------
 
     def own_orders(self, law: Parameters) -> Any:
         """What each trajectory's order costs under a law."""
-        own = as_law(law)
         if self.summed:
-            return OwnOrders(self.data, _Judge(self, own), self.prior)
-        return HiddenOrders(self.data, self._course(own), self.means, self.prior)
+            return OwnOrders(self.data, _Judge(self, law), self.prior)
+        return HiddenOrders(self.data, self._course(law), self.means, self.prior)
 
     def _course(self, law: Parameters) -> HiddenSteps:
-        return replace(IrregularModel._course(self, law), weights=self._weights(as_law(law)))
+        return replace(super()._course(law), weights=self._weights(law))
 
     def begin(self, found: Fit) -> Parameters:
-        return (
-            self.law(found)
-            if self.summed
-            else replace(as_law(HiddenModel.begin(self, found)), shape=FIRST_SHAPE)
-        )
+        if self.summed:
+            return self.law(found)
+        return replace(super().begin(found), shape=FIRST_SHAPE)
 
     def draw(self, law: Parameters, chains: Chains, stretch: Stretch) -> Draws:
         """Advance chains under a law, of orders, or of orders and gaps."""
         if self.summed:
-            own = as_law(law)
 
-            def count(x: Array, u: Any, frequencies: Frequencies) -> Timed:
-                return self._counted(own, x, u, frequencies)
+            def count(x: Array, u: Any, frequencies: Frequencies) -> Expected:
+                return self._counted(law, x, u, frequencies)
 
-            return OwnOrders(self.data, _Judge(self, own), self.prior).draw(chains, stretch, count)
+            return OwnOrders(self.data, _Judge(self, law), self.prior).draw(chains, stretch, count)
         if chains.gaps.size == 0:
             chains.gaps = np.broadcast_to(
-                self.clock.index, (*chains.orders.shape[:2], chains.orders.shape[2] - 1)
+                self.steps.index, (*chains.orders.shape[:2], chains.orders.shape[2] - 1)
             ).copy()
         return HiddenModel.draw(self, law, chains, stretch)
 
-    def _counted(self, law: Law, x: Array, u: Any, frequencies: Frequencies) -> Timed:
+    def _counted(self, law: Parameters, x: Array, u: Any, frequencies: Frequencies) -> Expected:
         """Expected sums of a block from the frequencies of its pairs: shared out among the gaps of the table."""
         grams: Any = 0.0
         counts: Any = 0.0
@@ -222,21 +220,21 @@ class RandomGapModel(IrregularModel):
         sums = self._sums(0.0, np.asarray(grams), np.asarray(counts), mean)
         return replace(sums, first=Gaussian(m, square / len(x) - np.outer(m, m)))
 
-    def expect(self, draws: Draws, law: Parameters) -> list[Any]:
+    def expect(self, draws: Draws, law: Parameters) -> list[Expected]:
         return draws.counted if self.summed else HiddenModel.expect(self, draws, law)
 
-    def _drawn(self, draws: Draws, c: int) -> Seen:
+    def _drawn(self, draws: Draws, c: int) -> Observations:
         orders = list(draws.kept[c].transpose(1, 0, 2).astype(np.intp))
         assert draws.gaps is not None
         index = draws.gaps[c].transpose(1, 0, 2).astype(np.intp).reshape(-1, draws.gaps.shape[3])
-        found = IrregularModel._prepared(self, orders)
-        return replace(found, clock=replace(self.clock, index=index))
+        found = self._prepared(orders)
+        return replace(found, classes=replace(self.steps, index=index))
 
     def extrapolate(self, old: Parameters, new: Parameters) -> Parameters:
         return new if self.summed else HiddenModel.extrapolate(self, old, new)
 
     def _scoring(self, law: Parameters, step: Euler) -> Any:
-        scores = TimedScores(self.setup, as_law(law), self.clock.gaps)
+        scores = Scores(self.setup, law, self.steps.gaps)
         return MixedScoring(self, scores) if self.summed else DrawnScoring(self, scores)
 
     def for_others(self, data: Data) -> RandomGapModel:
@@ -247,18 +245,18 @@ class RandomGapModel(IrregularModel):
 class MixedAscent(Ascent):
     """With the shape of the law of gaps among the parameters."""
 
-    def pack(self, law: Law) -> Array:
+    def pack(self, law: Parameters) -> Array:
         return np.r_[Ascent.pack(self, law), np.log(law.shape or FIRST_SHAPE)]
 
-    def unpack(self, vector: Array, like: Law) -> Law:
+    def unpack(self, vector: Array, like: Parameters) -> Parameters:
         return replace(
             Ascent.unpack(self, vector[:-1], like), shape=float(np.exp(np.clip(vector[-1], -5, 5)))
         )
 
-    def weights(self, now: Law, expected: Timed) -> Array:
+    def weights(self, now: Parameters, expected: Expected) -> Array:
         return np.r_[Ascent.weights(self, now, expected), np.sqrt(expected.count / 2)]
 
-    def maximise(self, expected: Timed, now: Law) -> Law:
+    def maximise(self, expected: Expected, now: Parameters) -> Parameters:
         return replace(Ascent.maximise(self, expected, now), shape=best_shape(expected.counts))
 
 
@@ -266,7 +264,7 @@ class MixedAscent(Ascent):
 class DrawnAscent(Ascent):
     """The shape follows the gaps drawn; the likelihood of observations across them does not depend on it."""
 
-    def maximise(self, expected: Timed, now: Law) -> Law:
+    def maximise(self, expected: Expected, now: Parameters) -> Parameters:
         return replace(Ascent.maximise(self, expected, now), shape=best_shape(expected.counts))
 
 
@@ -275,7 +273,7 @@ class _Judge:
     """Pairs judged across every gap of the table, summed."""
 
     model: RandomGapModel
-    law: Law
+    law: Parameters
 
     def costs(self, data: Data, rows: slice) -> BlockCosts:
         x, u = data.block(rows)
@@ -305,27 +303,22 @@ def _shares(log_densities: Array, weights: Array) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnScoring(TimedScoring):
+class DrawnScoring(HiddenScores):
     """Scores along orders and gaps drawn together."""
 
+    model: RandomGapModel
+
     def of(self, orders: Indices, gaps: Indices | None = None) -> Array:
-        model = self.model
-        assert isinstance(model, RandomGapModel)
-        if gaps is not None:
-            model = model._crossing(gaps)
-        return self.scores.of(IrregularModel._prepared(model, [orders]))
+        model = self.model if gaps is None else self.model._crossing(gaps)
+        return self.scores.of(model._prepared([orders]))
 
     def information(self, rng: np.random.Generator) -> Array:
         """If orders and gaps were known: across gaps of their law."""
         n, T, _ = self.model.data.shape
-        model = self.model
-        assert isinstance(model, RandomGapModel)
-        weights = np.exp(model._weights(self.scores.law))
+        weights = np.exp(self.model._weights(self.scores.law))
         gaps = rng.choice(len(weights), size=(n, T - 1), p=weights / weights.sum())
         every = np.tile(np.arange(T, dtype=np.intp), (n, 1))
-        return self.scores.information(
-            IrregularModel._prepared(model._crossing(gaps), [every]), rng
-        )
+        return self.scores.information(self.model._crossing(gaps)._prepared([every]), rng)
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +326,7 @@ class MixedScoring:
     """Scores with gaps summed out: those of each gap, in the shares that the step gives them."""
 
     model: RandomGapModel
-    scores: TimedScores
+    scores: Scores
 
     @property
     def size(self) -> int:
@@ -342,15 +335,13 @@ class MixedScoring:
 
     def of(self, orders: Indices, gaps: Indices | None = None) -> Array:
         """Derivatives (n, size) of each trajectory's log-likelihood along given orders."""
-        seen = self.model._prepared([orders])
-        return self._of(seen.values, seen.inputs, seen.last)
+        return self._of(*self.model._complete(self.model._prepared([orders])))
 
-    def _of(self, x: Array, v: Array, last: Indices) -> Array:
+    def _of(self, x: Array, v: Array, live: Mask) -> Array:
         model, law = self.model, self.scores.law
         F, S, Q = table = model._table(law)
-        of_F, of_Q = self.scores._derivatives
+        of_F, of_Q = self.scores.derivatives
         logs, _ = _shares(step_log_densities(table, x, v), model._weights(law))
-        live = np.arange(1, x.shape[1])[None] <= last[:, None]
         r = np.exp(logs) * live[:, :, None]
         phi = np.concatenate([x, v], axis=2)[:, :-1]
         found = np.zeros((len(x), self.size))
@@ -374,10 +365,10 @@ class MixedScoring:
         """If the orders were known: of trajectories simulated across gaps of their law."""
         model, law = self.model, self.scores.law
         n, T, d = model.data.shape
-        m = max(SCORES * self.size, FEWEST)
+        m = max(SIMULATED_PER_PARAMETER * self.size, MIN_SIMULATED)
         rows = np.resize(np.arange(n), m)
         every = np.tile(np.arange(T, dtype=np.intp), (n, 1))
-        v, last = model._inputs(every)[rows], model.data.observed[rows] - 1
+        _, v, live = model._complete(model._prepared([every]).some(rows))
         F, S, Q = model._table(law)
         roots, weights = np.linalg.cholesky(Q), np.exp(model._weights(law))
         x = np.empty((m, T, d))
@@ -388,7 +379,7 @@ class MixedScoring:
                 "nij,nj->ni", S[k], v[:, t]
             )
             x[:, t + 1] += np.einsum("nij,nj->ni", roots[k], rng.standard_normal((m, d)))
-        score = self._of(x, v, last)
+        score = self._of(x, v, live)
         found: Array = score.T @ score * n / m / (1 - (self.size + 1) / m)
         return found
 

@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
 from retrace_sde.fit.irregular_times import Spans
-from retrace_sde.fit.statespace.steps import NOISE_FLOOR, Setup, Slopes
+from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.parameters import NOISE_FLOOR, Parameters
+from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.io.arrays import Array
 from retrace_sde.process.sde import Gaussian
 
-PASSES = 200
+MAX_PASSES = 200
 """Passes of the smoother, at most."""
 
 FLAT = 1e-2
@@ -39,39 +41,29 @@ LOWEST = -9.0
 """Logarithm of the least spread of a direction of p₀, beside where the search began: as good as none."""
 
 
-class Finishing(Protocol):
-    """What is estimated, the stretches that free gaps share, and the slopes of an E-step."""
-
-    @property
-    def setup(self) -> Setup: ...
-    @property
-    def spans(self) -> Spans | None: ...
-    def slopes(self, expected: Any, now: Any) -> Slopes: ...
-
-
 class Finished(NamedTuple):
     """Where the search ended, the E-step there, whether the slopes were flat, and how many passes it took."""
 
-    parameters: Any
-    expected: Any
+    parameters: Parameters
+    expected: Expected
     flat: bool
     passes: int
 
 
 def finish(
-    expected_at: Callable[[Any], Any],
-    ascent: Finishing,
-    start: Any,
-    expected: Any,
-    passes: int = PASSES,
+    expected_at: Callable[[Parameters], Expected],
+    ascent: Ascent,
+    start: Parameters,
+    expected: Expected,
+    passes: int = MAX_PASSES,
     needed: float = -np.inf,
 ) -> Finished:
     """The maximum near a start; never below it. Given up where a log-likelihood `needed` is clearly out of reach."""
     at = Coordinates(ascent, start, expected)
-    best, count, trail = [expected.likelihood, start, expected], 0, [expected.likelihood]
+    best, count, trail = (start, expected), 0, [expected.likelihood]
 
     def objective(x: Array) -> tuple[float, Array]:
-        nonlocal count
+        nonlocal best, count
         count += 1
         with np.errstate(all="ignore"):
             try:
@@ -82,13 +74,14 @@ def finish(
                 return 1e15, np.zeros_like(x)
         if not np.isfinite(slope).all():
             return 1e15, np.zeros_like(x)
-        if found.likelihood > best[0]:
-            best[:] = [found.likelihood, trial, found]
-        trail.append(best[0])
+        if found.likelihood > best[1].likelihood:
+            best = trial, found
+        trail.append(best[1].likelihood)
         return -found.likelihood, -slope
 
     def look(_: Array) -> None:
-        if len(trail) > 2 * LATE and best[0] + HOPE * (best[0] - trail[-LATE]) + 1 < needed:
+        now = trail[-1]
+        if len(trail) > 2 * LATE and now + HOPE * (now - trail[-LATE]) + 1 < needed:
             raise StopIteration
 
     rise = RISE / max(abs(expected.likelihood), 1.0)
@@ -102,7 +95,7 @@ def finish(
         options=options,
         callback=look,
     )
-    return Finished(best[1], best[2], bool(ended.success), count)
+    return Finished(*best, bool(ended.success), count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +106,9 @@ class Coordinates:
     by logarithms, and L the Cholesky factor at the start (of p₀: `first_root`, where it is given).
     """
 
-    ascent: Finishing
-    start: Any
-    expected: Any
+    ascent: Ascent
+    start: Parameters
+    expected: Expected
     first_root: Array | None = None
 
     @cached_property
@@ -144,14 +137,15 @@ class Coordinates:
 
     @cached_property
     def _roots(self) -> tuple[Array, Array]:
-        if self.first_root is not None:
-            return np.linalg.cholesky(self.start.H), self.first_root
-        return np.linalg.cholesky(self.start.H), np.linalg.cholesky(self.start.initial.covariance)
+        first = self.first_root
+        if first is None:
+            first = np.asarray(np.linalg.cholesky(self.start.initial.covariance), dtype=np.float64)
+        return np.asarray(np.linalg.cholesky(self.start.H), dtype=np.float64), first
 
     @property
     def _spans(self) -> Spans | None:
-        """Of free gaps; None where the law's gaps are those of its clock."""
-        return None if getattr(self.start, "gaps", None) is None else self.ascent.spans
+        """Of free gaps; None where gaps are known."""
+        return None if self.start.gaps is None else self.ascent.spans
 
     def part(self, x: Array, k: int) -> Array:
         """Of vectors (…, size) the entries of Θ, R, H, p₀'s mean, its covariance, or the gaps."""
@@ -174,7 +168,7 @@ class Coordinates:
         setup, d = self.ascent.setup, len(self.start.H)
         k = len(self.start.initial.mean) if setup.initial is None else 0
         q = d * (d + 1) // 2 if setup.H is None else 0
-        gaps = len(self.start.gaps) if self._spans is not None else 0
+        gaps = 0 if self.start.gaps is None or self._spans is None else len(self.start.gaps)
         return [len(self._theta_unit), len(self._noises), q, k, k * (k + 1) // 2, gaps]
 
     @property
@@ -214,7 +208,7 @@ class Coordinates:
     def _first_root(self) -> float:
         return float(np.sqrt(self.expected.trajectories))
 
-    def unpack(self, x: Array) -> Any:
+    def unpack(self, x: Array) -> Parameters:
         """The parameters behind a vector."""
         setup, start = self.ascent.setup, self.start
         of_theta, of_R, of_H, of_mean, of_P, of_gaps = np.split(x, np.cumsum(self._sizes)[:-1])
@@ -230,12 +224,12 @@ class Coordinates:
             M = P @ _lower(of_P / self._first_root)
             mean = start.initial.mean + P @ of_mean / self._first_root
             found = replace(found, initial=Gaussian(mean, M @ M.T))
-        if self._spans is not None:
+        if start.gaps is not None and self._spans is not None:
             u = np.log(start.gaps / setup.dt) + of_gaps / self._root
             found = replace(found, gaps=setup.dt * self._spans.gaps(u))
         return found
 
-    def slopes(self, now: Any, expected: Any, x: Array) -> Array:
+    def slopes(self, now: Parameters, expected: Expected, x: Array) -> Array:
         """The gradient of the log-likelihood at x, where the parameters are `now`, in these coordinates."""
         setup, slopes = self.ascent.setup, self.ascent.slopes(expected, now)
         _, _, of_H, _, of_P, _ = np.split(x, np.cumsum(self._sizes)[:-1])
@@ -259,7 +253,7 @@ class Coordinates:
             to_M = solve_triangular(M.T, spread - np.eye(len(M)))
             parts.append(n * P.T @ to_mean / self._first_root)
             parts.append(n * _to_lower(P.T @ to_M, C) / self._first_root)
-        if self._spans is not None and slopes.gaps is not None:
+        if self._spans is not None and slopes.gaps is not None and now.gaps is not None:
             of_u = self._spans.pull_back(now.gaps / setup.dt, slopes.gaps * setup.dt)
             parts.append(of_u / self._root)
         return np.concatenate(parts)

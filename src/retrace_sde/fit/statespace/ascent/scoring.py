@@ -19,20 +19,19 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import eigh
 
-from retrace_sde.fit.statespace.model import Stack
-from retrace_sde.fit.statespace.steps import (
-    Ascent,
-    Expected,
+from retrace_sde.fit.statespace.ascent.em_steps import Ascent, information_weights
+from retrace_sde.fit.statespace.observations import Observations
+from retrace_sde.fit.statespace.parameters import (
     Parameters,
     Setup,
     flattened,
-    information_weights,
     least_noise,
     lower_half,
     pack,
     raised,
     unpack,
 )
+from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.io.arrays import Array
 from retrace_sde.process.sde import Gaussian
 
@@ -67,14 +66,18 @@ class Scoring(Ascent):
     H and p₀ are packed as square roots, in which a variance of 0 is nothing special.
     """
 
-    count: float
-    length: int
+    count: float = 0.0
+    length: int = 0
 
     @classmethod
-    def of(cls, setup: Setup, stacks: list[Stack]) -> Scoring:
+    def of(cls, setup: Setup, seen: Observations) -> Scoring:
         """For observations by patterns of missing entries."""
-        count = sum(stack.rows.shape[1] * float(stack.steps.sum()) for stack in stacks)
-        return cls(setup, count, round(count / sum(stack.rows.size for stack in stacks)))
+        count = sum(stack.rows.shape[1] * float(stack.steps.sum()) for stack in seen.stacks)
+        return cls(setup, count=count, length=round(count / len(seen.values)))
+
+    @property
+    def scores(self) -> bool:
+        return True
 
     @cached_property
     def _rough(self) -> Array:
@@ -119,7 +122,7 @@ class Scoring(Ascent):
         if initial is None:
             initial, promise = _first(now.initial, expected.first, shares)
             gain += expected.trajectories * promise
-        return Parameters(now.theta + step, H, R, initial), gain
+        return replace(now, theta=now.theta + step, H=H, R=R, initial=initial), gain
 
     def _shares(self, expected: Expected, now: Parameters) -> Shares:
         Q = now.H * self.setup.dt

@@ -58,12 +58,15 @@ def reaches(theta: Array, H: Array, gaps: Array) -> bool:
     return bool(speed * gaps.max() < REACH)
 
 
-def transitions(theta: Array, H: Array, gaps: Array, *, euler: bool = False) -> Transitions:
-    """The step over each gap; theta (d, d + m) = (A, B). `euler`: F = 1 + A g, S = B g, Q = H g."""
+def euler_transitions(theta: Array, H: Array, gaps: Array) -> Transitions:
+    """Euler's step over each gap: F = 1 + A g, S = B g, Q = H g."""
+    d, g = len(H), gaps[:, None, None]
+    return Transitions(np.eye(d) + theta[:, :d] * g, theta[:, d:] * g, H * g)
+
+
+def transitions(theta: Array, H: Array, gaps: Array) -> Transitions:
+    """The exact step over each gap; theta (d, d + m) = (A, B)."""
     d, p = theta.shape
-    if euler:
-        g = gaps[:, None, None]
-        return Transitions(np.eye(d) + theta[:, :d] * g, theta[:, d:] * g, H * g)
     E = exponentials(van_loan_matrix(theta, H) * gaps[:, None, None])
     F = E[:, p:, p:].transpose(0, 2, 1)
     Q = (F @ E[:, :p, p:])[:, :d, :d]

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, logsumexp
 
-from retrace_sde.fit.statespace.irregular.transitions import Transitions
+from retrace_sde.fit.statespace.transitions import Transitions
 from retrace_sde.io.arrays import Array
 
 RATIOS = np.exp(np.linspace(np.log(0.03), np.log(6.0), 24))

@@ -18,37 +18,40 @@ import numpy as np
 from retrace_sde.fit.levels import LevelFit
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.scores import SANDWICH_TRAJECTORIES, errors_of_influences
-from retrace_sde.fit.statespace.irregular import em as timed
-from retrace_sde.fit.statespace.irregular.em import Ascent, Clock, Law, Seen, Timed
-from retrace_sde.fit.statespace.irregular.kernels import Table
-from retrace_sde.fit.statespace.quasi_newton import Coordinates, finish
-from retrace_sde.fit.statespace.steps import Setup
+from retrace_sde.fit.statespace import steps
+from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.ascent.quasi_newton import Coordinates, finish
+from retrace_sde.fit.statespace.model import StepModel
+from retrace_sde.fit.statespace.observations import Observations
+from retrace_sde.fit.statespace.parameters import Parameters, Setup
+from retrace_sde.fit.statespace.smoother import states
+from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.sde import Gaussian
 
-INSIDE = 0.05
+MIN_LEVEL_VARIANCE = 0.05
 """τ Ω, in units of H, that a search begins with at least: a variance that is nothing has no slope."""
 
-HELD = 1e-4
+MIN_INFORMATION = 1e-4
 """Information on a coordinate, of about 1 where states are known, below which it is held where it is."""
 
 
 @dataclass(frozen=True, eq=False)
-class LevelLaw(Law):
+class LevelLaw(Parameters):
     """Θ = (A, 1, B), H, R of the d states, and p₀ of the 2 d states (x, c)."""
 
-    def table(self, clock: Clock) -> Table:
-        """The steps of (x, c), as the kernels want them."""
-        (F, S, Q), d = self.steps(clock), len(self.H)
+    def steps(self, gaps: Array) -> StepModel:
+        """The steps of (x, c): nothing is added to c, so that covariances cannot be inverted."""
+        of_x, d = super().steps(gaps), len(self.H)
+        F, S, Q = of_x.matrix, of_x.inputs, of_x.covariance
         both, inputs = np.zeros((len(F), 2 * d, 2 * d)), np.zeros((len(F), 2 * d, S.shape[2] - d))
         both[:, :d, :d], both[:, :d, d:], both[:, d:, d:] = F, S[:, :, :d], np.eye(d)
         inputs[:, :d] = S[:, :, d:]
         noise = np.zeros_like(both)
         noise[:, :d, :d] = Q
-        variances = np.r_[np.diag(self.R), np.ones(d)]  # c is never seen
-        parts = both, inputs, noise, variances, self.initial.mean, self.initial.covariance
-        return Table(*(np.ascontiguousarray(part, dtype=float) for part in parts))
+        variances = np.diag(np.r_[np.diag(self.R), np.ones(d)])  # c is never seen
+        return StepModel(both, inputs, noise, variances, self.initial, regular=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,15 +62,15 @@ class HiddenLevels:
     `effect_errors` their standard errors given the parameters; `states` (n, T, d) the smoothed ones. `spread_root`: the unit of p₀.
     """
 
-    law: LevelLaw
+    law: Parameters
     log_likelihoods: Array
     effects: Array
     effect_errors: Array
     states: Array
     converged: bool
-    seen: Seen
+    seen: Observations
     ascent: Ascent
-    expected: Timed
+    expected: Expected
     first_root: Array
 
     @property
@@ -127,38 +130,35 @@ class HiddenLevels:
         return np.asarray(np.linalg.pinv(self.drift, rcond=1e-6))
 
     @property
-    def alike(self) -> Law:
+    def alike(self) -> Parameters:
         """The law of subjects moved to where they are alike."""
         own, move = self.law, np.c_[np.eye(len(self.law.H)), self.shift]
         initial = Gaussian(self.initial.mean, move @ own.initial.covariance @ move.T)
-        return Law(self.coefficients, own.H, own.R, initial, own.gaps, euler=own.euler)
+        return Parameters(self.coefficients, own.H, own.R, initial, own.gaps, scheme=own.scheme)
 
     def drawn(self, rng: np.random.Generator) -> Array:
         """Intercepts (n, d) drawn given each subject's observations."""
-        _, means, spreads = timed.states(self.seen, self.law, covariances=1)
-        d = len(self.law.H)
-        values, vectors = np.linalg.eigh(spreads[:, 0, d:, d:])
+        found = states(self.seen, self.law.steps(self.seen.classes.gaps), times=1)
+        d, means = len(self.law.H), found.means
+        values, vectors = np.linalg.eigh(found.covariances[found.pattern, 0, d:, d:])
         roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         noise = rng.standard_normal((len(means), d))
         return np.asarray(means[:, 0, d:] + np.einsum("nij,nj->ni", roots, noise))
 
 
-def seen_with_levels(seen: Seen, *, offset: bool) -> Seen:
+def seen_with_levels(seen: Observations, *, offset: bool) -> Observations:
     """Observations of (x, c): nothing is seen of c, which stands for the offset among the inputs."""
-    n, T, d = seen.values.shape
-    none = np.zeros((n, T, d))
-    return replace(
-        seen,
-        values=np.concatenate([seen.values, none], axis=2),
-        seen=np.concatenate([seen.seen, none.astype(bool)], axis=2),
-        inputs=np.ascontiguousarray(seen.inputs[:, :, int(offset) :]),
-    )
+    none = np.full_like(seen.values, np.nan)
+    inputs = seen.inputs
+    if inputs is not None:
+        inputs = np.ascontiguousarray(inputs[:, :, int(offset) :])
+    return replace(seen, values=np.concatenate([seen.values, none], axis=2), inputs=inputs)
 
 
 def fit_hidden_levels(
-    seen: Seen,
+    seen: Observations,
     ascent: Ascent,
-    start: Law,
+    start: Parameters,
     levels: LevelFit | None = None,
     needed: float = -np.inf,
 ) -> HiddenLevels:
@@ -179,18 +179,11 @@ def fit_hidden_levels(
     return judged_levels(seen, wide, end.parameters, root, converged=end.flat)
 
 
-def again(found: HiddenLevels, rows: Indices) -> HiddenLevels:
+def refit_levels(found: HiddenLevels, rows: Indices) -> HiddenLevels:
     """The same for drawn subjects, from where the search for all ended."""
-    seen, own = found.seen, found.seen.clock
-    drawn = replace(
-        seen,
-        values=seen.values[rows],
-        seen=seen.seen[rows],
-        inputs=seen.inputs[rows],
-        clock=own.some(rows),
-    )
+    drawn = found.seen.some(rows)
     d, root = len(found.law.H), found.first_root
-    P = found.law.initial.covariance + INSIDE * np.diag(
+    P = found.law.initial.covariance + MIN_LEVEL_VARIANCE * np.diag(
         np.r_[np.zeros(d), np.diag(root @ root.T)[d:]]
     )
     begin = replace(found.law, initial=Gaussian(found.law.initial.mean, P))
@@ -199,24 +192,26 @@ def again(found: HiddenLevels, rows: Indices) -> HiddenLevels:
 
 
 def judged_levels(
-    seen: Seen, ascent: Ascent, law: LevelLaw, root: Array, *, converged: bool
+    seen: Observations, ascent: Ascent, law: Parameters, root: Array, *, converged: bool
 ) -> HiddenLevels:
     """A fit of given parameters: each trajectory's log-likelihood, intercept and states."""
     d = len(law.H)
-    values, means, spreads = timed.states(seen, law, covariances=1)
-    errors = np.sqrt(np.maximum(np.diagonal(spreads[:, 0, d:, d:], axis1=1, axis2=2), 0.0))
-    effects, x = means[:, 0, d:], means[:, :, :d]
+    smoothed = states(seen, law.steps(seen.classes.gaps), times=1)
+    spreads, means = smoothed.covariances[smoothed.pattern, 0, d:, d:], smoothed.means
+    errors = np.sqrt(np.maximum(np.diagonal(spreads, axis1=1, axis2=2), 0.0))
+    effects, x, values = means[:, 0, d:], means[:, :, :d], smoothed.log_likelihood
     expected = expect(seen, law)
     return HiddenLevels(law, values, effects, errors, x, converged, seen, ascent, expected, root)
 
 
-def expect(seen: Seen, law: LevelLaw) -> Timed:
+def expect(seen: Observations, law: Parameters) -> Expected:
     """The E-step: sums of (x, c, u, Δx), of the noise of x, and the law of the first (x, c)."""
-    found, d = timed.expect(seen, law), len(law.H)
+    found, d = steps.expect(seen, law), len(law.H)
     kept = found.grams.shape[1] - d  # Δc = 0
     return replace(
         found,
         grams=found.grams[:, :kept, :kept],
+        about=found.about[:, :d],
         squares=found.squares[:d],
         seen=found.seen[:d],
     )
@@ -231,21 +226,21 @@ def _setup(alike: Setup) -> Setup:
     return replace(alike, free=np.concatenate([of_A, free, of_B], axis=1), known=known)
 
 
-def _begin(seen: Seen, start: Law, levels: LevelFit | None) -> LevelLaw:
+def _begin(seen: Observations, start: Parameters, levels: LevelFit | None) -> LevelLaw:
     """A law of levels near one of subjects who are alike; A and levels those of their smoothed states, where given."""
     d, p0 = len(start.H), start.initial
     A, c, slope, omega = start.theta[:, :d], start.theta[:, d], np.zeros((d, d)), np.zeros((d, d))
     if levels is not None:
         A, slope, omega = levels.drift, levels.slope, levels.between
         c = levels.mean + slope @ p0.mean
-    gaps = seen.clock.gaps if start.gaps is None else start.gaps
-    time = float(gaps[seen.clock.index].sum(axis=1).mean())
-    omega = omega + INSIDE / time * start.H
+    gaps = seen.classes.gaps if start.gaps is None else start.gaps
+    time = float(gaps[seen.classes.index].sum(axis=1).mean())
+    omega = omega + MIN_LEVEL_VARIANCE / time * start.H
     cross = p0.covariance @ slope.T
     P = np.block([[p0.covariance, cross], [cross.T, slope @ cross + omega]])
     theta = np.concatenate([A, np.eye(d), start.theta[:, d + 1 :]], axis=1)
     return LevelLaw(
-        theta, start.H, start.R, Gaussian(np.r_[p0.mean, c], P), start.gaps, euler=start.euler
+        theta, start.H, start.R, Gaussian(np.r_[p0.mean, c], P), start.gaps, scheme=start.scheme
     )
 
 
@@ -274,9 +269,8 @@ def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
         J[j] = (low - high) / 2e-3
     inverse = informed((J + J.T) / 2)
     n = len(found.log_likelihoods)
-    scores = np.stack(
-        [_slopes(at, _one(found.seen, j), here) for j in evenly(n, SANDWICH_TRAJECTORIES)]
-    )
+    some = evenly(n, SANDWICH_TRAJECTORIES)
+    scores = np.stack([_slopes(at, found.seen.some(np.array([j])), here) for j in some])
     # c̄ and Γ are told by subjects, not steps: 2 d + 1 of the n degrees of freedom of each equation
     left = max(n - 2 * len(found.law.H) - 1, 1)
     theta, of_H, of_mean = at.moved(scores @ inverse * n / np.sqrt((n - 1) * left))
@@ -287,25 +281,14 @@ def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
 
 def informed(J: Array) -> Array:
     """The inverse of an information on coordinates, and on combinations of them, that the data tell; 0 on others, which are held."""
-    keep = np.diag(J) > HELD
+    keep = np.diag(J) > MIN_INFORMATION
     values, vectors = np.linalg.eigh(J[np.ix_(keep, keep)])
-    told = values > HELD
+    told = values > MIN_INFORMATION
     found = np.zeros_like(J)
     found[np.ix_(keep, keep)] = (vectors[:, told] / values[told]) @ vectors[:, told].T
     return found
 
 
-def _slopes(at: Coordinates, seen: Seen, x: Array) -> Array:
+def _slopes(at: Coordinates, seen: Observations, x: Array) -> Array:
     law = at.unpack(x)
     return at.slopes(law, expect(seen, law), x)
-
-
-def _one(seen: Seen, j: int) -> Seen:
-    rows = np.array([j])
-    return replace(
-        seen,
-        values=seen.values[rows],
-        seen=seen.seen[rows],
-        inputs=seen.inputs[rows],
-        clock=seen.clock.some(rows),
-    )
