@@ -27,7 +27,6 @@ from retrace_sde.fit.intervals import (
     clearest,
     coefficients,
     covariances,
-    half_widths,
     table,
 )
 from retrace_sde.fit.regression import ErrorKind, StandardErrors
@@ -45,17 +44,17 @@ FORMAT = 3
 """Version of the file that `save` writes."""
 
 SHOWN = 10
-"""Coefficients that a summary lists: the ones best told from zero."""
+"""Coefficients that a summary lists: those with the largest |z|."""
 
 MOST_TRAJECTORIES = 2**53
-"""More are no count any more."""
+"""Largest n that a saved result may state: beyond it a float no longer counts."""
 
 Row = tuple[str, str]
 
 _ERRORS = {
-    ErrorKind.MODEL: "of the model (too few trajectories to tell their spread)",
-    ErrorKind.SANDWICH: "of the spread between trajectories, not of the model (sandwich)",
-    ErrorKind.BOOTSTRAP: "by resampling trajectories (bootstrap)",
+    ErrorKind.MODEL: "model-based (too few trajectories for a sandwich estimate)",
+    ErrorKind.SANDWICH: "robust (sandwich, clustered by trajectory)",
+    ErrorKind.BOOTSTRAP: "bootstrap over trajectories",
 }
 
 
@@ -74,7 +73,7 @@ class Twin:
 
 
 class Later:
-    """A field whose value, given as a `partial`, is made when it is first read: what nobody asks for costs nothing."""
+    """A field whose value, given as a `partial`, is computed when it is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -95,7 +94,7 @@ class Later:
 class ReTraceResult:
     r"""Order, direction and SDE, with their uncertainty and what was used to find them; `model.result_`.
 
-    Frozen; saved without pickle. In the user's units and places.
+    Frozen; saved without pickle. Units, and the places of slices and trajectories, are those of the data given.
 
     Attributes
     ----------
@@ -108,19 +107,19 @@ class ReTraceResult:
     standard_errors : StandardErrors
         `.drift`, `.diffusion`, `.offset`, `.inputs`; `.kind` says what they rest on.
     initial : Gaussian
-        p₀, the law of the first state.
+        p₀, the distribution of the first state.
     direction : DirectionTest
-        Whether the direction of time is told.
+        Whether the direction of time is identified.
     alternative : Twin or None
-        The reversed answer where it is not.
+        The time-reversed answer where it is not.
     identifiability : IdentifiabilityReport
-        What the data can tell, in sentences.
+        What the data can and cannot determine, in sentences.
     log_likelihood : float
         Of the order returned.
     history : tuple of Round
         Each round of the search.
     converged : bool
-        The search came to rest, and every number is one.
+        The order no longer changed, and all estimates are finite.
     n_trajectories : int
         n.
     dt : float
@@ -138,17 +137,17 @@ class ReTraceResult:
     inputs : array (d, k) or None
         B.
     subjects : SubjectEffects or None
-        Levels or rates of the subjects' own.
+        Random intercepts or rates of the subjects.
     noise_choice : NoiseChoice or None
-        What the data said of noise, where they were asked.
+        The comparison with and without measurement noise, for observation_noise="auto".
     gap_clocks : GapClocks or None
         How much of unequal gaps may be volatility.
     residuals : ResidualCheck or None
-        What the model gets wrong; looked at when it is first asked for, along a part of the data that the fit kept.
+        Residual diagnostics, computed when first read, along a part of the data that the fit kept.
     left_out : tuple of LeftOut
         Variables without dynamics of their own.
     drift_choice : DriftChoice or None
-        What speaks for the drift.
+        The comparison of drifts.
     stopped : bool
         The fit was ended early on request.
 
@@ -260,19 +259,15 @@ class ReTraceResult:
             yield from covariances("noise", "R", self.observation_noise, None, names)
 
     def summary(self) -> str:
-        """The result as text."""
-        width = max(len(name) for name, _ in self._overview())
-        lines = ["ReTrace result", "=============="]
-        lines += [f"{name:<{width}}  {text}" for name, text in self._overview()]
-        lines += ["", "What these data can tell (+) and cannot (−)", str(self.identifiability), ""]
-        lines += [f"{self._caption} (95 % intervals), the {SHOWN} clearest"]
-        table = [self._header, *self._coefficients()]
-        columns = [max(len(row[k]) for row in table) for k in range(len(self._header))]
-        lines += [
-            "  "
-            + "  ".join(cell.ljust(size) for cell, size in zip(row, columns, strict=True)).rstrip()
-            for row in table
-        ]
+        """The result as text: data and method, the direction, the coefficients, what is identified, and notes."""
+        overview = self._overview()
+        width = max(len(name) for name, _ in overview)
+        lines = ["ReTrace results", "==============="]
+        lines += [f"{name:<{width}}  {text}" for name, text in overview]
+        lines += ["", self._caption, *_aligned([self._header, *self._coefficients()])]
+        lines += [f"  {self._footnote}"]
+        lines += ["", "Identifiability: what the data can (+) and cannot (−) determine"]
+        lines += [str(self.identifiability)]
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def __repr__(self) -> str:
@@ -287,7 +282,7 @@ class ReTraceResult:
         return self.summary()
 
     def __eq__(self, other: object) -> bool:
-        """What is saved is what is compared: numbers to the last bit, missing ones alike."""
+        """Equal in all that `save` writes; NaN equals NaN."""
         if not isinstance(other, ReTraceResult):
             return NotImplemented
         mine: dict[str, NDArray[Any]] = {}
@@ -303,8 +298,8 @@ class ReTraceResult:
     def _repr_html_(self) -> str:
         """The result as a table for notebooks; every name is escaped."""
         rows = [(name, text) for name, text in self._overview()]
-        rows += [("can be learned", text) for text in self.identifiability.can]
-        rows += [("cannot be learned", text) for text in self.identifiability.cannot]
+        rows += [("identified", text) for text in self.identifiability.can]
+        rows += [("not identified", text) for text in self.identifiability.cannot]
         rows += [("note", text) for text in self.notes]
         head = "".join(
             f"<tr><th style='text-align:left'>{html.escape(a)}</th>"
@@ -316,17 +311,17 @@ class ReTraceResult:
             for row in self._coefficients()
         )
         return (
-            f"<table><caption>ReTrace result</caption>{head}</table>"
-            f"<table><caption>{self._caption} (95 % intervals), the {SHOWN} clearest</caption>"
+            f"<table><caption>ReTrace results</caption>{head}</table>"
+            f"<table><caption>{self._caption}. {self._footnote}</caption>"
             f"<tr>{''.join(f'<th>{name}</th>' for name in self._header)}</tr>{body}</table>"
         )
 
     def to_latex(self) -> str:
-        """The clearest drift coefficients as a LaTeX table (booktabs)."""
+        """The drift coefficients with the largest |z| as a LaTeX table (booktabs)."""
         rows = "\n".join(
             " & ".join(_latex(cell) for cell in row) + r" \\" for row in self._coefficients()
         )
-        header = " & ".join(self._header).replace("interval", "95\\,\\% interval")
+        header = " & ".join(self._header).replace(" %", r"\,\%").replace("P>|z|", r"$P>|z|$")
         return (
             f"\\begin{{tabular}}{{ll{'r' * (len(self._header) - 2)}}}\n\\toprule\n{header} \\\\\n"
             f"\\midrule\n{rows}\n\\bottomrule\n\\end{{tabular}}"
@@ -334,8 +329,12 @@ class ReTraceResult:
 
     def _overview(self) -> list[Row]:
         T, d = self.order.shape[-1], len(self.names)
-        unsettled = "stopped on request" if self.stopped else "the order was still changing"
-        settled = "the order settled" if self.converged else unsettled
+        ended = "converged after" if self.converged else "stopped on request after"
+        if not self.converged and not self.stopped:
+            ended = (
+                "not converged: the order was still changing, or an estimate is not finite, after"
+            )
+        count = len(self.history)
         rows = [
             (
                 "data",
@@ -344,24 +343,26 @@ class ReTraceResult:
             *self._used(),
             (
                 "method",
-                f"order by {self.settings['order']}, estimator {self.settings['estimator']}, "
-                f"{len(self.history)} rounds ({settled})",
+                f"order by {self.settings['order']}, estimator {self.settings['estimator']}; "
+                f"{ended} {count} round{'s' * (count != 1)}",
             ),
-            ("log-likelihood", f"{self.log_likelihood:,.1f} nats"),
-            *self._noise(),
-            *self._gaps(),
-            *self._subjects(),
-            ("standard errors", self.errors_rest),
+            ("log-likelihood", f"{self.log_likelihood:,.1f}"),
             ("direction", self.direction.verdict),
-            *self._models(),
         ]
         if self.alternative is not None:
             rows.append(
                 (
                     "alternative",
-                    "the reversed order with its own drift and errors is in `alternative_`",
+                    "the time-reversed order, with its own parameters and errors, is in `alternative_`",
                 )
             )
+        rows += [
+            *self._models(),
+            *self._noise(),
+            *self._gaps(),
+            *self._subjects(),
+            ("standard errors", self.errors_rest),
+        ]
         if self.residuals is not None:
             rows += [("residuals", line) for line in str(self.residuals).splitlines()]
         return rows
@@ -397,7 +398,7 @@ class ReTraceResult:
 
     @property
     def errors_rest(self) -> str:
-        """What the standard errors rest on, in words."""
+        """The kind of standard errors, in words."""
         return _ERRORS[self.standard_errors.kind]
 
     def _subjects(self) -> list[Row]:
@@ -405,7 +406,9 @@ class ReTraceResult:
 
     def _noise(self) -> list[Row]:
         chosen = [] if self.drift_choice is None else [("drift", self.drift_choice.verdict)]
-        chosen += [] if self.noise_choice is None else [("measured", self.noise_choice.verdict)]
+        chosen += (
+            [] if self.noise_choice is None else [("measurement noise", self.noise_choice.verdict)]
+        )
         return [*chosen, *self._noise_estimated()]
 
     def _noise_estimated(self) -> list[Row]:
@@ -416,21 +419,37 @@ class ReTraceResult:
         shown = ", ".join(named[:SHOWN]) + (" …" if len(named) > SHOWN else "")
         if np.ptp(deviations) == 0:
             shown = f"{deviations[0]:.3g} in every variable"
-        return [("observation noise", f"standard deviation {shown}")]
+        return [("noise estimated", f"standard deviation {shown}")]
 
     @property
     def _caption(self) -> str:
-        open_ = "" if self.alternative is None else " either way round: the direction is open"
         count = self.drift.size + (0 if self.inputs is None else self.inputs.size)
-        many = f", each by itself: of {count} about {count / 20:.0f} would exclude zero by chance"
-        return f"Drift coefficients{open_}{many if count >= 20 else ''}"
+        some = f", the {SHOWN} of {count} with the largest |z|" if count > SHOWN else ""
+        both = "" if self.alternative is None else "; the direction is open, so in both orders"
+        return f"Drift coefficients{some}{both}"
+
+    @property
+    def _footnote(self) -> str:
+        """What the tests and intervals of the table rest on."""
+        count = self.drift.size + (0 if self.inputs is None else self.inputs.size)
+        n = self.n_trajectories
+        text = f"Student's t, {n - 1} degrees of freedom" if n > 1 else "Normal approximation"
+        many = f"; not corrected for {count} tests ({count / 20:.0f} expected below 0.05 by chance)"
+        return f"{text}{many if count >= 20 else ''}."
 
     @property
     def _header(self) -> tuple[str, ...]:
-        """No sign is printed as *the* effect while the direction is open: both ways round stand side by side."""
+        """While the direction is open no sign is *the* effect: both orders stand side by side."""
         if self.alternative is None:
-            return "effect of", "on", "estimate", "interval"
-        return "effect of", "on", "in this order", "interval", "in its reverse", "interval"
+            return "effect of", "on", "coef", "std err", "z", "P>|z|", "95 % interval"
+        return (
+            "effect of",
+            "on",
+            "in this order",
+            "95 % interval",
+            "in its reverse",
+            "95 % interval",
+        )
 
     @property
     def _effects(self) -> tuple[tuple[str, ...], list[tuple[Array, Array]]]:
@@ -446,16 +465,27 @@ class ReTraceResult:
         return names, ways
 
     def _coefficients(self) -> list[tuple[str, ...]]:
-        """Feature, variable, estimate and 95 % interval of the coefficients with the largest |t|; the twin's beside."""
+        """Cells of the table, the coefficients with the largest |z| first; those of the reverse beside them."""
         names, ways = self._effects
+        chosen = list(clearest(*ways[0], SHOWN))
+        tables = [
+            table(
+                [
+                    Parameter("", "", names[j], self.names[i], values[i, j], errors[i, j])
+                    for i, j in chosen
+                ],
+                self.n_trajectories,
+            )
+            for values, errors in ways
+        ]
         rows = []
-        for i, j in clearest(*ways[0], SHOWN):
+        for k, (i, j) in enumerate(chosen):
             cells = [names[j], self.names[i]]
-            for values, errors in ways:
-                reach = half_widths(errors[i, j], self.n_trajectories)
-                low, high = values[i, j] - reach, values[i, j] + reach
-                known = np.isfinite(reach)
-                cells += [f"{values[i, j]:.4g}", f"[{low:.4g}, {high:.4g}]" if known else "unknown"]
+            for one in (each.iloc[k] for each in tables):
+                tested = [f"{one['std_error']:.4g}", f"{one['z']:.2f}", f"{one['p_value']:.3f}"]
+                known = np.isfinite(one["std_error"])
+                ends = f"[{one['lower']:.4g}, {one['upper']:.4g}]" if known else "unknown"
+                cells += [f"{one['estimate']:.4g}", *(tested if len(tables) == 1 else []), ends]
             rows.append(tuple(cells))
         return rows
 
@@ -554,6 +584,19 @@ class ReTraceResult:
         if self.converged and not all(np.isfinite(each).all() for each in numbers):
             return "it says that it converged, but some of its parameters are not numbers"
         return None
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """Rows of cells as lines, names to the left and numbers to the right of their columns."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(size) if k < 2 else cell.rjust(size)
+            for k, (cell, size) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
