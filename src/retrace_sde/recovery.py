@@ -25,7 +25,7 @@ from retrace_sde.io.answers import (
     times,
     to_rows,
 )
-from retrace_sde.io.arrays import Array
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import shown
 from retrace_sde.io.tables import Names, as_frame
 from retrace_sde.metrics import kendall_tau
@@ -332,16 +332,17 @@ def recover_panel(
             f"the table has one subject, {panel.ids[0]!r}, but an order and its direction show in what several "
             f"have in common: is {subject!r} the right column? A single series is fitted by ReTrace, as an array."
         )
-    if panel.times is not None and not np.isnan(panel.times).all():
+    if _has_times(panel):
         _check_ties(panel)
         knowledge = replace(
             knowledge or Knowledge(), timestamps=panel.times, timestamp_error=panel.time_error
         )
-        if "dt" not in options and panel.dt is None:
-            options["dt"], note = _step(panel, knowledge, options)
-            panel = replace(panel, notes=(*panel.notes, note))
+    bare = _fit_without_times(panel, knowledge, options)
+    if _has_times(panel) and "dt" not in options and panel.dt is None:
+        options["dt"], note = _step(panel, knowledge, options, bare)
+        panel = replace(panel, notes=(*panel.notes, note))
     model = ReTrace(**options).fit(panel, knowledge=knowledge)
-    panel = replace(panel, notes=(*panel.notes, *_changed(panel, model, knowledge, options)))
+    panel = replace(panel, notes=(*panel.notes, *_times_used(panel, model, bare)))
     kept = panel.without(model.result_.left_out)
     choice = _drift_choice(model, kept) if by_evidence else None
     model.result_ = replace(model.result_, drift_choice=choice)
@@ -383,68 +384,83 @@ def _check_ties(panel: Panel) -> None:
     )
 
 
-def _step(panel: Panel, knowledge: Knowledge, options: dict[str, Any]) -> tuple[float, str]:
-    """dt by the times that are known, and a note that says so: the unit of A and H is nothing to be silent about."""
+def _has_times(panel: Panel) -> bool:
+    """The times of some observations are known."""
+    return panel.times is not None and not np.isnan(panel.times).all()
+
+
+def _step(
+    panel: Panel, knowledge: Knowledge | None, options: dict[str, Any], bare: ReTrace | None
+) -> tuple[float, str]:
+    """dt from the times that are known, and a note that says so, since dt is the unit of A and H."""
     step = step_of_times(panel)
     if step is None:
         return (
             1.0,
-            "the step dt is 1: too few times are known to tell the mean time between neighbours; give dt, --dt",
+            "the step dt is 1: too few times are known to estimate the mean time between neighbours; give dt, --dt",
         )
     if panel.time_error is None and not _complete(panel):
-        step = _step_along_order(panel, knowledge, {**options, "dt": step})
+        order = None if bare is None else _agreeing(bare.order_, np.asarray(panel.times))
+        if order is None:
+            order = _quick_order(panel, knowledge, {**options, "dt": step})
+        step = _step_along(order, panel) or step
     return (
         step,
-        f"the step dt is {step:.4g}, the mean time between neighbours by the times that are known",
+        f"the step dt is {step:.4g}, the mean time between neighbours, estimated from the known times",
     )
 
 
-COMPARED = 20_000
-"""Observations up to which it is tried what known times changed."""
+MOST_COMPARED = 20_000
+"""Observations up to which the slices are also ordered without the known times."""
 
 
-def _changed(
-    panel: Panel, model: ReTrace, knowledge: Knowledge | None, options: dict[str, Any]
-) -> list[str]:
-    """What times that are known in part changed: the order found without them, quickly, beside the one found."""
-    known = np.zeros(0) if panel.times is None else ~np.isnan(panel.times)
-    exact = panel.time_error is None and known.size and _complete(panel)
-    if knowledge is None or not known.any() or exact:
-        return []
+def _fit_without_times(
+    panel: Panel, knowledge: Knowledge | None, options: dict[str, Any]
+) -> ReTrace | None:
+    """A quick fit without times that are known of some slices only; None where there is nothing to compare.
+
+    It says what the times changed and, where its order agrees with them, gives the mean step. Orders of single subjects are
+    never the same with and without times, so it is made for shared orders only.
+    """
+    exact = panel.time_error is None and _has_times(panel) and _complete(panel)
     n, T, _ = panel.values.shape
-    shared = panel.slices is not None
-    total = T if shared else int(present(panel).sum())
-    said = f"the times of {int(known.sum())} of {total} {'slices' if shared else 'observations'} are used"
+    if not _has_times(panel) or exact or panel.slices is None or n * T > MOST_COMPARED:
+        return None
     missing = bool(np.isnan(panel.values).any())
-    if n * T > COMPARED or (missing and not shared):
-        return [said]
     quick = {**options, "estimator": "em" if missing else "mle", "observation_noise": None, "subjects": "alike",
              "spacing": "regular"}  # fmt: skip
-    bare = replace(panel, times=None, time_error=None)
-    rest = replace(knowledge, timestamps=None, timestamp_error=None)
+    if "dt" not in options and panel.dt is None:
+        quick["dt"] = step_of_times(panel) or 1.0
+    rest = replace(knowledge or Knowledge(), timestamps=None, timestamp_error=None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # this fit is only compared with
         try:
-            other = ReTrace(**quick).fit(bare, knowledge=rest)
+            return ReTrace(**quick).fit(replace(panel, times=None, time_error=None), knowledge=rest)
         except ValueError:
-            return [said]
-    return [f"{said}; {_beside(model, other, panel)}"]
+            return None
 
 
-def _beside(model: ReTrace, other: ReTrace, panel: Panel) -> str:
-    """The order found beside another, in words."""
-    if not model.result_.shared_order:
-        lengths = Lengths.of(model.order_, panel.lengths).each
-        pairs = zip(model.order_, other.order_, lengths, strict=True)
-        taus = [kendall_tau(a[:m], b[:m]) for a, b, m in pairs if m > 1]
-        return f"without them the orders would differ (Kendall's τ with those found {np.mean(taus):.2g} on average)"
-    given = "" if other.direction_.identified else ", but its direction would be open"
-    if np.array_equal(model.order_, other.order_):
+def _times_used(panel: Panel, model: ReTrace, bare: ReTrace | None) -> list[str]:
+    """That times known in part were used, and what they changed."""
+    known = np.zeros(0) if panel.times is None else ~np.isnan(panel.times)
+    if not known.any() or (panel.time_error is None and _complete(panel)):
+        return []
+    shared = panel.slices is not None
+    total = known.size if shared else int(present(panel).sum())
+    said = f"the times of {int(known.sum())} of {total} {'slices' if shared else 'observations'} are used"
+    return [said if bare is None else f"{said}; {_beside(model, bare)}"]
+
+
+def _beside(model: ReTrace, bare: ReTrace) -> str:
+    """The shared order found beside that of a fit without times, in words."""
+    given = "" if bare.direction_.identified else ", but its direction would be open"
+    if np.array_equal(model.order_, bare.order_):
         return f"without them the order would be the same{given}"
-    if np.array_equal(model.order_, other.order_[::-1]):
-        return f"without them the order would be the same the other way round{given}"
-    moved = int((model.order_ != other.order_).sum())
-    return f"without them {moved} of {len(model.order_)} slices would stand elsewhere (Kendall's τ {kendall_tau(model.order_, other.order_):.2g})"
+    if np.array_equal(model.order_, bare.order_[::-1]):
+        return f"without them the order would be reversed{given}"
+    moved = int((model.order_ != bare.order_).sum())
+    tau = kendall_tau(model.order_, bare.order_)
+    return f"without them {moved} of {len(model.order_)} slices would have another position (Kendall's τ {tau:.2g})"
 
 
 def step_of_times(panel: Panel) -> float | None:
@@ -476,19 +492,29 @@ def _complete(panel: Panel) -> bool:
     return bool(known.all() if panel.slices is not None else known[present(panel)].all())
 
 
-def _step_along_order(panel: Panel, knowledge: Knowledge, options: dict[str, Any]) -> float:
-    """The mean step between known times along a first, quick order, which does not depend on its unit."""
+def _agreeing(order: Indices, stamps: Array) -> Indices | None:
+    """A shared order, or its reverse, in which the known times increase; None where they do in neither."""
+    known = stamps[order][~np.isnan(stamps[order])]
+    return order if (np.diff(known) >= 0).all() or (np.diff(known) <= 0).all() else None
+
+
+def _quick_order(panel: Panel, knowledge: Knowledge | None, options: dict[str, Any]) -> Indices:
+    """The order of a quick fit; it does not depend on the unit of time."""
     quick = {**options, "estimator": "em" if np.isnan(panel.values).any() else "mle"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit that counts will say it again
-        order = ReTrace(**quick).fit(panel, knowledge=knowledge).order_
+        return ReTrace(**quick).fit(panel, knowledge=knowledge).order_
+
+
+def _step_along(order: Indices, panel: Panel) -> float | None:
+    """The mean step between known times along an order; None where fewer than two of a subject are known."""
     stamps = np.atleast_2d(np.asarray(panel.times))
     place = np.where(np.isnan(stamps), np.nan, positions(order, len(stamps)))
     some = (~np.isnan(stamps)).sum(axis=1) >= 2
     if not some.any():
-        return float(options["dt"])
+        return None
     span, steps = (
         (np.nanmax(each[some], axis=1) - np.nanmin(each[some], axis=1)).sum()
         for each in (stamps, place)
     )
-    return float(span / steps) if span > 0 and steps > 0 else float(options["dt"])
+    return float(span / steps) if span > 0 and steps > 0 else None

@@ -122,9 +122,9 @@ def test_what_fit_prints_says_order_direction_and_files(fitted):
         "Order",
         "Direction",
         "Drift",
-        "Measured",
+        "Noise",
         "Subjects",
-        "SDE",
+        "Effects",
         "Written",
     ]
     assert "The direction of time is identified" in text

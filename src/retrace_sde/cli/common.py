@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import json
 import math
 import os
 import signal
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -169,6 +170,19 @@ def working() -> Iterator[tuple[Callable[[str], None], list[str]]]:
         yield begin, cautions
 
 
+def give(answer: Mapping[str, Any], lines: Iterable[tuple[str, str]], *, as_json: bool) -> None:
+    """The answer of a command: JSON, or labelled paragraphs, as they were asked for."""
+    if as_json:
+        from retrace_sde.io.answers import plain
+
+        click.echo(json.dumps(plain(answer), allow_nan=False))
+        return
+    shown = list(lines)
+    width = max(11, *(len(label) + 2 for label, _ in shown))
+    for label, text in shown:
+        say(label, text, width=width)
+
+
 def say(label: str, text: str, *, width: int = 11) -> None:
     """A labelled paragraph: wrapped on a terminal, one line in a pipe."""
     text = printable(text)
@@ -239,7 +253,9 @@ def table_options(command: Command) -> Command:
     return command
 
 
-seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
+                           help="Seed of the random numbers.")  # fmt: skip
 force_option = click.option(
     "--force", is_flag=True, help="Replace results of an earlier run (never another file)."
 )

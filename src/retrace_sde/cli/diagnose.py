@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,15 @@ import click
 import pandas as pd
 
 from retrace_sde import diagnosis
-from retrace_sde.cli.common import listed, load, progress, refusing, say, table_options
-from retrace_sde.io.answers import plain
+from retrace_sde.cli.common import (
+    give,
+    json_option,
+    listed,
+    load,
+    progress,
+    refusing,
+    table_options,
+)
 from retrace_sde.io.columns import date_columns, shown
 from retrace_sde.io.tables import as_frame
 from retrace_sde.panel.panel import Panel
@@ -21,7 +28,7 @@ from retrace_sde.panel.panel import Panel
 
 @click.command()
 @table_options
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option
 def diagnose(file: Path, as_json: bool, **columns: Any) -> None:
     """Say what can be learned from FILE before any fit, and what to do next."""
     with refusing(), progress() as begin:
@@ -32,10 +39,7 @@ def diagnose(file: Path, as_json: bool, **columns: Any) -> None:
         found = diagnosis.diagnose(panel)
         if roles["time"] is None:
             found = replace(found, findings=(*_dated(frame, roles), *found.findings))
-    if as_json:
-        click.echo(json.dumps(plain(found.to_dict()), allow_nan=False))
-        return
-    _print(found, file, roles)
+    give(found.to_dict(), _lines(found, file, roles), as_json=as_json)
 
 
 def _dated(frame: pd.DataFrame, roles: dict[str, Any]) -> list[diagnosis.Finding]:
@@ -50,29 +54,27 @@ def _dated(frame: pd.DataFrame, roles: dict[str, Any]) -> list[diagnosis.Finding
     ]  # fmt: skip
 
 
-def _print(found: diagnosis.Diagnosis, file: Path, roles: dict[str, Any]) -> None:
+def _lines(
+    found: diagnosis.Diagnosis, file: Path, roles: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
     low, middle, high = found.observations_per_subject
     per = f"{low}" if low == high else f"{low} to {high} (median {middle:g})"
     shared = found.slices is not None
-    say(
+    kind = (
+        f"{found.slices} slices in one order shared by all"
+        if shared
+        else "each subject has its own order"
+    )
+    yield (
         "Data",
-        f"{found.subjects} subjects, {found.observations} observations, {per} each; "
-        + (
-            f"{found.slices} slices in one order shared by all"
-            if shared
-            else "each subject has its own order"
-        )
-        + f"; variables {listed(found.variables)}.",
+        f"{found.subjects} subjects, {found.observations} observations, {per} each; {kind}; "
+        f"variables {listed(found.variables)}.",
     )
     for finding in found.findings:
-        advice = f" {finding.advice}" if finding.advice else ""
-        say(
-            f"{diagnosis.MARKS[finding.kind]} {finding.topic}",
-            f"{finding.sentence}{advice}",
-            width=18,
-        )
+        mark = f"{diagnosis.MARKS[finding.kind]} {finding.topic}"
+        yield mark, f"{finding.sentence} {finding.advice}".rstrip()
     if not found.usable:
-        say("Next", "mend what is marked ×, then run retrace diagnose again.")
+        yield "Next", "correct what is marked ×, then run retrace diagnose again."
         return
     words = ["retrace", "fit", str(file), "--subject", roles["subject"]]
     words += ["--slice", roles["slice"]] if shared else []
@@ -80,4 +82,4 @@ def _print(found: diagnosis.Diagnosis, file: Path, roles: dict[str, Any]) -> Non
     words += ["--time-error", f"{roles['time_error']:g}"] if roles["time_error"] else []
     for option in ("variables", "covariates"):
         words += [f"--{option}", ",".join(roles[option])] if roles[option] else []
-    say("Next", shlex.join(words))
+    yield "Next", shlex.join(words)

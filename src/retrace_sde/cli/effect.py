@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pandas as pd
-from click.core import ParameterSource
 
 from retrace_sde.cli.common import (
     Finite,
     columns_of,
     force_option,
+    give,
+    json_option,
     listed,
     load,
     safe_option,
-    say,
     seed_option,
     table_options,
     working,
 )
 from retrace_sde.effects.treatment import TreatmentEffect, UndeterminedDirectionError
-from retrace_sde.io.answers import plain
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.files import check_target, whole_or_nothing, write_table
 from retrace_sde.io.outputs import check_outputs
@@ -68,13 +67,12 @@ COMMAND_ADVICE = (
 @click.option("--drift", type=click.Choice(["tumour", "affine"]), default="tumour", show_default=True,
               help="tumour: growth of one positive variable; affine: A x + c, both changed by treatment.")  # fmt: skip
 @click.option("--subjects", metavar="auto|alike|levels|FEATURE[,FEATURE…]", default="levels", show_default=True,
-              help="An intercept of each subject's own, none, or as the data prefer; or features of the drift with rates of "
-              "each subject's own.")  # fmt: skip
-@click.option("--alike", is_flag=True, help="The same as --subjects alike.")
+              help="Random intercepts (levels), none (alike), or by AIC (auto); or the features of the drift whose coefficients "
+              "vary between subjects.")  # fmt: skip
 @click.option("--both-directions", is_flag=True,
-              help="Answer for both directions of time where the data do not tell which is right.")  # fmt: skip
+              help="Answer for both directions of time where the data leave it open.")  # fmt: skip
 @click.option("--draws", type=click.IntRange(20), default=200, show_default=True,
-              help="Draws from what is uncertain, for the intervals.")  # fmt: skip
+              help="Draws of parameters, subjects and orders, for the intervals.")  # fmt: skip
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -84,14 +82,14 @@ COMMAND_ADVICE = (
 @force_option
 @safe_option
 @seed_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option
 def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
-           t1: str | None, horizon: float | None, dt: float, drift: str, subjects: Any, alike: bool, both_directions: bool,
+           t1: str | None, horizon: float | None, dt: float, drift: str, subjects: Any, both_directions: bool,
            draws: int, out: Path | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Estimate what treatment does to the subjects of FILE, whose rows have lost their time order.
 
-    The order is recovered first; it is refused where the direction of time is not determined, since the sign of
-    an effect hangs on it. Treatment is in columns that vary (--treatment), or subjects are in arms (--arm).
+    The order is recovered first. Where the direction of time is not identified no effect is given, since its sign
+    depends on it; --both-directions gives both answers. Treatment is in columns that vary (--treatment), or subjects are in arms (--arm).
     """
     with working() as (begin, cautions):
         begin("reading")
@@ -115,7 +113,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             dt=dt,
             permutation="independent" if roles["slice"] is None else "shared",
             drift=_drift(drift),
-            subjects="alike" if alike else _subjects(subjects, drift, panels),
+            subjects=_subjects(subjects, drift, panels),
             direction="both" if both_directions else "test",
             random_state=seed,
         )
@@ -138,29 +136,23 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             table = _table(ids, answers, model)
             with whole_or_nothing(out.absolute().parent) as folder:
                 write_table(table, folder / out.name, safe=safe_csv)
-    idle = _not_used(columns, known=given is not None, both=both_directions, alike=alike)
+    idle = _not_used(columns, known=given is not None, both=both_directions)
     summary = _summary(file, model, answers, asked, ids)
     summary |= {"warnings": [*idle, *cautions], "files": [] if out is None else [str(out)]}
-    if as_json:
-        click.echo(json.dumps(plain(summary), allow_nan=False))
-        return
-    _print(summary, answers, asked, model)
+    give(summary, _lines(summary, answers, model), as_json=as_json)
 
 
-def _not_used(columns: dict[str, Any], *, known: bool, both: bool, alike: bool) -> list[str]:
+def _not_used(columns: dict[str, Any], *, known: bool, both: bool) -> list[str]:
     """Options that were given and changed nothing, as a sentence."""
-    source = click.get_current_context().get_parameter_source("subjects")
     idle = {
         "--covariates": bool(columns["covariates"]),
         "--time-error": columns["time_error"] is not None,
         "--both-directions": known and both,
-        "--subjects": alike and source is ParameterSource.COMMANDLINE,
     }
     why = {
         "--covariates": "the inputs are those of --treatment",
         "--time-error": "times are taken as exact",
         "--both-directions": "the times give the direction",
-        "--subjects": "--alike is given",
     }
     used = [f"{name} ({why[name]})" for name, given in idle.items() if given]
     return [f"Not used: {', '.join(used)}."] if used else []
@@ -208,7 +200,7 @@ def _panels(frame: pd.DataFrame, roles: dict[str, Any], arm: str | None) -> dict
 def _compared(
     arms: list[str], control: str | None, t0: str | None, t1: str | None
 ) -> tuple[str, str]:
-    """The control arm and the other; never by the order of their names, for the sign hangs on it."""
+    """The control arm and the other; never by the order of their names, which would decide the sign."""
     names = ", ".join(map(repr, arms))
     if control is not None and t0 is not None and control != t0:
         raise ValueError(f"--control {control!r} and --t0 {t0!r} differ: give one, not both.")
@@ -342,33 +334,30 @@ def _summary(
     }
 
 
-def _print(
-    summary: dict[str, Any],
-    answers: list[dict[str, Any]],
-    asked: dict[str, Any],
-    model: TreatmentEffect,
-) -> None:
+def _lines(
+    summary: dict[str, Any], answers: list[dict[str, Any]], model: TreatmentEffect
+) -> Iterator[tuple[str, str]]:
+    """Labels and sentences, the answer first."""
     found = model.interventions_
     kind = (
         f"arms {listed(found.arms)}" if found.arms else f"treatment in {listed(found.covariates)}"
     )
-    say("Data", f"{found.size} subjects; {kind}.")
-    verdicts = summary["direction"]
-    for name, verdict in verdicts.items() if found.arms else [("", verdicts)]:
-        say("Direction", f"{name}: {verdict}" if name else verdict)
+    yield "Data", f"{found.size} subjects; {kind}."
     ways = [("Effect", "")]
     if len(answers) > 1:
         first = "One answer" if model.undetermined_ else "Effect"
-        ways = [(first, "in the order found: "), ("The other", "if time runs the other way: ")]
+        ways = [(first, "in the order found: "), ("The other", "in the reversed order: ")]
     for answer, (label, when) in zip(answers, ways, strict=True):
         for what, sentence in zip(summary["comparison"], _sentences(answer), strict=True):
-            say(label, f"{when}{what}: {sentence}")
+            yield label, f"{when}{what}: {sentence}"
     if len(answers) > 1 and model.undetermined_:
-        say("Open", "the direction of time decides which of the two holds.")
-    for text in summary["warnings"]:
-        say("Caution", text)
+        yield "Open", "which of the two holds depends on the direction of time."
+    verdicts = summary["direction"]
+    for name, verdict in verdicts.items() if found.arms else [("", verdicts)]:
+        yield "Direction", f"{name}: {verdict}" if name else verdict
+    yield from (("Caution", text) for text in summary["warnings"])
     if summary["files"]:
-        say("Written", ", ".join(summary["files"]))
+        yield "Written", ", ".join(summary["files"])
 
 
 def _sentences(answer: dict[str, Any]) -> list[str]:

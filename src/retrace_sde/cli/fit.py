@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pandas as pd
 from retrace_sde.cli.common import (
     Finite,
     force_option,
+    give,
+    json_option,
     listed,
     load,
     safe_option,
-    say,
     seed_option,
     table_options,
     working,
@@ -37,7 +39,7 @@ ENDS = 6
 """Slices shown at either end of a long order."""
 
 EFFECTS = 5
-"""Drift coefficients shown, of those told from zero."""
+"""Significant coefficients that are shown."""
 
 
 def _noise(text: str) -> Any:
@@ -114,23 +116,22 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @table_options
 @click.option("--dt", type=Finite(), metavar="X",
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
-@click.option(
-    "--drift", type=click.Choice(["auto", "affine", "linear"]), default="auto", show_default=True
-)
-@click.option("--estimator", type=click.Choice(["auto", "mle", "ols", "exact", "em", "mcem"]),
-              default="auto", show_default=True)  # fmt: skip
+@click.option("--drift", type=click.Choice(["auto", "affine", "linear"]), default="auto", show_default=True,
+              help="A x + c, or A x; auto: affine, and the answer says whether the data prefer another.")  # fmt: skip
+@click.option("--estimator", type=click.Choice(["auto", "mle", "ols", "exact", "em", "mcem"]), default="auto",
+              show_default=True, help="How the SDE is estimated along an order.")  # fmt: skip
 @click.option(
     "--observation-noise",
     metavar="X|auto|none|estimate|diagonal",
     default="auto",
     show_default=True,
-    help="Measurement error: its sd, 'estimate' (the same share of each variable's sd), 'diagonal' (each its own), 'none', "
-    "or 'auto': noise where the data prefer it.",
+    help="Measurement noise: its standard deviation, 'estimate' (the same share of each variable's), 'diagonal' (one for each "
+    "variable), 'none', or 'auto': estimated where the data prefer it.",
 )
 @click.option("--spacing", type=click.Choice(["regular", "estimate"]), default="regular", show_default=True,
               help="Equal gaps between neighbours, or gaps estimated from the data.")  # fmt: skip
-@click.option("--schedule", metavar="T,T,…", help="The protocol's times, of which it is not known which row is whose: "
-              "0,7,14,30,90. Rows of their own order may have missed some.")  # fmt: skip
+@click.option("--schedule", metavar="T,T,…", help="The protocol's times, e.g. 0,7,14,30,90, where it is unknown which row "
+              "belongs to which. Without --slice a subject may have missed some.")  # fmt: skip
 @click.option("--first", metavar="LABEL|COL", help="The slice that came first; without --slice, a column that marks each "
               "subject's first row by 1 or yes.")  # fmt: skip
 @click.option(
@@ -144,11 +145,11 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
     "--before", multiple=True, metavar="A:B", help="Slice A came before slice B; may be repeated."
 )
 @click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
-              show_default=True, help="Covariates that are missing here and there.")  # fmt: skip
+              show_default=True, help="What to do where values of --covariates are missing.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
-              show_default=True, help="One SDE for all, or an intercept, or a rate, of each subject's own.")  # fmt: skip
+              show_default=True, help="One SDE for all, random intercepts, or random rates; auto: by evidence.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
-              help="Standard errors by N fits to subjects drawn anew, instead of the sandwich's.")  # fmt: skip
+              help="Standard errors by N bootstrap draws of subjects, instead of the sandwich estimate.")  # fmt: skip
 @click.option("--scheduler", metavar="ADDRESS|local", help="Dask's workers for a zarr array (trajectory, time, variable), which is "
               "never read whole: their scheduler's address, or 'local' to start some here.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
@@ -158,7 +159,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option("--share", is_flag=True,
               help="report.html to be sent to others: summaries only, no subject's values or id.")  # fmt: skip
 @seed_option
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@json_option
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
         before: tuple[str, ...], missing_covariates: str, subjects: str, bootstrap: int | None, scheduler: str | None, out: Path | None, force: bool,
@@ -209,7 +210,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             observation_noise=_noise(observation_noise), missing_covariates=missing_covariates, subjects=subjects,
             random_state=seed, bootstrap=bootstrap, **options,
         )  # fmt: skip
-        begin("how sure it is")
+        begin("sampling orders")
         table = found.ordered
         begin("writing")
         answer = {**found.parameters, "file": file.name}
@@ -219,13 +220,13 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             found.report(folder / "report.html", title=None if share else file.name, share=share)
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
     files = [str(out / name) for name in RESULTS]
-    if as_json:
-        click.echo(json.dumps({**answer, "warnings": cautions, "files": files}, allow_nan=False))
-        return
-    _print(found, answer, cautions)
-    say("Replaced" if replaced else "Written", ", ".join(files))
+    lines = [
+        *_answer(found, answer, cautions),
+        ("Replaced" if replaced else "Written", ", ".join(files)),
+    ]
     if share:
-        say("To share", "report.html holds no subject's values or id; the other files do.")
+        lines += [("To share", "report.html holds no subject's values or id; the other files do.")]
+    give({**answer, "warnings": cautions, "files": files}, lines, as_json=as_json)
 
 
 def _lines(answer: dict[str, Any]) -> str:
@@ -237,30 +238,30 @@ def _lines(answer: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(pairs) + "\n}\n"
 
 
-def _print(found: Recovery, answer: dict[str, Any], cautions: list[str]) -> None:
+def _answer(
+    found: Recovery, answer: dict[str, Any], cautions: list[str]
+) -> Iterator[tuple[str, str]]:
+    """Labels and sentences, the answer first."""
     panel, result = found.panel, found.model.result_
     shared = answer["permutation"] == "shared"
     kind = "one order shared by all" if shared else "each with an order of its own"
     size = (
         f"{len(panel.slices or ())} slices" if shared else f"{answer['observations']} observations"
     )
-    say("Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}.")
-    say("Order", _order(found, answer))
-    say("Direction", result.direction.verdict)
-    if result.drift_choice is not None:
-        say("Drift", f"{result.drift_choice.verdict}.")
-    if result.noise_choice is not None:
-        say("Measured", f"{result.noise_choice.verdict}.")
-    if result.subjects is not None:
-        say("Subjects", f"{result.subjects.verdict}.")
-    say("SDE", _effects(answer))
+    yield "Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}."
+    yield "Order", _order(found, answer)
+    yield "Direction", result.direction.verdict
+    choices = (
+        ("Drift", result.drift_choice),
+        ("Noise", result.noise_choice),
+        ("Subjects", result.subjects),
+    )
+    yield from ((label, f"{each.verdict}.") for label, each in choices if each is not None)
+    yield "Effects", _effects(answer)
     if result.inputs is not None:
-        say("Inputs", _of_inputs(result))
-    for text in answer["notes"]:
-        say("Note", text)
-    for text in cautions:
-        if text not in result.notes:
-            say("Caution", text)
+        yield "Inputs", _of_inputs(result)
+    yield from (("Note", text) for text in answer["notes"])
+    yield from (("Caution", text) for text in cautions if text not in result.notes)
 
 
 def _order(found: Recovery, answer: dict[str, Any]) -> str:
@@ -269,41 +270,46 @@ def _order(found: Recovery, answer: dict[str, Any]) -> str:
         warnings.simplefilter("ignore")  # all of them empty: a mean of nothing
         mean = float(np.nanmean(sure))
     shown = (
-        f"mean probability of the positions given {mean:.0%}"
+        f"mean posterior probability of a position {mean:.0%}"
         if np.isfinite(mean)
-        else "not sampled"
+        else "too many observations to sample orders"
     )
     if answer["order"] is None:
         return f"in column position of ordered.csv; {shown}."
     labels = [str(label) for label in answer["order"]]
     if len(labels) > 2 * ENDS:
         labels = [*labels[:ENDS], "…", *labels[-ENDS:]]
-    loop = " and round again: a cycle, cut anywhere" if answer["cycle"] else ""
+    loop = (
+        " → back to the first: a cycle, whose first slice is arbitrary" if answer["cycle"] else ""
+    )
     return f"{' → '.join(labels)}{loop}; {shown}."
 
 
 def _effects(answer: dict[str, Any]) -> str:
-    """The clearest off-diagonal effects in words; all coefficients are in parameters.json."""
+    """The off-diagonal effects with the largest |z|, in words; all coefficients are in parameters.json."""
     A = np.array(answer["drift"], dtype=float)
     error = np.array(answer["standard_errors"]["drift"], dtype=float)
     names = answer["variables"]
     if np.isnan(error).all():
         return "in parameters.json; this estimator gives no standard errors."
-    told = clearness(A, error) > critical(answer["subjects"])
+    significant = clearness(A, error) > critical(answer["subjects"])
     if len(names) > 1:
-        np.fill_diagonal(told, False)
+        np.fill_diagonal(significant, False)
     asked = len(names) * (len(names) - 1) or 1
-    sure = told & (clearness(A, error) > critical(answer["subjects"], 1 - 0.05 / asked))
-    many = f" {told.sum()} of {asked} are told from zero one by one, where chance alone tells {asked / 20:.2g}; {sure.sum()} of them when all are asked at once."
-    pairs = [pair for pair in clearest(A, error) if told[pair]][:EFFECTS]
+    corrected = significant & (clearness(A, error) > critical(answer["subjects"], 1 - 0.05 / asked))
+    many = (
+        f" {significant.sum()} of {asked} are significant at 5 % ({asked / 20:.2g} expected by chance), "
+        f"{corrected.sum()} after Bonferroni's correction."
+    )
+    pairs = [pair for pair in clearest(A, error) if significant[pair]][:EFFECTS]
     if not pairs:
-        return "no effect is told from zero; all coefficients are in parameters.json."
+        return f"none of {asked} is significant at 5 %; all coefficients are in parameters.json."
     resampled = answer["standard_errors"]["kind"] == ErrorKind.BOOTSTRAP
     unit = f"(coefficients of A ± {'bootstrap' if resampled else 'standard'} error).{many}"
     twin = answer["alternative"]
     if twin is None:
         texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
-        return f"clearest effects: {'; '.join(texts)} {unit}"
+        return f"{'; '.join(texts)} {unit}"
     back = np.array(twin["drift"], dtype=float)
     wide = np.array(twin["standard_errors"]["drift"], dtype=float)
     texts = [
@@ -311,11 +317,11 @@ def _effects(answer: dict[str, Any]) -> str:
         f"{back[i, j]:+.3g} ± {wide[i, j]:.2g} in its reverse"
         for i, j in pairs
     ]
-    return f"which effects hold depends on the direction: {'; '.join(texts)} {unit}"
+    return f"they depend on the direction, which is open: {'; '.join(texts)} {unit}"
 
 
 def _of_inputs(result: ReTraceResult) -> str:
-    """What inputs do to the variables, the clearest first; the twin's coefficients beside."""
+    """What inputs do to the variables, the largest |z| first; where the direction is open, in both orders."""
     d, (causes, ways) = result.drift.shape[1], result._effects
     of_inputs = [(values[:, d:], errors[:, d:]) for values, errors in ways]
     texts = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from retrace_sde.cli.common import listed, say, working
+from retrace_sde.cli.common import give, listed, working
 
 RESULTS = ("parameters.json", "result.npz")
 """What such a fit writes; a table of all rows in order would be the data again."""
@@ -49,22 +49,16 @@ def fit_lazy(
             text = json.dumps(answer, ensure_ascii=False, allow_nan=False, indent=1)
             (folder / "parameters.json").write_text(text, encoding="utf-8")
     files = [str(out / name) for name in RESULTS]
-    if as_json:
-        click.echo(json.dumps({**answer, "warnings": cautions, "files": files}, allow_nan=False))
-        return
     n, T, _ = panel.shape
-    say(
-        "Data",
-        f"{n} trajectories, {T} slices, variables {listed(panel.names)}; not read into memory.",
-    )
     order = answer["order"]
-    shown = (
-        "each trajectory's own, in result.npz"
-        if order is None
-        else listed([str(k) for k in order], 12)
-    )
-    say("Order", f"{shown}.")
-    say("Direction", model.result_.direction.verdict)
-    for text in dict.fromkeys([*answer["notes"], *cautions]):
-        say("Note", text)
-    say("Replaced" if replaced else "Written", ", ".join(files))
+    found = "each trajectory's own, in result.npz"
+    if order is not None:
+        found = listed([str(k) for k in order], 12)
+    lines = [
+        ("Data", f"{n} trajectories, {T} slices, variables {listed(panel.names)}; not read into memory."),
+        ("Order", f"{found}."),
+        ("Direction", model.result_.direction.verdict),
+        *(("Note", text) for text in dict.fromkeys([*answer["notes"], *cautions])),
+        ("Replaced" if replaced else "Written", ", ".join(files)),
+    ]  # fmt: skip
+    give({**answer, "warnings": cautions, "files": files}, lines, as_json=as_json)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from retrace_sde.cli.common import Finite, force_option, refusing, say, seed_option
+from retrace_sde.cli.common import Finite, force_option, give, json_option, refusing, seed_option
 from retrace_sde.io.answers import plain
 from retrace_sde.io.files import check_target, whole_or_nothing, write_table
 from retrace_sde.io.formats import frame_of_array
@@ -31,7 +31,7 @@ from retrace_sde.process.simulate import (
 @click.option("--setting", type=click.Choice(["stable", "growing", "rotation", "paper"]), default="stable",
               show_default=True, help="The kind of drift, as in simulate.random_irreversible_sde.")  # fmt: skip
 @click.option("--permutation", type=click.Choice(["shared", "independent"]), default="shared",
-              show_default=True, help="One lost order for all subjects, or one each.")  # fmt: skip
+              show_default=True, help="One unknown order for all subjects, or one for each.")  # fmt: skip
 @click.option("--dt", type=Finite(0, min_open=True), default=0.05, show_default=True)
 @click.option("--noise", type=Finite(0), default=0.0, show_default=True,
               help="Standard deviation of the measurement error.")  # fmt: skip
@@ -39,10 +39,10 @@ from retrace_sde.process.simulate import (
               help="Share of the values that are missing.")  # fmt: skip
 @force_option
 @seed_option
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+@json_option
 def simulate(out: Path, subjects: int, slices: int, variables: int, setting: Setting, permutation: Permutation,
              dt: float, noise: float, missing: float, force: bool, seed: int, as_json: bool) -> None:  # fmt: skip
-    """Simulate subjects from a random SDE, lose their time order, and write table and truth."""
+    """Simulate subjects from a random SDE, shuffle their time order, and write the table and the truth."""
     rng = np.random.default_rng(seed)
     truth_file = Path(f"{out}.truth.json")
     with refusing():
@@ -76,12 +76,9 @@ def simulate(out: Path, subjects: int, slices: int, variables: int, setting: Set
         with whole_or_nothing(out.absolute().parent) as folder:
             write_table(frame, folder / out.name)
             (folder / truth_file.name).write_text(json.dumps(plain(truth)), encoding="utf-8")
-    if as_json:
-        click.echo(json.dumps({"files": [str(out), str(truth_file)], "rows": len(frame)}))
-        return
-    say(
-        "Written",
-        f"{out}: {len(frame)} rows, {subjects} subjects, {variables} variables; the truth in {truth_file}",
-    )
     choice = "--slice slice" if permutation == "shared" else "--independent"
-    say("Next", f"retrace fit {out} --subject subject {choice} --dt {dt:g}")
+    lines = [
+        ("Written", f"{out}: {len(frame)} rows, {subjects} subjects, {variables} variables; the truth in {truth_file}"),
+        ("Next", f"retrace fit {out} --subject subject {choice} --dt {dt:g}"),
+    ]  # fmt: skip
+    give({"files": [str(out), str(truth_file)], "rows": len(frame)}, lines, as_json=as_json)
