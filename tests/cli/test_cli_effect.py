@@ -123,7 +123,7 @@ def test_an_undetermined_direction_names_the_options_of_the_command(tmp_path: An
                           "dose": u.ravel(), "slice": np.tile(list("abcdefghijkl"), n)})  # fmt: skip
     frame.to_csv(tmp_path / "still.csv", index=False)
     asked = [str(tmp_path / "still.csv"), "--subject", "id", "--slice", "slice", "--variables", "x", "--treatment",
-             "dose", "--dt", "0.1", "--drift", "affine", "--alike"]  # fmt: skip
+             "dose", "--dt", "0.1", "--drift", "affine", "--subjects", "alike"]  # fmt: skip
     run = _run(*asked)
     assert run.exit_code == 2
     assert "--both-directions" in run.stderr
@@ -149,7 +149,7 @@ def test_several_outcomes_are_named_and_kept_apart(tmp_path: Any) -> None:
                           "dose": u.ravel(), "day": np.tile(np.arange(T), n)})  # fmt: skip
     frame.to_csv(tmp_path / "two.csv", index=False)
     options = [str(tmp_path / "two.csv"), "--subject", "id", "--variables", "up,down", "--time", "day", "--treatment",
-               "dose", "--drift", "affine", "--alike", "--draws", "20"]  # fmt: skip
+               "dose", "--drift", "affine", "--subjects", "alike", "--draws", "20"]  # fmt: skip
     run = _run(*options, "--json", "--out", str(tmp_path / "effects.csv"))
     assert run.exit_code == 0, run.output
     answer = json.loads(run.stdout)

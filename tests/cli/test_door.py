@@ -221,7 +221,7 @@ def test_effect_says_which_options_it_does_not_use(tmp_path):
                   "age": np.repeat(rng.normal(size=n), T), "day": np.tile(np.arange(T), n)}).to_csv(
         tmp_path / "t.csv", index=False)  # fmt: skip
     asked = ["effect", str(tmp_path / "t.csv"), "--subject", "id", "--variables", "x", "--treatment", "dose",
-             "--time", "day", "--drift", "affine", "--alike", "--draws", "20"]  # fmt: skip
+             "--time", "day", "--drift", "affine", "--subjects", "alike", "--draws", "20"]  # fmt: skip
     assert "Not used" not in CliRunner().invoke(main, asked).output
     more = ["--covariates", "age", "--time-error", "1", "--both-directions", "--subjects", "levels"]
     text = CliRunner().invoke(main, [*asked, *more]).output

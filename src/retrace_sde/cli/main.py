@@ -6,6 +6,7 @@ from importlib import import_module
 
 import click
 
+from retrace_sde import __version__
 from retrace_sde.cli.common import OneLine
 
 COMMANDS = {
@@ -42,6 +43,6 @@ class Commands(OneLine):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="retrace-sde", prog_name="retrace")
+@click.version_option(__version__, prog_name="retrace")
 def main() -> None:
     """Give data its time back: order, direction of time, and the SDE behind shuffled data."""
