@@ -171,8 +171,8 @@ def test_bootstrap_is_the_same_whatever_the_jobs_and_can_be_adopted():
 
 def test_residuals_are_looked_at_with_the_levels_taken_out():
     X = panel(14)[0]
-    assert fit(X).result_.residuals.passed
-    assert not fit(X, subjects="alike").result_.residuals.passed
+    assert not fit(X).result_.residuals.failed
+    assert fit(X, subjects="alike").result_.residuals.failed
 
 
 def test_noise_is_chosen_by_evidence_and_only_where_residuals_call_for_it():

@@ -117,11 +117,6 @@ class ResidualCheck:
         return bool(self.verdicts)
 
     @property
-    def passed(self) -> bool:
-        """They were, and nothing was found."""
-        return self.looked and not self.failed
-
-    @property
     def failed(self) -> tuple[Verdict, ...]:
         """What was found, the most telling first: what stands out, then what is missing, then what it looks like."""
         rank = list(_FAILED)

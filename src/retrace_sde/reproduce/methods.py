@@ -173,17 +173,14 @@ def _order_under_the_truth(case: Case) -> Indices:
     return best_order(model, PathCosts(costs, start), rng)
 
 
-def scanpy_order(values: Array, *, components: int | None = None) -> Indices:
-    """scanpy's diffusion pseudotime on slices, or on so many principal components of them, rooted at an extreme of its first component."""
+def scanpy_order(values: Array) -> Indices:
+    """scanpy's diffusion pseudotime on slices, rooted at an extreme of its first component."""
     import anndata
     import scanpy
 
     n, T, d = values.shape
     table = anndata.AnnData(np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(T, n * d))
-    if components is not None:
-        scanpy.pp.pca(table, n_comps=components, random_state=0)
-    seen = "X" if components is None else "X_pca"
-    scanpy.pp.neighbors(table, n_neighbors=min(15, T - 1), use_rep=seen, random_state=0)
+    scanpy.pp.neighbors(table, n_neighbors=min(15, T - 1), use_rep="X", random_state=0)
     scanpy.tl.diffmap(table, n_comps=min(15, T - 2), random_state=0)
     table.uns["iroot"] = int(np.argmax(np.abs(table.obsm["X_diffmap"][:, 1])))
     scanpy.tl.dpt(table)
