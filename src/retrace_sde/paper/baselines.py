@@ -21,7 +21,8 @@ from retrace_sde.panel.parameters import checked
 
 Seed = int | np.random.Generator | None
 
-_SCALE_NEIGHBOR = 10  # sets the kernel's local scale when every slice is a neighbour
+SCALE_NEIGHBOUR = 10
+"""Neighbour whose distance sets the kernel's local scale where every slice is a neighbour."""
 
 
 @checked
@@ -102,10 +103,6 @@ def dpt_order(
     >>> rt.metrics.order_accuracy(truth, rt.baselines.dpt_order(X), up_to_reversal=True) > 0.5
     True
     """
-    if transition not in ("symmetric", "random-walk"):
-        raise ValueError(f'transition must be "symmetric" or "random-walk", got {transition!r}')
-    if n_neighbors is not None and n_neighbors < 1:
-        raise ValueError(f"n_neighbors must be at least 1, got {n_neighbors}")
     lengths = slice_distances(X)
     transitions, stationary = _transitions(lengths, n_neighbors)
     coordinates, component = _diffusion(transitions, stationary, transition == "random-walk")
@@ -163,7 +160,7 @@ def _transitions(lengths: Array, n_neighbors: int | None) -> tuple[Array, Array]
     W = K / (q q') with q = K 1 takes the density out, and T = W / sqrt(z z') with z = W 1.
     """
     T = len(lengths)
-    k = min(_SCALE_NEIGHBOR if n_neighbors is None else n_neighbors, T - 1)
+    k = min(SCALE_NEIGHBOUR if n_neighbors is None else n_neighbors, T - 1)
     kth = np.partition(lengths, k, axis=1)[:, k]
     # Equal slices have no scale of their own: take the nearest different one.
     nearest = np.min(lengths, axis=1, initial=np.inf, where=lengths > 0)
