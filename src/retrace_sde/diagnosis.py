@@ -24,14 +24,20 @@ from retrace_sde.panel.blocks import Data, evenly
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.uninformative import by_least, rounding, without_dynamics
 
-SUBJECTS, SLICES, SHUFFLES, OWN_SHUFFLES = 200, 60, 49, 19
-"""How many subjects and slices the tests look at, and how many shuffles they compare with."""
+MOST_SUBJECTS_TESTED, MOST_SLICES_TESTED = 200, 60
+"""Subjects and slices that the permutation tests use, at most."""
 
-COMPARED = 12
-"""Slices whose means and spreads are compared, each with each."""
+SHARED_PERMUTATIONS, OWN_PERMUTATIONS = 49, 19
+"""Permutations behind the tests of a shared order and of own orders: the least p-values are 0.02 and 0.05."""
 
-MANY_MISSING, FEW_LEVELS, SKEWED = 0.5, 5, 2.0
-ALPHA = 0.05
+SLICES_COMPARED = 12
+"""Slices whose means and spreads are compared pairwise, at most."""
+
+MANY_MISSING, FEW_VALUES, SKEWED = 0.5, 5, 2.0
+"""A caution is given above this share missing, up to so many distinct values, and above this skewness."""
+
+TEST_LEVEL = 0.05
+"""Significance level of the tests."""
 
 
 MARKS = {"good": "+", "caution": "!", "stop": "×"}
@@ -114,8 +120,8 @@ def diagnose(data: Any, *, random_state: int = 0, **columns: Any) -> Diagnosis:
     findings = [*_missing(panel, known, total), *_times(panel), *left, *_variables(panel, values)]
     if len(panel.ids) < 2:
         findings.append(
-            Finding("subjects", "stop", "There is one subject: an order and its direction show in what several have "
-                    "in common.", "Is this the right column?")
+            Finding("subjects", "stop", "There is one subject; order and direction are estimated from what several "
+                    "have in common.", "Is this the right column?")
         )  # fmt: skip
     if not any(finding.kind == "stop" for finding in findings):
         z = values / np.nanstd(values, axis=(0, 1))
@@ -160,16 +166,16 @@ def _idle(panel: Panel) -> tuple[Panel, list[Finding]]:
 
 
 def _use(panel: Panel, known: Any) -> str:
-    """What of the table a fit will use, and how."""
+    """How a fit will use the table."""
     shared, told = panel.slices is not None, _known_times(panel)
     if _all_times_known(panel):
         times = "the times give the order, and gaps as long as they are"
     elif told.any() and panel.time_error is not None:
-        times = "times with an error draw observations to their place, gaps being taken for equal"
+        times = "times with an error make some orders likelier; equal gaps are assumed"
     elif told.any():
-        times = "times order what they cover, gaps being taken for equal unless spacing='estimate'"
+        times = "known times fix the order of what they cover; equal gaps are assumed unless spacing='estimate'"
     else:
-        times = "gaps are taken for equal unless spacing='estimate' or a schedule says otherwise"
+        times = "equal gaps are assumed unless spacing='estimate' or a schedule is given"
     parts = [
         "one order for all subjects" if shared else "an order of its own for each subject",
         times,
@@ -178,8 +184,8 @@ def _use(panel: Panel, known: Any) -> str:
         parts.append(f"{shown(panel.covariate_names)} as inputs, dX = (A X + B u + c) dt + G dW")
     gone = present(panel)[:, :, None] & ~known
     if gone.any():
-        parts.append("missing values summed out, not filled in")
-    parts.append("measurement noise and subjects' own levels where the data ask for them")
+        parts.append("missing values are integrated out, not imputed")
+    parts.append("measurement noise and random intercepts of subjects where the data prefer them")
     return f"A fit will use {len(panel.names)} variables: {'; '.join(parts)}."
 
 
@@ -195,9 +201,9 @@ def _missing(panel: Panel, known: Any, total: int) -> list[Finding]:
                 "missing values",
                 "caution" if share.max() > MANY_MISSING else "good",
                 f"Some values are missing: {', '.join(worst[:6])}.",
-                "They are kept as missing, not filled in; a variable that is mostly missing is better left out."
+                "They are kept as missing, not imputed; leave out a variable that is mostly missing."
                 if share.max() > MANY_MISSING
-                else "They are kept as missing, not filled in.",
+                else "They are kept as missing, not imputed.",
             )
         )
     found += [Finding("table", "good", f"{note[:1].upper()}{note[1:]}.") for note in panel.notes]
@@ -209,7 +215,7 @@ def _percent(share: float) -> str:
 
 
 def _known_times(panel: Panel) -> Any:
-    """Of which observations, or slices, the time is known."""
+    """Which observations, or slices, have a known time."""
     if panel.times is None:
         return np.zeros(1, dtype=bool)
     inside = present(panel) if panel.slices is None else np.ones(len(panel.slices), dtype=bool)
@@ -245,14 +251,14 @@ def _variables(panel: Panel, values: Array) -> list[Finding]:
     for k, name in enumerate(panel.names):
         column = values[:, :, k]
         column = column[~np.isnan(column)]
-        if len(np.unique(column)) <= FEW_LEVELS:
+        if len(np.unique(column)) <= FEW_VALUES:
             few.append(name)
         elif column.min() > 0 and stats.skew(column) > SKEWED:
             skewed.append(name)
     if few:
         found.append(
-            Finding("variables", "caution", f"At most {FEW_LEVELS} values occur in {shown(few)}: a diffusion is a "
-                    "rough model of that.", "Leave them out, or take them as covariates.")
+            Finding("variables", "caution", f"At most {FEW_VALUES} values occur in {shown(few)}: a diffusion "
+                    "describes them only roughly.", "Leave them out, or take them as covariates.")
         )  # fmt: skip
     if skewed:
         found.append(
@@ -319,20 +325,20 @@ def _closeness(D: Array) -> tuple[float, Indices]:
 def _shared_order(z: Array, rng: np.random.Generator) -> tuple[list[Finding], bool]:
     """Whether there is an order, and whether it closes on itself."""
     n, T, d = z.shape
-    z = z[evenly(n, SUBJECTS)][:, rng.permutation(T)[:SLICES]]
+    z = z[evenly(n, MOST_SUBJECTS_TESTED)][:, rng.permutation(T)[:MOST_SLICES_TESTED]]
     D = _distances(z)
     ratio, path = _closeness(D)
     nulls = [
         _closeness(_distances(rng.permuted(z, axis=1) if d == 1 else _shuffled(z, rng)))[0]
-        for _ in range(SHUFFLES)
+        for _ in range(SHARED_PERMUTATIONS)
     ]
-    p = (1 + sum(null <= ratio for null in nulls)) / (1 + SHUFFLES)
+    p = (1 + sum(null <= ratio for null in nulls)) / (1 + SHARED_PERMUTATIONS)
     closer = (
         f"neighbouring slices are {1 / ratio:.1f} times closer than two slices at random; without an order "
-        f"they would be {1 / np.mean(nulls):.1f} times closer (p {'≤' if p <= 1 / (1 + SHUFFLES) else '='} {p:.2g})"
+        f"they would be {1 / np.mean(nulls):.1f} times closer (p {'≤' if p <= 1 / (1 + SHARED_PERMUTATIONS) else '='} {p:.2g})"
     )  # fmt: skip
     found = []
-    if p <= ALPHA:
+    if p <= TEST_LEVEL:
         found.append(Finding("order", "good", f"The slices have an order to be found: {closer}."))
     else:
         found.append(
@@ -342,12 +348,12 @@ def _shared_order(z: Array, rng: np.random.Generator) -> tuple[list[Finding], bo
     known = ~np.isnan(z)
     means = np.where(known, z, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     filled = np.where(known, z, means)
-    loop = p <= ALPHA and closes(Data(filled), path)
+    loop = p <= TEST_LEVEL and closes(Data(filled), path)
     if loop:
         found.append(
             Finding("order", "caution", "The path of the slices closes on itself: this looks like a cycle, whose "
-                    "order has no first slice, and whose direction its shape does not tell.", "Say which slice comes "
-                    "first, and which next, if you know it (--time).")
+                    "first slice is arbitrary and whose direction its shape does not show.", "If you know which slice comes "
+                    "first, and which next, say so (--first, --before).")
         )  # fmt: skip
     if d == 1:
         found.append(_one_variable())
@@ -364,8 +370,10 @@ def _own_orders(z: Array, rng: np.random.Generator) -> list[Finding]:
     n, _, d = z.shape
     if d == 1:
         return [_one_variable()]
-    groups = [each[~np.isnan(each).any(axis=1)] for each in z[evenly(n, SUBJECTS)]]
-    groups = [each[rng.permutation(len(each))[:SLICES]] for each in groups if len(each) >= 4]
+    groups = [each[~np.isnan(each).any(axis=1)] for each in z[evenly(n, MOST_SUBJECTS_TESTED)]]
+    groups = [
+        each[rng.permutation(len(each))[:MOST_SLICES_TESTED]] for each in groups if len(each) >= 4
+    ]
     if len(groups) < 2:
         return [
             Finding("order", "caution", "Too few subjects have 4 complete observations to tell whether there is an "
@@ -379,13 +387,13 @@ def _own_orders(z: Array, rng: np.random.Generator) -> list[Finding]:
         return float(np.mean([_closeness(_pairwise(part @ whiten.T))[0] for part in parts]))
 
     ratio = closeness(centred)
-    nulls = [closeness(np.split(rng.permutation(pool), cuts)) for _ in range(OWN_SHUFFLES)]
+    nulls = [closeness(np.split(rng.permutation(pool), cuts)) for _ in range(OWN_PERMUTATIONS)]
     p = (1 + sum(null <= ratio for null in nulls)) / (1 + len(nulls))
     text = (
         f"a subject's neighbours are {1 / ratio:.1f} times closer than two of its observations at random, "
         f"against {1 / np.mean(nulls):.1f} without an order (p {'≤' if p <= 1 / (1 + len(nulls)) else '='} {p:.2g})"
     )  # fmt: skip
-    if p > ALPHA:
+    if p > TEST_LEVEL:
         return [
             Finding("order", "caution", f"The subjects' observations show no order: {text}.", "More variables "
                     "help, and so does anything known about time (--time).")
@@ -407,7 +415,7 @@ def _one_variable() -> Finding:
         "order",
         "caution",
         "There is one variable: a course that rises and falls folds onto itself, and states on the way up and "
-        "on the way down cannot be told apart.",
+        "on the way down look the same.",
         "Add a variable, or anything known about time (--time).",
     )
 
@@ -421,11 +429,11 @@ def _direction(panel: Panel, z: Array) -> list[Finding]:
         ]  # fmt: skip
     if panel.slices is None:
         return [
-            Finding("direction", "caution", "Whether the direction of time can be told shows in the fit: each "
+            Finding("direction", "caution", "Whether the direction of time is identified shows only in the fit: each "
                     "subject's order is unknown, so nothing can be compared across subjects yet.")
         ]  # fmt: skip
     p_mean, p_spread = _changes(z)
-    if min(p_mean, p_spread) < ALPHA / 2:
+    if min(p_mean, p_spread) < TEST_LEVEL / 2:
         what = "means" if p_mean <= p_spread else "spreads"
         return [
             Finding("direction", "good", f"The slices differ in their {what} (p "
@@ -442,7 +450,7 @@ def _changes(z: Array) -> tuple[float, float]:
     """Least p-values, by Bonferroni, of paired t-tests and of Pitman and Morgan's test on ranks."""
     T, d = z.shape[1:]
     least, tests = [1.0, 1.0], 0
-    for a, b in combinations(evenly(T, COMPARED), 2):
+    for a, b in combinations(evenly(T, SLICES_COMPARED), 2):
         x, y = z[:, a], z[:, b]
         known = ~np.isnan(x) & ~np.isnan(y)
         m = known.sum(axis=0)

@@ -42,10 +42,10 @@ from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.show.report import write_report
 
-SAMPLED = 50_000_000
-"""Numbers (n T²) up to which position probabilities are computed; beyond, they are left empty."""
+MOST_PROBABILITIES = 50_000_000
+"""Entries (n T²) up to which position probabilities are computed; beyond, they are left empty."""
 
-PREVIEW = 8
+PREVIEW_ROWS = 8
 """Rows that a notebook shows of the ordered table."""
 
 
@@ -115,7 +115,7 @@ class Recovery:
 
     @property
     def direction(self) -> Literal["identified", "known", "open"]:
-        """What became of the direction of time, in a word."""
+        """The outcome of the direction test in a word."""
         test = self.model.result_.direction
         return "known" if test.known else "identified" if test.identified else "open"
 
@@ -142,7 +142,7 @@ class Recovery:
     def _probabilities(self) -> NDArray[np.float32] | None:
         n, T, _ = self.panel.values.shape
         if not hasattr(self.model, "posterior_"):
-            if (1 if self.model.result_.shared_order else n) * T * T > SAMPLED:
+            if (1 if self.model.result_.shared_order else n) * T * T > MOST_PROBABILITIES:
                 return None
             self.model.sample_orders()
         return self.model.position_probabilities_
@@ -165,7 +165,7 @@ class Recovery:
 
     def _repr_html_(self) -> str:
         """The result and the first rows of the ordered table; every name is escaped."""
-        head = as_frame(self.ordered).head(PREVIEW)
+        head = as_frame(self.ordered).head(PREVIEW_ROWS)
         cells = [[html.escape(str(name)) for name in head.columns]]
         cells += [[html.escape(_short(cell)) for cell in row] for row in head.rows()]
         body = "".join(
@@ -213,10 +213,10 @@ def recover(
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
 
-    Whether subjects differ and whether there is measurement noise is chosen by evidence unless `options` say so; the drift
-    is affine, and the summary tells what speaks for it. The fit works on standardised variables; parameters are returned in
-    the table's units. Columns that only count (a visit number, an age) are left out and named: they would decide the
-    direction by rounding.
+    Random intercepts of subjects and measurement noise (`observation_noise="auto"` here) are chosen by evidence unless
+    `options` say otherwise; the drift is affine, and the summary compares it with others. Parameters are in the table's units.
+    Columns that only count (a visit number, an age) are left out and named: they would decide the direction by rounding.
+    The model is fitted once; a second, quick fit is made where times are known of some slices only.
 
     Parameters
     ----------
@@ -225,8 +225,8 @@ def recover(
     subject : str
         Column that says whose observation it is.
     slice : str, optional
-        Column with a label shared by the subjects: one unknown order of the slices for all. Without it each subject's rows
-        have their own.
+        Column with a label shared by the subjects: one unknown order of the slices for all (`permutation="shared"`). Without
+        it each subject's rows have their own ("independent").
     time : str, optional
         Column with the times that are known, empty where they are not.
     time_error : float, optional
@@ -243,7 +243,7 @@ def recover(
     progress : callable, bool or None
         Called with what is being done; True shows a bar.
     **options
-        Of `ReTrace`; and `bootstrap=200`: standard errors from so many fits to subjects drawn anew.
+        Of `ReTrace`; and `bootstrap=200`: standard errors by so many bootstrap draws of subjects.
 
     Returns
     -------
@@ -282,7 +282,7 @@ def recover(
 def _check_asked(
     asked: str, *, slice: str | None, time: str | None, knowledge: Knowledge | None
 ) -> None:
-    """What was asked for does not contradict itself."""
+    """The options do not contradict each other."""
     if slice is None and asked == "shared":
         raise ValueError(
             "permutation='shared' needs slice=, the column with the label that the subjects share."
@@ -329,8 +329,8 @@ def recover_panel(
     options["drift"] = "affine" if by_evidence else drift
     if len(panel.ids) < 2:
         raise ValueError(
-            f"the table has one subject, {panel.ids[0]!r}, but an order and its direction show in what several "
-            f"have in common: is {subject!r} the right column? A single series is fitted by ReTrace, as an array."
+            f"the table has one subject, {panel.ids[0]!r}, but order and direction are estimated from what several have in "
+            f"common: is {subject!r} the right column? To fit a single series, pass ReTrace an array."
         )
     if _has_times(panel):
         _check_ties(panel)
@@ -352,7 +352,7 @@ def recover_panel(
 
 
 def _drift_choice(model: ReTrace, panel: Panel) -> DriftChoice | None:
-    """What the data say of the drift, where they are complete and seen as they are; None: no question."""
+    """The comparison of drifts, where data are complete and without noise; None elsewhere."""
     fitted, outcome, _, places = model._memory
     if not isinstance(fitted, EulerModel) or isinstance(fitted, GapModel):
         return None

@@ -130,7 +130,7 @@ def test_an_undetermined_direction_names_the_options_of_the_command(tmp_path: An
     assert "direction='both'" not in run.stderr
     run = _run(*asked, "--both-directions", "--out", str(tmp_path / "effects.csv"))
     assert "One answer" in run.stdout
-    assert "if time runs the other way" in run.stdout
+    assert "in the reversed order" in run.stdout
     assert "Effect " not in run.stdout  # neither is *the* effect
     table = pd.read_csv(tmp_path / "effects.csv")
     assert {"effect", "lower_reversed", "effect_reversed"} <= set(table.columns)

@@ -187,7 +187,7 @@ def test_an_undetermined_direction_is_refused_with_its_reason() -> None:
     assert not both.direction_.identified  # type: ignore[union-attr]
     first = both.summary().splitlines()[0]
     assert "in the order found, and" in first
-    assert "if time runs the other way" in first
+    assert "in the reversed order" in first
     assert first.count("95 % interval") == 2
 
 

@@ -1,4 +1,4 @@
-"""The graph of effects: which variable acts on which, at once, over a time, and for good, with what is told from zero.
+"""The graph of effects: which variable acts on which, at once, over a time, and for good, with simultaneous intervals.
 
     rates       A_ij            what one unit of j does to the rate of change of i
     over time   (e^{A Δ})_ij    what one unit of j now makes of i after Δ, by all paths
@@ -26,11 +26,11 @@ from retrace_sde.fit.statespace.transitions import exponentials
 from retrace_sde.io.arrays import Array, Mask
 from retrace_sde.result import ReTraceResult
 
-MANY = 30
+MOST_VARIABLES_FOR_DELTA = 30
 """Variables up to which errors of e^{AΔ} and −A⁻¹ are computed: they take d² derivatives, of d² numbers each."""
 
-STEP = 1e-6
-"""Of the derivatives, beside the largest |A_ij|."""
+DERIVATIVE_STEP = 1e-6
+"""Step of the numerical derivatives, relative to the largest |A_ij|."""
 
 
 class Effect(StrEnum):
@@ -78,7 +78,7 @@ class EffectGraph:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """The effects told from zero, the clearest first."""
+        """The effects whose interval excludes zero, the largest |z| first."""
         rows = np.argwhere(self.told)
         clearness = np.abs(self.values[self.told]) / self.errors[self.told]
         return tuple(
@@ -89,14 +89,18 @@ class EffectGraph:
     def __str__(self) -> str:
         head = f"{len(self.edges)} of {self.values.size} effects ({self.kind}) have a simultaneous {self.level:.0%} interval that excludes zero"
         lines = [f"{e.cause} → {e.effect}: {e.value:.4g} [{e.low:.4g}, {e.high:.4g}]" for e in self.edges]  # fmt: skip
-        twin = [] if self.twin is None else ["the reversed twin, as likely:", str(self.twin)]
+        twin = (
+            []
+            if self.twin is None
+            else ["in the reversed order, which is as likely:", str(self.twin)]
+        )
         return "\n".join([head, *lines, *twin])
 
 
 def effect_graph(
     fitted: Any, *, kind: str = Effect.RATES, span: float | None = None, level: float = 0.95
 ) -> EffectGraph:
-    """Which variable acts on which: the graph of a fit, with an edge where an effect is told from zero.
+    """Which variable acts on which: the graph of a fit, with an edge where an effect is significant.
 
     An edge stands where an interval that holds all effects at once excludes zero (Bonferroni). An edge that is missing is
     not an effect that is not there, and effects are those of the model: nothing unseen may act on two variables.
@@ -129,8 +133,10 @@ def effect_graph(
     square = result.drift.shape == result.diffusion.shape
     if kind != Effect.RATES and not square:
         raise ValueError(f"kind={kind!r} needs a linear or affine drift; use kind='rates'.")
-    if kind != Effect.RATES and len(result.names) > MANY:
-        raise ValueError(f"kind={kind!r} is computed for up to {MANY} variables; use kind='rates'.")
+    if kind != Effect.RATES and len(result.names) > MOST_VARIABLES_FOR_DELTA:
+        raise ValueError(
+            f"kind={kind!r} is computed for up to {MOST_VARIABLES_FOR_DELTA} variables; use kind='rates'."
+        )
     setting = Effect(kind), result.dt if span is None else float(span), level
     twin = result.alternative
     other = None
@@ -169,7 +175,7 @@ def _turned(A: Array, kind: Effect, span: float) -> tuple[Array, Array]:
         inverse = np.linalg.inv(A)
         slopes = np.einsum("ik,lj->ijkl", inverse, inverse).reshape(d * d, d * d)
         return np.asarray(-inverse, dtype=np.float64), slopes
-    h = STEP * max(float(np.abs(A).max()), 1e-300)
+    h = DERIVATIVE_STEP * max(float(np.abs(A).max()), 1e-300)
     moved = h * np.eye(d * d).reshape(d * d, d, d)
     ahead = exponentials((A + moved) * span) - exponentials((A - moved) * span)
     return expm(A * span), (ahead / (2 * h)).reshape(d * d, d * d).T

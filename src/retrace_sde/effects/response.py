@@ -15,7 +15,8 @@ from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.io.arrays import Array
 from retrace_sde.result import ReTraceResult
 
-DRAWS = 400
+RESPONSE_DRAWS = 400
+"""Draws of the coefficients behind the intervals."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,7 @@ def _drawn(A: Array, B: Array, H: Array, errors: StandardErrors) -> tuple[Array,
     values, vectors = np.linalg.eigh(blocks)
     roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
     scale = np.sqrt(np.diag(H))
-    z = np.random.default_rng(0).standard_normal((DRAWS, d, d + k))
+    z = np.random.default_rng(0).standard_normal((RESPONSE_DRAWS, d, d + k))
     z = np.linalg.cholesky(H / np.outer(scale, scale) + 1e-12 * np.eye(d)) @ z
     moved = np.einsum("iab,sib->sia", roots, z)
     return A + moved[:, :, :d], B + moved[:, :, d:]

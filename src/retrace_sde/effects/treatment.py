@@ -1,7 +1,7 @@
 """Treatment effects from data whose order is missing: fit an SDE, then ask what it would have done.
 
 `ITE_j = E[x_j(t*) | T1] − E[x_j(t*) | T0]`, each subject with its own start and its own drift. A reversed order
-flips the sign of an effect, so nothing is said while the direction of time is undetermined.
+flips the sign of an effect, so no effect is given while the direction of time is not identified.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from retrace_sde.process.drift import Drift, as_drift
 from retrace_sde.retrace import ReTrace
 from retrace_sde.search.models.euler import EulerModel
 
-SHARED_DRAWS = 20
+SHARED_ORDER_DRAWS = 20
 """Orders drawn from the posterior of one shared order."""
 
-BLOCK = 500
-"""Subjects whose sampled paths are held at once."""
+SUBJECTS_AT_ONCE = 500
+"""Subjects whose sampled paths are held in memory at once."""
 
 
 ADVICE = "Pass the order if it is known, or ask for both answers with direction='both'."
@@ -47,7 +47,7 @@ __all__ = ["TreatmentEffect", "UndeterminedDirectionError"]
 
 
 class UndeterminedDirectionError(ValueError):
-    """The data do not tell the direction of time, and the answer depends on it.
+    """The direction of time is not identified, and the answer depends on it.
 
     Parameters
     ----------
@@ -84,7 +84,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
 
     Assumes that the drift is right, that nothing unseen decides both treatment and growth, and Euler's step.
     Measurement error of one variable is estimated (`error_` is its standard deviation); that of several is not. Where the
-    direction of time is open an effect may change its sign with it, so `fit` then refuses.
+    direction of time is not identified an effect may change its sign with it, so `fit` then raises
+    `UndeterminedDirectionError`.
 
     Parameters
     ----------
@@ -238,7 +239,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         draws = None
         if self.permutation == "shared":
             samples = model.sample_orders(draws=500).samples
-            draws = samples[evenly(len(samples), SHARED_DRAWS)].astype(np.intp)
+            draws = samples[evenly(len(samples), SHARED_ORDER_DRAWS)].astype(np.intp)
         return fit_regime(
             problem, model.order_, rng, columns=self._columns(problem, model.order_), direction=test, draws=draws, report=report,
             average=self.average and self.permutation == "independent",
@@ -295,8 +296,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         for name, *found in zip(asked.variables, *ways, strict=True):
             if other is None:
                 answer = f"on average {found[0]}"
-            else:  # neither is the effect while it hangs on the direction
-                answer = f"on average {found[0]} in the order found, and {found[1]} if time runs the other way"
+            else:  # which of the two holds depends on the direction
+                answer = f"on average {found[0]} in the order found, and {found[1]} in the reversed order"
             lines.append(f"{asked.comparison(name)}: {answer}, {asked.size} subjects")
         for name, each in asked.regimes.items():
             test = each.direction
@@ -474,8 +475,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         chosen = np.arange(asked.size) if subjects is None else np.atleast_1d(subjects)
         edge = (1 - level) / 2
         parts = []
-        for begin in range(0, len(chosen), BLOCK):
-            some = chosen[begin : begin + BLOCK]
+        for begin in range(0, len(chosen), SUBJECTS_AT_ONCE):
+            some = chosen[begin : begin + SUBJECTS_AT_ONCE]
             paths = asked.paths(given, some, steps, draws, rng)
             low, high = np.quantile(paths, [edge, 1 - edge], axis=0)
             parts.append((asked.mean_paths(given, some, steps), low, high))

@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.effects.graph import MANY, Effect, EffectGraph, effect_graph
+from retrace_sde.effects.graph import (
+    MOST_VARIABLES_FOR_DELTA,
+    Effect,
+    EffectGraph,
+    effect_graph,
+)
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.io.answers import plain
@@ -242,7 +247,7 @@ def _graphs(model: ReTrace) -> list[dict[str, Any]]:
     """The graphs of effects that the page can show, each with its twin's where the direction is undetermined."""
     kinds = [Effect.RATES]
     d = len(model.result_.names)
-    if model.drift_.shape == (d, d) and d <= MANY:
+    if model.drift_.shape == (d, d) and d <= MOST_VARIABLES_FOR_DELTA:
         kinds.append(Effect.OVER_TIME)
         if np.linalg.eigvals(model.drift_).real.max() < 0:
             kinds.append(Effect.FOR_GOOD)
