@@ -310,5 +310,5 @@ def test_bootstrap_is_one_option_away():
         progress=lambda step: seen.append(step.doing),
     )  # fmt: skip
     assert found.model.standard_errors_.kind == "bootstrap"
-    assert "resampl" in found.model.summary()
+    assert "bootstrap over trajectories" in found.model.summary()
     assert "resampling subjects" in seen
