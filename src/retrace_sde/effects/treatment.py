@@ -136,6 +136,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     (10, 1)
     >>> "direction" in effects.summary().lower()
     True
+    >>> list(effects.parameters_.index[:2]) == list(effects.conf_int(level=0.9).index[:2])
+    True
     """
 
     def __init__(
