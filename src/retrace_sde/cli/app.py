@@ -21,7 +21,7 @@ from retrace_sde.io.formats import need
               help="Largest file that may be dropped on the page.")  # fmt: skip
 @click.option("--no-browser", is_flag=True, help="Print the link, open nothing.")
 def app(file: Path | None, port: int, max_upload: int, no_browser: bool) -> None:
-    """Open a page on this machine: drop a table, see its time come back.
+    """Open a local page: drop a table, see it put in time order.
 
     Nothing leaves the machine; the link works on it only, and until the command is stopped with Ctrl-C.
     """

@@ -1,4 +1,4 @@
-"""What the commands share: errors in one line, progress on a terminal only, and how a table is named."""
+"""What the commands share: errors in one line, one printer, progress on a terminal only, and the options of a table."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class OneLine(click.Group):
 
 
 def _closed() -> None:
-    """No answer could be given: said before the work, where anything can be said at all."""
+    """Standard output is closed: say so before the work, where stderr is open."""
     if sys.stderr is not None:
         click.echo("retrace: the output is closed, so no answer can be given.", err=True)
     sys.exit(2)
@@ -74,7 +74,7 @@ def _closed() -> None:
 
 SIGNS = {"→": "->", "−": "-", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "≈": "~", "τ": "tau", "σ": "sigma",
          "Δ": "d", "Σ": "sum", "√": "sqrt", "²": "^2", "°": "deg", "“": '"', "”": '"', "‘": "'", "’": "'"}  # fmt: skip
-"""How signs are written where the output's alphabet lacks them."""
+"""How signs are written where the output's encoding lacks them."""
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:
@@ -91,7 +91,7 @@ codecs.register_error("retrace", _nearest)
 
 
 def _speak_plainly(stream: Any) -> None:
-    """Windows' own alphabets have no arrows and no Greek: that must not end a run whose work is done."""
+    """Some Windows code pages have no arrows and no Greek: that must not end a run whose work is done."""
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="retrace")
 
@@ -165,7 +165,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def working() -> Iterator[tuple[Callable[[str], None], list[str]]]:
-    """Work on somebody's data: what names each step, and the cautions, which are there at the end."""
+    """Around work on a table: a callback that names each step, and the cautions, complete at the end."""
     with refusing(), progress() as begin, collected_warnings() as cautions:
         yield begin, cautions
 
@@ -210,7 +210,7 @@ def listed(names: Sequence[str], limit: int = 10) -> str:
 
 
 class Finite(click.FloatRange):
-    """A number: neither infinite nor none at all."""
+    """A finite number; NaN and infinity are refused."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """The number, or the refusal of click."""
@@ -219,9 +219,13 @@ class Finite(click.FloatRange):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
 
+    def _describe_range(self) -> str:
+        """For the help; click writes x<=None where there are no bounds."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
 
 def table_options(command: Command) -> Command:
-    """The options that say what the columns of FILE are."""
+    """The argument FILE and the options that say how it is read and what its columns are."""
     from retrace_sde.io.columns import TIME_UNITS
 
     options = [
@@ -231,9 +235,9 @@ def table_options(command: Command) -> Command:
                      help="Column with a label shared by the subjects, in unknown order."),
         click.option("--independent", is_flag=True,
                      help="Each subject's rows have an order of their own (the default without --slice)."),
-        click.option("--time", metavar="COL", help="Column with the times that are known; may have gaps."),
+        click.option("--time", metavar="COL", help="Column with the known times; empty where a time is not known."),
         click.option("--time-error", type=Finite(0, min_open=True), metavar="X",
-                     help="Standard error of the known times."),
+                     help="Standard deviation of the error of the known times."),
         click.option("--time-unit", type=click.Choice(list(TIME_UNITS)),
                      help="Unit for dates; numbers are taken as they are [default: days]."),
         click.option("--variables", multiple=True, metavar="COL[,COL…]",

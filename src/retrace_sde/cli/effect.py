@@ -349,7 +349,7 @@ def _lines(
         ways = [(first, "in the order found: "), ("The other", "in the reversed order: ")]
     for answer, (label, when) in zip(answers, ways, strict=True):
         for what, sentence in zip(summary["comparison"], _sentences(answer), strict=True):
-            yield label, f"{when}{what}: {sentence}"
+            yield label, f"{when}{what.removeprefix('effect of ')}: {sentence}"
     if len(answers) > 1 and model.undetermined_:
         yield "Open", "which of the two holds depends on the direction of time."
     verdicts = summary["direction"]

@@ -10,13 +10,13 @@ from retrace_sde import __version__
 from retrace_sde.cli.common import OneLine
 
 COMMANDS = {
-    "app": ("app", "Open a page on this machine: drop a table, see its time come back."),
-    "demo": ("demo", "Lose the order of built-in data, recover it, and compare with the truth."),
-    "diagnose": ("diagnose", "Say what can be learned from FILE before any fit."),
+    "app": ("app", "Open a local page: drop a table, see it put in time order."),
+    "demo": ("demo", "Shuffle built-in data, recover their order, and compare with the truth."),
+    "diagnose": ("diagnose", "Say what can be learned from FILE, before any fit."),
     "effect": ("effect", "Estimate what treatment does to the subjects of FILE."),
     "fit": ("fit", "Recover the order of FILE's rows, its direction, and its SDE."),
-    "reproduce": ("reproduce", "Run the paper's experiments again, beside the stronger ones."),
-    "simulate": ("simulate", "Simulate subjects from a random SDE and lose their time order."),
+    "reproduce": ("reproduce", "Run the paper's experiments, beside stronger methods."),
+    "simulate": ("simulate", "Simulate subjects from a random SDE and shuffle their time order."),
 }
 """Each command: the file of this room that holds it, under the same name, and what it does in a line."""
 
@@ -45,4 +45,4 @@ class Commands(OneLine):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="retrace")
 def main() -> None:
-    """Give data its time back: order, direction of time, and the SDE behind shuffled data."""
+    """Recover the time order, the direction of time and the SDE of shuffled data."""
