@@ -87,7 +87,7 @@ def test_effects_of_arms(tables: Any) -> None:
     turned = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "treated", "--time", "day",
                   "--draws", "50")  # fmt: skip
     assert (
-        "effect of 'untreated' against 'treated' on 'volume' at t = 15: on average +"
+        "'untreated' against 'treated' on 'volume' at t = 15: on average +"
         in turned.stdout
     )
 
@@ -163,7 +163,7 @@ def test_several_outcomes_are_named_and_kept_apart(tmp_path: Any) -> None:
     text = _run(*options).stdout
     for name, sign in (("up", "+"), ("down", "-")):
         assert (
-            f"effect of dose = 1 against dose = 0 on {name!r} at t = 7: on average {sign}" in text
+            f"dose = 1 against dose = 0 on {name!r} at t = 7: on average {sign}" in text
         )
 
 
