@@ -86,10 +86,7 @@ def test_effects_of_arms(tables: Any) -> None:
     assert answer["effects"][-1]["subject"].startswith("untreated")
     turned = _run(str(tables[0] / "arms.csv"), *BASE, "--arm", "arm", "--control", "treated", "--time", "day",
                   "--draws", "50")  # fmt: skip
-    assert (
-        "'untreated' against 'treated' on 'volume' at t = 15: on average +"
-        in turned.stdout
-    )
+    assert "'untreated' against 'treated' on 'volume' at t = 15: on average +" in turned.stdout
 
 
 @pytest.mark.parametrize(
@@ -162,9 +159,7 @@ def test_several_outcomes_are_named_and_kept_apart(tmp_path: Any) -> None:
     assert "effect_down" in pd.read_csv(tmp_path / "effects.csv").columns
     text = _run(*options).stdout
     for name, sign in (("up", "+"), ("down", "-")):
-        assert (
-            f"dose = 1 against dose = 0 on {name!r} at t = 7: on average {sign}" in text
-        )
+        assert f"dose = 1 against dose = 0 on {name!r} at t = 7: on average {sign}" in text
 
 
 @pytest.mark.parametrize(
