@@ -119,7 +119,7 @@ def shared() -> Iterator[tuple[str, Case]]:
     yield "shared exact", lambda: fitted(plain.X, estimator="exact")
     yield "shared em", lambda: fitted(noisy.X, estimator="em")
     yield "shared score", lambda: fitted(plain.X, order="score", drift="linear", max_iter=5)
-    yield "shared polynomial", lambda: fitted(plain.X, drift=rt.drift.polynomial(2))
+    yield "shared polynomial", lambda: fitted(plain.X, drift=rt.drift.Polynomial(2))
     yield "shared inputs", lambda: _driven(lost(driven=1.0, seed=3))
     yield "shared at rest", lambda: fitted(lost(n=20, T=12, start=0.3, seed=4).X)
     yield "shared many slices", lambda: fitted(lost(n=8, T=640, seed=5).X, subjects="alike")
