@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.panel.knowledge import settled_error
+from retrace_sde.panel.knowledge import bounded_time_error
 from retrace_sde.panel.validation import check_panel
 
 DT = 0.1
@@ -133,10 +133,10 @@ def test_times_whose_error_overflows_say_nothing(error, shuffled):
 def test_errors_of_their_own_are_bounded_one_by_one():
     times = np.array([0.0, 1.0, 2.0, np.nan])
     np.testing.assert_allclose(
-        settled_error(times, np.array([1e-200, 0.1, 1e300, np.nan])), [1e-6, 0.1, 2e6, np.nan]
+        bounded_time_error(times, np.array([1e-200, 0.1, 1e300, np.nan])), [1e-6, 0.1, 2e6, np.nan]
     )
-    assert settled_error(times, 0.1) == 0.1
-    assert settled_error(times, 1e-200) is None
+    assert bounded_time_error(times, 0.1) == 0.1
+    assert bounded_time_error(times, 1e-200) is None
     for wrong in (
         -1.0,
         0.0,
@@ -144,7 +144,7 @@ def test_errors_of_their_own_are_bounded_one_by_one():
         "x",
         np.ones(7),
     ):  # left to the check that has the words for it
-        assert settled_error(times, wrong) is wrong
+        assert bounded_time_error(times, wrong) is wrong
 
 
 @pytest.mark.parametrize("error", [1e-200, 1e300])

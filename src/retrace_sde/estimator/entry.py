@@ -18,7 +18,7 @@ from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.canonical import RowPermutation, content_permutation
-from retrace_sde.panel.knowledge import Knowledge, settled
+from retrace_sde.panel.knowledge import Knowledge, with_bounded_errors
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.schedule import on_schedule
 from retrace_sde.panel.validation import check_panel
@@ -44,7 +44,7 @@ def entered(X: Any, covariates: Any | None, knowledge: Knowledge | None, request
     shared, likely, linear = request.shared, request.by_likelihood, request.has_state_space
     knowledge = with_times(X, knowledge) if likely else knowledge
     check_knowledge(knowledge, request.given["order"])
-    knowledge = settled(knowledge)
+    knowledge = with_bounded_errors(knowledge)
     panel = check_panel(
         X,
         covariates,

@@ -70,15 +70,15 @@ class Knowledge:
     schedule: ArrayLike | None = None
 
 
-def settled(knowledge: Knowledge | None) -> Knowledge | None:
+def with_bounded_errors(knowledge: Knowledge | None) -> Knowledge | None:
     """The same with errors of its timestamps that can be squared; none where they are too small to matter."""
     if knowledge is None or knowledge.timestamps is None or knowledge.timestamp_error is None:
         return knowledge
-    error = settled_error(knowledge.timestamps, knowledge.timestamp_error)
+    error = bounded_time_error(knowledge.timestamps, knowledge.timestamp_error)
     return replace(knowledge, timestamp_error=error)
 
 
-def settled_error(timestamps: Any, error: Any) -> Any:
+def bounded_time_error(timestamps: Any, error: Any) -> Any:
     """Errors brought between bounds that the times themselves set; None: exact. What is no error is left to its check."""
     try:
         times = np.asarray(unmasked(timestamps), dtype=float)

@@ -21,7 +21,7 @@ from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.io.tables import Label, Names, lay_out
 from retrace_sde.panel.blocks import unmasked
 from retrace_sde.panel.clock import same_for_all
-from retrace_sde.panel.knowledge import settled_error
+from retrace_sde.panel.knowledge import bounded_time_error
 from retrace_sde.panel.parameters import check, checked
 from retrace_sde.panel.uninformative import LeftOut
 
@@ -268,7 +268,7 @@ class Panel:
             found.lengths,
             found.slices,
             found.times,
-            None if time_error is None else settled_error(found.times, time_error),
+            None if time_error is None else bounded_time_error(found.times, time_error),
             found.rows,
             found.notes,
         )

@@ -19,7 +19,7 @@ from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
 from retrace_sde.panel.order import Order
 
-SAMPLE, FIRST_SAMPLE = 200, 24
+CLOCK_SAMPLE, FIRST_CLOCK_SAMPLE = 200, 24
 """Trajectories, evenly spaced, by which a clock is recognised, and those that rule one out first."""
 
 ROUNDING_SAMPLE = 50
@@ -139,13 +139,13 @@ def without_dynamics(
     n, T, d = data.shape
     if n < MIN_SUBJECTS or (n - 1) * (T - 1) < MIN_DEGREES:
         return ()
-    first = _sampled(data, FIRST_SAMPLE, by)
+    first = _sampled(data, FIRST_CLOCK_SAMPLE, by)
     possible = np.flatnonzero(_similar(first)).tolist() if shared else list(range(d))
     suspects = [k for k in possible if _why(first[:, :, k], shared=shared) is not None]
     repeated = _repeated(first, suspects)
     if not suspects and not repeated:
         return ()
-    x = _sampled(data, SAMPLE, by)
+    x = _sampled(data, CLOCK_SAMPLE, by)
     found = {k: why for k in suspects if (why := _why(x[:, :, k], shared=shared)) is not None}
     if (
         len(found) == d
@@ -371,8 +371,8 @@ def _repeats(one: Array, others: Array, weights: Array) -> bool:
 
 def coarse(data: Data, order: Indices, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence for each variable whose rounding is as coarse as its steps along an order."""
-    x = _sampled(data, SAMPLE)
-    along = Order.of(order).take(evenly(data.shape[0], SAMPLE)).index
+    x = _sampled(data, CLOCK_SAMPLE)
+    along = Order.of(order).take(evenly(data.shape[0], CLOCK_SAMPLE)).index
     said = []
     for k, name in enumerate(names):
         unit = rounding(x[:, :, k])

@@ -25,7 +25,7 @@ from retrace_sde.process.drift import Linear
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.process.simulate import random_irreversible_sde, shuffle
 from retrace_sde.reproduce.cases import Case
-from retrace_sde.reproduce.methods import METHODS, Found, accuracies, at
+from retrace_sde.reproduce.methods import METHOD_BY_NAME, Found, accuracies, at
 from retrace_sde.retrace import ReTrace
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.show import plots
@@ -153,7 +153,7 @@ def run(
     rows.append(score("Algorithm 1, as printed", last, seconds, "by spread"))
     progress("spanning tree and pseudotime")
     for name, listed in BASELINES.items():
-        found, seconds = _timed(partial(METHODS[listed], case))
+        found, seconds = _timed(partial(METHOD_BY_NAME[listed], case))
         rows.append(_row(name, case, found, seconds, "arbitrary"))
     rows.append(score("oracle (true order)", truth, 0.0, "known"))
     progress("the same from stationary data")

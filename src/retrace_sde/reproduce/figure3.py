@@ -127,7 +127,7 @@ def text(records: Sequence[Record], settings: Settings) -> str:
     )
 
 
-COLOURS = {"treated": "#0072B2", "untreated": "#D55E00", "observational": "#009E73"}
+ARM_COLOURS = {"treated": "#0072B2", "untreated": "#D55E00", "observational": "#009E73"}
 
 
 def figure(records: Sequence[Record], settings: Settings) -> Figure:
@@ -142,7 +142,7 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
             ax = axes[i][k]
             paths = np.array(where(records, arm=arm, sigma_tumour=sigma)[0]["paths"])
             days = np.linspace(0, 15, paths.shape[1])
-            ax.plot(days, paths.T, color=COLOURS[arm], linewidth=0.7, alpha=0.6)
+            ax.plot(days, paths.T, color=ARM_COLOURS[arm], linewidth=0.7, alpha=0.6)
             ax.plot(days, paths.mean(axis=0), color="black", linewidth=1.6)
             ax.set_title(f"{arm}, σ = {sigma:g}", fontsize=10)
             ax.grid(color="#DDDDDD")

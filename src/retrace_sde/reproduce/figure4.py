@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TreatedOrNot = Literal["untreated", "treated"]
-ARMS: tuple[TreatedOrNot, ...] = ("untreated", "treated")
+COMPARED_ARMS: tuple[TreatedOrNot, ...] = ("untreated", "treated")
 DESIGNS = ("two-arm", "observational")
 
 
@@ -61,7 +61,7 @@ def records_of(
     settings: Settings, design: str, order: str, sigma_tumour: float, seed: int
 ) -> list[Record]:
     """Records of both arms."""
-    names = ARMS if design == "two-arm" else ("observational",)
+    names = COMPARED_ARMS if design == "two-arm" else ("observational",)
     data = {name: shuffled_cohort(settings.n, name, sigma_tumour, seed) for name in names}
     begin = perf_counter()
     if order == "recovered":
@@ -77,7 +77,7 @@ def records_of(
     # The same order with subjects taken to be alike, to show what their differences do.
     alike = _scores(_fit(data, found, seed, subjects="alike"), data)
     records = []
-    for arm in ARMS:
+    for arm in COMPARED_ARMS:
         name = arm if arm in data else names[0]
         right = data[name].truth
         records.append({
@@ -94,7 +94,7 @@ def records_of(
 
 def _scores(model: TreatmentEffect, data: dict[str, Shuffled]) -> dict[str, float]:
     """RMSE under each arm, and the effect, its truth and its bias."""
-    outcomes = {arm: _outcomes(model, data, arm) for arm in ARMS}
+    outcomes = {arm: _outcomes(model, data, arm) for arm in COMPARED_ARMS}
     true, found = (outcomes["treated"][k] - outcomes["untreated"][k] for k in (0, 1))
     scores = {str(arm): counterfactual_rmse(*each) for arm, each in outcomes.items()}
     bias = treatment_effect_bias(true, found)
@@ -149,7 +149,7 @@ def _table(records: Sequence[Record]) -> str:
             ("kendall_tau", "{:.3f}".format),
             ("rmse", "{:.3f}".format),
         ):
-            each = [values(where(records, order=order, arm=arm), key) for arm in ARMS]
+            each = [values(where(records, order=order, arm=arm), key) for arm in COMPARED_ARMS]
             cells.append(
                 " / ".join(
                     plus_minus(some, form) if len(some) > 1 else form(some[0]) for some in each
@@ -193,7 +193,7 @@ def details(records: Sequence[Record]) -> dict[str, list[Record]]:
     return {"figure4_details": [dict(each) for each in records]}
 
 
-COLOURS = {"untreated": "#D55E00", "treated": "#0072B2"}
+ARM_COLOURS = {"untreated": "#D55E00", "treated": "#0072B2"}
 
 
 def figure(records: Sequence[Record], settings: Settings) -> Figure:
@@ -209,11 +209,11 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
     for k, (design, sigma) in enumerate(columns):
         some = where(records, design=design, sigma_tumour=sigma)
         above, below = axes[0][k], axes[1][k]
-        for j, arm in enumerate(ARMS):
+        for j, arm in enumerate(COMPARED_ARMS):
             each = [values(where(some, order=o, arm=arm), "rmse") for o in orders]
             at = [i + 0.2 * (2 * j - 1) for i in range(len(orders))]
             above.bar(at, [fmean(v) for v in each], 0.38, yerr=[spread(v) for v in each],
-                      color=COLOURS[arm], label=arm)  # fmt: skip
+                      color=ARM_COLOURS[arm], label=arm)  # fmt: skip
         each = [values(where(some, order=o, arm="treated"), "bias") for o in orders]
         below.bar(
             range(len(orders)),

@@ -34,10 +34,10 @@ from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
 
-ROUNDS = 10
+ALGORITHM1_ROUNDS = 10
 """K of Algorithm 1, the paper's default."""
 
-SEED = 0
+SEARCH_SEED = 0
 """Of the searches, the same for every panel: panels differ by their own seeds."""
 
 EM_STEPS, EM_TRAJECTORIES = 5, 200
@@ -96,7 +96,7 @@ def algorithm1(case: Case, *, estimator: str = "mle") -> Found:
         problem.dt,
         problem.fit,
         ScoreOrder(keep="last", score=GaussianScore(known)),
-        max_iter=ROUNDS,
+        max_iter=ALGORITHM1_ROUNDS,
         diffusion=lambda fit: in_round(fit)[1],
     )
     A, H = estimate(kept)
@@ -161,7 +161,7 @@ def limit(case: Case) -> Found:
 
 
 def _order_under_the_truth(case: Case) -> Indices:
-    data, rng = Data(case.values, n_jobs=1), np.random.default_rng(SEED)
+    data, rng = Data(case.values, n_jobs=1), np.random.default_rng(SEARCH_SEED)
     model = EulerModel(data, case.dt, Linear())
     if case.noise or case.incomplete:
         R = case.noise**2 * np.eye(data.shape[2])
@@ -187,7 +187,7 @@ def scanpy_order(values: Array) -> Indices:
     return np.argsort(table.obs["dpt_pseudotime"].to_numpy(), kind="stable")
 
 
-METHODS: dict[str, Method] = {
+METHOD_BY_NAME: dict[str, Method] = {
     "Algorithm 1-MLE": algorithm1,
     "Algorithm 1-OLS": partial(algorithm1, estimator="ols"),
     "Algorithm 1-EM": partial(algorithm1, estimator="em"),
@@ -222,7 +222,7 @@ def score(method: str, panel: Case) -> Record:
     """Run a method and compare what it finds with the truth."""
     _compile(method)
     begin = time.perf_counter()
-    found = METHODS[method](panel)
+    found = METHOD_BY_NAME[method](panel)
     seconds = time.perf_counter() - begin
     return {
         **accuracies(found, panel.sde, panel.truth),
@@ -247,7 +247,7 @@ def accuracies(found: Found, sde: LinearSDE, truth: Indices) -> dict[str, float]
 @cache
 def _compile(method: str) -> None:
     """Once per process on a small panel, so that neither imports nor compilation are timed."""
-    METHODS[method](simulate_case(Regime("small", "stable", 1.0), Size(d=2, n=30, T=20), 0))
+    METHOD_BY_NAME[method](simulate_case(Regime("small", "stable", 1.0), Size(d=2, n=30, T=20), 0))
 
 
 SCORES = (

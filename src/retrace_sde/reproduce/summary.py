@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {
+METHOD_COLOURS = {
     "oracle": "#000000",
     "ReTrace": "#0072B2",
     "Algorithm 1": "#D55E00",
@@ -28,7 +28,9 @@ COLOURS = {
 
 def colour(method: str) -> str:
     """The same method has the same colour in every figure."""
-    return next((COLOURS[key] for key in COLOURS if method.startswith(key)), "#56B4E9")
+    return next(
+        (METHOD_COLOURS[key] for key in METHOD_COLOURS if method.startswith(key)), "#56B4E9"
+    )
 
 
 def where(records: Iterable[Record], **wanted: Any) -> list[Record]:
@@ -166,7 +168,7 @@ def curve_grid(
 def look(method: str) -> dict[str, Any]:
     """Colour, marker and line of a method, the same in every figure."""
     if method.startswith("oracle"):
-        return {"color": COLOURS["oracle"], "linewidth": 4, "alpha": 0.75, "zorder": 1}
+        return {"color": METHOD_COLOURS["oracle"], "linewidth": 4, "alpha": 0.75, "zorder": 1}
     marks = {"A": "s", "M": "^", "D": "v", "R": "o", "l": "D", "s": "P", "d": "X"}
     arbitrary = method in ("MST-MLE", "DPT-MLE", "limit")
     return {

@@ -169,7 +169,7 @@ def _dots(ax: Axes, row: int, records: Sequence[Record], shade: str) -> None:
     ax.plot(directed, rows, "o", color=shade, markersize=5, label="directed")
 
 
-STYLES = {
+ALGORITHM1_STYLES = {
     "Algorithm 1-MLE": ("o-", "#D55E00"),
     "Algorithm 1-OLS": ("s--", "#56B4E9"),
     "Algorithm 1-EM": ("^:", "#009E73"),
@@ -177,7 +177,7 @@ STYLES = {
 
 
 def _by_round(ax: Axes, records: Sequence[Record]) -> None:
-    for method, (style, shade) in STYLES.items():
+    for method, (style, shade) in ALGORITHM1_STYLES.items():
         lines = [each["rounds"] for each in where(records, method=method)]
         longest = max(len(line) for line in lines)
         # A round without a swap ends the run, so its order stands from then on.

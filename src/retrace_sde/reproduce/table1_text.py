@@ -19,7 +19,7 @@ PRINTED = {
 }
 """The accuracies that the paper prints, in per cent."""
 
-OURS, ALGORITHM, MET = "ReTrace-likelihood", "Algorithm 1-MLE", 0.99
+OUR_METHOD, PAPER_METHOD, MET_ACCURACY = "ReTrace-likelihood", "Algorithm 1-MLE", 0.99
 
 
 def opening(size: Size, seeds: int) -> str:
@@ -43,18 +43,18 @@ def _algorithm1(records: Sequence[Record]) -> str:
     met: list[str] = []
     missed: list[str] = []
     for setting in distinct(records, "setting"):
-        mine = where(records, setting=setting, method=ALGORITHM)
+        mine = where(records, setting=setting, method=PAPER_METHOD)
         best = fmean(max(each["rounds"]) for each in mine)
         last, either = (fmean(values(mine, k)) for k in ("accuracy", "accuracy_up_to_reversal"))
         reverse = " (up to reversal " + percent(either) + " %)" if either > last + 0.01 else ""
         line = (
             f"{setting} {percent(best)} % in its best round, {percent(last)} % in its last{reverse}"
         )
-        (met if best >= MET else missed).append(line)
+        (met if best >= MET_ACCURACY else missed).append(line)
     sentences = []
     if met:
         sentences.append(
-            f"The paper's {PRINTED[ALGORITHM]} % for Algorithm 1 is met, in some round, in: {'; '.join(met)}."
+            f"The paper's {PRINTED[PAPER_METHOD]} % for Algorithm 1 is met, in some round, in: {'; '.join(met)}."
         )
     if missed:
         sentences.append(f"It is not met in: {'; '.join(missed)}.")
@@ -70,7 +70,9 @@ def _estimators(records: Sequence[Record]) -> str:
     gap = max(
         abs(mle["accuracy"] - ols["accuracy"])
         for mle, ols in zip(
-            where(records, method=ALGORITHM), where(records, method="Algorithm 1-OLS"), strict=True
+            where(records, method=PAPER_METHOD),
+            where(records, method="Algorithm 1-OLS"),
+            strict=True,
         )
     )
     same = (
@@ -109,7 +111,7 @@ def _baselines(records: Sequence[Record]) -> str:
 
 
 def _ours(records: Sequence[Record]) -> str:
-    mine, known = where(records, method=OURS), where(records, method="oracle")
+    mine, known = where(records, method=OUR_METHOD), where(records, method="oracle")
     called = [each for each in mine if each["direction_identified"]]
     silent = [each for each in mine if not each["direction_identified"]]
     ratio = max(
@@ -120,7 +122,7 @@ def _ours(records: Sequence[Record]) -> str:
     ) if any(each["accuracy"] == 1 for each in mine) else None  # fmt: skip
     names = ", ".join(distinct(called, "setting"))
     sentences = [
-        f"{OURS} calls the direction in {len(called)} of {len(mine)} panels ({names}), where its order is "
+        f"{OUR_METHOD} calls the direction in {len(called)} of {len(mine)} panels ({names}), where its order is "
         f"{plus_minus(values(called, 'accuracy'), percent)} % right."
     ]
     if ratio is not None:

@@ -45,7 +45,7 @@ MAX_SLICES, MAX_TRAJECTORIES, MAX_OWN_TRAJECTORIES, MAX_NUMBERS = 100, 30, 12, 4
 MAX_EDGES = 400
 """Edges of a graph, at most."""
 
-DIGITS = 4
+PAGE_DIGITS = 4
 """Significant digits of the numbers in the page."""
 
 
@@ -71,7 +71,7 @@ def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, A
         "residuals": _residuals(model, variables),
         "thinned": thinned,
     }
-    return summarised(found, panel, variables, DIGITS) if share else found
+    return summarised(found, panel, variables, PAGE_DIGITS) if share else found
 
 
 Unit = tuple[int | None, Indices, Indices]
@@ -352,6 +352,6 @@ def _gaps(model: ReTrace) -> dict[str, Any] | None:
     return found
 
 
-def _numbers(values: Any, *, digits: int = DIGITS) -> Any:
+def _numbers(values: Any, *, digits: int = PAGE_DIGITS) -> Any:
     """Nested lists of numbers short enough for a page; what is not finite becomes null."""
     return plain(np.asarray(values, dtype=float), digits=digits)
