@@ -33,7 +33,7 @@ from retrace_sde.evidence.direction.verdict import (
 )
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.levels import fit_levels
-from retrace_sde.fit.start_law import starts
+from retrace_sde.fit.start_law import _shrink, starts
 from retrace_sde.orders.draws import Chains
 from retrace_sde.orders.own import EulerLaw
 from retrace_sde.panel.blocks import Data
@@ -203,7 +203,7 @@ def test_two_groups_are_the_gaussians_of_the_others_in_each() -> None:
     noise, variances = 0.1 * np.eye(2), np.array([9.0, 9.0])
     found = starts(x[None], noise, variances)
     assert sorted(found.shares[0]) == pytest.approx([0.4, 0.6])
-    one = starts(x[None], noise, variances, groups=False)
+    one = _shrink(x[None], noise, variances)
     assert found.log_densities.sum() > one.log_densities.sum() + 20
     # Without trajectory 0: the mean of its group, and a covariance within groups shrunk as with all of them.
     others = x[1:8]

@@ -83,13 +83,13 @@ class Starts:
         return found
 
 
-def starts(states: Array, noise: Array, variances: Array, *, groups: bool = True) -> Starts:
-    """The law of k slices (k, n, d), by what predicts left-out trajectories best; `groups`: two Gaussians are tried.
+def starts(states: Array, noise: Array, variances: Array) -> Starts:
+    """The law of k slices (k, n, d), by what predicts left-out trajectories best: one Gaussian, or two of separate groups.
 
     `noise` is a step's covariance, `variances` are the variables', of all slices or (k, ...) of each.
     """
     one = _shrink(states, noise, variances)
-    if not groups or states.shape[1] < 2 * SMALLEST_GROUP:
+    if states.shape[1] < 2 * SMALLEST_GROUP:
         return one
     far, apart = _second_group(states, variances)
     if not apart.any():
