@@ -1,8 +1,8 @@
-"""The first minute of an installation: what an import costs, and what each path compiles on its first call.
+"""First use after installation: import time, and what each path compiles on its first call.
 
-`python benchmarks/first_use.py` runs each path in a fresh process with an empty cache of compiled code, then again in another
+`python benchmarks/first_use.py` runs each path in a fresh process with an empty kernel cache, then in another
 with the cache that the first left. Printed: kernels compiled, seconds of compiling, and seconds of both calls; and the
-seconds of `import retrace_sde` and of everything that a fit imports beside those of numpy and scipy.linalg.
+import times of `retrace_sde` and of everything that a fit imports, relative to numpy and scipy.linalg.
 """
 
 from __future__ import annotations

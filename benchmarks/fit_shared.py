@@ -1,7 +1,7 @@
-"""Time and memory of a whole fit beside the closed form with the order known.
+"""Time and memory of a whole fit relative to the closed form with the order known.
 
-Read them as ratios within one run: machines differ and are shared. `track_ratio` is the number that the
-package promises, at most 4 at the paper's size. By hand, interleaved, best of five, on one thread:
+Read them as ratios within one run: machines differ and are shared. `track_ratio` is the target figure of the
+package, at most 4 at the paper's size. By hand, interleaved, best of five, on one thread:
 
     python -m benchmarks.fit_shared [--drift affine] [--profile 60]
 """

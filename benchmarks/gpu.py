@@ -1,4 +1,4 @@
-"""The base fit on a GPU: closed form, gather, second moments and the whole fit, in milliseconds, and how far numpy is.
+"""The base fit on a GPU: closed form, gather, second moments and the whole fit, in milliseconds, compared with numpy.
 
     python -m benchmarks.gpu [--n 2000 --T 250 --d 50] [--profile]
 

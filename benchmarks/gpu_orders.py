@@ -1,4 +1,4 @@
-"""A round of Monte-Carlo EM on a GPU: draws of each trajectory's order and their statistics, beside the compiled sampler.
+"""A round of Monte-Carlo EM on a GPU: draws of each trajectory's order and their statistics, compared with the compiled sampler.
 
     taskset -c 0,1 python -m benchmarks.gpu_orders [--sizes 1000,10000,100000] [--T 10 --d 3] [--together]
 

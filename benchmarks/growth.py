@@ -1,9 +1,9 @@
-"""How a whole fit grows: seconds and memory along n, d, T, with noise, with single orders, with missing values.
+"""Scaling of a whole fit: seconds and memory along n, d, T, with noise, individual orders, missing values.
 
 `python benchmarks/growth.py` prints each series with the slope of its seconds on log–log axes; `--series d T` some of
-them, `--figure growth.svg` draws them, `--json growth.json` keeps them. Every size runs in a process of its own, after a fit of the series' first that compiles;
-its memory is what the process held at most beyond what it held before the fit. On one thread of BLAS (`--threads`); seconds mean
-something on a quiet machine only, slopes and ratios mostly anywhere.
+them, `--figure growth.svg` draws them, `--json growth.json` keeps them. Every size runs in a separate process, after a warm-up fit of the first size that compiles.
+Memory is the peak beyond the size before the fit. One BLAS thread (`--threads`). Seconds are comparable
+on a quiet machine only, slopes and ratios mostly anywhere.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Shared(Grown):
 
 
 class Own(Grown):
-    """An order of its own for each."""
+    """Individual orders."""
 
     params = (["own"], ["nothing", "n", "T", "d"])
     size = (50, 30, 5)

@@ -1,9 +1,9 @@
-"""What users would pick instead, side by side: who finds the order, who estimates the SDE, in how many seconds.
+"""Comparison with alternatives: order found, SDE estimated, seconds.
 
 `python benchmarks/peers.py` prints three tables: the order of shuffled slices (scipy's spanning tree, scanpy's DPT, one
 literal round of the paper's Algorithm 1, the closed form that is given the order); (A, H) in known order (statsmodels);
-and behind noise (dynamax, pykalman). `--tables order noise` prints some of them, `--figure peers.svg` draws the first over T with
-slopes. Every method runs in a process of its own on the same data, best of `--repeat`; peers that are not installed (`pip install
+and with noise (dynamax, pykalman). `--tables order noise` prints some of them, `--figure peers.svg` draws the first over T with
+slopes. Every method runs in a separate process on the same data, best of `--repeat`; peers that are not installed (`pip install
 retrace-sde[peers]`) are named and left out. Read seconds as ratios within one run.
 """
 
@@ -26,7 +26,7 @@ BASE = (2000, 250, 50)
 """n, T, d of the paper's Table 1."""
 
 NOISY = ((200, 100, 10), (2000, 50, 10), (200, 100, 4))
-"""n, T, d of the table behind noise."""
+"""n, T, d of the table with noise."""
 
 LENGTHS = (125, 250, 500, 1000)
 """T of the figure; n and d of the base setting over ten."""
@@ -149,7 +149,7 @@ def printed_round(X, truth, keep=False):
     return np.array(order), None, None
 
 
-# -- the SDE in known order, and behind noise -------------------------------------------------------------------
+# -- the SDE in known order, and with noise ---------------------------------------------------------------------
 
 
 def known_order(seed=0):
@@ -259,7 +259,7 @@ def measured(table, name, setting, repeat):
 
 
 def apart(table, name, setting, repeat):
-    """The same in a process of its own, on one thread; None where the peer is not installed or fails, which is said."""
+    """The same in a separate process, on one thread; None where the peer is not installed or fails, which is said."""
     module = NEEDS.get(name)
     if module not in (None, "ReTrace") and importlib.util.find_spec(module) is None:
         print(f"{name}: {module} is not installed", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Panels larger than memory: time and peak memory of a fit to a lazy array, on workers of its own.
+"""Panels larger than memory: time and peak memory of a fit to a lazy array, on local workers.
 
     python benchmarks/scale.py --n 250000 --T 60 --d 10 --workers 2
     python benchmarks/scale.py --n 250000 --T 60 --d 10 --workers 2 --kill       one worker is killed during the fit
@@ -6,9 +6,9 @@
     python benchmarks/scale.py --n 1e6 --T 100 --d 25 --kind memmap --workers 0  a file of 20 GB, in threads
     python benchmarks/scale.py --n 1e6 --T 100 --d 25 --kind zarr --command      the same by `retrace fit --scheduler local`
 
-Every chunk is simulated where it is needed, each time it is needed, from a seed of its own: nothing is ever stored. With `--kind file`, `memmap` or `zarr`
-it is written first, and read from there; in `--folder` it is kept for the next time. Memory is what was resident at most, by looks every
-fifth of a second: of all processes added up, with their libraries and pages of files; of the client less what it held before the fit.
+Every chunk is simulated from its own seed on the worker, each time it is needed: nothing is stored. With `--kind file`, `memmap` or `zarr`
+it is written first, and read from there; in `--folder` it is kept for the next time. Memory is the peak resident size, sampled every
+fifth of a second: the sum over all processes, with their libraries and file pages; for the client minus its size before the fit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""EM for noisy observations in known order, beside the peers that users would pick: errors and seconds.
+"""EM for noisy observations in known order, compared with alternatives: errors and seconds.
 
 `python benchmarks/statespace.py` prints the table; `make bench` tracks the ratios of seconds. All start
 from the same guess and know that Y = X + noise. Ours runs until the likelihood stops rising, dynamax and
@@ -257,8 +257,8 @@ def main():
     parser.add_argument("--sigmas", type=float, nargs="+", default=[0.1, 0.5])
     parser.add_argument("--only", nargs="+", default=[""], help="methods with one of these in it")
     parser.add_argument("--missing", type=float, default=0.0, help="share of entries; only for em")
-    parser.add_argument("--turns", type=int, default=0, help="processor seconds beside dynamax's")
-    parser.add_argument("--passes", action="store_true", help="passes beside those of plain EM")
+    parser.add_argument("--turns", type=int, default=0, help="CPU seconds compared with dynamax")
+    parser.add_argument("--passes", action="store_true", help="passes compared with plain EM")
     options = parser.parse_args()
     if options.turns or options.passes:
         for sigma in options.sigmas:

@@ -1,4 +1,4 @@
-"""The site: `make docs`. Offline; a warning is an error; every page with code and every example is run."""
+"""Configuration of the documentation (`make docs`): offline, warnings are errors, every page with code and every example is run."""
 
 import os
 import re
@@ -13,14 +13,14 @@ import retrace_sde
 HERE = Path(__file__).parent
 
 matplotlib.use("agg")
-# Pages are run in processes of their own, which see these; a kernel that warns of its own ports says nothing of the pages.
+# Pages are executed in separate processes, which inherit these; warnings of a kernel about its ports are irrelevant.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 profile = HERE / "_build" / "ipython" / "profile_default"
 profile.mkdir(parents=True, exist_ok=True)
 (profile / "ipython_kernel_config.py").write_text('c.IPKernelApp.log_level = "ERROR"\n')
 os.environ["IPYTHONDIR"] = str(profile.parent)
 
-# Modules that users reach as rt.simulate, rt.plots …, under the names by which they are looked up.
+# Public modules (rt.simulate, rt.plots, …) under the names that autodoc imports.
 for name in retrace_sde._MODULES:
     sys.modules[f"retrace_sde.{name}"] = getattr(retrace_sde, name)
 
@@ -38,7 +38,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "**.ipynb", "results/quick/[ft]*"]  # the quick README holds them all
 MAY_BE_MISSING = ("calibration", "performance", "scale")
-"""Pages that a study writes, and that may not be there yet."""
+"""Pages written by a study, which may not exist yet."""
 
 html_theme = "pydata_sphinx_theme"
 html_title = "ReTrace"
@@ -67,7 +67,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_execution_show_tb = True
 nb_merge_streams = True
-nb_output_stderr = "remove"  # progress and compilation; what a page wants to show it prints
+nb_output_stderr = "remove"  # progress and compilation messages
 
 default_role = "literal"
 napoleon_google_docstring = False
@@ -77,7 +77,7 @@ autodoc_typehints = "none"
 autodoc_member_order = "groupwise"
 autodoc_default_options = {
     "members": True,
-    "exclude-members": "set_fit_request, set_score_request",  # scikit-learn's, whose glossary is elsewhere
+    "exclude-members": "set_fit_request, set_score_request",  # scikit-learn's, documented there
 }
 
 warnings.filterwarnings("ignore", category=retrace_sde.ReTraceWarning)
@@ -89,16 +89,16 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_signature": False,
-    "min_reported_time": 1e6,  # seconds of whatever machine built the site say nothing
+    "min_reported_time": 1e6,  # build times depend on the machine
     "plot_gallery": "True",
     "abort_on_example_error": True,
     "remove_config_comments": True,
-    "write_computation_times": False,  # a page with scripts from elsewhere
+    "write_computation_times": False,  # that page loads scripts from the network
 }
 
 
 def _as_on_the_site(app, name, text):
-    """Pages as they stand in the repository, with links and contents as they are on the site."""
+    """Adapt links of pages to their place on the site."""
     found = text[0].replace("](../SECURITY.md)", "](security.md)")
     found = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](gallery/\1)", found)
     if name == "trust":

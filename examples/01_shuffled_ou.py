@@ -2,7 +2,7 @@
 A shuffled Ornstein–Uhlenbeck process, restored
 ===============================================
 
-One permutation mixed up the time slices of all trajectories. Order, direction and parameters come back.
+One permutation shuffled the time slices of all trajectories. Order, direction and parameters are recovered.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ print(f"positions right: {rt.metrics.order_accuracy(truth, model.order_):.0%}")
 print(model.direction_.verdict)
 
 # %%
-# The drift is as good as with the true order, since the order is the true one:
+# The drift is as accurate as with the true order, since the true order was found:
 
 oracle = rt.ReTrace(dt=0.02, random_state=0).fit(X)
 for name, fit in (("order lost", model), ("order known", oracle)):

@@ -1,9 +1,9 @@
 """
-A direction that cannot be known, and what reveals it
-=====================================================
+A direction that is not identifiable, and what identifies it
+============================================================
 
-A vortex at rest, filmed backwards, is a vortex that turns the other way. With its drift unknown nothing tells the two apart: the
-answer is *open*, and both are returned. A start away from rest, or one known pair, settles it.
+A stationary vortex, run backwards in time, is a vortex that turns the other way. With unknown drift the two cannot be distinguished: the
+answer is *open*, and both are returned. A start away from equilibrium, or one known pair, settles it.
 """
 
 import matplotlib.pyplot as plt
@@ -39,11 +39,11 @@ print(
 )
 
 # %%
-# The evidence of each trajectory: at rest as many for as against.
+# The evidence of each trajectory: in the stationary case as many for as against.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
 for ax, fit, title in zip(
-    axes, (open_, told), ("At rest: open", "From away: identified"), strict=True
+    axes, (open_, told), ("Stationary: open", "Transient: identified"), strict=True
 ):
     rt.plots.direction_evidence(fit.direction_, ax=ax)
     ax.set_title(title)

@@ -1,9 +1,9 @@
 """
-Orders of their own, and how sure they are
-==========================================
+One order per patient, and how certain it is
+============================================
 
-Each patient's visits were shuffled by themselves. One patient has few numbers to tell an order from, so orders are uncertain; ReTrace
-averages over them, and says where each visit may stand.
+Each patient's visits were shuffled separately. One patient provides few values to determine an order, so orders are uncertain. ReTrace
+averages over them, and gives the probability of each position of a visit.
 """
 
 import matplotlib.pyplot as plt
@@ -18,11 +18,11 @@ lost, truth = rt.simulate.shuffle(X, permutation="independent", random_state=3)
 model = rt.ReTrace(dt=0.05, permutation="independent", random_state=0).fit(lost)
 print(f"estimator chosen: {model.result_.settings['estimator']}")
 print(f"positions right: {rt.metrics.order_accuracy(truth, model.order_):.0%}")
-print(f"trace of H beside the truth: {np.trace(model.diffusion_) / np.trace(sde.diffusion):.2f}")
+print(f"trace of H, estimate / truth: {np.trace(model.diffusion_) / np.trace(sde.diffusion):.2f}")
 print(f"visit 0 of patient 0 before its visit 1: {model.precedence_probability(0, 1)[0]:.0%}")
 
 # %%
-# Left, where the visits of one patient may stand. Right, probabilities kept: of placements given 80 %, about 80 % are right.
+# Left: position probabilities of one patient's visits. Right: calibration; of placements given 80 %, about 80 % are right.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8))
 rt.plots.position_probabilities(model.position_probabilities_[0], model.order_[0], ax=left)

@@ -2,7 +2,7 @@
 Missing values and irregular gaps, together
 ===========================================
 
-A fifth of the values is missing, visits are not equally spaced, and neither order nor gaps are known.
+A fifth of the values is missing, visits are unequally spaced, and neither order nor gaps are known.
 """
 
 import matplotlib.pyplot as plt
@@ -28,12 +28,10 @@ print(model.direction_.verdict)
 filled = model.impute(lost)
 holes = np.isnan(lost)
 held = (filled.low <= X[:, np.argsort(truth)]) & (X[:, np.argsort(truth)] <= filled.high)
-print(
-    f"of the {holes.sum()} values filled in, {held[holes].mean():.0%} lie in their 95 % intervals"
-)
+print(f"of the {holes.sum()} imputed values, {held[holes].mean():.0%} lie in their 95 % intervals")
 
 # %%
-# The gaps found beside the true ones (their mean is given: it sets the unit of time):
+# The estimated gaps and the true ones (their mean is given: it sets the unit of time):
 
 figure, ax = plt.subplots(figsize=(6.5, 3.2))
 found, limits = model.gaps_, model.result_.gap_intervals

@@ -30,8 +30,8 @@ print("order found:", [(8, 10, 12, 14)[k] for k in np.argsort(truth)[model.order
 print(model.direction_.verdict)
 
 # %%
-# The order is right up to reversal, and the direction is open: 27 children and four ages do not show it to a model that knows
-# nothing of children. One slice known to be the first settles it:
+# The order is right up to reversal, and the direction is open: 27 children at four ages do not identify it without further
+# knowledge. One slice known to be the first settles it:
 
 known = rt.ReTrace(dt=2.0, random_state=0).fit(lost, knowledge=rt.Knowledge(first=int(truth[0])))
 print("order found:", [(8, 10, 12, 14)[k] for k in np.argsort(truth)[known.order_]])

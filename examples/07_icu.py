@@ -14,7 +14,7 @@ table, truth = rt.datasets.lose_time(rt.datasets.load_icu(), time="hour", random
 print(table.head(3).to_string(index=False))
 
 # %%
-# One line puts it back. Measurement noise and levels of the patients' own are looked for, and said:
+# One line recovers them. Measurement noise and random intercepts of patients are tested for and reported:
 
 found = rt.recover(table, subject="patient", slice="slice", dt=4.0, random_state=0)
 hours = [truth[found.panel.slices[k]] for k in found.model.order_]

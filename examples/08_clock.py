@@ -2,8 +2,8 @@
 A clock column
 ==============
 
-An age left among the variables: it has no noise, so rounding would decide on the direction. It is recognised in whatever order, left out and named;
-and if it is time, it can be used as such.
+An age left among the variables has no noise, so rounding would decide the direction. It is recognised in any order, left out and named.
+If it is a time, it can be used as one.
 """
 
 import warnings
@@ -38,7 +38,7 @@ print("variables used:", found.model.result_.names)
 print(found.model.direction_.verdict)
 
 # %%
-# It was right: within each patient the age grows along the order found.
+# This was correct: within each patient the age grows along the order found.
 
 figure, ax = plt.subplots(figsize=(6.5, 3.2))
 for _, rows in list(found.ordered.groupby("patient"))[:10]:

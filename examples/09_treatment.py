@@ -2,8 +2,8 @@
 Treatment effects, and what a reversed order does to them
 =========================================================
 
-Tumours under chemotherapy and radiotherapy, treated the more the larger they are. Visits are shuffled; effects are asked of the order found, of
-the true one, and of its reverse.
+Tumours under chemotherapy and radiotherapy; larger tumours are treated more. Visits are shuffled. Effects are estimated along the order found,
+the true one and its reverse.
 """
 
 import matplotlib.pyplot as plt
@@ -27,7 +27,7 @@ for name, order in (("order found", None), ("order known", truth), ("reversed", 
 print(f"truth: {true_effect:+.2f} cm³")
 
 # %%
-# Read backwards, tumours that grow seem to shrink, and treatment to do harm or nothing. So an open direction is refused, not guessed.
+# Read backwards, growing tumours seem to shrink, and treatment seems harmful or ineffective. An open direction therefore raises an error.
 
 names, means, lows, highs = zip(*rows, strict=True)
 figure, ax = plt.subplots(figsize=(6.5, 2.4))

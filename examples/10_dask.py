@@ -2,7 +2,7 @@
 A dask cluster
 ==============
 
-An array in blocks is fitted like any other. Without dask installed the same blocks are walked through in this process.
+A chunked array is fitted like any other. Without dask installed the array is fitted in this process.
 """
 
 import matplotlib.pyplot as plt
@@ -25,7 +25,7 @@ print(f"positions right: {rt.metrics.order_accuracy(truth, model.order_):.0%}")
 print(model.direction_.verdict)
 
 # %%
-# To use a cluster, make a client first (``dask.distributed.Client(address)``). The parameters, with what is known of them:
+# To use a cluster, create a client first (``dask.distributed.Client(address)``). The parameters with their intervals:
 
 figure, ax = plt.subplots(figsize=(6.5, 4))
 rt.plots.parameter_intervals(model.drift_, model.standard_errors_.drift, n=len(X), most=15, ax=ax)

@@ -1,11 +1,11 @@
-"""Is what a fit says of itself true? Level and power of the direction, coverage of intervals on every path, ranks of positions.
+"""Calibration: level and power of the direction test, coverage of intervals on every path, ranks of positions.
 
     python studies/calibration.py [--minutes 28] [--jobs 2] [--seeds 1000:1200] [--only PART] [--journal FILE] [--page FILE]
 
-Beside the page its picture is written: FILE.svg.
+A figure is written next to the page: FILE.svg.
 
-Seeds are worked off round by round over all cases, four panels of those that take little time for one of the others, so that a
-run that is stopped has all of them, only fewer of each; what is done is in the journal, and is not done again. The page is
+Seeds are processed in rounds over all cases, four panels of the fast cases for one of the slow, so that an interrupted run has
+results for all of them. Finished panels are in the journal and are not repeated. The page is
 written from the journal. Panels are those of the other studies.
 
 positions: under the posterior the rank of an observation's true position among those drawn is uniform (simulation-based
@@ -65,7 +65,7 @@ def of_positions(permutation: str, n: int, T: int, seed: int) -> Row:
     model = rt.ReTrace(dt=0.1, permutation=permutation, random_state=seed, n_jobs=1, **own).fit(Y)
     drawn = np.atleast_3d(model.sample_orders(draws=400).samples.astype(int))
     drawn = drawn if permutation == "independent" else drawn[:, :, 0][None]
-    if rt.metrics.kendall_tau(truth, model.order_) < 0:  # the direction is a question of its own
+    if rt.metrics.kendall_tau(truth, model.order_) < 0:  # the direction is assessed separately
         truth = truth[..., ::-1]
     place = np.argsort(drawn, axis=2)
     there = np.argsort(np.atleast_2d(truth), axis=1)[:, None]
@@ -177,7 +177,7 @@ def picture(rows: dict[tuple[str, str, int], Row], path: Path) -> None:
 
 
 def page(rows: dict[tuple[str, str, int], Row]) -> str:
-    """The tables, with a target beside each figure."""
+    """The tables, with the target of each figure."""
     by_case: dict[tuple[str, str], list[Row]] = {}
     for (part, case, _), row in rows.items():
         if (part, case) in CASES:

@@ -1,10 +1,10 @@
-"""Columns that only count: how often they are recognised, what else is taken for one, and what becomes of directions.
+"""Clock columns: how often they are recognised, false positives, and their effect on the direction.
 
     python studies/columns.py rates --seeds 0:30
     python studies/columns.py fits --seeds 0:30
     python studies/columns.py panels FOLDER --seeds 0:3
 
-`rates`: the share of columns that are left out, of clocks and of what is none, shared and own orders, three sizes. `fits`:
+`rates`: the share of columns that are left out, for clocks and other columns, shared and individual orders, three sizes. `fits`:
 processes whose direction is known (n = 40, T = 20), alone, with an age in whole years, and with a running total: called,
 wrong, and how often the column was left out. `panels`: the real panels of FOLDER (see `real_panels.py`), alone, with an age
 and with a visit number. Seeds are those of the data and of the shuffle.

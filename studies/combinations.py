@@ -1,10 +1,10 @@
-"""Every combination of what real records have: each is fitted, and what is refused is listed with its reason.
+"""Every combination of options: each is fitted, and rejected ones are listed with their message.
 
     python studies/combinations.py [--jobs 2] [--write docs/combinations.md]
 
-Orders shared or own × noise × missing values × times regular, known or estimated × a linear, affine or driven drift × nothing
+Orders shared or individual × noise × missing values × times regular, known or estimated × a linear, affine or driven drift × nothing
 known, the first observation known, or timestamps with an error: 168 in all (known times leave nothing else to know).
-A combination counts as fitted where order, parameters and errors are all numbers.
+A combination counts as fitted where order, parameters and standard errors are all finite.
 """
 
 from __future__ import annotations

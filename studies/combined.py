@@ -1,9 +1,9 @@
-"""Everything at once: own orders with missing values, noise, irregular times and inputs; schedules; unknown gaps.
+"""Combinations: individual orders with missing values, noise, irregular times and inputs; schedules; unknown gaps.
 
     python studies/combined.py --seeds 100:130 [--only NAME] [--jobs 2]
 
-Prints, for each setting: NaN among the results, trace of H beside the truth, coverage of 95 % intervals of A and H, accuracy of
-the order, direction (right / open / wrong), errors beside those of the fit with everything known, and how often positions given a
+Prints, for each setting: NaN among the results, trace of H relative to the truth, coverage of 95 % intervals of A and H, accuracy of
+the order, direction (right / open / wrong), errors next to those of the fit with everything known, and how often positions given a
 probability of .7 to .9 are right.
 """
 
@@ -77,7 +77,7 @@ def simulate(s: Setting, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     U = rng.integers(0, 2, (s.n, s.T, 1)).astype(float) if s.inputs else np.zeros((s.n, s.T, 1))
     path = [x]
     for t in range(s.T - 1):
-        # each estimator on data of its own scheme: Euler's on a regular grid
+        # each estimator on data simulated by its scheme: Euler on a regular grid
         F, S, Q = transitions(theta, H, gaps[:, t], euler=s.gaps == "equal")
         v = np.c_[np.ones(s.n), U[:, t]]
         x = np.einsum("nij,nj->ni", F, x) + np.einsum("nij,nj->ni", S, v)
@@ -141,7 +141,7 @@ def shuffle(s: Setting, Y, times, U, rng):  # type: ignore[no-untyped-def]
 def judged(
     s: Setting, model: rt.ReTrace, truth: np.ndarray, theta: np.ndarray, H: np.ndarray
 ) -> dict[str, float]:
-    """Estimates of one fit beside the truth."""
+    """Estimates of one fit compared with the truth."""
     d, errors = s.d, model.standard_errors_
     A, n = theta[:, :d], model.result_.n_trajectories
     order = model.order_

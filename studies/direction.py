@@ -1,4 +1,4 @@
-"""The direction of time: how often it is called, and how often wrongly, where it can be known and where it cannot.
+"""The direction of time: how often it is called, and how often wrongly, where it is identifiable and where it is not.
 
     python studies/direction.py level --seeds 0:100
     python studies/direction.py reversible --seeds 0:100
@@ -204,7 +204,7 @@ def wells(seed: int, *, d: int, n: int = 40) -> Floats:
 
 
 def waves(seed: int, *, n: int = 40, T: int = 20) -> Floats:
-    """Exponentials of two stationary processes: skewed, and the same both ways round."""
+    """Exponentials of two stationary processes: skewed and time-reversible."""
     rng = np.random.default_rng(800_000 + seed)
     y, found = rng.standard_normal((n, 2)), []
     for _ in range(T):
@@ -370,7 +370,7 @@ def real(folder: Path, halves: int, only: str, jobs: int) -> None:
         if only not in name:
             continue
         X = read_panel(folder / f"{name}.csv", variables)
-        # levels of the subjects' own, of so many hidden numbers, take longer than the direction does
+        # random intercepts with so many missing values take longer than the direction test
         options = {"dt": 1.0, "subjects": "alike" if np.isnan(X).any() else "auto"}
         show(name, [judge(X, 0, options)])
         if halves:

@@ -1,10 +1,10 @@
-"""How often the graph of effects draws an edge that is not there, and what its intervals hold, order lost.
+"""False edges of the effect graph, and coverage of its intervals, order lost.
 
     python studies/effects.py [--seeds 0:50] [--jobs 1]
 
 Three variables, x0 → x1 → x2 and nothing else (A = [[−1, 0, 0], [.8, −1, 0], [0, −.7, −1.2]], H = .5 I, exact steps of Δt = .2, started
 at 2 ± .5, 60 trajectories of 15 slices). For each kind: panels with any false edge (5 % is allowed), true edges drawn, and the
-share of single 95 % intervals that hold the truth.
+coverage of single 95 % intervals.
 """
 
 from __future__ import annotations

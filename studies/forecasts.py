@@ -1,11 +1,11 @@
-"""Whether intervals of forecasts and of filled-in values hold what was held out.
+"""Coverage of forecast intervals and of imputation intervals on held-out values.
 
     python studies/forecasts.py [--folder FOLDER] [--seeds 0:20] [--jobs 1]
 
-Simulated: random stable SDEs (60 trajectories, 20 slices, 3 variables, Δt = .1), their order lost, clean, behind noise, with a tenth of
-the values missing, with Student's noise, and with levels of the subjects' own (sd 2; also fitted as if there were none); the next five
+Simulated: random stable SDEs (60 trajectories, 20 slices, 3 variables, Δt = .1), their order lost, clean, with noise, with a tenth of
+the values missing, with Student's t noise, and with random intercepts (sd 2; also fitted without them); the next five
 observations are held out. `length`: of intervals five steps ahead, on average. Real: the last five slices (two where T < 15) of every panel are
-held out, the others fitted at their known times. Filled in, in their known order: a tenth of the values, hidden from the fit. 95 % intervals throughout.
+held out, the others fitted at their known times. Imputed, in their known order: a tenth of the values, hidden from the fit. 95 % intervals throughout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def inside(low: np.ndarray, high: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def simulated(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Held-out forecasts (n, steps, d), filled-in values where some are missing: held or not; lengths at the end (n, d)."""
+    """Whether intervals cover held-out forecasts (n, steps, d) and imputed values; interval lengths at the end (n, d)."""
     warnings.simplefilter("ignore", rt.ReTraceWarning)
     rng = np.random.default_rng(seed)
     sde = rt.simulate.random_irreversible_sde(3, setting="stable", random_state=rng)
@@ -53,7 +53,7 @@ def simulated(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     model = rt.ReTrace(dt=DT, random_state=0, n_jobs=1, **options).fit(seen)
     if np.array_equal(
         order[model.order_], np.arange(20)[::-1]
-    ):  # the wrong way round: nothing to compare
+    ):  # reversed order: nothing to compare
         return np.empty((0, STEPS, 3)), np.empty(0), np.empty((0, 3))
     found = model.forecast(seen, STEPS)
     held, last = inside(found.low, found.high, ahead), (found.high - found.low)[:, -1]

@@ -1,6 +1,6 @@
-"""Files as strangers may send them: damaged, lying or absurd. Nothing foreign comes out, and nothing is half-written.
+"""Fuzzing of files: damaged, inconsistent or absurd ones must give a clean error, and leave no partial output.
 
-Each round takes a good file of one of the formats, damages it (bytes, structure, claims) and gives it to `diagnose` or
+Each round takes a good file of one of the formats, damages it (bytes, structure, declared sizes) and passes it to `diagnose` or
 `fit` with odd options, a hundred in a process. Required: exit code 0 or 2, at most one
 line on stderr when refused, no traceback, no file left but those of a success, and a peak of memory below 2 GB.
 

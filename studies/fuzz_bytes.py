@@ -1,9 +1,9 @@
-"""Bytes that coverage leads to: whatever a file holds, reading it ends in a table or in one sentence of ours.
+"""Coverage-guided fuzzing of the readers: any file gives a table or a one-line ValueError.
 
     python studies/fuzz_bytes.py [--minutes 5] [--kind csv|npz|parquet]
 
 atheris (libFuzzer) changes good files and keeps what reaches new lines of `retrace_sde.io`; anything but a ValueError of one line,
-or more than 2 GB, ends it with the bytes that did it. Where atheris is not installed it says so, and nothing is done.
+or more than 2 GB, ends it with the offending bytes. Without atheris installed it says so and exits.
 """
 
 from __future__ import annotations

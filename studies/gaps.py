@@ -1,10 +1,10 @@
-"""Whether intervals of estimated gaps hold the truth: simulated irregular panels, and real panels measured at regular times.
+"""Coverage of intervals of estimated gaps: simulated irregular panels, and real panels measured at regular times.
 
     python studies/gaps.py [--folder FOLDER] [--seeds 0:20] [--jobs 1]
 
 Simulated: a random stable SDE in two variables, 40 trajectories, 13 slices, gaps gamma with shape 1.5; and the same with equal gaps and
 a volatility that changes from step to step (sd .5 of its logarithm), where every gap is 1. Real (FOLDER holds long csv files
-`subject,time,<variables>` in true time order): the order known, every gap taken for unknown, its nominal value 1.
+`subject,time,<variables>` in true time order): the order known, every gap treated as unknown, its true value 1.
 """
 
 from __future__ import annotations

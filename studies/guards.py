@@ -1,14 +1,14 @@
-"""What must not be called, and what should be: folds and loops on every path, and clean panels beside them.
+"""Guards of the direction: folds and loops on every path, which must not be called, and clean panels, which should be.
 
     python studies/guards.py --seeds 0:6
     python studies/guards.py --seeds 0:6 --clean
     python studies/guards.py --seeds 0:3 --only "loop, own"
 
-A fold (one variable that rises and falls) and a closed loop have no direction that a linear drift could tell; growth and a
-process on its way to rest have one. Each is fitted as it is, with one value missing, with 11 % of the rows absent, and with
-the observation noise estimated. `sure` and `right`: the probability that positions are given, and the share of them that are
+A fold (one variable that rises and falls) and a closed loop have no direction that a linear drift could identify; growth and a
+transient towards equilibrium have one. Each is fitted as it is, with one value missing, with 11 % of the rows absent, and with
+the observation noise estimated. `sure` and `right`: the mean probability given to positions, and the share of them that are
 right, up to reversal. `wrong`: a direction was called, and Kendall's τ with the truth is negative (of a loop, whose cut is arbitrary: it
-runs the other way round).
+runs in the other direction).
 """
 
 import argparse
@@ -25,7 +25,7 @@ from retrace_sde.panel.blocks import one_blas_thread
 
 
 def fold(seed, *, n=12, T=15, level=0.1, scale=0.3, noise=0.05, peak=0.4):
-    """One variable that rises until `peak` and falls back, (n, T, 1); each subject has its own level and scale."""
+    """One variable that rises until `peak` and falls back, (n, T, 1), with random level and scale per subject."""
     rng = np.random.default_rng(seed)
     t = np.linspace(0, 1, T)
     up, down = np.sin(0.5 * np.pi * t / peak), np.cos(0.5 * np.pi * (t - peak) / (1 - peak))
@@ -58,7 +58,7 @@ def measured(seed, *, make, error, **options):
 
 
 def loop(seed, *, n=20, T=15, d=2, level=0.15, noise=0.05, scale=0.0, second=0.0, phase=0.0):
-    """Once round a closed loop in d variables, (n, T, d), each subject with its own levels.
+    """One period of a closed loop in d variables, (n, T, d), with random intercepts per subject.
 
     `scale` and `phase`: how much subjects differ in amplitude and in phase; `second`: a second wave in one variable.
     """
@@ -76,7 +76,7 @@ def loop(seed, *, n=20, T=15, d=2, level=0.15, noise=0.05, scale=0.0, second=0.0
 
 
 def growth(seed, *, n=12, T=15, noise=0.02):
-    """Logistic growth of one variable, (n, T, 1), each subject with its own final size and onset."""
+    """Logistic growth of one variable, (n, T, 1), with random final size and onset per subject."""
     rng = np.random.default_rng(seed)
     t = np.linspace(0, 1, T)
     size = np.exp(0.15 * rng.standard_normal((n, 1)))
@@ -86,7 +86,7 @@ def growth(seed, *, n=12, T=15, noise=0.02):
 
 
 def transient(seed, *, d=1, n=20, T=15, dt=0.2):
-    """A linear SDE on its way to rest, (n, T, d), from a narrow start away from it."""
+    """A linear SDE decaying towards its equilibrium, (n, T, d), from a narrow start away from it."""
     rng = np.random.default_rng(seed)
     A = -np.eye(d) + 0.3 * rng.standard_normal((d, d)) * (d > 1)
     x0 = 2.0 + 0.3 * rng.standard_normal((n, d))

@@ -4,7 +4,7 @@
 
 Prints one line per setting: means over seeds, ratios of mean errors to those of the fit with the true
 order ("oracle"), and the accuracy of the same search given the oracle's parameters ("limit"). With
---from-truth also the ratios of a Monte-Carlo EM that starts at the true orders: what averaging can reach.
+--from-truth also the ratios of a Monte-Carlo EM started at the true orders: the limit of averaging.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How often 95 % intervals hold the truth: subjects with levels or rates of their own, few subjects; and beside a bootstrap.
+"""Coverage of 95 % intervals: random intercepts or rates of subjects, few subjects; and comparison with a bootstrap.
 
     python studies/interval_coverage.py --seeds 0:100                       levels of sd 0, 1, 3 and random rates, order lost
     python studies/interval_coverage.py --seeds 0:100 --few                 5 and 8 subjects
-    python studies/interval_coverage.py --seeds 0:100 --short               levels seen for less than the time of mean reversion
-    python studies/interval_coverage.py --seeds 0:100 --hidden              order known: behind noise, values missing, gaps uneven
-    python studies/interval_coverage.py --panels FOLDER                     reported errors beside a bootstrap over subjects
+    python studies/interval_coverage.py --seeds 0:100 --short               random intercepts, total time shorter than mean reversion
+    python studies/interval_coverage.py --seeds 0:100 --hidden              order known: noise, missing values, uneven gaps
+    python studies/interval_coverage.py --panels FOLDER                     reported errors compared with a bootstrap over subjects
 
-`wrong`: a direction was called that is the reverse of the truth. `width`: mean half-width beside that of subjects="alike".
+`wrong`: a direction was called that is the reverse of the truth. `width`: mean half-width relative to subjects="alike".
 `levels`: how often they were chosen. `alike`: coverage of A by subjects="alike". `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
 that was found (`known`: with the true order).
 """
@@ -118,8 +118,8 @@ def values(path):
     return np.stack(groups) if len({len(each) for each in groups}) == 1 else None
 
 
-def beside(path, order, replicates):
-    """One panel's bootstrap beside its reported errors, order known or lost: a row of the table."""
+def compared(path, order, replicates):
+    """One panel's bootstrap and reported errors, order known or lost: a row of the table."""
     warnings.simplefilter("ignore")
     X = values(path)
     X = (X - X.mean(axis=(0, 1))) / X.std(axis=(0, 1))
@@ -147,7 +147,7 @@ def panels(folder, replicates, fewest, jobs):
         if X is not None and not np.isnan(X).any() and len(X) >= fewest:
             cases += [(path, "known"), (path, "lost")]
     rows = Parallel(jobs, return_as="generator")(
-        delayed(beside)(*each, replicates) for each in cases
+        delayed(compared)(*each, replicates) for each in cases
     )
     for row in rows:
         print(row, flush=True)

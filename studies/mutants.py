@@ -1,10 +1,10 @@
-"""Would the tests notice? One small change at a time to the engine's core rooms, and the tests that should fail of it.
+"""Mutation testing of the core packages: one small change at a time, and the tests that should fail.
 
     python studies/mutants.py [--count 40] [--seed 0] [--only fit/moments] [--minutes 20]
 
-A mutant has one operator, comparison, number or condition changed, in a copy of the sources; compiled functions are left out,
-their own caches would hide the change. Survivors are printed with their line: each is a missing test, or a change that means
-the same. Tests that do not end in ten minutes count as having noticed.
+A mutant has one operator, comparison, number or condition changed, in a copy of the sources. Compiled functions are left out:
+their caches would hide the change. Survivors are printed with their line: each is a missing test or an equivalent
+mutant. Tests that do not end in ten minutes count as failed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Orders of noisy and incomplete observations beside the limit: the same search with the true parameters.
+"""Orders of noisy and incomplete observations compared with the limit: the same search with the true parameters.
 
     python studies/noisy_orders.py shared --cell 50,0.3,0.1 --cell 50,0.5,0.1 --seeds 100:110
     python studies/noisy_orders.py shared --cell 2000,0.3,1.0 --missing 0.2 --seeds 100:103
     python studies/noisy_orders.py independent --cell 200,0.03,0.1 --size 5,30 --seeds 100:103
     python studies/noisy_orders.py em --seeds 100:105
 
-A cell is n, the noise's standard deviation and the variance of X₀. `--jobs` runs seeds side by side.
+A cell is n, the noise's standard deviation and the variance of X₀. `--jobs` runs seeds in parallel.
 """
 
 import argparse

@@ -1,15 +1,15 @@
-"""Nonlinear drifts behind noise, order known: do sigma points or particles stand beside a dense grid?
+"""Nonlinear drifts with noise, order known: sigma points and particles compared with a dense grid.
 
     python studies/nonlinear_smoothing.py --seeds 0:3       (about two minutes a seed)
-    python studies/nonlinear_smoothing.py --affine          (what a user is told to do instead, order lost)
+    python studies/nonlinear_smoothing.py --affine          (the recommended alternative, order lost)
 
 Euler steps of a drift linear in its parameters, `x' = x + Θ φ(x) Δt + N(0, H Δt)`, `y = x + N(0, σ²)`, 20 % of the entries
-missing, σ known; 60 trajectories. Θ, H and p₀ are fitted along the order and along its reverse, with the states summed out by
+missing, σ known; 60 trajectories. Θ, H and p₀ are fitted along the order and along its reverse, with the states integrated out by
 
     grid        point masses closer than a step's spread, forward and backward: no approximation, the oracle
     cubature    EM with a Gaussian filter and Rauch–Tung–Striebel smoother by 2 d sigma points
-    hermite     the same by 5 points a variable: what any Gaussian smoother could reach
-    maximised   the likelihood of the filter of `hermite`, climbed itself: EM about a wrong law does not maximise it
+    hermite     the same by 5 points per variable: the limit of Gaussian smoothers
+    maximised   the likelihood of the filter of `hermite`, maximised directly: EM under a wrong distribution does not maximise it
     particles   EM with a fully adapted filter of 500 particles, 20 paths drawn backwards, the last of its rounds averaged
 
 All but the grid start from the grid's answer: what is shown is where they go from the truth of the matter.
@@ -250,7 +250,7 @@ def by_points(case, y, law, rule):
             before = m, P
             m, P = mean, np.einsum("i,nia,nib->nab", w, gaps, gaps) + Q
             ahead = (*before, m, P, C)
-        for k in range(d):  # noise of one variable tells nothing of another's
+        for k in range(d):  # noise is independent between variables
             has = ~np.isnan(y[:, t, k])
             gap = np.where(has, y[:, t, k] - m[:, k], 0)
             S = P[:, k, k] + case.noise**2

@@ -5,7 +5,7 @@
 Timestamps have a Gaussian error of 1 or 3 slots. Printed is Kendall's τ of sorting by them, of the fit that uses
 them, and of the fit without them (up to reversal for a shared order). With --panels the visits of the patients of
 pbcseq_raw_irregular.csv are shuffled within each patient, and recovered with and without the
-three soonest visits known; "unknown visits" counts only pairs of which neither is known.
+first three visits known; "unknown visits" counts only pairs of which neither is known.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def timestamps(permutation: str, d: int, T: int, n: int, slots: float, seed: int
 
 
 def visits(path: Path, seed: int) -> list[str]:
-    """One line for each of: nothing known, the three soonest visits known, and those with a random rest."""
+    """One line for each of: nothing known, the first three visits known, and those with the rest at random."""
     variables = ["bili", "albumin", "ast", "protime"]
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -70,7 +70,7 @@ def visits(path: Path, seed: int) -> list[str]:
         [np.array(each)[moved] for each, moved in zip(patients.values(), orders, strict=True)],
         names=variables,
     )
-    soonest = {
+    first = {
         (j, int(np.flatnonzero(moved == k)[0])): k
         for j, moved in enumerate(orders)
         for k in range(min(3, len(moved)))
@@ -78,7 +78,7 @@ def visits(path: Path, seed: int) -> list[str]:
     lines = []
     for name, knowledge in (
         ("nothing known", None),
-        ("three soonest known", rt.Knowledge(positions=soonest)),
+        ("first three known", rt.Knowledge(positions=first)),
     ):
         model = rt.ReTrace(
             drift="affine", permutation="independent", random_state=seed, n_jobs=1
@@ -92,14 +92,12 @@ def visits(path: Path, seed: int) -> list[str]:
         for moved in orders
     ]
     all_pairs, unknown = scores(rest, orders)
-    lines.append(
-        f"| three soonest known, the rest at random | {all_pairs:+.2f} | {unknown:+.2f} | |"
-    )
+    lines.append(f"| first three known, the rest at random | {all_pairs:+.2f} | {unknown:+.2f} | |")
     return lines
 
 
 def scores(found: object, orders: list[np.ndarray]) -> tuple[float, float]:
-    """Mean τ over patients with five visits or more: of all visits, and of all but the three soonest."""
+    """Mean τ over patients with five visits or more: of all visits, and of all but the first three."""
     every, late = [], []
     for row, moved in zip(found, orders, strict=True):  # type: ignore[call-overload]
         if len(moved) < 5:

@@ -1,11 +1,11 @@
-"""A hospital table with all that is known of it: irregular visits, missing values, the treatment as an input.
+"""A hospital table with everything known: irregular visits, missing values, the treatment as an input.
 
     python studies/pbcseq.py FOLDER [--times all|three]
 
 FOLDER holds pbcseq_raw_irregular.csv (312 patients, 1 to 16 visits). Rows are shuffled first. `--times all`: every visit's time is
-known, so that the order is given; `three`: those of each patient's three soonest visits, not that they are the soonest.
+known, so the order is given; `three`: the times of each patient's first three visits, but not that they are the first.
 Prints the mean Kendall's τ over patients with three visits or more (in brackets among visits whose time is not known), the
-direction, and what the treatment does, with standard errors.
+direction, and the effects of treatment, with standard errors.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 FOLDER holds long csv files `subject,time,<variables>` in true time order. Printed for every panel: position accuracy
 up to reversal, Kendall's τ, the share of (cyclic) neighbours that are right, the direction with its p-value,
 and what the fit warned of; then theoph again with something known about time. Means over the seeds of
-the shuffle; the answer should hardly depend on it.
+the shuffle; the answer should not depend on it.
 """
 
 from __future__ import annotations

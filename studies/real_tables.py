@@ -3,8 +3,8 @@
     python studies/real_tables.py FOLDER [--only NAME …]
 
 FOLDER holds long csv files `subject,time,<variables>`. A shared order: times become labels drawn at random, and rows
-are shuffled. pbcseq_raw_irregular: each patient's visits are shuffled on their own, and recovered without
-knowledge, with the times of the three soonest visits, and with these known to be the first three. Printed: accuracy up to reversal, Kendall's τ (of
+are shuffled. pbcseq_raw_irregular: each patient's visits are shuffled separately, and recovered without
+knowledge, with the times of the first three visits, and with these known to be the first three. Printed: accuracy up to reversal, Kendall's τ (of
 each patient, averaged; and among the visits whose time was not given), neighbours, direction, seconds.
 """
 
@@ -110,7 +110,7 @@ def taus(ordered: pd.DataFrame, known: int) -> list[float]:
 
 
 def visits(table: pd.DataFrame, *, known: int, complete: bool) -> str:
-    """Without knowledge, or with the times of the soonest visits (not that they are the soonest)."""
+    """Without knowledge, or with the times of the first visits (but not that they are the first)."""
     blind = prepared(table, complete=complete)
     blind["time"] = blind["time"].where(blind["rank"] <= known)
     options = ("--time", "time") if known else ("--independent",)
@@ -120,8 +120,8 @@ def visits(table: pd.DataFrame, *, known: int, complete: bool) -> str:
     return f"– | {both[0]:+.2f}{others} | – | {direction(found, both[0])} | {seconds:.0f}"
 
 
-def soonest(table: pd.DataFrame, *, known: int, complete: bool) -> str:
-    """With the soonest visits known to be the first, the second and so on."""
+def first_known(table: pd.DataFrame, *, known: int, complete: bool) -> str:
+    """With the first visits known to be the first, the second and so on."""
     blind = prepared(table, complete=complete).drop(columns="time")
     panel = rt.Panel.from_frame(blind, subject="subject", variables=VISITS)
     rank = np.where(panel.rows >= 0, blind["rank"].to_numpy()[panel.rows], np.inf)
@@ -154,7 +154,7 @@ def main() -> None:
             for known in (0, 3):
                 line = visits(table, known=known, complete=complete)
                 print(f"| {label}, {known} times known | {line} |", flush=True)
-            line = soonest(table, known=3, complete=complete)
+            line = first_known(table, known=3, complete=complete)
             print(f"| {label}, first 3 known | {line} |", flush=True)
 
 

@@ -1,11 +1,11 @@
-"""What the residual check finds in data that the model does not describe, and how often it cries wolf.
+"""Power and false alarms of the residual checks under misspecification.
 
     python studies/residuals.py [--seeds 0:30] [--n 60 --T 20 --d 3] [--jobs 1] [--subjects alike]
 
 Each panel is a random stable SDE (Δt = .1, started from N(0, I)) with one thing added, its order lost: measurement noise of half a
-step's standard deviation, memory (steps correlated .5 with the last), levels of the subjects' own (sd 1), Student's noise with
-three degrees of freedom, one trajectory with steps three times as large, one trajectory five units off. The fit is of one SDE for all, or, with --subjects auto, of levels where the data ask for them (which
-are then no longer missing). Printed: in how many panels it was found (any verdict failed), named (it comes first), and how often each verdict failed.
+step's standard deviation, memory (steps correlated .5 with the last), random intercepts (sd 1), Student's t noise with
+three degrees of freedom, one trajectory with steps three times as large, one trajectory five units off. The fit is one SDE for all, or, with --subjects auto, includes random intercepts where they are
+preferred (and are then no longer missing). Printed: in how many panels it was found (any verdict failed), named (it comes first), and how often each verdict failed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be known: a small simulation for every statement of docs/theory.md.
+"""Identifiability: a small simulation for every statement of docs/theory.md.
 
 python studies/theory.py --seeds 0:20
 python studies/theory.py --seeds 0:20 --only twin
@@ -29,7 +29,7 @@ def fitted(X, **options):
 
 
 def order(seed):
-    """Statement 1: a shared order is found as n grows; own orders stay as uncertain as they were."""
+    """Statement 1: a shared order is found as n grows; individual orders stay uncertain."""
     found = []
     for n in (2, 10, 50):
         X = VORTEX.simulate(n, 20, 0.1, x0="stationary", random_state=seed)
@@ -41,7 +41,7 @@ def order(seed):
 
 
 def reversible(seed):
-    """Statement 2: A known and reversible: both ways round have the same likelihood, path by path."""
+    """Statement 2: A known and reversible: both directions have the same likelihood, path by path."""
     X = SADDLE.simulate(50, 20, 0.2, x0="stationary", scheme="exact", random_state=seed)
     ratio = SADDLE.log_likelihood(X, 0.2) - SADDLE.log_likelihood(X[:, ::-1], 0.2)
     return [np.abs(ratio).max()]
@@ -56,7 +56,7 @@ def known(seed):
 
 
 def twin(seed):
-    """Statement 4: A unknown, at rest: forwards and called in how many; A of the twin beside Σ Aᵀ Σ⁻¹."""
+    """Statement 4: A unknown, stationary: share found forwards, share called; A of the reversed order against Σ Aᵀ Σ⁻¹."""
     X = VORTEX.simulate(100, 20, 0.1, x0="stationary", scheme="exact", random_state=seed)
     model, _, forwards = fitted(X, dt=0.1, estimator="exact")
     other = None if model.alternative_ is None else model.alternative_.drift
@@ -76,7 +76,7 @@ def transient(seed):
 
 
 def ratio_both_ways(early, late, first, last):
-    """Nats of the joint likelihood for the order less its reverse, each with its own affine fit and start."""
+    """Joint log-likelihood of the order minus that of its reverse, each with its own affine fit and initial distribution."""
 
     def steps(x, y):
         design = np.column_stack([x, np.ones(len(x))])
@@ -90,7 +90,7 @@ def ratio_both_ways(early, late, first, last):
 
 
 def noise(seed):
-    """Statement 6: at rest, Gaussian and skewed noise: called right, called wrongly."""
+    """Statement 6: stationary, Gaussian and skewed noise: called right, called wrongly."""
     rng = np.random.default_rng(seed)
     found = []
     for skewed in (False, True):
@@ -106,7 +106,7 @@ def noise(seed):
 
 
 def constraint(seed):
-    """Statement 7: at rest, known that x1 does not act on x0: nats for the truth, with it and without."""
+    """Statement 7: stationary, known that x1 does not act on x0: nats for the true direction, with and without that knowledge."""
     X = CHAIN.simulate(200, 20, 0.1, x0="stationary", random_state=seed)
     mask = np.array([[True, False], [True, True]])
     found = []
@@ -132,7 +132,7 @@ def memory(seed):
 
 
 def aliasing(seed):
-    """Statement 9: A and A turned once more per step have one transition, and so one likelihood."""
+    """Statement 9: A, and A with one more rotation per step, have the same transition and likelihood."""
     dt, turn = 0.5, np.array([[0.0, 1.0], [-1.0, 0.0]])
     slow = rt.LinearSDE(-np.eye(2) + turn, np.eye(2))
     fast = rt.LinearSDE(-np.eye(2) + (1 + 2 * np.pi / dt) * turn, np.eye(2))

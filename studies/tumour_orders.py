@@ -4,7 +4,7 @@
 
 For each arm and noise: position accuracy and Kendall's τ of independent orders, whether the direction found is
 the true one, and the accuracy of one shared order. Then the relative errors of the parameters, true order,
-subjects alike and with their own intercepts. CPU seconds, one thread.
+subjects alike and with random intercepts. CPU seconds, one thread.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def parameters(n: int, seed: int, sigma: float) -> None:
     grams = subject_grams(problem.data, np.arange(61), problem.dt, problem.drift)
     rho, kill = POPULATION["rho"], POPULATION["alpha_r"] + POPULATION["beta_r"]
     truth = np.array([rho * np.log(POPULATION["capacity"]), -rho, -POPULATION["beta_c"], -kill])
-    for name, columns in (("alike", ()), ("own intercepts", (0,))):
+    for name, columns in (("alike", ()), ("random intercepts", (0,))):
         found = fit_subjects(grams, n * 60.0, 4, columns=columns).coefficients[0]
         errors = ", ".join(
             f"{k} {e:+.4f}"
