@@ -315,12 +315,24 @@ def every_second(know, truth, dt, n, T):
     return prior
 
 
-@pytest.mark.parametrize(
-    "know",
-    [None, known_first, known_pairs, noisy_stamps],
-    ids=["nothing", "first", "pairs", "stamps"],
-)
-@pytest.mark.parametrize("noise", [True, False], ids=["noise", "exact"])
+KNOWN_IN_PART = {
+    "nothing": None,
+    "first": known_first,
+    "pairs": known_pairs,
+    "stamps": noisy_stamps,
+}
+TWINS = [
+    pytest.param(noise, know, id=f"{'noise' if noise else 'exact'}-{name}", marks=marks)
+    for noise in (True, False)
+    for name, know in KNOWN_IN_PART.items()
+    for marks in (
+        [] if (noise, name) in ((True, "pairs"), (False, "stamps")) else [pytest.mark.slow],
+    )
+]
+"""Six seconds each: with noise and without, and two of the four kinds of knowledge, stand for the others."""
+
+
+@pytest.mark.parametrize(("noise", "know"), TWINS)
 def test_the_ratio_between_twins_is_the_enumerated_one(noise, know):
     n, T = 24, 5
     law = NEAR_REST if noise else without_noise(NEAR_REST)
@@ -355,7 +367,13 @@ UNSURE = Law(LINE.theta, np.array([[0.5]]), LINE.R, np.array([1.5]), LINE.covari
 
 
 @pytest.mark.parametrize("noise", ["tied", None], ids=["noise free", "noise known"])
-@pytest.mark.parametrize(("law", "n"), [(UNSURE, 150), (NEAR_REST, 200)], ids=["one", "two"])
+@pytest.mark.parametrize(
+    ("law", "n"),
+    [
+        pytest.param(UNSURE, 150, id="one"),
+        pytest.param(NEAR_REST, 200, id="two", marks=pytest.mark.slow),
+    ],
+)
 def test_louis_errors_are_those_of_the_enumerated_likelihood(law, n, noise):
     """At the true parameters: observed information = E[that of known orders | Y] − Var[score | Y].
 
