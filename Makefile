@@ -17,15 +17,17 @@ OLD_TESTS ?= tests/io tests/panel tests/cli/test_door.py tests/cli/test_cli_tabl
 demo: $(READY)
 	$(BIN)/retrace demo --force
 
+# Workers take tests from each other when they run out, so that all are busy to the end; kernels compiled by one are
+# cached in __pycache__ for all.
 test: $(INSTALLED)
-	$(BIN)/pytest -m "not slow" -n auto --dist loadfile
+	$(BIN)/pytest -m "not slow" -n auto --dist worksteal
 
 test-slow: $(INSTALLED)
-	$(BIN)/pytest -m slow -n auto --dist load
+	$(BIN)/pytest -m slow -n auto --dist worksteal
 
 # Lines of the sources that the fast tests run; compiled kernels are not seen.
 coverage: $(INSTALLED)
-	$(BIN)/pytest -m "not slow" -n auto --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=92
+	$(BIN)/pytest -m "not slow" -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=92
 
 # Writes docs/calibration.md; what is done is in calibration.jsonl, and a run that was stopped goes on from there.
 calibration: $(INSTALLED)
