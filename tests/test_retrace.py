@@ -70,8 +70,9 @@ def test_twenty_trajectories_are_enough_for_small_and_point_starts(setting, star
         assert model.direction_.identified
 
 
-def test_large_spread_is_never_confidently_wrong():
-    for seed in range(12):
+@pytest.mark.parametrize("runs", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_large_spread_is_never_confidently_wrong(runs):
+    for seed in range(runs):
         for setting in ("stable", "growing", "rotation"):
             _, X, truth = shuffled_panel(setting, d=5, n=100, T=40, x0=1.0, seed=200 + seed)
             model = rt.ReTrace(dt=DT, random_state=0).fit(X)
@@ -79,8 +80,9 @@ def test_large_spread_is_never_confidently_wrong():
             assert not model.direction_.identified or np.array_equal(model.order_, truth)
 
 
-def test_stationary_data_are_called_undetermined_and_the_twin_is_the_other_direction():
-    runs, calls = 40, 0
+@pytest.mark.parametrize("runs", [8, pytest.param(40, marks=pytest.mark.slow)])
+def test_stationary_data_are_called_undetermined_and_the_twin_is_the_other_direction(runs):
+    calls = 0
     for seed in range(runs):
         _, X, truth = shuffled_panel(d=5, n=100, T=40, x0="stationary", seed=300 + seed)
         model = rt.ReTrace(dt=DT, random_state=0).fit(X)
@@ -96,8 +98,9 @@ def test_stationary_data_are_called_undetermined_and_the_twin_is_the_other_direc
     assert calls <= binom.ppf(0.999, runs, 0.05)
 
 
-def test_a_half_width_start_is_identified_and_right():
-    for seed in range(25):
+@pytest.mark.parametrize("runs", [4, pytest.param(25, marks=pytest.mark.slow)])
+def test_a_half_width_start_is_identified_and_right(runs):
+    for seed in range(runs):
         rng = np.random.default_rng(400 + seed)
         sde = rt.simulate.random_irreversible_sde(10, setting="stable", random_state=rng)
         law = sde.stationary()
