@@ -12,7 +12,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -
 OLD := .venv-minimum
 OLD_TESTS ?= tests/io tests/panel tests/cli/test_door.py tests/cli/test_cli_tables.py tests/test_result.py tests/test_recovery.py
 
-.PHONY: demo test test-slow test-minimum coverage calibration mutants lint format bench peers docs docs-numbers release-check clean
+.PHONY: demo test test-statistics test-minimum coverage calibration mutants lint format bench peers docs docs-numbers release-check clean
 
 demo: $(READY)
 	$(BIN)/retrace demo --force
@@ -20,14 +20,15 @@ demo: $(READY)
 # Workers take tests from each other when they run out, so that all are busy to the end; kernels compiled by one are
 # cached in __pycache__ for all.
 test: $(INSTALLED)
-	$(BIN)/pytest -m "not slow" -n auto --dist worksteal
+	$(BIN)/pytest -n auto --dist worksteal
 
-test-slow: $(INSTALLED)
-	$(BIN)/pytest -m slow -n auto --dist worksteal
+# Many seeds, every combination, the paper's sizes: before a release, and where a change touches statistics.
+test-statistics: $(INSTALLED)
+	$(BIN)/pytest -m statistics -n auto --dist worksteal
 
 # Lines of the sources that the fast tests run; compiled kernels are not seen.
 coverage: $(INSTALLED)
-	$(BIN)/pytest -m "not slow" -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=92
+	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=92
 
 # Writes docs/calibration.md; what is done is in calibration.jsonl, and a run that was stopped goes on from there.
 calibration: $(INSTALLED)
@@ -41,7 +42,7 @@ test-minimum:
 	$(PYTHON) .ci/minimum.py > $(OLD)/floors.txt
 	$(OLD)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint $(OLD)/floors.txt \
 		--editable ".[formats,office]" polars pytest hypothesis array-api-strict
-	$(OLD)/bin/pytest -m "not slow" $(OLD_TESTS)
+	$(OLD)/bin/pytest $(OLD_TESTS)
 
 # The site, in docs/_build/html: every page with code and every example is run, a warning is an error, spelling is checked, links are followed.
 SITE := docs/_build

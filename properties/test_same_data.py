@@ -138,7 +138,7 @@ def test_time_may_be_counted_in_any_unit(unit):
     assert a == pytest.approx(b, abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")

@@ -94,7 +94,7 @@ def survives(module: str, place: int, limit: float) -> tuple[bool, str]:
         target, changed = copy / f"{module}.py", Mutate(place)
         text = target.read_text()
         target.write_text(ast.unparse(ast.fix_missing_locations(changed.visit(ast.parse(text)))))
-        words = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", str(ROOT / ROOMS[module])]  # fmt: skip
+        words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(ROOT / ROOMS[module])]  # fmt: skip
         try:
             done = subprocess.run(
                 words, cwd=ROOT, env={**os.environ, "PYTHONPATH": folder}, timeout=limit, capture_output=True, check=False,

@@ -160,7 +160,7 @@ def test_what_needs_memory_is_refused_in_a_sentence(settings, named, panel, tmp_
     assert named in str(said.value)
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 def test_a_worker_that_is_killed_changes_nothing(panel, in_memory):
     """Its tasks are done again elsewhere; sums are put together in the same order."""
     distributed = pytest.importorskip("distributed")
@@ -182,7 +182,7 @@ def test_a_worker_that_is_killed_changes_nothing(panel, in_memory):
     same(in_memory, found)
 
 
-@pytest.mark.parametrize("address", ["inproc", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("address", ["inproc", pytest.param("local", marks=pytest.mark.statistics)])
 def test_the_command_fits_a_store_on_workers(address, panel, in_memory, tmp_path, capfd):
     """Those of a scheduler that runs (here in this process), or processes that it starts."""
     distributed = pytest.importorskip("distributed")

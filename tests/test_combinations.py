@@ -32,7 +32,7 @@ def test_noise_and_missing_values_of_a_shared_order(study, times, drift):
     assert said == "fitted"
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 @pytest.mark.parametrize("times", ["regular", "known", "estimated"])
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("noise", [False, True])

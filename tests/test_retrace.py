@@ -70,7 +70,7 @@ def test_twenty_trajectories_are_enough_for_small_and_point_starts(setting, star
         assert model.direction_.identified
 
 
-@pytest.mark.parametrize("runs", [2, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [2, pytest.param(12, marks=pytest.mark.statistics)])
 def test_large_spread_is_never_confidently_wrong(runs):
     for seed in range(runs):
         for setting in ("stable", "growing", "rotation"):
@@ -80,7 +80,7 @@ def test_large_spread_is_never_confidently_wrong(runs):
             assert not model.direction_.identified or np.array_equal(model.order_, truth)
 
 
-@pytest.mark.parametrize("runs", [8, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [8, pytest.param(40, marks=pytest.mark.statistics)])
 def test_stationary_data_are_called_undetermined_and_the_twin_is_the_other_direction(runs):
     calls = 0
     for seed in range(runs):
@@ -98,7 +98,7 @@ def test_stationary_data_are_called_undetermined_and_the_twin_is_the_other_direc
     assert calls <= binom.ppf(0.999, runs, 0.05)
 
 
-@pytest.mark.parametrize("runs", [4, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [4, pytest.param(25, marks=pytest.mark.statistics)])
 def test_a_half_width_start_is_identified_and_right(runs):
     for seed in range(runs):
         rng = np.random.default_rng(400 + seed)
@@ -223,7 +223,7 @@ def test_unfitted_models_say_so():
     assert not hasattr(rt.ReTrace(), "order_")
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 @pytest.mark.parametrize("setting", ["stable", "growing", "rotation", "paper"])
 @pytest.mark.parametrize("start", [0.1, 1.0, "shifted", "point", "stationary"])
 @pytest.mark.filterwarnings("ignore:drift='linear'")

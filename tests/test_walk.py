@@ -208,7 +208,7 @@ def test_what_once_let_foreign_words_out(name, path, rounding):
 
 
 @pytest.mark.parametrize(
-    "path", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PATHS]
+    "path", [p if p in QUICK else pytest.param(p, marks=pytest.mark.statistics) for p in PATHS]
 )
 @pytest.mark.parametrize(
     ("name", "values"), list(odd_arrays()), ids=lambda v: v if isinstance(v, str) else ""

@@ -317,7 +317,7 @@ def test_parameters_are_a_table_for_each_arm() -> None:
     assert list(both.parameters_["arm"].unique()) == ["a", "b"]
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 @pytest.mark.parametrize("design", ["observational", "two-arm"])
 def test_the_interval_of_the_average_effect_covers_it(design: str) -> None:
     """95 % intervals from shuffled visits, 50 replicates: nine in ten hold the cohort's own average.

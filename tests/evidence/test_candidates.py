@@ -409,7 +409,7 @@ def test_only_doubt_is_simulated_and_the_answer_is_seeded(monkeypatch) -> None:
         assert said is clear
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 def test_single_orders_that_vuongs_statistic_leaves_open_are_called() -> None:
     """Of these two p was .07 and .16; a fit takes ten seconds."""
     for seed in (7, 9):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS = [0, pytest.param(1, marks=pytest.mark.slow)]
+SEEDS = [0, pytest.param(1, marks=pytest.mark.statistics)]
 ONE = range(1)  # single orders take seconds each; `studies/guards.py` runs more
 
 

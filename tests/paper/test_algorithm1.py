@@ -141,7 +141,7 @@ def test_the_papers_regime_is_reached_in_some_round(reading):
     assert truth[0] == model.history_[0].order[0]
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 def test_the_measured_table_of_the_paper_size():
     """d = 50, n = 2000, T = 250: near perfect on growing spread, then lost; reversed on shrinking."""
 

@@ -389,7 +389,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
     assert "is a file" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 def test_scanpys_pseudotime_agrees_up_to_reversal_with_our_own():
     pytest.importorskip("scanpy")
     from retrace_sde.reproduce.cases import case

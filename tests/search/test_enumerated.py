@@ -326,7 +326,7 @@ TWINS = [
     for noise in (True, False)
     for name, know in KNOWN_IN_PART.items()
     for marks in (
-        [] if (noise, name) in ((True, "pairs"), (False, "stamps")) else [pytest.mark.slow],
+        [] if (noise, name) in ((True, "pairs"), (False, "stamps")) else [pytest.mark.statistics],
     )
 ]
 """Six seconds each: with noise and without, and two of the four kinds of knowledge, stand for the others."""
@@ -371,7 +371,7 @@ UNSURE = Law(LINE.theta, np.array([[0.5]]), LINE.R, np.array([1.5]), LINE.covari
     ("law", "n"),
     [
         pytest.param(UNSURE, 150, id="one"),
-        pytest.param(NEAR_REST, 200, id="two", marks=pytest.mark.slow),
+        pytest.param(NEAR_REST, 200, id="two", marks=pytest.mark.statistics),
     ],
 )
 def test_louis_errors_are_those_of_the_enumerated_likelihood(law, n, noise):

@@ -70,7 +70,7 @@ def test_known_irregular_times_with_noise_missing_values_and_inputs():
     assert np.sqrt(model.observation_noise_[0, 0]) == pytest.approx(0.05, abs=0.03)
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 def test_a_schedule_gives_positions_their_times_and_the_direction():
     X, _ = paths(60, np.diff(TIMES), 2, noise=0.05, missing=0.1)
     shuffled, truth = rt.simulate.shuffle(X, random_state=3)
@@ -83,7 +83,12 @@ def test_a_schedule_gives_positions_their_times_and_the_direction():
 
 
 @pytest.mark.parametrize(
-    "seed", [5, pytest.param(6, marks=pytest.mark.slow), pytest.param(12, marks=pytest.mark.slow)]
+    "seed",
+    [
+        5,
+        pytest.param(6, marks=pytest.mark.statistics),
+        pytest.param(12, marks=pytest.mark.statistics),
+    ],
 )
 def test_visits_that_were_missed_find_their_places_in_the_schedule(seed):
     rng = np.random.default_rng(4)

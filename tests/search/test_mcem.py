@@ -630,7 +630,7 @@ def test_trajectories_of_one_and_two_observations_are_averaged_over(estimator):
 
 @pytest.mark.parametrize(
     ("d", "T", "n", "x0"),
-    [pytest.param(5, 20, 200, 0.1, marks=pytest.mark.slow), (3, 15, 200, 0.1)],
+    [pytest.param(5, 20, 200, 0.1, marks=pytest.mark.statistics), (3, 15, 200, 0.1)],
 )
 def test_position_probabilities_are_calibrated(d, T, n, x0):
     right, said, owner = [], [], []
@@ -697,7 +697,7 @@ def test_a_certain_shared_order_is_certain():
 # Minutes
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 @pytest.mark.filterwarnings("ignore:The chains over orders mix slowly")
 def test_95_percent_intervals_of_A_cover_92_to_98_percent():
     """60 replicates at d = 3, T = 20, n = 80, where a third of the positions is right: about five minutes."""

@@ -175,7 +175,7 @@ def test_independent_orders_with_little_noise():
     assert accuracy > 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
 def test_averaging_over_orders_recovers_the_noise_that_one_order_hides():
     """σ is as large as a step: best orders explain the noise away, the average over orders does not."""
@@ -195,7 +195,7 @@ def test_averaging_over_orders_recovers_the_noise_that_one_order_hides():
     assert many.position_probabilities_.shape == (200, 20, 20)
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 def test_few_trajectories_with_gaps_keep_the_order_that_plain_distances_find():
     """Pairs of slices seen together are few here: the likelihood of what was seen has the last word."""
     _, Y, truth, rng = panel(24, d=5, n=12, T=30, noise=1e-9)
@@ -275,7 +275,8 @@ SAME = {
 
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
 @pytest.mark.parametrize(
-    "case", [*[*SAME][:3], *(pytest.param(each, marks=pytest.mark.slow) for each in [*SAME][3:])]
+    "case",
+    [*[*SAME][:3], *(pytest.param(each, marks=pytest.mark.statistics) for each in [*SAME][3:])],
 )
 def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs(case):
     """More trajectories than a block holds, so that there is something to share out."""

@@ -9,7 +9,7 @@ from scipy.stats import kendalltau
 import retrace_sde as rt
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 def test_known_times_of_three_observations_do_not_mislead_a_panel_with_gaps():
     """Half of the paths start the wrong way round, which rules forbid to mend: τ was .2, and .6 without rules."""
     sde = rt.simulate.random_irreversible_sde(4, random_state=0)

@@ -216,7 +216,7 @@ def test_what_cannot_be_estimated_is_refused_with_the_reason():
         model.fit(X)
 
 
-@pytest.mark.slow
+@pytest.mark.statistics
 @pytest.mark.filterwarnings("ignore:With one variable")
 def test_95_percent_intervals_of_gaps_cover_90_to_98_percent():
     hits = []

@@ -1,0 +1,15 @@
+"""Which tests are run: those marked `statistics` only on request."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests marked `statistics` unless `-m` names them: many seeds, the paper's sizes, minutes."""
+    if "statistics" in config.getoption("markexpr"):
+        return
+    left_out = [each for each in items if each.get_closest_marker("statistics")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [each for each in items if not each.get_closest_marker("statistics")]
