@@ -39,9 +39,14 @@ KEYS = [
 ]
 SMALL = replace(
     figure5.EXPERIMENT,
-    quick=replace(figure5.EXPERIMENT.quick, knobs=figure5.EXPERIMENT.quick.knobs[2:4], seeds=2),
+    quick=replace(
+        figure5.EXPERIMENT.quick,
+        base=Size(d=3, n=10, T=20),
+        knobs=(figure5.Knob("n", (2, 5, 10)), figure5.Knob("d", (1, 3))),
+        seeds=2,
+    ),
 )
-"""Figure 5 with two of its knobs."""
+"""Figure 5 with two of its knobs, on small panels."""
 
 RUN = """
 import sys
@@ -49,8 +54,9 @@ from dataclasses import replace
 from pathlib import Path
 from retrace_sde.reproduce import figure5, files, runner
 
-quick, folder = figure5.EXPERIMENT.quick, Path(sys.argv[1])
-settings = replace(quick, knobs=quick.knobs[2:4], seeds=2)
+folder, knobs = Path(sys.argv[1]), (figure5.Knob("n", (2, 5, 10)), figure5.Knob("d", (1, 3)))
+base = replace(figure5.EXPERIMENT.quick.base, d=3, n=10, T=20)
+settings = replace(figure5.EXPERIMENT.quick, base=base, knobs=knobs, seeds=2)
 records = runner.run(figure5.EXPERIMENT, settings, folder, jobs=int(sys.argv[2]))
 files.write(files.Finished(figure5.EXPERIMENT, settings, records), folder, command="retrace")
 """
