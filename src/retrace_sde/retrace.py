@@ -28,9 +28,7 @@ from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import as_given, posterior_as_given
 from retrace_sde.evidence.outcome import Outcome, order_others, sample_posterior
 from retrace_sde.evidence.selection.bootstrap import bootstrap
-from retrace_sde.evidence.selection.subjects import Subjects
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.statespace.levels import HiddenLevels
 from retrace_sde.fit.statespace.parameters import Noise
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, one_blas_thread, to_numpy
@@ -479,7 +477,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "result_")
         model, outcome, units, _ = self._memory
-        effects, levels = outcome.subjects, outcome.levels
         report("resampling subjects")
         with one_blas_thread():
             errors = bootstrap(
@@ -487,8 +484,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 outcome.found,
                 np.random.default_rng(self.random_state),
                 name=outcome.estimator,
-                subjects=Subjects.ALIKE if effects is None else effects.kind,
-                levels=levels if isinstance(levels, HiddenLevels) else None,
+                account=outcome.account,
                 replicates=draws,
             )
         found = errors_by_name(errors, model.drift)

@@ -11,9 +11,9 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.after.residuals import ALL_PASSED, NOT_LOOKED, Aspect, _freedom, _loudest
-from retrace_sde.after.rivals import Cause
 from retrace_sde.after.simulated import look_at
 from retrace_sde.after.steps import filtered
+from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.io.lazy.view import VIEW_FROM_ELEMENTS
 from retrace_sde.panel.blocks import Data
@@ -37,9 +37,9 @@ def fit(X, seed=0, **options):
 
 
 WANTED = {
-    "noise": Cause.NOISE,
-    "memory": Cause.MEMORY,
-    "levels": Cause.LEVELS,
+    "noise": CandidateKind.NOISE,
+    "memory": CandidateKind.MEMORY,
+    "levels": CandidateKind.LEVELS,
     "heavy tails": Aspect.TAILS,
     "one loud subject": Aspect.SUBJECTS,
     "one shifted subject": Aspect.SUBJECTS,

@@ -22,7 +22,6 @@ from retrace_sde.after.steps import steps_across
 from retrace_sde.evidence.outcome import Outcome
 from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.regression import Estimate
-from retrace_sde.fit.statespace.levels import HiddenLevels
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.io.arrays import Array, Indices
@@ -48,9 +47,8 @@ def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateS
 
 def _law(outcome: Outcome) -> Parameters:
     """The state-space parameters; with random intercepts those after the subjects' intercepts are removed."""
-    found: Parameters = (
-        outcome.levels.alike if isinstance(outcome.levels, HiddenLevels) else outcome.law
-    )
+    own: Parameters | None = None if outcome.account is None else outcome.account.law
+    found: Parameters = outcome.law if own is None else own
     return found
 
 

@@ -1,12 +1,12 @@
-"""The residuals are looked at: seven questions, each with a verdict and what to do about it.
+"""Tests of the residuals: seven questions, each with an answer and what to do about it.
 
-Under the model the whitened residuals are independent standard Gaussians. Asked of them: does one depend on the last
-(`rivals` says on what), does their spread change along the order or with the state, are their tails heavy, do some
-trajectories stand out, do all trajectories move together at some position, and do paths simulated from the fit
-look like those observed. A question counts as failed where chance would answer so in less than `LEVEL` of panels *and*
-the deviation matters. What is decided is in the fields; sentences are made from them.
+Under the model the whitened residuals are independent standard Gaussians. The questions: does one depend on the last
+(`explanation` says which candidate model explains it), does their spread change along the order or with the state, are their
+tails heavy, are some trajectories outliers, do all trajectories move together at some position, and do paths simulated from the
+fit look like those observed. A question counts as failed where the deviation is significant at `LEVEL` *and* large enough to
+matter. What is decided is in the fields; sentences are made from them.
 
-Limits: with own orders that are uncertain residuals along one best order say little, and are not looked at.
+Limits: where each trajectory has its own, uncertain order, residuals along one best order say little, and are not tested.
 """
 
 from __future__ import annotations
@@ -19,30 +19,34 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from retrace_sde.after.rivals import Cause, rivals
+from retrace_sde.after.explanation import explain
 from retrace_sde.after.steps import Steps
+from retrace_sde.evidence.candidates.candidate import CandidateKind
+from retrace_sde.evidence.candidates.registry import candidate
 from retrace_sde.io.arrays import Array, Indices, Mask
 
 LEVEL = 0.005
-"""Chance of each of the seven to fail on data of the model itself: together less than 4 %."""
+"""Significance level of each of the seven tests: on data of the model itself one of them fails in less than 4 % of panels."""
 
-CORRELATION, TAILS, SPREAD, EXPLAINED, OUTSIDE = 0.05, 0.5, 1.3, 0.02, 0.04
-"""What matters: a correlation of successive residuals, excess kurtosis, the ratio of the largest to the smallest
-spread, a share of variance explained, and the share of values inside the simulated band less the .9 that should be."""
+MIN_CORRELATION, MIN_KURTOSIS, MIN_SPREAD_RATIO, MIN_VARIANCE_SHARE, MIN_COVERAGE_ERROR = (
+    0.05, 0.5, 1.3, 0.02, 0.04
+)  # fmt: skip
+"""Deviations that matter: a correlation of successive residuals, excess kurtosis, the ratio of the largest to the smallest
+spread, a share of variance explained, and the difference of the share of values inside the simulated band from .9."""
 
-SUBJECTS = 8
-"""Trajectories without which none can be said to stand out."""
+MIN_SUBJECTS_FOR_OUTLIERS = 8
+"""Trajectories without which none is called an outlier."""
 
-EFFICIENCY, HEAVY = 0.37, 15
-"""A median of absolute deviations knows a spread as well as 37 % of the trajectories would by their variance. Most degrees of freedom of Student's law beyond which a trajectory stands
-out: under the Gaussian's own limits noise with three made a quarter of panels have an outlying trajectory."""
+MAD_EFFICIENCY, MAX_STUDENT_FREEDOM = 0.37, 15
+"""Efficiency of the median absolute deviation as an estimate of spread. And the most degrees of freedom of Student's law beyond
+which a trajectory is an outlier: with the Gaussian's limits, noise with three degrees of freedom gave a quarter of panels one."""
 
-NAMED = 5
+MAX_NAMED = 5
 """Trajectories or positions that a sentence names."""
 
 
 class Aspect(StrEnum):
-    """What is asked of the residuals."""
+    """What is tested."""
 
     DEPENDENCE = "dependence"
     SPREAD = "spread"
@@ -54,8 +58,8 @@ class Aspect(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One question's answer: failed or not, by what statistic and p-value, why (dependence), and where (indices).
+class AspectVerdict:
+    """One question's answer: failed or not, statistic and p-value, the candidate model that explains it (dependence), and where.
 
     `statistic` is the correlation of residuals `lag` steps apart that is furthest from chance, the ratio of spreads, a share of
     variance (state, together), excess kurtosis, the number of outlying trajectories, or the share of values inside the simulated 90 % band.
@@ -65,25 +69,25 @@ class Verdict:
     failed: bool
     statistic: float
     p_value: float
-    cause: Cause | None = None
+    cause: str | None = None
     where: tuple[int, ...] = ()
     lag: int = 0
 
     def sentence(self, names: Sequence[str] | None = None) -> str:
-        """The answer, and where it failed its remedy; `names` of the trajectories, where they have some."""
+        """The answer and, where the test failed, what to do; `names` of the trajectories, where they have some."""
         return (_FAILED if self.failed else _PASSED)[self.aspect](self, names)
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualCheck:
-    """The verdicts, and what pictures of them need.
+    """The answers, and what figures of them need.
 
     `autocorrelations` (lags, d) by variable, `spreads` and `means` (T − 1, d) by position, `quantiles` (k, d) of the
     residuals at the Gaussian's own `scores` (k,); `band` (3, T, d) the 5, 50 and 95 % points of simulated paths and
-    `observed` (3, T, d) those of the data, in the units of the fit. All empty where nothing was looked at.
+    `observed` (3, T, d) those of the data, in the units of the fit. All empty where nothing was tested.
     """
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[AspectVerdict, ...]
     trajectories: int
     autocorrelations: Array = field(default_factory=lambda: np.empty((0, 0)))
     spreads: Array = field(default_factory=lambda: np.empty((0, 0)))
@@ -113,18 +117,18 @@ class ResidualCheck:
 
     @property
     def looked(self) -> bool:
-        """The residuals were looked at."""
+        """The residuals were tested."""
         return bool(self.verdicts)
 
     @property
-    def failed(self) -> tuple[Verdict, ...]:
-        """What was found, the most telling first: what stands out, then what is missing, then what it looks like."""
+    def failed(self) -> tuple[AspectVerdict, ...]:
+        """The tests that failed: outliers first, then what is missing from the model, then what that looks like."""
         rank = list(_FAILED)
         found = [each for each in self.verdicts if each.failed]
         return tuple(sorted(found, key=lambda each: rank.index(each.aspect)))
 
-    def of(self, aspect: Aspect) -> Verdict:
-        """The verdict on one question."""
+    def of(self, aspect: Aspect) -> AspectVerdict:
+        """The answer to one question."""
         return next(each for each in self.verdicts if each.aspect is aspect)
 
     def __str__(self) -> str:
@@ -137,13 +141,11 @@ ALL_PASSED = (
     "The residuals look like the noise that the model assumes: no dependence, even spread, no heavy tails, "
     "no outlying trajectory, and simulated paths like those observed."
 )
-NOT_LOOKED = (
-    "The residuals were not looked at: along one best order of many possible ones they say little."
-)
+NOT_LOOKED = "The residuals were not tested: the orders are uncertain, and residuals along one best order say little."
 
 
 def look(steps: Steps, simulated: Array, *, shared: bool) -> ResidualCheck:
-    """Ask everything of the steps of a fit and of paths (n, T, d) simulated from it; `shared`: positions are common."""
+    """All tests of the steps of a fit and of paths (n, T, d) simulated from it; `shared`: positions are common."""
     outlying = _outlying(steps)
     rest = steps.without(outlying) if outlying.any() else steps
     e = rest.residuals
@@ -178,7 +180,7 @@ def _quantiles(x: Array, at: Any) -> Array:
 
 
 def not_looked(n: int) -> ResidualCheck:
-    """Nothing was looked at."""
+    """Nothing was tested."""
     return ResidualCheck((), n)
 
 
@@ -191,7 +193,7 @@ def _autocorrelations(e: Array, lags: int = 8) -> Array:
 
 
 def _loudest(e: Array, lags: int = 8) -> tuple[float, int]:
-    """The correlation of a residual with one some steps earlier that is furthest from chance, and how many steps."""
+    """The most significant correlation of a residual with one some steps earlier, and how many steps."""
     e = e / np.sqrt(np.nanmean(e**2, axis=(0, 1)))
     there, e = (~np.isnan(e)).astype(float), np.nan_to_num(e)
     found = []
@@ -206,22 +208,23 @@ def _loudest(e: Array, lags: int = 8) -> tuple[float, int]:
     return correlation, lag
 
 
-def _dependence(steps: Steps) -> Verdict:
+def _dependence(steps: Steps) -> AspectVerdict:
     e = steps.residuals
     if e.shape[1] < 4:
-        return Verdict(Aspect.DEPENDENCE, False, 0.0, 1.0)
+        return AspectVerdict(Aspect.DEPENDENCE, False, 0.0, 1.0)
     loudest, lag = _loudest(e)
-    cause, p = rivals(steps, LEVEL)
+    cause, p = explain(steps, LEVEL)
     if steps.response is None or not steps.regular:
-        # Behind noise, or across gaps: the sign of the correlation has to do.
+        # With hidden states, or across gaps, candidates do not predict steps: the sign of the correlation decides.
         correlation = float(_autocorrelations(e, 1).mean())
         together = np.nansum(e[:, 1:] * e[:, :-1], axis=(1, 2))
         z = together.sum() / np.sqrt((together**2).sum())
         p = float(2 * stats.norm.sf(abs(z)))
-        matters = p < LEVEL and abs(correlation) > CORRELATION
-        cause = None if not matters else Cause.NOISE if correlation < 0 else Cause.MEMORY
+        matters = p < LEVEL and abs(correlation) > MIN_CORRELATION
+        cause = CandidateKind.NOISE if correlation < 0 else CandidateKind.MEMORY
+        cause = cause if matters else None
         loudest, lag = (correlation, 1) if matters else (loudest, lag)
-    return Verdict(Aspect.DEPENDENCE, cause is not None, loudest, p, cause, lag=lag)
+    return AspectVerdict(Aspect.DEPENDENCE, cause is not None, loudest, p, cause, lag=lag)
 
 
 def _sizes(e: Array) -> Array:
@@ -231,12 +234,12 @@ def _sizes(e: Array) -> Array:
     return np.where(counts > 0, np.cbrt(squares), np.nan)
 
 
-def _spread(e: Array, *, shared: bool) -> Verdict:
+def _spread(e: Array, *, shared: bool) -> AspectVerdict:
     """Analysis of variance of the sizes by position, trajectories' own sizes taken out."""
     w = _sizes(e)
     n, S = w.shape
     if not shared or S < 3 or n < 3:
-        return Verdict(Aspect.SPREAD, False, 1.0, 1.0)
+        return AspectVerdict(Aspect.SPREAD, False, 1.0, 1.0)
     w = w - np.nanmean(w, axis=1, keepdims=True)
     counts = (~np.isnan(w)).sum(axis=0)
     at = np.nanmean(w, axis=0)
@@ -245,14 +248,18 @@ def _spread(e: Array, *, shared: bool) -> Verdict:
     p = float(stats.f.sf(between / within, S - 1, max(counts.sum() - n - S + 1, 1)))
     spreads = np.sqrt(np.nanmean(e**2, axis=(0, 2)))
     ratio = float(spreads.max() / spreads.min())
-    failed = p < LEVEL and ratio > SPREAD
+    failed = p < LEVEL and ratio > MIN_SPREAD_RATIO
     loud = tuple(
-        int(i) for i in np.argsort(-spreads)[:NAMED] if spreads[i] > SPREAD * np.median(spreads)
+        int(i)
+        for i in np.argsort(-spreads)[:MAX_NAMED]
+        if spreads[i] > MIN_SPREAD_RATIO * np.median(spreads)
     )
-    return Verdict(Aspect.SPREAD, failed, ratio, p, where=tuple(sorted(loud)) if failed else ())
+    return AspectVerdict(
+        Aspect.SPREAD, failed, ratio, p, where=tuple(sorted(loud)) if failed else ()
+    )
 
 
-def _state(steps: Steps) -> Verdict:
+def _state(steps: Steps) -> AspectVerdict:
     """Regression of the sizes on the states they start from, both about their trajectory's mean."""
     w, x = _sizes(steps.residuals), steps.states[:, :-1]
     there = ~np.isnan(w) & ~np.isnan(x).any(axis=2)
@@ -261,30 +268,30 @@ def _state(steps: Steps) -> Verdict:
     x, d = x[there], x.shape[2]
     free = len(y) - there.any(axis=1).sum() - d
     if free < 5 * d:
-        return Verdict(Aspect.STATE, False, 0.0, 1.0)
+        return AspectVerdict(Aspect.STATE, False, 0.0, 1.0)
     rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
     share = float(1 - (rest @ rest) / (y @ y))
     p = float(stats.f.sf(share / d / ((1 - share) / free), d, free))
-    return Verdict(Aspect.STATE, p < LEVEL and share > EXPLAINED, share, p)
+    return AspectVerdict(Aspect.STATE, p < LEVEL and share > MIN_VARIANCE_SHARE, share, p)
 
 
-def _tails(e: Array) -> Verdict:
+def _tails(e: Array) -> AspectVerdict:
     """Anscombe and Glynn's test of kurtosis, each position and variable in units of its own spread."""
     scaled = e / np.sqrt(np.nanmean(e**2, axis=0))
     z = scaled[~np.isnan(scaled)]
     if len(z) < 100:
-        return Verdict(Aspect.TAILS, False, 0.0, 1.0)
+        return AspectVerdict(Aspect.TAILS, False, 0.0, 1.0)
     kurtosis = float(stats.kurtosis(z))
     # Dividing by a spread of n numbers shortens the tails by 6/n, to first order.
     p = float(stats.kurtosistest(z, alternative="greater").pvalue)
-    return Verdict(Aspect.TAILS, p < LEVEL and kurtosis > TAILS, kurtosis, p)
+    return AspectVerdict(Aspect.TAILS, p < LEVEL and kurtosis > MIN_KURTOSIS, kurtosis, p)
 
 
 def _outlying(steps: Steps) -> Mask:
     """Trajectories whose mean state, mean residual, size of residuals or level is far from the others', in robust units."""
     e, x = steps.residuals, steps.states
     n = len(e)
-    if n < SUBJECTS:
+    if n < MIN_SUBJECTS_FOR_OUTLIERS:
         return np.zeros(n, dtype=bool)
     counts = np.maximum((~np.isnan(e[:, :, 0])).sum(axis=1), 1)
     mean, size = np.nanmean(e, axis=1) * np.sqrt(counts)[:, None], np.nanmean(_sizes(e), axis=1)
@@ -294,7 +301,8 @@ def _outlying(steps: Steps) -> Mask:
     scale = np.nanmedian(np.abs(features - middle), axis=0) / stats.norm.ppf(0.75)
     z = np.abs(features - middle) / np.maximum(scale, 1e-12 * np.abs(middle) + 1e-300)
     limit = stats.t.isf(
-        LEVEL / (2 * n * features.shape[1]), min(EFFICIENCY * (n - 1), HEAVY, _freedom(e))
+        LEVEL / (2 * n * features.shape[1]),
+        min(MAD_EFFICIENCY * (n - 1), MAX_STUDENT_FREEDOM, _freedom(e)),
     )
     return np.asarray((z > limit).any(axis=1) & ((z > limit).any(axis=1).mean() < 0.2))
 
@@ -312,30 +320,34 @@ def _freedom(e: Array) -> float:
     return 4 + 6 / max(excess, 1e-3)
 
 
-def _subjects(steps: Steps, outlying: Mask) -> Verdict:
+def _subjects(steps: Steps, outlying: Mask) -> AspectVerdict:
     rows = tuple(int(j) for j in steps.rows[outlying])
-    return Verdict(
+    return AspectVerdict(
         Aspect.SUBJECTS, bool(rows), float(len(rows)), LEVEL if rows else 1.0, where=rows
     )
 
 
-def _together(e: Array, *, shared: bool) -> Verdict:
+def _together(e: Array, *, shared: bool) -> AspectVerdict:
     """Means of the residuals by position: under the model those of n independent trajectories."""
     counts = (~np.isnan(e)).sum(axis=0)
     S, d = counts.shape
     if not shared or S < 3 or counts.min() < 3:
-        return Verdict(Aspect.TOGETHER, False, 0.0, 1.0)
+        return AspectVerdict(Aspect.TOGETHER, False, 0.0, 1.0)
     at = np.nanmean(e, axis=0)
     total = float((counts * at**2).sum())
     p = float(stats.chi2.sf(total, S * d))
     share = max(0.0, (total - S * d) / float(counts.sum()))
-    failed = p < LEVEL and share > EXPLAINED
+    failed = p < LEVEL and share > MIN_VARIANCE_SHARE
     sizes = (counts * at**2).sum(axis=1)
-    far = tuple(int(i) for i in np.argsort(-sizes)[:NAMED] if sizes[i] > 2 * d + np.median(sizes))
-    return Verdict(Aspect.TOGETHER, failed, share, p, where=tuple(sorted(far)) if failed else ())
+    far = tuple(
+        int(i) for i in np.argsort(-sizes)[:MAX_NAMED] if sizes[i] > 2 * d + np.median(sizes)
+    )
+    return AspectVerdict(
+        Aspect.TOGETHER, failed, share, p, where=tuple(sorted(far)) if failed else ()
+    )
 
 
-def _paths(observed: Array, band: Array, m: int) -> Verdict:
+def _paths(observed: Array, band: Array, m: int) -> AspectVerdict:
     """Share of observed values, after the first, inside the band that holds 90 % of those of m simulated paths."""
     low, _, high = band
     there = ~np.isnan(observed[:, 1:])
@@ -343,86 +355,81 @@ def _paths(observed: Array, band: Array, m: int) -> Verdict:
     each = np.nanmean(inside, axis=(1, 2))
     n = len(each)
     share = float(each.mean()) * (m + 1) / (m - 1)  # m paths leave so much of a band to chance
-    if n < SUBJECTS:
-        return Verdict(Aspect.PATHS, False, share, 1.0)
+    if n < MIN_SUBJECTS_FOR_OUTLIERS:
+        return AspectVerdict(Aspect.PATHS, False, share, 1.0)
     error = max(float(each.std(ddof=1)) / np.sqrt(n), 1e-3)
     p = float(2 * stats.t.sf(abs(share - 0.9) / error, n - 1))
-    return Verdict(Aspect.PATHS, p < LEVEL and abs(share - 0.9) > OUTSIDE, share, p)
+    return AspectVerdict(
+        Aspect.PATHS, p < LEVEL and abs(share - 0.9) > MIN_COVERAGE_ERROR, share, p
+    )
 
 
 def _listed(where: Sequence[int], names: Sequence[str] | None) -> str:
-    shown = [str(k) if names is None else str(names[k]) for k in where[:NAMED]]
-    return ", ".join(shown) + (" …" if len(where) > NAMED else "")
+    shown = [str(k) if names is None else str(names[k]) for k in where[:MAX_NAMED]]
+    return ", ".join(shown) + (" …" if len(where) > MAX_NAMED else "")
 
 
-_REMEDIES = {
-    Cause.NOISE: "measurement noise; try observation_noise='estimate'",
-    Cause.MEMORY: "the past matters beyond the present state (momentum, or a variable that was not measured); add the "
-    "missing variable, or read the drift as that of the variables seen",
-    Cause.LEVELS: "trajectories have levels of their own; try subjects='levels', or take each trajectory's mean out",
-}
-
-
-def _clearest(verdict: Verdict) -> str:
+def _clearest(verdict: AspectVerdict) -> str:
     plural = "" if verdict.lag == 1 else "s"
     return (
         f" (the clearest correlation is {verdict.statistic:+.2f}, {verdict.lag} step{plural} apart)"
     )
 
 
-def _dependent(verdict: Verdict, names: Sequence[str] | None) -> str:
-    assert verdict.cause is not None  # a failed verdict on dependence has one
+def _dependent(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
     apart = "of successive steps" if verdict.lag == 1 else f"{verdict.lag} steps apart"
-    return f"Residuals {apart} are correlated {verdict.statistic:+.2f}: {_REMEDIES[verdict.cause]}."
+    found = None if verdict.cause is None else candidate(verdict.cause)
+    why = "" if found is None else f": {found.remedy}"
+    return f"Residuals {apart} are correlated {verdict.statistic:+.2f}{why}."
 
 
-def _uneven(verdict: Verdict, names: Sequence[str] | None) -> str:
+def _uneven(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
     after = f", most after position {_listed(verdict.where, None)}" if verdict.where else ""
     return (
         f"The spread of the steps changes along the order by a factor of {verdict.statistic:.2g}{after}: unequal gaps "
-        "or changing volatility; give the times if there are any, or try spacing='estimate'."
+        "or changing volatility. Give the times if there are any, or try spacing='estimate'."
     )
 
 
-def _stateful(verdict: Verdict, names: Sequence[str] | None) -> str:
+def _stateful(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
     return (
         f"The spread of a step depends on the state it starts from ({verdict.statistic:.0%} of its variance): noise that "
-        "grows with the level; try logarithms of positive variables."
+        "grows with the level. Try logarithms of positive variables."
     )
 
 
-def _heavy(verdict: Verdict, names: Sequence[str] | None) -> str:
+def _heavy(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
     return (
-        f"The residuals have heavy tails (excess kurtosis {verdict.statistic:.2g}): jumps or outliers; the order is "
+        f"The residuals have heavy tails (excess kurtosis {verdict.statistic:.2g}): jumps or outliers. The order is "
         "robust to them, intervals are not: use bootstrap_errors()."
     )
 
 
-def _standing_out(verdict: Verdict, names: Sequence[str] | None) -> str:
+def _standing_out(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
     one = len(verdict.where) == 1
     return (
-        f"Trajector{'y' if one else 'ies'} {_listed(verdict.where, names)} stand{'s' if one else ''} out from the others, in level or in "
-        f"size of steps: check {'it' if one else 'them'}, and fit without {'it' if one else 'them'} to see what changes."
+        f"Trajector{'y' if one else 'ies'} {_listed(verdict.where, names)} {'is an outlier' if one else 'are outliers'} in level or in "
+        f"size of steps. Check {'it' if one else 'them'}, and fit without {'it' if one else 'them'} to see what changes."
     )
 
 
-def _moved_together(verdict: Verdict, names: Sequence[str] | None) -> str:
+def _moved_together(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
     after = f", most after position {_listed(verdict.where, None)}" if verdict.where else ""
     return (
         f"All trajectories move together beyond the drift ({verdict.statistic:.0%} of the residuals' variance{after}): a "
-        "common shock, input or trend; give it as a covariate, or use a richer drift."
+        "common shock, input or trend. Give it as a covariate, or use a richer drift."
     )
 
 
-def _unlike(verdict: Verdict, names: Sequence[str] | None) -> str:
+def _unlike(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
     kind = "too narrow" if verdict.statistic < 0.9 else "too wide"
     return (
-        f"Simulated paths are {kind}: {verdict.statistic:.0%} of the observed values lie where 90 % should; the fit does "
-        "not describe the whole course, so do not forecast far with it."
+        f"Simulated paths are {kind}: {verdict.statistic:.0%} of the observed values lie inside their 90 % band. The fit "
+        "does not describe the whole course: do not forecast far with it."
     )
 
 
-Sentence = Callable[[Verdict, Sequence[str] | None], str]
+Sentence = Callable[[AspectVerdict, Sequence[str] | None], str]
 
 _FAILED: dict[Aspect, Sentence] = {
     Aspect.SUBJECTS: _standing_out,
@@ -435,7 +442,7 @@ _FAILED: dict[Aspect, Sentence] = {
 }
 
 _PASSED: dict[Aspect, Sentence] = {
-    Aspect.SUBJECTS: lambda v, _: "No trajectory stands out.",
+    Aspect.SUBJECTS: lambda v, _: "No trajectory is an outlier.",
     Aspect.DEPENDENCE: lambda v, _: (
         f"Residuals do not depend on earlier ones{_clearest(v) if v.lag else ''}."
     ),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from retrace_sde.evidence.candidates.prediction import least_squares
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.fit.statespace.observations import StepClasses
 from retrace_sde.io.arrays import Array, Indices, Mask
@@ -99,16 +100,6 @@ def _steps(model: Model, found: Fit) -> Steps:
     residuals = _whitened(response, regressors)
     regular = bool(np.ptp(gaps) <= 1e-9 * gaps.max()) and not data.lengths.ragged
     return Steps(rows, x, residuals, response, regressors, model.dt, regular, linear)
-
-
-def least_squares(z: Array, y: Array) -> Array:
-    """B with y ≈ z B: by the Gram matrix, ten times as fast as singular values, which are used where it is singular."""
-    scale = np.maximum(np.sqrt((z**2).sum(axis=0)), 1e-300)
-    unit = z / scale
-    gram = unit.T @ unit
-    if np.linalg.eigvalsh(gram)[0] > 1e-10:
-        return np.asarray(np.linalg.solve(gram, unit.T @ y) / scale[:, None])
-    return np.asarray(np.linalg.lstsq(unit, y, rcond=None)[0] / scale[:, None])
 
 
 def _whitened(y: Array, z: Array) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +15,6 @@ from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
 from retrace_sde.evidence.identifiability import identify
 from retrace_sde.evidence.outcome import Outcome
-from retrace_sde.evidence.selection.hidden_levels import levelled_hidden
-from retrace_sde.evidence.selection.subjects import levelled
 from retrace_sde.fit.regression import Estimate, StandardErrors
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import one_blas_thread
@@ -150,9 +147,8 @@ def residual_look(fitted: PanelFit, request: Request, rng: np.random.Generator) 
         return partial(look_at, few, part, rng), rows
     report("looking at the residuals")
     effects = None if levels is None else levels.effects
-    if levels is not None:
-        centred: Any = levelled_hidden if model.states_hidden else levelled
-        model, found = centred(model, found, levels, rng)
+    if outcome.account is not None:
+        model, found = outcome.account.aligned(found, rng)
     check = look_at(model, found, rng, effects)
     return partial(replace, check), None
 

@@ -12,8 +12,9 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.evidence.selection import hidden_levels
-from retrace_sde.evidence.selection.subjects import MOST_VARIABLES, Subjects
+from retrace_sde.evidence.selection.accounts import Subjects
+from retrace_sde.evidence.selection.intercepts import OBSERVED
+from retrace_sde.evidence.selection.subjects import account_family
 from retrace_sde.fit.statespace.parameters import as_noise
 from retrace_sde.io.arrays import Array
 from retrace_sde.orders.prior import compiled
@@ -153,9 +154,11 @@ def check_levels(subjects: str, model: Model) -> None:
             "one standard deviation for each, or use subjects='alike'."
         )
     n, _, d = model.data.shape
-    most = hidden_levels.MOST_VARIABLES if model.states_hidden else MOST_VARIABLES
+    most = account_family(model).max_variables
     if d > most:
-        behind = " behind noise, missing values or a schedule" if most < MOST_VARIABLES else ""
+        behind = (
+            " behind noise, missing values or a schedule" if most < OBSERVED.max_variables else ""
+        )
         raise ValueError(
             f"subjects='levels'{behind} is for up to {most} variables; got {d}: choose some of them."
         )

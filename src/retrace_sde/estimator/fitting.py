@@ -112,7 +112,7 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
     check_levels(request.subjects, model)
     features = tuple(model.drift.feature_names(panel.names, panel.covariate_names))
     outcome = fit(model, request.options(model, volume), rng)
-    preferred = _preferred_noise(model, outcome, request)
+    preferred = _preferred_noise(outcome, request)
     chosen = None if preferred is None else preferred.noise
     if chosen is not None and model.data.lazy:
         outcome = replace(outcome, cautions=(*outcome.cautions, NOISE_NOT_FITTED))
@@ -120,14 +120,14 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
     elif chosen is not None:
         model = plan.with_noise(chosen)
         outcome = fit(model, request.options(model, volume), rng)
-    outcome = replace(outcome, noise=preferred)
+    outcome = replace(outcome, noise=preferred, along=None)
     return PanelFit(model, outcome, units, features).noted(*absorbed)
 
 
-def _preferred_noise(model: Model, outcome: Outcome, request: Request) -> NoiseChoice | None:
+def _preferred_noise(outcome: Outcome, request: Request) -> NoiseChoice | None:
     """What the data say of noise, where they are asked; along averaged orders they are not."""
     without = request.estimator in ("mle", "ols") or outcome.estimator == "mcem"
-    if not request.noise_by_evidence or without:
+    if not request.noise_by_evidence or without or outcome.along is None:
         return None
     report("comparing with and without noise")
-    return noise_by_evidence(model, outcome.found, outcome.levels)
+    return noise_by_evidence(outcome.along, outcome.found, outcome.levels)

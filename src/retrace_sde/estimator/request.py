@@ -8,7 +8,7 @@ from typing import Any
 
 from retrace_sde.estimator.checks import check_settings, is_auto
 from retrace_sde.evidence.outcome import Options
-from retrace_sde.evidence.selection.subjects import Subjects
+from retrace_sde.evidence.selection.accounts import Subjects
 from retrace_sde.panel.inputs import MissingInputs
 from retrace_sde.paper.algorithm1 import ScoreOrder, as_score_order
 from retrace_sde.paper.search import ScoreSearch

@@ -1,17 +1,22 @@
-"""What looks at every result before it is believed, whatever model and whatever space it came from.
+"""Guards: what may take back a direction before it is returned, whatever model and kind of order it came from.
 
-A likelihood ratio can be large for a reason that is not time: slices that close to a loop, one variable folded onto
-itself, steps too unequal for equal gaps. Guards look at the states along the order found, or at the smoothed ones
-where states are hidden, and take back a direction that rests on such a thing. They never give one.
+A likelihood ratio can be large for a reason that is not time: slices that close to a loop, one variable folded onto itself, steps
+too unequal for equal gaps. A guard looks at the states along the order found, or at the smoothed ones where states are hidden,
+and withdraws a direction that rests on such a thing. Guards never call one.
+
+A guard is a function of a `GuardedCase` that returns a `GuardFinding`, or None. To add one: a function, and a line in `GUARDS`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from retrace_sde.evidence.candidates.penalty import Block, penalty
 from retrace_sde.evidence.direction.verdict import (
     Caution,
     DirectionTest,
@@ -40,8 +45,39 @@ from retrace_sde.search.protocols import Model
 
 
 @dataclass(frozen=True, eq=False)
-class Guarded:
-    """The direction that may be believed, cautions for the user, and whether the slices form a closed loop or a fold."""
+class GuardedCase:
+    """What a guard looks at: a model and its fit, the test of its direction as guards before it left that, and the level.
+
+    `view` and `order`: the states as they are, or smoothed where they are hidden, and their order. `cycle`: the order closes to a
+    loop. `rng` is for folds of a shared order, of which some are simulated.
+    """
+
+    model: Model
+    found: Fit
+    test: DirectionTest
+    view: Any
+    order: Indices
+    alpha: float
+    cycle: bool
+    rng: np.random.Generator | None = None
+
+    @property
+    def called(self) -> bool:
+        """A direction was called, by the data."""
+        return self.test.identified and not self.test.known
+
+    @property
+    def mechanism(self) -> bool:
+        """The drift is a stated mechanism: how steps go is not in question.
+
+        Unequal steps come from subjects that differ, too: on growing tumours guards withdrew a direction that was right.
+        """
+        return not is_linear(self.model.drift)
+
+
+@dataclass(frozen=True, eq=False)
+class GuardFinding:
+    """The direction that is left, cautions for the user, and whether the slices form a closed loop or a fold."""
 
     direction: DirectionTest
     cautions: tuple[str, ...] = ()
@@ -72,38 +108,75 @@ def guarded(
     alpha: float,
     cycle: bool,
     rng: np.random.Generator | None = None,
-) -> Guarded:
-    """The test of a fit's direction against its reverse, after every guard has looked at it; `cycle`: it `loops`.
-
-    `rng` is for folds of a shared order, of which some are simulated.
-    """
+) -> GuardFinding:
+    """The test of a fit's direction after every guard has looked at it, one after the other; `cycle`: it `loops`."""
     view, order = model.smoothed_view(found)
     test = replace(test, point_start=is_point(view.data.states(order), found.step))
-    if cycle:
-        return Guarded(cyclic_direction(test), cycle=True)
-    if not is_linear(model.drift):
-        # A stated mechanism stands for how steps go. Unequal ones come from subjects that differ, too: on
-        # growing tumours the check doubted a direction that was right.
-        return Guarded(test)
-    fold = _folded(model, found, rng)
-    if fold is not None:
-        settled = test.known or not test.identified
-        cautions = (Caution.FOLD,) if fold.probability else ()  # a turn that shows is not folded
-        return Guarded(test if settled else folded_direction(test), cautions, fold=fold)
-    n, _, d = model.data.shape
-    if Order.of(order).shared and d == 1 and n < UNFOLDED and test.identified and not test.known:
-        return Guarded(folded_direction(test), (Caution.FOLD,))
-    # the ladder has a model with gaps for a shared order
-    laddered = view is model and Order.of(order).shared
-    if found.gaps.equal and not laddered:
-        test = _spacing_checked(view, order, test, alpha=alpha)
-    return Guarded(test)
+    case = GuardedCase(model, found, test, view, order, alpha, cycle, rng)
+    result = GuardFinding(test)
+    for guard in GUARDS:
+        finding = guard(case)
+        if finding is None:
+            continue
+        case = replace(case, test=finding.direction)
+        result = GuardFinding(
+            finding.direction,
+            (*result.cautions, *finding.cautions),
+            result.cycle or finding.cycle,
+            result.fold if finding.fold is None else finding.fold,
+        )
+    return result
+
+
+def closed_loop(case: GuardedCase) -> GuardFinding | None:
+    """A closed loop has no first slice, and so no direction."""
+    return GuardFinding(cyclic_direction(case.test), cycle=True) if case.cycle else None
+
+
+def folded_path(case: GuardedCase) -> GuardFinding | None:
+    """One variable, or several along one line, may lie folded onto itself."""
+    if case.cycle or case.mechanism:
+        return None
+    fold = _folded(case.model, case.found, case.rng)
+    if fold is None:
+        return None
+    cautions = (Caution.FOLD,) if fold.probability else ()  # a turn that shows is not folded
+    test = folded_direction(case.test) if case.called else case.test
+    return GuardFinding(test, cautions, fold=fold)
+
+
+def too_few_to_exclude_a_fold(case: GuardedCase) -> GuardFinding | None:
+    """One variable of a few subjects, whose order may be folded without a sign of it."""
+    n, _, d = case.model.data.shape
+    few = Order.of(case.order).shared and d == 1 and n < MIN_SUBJECTS_TO_EXCLUDE_FOLD
+    if not few or not case.called or case.mechanism:
+        return None
+    return GuardFinding(folded_direction(case.test), (Caution.FOLD,))
+
+
+def unequal_gaps(case: GuardedCase) -> GuardFinding | None:
+    """Steps too unequal for equal gaps, where gaps estimated from the data favour the other direction."""
+    # For a shared order of observed states the candidates have a model with gaps.
+    compared = case.view is case.model and Order.of(case.order).shared
+    if not case.found.gaps.equal or compared or not case.called or case.mechanism:
+        return None
+    test = _spacing_checked(case.view, case.order, case.test, alpha=case.alpha)
+    return None if test is case.test else GuardFinding(test)
+
+
+GUARDS: list[Callable[[GuardedCase], GuardFinding | None]] = [
+    closed_loop,
+    folded_path,
+    too_few_to_exclude_a_fold,
+    unequal_gaps,
+]
+"""Every guard, in the order in which they look."""
 
 
 def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold | None:
-    """One variable, or several that move along one line, may lie folded, by values as they were observed.
+    """One variable, or several that move along one line, may lie folded; by observed values.
 
-    Not by smoothed ones: what jumps between the way up and the way down is what a fit takes for noise.
+    Not by smoothed ones: a fit takes jumps between the way up and the way down for noise.
     """
     n, T, d = model.data.shape
     if T <= 3:
@@ -114,8 +187,8 @@ def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold |
     if rng is None or x is None:
         return None
     if d > 1:
-        # What subjects differ by beside the line tells slices of one level apart: a turn must show, or steps jump to and fro.
-        jumps = lasting(x)[0] < JUMPS
+        # Differences between subjects beside the line tell slices of one level apart: a turn must show, or steps alternate.
+        jumps = lasting(x)[0] < FOLD_CORRELATION_Z
         return may_fold(x, rng, unequal=False) if jumps else turned(x)
     seen, order = model.smoothed_view(found, raw=True)
     steps = step_costs(seen.data, order, seen.fit(order).step)
@@ -136,32 +209,30 @@ def from_knowledge(
     return known_direction(test) if middle < alpha else test
 
 
-JUMPS = -5.0
+FOLD_CORRELATION_Z = -5.0
 """Correlation of successive residuals, in standard errors, below which several variables along one line may be folded."""
 
-UNFOLDED = 8
+MIN_SUBJECTS_TO_EXCLUDE_FOLD = 8
 """Subjects of one variable that can exclude a fold: of twelve panels of six (theophylline, which rises and falls) three passed
 for a steady course, and their direction was called."""
 
-CHECKED = 200_000
-"""Numbers (n T d) on which the check of a direction against unequal gaps is run."""
+GAPS_SAMPLE = 200_000
+"""Numbers (n T d) on which a direction is checked against unequal gaps."""
 
-UNEQUAL_ROUNDS = 15
+VARIANCE_ROUNDS = 15
 """Alternations between θ and the variances of single steps."""
 
 
 def _spacing_checked(
     model: EulerModel, order: Indices, test: DirectionTest, *, alpha: float
 ) -> DirectionTest:
-    """The direction found with equal gaps, or doubt: equal gaps that are not can be confidently wrong.
+    """The direction found with equal gaps, or doubt: a model with equal gaps can be confidently wrong.
 
-    Only where the steps are of unequal variance, and gaps estimated from the data favour the other
-    direction: for independent orders gaps by position, common to all, and steps with variances of their own.
+    Withdrawn only where steps differ in variance, and gaps estimated from the data favour the other direction: for independent
+    orders gaps by position, common to all, and a variance for each step.
     """
-    if not test.identified or test.known:
-        return test
     n, T, d = model.data.shape
-    size, along = max(CHECKED // (T * d), 2 * d + 20), Order.of(order)
+    size, along = max(GAPS_SAMPLE // (T * d), 2 * d + 20), Order.of(order)
     shared = along.shared
     few = model.some(size)
     equal = few.fit(along.take(evenly(n, size)).index)
@@ -169,33 +240,33 @@ def _spacing_checked(
         steps = step_costs(few.data, equal.order, equal.step)
         if dispersion(steps, float(few.data.shape[0] * d)) is None:
             return test
-    for one, two in _unequal_accounts(few, equal, shared=shared):
+    for one, two in _fits_with_gaps(few, equal, shared=shared):
         other = direction_test(one, two, dimension=d, alpha=alpha)
         if other.log_likelihood_ratio < 0:
             return doubtful_direction(test, other, shared=shared)
     return test
 
 
-def _unequal_accounts(model: EulerModel, equal: Fit, *, shared: bool) -> list[tuple[Array, Array]]:
+def _fits_with_gaps(model: EulerModel, equal: Fit, *, shared: bool) -> list[tuple[Array, Array]]:
     """Log-likelihoods forwards and backwards with gaps of their own, and with variances of their own."""
     free = GapModel(model.data, model.dt, model.drift, timing=Clock(stamps=model.timing.stamps))
     both = equal.order, model.data.reversed(equal.order)
     fits = [free.fit(order) for order in both]
-    # Schwarz' price of T − 1 gaps: unless the data pay it, equal gaps are the better account.
+    # Unless they gain more than the penalty of T − 1 gaps, equal gaps are the better model.
     T = model.data.shape[1]
-    price = 0.5 * (T - 1) * np.log(float(model.data.lengths.steps.total))
-    accounts = []
+    price = penalty(Block(T - 1, model.data.lengths.steps.total))
+    found = []
     if fits[0].log_likelihood - equal.log_likelihood > price:
         if shared:
-            # smoothed states may leave too little to chance for exact gaps: those of Euler's steps then stand
+            # smoothed states may have too little noise for exact gaps: those of Euler's steps are then kept
             with suppress(np.linalg.LinAlgError):
                 fits = [free.finished(each) for each in fits]
-        accounts.append((fits[0].log_likelihoods, fits[1].log_likelihoods))
+        found.append((fits[0].log_likelihoods, fits[1].log_likelihoods))
     if not shared:
         one, two = (_unequal_log_likelihoods(model, order) for order in both)
         if one is not None and two is not None:
-            accounts.append((one, two))
-    return accounts
+            found.append((one, two))
+    return found
 
 
 def _unequal_log_likelihoods(model: EulerModel, orders: Indices) -> Array | None:
@@ -208,7 +279,7 @@ def _unequal_log_likelihoods(model: EulerModel, orders: Indices) -> Array | None
     d = data.shape[2]
     live = data.lengths.steps.mask
     found, total = model.fit(orders), None
-    for _ in range(UNEQUAL_ROUNDS):
+    for _ in range(VARIANCE_ROUNDS):
         W = found.step.whitening
 
         def of_piece(piece: Data, orders: Indices, W: Array = W, step: Euler = found.step) -> Array:

@@ -1,4 +1,4 @@
-"""What can and what cannot be learned from these data, each in one sentence, with the test behind it."""
+"""What can and what cannot be learned from these data: one sentence each, with its test."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, like, to_numpy
 from retrace_sde.panel.order import Order
 from retrace_sde.process.sde import LinearSDE
 
-CLEAR = 1e-12
-"""A p-value that is known to lie below it is not worked out any further."""
+NEGLIGIBLE_P = 1e-12
+"""A p-value below it is not computed any further."""
 
-CONTRASTED, LEAST, NUMBERS, CENTRED = 500, 100, 2_000_000, 20
-"""Trajectories that the test of stationarity looks at, evenly spaced, as few as these where so many numbers (n T d) are enough:
-more only find ever smaller changes. And those that say about what level."""
+MAX_CONTRASTS, MIN_CONTRASTS, STATIONARITY_NUMBERS, CENTRE_SAMPLE = 500, 100, 2_000_000, 20
+"""Trajectories that the test of stationarity uses, evenly spaced, at most and at least where they have so many numbers (n T d):
+more only find ever smaller changes. And those from which the centre is estimated."""
 
 
 class Topic(StrEnum):
@@ -42,7 +42,7 @@ class Topic(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class IdentifiabilityFinding:
     """One sentence, what it speaks of, and whether it tells what can be learned or what cannot."""
 
     topic: Topic
@@ -58,7 +58,7 @@ class IdentifiabilityReport:
     entropy_production: float
     detailed_balance_p_value: float
     gram_condition: float
-    findings: tuple[Finding, ...]
+    findings: tuple[IdentifiabilityFinding, ...]
     cycle: bool = False
 
     @property
@@ -90,7 +90,7 @@ def identify(
     """The report on a recovered order; `sde` is the fitted linear SDE, None for other drifts."""
     p_stationary = stationarity_p_value(data, order)
     p_balance, production = float("nan"), float("nan")
-    balance: Iterable[Finding] = ()
+    balance: Iterable[IdentifiabilityFinding] = ()
     if sde is not None and sde.dimension > 1:
         p_balance = detailed_balance_p_value(statistics, sde)
         stable = sde.is_stable
@@ -102,10 +102,10 @@ def identify(
     findings = [
         *(_loop() if cycle else ()),
         *(() if cycle else (_stationarity(p_stationary, alpha),)),
-        Finding(Topic.DIRECTION, direction.identified, direction.verdict),
+        IdentifiabilityFinding(Topic.DIRECTION, direction.identified, direction.verdict),
         *balance,
         _rank(statistics.condition),
-        Finding(
+        IdentifiabilityFinding(
             Topic.FACTOR,
             False,
             "Only H = G Gᵀ can be learned, not G itself; A and H are in units of the dt given.",
@@ -116,62 +116,60 @@ def identify(
     )
 
 
-def _loop() -> Iterator[Finding]:
-    yield Finding(
+def _loop() -> Iterator[IdentifiabilityFinding]:
+    yield IdentifiabilityFinding(
         Topic.CYCLE, True, "The slices form a closed loop: their cyclic order is recovered."
     )
-    yield Finding(
+    yield IdentifiabilityFinding(
         Topic.CYCLE, False, "A closed loop has no first slice: where the order begins is arbitrary."
     )
 
 
-def _stationarity(p_value: float, alpha: float) -> Finding:
+def _stationarity(p_value: float, alpha: float) -> IdentifiabilityFinding:
     if np.isnan(p_value):
-        sentence = "Whether the process is stationary cannot be tested with so few trajectories."
+        sentence = "Stationarity cannot be tested with so few trajectories."
     elif p_value < alpha:
         sentence = (
-            f"The mean or the spread changes along the order ({_p(p_value)}): a transient, which is "
-            "what can reveal the direction of time."
+            f"The mean or the spread changes along the order ({_p(p_value)}): a transient, which can reveal the direction of "
+            "time."
         )
     else:
         sentence = (
-            f"No change of mean or spread along the order is detectable ({_p(p_value)}): the data look "
-            "stationary, and a linear SDE then fits both directions equally well."
+            f"No significant change of mean or spread along the order ({_p(p_value)}): the data look stationary, and a linear "
+            "SDE then fits both directions equally well."
         )
-    return Finding(Topic.STATIONARITY, p_value < alpha, sentence)
+    return IdentifiabilityFinding(Topic.STATIONARITY, p_value < alpha, sentence)
 
 
 def _reversibility(
     p_value: float, production: float, alpha: float, *, stable: bool
-) -> Iterator[Finding]:
+) -> Iterator[IdentifiabilityFinding]:
     if p_value < alpha:
         rate = f", plug-in entropy production {production:.3g} nats per unit time" if stable else ""
         sentence = f"The dynamics are irreversible: detailed balance A H = H Aᵀ is rejected ({_p(p_value)}{rate})."
     else:
         sentence = (
-            f"Irreversibility is not established: detailed balance is compatible with the data "
-            f"({_p(p_value)})."
+            f"Irreversibility is not established: detailed balance is not rejected ({_p(p_value)})."
         )
-    yield Finding(Topic.REVERSIBILITY, p_value < alpha, sentence)
+    yield IdentifiabilityFinding(Topic.REVERSIBILITY, p_value < alpha, sentence)
     if not stable:
-        yield Finding(
+        yield IdentifiabilityFinding(
             Topic.STABILITY,
             False,
             "The fitted drift is unstable, so there is no stationary law, current or entropy production.",
         )
 
 
-def _rank(condition: float) -> Finding:
+def _rank(condition: float) -> IdentifiabilityFinding:
     determined = condition < CONDITION_LIMIT
     sentence = (
-        f"The drift is determined: no variable's course is a combination of the others' (the Gram matrix of the regressors has "
-        f"full rank, scaled condition number {condition:.2g}), which is when the paper's Theorem 3 says that one drift fits "
-        "only."
+        f"The drift is determined: no variable is a linear combination of the others (the Gram matrix of the regressors has "
+        f"full rank, scaled condition number {condition:.2g}). By the paper's Theorem 3 the drift is then unique."
         if determined
-        else f"Some combinations of drift coefficients are hardly determined: the regressors are nearly "
-        f"collinear (scaled condition number {condition:.2g})."
+        else f"Some combinations of drift coefficients are poorly determined: the regressors are nearly collinear (scaled "
+        f"condition number {condition:.2g})."
     )
-    return Finding(Topic.RANK, determined, sentence)
+    return IdentifiabilityFinding(Topic.RANK, determined, sentence)
 
 
 def stationarity_p_value(data: Data, order: Indices) -> float:
@@ -180,7 +178,11 @@ def stationarity_p_value(data: Data, order: Indices) -> float:
     One contrast per trajectory, variable and moment; trajectories are independent, so each has a
     t-test, and the smallest of the 2d p-values is corrected by Bonferroni. Blind to other changes.
     """
-    most = int(np.clip(NUMBERS // (data.shape[1] * data.shape[2]), LEAST, CONTRASTED))
+    most = int(
+        np.clip(
+            STATIONARITY_NUMBERS // (data.shape[1] * data.shape[2]), MIN_CONTRASTS, MAX_CONTRASTS
+        )
+    )
     if data.lazy and data.shape[0] > most:  # read at once
         order = Order.of(order).take(data.chosen(most)).index
         data = data.some(most)
@@ -194,7 +196,7 @@ def stationarity_p_value(data: Data, order: Indices) -> float:
     def ends_of(some: slice) -> Any:
         return data.take(rows[some]).block(slice(None), ends.take(some).index)[0]
 
-    centre = np.nanmean(to_numpy(ends_of(slice(0, CENTRED))), axis=(0, 1))
+    centre = np.nanmean(to_numpy(ends_of(slice(0, CENTRE_SAMPLE))), axis=(0, 1))
 
     def contrasts(some: slice) -> Array:
         x = ends_of(some)
@@ -236,7 +238,7 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
     `P = (Σ φ φᵀ Δt)⁻¹`; H's own error enters as `à E − E Ãᵀ`, E symmetric with variance 1/N (2/N on
     the diagonal). χ² with d(d − 1)/2 degrees of freedom. The covariance of `à − Ãᵀ` is never formed: it takes an
     antisymmetric X to `X P + P X + à E − E Ãᵀ`, `E = (ÃᵀX + (ÃᵀX)ᵀ) / N`, and is inverted by conjugate gradients, along which the statistic only grows: they end where
-    it is `CLEAR`.
+    it is negligible.
     """
     d = sde.dimension
     L = cholesky(sde.diffusion, lower=True)
@@ -262,7 +264,7 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
     def look(x: Array) -> None:
         nonlocal reached
         reached = float(gap @ x / 2)
-        if stats.chi2.sf(reached, free) < CLEAR:
+        if stats.chi2.sf(reached, free) < NEGLIGIBLE_P:
             raise StopIteration
 
     roughly = LinearOperator(shape, without_error_of_diffusion)

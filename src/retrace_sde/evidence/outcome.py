@@ -13,22 +13,16 @@ from retrace_sde.evidence.direction.comparison import compare_directions
 from retrace_sde.evidence.direction.marginal_test import marginal_test
 from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import DirectionTest, direction_test, stopped_direction
-from retrace_sde.evidence.guards import Guarded, cut, from_knowledge, guarded, loops
-from retrace_sde.evidence.selection.hidden_levels import compared_hidden, hidden_level_estimate
+from retrace_sde.evidence.guards import GuardFinding, cut, from_knowledge, guarded, loops
+from retrace_sde.evidence.selection.accounts import InterceptFit, SubjectAccount, Subjects
 from retrace_sde.evidence.selection.noise import NoiseChoice
 from retrace_sde.evidence.selection.subjects import (
-    Compared,
+    ComparedSubjects,
     SubjectEffects,
-    Subjects,
-    compared,
-    level_coefficients,
-    level_estimate,
-    level_moments,
+    compare_subjects,
 )
-from retrace_sde.fit.levels import LevelFit
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate
-from retrace_sde.fit.statespace.levels import HiddenLevels
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
 from retrace_sde.orders.own import KICKS
@@ -81,16 +75,22 @@ class Outcome:
     law: Any = None
     posterior: OrderPosterior | None = None
     subjects: SubjectEffects | None = None
-    levels: LevelFit | HiddenLevels | None = None
+    account: SubjectAccount | None = None
     noise: NoiseChoice | None = None
     folded: float = 0.0
     along: CandidatesAlong | None = None
 
     @property
+    def levels(self) -> InterceptFit | None:
+        """Random intercepts, where the fit has them."""
+        found: InterceptFit | None = None if self.account is None else self.account.levels
+        return found
+
+    @property
     def noise_covariance(self) -> Array | None:
-        """R of the model that was chosen; None where states are seen as they are."""
-        law = self.levels.law if isinstance(self.levels, HiddenLevels) else self.found.law
-        return getattr(law, "R", None)
+        """R of the model that was chosen; None where states are observed."""
+        own = None if self.account is None else self.account.law
+        return getattr(self.found.law if own is None else own, "R", None)
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,7 @@ def _of_found(
         options.report(f"round {k}: log-likelihood {each.log_likelihood - options.volume:,.1f}")
     better, worse, test, along = _directed(model, found, options, rng, cycle=cycle)
     found = replace(found, better=better, worse=worse)
-    compare: Any = compared_hidden if model.states_hidden else compared
-    choice: Compared = compare(model, found, options.subjects)
+    choice = compare_subjects(model, found, options.subjects, along)
     better, worse = choice.found.better, choice.found.worse
     name = model.estimator(better) if options.estimator == "auto" else options.estimator
     estimate, statistics = _estimated(model, choice, name, rng)
@@ -207,7 +206,7 @@ def _of_found(
         estimate,
         _twin(model, choice, name),
         statistics,
-        choice.levels.initial if isinstance(choice.levels, HiddenLevels) else model.initial(better),
+        _initial(model, choice),
         test,
         found.rounds,
         found.settled,
@@ -215,38 +214,38 @@ def _of_found(
         (*better.notes, *estimate.notes),
         law=model.law(better),
         subjects=choice.effects,
-        levels=choice.levels,
+        account=choice.account,
         along=along,
     )
     seen = guarded(model, better, test, alpha=options.alpha, cycle=cycle, rng=rng.spawn(1)[0])
     return _believed(outcome, seen)
 
 
+def _initial(model: Model, choice: ComparedSubjects) -> Gaussian:
+    """The law of the first states."""
+    own = None if choice.account is None else choice.account.initial
+    return model.initial(choice.found.better) if own is None else own
+
+
 def _estimated(
-    model: Model, choice: Compared, name: str, rng: np.random.Generator
+    model: Model, choice: ComparedSubjects, name: str, rng: np.random.Generator
 ) -> tuple[Estimate, Moments]:
     """The parameters of the order found, and the moments that tests may trust."""
-    better, levels = choice.found.better, choice.levels
-    if levels is None:
-        estimate = model.estimate(better, name, rng)
-        if choice.diffusion is not None and name != "exact":
-            estimate = replace(estimate, diffusion=choice.diffusion)
-        return estimate, model.effective(better.moments, estimate.errors)
-    if isinstance(levels, HiddenLevels):
-        return hidden_level_estimate(levels)
-    estimate = level_estimate(levels, model.dt, name=name, gaps=not better.gaps.equal)
-    return estimate, level_moments(levels, estimate)
+    if choice.account is not None:
+        return choice.account.estimate(name)
+    better = choice.found.better
+    estimate = model.estimate(better, name, rng)
+    if choice.diffusion is not None and name != "exact":
+        estimate = replace(estimate, diffusion=choice.diffusion)
+    return estimate, model.effective(better.moments, estimate.errors)
 
 
-def _twin(model: Model, choice: Compared, name: str) -> Estimate:
+def _twin(model: Model, choice: ComparedSubjects, name: str) -> Estimate:
     """The parameters of the reverse."""
-    worse, levels = choice.found.worse, choice.reverse
-    alike = model.estimate(worse, name)
-    if levels is None:
+    alike = model.estimate(choice.found.worse, name)
+    if choice.reverse is None:
         return alike
-    if isinstance(levels, HiddenLevels):
-        return replace(alike, coefficients=levels.coefficients, diffusion=levels.diffusion)
-    B, H = level_coefficients(levels, model.dt, name=name, gaps=not worse.gaps.equal)
+    B, H = choice.reverse.population(name)
     return replace(alike, coefficients=B, diffusion=H)
 
 
@@ -275,7 +274,7 @@ def _directed(
     return (worse, better, test.turned(), along) if reverse else (better, worse, test, along)
 
 
-def _believed(outcome: Outcome, seen: Guarded) -> Outcome:
+def _believed(outcome: Outcome, seen: GuardFinding) -> Outcome:
     direction = seen.direction
     if cut_short() is not None and not direction.known:
         direction = stopped_direction(direction)

@@ -174,7 +174,7 @@ class LevelRows:
         n, T, d = data.shape
         first = data.states(order)
         centre = first.mean(axis=0)
-        slopes = _independent(first, centre)
+        slopes = independent_starts(first, centre)
         times = np.where(data.lengths.steps.mask, gaps.rows(n, T), 0.0).sum(axis=1)
         p = d + 1 + len(slopes)
         none = Strata(np.zeros(0), np.zeros(0), np.zeros((0, 0, 0)))
@@ -372,7 +372,7 @@ def _maximum(strata: Strata, p: int) -> tuple[_Point, bool]:
     return (point if point.value > best.value else best), bool(ended.success)
 
 
-def _independent(states: Array, centre: Array) -> tuple[int, ...]:
+def independent_starts(states: Array, centre: Array) -> tuple[int, ...]:
     """The columns of first states about their centre that are not, nearly, combinations of those before them.
 
     A common start leaves differences that are rounding of its level, and tell nothing of levels.

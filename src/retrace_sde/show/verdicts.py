@@ -14,7 +14,7 @@ import numpy as np
 
 from retrace_sde.after.residuals import NOT_LOOKED
 from retrace_sde.evidence.direction.verdict import Caution, Reason
-from retrace_sde.evidence.identifiability import Finding, Topic
+from retrace_sde.evidence.identifiability import IdentifiabilityFinding, Topic
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
@@ -158,7 +158,7 @@ def _direction(model: ReTrace) -> Answer:
     return Answer(question, answer, "open", (test.verdict, *why, *shown))
 
 
-def _explains(model: ReTrace, finding: Finding) -> bool:
+def _explains(model: ReTrace, finding: IdentifiabilityFinding) -> bool:
     """A transient explains a direction that was found, stationary data one that was not."""
     test, untested = model.direction_, np.isnan(model.identifiability_.stationarity_p_value)
     about = finding.topic is Topic.STATIONARITY and not test.known and not untested

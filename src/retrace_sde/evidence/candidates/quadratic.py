@@ -17,10 +17,9 @@ from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind, Role
 from retrace_sde.evidence.candidates.penalty import Block, penalty
 from retrace_sde.evidence.candidates.prediction import Prediction, StepRows
-from retrace_sde.evidence.closed_form.linear import RIDGE
+from retrace_sde.evidence.candidates.regression import RegressionFit, fit_regression
 from retrace_sde.evidence.closed_form.null_simulation import SimulatedP, staged
 from retrace_sde.evidence.closed_form.panels import Panels
-from retrace_sde.fit.start_law import Starts, starts
 from retrace_sde.io.arrays import Array
 
 MAX_VARIABLES, STEPS_PER_COEFFICIENT = 6, 10
@@ -68,25 +67,6 @@ class QuadraticDrift:
 QUADRATIC_DRIFT = QuadraticDrift()
 
 
-@dataclass(frozen=True, eq=False)
-class QuadraticFit:
-    """A quadratic drift fitted to B panels in one direction: log-likelihoods (B, n), start included.
-
-    `theta` (B, p, d) multiplies rows (x, x xᵀ, 1); `residuals` (B, n, T − 1, d).
-    """
-
-    log_likelihoods: Array
-    theta: Array
-    residuals: Array
-    start: Starts
-
-    @property
-    def pool(self) -> Array:
-        """Residuals of the first panel to draw from, scaled up for the degrees of freedom used."""
-        e = self.residuals[0].reshape(-1, self.residuals.shape[3])
-        return np.asarray((e - e.mean(axis=0)) * np.sqrt(len(e) / (len(e) - self.theta.shape[1])))
-
-
 def enough(panels: Panels) -> bool:
     """There are steps enough for a quadratic drift, and no value is missing."""
     n, T, d = panels.x.shape[1:]
@@ -98,12 +78,12 @@ def enough(panels: Panels) -> bool:
     )
 
 
-def fit_quadratic(panels: Panels) -> tuple[QuadraticFit, QuadraticFit]:
+def fit_quadratic(panels: Panels) -> tuple[RegressionFit, RegressionFit]:
     """The fit to every panel as it stands, and to its reverse; fitted once, and kept with the panels."""
     if CandidateKind.CURVED not in panels.fits:
-        both = _fitted(panels, panels.x), _fitted(panels, panels.x[:, :, ::-1])
+        both = (_fitted(panels, panels.x), _fitted(panels, panels.x[:, :, ::-1]))
         panels.fits[CandidateKind.CURVED] = both
-    found: tuple[QuadraticFit, QuadraticFit] = panels.fits[CandidateKind.CURVED]
+    found: tuple[RegressionFit, RegressionFit] = panels.fits[CandidateKind.CURVED]
     return found
 
 
@@ -133,7 +113,7 @@ def quadratic_test(panels: Panels, rng: np.random.Generator, *, alpha: float) ->
     return max(nothing, staged(of_rival, abs(ratio), alpha=alpha))
 
 
-def _ratios(both: tuple[QuadraticFit, QuadraticFit]) -> Array:
+def _ratios(both: tuple[RegressionFit, RegressionFit]) -> Array:
     one, two = (each.log_likelihoods.sum(axis=1) for each in both)
     return np.asarray(one - two)
 
@@ -144,28 +124,11 @@ def _rows(x: Array) -> Array:
     return np.concatenate([x, x[..., i] * x[..., j], np.ones((*x.shape[:-1], 1))], axis=-1)
 
 
-def _fitted(panels: Panels, x: Array) -> QuadraticFit:
-    B, n, T, d = x.shape
-    phi = _rows(x[:, :, :-1]).reshape(B, n * (T - 1), -1)
-    step = np.diff(x, axis=2).reshape(B, -1, d)
-    gram = phi.transpose(0, 2, 1) @ phi
-    weight = np.trace(gram, axis1=1, axis2=2)[:, None, None] / gram.shape[1]
-    theta = np.linalg.solve(
-        gram + RIDGE * weight * np.eye(gram.shape[1]), phi.transpose(0, 2, 1) @ step
-    )
-    e = step - phi @ theta
-    H = e.transpose(0, 2, 1) @ e / e.shape[1] + RIDGE * np.eye(d)
-    lower = np.linalg.cholesky(H)
-    white = np.linalg.solve(lower, e.transpose(0, 2, 1))
-    squares = (white**2).sum(axis=1).reshape(B, n, T - 1).sum(axis=2)
-    log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
-    constant = (T - 1) * (log_det + d * np.log(2 * np.pi))
-    start = starts(np.ascontiguousarray(x[:, :, 0]), H, panels.variances)
-    total = start.log_densities - 0.5 * (squares + constant[:, None])
-    return QuadraticFit(total, theta, e.reshape(B, n, T - 1, d), start)
+def _fitted(panels: Panels, x: Array) -> RegressionFit:
+    return fit_regression(panels, x, _rows(x[:, :, :-1]))
 
 
-def _simulated(fit: QuadraticFit, seen: Array, size: int, rng: np.random.Generator) -> Array:
+def _simulated(fit: RegressionFit, seen: Array, size: int, rng: np.random.Generator) -> Array:
     """New panels (size, n, T, d) in the direction of a fit, within the range of the data."""
     n, T = seen.shape[:2]
     low, high = seen.min(axis=(0, 1)), seen.max(axis=(0, 1))

@@ -1,8 +1,8 @@
 """Forward or backward, or undetermined: the test of the direction of time.
 
 A stationary linear Gaussian SDE run backwards is again one (`A_rev = Σ Aᵀ Σ⁻¹`, same H) and fits the data
-equally well, irreversible or not. Direction is known only from a transient (mean or spread still moving),
-or from a drift whose reversal leaves its class. So it is tested, and the test may abstain.
+equally well, irreversible or not. The direction shows only in a transient (mean or spread still changing),
+or in a drift whose reversal leaves its class. So it is tested, and the test may abstain.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.registry import candidate
 from retrace_sde.io.arrays import Array
 
-FEWEST = 3
-"""Trajectories that the test needs: fewer have no law of the first observation."""
+MIN_TRAJECTORIES = 3
+"""Trajectories that the test needs: of fewer the law of the first observation cannot be estimated."""
 
-DISAGREES = 0.05
-"""Level at which data that fit the reverse better are said to speak against what is known."""
+CONTRADICTION_LEVEL = 0.05
+"""Level at which data that fit the reverse better are said to contradict what is known."""
 
 
 class Reason(StrEnum):
-    """What settled the direction, or left it open."""
+    """What decided the direction, or left it open."""
 
     TESTED = "tested"
     TOO_FEW = "too few"
@@ -52,9 +52,10 @@ class Caution(StrEnum):
     """A caution that others act on: they ask for it by name, whatever its words."""
 
     FOLD = (
-        "With one variable, or several that move along one line, a path that rises and falls folds onto itself: slices of the "
-        "same level are neighbours whether on the way up or down, and no order of these data can tell. If it may be so, add a "
-        "variable or some knowledge of time (the last slice, which half a slice is in, a few positions)."
+        "The order may be folded: with one variable, or several that move along one line, a path that rises and falls folds "
+        "onto itself. Slices of the same level are then neighbours whether on the way up or down, and these data cannot tell them "
+        "apart. If that is possible here, add a variable or some knowledge of time (the last slice, which half a slice is in, a "
+        "few positions)."
     )
 
 
@@ -89,11 +90,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class ModelEvidence:
-    """A model of the panel along the order found, run both ways round.
+    """A candidate model of the panel, fitted along the order found and along its reverse.
 
-    `log_evidence` in nats (Schwarz), in the direction that suits it better; `log_likelihood_ratio` of the order returned against
-    its reverse; `p_value` with its Monte-Carlo error where the direction was tested in it, None elsewhere. `counted`: the
-    data leave it open, or it may oppose a direction; the counted must agree.
+    `log_evidence`: penalised log-likelihood (BIC) in nats, in the direction that fits better; `log_likelihood_ratio` of the order
+    returned against its reverse; `p_value` with its Monte-Carlo error where the direction was tested in it, None elsewhere.
+    `counted`: it is within a few nats of the best, or may oppose a direction; all that count must agree.
     """
 
     name: str
@@ -104,7 +105,7 @@ class ModelEvidence:
     counted: bool = False
 
     def said(self, most: float) -> str:
-        """The model in a few words, its evidence beside the `most` that one has."""
+        """The model in a few words, its penalised log-likelihood relative to the `most` that one has."""
         tested = "" if self.p_value is None else f", {_p(self.p_value)}"
         if not self.rated:
             return f"{self.name} ({self.ratio_said}{tested})"
@@ -112,7 +113,7 @@ class ModelEvidence:
 
     @property
     def ratio_said(self) -> str:
-        """The ratio in words; tests of independence have none, and only say which way round."""
+        """The ratio in words; tests of independence have none, and only favour a direction."""
         if np.isinf(self.log_likelihood_ratio):
             return "for this order" if self.log_likelihood_ratio > 0 else "for the reverse"
         if not self.rated:
@@ -129,7 +130,7 @@ class ModelEvidence:
 
     @property
     def rated(self) -> bool:
-        """There is a likelihood to rate it by; a test of independence has none."""
+        """It has a likelihood; a test of independence has none."""
         return self.name != CandidateKind.RESIDUALS
 
     @property
@@ -156,27 +157,27 @@ class ModelEvidence:
 class DirectionTest:
     """The test of the order found against its reverse, each with its own best parameters.
 
-    Null hypothesis: both directions fit equally well. The p-value is two-sided
-    from Student's t with n − 1 degrees of freedom where that leaves no doubt, else by simulation (`arrow.simulated`).
+    Null hypothesis: both directions fit equally well. The p-value is two-sided, from Student's t with n − 1 degrees of freedom
+    where that is clear of the level, else by null simulation (`evidence.closed_form.null_simulation`).
     It never says that time runs *backwards*: the order returned is the more likely of the two, and the question is
-    whether the data tell it from its reverse. Limits: `docs/direction.md`.
+    whether the data distinguish it from its reverse. Limits: `docs/direction.md`.
 
     Attributes
     ----------
     identified : bool
-        The direction is told, by the test or by what is known of time.
+        The direction is determined, by the test or by what is known of time.
     log_likelihood_ratio : float
         `Σ_j Δ_j` in nats, `Δ_j = ℓ_j(this order) − ℓ_j(its reverse)` the joint log-likelihood of trajectory j, start included.
     z : float
         `Σ Δ_j / (√(n + d) sd Δ)` (Vuong's, whose error √n sd Δ leaves out that p₀ is estimated).
     p_value : float or None
-        None where something else than the test settled the question.
+        None where something other than the test decided.
     contributions : array (n,)
         The `Δ_j`.
     point_start : bool
         All trajectories start from (nearly) one point, which is evidence by itself.
     reason : Reason
-        What settled the answer, or left it open.
+        What decided, or left the direction open.
     opposed : Evidence or None
         Where steps are too unequal for equal gaps, the evidence with gaps estimated from the data.
     shared : bool
@@ -186,8 +187,8 @@ class DirectionTest:
     p_error : float or None
         Monte-Carlo error of the p-value (0: none).
     models : tuple of ModelEvidence
-        The models compared on the order found (`arrow.ladder`), the one with most evidence first; ratio, z and
-        `contributions` are those of the first that votes, the p-value the largest of those the data leave open.
+        The candidate models compared on the order found (`evidence.direction.comparison`), the best first; ratio, z and
+        `contributions` are those of the first that votes, the p-value the largest of those within a few nats of it.
     alpha : float
         Level of the test.
 
@@ -218,7 +219,7 @@ class DirectionTest:
 
     @property
     def p_source(self) -> Source | None:
-        """Where the p-value comes from: Vuong's statistic is safe and timid; None where nothing was tested."""
+        """Where the p-value comes from (Vuong's statistic is conservative); None where nothing was tested."""
         if self.p_value is None:
             return None
         if self.reason is Reason.RESIDUALS:
@@ -241,7 +242,7 @@ class DirectionTest:
         return f"<p>{html.escape(self.verdict)}</p>"
 
     def turned(self) -> DirectionTest:
-        """The same for the reverse of the order: ratio, z and contributions change sign."""
+        """The same test with the reverse as the order: ratio, z and contributions change sign."""
         return replace(
             self,
             log_likelihood_ratio=-self.log_likelihood_ratio,
@@ -257,12 +258,14 @@ class DirectionTest:
 
     @property
     def alike(self) -> bool:
-        """The order and its reverse fit equally well, as far as these data tell."""
-        return abs(self.log_likelihood_ratio) < EQUAL or self.evidence.p_value > LIKELY
+        """The order and its reverse fit equally well, as far as these data show."""
+        return (
+            abs(self.log_likelihood_ratio) < EQUAL_FIT_NATS or self.evidence.p_value > EQUAL_FIT_P
+        )
 
     @property
     def undecided(self) -> bool:
-        """One way round fits better, but not by enough: more data like these could tell."""
+        """One direction fits better, but not significantly: more data like these could decide."""
         return self.reason is Reason.TESTED and not self.identified and not self.alike
 
     @property
@@ -272,7 +275,7 @@ class DirectionTest:
 
     @property
     def evidence(self) -> Evidence:
-        """What the test itself says, whatever settled the direction."""
+        """The result of the test itself, whatever decided the direction."""
         if self.p_value is not None:
             return Evidence(self.log_likelihood_ratio, self.z, self.p_value, self.p_error)
         return Evidence(
@@ -296,7 +299,7 @@ def direction_test(
     """The test from each trajectory's joint log-likelihood in the order found and in its reverse."""
     delta = np.asarray(forward, dtype=float) - np.asarray(backward, dtype=float)
     n, ratio = len(delta), float(delta.sum())
-    if n < FEWEST:
+    if n < MIN_TRAJECTORIES:
         return DirectionTest(
             False, ratio, float("nan"), None, delta, point_start, reason=Reason.TOO_FEW, alpha=alpha
         )
@@ -313,7 +316,7 @@ def _two_sided(z: float, n: int) -> float:
 
 
 def known_direction(test: DirectionTest) -> DirectionTest:
-    """The direction that the knowledge of time leaves: nothing to test, though the data may disagree."""
+    """The direction that follows from the knowledge of time: nothing to test, though the data may contradict it."""
     return replace(test, identified=True, p_value=None, p_error=None, reason=Reason.KNOWN)
 
 
@@ -323,7 +326,7 @@ def cyclic_direction(test: DirectionTest) -> DirectionTest:
 
 
 def folded_direction(test: DirectionTest) -> DirectionTest:
-    """Of an order that may lie folded onto itself, or turns round: its ends need not be the ends of time."""
+    """Of an order that may lie folded onto itself, or turns: its ends need not be the ends of time."""
     return _open(test, Reason.FOLD)
 
 
@@ -334,7 +337,7 @@ def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: boo
 
 
 def stopped_direction(test: DirectionTest) -> DirectionTest:
-    """Of a fit that was stopped: the search or the test was cut short, so that a call would be of neither."""
+    """Of a fit that was stopped: the search or the test was cut short."""
     return _open(test, Reason.STOPPED)
 
 
@@ -342,14 +345,14 @@ def _open(test: DirectionTest, reason: Reason) -> DirectionTest:
     return replace(test, identified=False, p_value=None, p_error=None, reason=reason)
 
 
-CLOSE = " That is within two simulation errors of the level: with another random_state the verdict may differ."
+CLOSE = " The p-value is within two simulation errors of the level: with another random_state the verdict may differ."
 
-EQUAL, LIKELY = 2.0, 0.5
+EQUAL_FIT_NATS, EQUAL_FIT_P = 2.0, 0.5
 """Ratio in nats below which, or p-value above which, an order and its reverse are said to fit equally well."""
 
 
 def _under(test: DirectionTest) -> str:
-    """The model in which the direction was tested, and by how much the data want it; nothing for Markov's steps."""
+    """The model in which the direction was tested, and by how much the data prefer it; nothing for Markov steps."""
     first = test.preferred
     plain = next((each for each in test.models if each.name == CandidateKind.MARKOV), None)
     found = None if first is None else candidate(first.name)
@@ -369,9 +372,9 @@ def _tested(test: DirectionTest) -> str:
         )
     if not test.identified:
         side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
-        doubt = "not by more than happens where there is no such direction"
+        doubt = "not significantly"
         if test.p_value is not None and test.p_value < test.alpha:
-            doubt = f"the p-value is not clear of {test.alpha:.3g}, its own error considered"
+            doubt = f"the p-value is not below {test.alpha:.3g} by more than its simulation error"
         return (
             f"{under}{the} direction of time is not decided: {side} fits better ({test.evidence}), but {doubt}. "
             "Both are returned."
@@ -379,8 +382,8 @@ def _tested(test: DirectionTest) -> str:
     sentence = f"{under}{the} direction of time is identified: {test.evidence}."
     if test.point_start:
         sentence += (
-            " One end of the order has (almost) no spread: a common start, itself strong evidence; "
-            "its spread is floored, so the ratio is a lower bound."
+            " All trajectories start from (almost) one point, itself strong evidence. The spread there is bounded from below, so "
+            "the ratio is a lower bound."
         )
     return sentence
 
@@ -388,15 +391,15 @@ def _tested(test: DirectionTest) -> str:
 def _models_disagree(test: DirectionTest) -> str:
     said = [f"{each.name} {each.ratio_said}" for each in test.models if each.counted]
     return (
-        "The direction of time is not determined: models that explain these data equally well do not agree on it "
+        "The direction of time is not determined: models that explain these data equally well disagree "
         f"({', '.join(said)}). Both directions are returned."
     )
 
 
 def _residuals(test: DirectionTest) -> str:
     return (
-        "The direction of time is identified by noise that is not Gaussian: what a step leaves unexplained is independent of "
-        f"the past in this order, and not in its reverse ({_p(test.p_value)}). Means and spreads alone do not decide "
+        "The direction of time is identified by non-Gaussian noise: residuals are independent of the past in this order, "
+        f"and not in its reverse ({_p(test.p_value)}). Means and variances alone do not decide "
         f"(log-likelihood ratio {test.log_likelihood_ratio:+.1f} nats)."
     )
 
@@ -405,27 +408,29 @@ def _too_few(test: DirectionTest) -> str:
     n = len(test.contributions)
     return (
         f"The direction of time cannot be tested on {n} trajector{'y' if n == 1 else 'ies'}: the law of "
-        f"the first observation, which carries the evidence, needs at least {FEWEST}."
+        f"the first observation, which carries the evidence, needs at least {MIN_TRAJECTORIES}."
     )
 
 
 def _known(test: DirectionTest) -> str:
     sentence = "The direction of time is known from the knowledge given; it was not tested."
-    if test.evidence.p_value < DISAGREES and test.log_likelihood_ratio < 0:
-        sentence += f" The data, taken alone, fit the reverse better ({test.evidence}): check that knowledge."
+    if test.evidence.p_value < CONTRADICTION_LEVEL and test.log_likelihood_ratio < 0:
+        sentence += (
+            f" The data alone fit the reverse better ({test.evidence}): check that knowledge."
+        )
     return sentence
 
 
 def _cyclic(test: DirectionTest) -> str:
     return (
-        "The slices form a closed loop: the order is cyclic, its cut arbitrary, and which way round it runs is "
-        "not determined. Both are returned."
+        "The direction of time is not determined: the slices form a closed loop. The order is cyclic, and where it starts is "
+        "arbitrary. Both directions are returned."
     )
 
 
 def _folded(test: DirectionTest) -> str:
     return (
-        "The direction of time is not determined: the course may have folded onto itself, or turns round, and the ends of such "
+        "The direction of time is not determined: the path may be folded onto itself, or turns, and the ends of such "
         "an order need not be the ends of time. Both directions are returned."
     )
 
@@ -433,19 +438,17 @@ def _folded(test: DirectionTest) -> str:
 def _unequal_steps(test: DirectionTest) -> str:
     advice = "Give times if there are any" + (", or use spacing='estimate'" if test.shared else "")
     return (
-        f"The direction of time is not determined: with equal gaps this order fits better "
-        f"({test.evidence}), but its steps differ too much for equal "
-        f"gaps, and with gaps estimated from the data its reverse does "
-        f"({test.opposed}). {advice}. "
-        "Both directions are returned."
+        f"The direction of time is not determined: this order fits better with equal gaps ({test.evidence}), but its "
+        f"steps differ too much in size for equal gaps, and with estimated gaps its reverse fits better ({test.opposed}). "
+        f"{advice}. Both directions are returned."
     )
 
 
 def _stopped(test: DirectionTest) -> str:
     side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
     return (
-        f"The direction of time was not tested to the end: the fit was stopped. So far {side} fits better "
-        f"({test.log_likelihood_ratio:+.1f} nats); fit again to have it tested. Both directions are returned."
+        f"The direction of time was not tested: the fit was stopped. So far {side} fits better "
+        f"({test.log_likelihood_ratio:+.1f} nats). Fit again to test it. Both directions are returned."
     )
 
 

@@ -1,34 +1,30 @@
-"""Measured with noise or without: chosen by evidence, along the order found without.
+"""Measurement noise or none: chosen by BIC, along the order found without noise.
 
-Noise of one observation is in two steps with opposite signs, so that residuals of successive steps are correlated
-negatively, down to −½. Only where they are is a state space fitted along the order; where it explains the data better, by
-Schwarz' evidence, than any account without noise, order and parameters are sought anew with it.
+Noise makes residuals of successive steps correlated negatively, down to −½. Only where they are is a state-space model fitted
+along the order; those that the direction has fitted already are read from `CandidatesAlong`. Where it explains the data better
+than every account without noise, order and parameters are searched again with it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from retrace_sde.evidence.selection.hidden_levels import can_have_levels, hidden_levels_along
-from retrace_sde.fit.levels import LevelFit
-from retrace_sde.fit.statespace.levels import HiddenLevels
+from retrace_sde.evidence.candidates.along import CandidatesAlong
+from retrace_sde.evidence.candidates.noise import MAX_STATE_SPACE_WORK
+from retrace_sde.evidence.candidates.penalty import Block, penalty
+from retrace_sde.evidence.selection.accounts import InterceptFit, Subjects
+from retrace_sde.evidence.selection.hidden_intercepts import HIDDEN, hidden_levels_along
+from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.model import Fit
-from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.models.gaps import GapModel
-from retrace_sde.search.models.hidden import HiddenModel
-from retrace_sde.search.protocols import Model
 
-DOUBT = -2.0
-"""Correlation of successive residuals, in standard errors, from which noise is tried."""
-
-WORK = 3e6
-"""n T d³ up to which a state space is fitted for the comparison; of larger panels some trajectories decide."""
-
+MAX_LAG_ONE_Z = -2.0
+"""Correlation of successive residuals, in standard errors, from which noise is tried: a fit with noise that is not there costs
+time, one without noise that is there biases the drift, so that it is tried sooner than the direction does."""
 
 Kind = Literal["estimate", "diagonal"]
 
@@ -37,8 +33,8 @@ Kind = Literal["estimate", "diagonal"]
 class NoiseChoice:
     """Whether the data were measured with noise, and what speaks for it.
 
-    `noise`: None, "estimate" (one share of every variable's scale) or "diagonal" (one number each). `nats`: by how much
-    noise is the better account, after Schwarz' price; None: residuals gave no reason to try it.
+    `noise`: None, "estimate" (one share of every variable's scale) or "diagonal" (one variance each). `nats`: by how much
+    noise is the better model, after its penalty (BIC); None: residuals gave no reason to try it.
     """
 
     noise: Kind | None
@@ -48,30 +44,33 @@ class NoiseChoice:
     def verdict(self) -> str:
         """What was chosen, by how much, and how to choose otherwise."""
         if self.noise is not None and self.nats is not None:
-            return f"measurement noise, by {self.nats:.1f} nats after its price; observation_noise=None leaves it out"
+            return f"measurement noise, by {self.nats:.1f} nats after its penalty; observation_noise=None leaves it out"
         if self.nats is None:
-            return "no measurement noise: residuals of successive steps do not call for it"
+            return (
+                "no measurement noise: residuals of successive steps are not negatively correlated"
+            )
         return (
-            f"no measurement noise: it is worse by {-self.nats:.1f} nats after its price; "
+            f"no measurement noise: it is worse by {-self.nats:.1f} nats after its penalty; "
             "observation_noise='estimate' fits it"
         )
 
 
 def noise_by_evidence(
-    model: Model, found: Fit, levels: LevelFit | HiddenLevels | None
+    along: CandidatesAlong, found: Fit, levels: InterceptFit | None
 ) -> NoiseChoice:
-    """Noise, or none, along an order found without; with values missing, R = 0 against R > 0."""
-    if not isinstance(model, EulerModel | HiddenModel) or not is_linear(model.drift):
-        return NoiseChoice(None)
-    unequal = isinstance(model, HiddenModel) and not model.regular
-    if unequal or isinstance(model, GapModel) or model.timing.gaps_known:
+    """Noise, or none, along an order found without it; with values missing, R = 0 against R > 0.
+
+    `along`: the candidates fitted on that order, or on its reverse. `levels`: random intercepts, where the fit has them.
+    """
+    model = along.model
+    if not is_linear(model.drift) or not model.steps_equal or model.timing.gaps_known:
         return NoiseChoice(None)
     n, T, d = model.data.shape
-    size = max(int(WORK / (T * d**3)), 2 * d + 20)
+    size = max(int(MAX_STATE_SPACE_WORK / (T * d**3)), 2 * d + 20)
     rows = evenly(n, size)
-    few: EulerModel | HiddenModel = model.some(size)
+    few: Any = model.some(size)
     order = found.ordering.take(rows).index
-    if isinstance(few, EulerModel) and _lag_one(few, few.fit(order), levels, rows) > DOUBT:
+    if not model.states_hidden and _lag_one_z(few, few.fit(order), levels, rows) > MAX_LAG_ONE_Z:
         return NoiseChoice(None)
     without = float(found.log_likelihoods[rows].sum())
     count = float(few.data.lengths.steps.total)
@@ -79,23 +78,22 @@ def noise_by_evidence(
     kinds: list[tuple[Kind, int]] = [("estimate", 1)]
     if d > 1:
         kinds.append(("diagonal", d))
-    for kind, price in kinds:
-        hidden = HiddenModel.of(few, noise=kind)
-        fitted = hidden.fit(order, final=True)
+    for kind, parameters in kinds:
+        hidden, fitted = along.state_space(kind, size, found.order)
         value = fitted.log_likelihood
-        if levels is not None and can_have_levels(hidden):  # as the account without noise has
+        if levels is not None and HIDDEN.applies(
+            hidden, Subjects.LEVELS
+        ):  # as the fit without noise has
             own = hidden_levels_along(hidden, fitted).log_likelihoods
             value += float((own - hidden.log_joint(order, fitted.law)).sum())
-        nats = value - without - 0.5 * price * np.log(count)
+        nats = value - without - penalty(Block(parameters, count))
         if best.nats is None or nats > best.nats:
             best = NoiseChoice(kind, float(nats))
     return best if best.nats is not None and best.nats > 0 else replace(best, noise=None)
 
 
-def _lag_one(
-    few: EulerModel, fit: Fit, levels: LevelFit | HiddenLevels | None, rows: np.ndarray
-) -> float:
-    """Correlation of successive whitened residuals, in standard errors; levels, where there are some, taken out."""
+def _lag_one_z(few: Any, fit: Fit, levels: InterceptFit | None, rows: Indices) -> float:
+    """Correlation of successive whitened residuals, in standard errors; about random intercepts, where there are some."""
     step, data = fit.step, few.data
     x = to_numpy(data.block(slice(None), fit.order)[0])
     A, c = step.coefficients[:, : x.shape[2]], step.coefficients[:, x.shape[2] :]

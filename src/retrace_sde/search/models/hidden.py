@@ -155,6 +155,10 @@ class HiddenModel(Problem):
         """All gaps are dt, and there are no inputs."""
         return self.classes is None
 
+    @property
+    def steps_equal(self) -> bool:
+        return self.regular
+
     @cached_property
     def steps(self) -> StepClasses:
         """The steps between positions."""
