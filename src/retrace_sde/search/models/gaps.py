@@ -4,7 +4,7 @@ Given θ each gap has a one-dimensional likelihood with n·d numbers behind it. 
 `−½ (S_ΔΔ/g + g S_bb) − ½ n d log g`, largest at the positive root of `S_bb g² + n d g − S_ΔΔ = 0`, where S_ΔΔ and S_bb are
 the squares of increments and of drifts in the metric of H. So a pair's cost with its own best gap is again
 one number, and the search over orders stays as it is. Along the order found, θ and the gaps of a linear or affine
-drift are fitted together with exact transitions (`irregular`); other drifts alternate between the two.
+drift are fitted together with exact transitions (`fit/irregular_times`); other drifts alternate between the two.
 
 Gaps and drift trade off where the drift is weak: then only the spread of a step tells its length, and unequal
 volatility reads as unequal time. Intervals are widened by what mean and spread disagree on (`unequal_steps`). Each direction
