@@ -43,7 +43,11 @@ def by_type(function: Callable[..., Any]) -> Callable[..., Any]:
         return known.get(getattr(types[0], "instance_class", type(None)), function)
 
     chosen.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    overload(function, strict=False)(chosen)  # not strict: annotations count as differences
+    # Inlined, and nothing is raised (a division by zero gives ∞): otherwise the arrays of judges and proposals, of which there are
+    # many, are passed on and their references counted at every move. Not strict: annotations count as differences.
+    overload(function, strict=False, jit_options={"error_model": "numpy", "forceinline": True})(
+        chosen
+    )
     return function
 
 
@@ -198,7 +202,7 @@ class Schedule(NamedTuple):
     thin: int
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def sample(
     judge: Any, rules: Any, order: Indices, proposals: Any, state: State, schedule: Schedule,
     records: Any,
@@ -211,32 +215,25 @@ def sample(
     count = 0
     for r in range(-1, samples):
         for _ in range(0 if len(order) < 2 else burn if r < 0 else thin):
-            if not between(judge, order, count, state):
-                _step(judge, rules, order, proposals, state)
             count += 1
+            if between(judge, order, count - 1, state):
+                continue
+            proposal = propose(proposals, rules, order, state)
+            move, accepted = proposal.move, False
+            if move.q > move.i:
+                found = change(judge, rules, order, move)
+                accepted = accept(proposals, found, proposal.ratio, state)
+                if accepted:
+                    take(judge, order, move)
+                    moved(proposals, order, move)
+                else:
+                    leave(judge, order, move)
+            tried(proposals, proposal, accepted)
         if r >= 0:
             record(records, order, r, samples)
 
 
-@njit(cache=True, nogil=True)
-def _step(
-    judge: Any, rules: Any, order: Indices, proposals: Any, state: State
-) -> None:  # pragma: no cover - compiled
-    """Propose a move, judge it, and take or leave it."""
-    proposal = propose(proposals, rules, order, state)
-    move, accepted = proposal.move, False
-    if move.q > move.i:
-        found = change(judge, rules, order, move)
-        accepted = accept(proposals, found, proposal.ratio, state)
-        if accepted:
-            take(judge, order, move)
-            moved(proposals, order, move)
-        else:
-            leave(judge, order, move)
-    tried(proposals, proposal, accepted)
-
-
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def descend(
     judge: Any, rules: Any, order: Indices, tolerance: float, stages: int
 ) -> None:  # pragma: no cover - compiled
@@ -271,7 +268,7 @@ class Kicks(NamedTuple):
     hopeful: float
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def descend_again(
     judge: Any, spare: Any, rules: Any, order: Indices, trial: Indices, tolerance: float, kicks: Kicks,
     state: State,

@@ -158,8 +158,7 @@ def mixture(
         for k in range(n_large):
             keep[a, large[k]] = 1.0
     place = np.empty(T, np.intp)
-    for p in range(T):
-        place[order[p]] = p
+    _locate(place, order, 0, T)
     return Mixture(proposals.table, proposals.shares, q, keep, alias, place, tally, scales)
 
 
@@ -169,16 +168,16 @@ def _node(order: Indices, p: int) -> int:  # pragma: no cover - compiled
     return order[p] if 0 <= p < len(order) else len(order)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _join_by_reversal(
-    mixture: Mixture, order: Indices, a: int, b: int
+    q: Array, place: Indices, order: Indices, a: int, b: int
 ) -> tuple[Move, float]:  # pragma: no cover - compiled
     """Make b a neighbour of a by reversing what lies between.
 
     The same reversal is proposed from its left and from its right neighbour, and back likewise: hence
     the Hastings ratio of sums.
     """
-    q, p, to = mixture.q, mixture.place[a], mixture.place[b]
+    p, to = place[a], place[b]
     i, j = (p + 1, to) if to > p else (to, p - 1)
     if i >= j:
         return nothing(), 1.0
@@ -188,13 +187,13 @@ def _join_by_reversal(
     return reversal(i, j + 1), back / there
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _join_by_insertion(
-    mixture: Mixture, order: Indices, a: int, b: int, after: bool
+    q: Array, place: Indices, order: Indices, a: int, b: int, after: bool
 ) -> tuple[Move, float]:  # pragma: no cover - compiled
     """Take b out and put it right after (or before) a; each gap is proposed from both of its sides."""
-    q, p = mixture.q, mixture.place[b]
-    g = mixture.place[a] if after else mixture.place[a] - 1
+    p = place[b]
+    g = place[a] if after else place[a] - 1
     if g in (p, p - 1):
         return nothing(), 1.0
     there = q[_node(order, g), b] + q[_node(order, g + 1), b]
@@ -208,11 +207,24 @@ def _within(i: int, j: int, k: int, q: int, T: int) -> Move:  # pragma: no cover
     return Move(i, j, k, q, 0) if q <= T else nothing()
 
 
+# Hooks take a mixture apart without a branch: where paths part, numba counts references to each of its arrays.
 @implements(propose, Mixture)
 def _propose_mixture(
     proposals: Mixture, rules: Any, order: Indices, state: State
 ) -> Proposal:  # pragma: no cover - compiled
-    T, mask, table = len(order), np.uint64(LENGTHS - 1), proposals.table
+    return _mixed(
+        proposals.table, proposals.shares, proposals.q, proposals.keep, proposals.alias,
+        proposals.place, rules, order, state,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _mixed(
+    table: Tally, shares: Tally, q: Array, keep: Array, alias: Indices, place: Indices, rules: Any,
+    order: Indices, state: State,
+) -> Proposal:  # fmt: skip  # pragma: no cover - compiled
+    """A move of a random kind, at a random place, of random lengths."""
+    T, mask = len(order), np.uint64(LENGTHS - 1)
     bits = random_bits(state)
     pick = int(bits & np.uint64(255))
     spot = ((bits >> np.uint64(8)) & np.uint64(0xFFFFFF)) * np.uint64(T) >> np.uint64(24)
@@ -220,7 +232,7 @@ def _propose_mixture(
     one = int(table[int((bits >> np.uint64(32)) & mask)])
     two = int(table[int((bits >> np.uint64(42)) & mask)])
     move, ratio, kind = nothing(), 1.0, 0
-    while pick >= proposals.shares[kind]:
+    while pick >= shares[kind]:
         kind += 1
     if rules is not None and random_unit(state) < NODE_SWAPS:
         kind = 2
@@ -240,13 +252,13 @@ def _propose_mixture(
     else:
         u = random_unit(state) * T
         a, b = i, int(u)
-        if u - b >= proposals.keep[a, b]:
-            b = int(proposals.alias[a, b])
+        if u - b >= keep[a, b]:
+            b = int(alias[a, b])
         if kind == 4:
-            move, ratio = _join_by_reversal(proposals, order, a, b)
+            move, ratio = _join_by_reversal(q, place, order, a, b)
         else:
             after = (bits >> np.uint64(63)) == np.uint64(1)
-            move, ratio = _join_by_insertion(proposals, order, a, b, after)
+            move, ratio = _join_by_insertion(q, place, order, a, b, after)
     return Proposal(move, ratio, kind, one)
 
 
@@ -254,21 +266,34 @@ def _propose_mixture(
 def _moved_mixture(
     proposals: Mixture, order: Indices, move: Move
 ) -> None:  # pragma: no cover - compiled
-    for p in range(move.i, move.q):
-        proposals.place[order[p]] = p
+    _locate(proposals.place, order, move.i, move.q)
+
+
+@njit(cache=True, nogil=True)
+def _locate(place: Indices, order: Indices, i: int, j: int) -> None:  # pragma: no cover - compiled
+    """Where what stands within [i, j) stands."""
+    for p in range(i, j):
+        place[order[p]] = p
 
 
 @implements(tried, Mixture)
 def _tried_mixture(
     proposals: Mixture, proposal: Proposal, accepted: bool
 ) -> None:  # pragma: no cover - compiled
-    kind = proposal.kind
-    proposals.tally[kind, 0] += 1
-    proposals.tally[kind, 1] += accepted
+    _count(proposals.tally, proposals.scales, proposal.kind, proposal.length, accepted)
+
+
+@njit(cache=True, nogil=True)
+def _count(
+    tally: Tally, scales: Tally, kind: int, length: int, accepted: bool
+) -> None:  # pragma: no cover - compiled
+    """By kind, and of reversals and exchanges by octave of length."""
+    tally[kind, 0] += 1
+    tally[kind, 1] += accepted
     if kind < 2:
-        octave = int(np.log2(proposal.length))
-        proposals.scales[octave, 0] += 1
-        proposals.scales[octave, 1] += accepted
+        octave = int(np.log2(length))
+        scales[octave, 0] += 1
+        scales[octave, 1] += accepted
 
 
 @implements(propose, Nearby)
