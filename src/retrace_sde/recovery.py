@@ -38,8 +38,6 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
 from retrace_sde.retrace import ReTrace
-from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.show.report import write_report
 
 MOST_PROBABILITIES = 50_000_000
@@ -354,12 +352,12 @@ def recover_panel(
 def _drift_choice(model: ReTrace, panel: Panel) -> DriftChoice | None:
     """The comparison of drifts, where data are complete and without noise; None elsewhere."""
     fitted, outcome, _, places = model._memory
-    if not isinstance(fitted, EulerModel) or isinstance(fitted, GapModel):
+    if fitted.states_hidden or fitted.gaps_estimated:
         return None
     if not isinstance(fitted.drift, Affine) or outcome.estimator == "mcem":
         return None
     raw = places.panel(panel)
-    return drift_by_evidence(fitted, Data(raw.values, counts=raw.lengths), outcome.found)
+    return drift_by_evidence(fitted.plain(), Data(raw.values, counts=raw.lengths), outcome.found)
 
 
 def _check_ties(panel: Panel) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,6 @@ from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.clock import UNKNOWN, SharedGaps
-from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.search.protocols import Model
 
 MIN_BEGINNING = 3
@@ -53,9 +52,9 @@ def widened_beyond(
     d = model.data.shape[2]
     found = np.ones((len(gaps), d))
     far = reaches_beyond(past, gaps)
-    if not far or not isinstance(model, EulerModel) or isinstance(model, GapModel):
+    if not far or model.states_hidden or model.gaps_estimated:
         return found
-    errors = _errors(model, past, space, name)
+    errors = _errors(model.plain(), past, space, name)
     for h in far:
         wanted = gaps[: h + 1].sum() / past.sum()
         chosen = _alike(errors, float(wanted))
@@ -65,7 +64,7 @@ def widened_beyond(
 
 
 def _errors(
-    model: EulerModel,
+    model: Any,
     past: Array,
     space: Callable[[Estimate, float], StateSpace],
     name: str,

@@ -29,8 +29,6 @@ from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.panel.clock import EqualGaps
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import LinearSDE, Scheme
-from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.protocols import Model
 
 FORECAST_PATHS = 400
@@ -40,7 +38,7 @@ FORECAST_PATHS = 400
 def space_of(model: Model, outcome: Outcome, gap: float | None = None) -> StateSpace:
     """One step, over dt or another gap, of a fitted linear SDE, as its estimator has it: Euler's, or exact."""
     gap = model.dt if gap is None else gap
-    if isinstance(model, HiddenModel):
+    if model.states_hidden:
         return _law(outcome).model(gap)
     return _step(outcome)(outcome.estimate, gap)
 
@@ -98,8 +96,8 @@ def predicted(
         every = past.along(y.shape[1])
         spaces = {gap: space_of(model, outcome, gap) for gap in set(every.tolist())}
         widened = missed(y, [spaces[gap] for gap in every.tolist()], len(gaps), level, states)
-        if isinstance(model, EulerModel) and not model.data.lengths.ragged:
-            inside = replace(model, data=replace(model.data, values=y, covariates=None))
+        if not model.states_hidden and not model.data.lengths.ragged:
+            inside = model.for_others(replace(model.data, values=y, covariates=None))
             far = widened_beyond(
                 inside, every, gaps, _step(outcome), name=outcome.estimator, level=level
             )

@@ -12,7 +12,6 @@ from retrace_sde.after.steps import RESIDUAL_SAMPLE, Steps, looked, steps_of
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.search.model import Fit
-from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.protocols import Model
 
 
@@ -46,7 +45,7 @@ def simulated_paths(model: Model, found: Fit, steps: Steps, rng: np.random.Gener
     order = found.ordering.take(rows).index
     u = model.data.covariates
     u = None if u is None else to_numpy(in_order(to_numpy(u)[rows], order))
-    hidden = isinstance(model, HiddenModel)
+    hidden = model.states_hidden
     states = found.states if hidden and found.states is not None else None
     x = np.tile(steps.states[:, 0], (times, 1)) if states is None else states[rows, 0]
     gaps = found.gaps.take(rows).rows(len(rows), T)

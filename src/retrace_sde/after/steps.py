@@ -20,7 +20,6 @@ from retrace_sde.panel.blocks import evenly, in_order, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.model import Fit
-from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.protocols import Model
 
 RESIDUAL_SAMPLE, MIN_RESIDUAL_TRAJECTORIES = 200_000, 30
@@ -85,7 +84,7 @@ def _steps(model: Model, found: Fit) -> Steps:
     x = to_numpy(in_order(data.values, order))
     inside = data.lengths.mask
     linear = is_linear(model.drift)
-    if isinstance(model, HiddenModel):
+    if model.states_hidden:
         y = np.where(inside[:, :, None], x, np.nan)
         across = steps_across(model.some(size), found.law, order, found.gaps.take(rows))
         innovations = filtered(y, found.law.model(model.dt), across).innovations[:, 1:]
@@ -135,9 +134,9 @@ class Across(NamedTuple):
     classes: Indices
 
 
-def steps_across(model: Model, law: Any, order: Indices, gaps: Gaps) -> Across | None:
+def steps_across(model: Any, law: Any, order: Indices, gaps: Gaps) -> Across | None:
     """The steps of a law across gaps and under inputs, along an order; None where all are the same, or gaps are drawn."""
-    if not isinstance(model, HiddenModel) or model.regular or model.gaps_random:
+    if not model.states_hidden or model.regular or model.gaps_random:
         return None
     n, T, _ = model.data.shape
     classes = StepClasses.of(gaps.along(T))
