@@ -95,7 +95,7 @@ class Scores:
         """The scores of the trajectories, (n, size)."""
         scores = np.zeros((len(seen.values), self.size))
         model = self.law.steps(seen.classes.gaps)
-        for stack in seen.stacks:
+        for stack in seen.apart if model.diagonal else seen.stacks:
             for rows, score in self._of_stack(stack, model, seen.n_jobs):
                 scores[rows.ravel()] = score
         return scores

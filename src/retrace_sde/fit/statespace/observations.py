@@ -15,6 +15,12 @@ from retrace_sde.io.arrays import Array, Indices, Mask
 STACK_ELEMENTS = 1 << 21
 """Numbers per array of covariances (patterns) or of means (trajectories) worked on at a time: 16 MiB."""
 
+MAX_SHARED = 64
+"""Up to this many trajectories × variables per pattern, each trajectory is smoothed by itself."""
+
+MIN_PATTERNS = 2 * LANES
+"""Fewer patterns than this are left to the recursion, which needs no compiler."""
+
 MAX_CLASSES = 128
 """Classes of steps, a transition each: where there would be more, gaps in one of so many geometric bins count as one. Over gaps
 from 0.01 to 3, say, these differ by less than 5 per cent."""
@@ -93,6 +99,21 @@ class Stack:
             self.rows[which],
         )
 
+    def apart(self) -> Stack:
+        """Each trajectory as a pattern of its own."""
+        T, G, k, d = self.values.shape
+        inputs = self.inputs
+        if inputs is not None:
+            inputs = inputs.reshape(T, G * k, 1, inputs.shape[3])
+        return Stack(
+            self.values.reshape(T, G * k, 1, d),
+            np.repeat(self.seen, k, axis=1),
+            np.repeat(self.classes, k, axis=1),
+            inputs,
+            np.repeat(self.patterns, k),
+            self.rows.reshape(-1, 1),
+        )
+
     def portions(self, each: int) -> Iterator[Stack]:
         """Some of the patterns at a time, where each takes so many numbers, so that memory stays bounded."""
         size = max(2 * LANES, STACK_ELEMENTS // each)
@@ -144,6 +165,31 @@ class Observations:
     def stacks(self) -> list[Stack]:
         """Patterns with equally many trajectories each."""
         return self._grouped[1]
+
+    @cached_property
+    def apart(self) -> list[Stack]:
+        """The same where steps differ, but with patterns that few trajectories share in one stack, each trajectory by itself.
+
+        Small panels with some values missing have several stacks of a few patterns: a recursion for each took twice as long as the
+        compiled smoother for all (60 trajectories, 8 times, 2 variables, a tenth missing).
+        """
+        d = self.values.shape[2]
+        few = [stack for stack in self.stacks if stack.rows.shape[1] <= max(1, MAX_SHARED // d)]
+        if len(self.classes.gaps) == 1 or sum(stack.rows.size for stack in few) < MIN_PATTERNS:
+            return self.stacks
+        single = [stack.apart() for stack in few]
+        inputs = None
+        if self.inputs is not None:
+            inputs = np.concatenate([s.inputs for s in single if s.inputs is not None], axis=1)
+        joined = Stack(
+            np.concatenate([stack.values for stack in single], axis=1),
+            np.concatenate([stack.seen for stack in single], axis=1),
+            np.concatenate([stack.classes for stack in single], axis=1),
+            inputs,
+            np.concatenate([stack.patterns for stack in single]),
+            np.concatenate([stack.rows for stack in single]),
+        )
+        return [joined, *(stack for stack in self.stacks if stack not in few)]
 
     @cached_property
     def _grouped(self) -> tuple[Indices, list[Stack]]:

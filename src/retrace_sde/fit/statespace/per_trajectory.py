@@ -15,16 +15,10 @@ import numpy as np
 
 from retrace_sde.fit.statespace.kernels import LANES, Block, Found, Steps, Sums, smooth_block
 from retrace_sde.fit.statespace.model import StepModel
-from retrace_sde.fit.statespace.observations import Stack
+from retrace_sde.fit.statespace.observations import MAX_SHARED, MIN_PATTERNS, Stack
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import symmetric_root
-
-MAX_SHARED = 64
-"""Up to this many trajectories × variables per pattern, each trajectory is smoothed by itself."""
-
-MIN_PATTERNS = 2 * LANES
-"""Fewer patterns than this are left to the recursion, which needs no compiler."""
 
 BLOCK_ELEMENTS = 1 << 15
 """Numbers of covariances per trajectory for which a thread takes LANES of them at a time; fewer: more."""

@@ -100,7 +100,8 @@ def states(seen: Observations, model: StepModel, *, times: int = 0) -> Smoothed:
     P = int(seen.pattern.max()) + 1 if times else 0
     means, likelihood = np.empty((n, T, d)), np.empty(n)
     within, lags = np.empty((P, times, d, d)), np.empty((P, max(times - 1, 0), d, d))
-    for stack in (some for whole in seen.stacks for some in whole.portions(T * d * d)):
+    stacks = seen.apart if model.diagonal else seen.stacks
+    for stack in (some for whole in stacks for some in whole.portions(T * d * d)):
         rows = per_trajectory(stack, model, times=T, n_jobs=seen.n_jobs)
         if rows is not None:
             means[stack.rows.ravel()] = rows.found.means

@@ -139,7 +139,7 @@ def expect(seen: Observations, law: Parameters) -> Expected:
     grams, counts = np.zeros((K, 2 * d + m, 2 * d + m)), np.zeros(K)
     likelihood, squares, entries = 0.0, np.zeros(d), np.zeros(d)
     firsts, first_covariance = [], np.zeros((d, d))
-    for stack in seen.stacks:
+    for stack in seen.apart if model.diagonal else seen.stacks:
         k = stack.rows.shape[1]
         counts += k * step_counts(stack, K).sum(axis=0)
         entries += k * stack.seen.sum(axis=(0, 1))
