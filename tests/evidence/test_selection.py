@@ -202,7 +202,7 @@ def test_rates_are_told_from_levels():
     assert 0.15 < found.rate_spread < 0.45
     assert np.corrcoef(found.rates, r[:, 0])[0, 1] > 0.5
     assert (np.abs(model.drift_ - A) < 2 * half_widths(model.standard_errors_.drift, n)).all()
-    assert "a rate of its own" in model.summary()
+    assert "random rates, one for each subject" in model.summary()
 
 
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
