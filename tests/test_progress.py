@@ -50,7 +50,7 @@ def test_a_fit_tells_its_steps_and_is_the_same_fit(shuffled):
     np.testing.assert_array_equal(told.drift_, silent.drift_)
     doing = [each.doing for each in seen]
     assert doing[0] == "preparing"
-    assert {"searching for the order", "testing which way time runs"} <= set(doing)
+    assert {"searching for the order", "testing the direction of time"} <= set(doing)
     assert all(each.fraction is None or 0 <= each.fraction <= 1 for each in seen)
     assert [each.elapsed for each in seen] == sorted(each.elapsed for each in seen)
 
@@ -72,7 +72,7 @@ def test_stop_iteration_returns_what_is_there_and_says_so(shuffled):
 def test_a_fit_that_was_stopped_calls_no_direction(shuffled):
     """The whole fit calls it; stopped at any step before the residuals, it does not, and says why."""
     assert rt.ReTrace(dt=0.05, random_state=0).fit(shuffled).direction_.identified
-    doing = "searching for the order", "testing which way time runs"
+    doing = "searching for the order", "testing the direction of time"
     for stage in doing:
 
         def stop(step, stage=stage):

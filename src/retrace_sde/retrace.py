@@ -216,9 +216,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 fitted = fit_entry(entry, request, rng)
                 result = assembled(entry.whole, fitted, request)
                 look = residual_look(fitted, request, rng)
-        for caution in fitted.outcome.cautions:
-            warnings.warn(caution, ReTraceWarning, stacklevel=2)
-        self._adopt(entry, fitted, result, look)
+            for caution in fitted.outcome.cautions:
+                warnings.warn(caution, ReTraceWarning, stacklevel=2)
+            self._adopt(entry, fitted, result, look)
         return self
 
     def _adopt(

@@ -234,8 +234,8 @@ def test_effect_says_which_options_it_does_not_use(tmp_path):
     asked = ["effect", str(tmp_path / "t.csv"), "--subject", "id", "--variables", "x", "--treatment", "dose",
              "--time", "day", "--drift", "affine", "--subjects", "alike", "--draws", "20"]  # fmt: skip
     assert "Not used" not in CliRunner().invoke(main, asked).output
-    more = ["--covariates", "age", "--time-error", "1", "--both-directions", "--subjects", "levels"]
+    more = ["--covariates", "age", "--time-error", "1", "--both-directions"]
     text = CliRunner().invoke(main, [*asked, *more]).output
     line = next(line for line in text.splitlines() if "Not used" in line)
-    for name in ("--covariates", "--time-error", "--both-directions", "--subjects"):
+    for name in ("--covariates", "--time-error", "--both-directions"):
         assert name in line

@@ -77,7 +77,7 @@ def test_an_open_direction_gives_both_graphs():
     graph = rt.effect_graph(model)
     np.testing.assert_array_equal(graph.twin.values, model.alternative_.drift)
     assert np.isfinite(graph.twin.errors).all()
-    assert "reversed twin" in str(graph)
+    assert "in the reversed order, which is as likely" in str(graph)
 
 
 def test_what_has_no_graph_is_refused():

@@ -73,7 +73,7 @@ def test_gaps_of_any_length_are_refused_by_their_own_name(X, given):
     assert "replicates" not in sentence
 
 
-@pytest.mark.filterwarnings("ignore:With one variable")
+@pytest.mark.filterwarnings("ignore:The order may be folded")
 def test_a_polynomial_of_degree_one_is_affine_behind_noise(X):
     options = {"dt": DT, "observation_noise": 0.1, "random_state": 0, "n_jobs": 1}
     affine = rt.ReTrace(drift="affine", **options).fit(with_gap(X))

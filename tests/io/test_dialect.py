@@ -88,7 +88,7 @@ def test_what_is_given_is_not_guessed(tmp_path):
         ("id,a\n1,.\n2,3\n3,4\n", [np.nan, 3, 4], "'.' as missing (1 cells)"),
         ("id,a\n1,#DIV/0!\n2,3\n3,NA\n", [np.nan, 3, np.nan], "'#DIV/0!' as missing"),
         ("sep=;\nid;a\n1;2\n3;4\n", [2, 4], "semicolons"),
-        ("Export of everything\n\nid;a;b\n1;2;3\n3;4;5\n", [2, 4], "above the header left out"),
+        ("Export of everything\n\nid;a;b\n1;2;3\n3;4;5\n", [2, 4], "above the header skipped"),
         (",id,a\n0,x,2\n1,y,4\n", [2, 4], "row numbers left out"),
         ('"","id","a"\n"1","x",2\n"2","y",4\n', [2, 4], "row numbers left out"),
         ("id,a,\n1,2,\n3,4,\n", [2, 4], ""),

@@ -164,7 +164,7 @@ def test_the_flips_likelihood_never_falls_from_round_to_round():
 def test_a_subset_speaks_for_the_rest_when_memory_is_short(monkeypatch):
     """Trajectories outside the subset are turned by the search that follows."""
     _, X, truth = shuffled(10, 30, 120, 1.0, seed=3)
-    monkeypatch.setattr(flips, "MEMORY", 40 * 20**2)
+    monkeypatch.setattr(flips, "GRAM_NUMBERS", 40 * 20**2)
     better = recovered(problem_of(X)).better
     tau = [kendall_tau(truth[[j]], better.order[[j]]) for j in range(120)]
     assert np.mean(np.array(tau) > 0) >= 0.99

@@ -135,7 +135,7 @@ def test_constrained_gaps_keep_their_lengths_and_are_best_among_those_that_do():
     np.testing.assert_allclose(times[[1, 4, 6]], [10.0, 11.7, 12.0])
 
 
-@pytest.mark.filterwarnings("ignore:With one variable")
+@pytest.mark.filterwarnings("ignore:The order may be folded")
 @pytest.mark.parametrize("d", [1, 2])
 def test_gaps_of_an_irregular_panel_are_recovered_with_its_order(d):
     X, gaps, sde = irregular_panel(d, 60, 12, 2)
@@ -197,7 +197,7 @@ def test_exact_transitions_with_known_irregular_times_have_no_bias_of_the_step()
     assert np.abs(euler.drift_ - slow.drift).max() > 5 * exact.standard_errors_.drift.max()
 
 
-@pytest.mark.filterwarnings("ignore:With one variable")
+@pytest.mark.filterwarnings("ignore:The order may be folded")
 def test_the_result_with_gaps_is_saved_and_loaded(tmp_path):
     X, _, _ = irregular_panel(1, 20, 7, 6)
     model = rt.ReTrace(drift="affine", spacing="estimate", n_jobs=1)
@@ -217,7 +217,7 @@ def test_what_cannot_be_estimated_is_refused_with_the_reason():
 
 
 @pytest.mark.statistics
-@pytest.mark.filterwarnings("ignore:With one variable")
+@pytest.mark.filterwarnings("ignore:The order may be folded")
 def test_95_percent_intervals_of_gaps_cover_90_to_98_percent():
     hits = []
     for d, n, T in ((1, 60, 12), (2, 40, 15), (3, 30, 10)):

@@ -294,7 +294,7 @@ def test_a_known_direction_a_closed_loop_and_a_fold_are_said(fit):
     assert "folded" in verdicts(fold, panel)[0].answer
 
 
-@pytest.mark.filterwarnings("ignore:With one variable")
+@pytest.mark.filterwarnings("ignore:The order may be folded")
 def test_a_fold_that_was_cautioned_of_is_not_advised_on_again(tmp_path):
     model = rt.ReTrace(dt=0.1, n_jobs=1)
     X = np.random.default_rng(0).standard_normal((30, 8, 1)).cumsum(axis=1)
@@ -315,7 +315,7 @@ class Cubic(Drift):
         return [*variables, *(f"{name}³" for name in variables)]
 
 
-@pytest.mark.filterwarnings("ignore:With one variable")
+@pytest.mark.filterwarnings("ignore:The order may be folded")
 @pytest.mark.parametrize("drift", ["affine", Cubic()])
 @pytest.mark.parametrize("d", [1, 3])
 def test_other_drifts_show_each_coefficient_by_name(drift, d, tmp_path):
