@@ -304,5 +304,5 @@ def test_a_simulated_p_value_close_to_the_level_says_so():
         assert one.close is close
         assert ("another random_state" in one.verdict) is close
     low = replace(test, identified=False, log_likelihood_ratio=9.0, p_value=0.043, p_error=0.01)
-    assert "within two simulation errors of the level" in low.verdict
+    assert "not below 0.05 by more than its simulation error" in low.verdict
     assert "but not significantly" in replace(low, p_value=0.07).verdict
