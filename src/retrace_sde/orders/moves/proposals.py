@@ -135,7 +135,7 @@ def mixture(
             total += q[a, b]
         n_small, n_large = 0, 0
         for b in range(T):
-            q[a, b] /= total
+            q[a, b] /= max(total, NEIGHBOUR_FLOOR)  # a single observation has no neighbours
             keep[a, b] = q[a, b] * T
             alias[a, b] = b
             if keep[a, b] < 1.0:
