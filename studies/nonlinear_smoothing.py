@@ -32,9 +32,9 @@ from scipy.optimize import minimize
 import retrace_sde as rt
 from retrace_sde.fit.information import inverse
 from retrace_sde.fit.statespace.ascent.climb import climb
-from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, spread
-from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.process.drift import Polynomial
 from retrace_sde.process.sde import Gaussian

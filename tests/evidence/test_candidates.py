@@ -32,7 +32,7 @@ from retrace_sde.evidence.direction.verdict import (
     direction_test,
 )
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.levels import fit_levels
+from retrace_sde.fit.random_intercepts import fit_levels
 from retrace_sde.fit.start_law import _shrink, starts
 from retrace_sde.orders.draws import Chains
 from retrace_sde.orders.own import EulerLaw

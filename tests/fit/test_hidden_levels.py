@@ -8,9 +8,9 @@ from scipy.stats import multivariate_normal
 import retrace_sde as rt
 from retrace_sde.evidence.selection.hidden_intercepts import hidden_levels_along
 from retrace_sde.fit.intervals import half_widths
-from retrace_sde.fit.levels import fit_levels, level_influences
+from retrace_sde.fit.random_intercepts import fit_levels, level_influences
 from retrace_sde.fit.scores import errors_of_influences
-from retrace_sde.fit.statespace.levels import hidden_level_errors, informed
+from retrace_sde.fit.statespace.random_intercepts import hidden_level_errors, informed
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import van_loan

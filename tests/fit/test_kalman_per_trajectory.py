@@ -13,11 +13,11 @@ import retrace_sde as rt
 from retrace_sde.fit.statespace import errors as statespace_errors
 from retrace_sde.fit.statespace import per_trajectory as by_trajectory
 from retrace_sde.fit.statespace.em import em
+from retrace_sde.fit.statespace.em_steps import expect
 from retrace_sde.fit.statespace.observations import Observations, Stack
 from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.fit.statespace.per_trajectory import per_trajectory
 from retrace_sde.fit.statespace.smoother import StateSpace, kalman
-from retrace_sde.fit.statespace.steps import expect
 from retrace_sde.process.sde import Gaussian, Transition
 
 Array = NDArray[np.float64]

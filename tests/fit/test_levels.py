@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
 from retrace_sde.fit.intervals import half_widths
-from retrace_sde.fit.levels import LevelFit, LevelRows, fit_levels, level_influences
 from retrace_sde.fit.moments import moments
+from retrace_sde.fit.random_intercepts import LevelFit, LevelRows, fit_levels, level_influences
 from retrace_sde.fit.regression import ErrorKind, mle
 from retrace_sde.fit.scores import errors_of_influences
 from retrace_sde.io.arrays import Array, Indices

@@ -6,9 +6,10 @@ from scipy.linalg import block_diag
 
 import retrace_sde as rt
 from retrace_sde.fit.statespace.ascent.climb import climb
-from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.ascent.scoring import FAINT, Scoring
 from retrace_sde.fit.statespace.em import em
+from retrace_sde.fit.statespace.em_steps import expect
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import (
     Parameters,
@@ -17,7 +18,6 @@ from retrace_sde.fit.statespace.parameters import (
     first_guess,
     spread,
 )
-from retrace_sde.fit.statespace.steps import expect
 
 DT = 0.05
 

@@ -12,7 +12,7 @@ from retrace_sde.fit.frequencies import Frequencies, statistics
 from retrace_sde.orders import own
 from retrace_sde.orders.array_chains import ManyChains, Streams, padded_pairs
 from retrace_sde.orders.draws import Chains, Stretch
-from retrace_sde.orders.moves.driver import Schedule
+from retrace_sde.orders.moves.metropolis import Schedule
 from retrace_sde.orders.moves.moves import random_unit
 from retrace_sde.orders.moves.proposals import SHARES, SHARPNESS, Proposals, length_table
 from retrace_sde.orders.own import EulerLaw, OwnOrders

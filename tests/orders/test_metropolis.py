@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from retrace_sde.orders.metropolis import Records, sample_block, sample_path
-from retrace_sde.orders.moves.driver import Schedule
+from retrace_sde.orders.moves.metropolis import Schedule
 from retrace_sde.orders.moves.proposals import (
     KINDS,
     LENGTHS,
@@ -20,6 +19,7 @@ from retrace_sde.orders.moves.proposals import (
     length_table,
 )
 from retrace_sde.orders.moves.rules import Rules
+from retrace_sde.orders.path_chains import Records, sample_block, sample_path
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.search import BlockCosts
 

@@ -17,8 +17,8 @@ from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.clock import Clock, Gaps
 from retrace_sde.process.drift import Affine, Drift
+from retrace_sde.search.models.estimated_gaps import GapModel, _constrained_gaps
 from retrace_sde.search.models.exact_gaps import spans
-from retrace_sde.search.models.gaps import GapModel, _constrained_gaps
 
 DT = 0.5
 

@@ -14,8 +14,9 @@ import numpy as np
 from numba import njit
 
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.moves import driver
-from retrace_sde.orders.moves.driver import Kept, Schedule, implements
+from retrace_sde.orders.moves import judges, metropolis
+from retrace_sde.orders.moves.judges import implements
+from retrace_sde.orders.moves.metropolis import Kept, Schedule
 from retrace_sde.orders.moves.moves import Move, make
 from retrace_sde.orders.moves.proposals import Windows
 from retrace_sde.orders.search import BlockCosts
@@ -63,7 +64,7 @@ class InnovationJudge(NamedTuple):
     end: Indices
 
 
-@implements(driver.change, InnovationJudge)
+@implements(judges.change, InnovationJudge)
 def _change(
     judge: InnovationJudge, rules: Any, order: Indices, move: Move
 ) -> float:  # pragma: no cover - compiled
@@ -83,7 +84,7 @@ def _change(
     return change
 
 
-@implements(driver.take, InnovationJudge)
+@implements(judges.take, InnovationJudge)
 def _take(
     judge: InnovationJudge, order: Indices, move: Move
 ) -> None:  # pragma: no cover - compiled
@@ -93,7 +94,7 @@ def _take(
         judge.old[t] = judge.new[t]
 
 
-@implements(driver.leave, InnovationJudge)
+@implements(judges.leave, InnovationJudge)
 def _leave(
     judge: InnovationJudge, order: Indices, move: Move
 ) -> None:  # pragma: no cover - compiled
@@ -129,4 +130,4 @@ def sample_noisy_block(
         room = np.zeros(T), order.copy(), np.zeros(1, np.intp)
         judge = InnovationJudge(y, f, costs.start[j], c, weight, e, *room)
         state, records = states[j : j + 1], Kept(kept[j, :, :T])
-        driver.sample(judge, None, order, Windows(reach), state, schedule, records)
+        metropolis.sample(judge, None, order, Windows(reach), state, schedule, records)

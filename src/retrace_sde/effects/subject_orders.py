@@ -1,7 +1,7 @@
 """Subjects that differ and orders that are uncertain, together: Monte-Carlo EM for the mixed model.
 
 E-step: orders of each subject drawn under its own drift Θ + B_j; M-step: the mixed model from the Gram
-matrices averaged over the draws. One best order is a biased place to estimate from (see `independent`); the
+matrices averaged over the draws. One best order is a biased place to estimate from (`search.mcem`); the
 average also tells how much of the uncertainty is the order's. One variable may be measured with error, of
 a variance that is estimated too: neighbouring residuals then share an error.
 """

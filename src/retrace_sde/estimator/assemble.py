@@ -27,7 +27,7 @@ from retrace_sde.process.sde import LinearSDE
 from retrace_sde.progress import report
 from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.search.model import Fit
-from retrace_sde.search.models.gaps import gap_intervals
+from retrace_sde.search.models.estimated_gaps import gap_intervals
 from retrace_sde.search.protocols import Model
 
 

@@ -39,8 +39,8 @@ from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import is_linear
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
+from retrace_sde.search.models.estimated_gaps import GapModel
 from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.search.protocols import Model
 
 

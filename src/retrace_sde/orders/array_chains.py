@@ -15,7 +15,7 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.io.arrays import Indices, State
-from retrace_sde.orders.moves.driver import Schedule
+from retrace_sde.orders.moves.metropolis import Schedule
 from retrace_sde.orders.moves.moves import Move, exchange, make, reversal
 from retrace_sde.orders.moves.proposals import KINDS, NEIGHBOUR_FLOOR, Proposals, Tally
 from retrace_sde.panel.blocks import to_integers

@@ -20,9 +20,9 @@ from retrace_sde.fit.frequencies import Frequencies
 from retrace_sde.io.arrays import Indices, State
 from retrace_sde.orders.array_chains import ManyChains, padded_pairs
 from retrace_sde.orders.draws import Chains, Draws, Stretch
-from retrace_sde.orders.metropolis import Records, sample_block
-from retrace_sde.orders.moves.driver import Schedule
+from retrace_sde.orders.moves.metropolis import Schedule
 from retrace_sde.orders.moves.proposals import Proposals
+from retrace_sde.orders.path_chains import Records, sample_block
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.search import BlockCosts, improve_block
 from retrace_sde.panel.blocks import Data, like, to_integers, to_numpy

@@ -18,19 +18,16 @@ from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import put, put_rows
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.moves.driver import (
+from retrace_sde.orders.moves.descent import (
     Kicks,
     best,
     centres,
-    change,
-    cost,
     descend,
     descend_again,
-    implements,
     kick,
     last_resort,
-    take,
 )
+from retrace_sde.orders.moves.judges import change, cost, implements, take
 from retrace_sde.orders.moves.moves import (
     FIRST,
     SECOND,

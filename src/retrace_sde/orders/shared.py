@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices, Mask, State
-from retrace_sde.orders.metropolis import Records, sample_path
-from retrace_sde.orders.moves.driver import Schedule
+from retrace_sde.orders.moves.metropolis import Schedule
 from retrace_sde.orders.moves.proposals import SHARES, SHARPNESS, Proposals, length_table
+from retrace_sde.orders.path_chains import Records, sample_path
 from retrace_sde.orders.paths import improve, path_cost
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.search import padded_costs

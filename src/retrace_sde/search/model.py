@@ -1,7 +1,7 @@
 """What every model is and returns: the panel with what is known of its time, and a fit along an order.
 
 A model is a likelihood of a panel along an order: Euler's steps between states (`models/euler`), the same across unknown
-gaps (`models/gaps`), or states behind noise and missing values (`models/hidden`). What the search, the average over
+gaps (`models/estimated_gaps`), or states behind noise and missing values (`models/hidden`). What the search, the average over
 orders and the evidence ask of it is in `protocols`.
 """
 

@@ -27,8 +27,8 @@ from retrace_sde.panel.validation import has_missing
 from retrace_sde.process.drift import Drift, driven, has_state_space, in_state_space, is_linear
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.model import Fit
+from retrace_sde.search.models.estimated_gaps import GapModel
 from retrace_sde.search.models.euler import EulerModel
-from retrace_sde.search.models.gaps import GapModel
 from retrace_sde.search.models.hidden import HiddenModel
 from retrace_sde.search.models.random_gaps import RandomGapModel
 from retrace_sde.search.protocols import Model

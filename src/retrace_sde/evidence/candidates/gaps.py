@@ -17,7 +17,7 @@ from retrace_sde.evidence.candidates.prediction import Prediction, StepRows
 from retrace_sde.evidence.closed_form.linear import unequal
 from retrace_sde.evidence.closed_form.panels import Form
 from retrace_sde.panel.clock import Clock
-from retrace_sde.search.models.gaps import GapModel
+from retrace_sde.search.models.estimated_gaps import GapModel
 
 EQUAL_GAPS_NATS = 100.0
 """Nats by which steps of one variance explain more than a variance for each step: gaps are then not fitted."""

@@ -13,6 +13,10 @@ from scipy import stats
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong, simulators
 from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind
+from retrace_sde.evidence.candidates.intercepts import (
+    MEMORY_AND_INTERCEPTS,
+    RANDOM_INTERCEPTS,
+)
 from retrace_sde.evidence.candidates.linear_step import (
     MARKOV,
     LinearStep,
@@ -27,10 +31,6 @@ from retrace_sde.evidence.candidates.prediction import (
     chance_share,
     profile,
     rows,
-)
-from retrace_sde.evidence.candidates.random_intercepts import (
-    MEMORY_AND_INTERCEPTS,
-    RANDOM_INTERCEPTS,
 )
 from retrace_sde.evidence.closed_form.panels import Form
 from retrace_sde.io.arrays import Array

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from retrace_sde.evidence.candidates.candidate import Candidate
 from retrace_sde.evidence.candidates.gaps import STEP_VARIANCES, UNEQUAL_GAPS
+from retrace_sde.evidence.candidates.intercepts import (
+    MEMORY_AND_INTERCEPTS,
+    RANDOM_INTERCEPTS,
+)
 from retrace_sde.evidence.candidates.linear_step import MARKOV
 from retrace_sde.evidence.candidates.memory import MEMORY
 from retrace_sde.evidence.candidates.noise import MEASUREMENT_NOISE
 from retrace_sde.evidence.candidates.quadratic import QUADRATIC_DRIFT
-from retrace_sde.evidence.candidates.random_intercepts import (
-    MEMORY_AND_INTERCEPTS,
-    RANDOM_INTERCEPTS,
-)
 
 CANDIDATES: list[Candidate] = [
     MARKOV,

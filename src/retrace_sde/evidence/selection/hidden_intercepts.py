@@ -1,4 +1,4 @@
-"""Random intercepts where states are hidden, or gaps differ: along the order found (`fit.statespace.irregular.levels`).
+"""Random intercepts where states are hidden, or gaps differ: along the order found (`fit.statespace.random_intercepts`).
 
 Both models are judged by the likelihood of the observations, each with its own law of the first states; gaps that were
 estimated are held fixed.
@@ -13,17 +13,17 @@ import numpy as np
 
 from retrace_sde.evidence.candidates.penalty import akaike
 from retrace_sde.evidence.selection.accounts import Subjects, Tried, estimate_moments
-from retrace_sde.fit.levels import fit_levels
 from retrace_sde.fit.moments import Moments
+from retrace_sde.fit.random_intercepts import fit_levels
 from retrace_sde.fit.regression import Estimate
-from retrace_sde.fit.statespace.levels import (
+from retrace_sde.fit.statespace.parameters import Parameters
+from retrace_sde.fit.statespace.random_intercepts import (
     HiddenLevels,
     fit_hidden_levels,
     hidden_level_errors,
     refit_levels,
     seen_with_levels,
 )
-from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.drift import has_offset

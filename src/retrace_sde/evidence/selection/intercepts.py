@@ -1,4 +1,4 @@
-"""Random intercepts of observed states, along the order found (`fit.levels`)."""
+"""Random intercepts of observed states, along the order found (`fit.random_intercepts`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from retrace_sde.evidence.selection.accounts import (
     moments_behind,
 )
 from retrace_sde.fit.exact import exact
-from retrace_sde.fit.levels import LevelFit, fit_levels, level_influences
 from retrace_sde.fit.moments import Moments
+from retrace_sde.fit.random_intercepts import LevelFit, fit_levels, level_influences
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.scores import errors_of_influences
 from retrace_sde.fit.start_law import start_log_densities

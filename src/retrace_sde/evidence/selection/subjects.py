@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong
+from retrace_sde.evidence.candidates.intercepts import RANDOM_INTERCEPTS
 from retrace_sde.evidence.candidates.linear_step import MARKOV
 from retrace_sde.evidence.candidates.penalty import Block, akaike, penalty
-from retrace_sde.evidence.candidates.random_intercepts import RANDOM_INTERCEPTS
 from retrace_sde.evidence.selection.accounts import (
     AccountFamily,
     InterceptFit,
@@ -28,7 +28,7 @@ from retrace_sde.evidence.selection.accounts import (
 )
 from retrace_sde.evidence.selection.hidden_intercepts import HIDDEN
 from retrace_sde.evidence.selection.intercepts import INTERCEPT_SAMPLE, OBSERVED, sampled_order
-from retrace_sde.fit.levels import independent_starts
+from retrace_sde.fit.random_intercepts import independent_starts
 from retrace_sde.fit.subjects import fit_rates, subject_grams
 from retrace_sde.io.arrays import Array
 from retrace_sde.search.alternate import Found

@@ -19,6 +19,7 @@ from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.statespace.ascent.climb import Climb, climb
 from retrace_sde.fit.statespace.ascent.scoring import Scoring
+from retrace_sde.fit.statespace.em_steps import Expected, expect
 from retrace_sde.fit.statespace.errors import Scores
 from retrace_sde.fit.statespace.model import is_covariance
 from retrace_sde.fit.statespace.observations import Observations, as_observations
@@ -31,7 +32,6 @@ from retrace_sde.fit.statespace.parameters import (
     spread,
 )
 from retrace_sde.fit.statespace.smoother import Smoothed, states
-from retrace_sde.fit.statespace.steps import Expected, expect
 from retrace_sde.io.arrays import Array, Mask
 from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.panel.parameters import checked

@@ -27,8 +27,10 @@ from retrace_sde.orders.hidden.exchanges import (
     forget,
     transpose,
 )
-from retrace_sde.orders.moves import driver
-from retrace_sde.orders.moves.driver import Kept, Kicks, Schedule, implements
+from retrace_sde.orders.moves import descent, judges, metropolis
+from retrace_sde.orders.moves.descent import Kicks
+from retrace_sde.orders.moves.judges import implements
+from retrace_sde.orders.moves.metropolis import Kept, Schedule
 from retrace_sde.orders.moves.moves import (
     Move,
     insertion,
@@ -198,15 +200,15 @@ def _forget(
         judge.now[k] = order[k]
 
 
-implements(driver.change, CouplingJudge)(chain_change.py_func)
+implements(judges.change, CouplingJudge)(chain_change.py_func)
 
 
-@implements(driver.leave, CouplingJudge)
+@implements(judges.leave, CouplingJudge)
 def _leave(judge: CouplingJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
     forget(judge, order, move.i, move.q)
 
 
-@implements(driver.take, CouplingJudge)
+@implements(judges.take, CouplingJudge)
 def _take(judge: CouplingJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
     """Bring U up to date, from scratch where most of the order moved, and wake what is near."""
     T, low, high, now = len(order), move.i, move.q, judge.now
@@ -239,7 +241,7 @@ def _update(
                     U[i, a] += change
 
 
-@implements(driver.centres, CouplingJudge)
+@implements(descent.centres, CouplingJudge)
 def _centres(
     judge: CouplingJudge, rules: Any, order: Indices, stage: int
 ) -> int:  # pragma: no cover - compiled
@@ -247,7 +249,7 @@ def _centres(
     return len(order) if stage == 0 else 1
 
 
-@implements(driver.best, CouplingJudge)
+@implements(descent.best, CouplingJudge)
 def _best(
     judge: CouplingJudge, rules: Any, order: Indices, stage: int, at: int
 ) -> tuple[float, Move]:  # pragma: no cover - compiled
@@ -267,7 +269,7 @@ def _best(
     return least, move
 
 
-@implements(driver.begin, CouplingJudge)
+@implements(judges.begin, CouplingJudge)
 def _begin(
     judge: CouplingJudge, order: Indices, before: Indices
 ) -> None:  # pragma: no cover - compiled
@@ -277,13 +279,13 @@ def _begin(
         judge.awake[order[k]] = order[k] != before[k]
 
 
-@implements(driver.wake, CouplingJudge)
+@implements(descent.wake, CouplingJudge)
 def _wake(judge: CouplingJudge) -> None:  # pragma: no cover - compiled
     for a in range(len(judge.awake)):
         judge.awake[a] = True
 
 
-@implements(driver.cost, CouplingJudge)
+@implements(judges.cost, CouplingJudge)
 def _cost(judge: CouplingJudge, rules: Any, order: Indices) -> float:  # pragma: no cover - compiled
     total = 0.0
     for i in range(len(order)):
@@ -291,7 +293,7 @@ def _cost(judge: CouplingJudge, rules: Any, order: Indices) -> float:  # pragma:
     return total
 
 
-@implements(driver.kick, CouplingJudge)
+@implements(descent.kick, CouplingJudge)
 def _kick(
     judge: CouplingJudge, rules: Any, order: Indices, state: State
 ) -> bool:  # pragma: no cover - compiled
@@ -312,11 +314,11 @@ def _search(
     tables: _Tables, rules: Rules | None, o: Indices, state: State, kicks: int
 ) -> None:  # pragma: no cover - compiled
     judge = _judge(tables, o)
-    driver.descend(judge, rules, o, SMALLEST_GAIN, STAGES)
+    descent.descend(judge, rules, o, SMALLEST_GAIN, STAGES)
     if kicks > 0:
         plan, trial = Kicks(kicks, INSERTIONS, STAGES, HOPEFUL), o.copy()
         spare = _judge(tables, trial)
-        driver.descend_again(judge, spare, rules, o, trial, SMALLEST_GAIN, plan, state)
+        descent.descend_again(judge, spare, rules, o, trial, SMALLEST_GAIN, plan, state)
 
 
 @njit(cache=True, nogil=True)
@@ -325,4 +327,4 @@ def _sample(
     kept: NDArray[np.int16],
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     judge, nearby = _judge(tables, o), Nearby(FLIPS, REVERSALS, 0.0, FAR, NEAR, False)
-    driver.sample(judge, rules, o, nearby, state, Schedule(burn, len(kept), thin), Kept(kept))
+    metropolis.sample(judge, rules, o, nearby, state, Schedule(burn, len(kept), thin), Kept(kept))

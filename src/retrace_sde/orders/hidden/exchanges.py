@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from retrace_sde.io.arrays import Indices
-from retrace_sde.orders.moves.driver import by_type
+from retrace_sde.orders.moves.judges import by_type
 from retrace_sde.orders.moves.moves import FIRST, Move, insertion, nothing, reversal, swap
 from retrace_sde.orders.moves.rules import broken, crossed, rule_change, transposed
 

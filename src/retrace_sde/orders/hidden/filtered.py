@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import Table, predict, put, put_rows, update
 from retrace_sde.io.arrays import Array, Indices, Mask, State
-from retrace_sde.orders.moves import driver
-from retrace_sde.orders.moves.driver import Schedule, implements
+from retrace_sde.orders.moves import descent, judges, metropolis
+from retrace_sde.orders.moves.judges import implements
+from retrace_sde.orders.moves.metropolis import Schedule
 from retrace_sde.orders.moves.moves import FIRST, Move, exchange, make, random_unit, reverse
 from retrace_sde.orders.moves.proposals import Nearby
 from retrace_sde.orders.moves.rules import Rules, order_cost
@@ -202,7 +203,7 @@ def _carry(index: Indices, move: Move) -> None:  # pragma: no cover - compiled
         make(index, exchange(i, j if j - i == 1 else j - 1, q - 1))
 
 
-@implements(driver.change, FilterJudge)
+@implements(judges.change, FilterJudge)
 def _change(
     judge: FilterJudge, rules: Any, order: Indices, move: Move
 ) -> float:  # pragma: no cover - compiled
@@ -224,7 +225,7 @@ def _change(
     return judge.values[0] - judge.values[1]
 
 
-@implements(driver.take, FilterJudge)
+@implements(judges.take, FilterJudge)
 def _take(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
     judge.values[0] = judge.values[1]
     _keep(judge.old, judge.new, move.i, judge.met[0])
@@ -234,7 +235,7 @@ def _take(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: no
         judge.steps[t] = judge.other[t]
 
 
-@implements(driver.leave, FilterJudge)
+@implements(judges.leave, FilterJudge)
 def _leave(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
     for t in range(move.i, move.q):
         judge.trial[t] = order[t]
@@ -242,7 +243,7 @@ def _leave(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: n
         judge.other[t] = judge.steps[t]
 
 
-@implements(driver.between, FilterJudge)
+@implements(judges.between, FilterJudge)
 def _between(
     judge: FilterJudge, order: Indices, count: int, state: State
 ) -> bool:  # pragma: no cover - compiled
@@ -267,7 +268,7 @@ def _between(
     return True
 
 
-@implements(driver.record, _KeptGaps)
+@implements(metropolis.record, _KeptGaps)
 def _record(
     records: _KeptGaps, order: Indices, r: int, samples: int
 ) -> None:  # pragma: no cover - compiled
@@ -290,7 +291,7 @@ def sample(
     judge = _judge(table, seen, index, weights, rules, fixed, o)
     nearby = Nearby(FLIPS, REVERSALS, SWAPS, FAR, NEAR, bool(fixed.any()))
     schedule, records = Schedule(burn, len(kept.orders), thin), _KeptGaps(kept, index)
-    driver.sample(judge, rules, o, nearby, state, schedule, records)
+    metropolis.sample(judge, rules, o, nearby, state, schedule, records)
 
 
 @njit(cache=True, nogil=True)
@@ -300,5 +301,5 @@ def descend(
     """Insertions, swaps and reversals while any of them helps, missing entries summed out; the final log-likelihood."""
     free = np.zeros(len(o), np.bool_)
     judge = _judge(table, seen, index, np.empty(0), rules, free, o)
-    driver.descend(judge, rules, o, SMALLEST_GAIN, 1)
+    descent.descend(judge, rules, o, SMALLEST_GAIN, 1)
     return judge.values[0]

@@ -26,8 +26,9 @@ from retrace_sde.orders.hidden.exchanges import (
     transpose,
 )
 from retrace_sde.orders.hidden.gaussian import Process
-from retrace_sde.orders.moves import driver
-from retrace_sde.orders.moves.driver import Kept, Schedule, implements
+from retrace_sde.orders.moves import descent, judges, metropolis
+from retrace_sde.orders.moves.judges import implements
+from retrace_sde.orders.moves.metropolis import Kept, Schedule
 from retrace_sde.orders.moves.moves import Move, position_of, random_normal
 from retrace_sde.orders.moves.proposals import Nearby
 from retrace_sde.orders.moves.rules import Rules, order_cost
@@ -120,15 +121,15 @@ def _forget(
         judge.gaps[k] = 0.0
 
 
-implements(driver.change, PullJudge)(chain_change.py_func)
+implements(judges.change, PullJudge)(chain_change.py_func)
 
 
-@implements(driver.leave, PullJudge)
+@implements(judges.leave, PullJudge)
 def _leave(judge: PullJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
     forget(judge, order, move.i, move.q)
 
 
-@implements(driver.take, PullJudge)
+@implements(judges.take, PullJudge)
 def _take(judge: PullJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
     """Bring w up to date and forget the gaps; now and then, where the whole order moved, from scratch."""
     M, w, gap, (T, d) = judge.precision, judge.pulls, judge.gaps, judge.shift.shape
@@ -147,7 +148,7 @@ def _take(judge: PullJudge, order: Indices, move: Move) -> None:  # pragma: no c
         pulls(M, judge.shift, judge.values, order, w)
 
 
-@implements(driver.between, PullJudge)
+@implements(judges.between, PullJudge)
 def _between(
     judge: PullJudge, order: Indices, count: int, state: State
 ) -> bool:  # pragma: no cover - compiled
@@ -157,12 +158,12 @@ def _between(
     return False
 
 
-@implements(driver.last_resort, PullJudge)
+@implements(descent.last_resort, PullJudge)
 def _last_resort(judge: PullJudge) -> int:  # pragma: no cover - compiled
     return STAGES
 
 
-@implements(driver.centres, PullJudge)
+@implements(descent.centres, PullJudge)
 def _centres(
     judge: PullJudge, rules: Any, order: Indices, stage: int
 ) -> int:  # pragma: no cover - compiled
@@ -171,7 +172,7 @@ def _centres(
     return T if stage == 0 else T - 2 if stage == 1 else 2 * T - 3
 
 
-@implements(driver.best, PullJudge)
+@implements(descent.best, PullJudge)
 def _best(
     judge: PullJudge, rules: Any, order: Indices, stage: int, at: int
 ) -> tuple[float, Move]:  # pragma: no cover - compiled
@@ -188,7 +189,7 @@ def descend(
 ) -> float:  # pragma: no cover - compiled
     """Insertions, swaps and reversals while any of them helps; the final cost, prior included."""
     judge = _judge(law, y, np.ones(y.shape, np.bool_), o)
-    driver.descend(judge, rules, o, SMALLEST_GAIN, STAGES)
+    descent.descend(judge, rules, o, SMALLEST_GAIN, STAGES)
     return pulls(law.precision, law.shift, y, o, judge.pulls) + order_cost(rules, o)
 
 
@@ -278,4 +279,4 @@ def sample(
     """Metropolis over the order o of one trajectory, in place; `kept` (samples, ≥ T) records orders."""
     judge = _judge(law, y, seen, o)
     nearby = Nearby(FLIPS, REVERSALS, SWAPS, FAR, NEAR, rules is not None)
-    driver.sample(judge, rules, o, nearby, state, Schedule(burn, len(kept), thin), Kept(kept))
+    metropolis.sample(judge, rules, o, nearby, state, Schedule(burn, len(kept), thin), Kept(kept))

@@ -14,7 +14,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.moves.driver import Proposal, accept, implements, moved, propose, tried
+from retrace_sde.orders.moves.judges import implements
+from retrace_sde.orders.moves.metropolis import Proposal, accept, moved, propose, tried
 from retrace_sde.orders.moves.moves import (
     Move,
     exchange,

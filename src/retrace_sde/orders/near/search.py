@@ -15,8 +15,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.moves import driver
-from retrace_sde.orders.moves.driver import implements
+from retrace_sde.orders.moves import descent, judges
+from retrace_sde.orders.moves.judges import implements
 from retrace_sde.orders.moves.moves import Move, make, nothing, reversal
 from retrace_sde.orders.search import LONG, SHORT, inserted, padded_path
 from retrace_sde.orders.shared import PathCosts
@@ -161,7 +161,7 @@ def _best_insertion(
     return least, inserted(i - 1, i - 1 + length, best_k - 1, flip)
 
 
-@implements(driver.centres, NearJudge)
+@implements(descent.centres, NearJudge)
 def _centres(
     judge: NearJudge, rules: Any, order: Indices, stage: int
 ) -> int:  # pragma: no cover - compiled
@@ -175,7 +175,7 @@ def _longest(T: int, stage: int) -> int:  # pragma: no cover - compiled
     return SHORT if stage == 0 else min(LONG, T // 2)
 
 
-@implements(driver.best, NearJudge)
+@implements(descent.best, NearJudge)
 def _best(
     judge: NearJudge, rules: Any, order: Indices, stage: int, at: int
 ) -> tuple[float, Move]:  # pragma: no cover - compiled
@@ -192,7 +192,7 @@ def _best(
     return _best_reversal(judge, a) if length == 0 else _best_insertion(judge, i, length)
 
 
-@implements(driver.take, NearJudge)
+@implements(judges.take, NearJudge)
 def _take(judge: NearJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
     """Places and sums follow; what got new neighbours is awake."""
     make(order, move)
@@ -222,7 +222,7 @@ def _improve(near: Near, path: Indices, tolerance: float) -> None:  # pragma: no
     for k in range(T + 1):
         place[path[k]] = k
     _turning(near, path, judge.turn, 1, T)
-    driver.descend(judge, None, path[1:-1], tolerance, 2)
+    descent.descend(judge, None, path[1:-1], tolerance, 2)
 
 
 def improve(near: Near, order: Indices) -> Indices:

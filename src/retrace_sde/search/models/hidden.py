@@ -26,11 +26,12 @@ from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate, StandardErrors, mle, regression_errors
 from retrace_sde.fit.scores import errors_of_scores
 from retrace_sde.fit.start_law import start_log_densities
-from retrace_sde.fit.statespace import steps
+from retrace_sde.fit.statespace import em_steps as steps
 from retrace_sde.fit.statespace.ascent.climb import Climb, climb, finished
-from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.ascent.scoring import Scoring
 from retrace_sde.fit.statespace.em import HARDLY_NOISY, as_sde, hardly_noisy, resumed, scores_of
+from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.errors import Scores
 from retrace_sde.fit.statespace.observations import Observations, StepClasses
 from retrace_sde.fit.statespace.parameters import (
@@ -42,7 +43,6 @@ from retrace_sde.fit.statespace.parameters import (
     spread,
 )
 from retrace_sde.fit.statespace.smoother import Smoothed, states
-from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.flips import align

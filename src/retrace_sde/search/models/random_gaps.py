@@ -1,6 +1,6 @@
 """Own orders across gaps that are not known: a law of gaps whose single gaps are summed out, or drawn with the orders.
 
-Where states are seen as they are, the gap of a step is summed out of its likelihood (`mixed_gaps`), and orders are judged by
+Where states are seen as they are, the gap of a step is summed out of its likelihood (`fit.statespace.gap_law`), and orders are judged by
 pairs as with equal gaps. Behind noise and missing values gaps are drawn with the orders (`filtered`) in Monte-Carlo EM.
 """
 
@@ -16,7 +16,8 @@ from scipy.special import logsumexp
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.frequencies import Frequencies, statistics
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.errors import MIN_SIMULATED, SIMULATED_PER_PARAMETER, Scores
 from retrace_sde.fit.statespace.gap_law import (
     RATIOS,
@@ -28,7 +29,6 @@ from retrace_sde.fit.statespace.gap_law import (
 from retrace_sde.fit.statespace.observations import Observations, StepClasses
 from retrace_sde.fit.statespace.parameters import Noise, Parameters
 from retrace_sde.fit.statespace.smoother import Smoothed
-from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.fit.statespace.transitions import Transitions, transitions
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import Chains, Draws, Stretch

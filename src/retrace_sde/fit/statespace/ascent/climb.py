@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.ascent.quasi_newton import MAX_PASSES, finish
+from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.parameters import Parameters
-from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.io.arrays import Array
 
 Expectation = Callable[[Parameters], Expected]

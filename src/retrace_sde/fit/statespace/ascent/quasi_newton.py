@@ -18,9 +18,9 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
 from retrace_sde.fit.irregular_times import Spans
-from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.parameters import NOISE_FLOOR, Parameters
-from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.io.arrays import Array
 from retrace_sde.process.sde import Gaussian
 

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import eigh
 
-from retrace_sde.fit.statespace.ascent.em_steps import Ascent, information_weights
+from retrace_sde.fit.statespace.ascent.coordinates import Ascent, information_weights
+from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import (
     Parameters,
@@ -31,7 +32,6 @@ from retrace_sde.fit.statespace.parameters import (
     raised,
     unpack,
 )
-from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.io.arrays import Array
 from retrace_sde.process.sde import Gaussian
 

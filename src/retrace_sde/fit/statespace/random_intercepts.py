@@ -15,17 +15,17 @@ from functools import cached_property
 
 import numpy as np
 
-from retrace_sde.fit.levels import LevelFit
+from retrace_sde.fit.random_intercepts import LevelFit
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.scores import SANDWICH_TRAJECTORIES, errors_of_influences
-from retrace_sde.fit.statespace import steps
-from retrace_sde.fit.statespace.ascent.em_steps import Ascent
+from retrace_sde.fit.statespace import em_steps as steps
+from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.ascent.quasi_newton import Coordinates, finish
+from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.model import StepModel
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters, Setup
 from retrace_sde.fit.statespace.smoother import states
-from retrace_sde.fit.statespace.steps import Expected
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.sde import Gaussian

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Array, Indices, State
-from retrace_sde.orders.moves.driver import Schedule, implements, record, sample
+from retrace_sde.orders.moves.judges import implements
+from retrace_sde.orders.moves.metropolis import Schedule, record, sample
 from retrace_sde.orders.moves.proposals import KINDS, Proposals, Tally, mixture
 from retrace_sde.orders.moves.rules import Rules, known_of
 from retrace_sde.orders.search import BlockCosts, PathJudge, padded_path, trajectory_costs

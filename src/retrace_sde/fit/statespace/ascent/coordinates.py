@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from retrace_sde.fit.irregular_times import Spans
+from retrace_sde.fit.statespace.em_steps import Expected, Objective, maximise
 from retrace_sde.fit.statespace.parameters import Flat, Parameters, Setup, pack, unpack
-from retrace_sde.fit.statespace.steps import Expected, Objective, maximise
 from retrace_sde.io.arrays import Array
 
 
