@@ -138,7 +138,13 @@ BAD_SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "shared",
+        *(pytest.param(each, marks=pytest.mark.statistics) for each in KINDS if each != "shared"),
+    ],
+)
 @pytest.mark.parametrize(
     ("settings", "words"), BAD_SETTINGS, ids=[",".join(each[0]) for each in BAD_SETTINGS]
 )

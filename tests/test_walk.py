@@ -191,7 +191,7 @@ PATHS = {
     "noise": {"observation_noise": "estimate"},
     "gaps": {"spacing": "estimate"},
 }
-QUICK = ("shared", "exact", "score")
+QUICK = ("shared", "exact")
 
 
 FOUND = [("one trajectory", "gaps"), ("lines", "noise"), ("proportional lines", "noise")]

@@ -64,6 +64,7 @@ def test_a_pipe_gets_no_progress_bar_and_no_escape_codes(demo):
     assert "\x1b" not in run.stdout
 
 
+@pytest.mark.statistics  # the whole demo a second time
 def test_json_is_machine_readable(tmp_path):
     run = CliRunner().invoke(main, ["demo", "--json", "--seed", "3", "--out", str(tmp_path / "o")])
     assert run.exit_code == 0

@@ -237,7 +237,13 @@ def test_it_calls_a_transient_that_vuongs_statistic_leaves_open() -> None:
     assert wrong == 0
 
 
-@pytest.mark.parametrize("form", [Form(), Form(2), Form(1, True)])
+@pytest.mark.parametrize(
+    "form",
+    [
+        Form(),
+        *(pytest.param(each, marks=pytest.mark.statistics) for each in (Form(2), Form(1, True))),
+    ],
+)
 def test_stationary_panels_are_rarely_called(form: Form) -> None:
     called = 0
     for seed in range(30):
@@ -319,6 +325,7 @@ def test_the_ratio_of_a_filled_panel_is_near_that_of_what_was_seen() -> None:
     assert np.corrcoef(np.transpose(found))[0, 1] > 0.9
 
 
+@pytest.mark.statistics
 def test_with_values_missing_transients_are_called_and_stationary_panels_are_not() -> None:
     called = {"shifted": 0, "stationary": 0}
     vuong = 0
@@ -334,6 +341,7 @@ def test_with_values_missing_transients_are_called_and_stationary_panels_are_not
     assert called["stationary"] <= 2  # binomial(12, .05) exceeds it in two of a hundred
 
 
+@pytest.mark.statistics
 def test_a_hidden_velocity_is_not_called_the_wrong_way_where_values_are_missing() -> None:
     """A Markov model alone leans the wrong way by fifty nats: nothing else was asked of panels with holes."""
     for seed in range(2):

@@ -179,7 +179,14 @@ def test_differences_without_spread() -> None:
 # Calibration and power, the true order given
 
 
-@pytest.mark.parametrize(("drift", "n"), [(Linear(), 30), (Affine(), 30), (Linear(), 8)])
+@pytest.mark.parametrize(
+    ("drift", "n"),
+    [
+        (Linear(), 30),
+        pytest.param(Affine(), 30, marks=pytest.mark.statistics),
+        pytest.param(Linear(), 8, marks=pytest.mark.statistics),
+    ],
+)
 def test_false_calls_on_stationary_data_stay_within_the_level(drift: Drift, n: int) -> None:
     found = [judge(panel(n, 15, 3, seed, spread=None), drift=drift) for seed in range(150)]
     right, wrong = calls(found)
@@ -217,7 +224,9 @@ def test_the_noise_of_these_panels_is_ill_conditioned() -> None:
 
 
 @pytest.mark.parametrize("dt", [0.1, 0.01])
-@pytest.mark.parametrize(("d", "n", "T"), [(10, 40, 30), (30, 20, 40)])
+@pytest.mark.parametrize(
+    ("d", "n", "T"), [(10, 40, 30), pytest.param(30, 20, 40, marks=pytest.mark.statistics)]
+)
 def test_false_calls_in_many_variables_stay_within_the_level(
     d: int, n: int, T: int, dt: float
 ) -> None:

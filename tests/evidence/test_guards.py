@@ -38,7 +38,14 @@ def test_a_fold_has_no_direction_and_is_warned_of(way, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", ["loop, shared", "loop in 3, shared", "loop like a gait, shared"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "loop, shared",
+        pytest.param("loop in 3, shared", marks=pytest.mark.statistics),
+        "loop like a gait, shared",
+    ],
+)
 def test_a_loop_has_no_direction_and_is_called_one(case, way, seed):
     model, truth, _ = study().fitted(case, way, seed)
     assert model.result_.cycle
@@ -51,7 +58,9 @@ def test_a_loop_has_no_direction_and_is_called_one(case, way, seed):
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
 @pytest.mark.parametrize("seed", ONE)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", ["loop, own", "loop like a gait, own"])
+@pytest.mark.parametrize(
+    "case", ["loop, own", pytest.param("loop like a gait, own", marks=pytest.mark.statistics)]
+)
 def test_loops_of_single_trajectories_have_no_direction(case, way, seed):
     model, _, _ = study().fitted(case, way, seed)
     assert not model.direction_.identified
@@ -62,7 +71,10 @@ def test_loops_of_single_trajectories_have_no_direction(case, way, seed):
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
 @pytest.mark.parametrize("seed", ONE)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", ["transient in 1, own", "transient in 3, own"])
+@pytest.mark.parametrize(
+    "case",
+    ["transient in 1, own", pytest.param("transient in 3, own", marks=pytest.mark.statistics)],
+)
 def test_single_trajectories_that_come_to_rest_are_no_loops(case, way, seed):
     model, truth, _ = study().fitted(case, way, seed)
     assert not model.result_.cycle

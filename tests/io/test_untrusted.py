@@ -291,8 +291,7 @@ def test_one_megabyte_never_takes_two_gigabytes(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the writer
-@pytest.mark.parametrize("index", [10**6, -5])
-@pytest.mark.parametrize("kind", ["csr", "csc"])
+@pytest.mark.parametrize(("kind", "index"), [("csr", 10**6), ("csc", -5)])
 def test_sparse_indices_out_of_range_are_refused(kind, index, tmp_path):
     """They would be written to, or read from, any place in memory."""
     from scipy import sparse

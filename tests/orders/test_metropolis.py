@@ -358,7 +358,7 @@ def known_of(name, T, seed=0):
 
 
 @pytest.mark.parametrize("name", list(PRIORS))
-@pytest.mark.parametrize("T", [5, 6])
+@pytest.mark.parametrize("T", [5, pytest.param(6, marks=pytest.mark.statistics)])
 def test_chains_obey_what_is_known_and_sample_its_posterior(name, T):
     """Against enumeration over all permutations with the prior, from one order that breaks no rule."""
     shape, prior = geometry(T, seed=T), known_of(name, T)

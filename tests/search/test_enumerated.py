@@ -246,7 +246,14 @@ def test_sampled_positions_without_noise_with_missing_values():
 
 
 @pytest.mark.parametrize("noise", [True, False])
-@pytest.mark.parametrize("know", [known_first, known_pairs, noisy_stamps, known_middle])
+@pytest.mark.parametrize(
+    "know",
+    [
+        known_first,
+        known_pairs,
+        *(pytest.param(f, marks=pytest.mark.statistics) for f in (noisy_stamps, known_middle)),
+    ],
+)
 def test_sampled_positions_under_knowledge(know, noise):
     law = PLANE if noise else without_noise(PLANE)
     Y, truth = panel(law, 12, 6, 4, missing=0.2 if noise else 0.1)

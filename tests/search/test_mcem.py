@@ -628,9 +628,10 @@ def test_trajectories_of_one_and_two_observations_are_averaged_over(estimator):
     assert np.all(np.isfinite(model.diffusion_))
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize(
     ("d", "T", "n", "x0"),
-    [pytest.param(5, 20, 200, 0.1, marks=pytest.mark.statistics), (3, 15, 200, 0.1)],
+    [(5, 20, 200, 0.1), (3, 15, 200, 0.1)],
 )
 def test_position_probabilities_are_calibrated(d, T, n, x0):
     right, said, owner = [], [], []
