@@ -65,9 +65,7 @@ class InnovationJudge(NamedTuple):
 
 
 @implements(judges.change, InnovationJudge)
-def _change(
-    judge: InnovationJudge, rules: Any, order: Indices, move: Move
-) -> float:  # pragma: no cover - compiled
+def _change(judge: InnovationJudge, rules: Any, order: Indices, move: Move) -> float:
     """By the innovations from the first position that moves to where they are the old ones again."""
     y, f, c, e, g, trial = judge.target, judge.source, judge.c, judge.old, judge.new, judge.trial
     make(trial, move)
@@ -85,9 +83,7 @@ def _change(
 
 
 @implements(judges.take, InnovationJudge)
-def _take(
-    judge: InnovationJudge, order: Indices, move: Move
-) -> None:  # pragma: no cover - compiled
+def _take(judge: InnovationJudge, order: Indices, move: Move) -> None:
     for t in range(move.i, move.q):
         order[t] = judge.trial[t]
     for t in range(max(move.i, 1), judge.end[0]):
@@ -95,9 +91,7 @@ def _take(
 
 
 @implements(judges.leave, InnovationJudge)
-def _leave(
-    judge: InnovationJudge, order: Indices, move: Move
-) -> None:  # pragma: no cover - compiled
+def _leave(judge: InnovationJudge, order: Indices, move: Move) -> None:
     for t in range(move.i, move.q):
         judge.trial[t] = order[t]
 
@@ -113,7 +107,7 @@ def sample_noisy_block(
     thin: int,
     reach: int,
     kept: Indices,
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Advance each trajectory's order in place and keep `kept.shape[1]` of them, `thin` proposals apart.
 
     States and predictions are of one variable, (n, T). Proposals: reverse a segment, or exchange two

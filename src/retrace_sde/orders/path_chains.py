@@ -55,9 +55,7 @@ class Records(NamedTuple):
 
 
 @implements(record, Records)
-def _record(
-    records: Records, order: Indices, r: int, samples: int
-) -> None:  # pragma: no cover - compiled
+def _record(records: Records, order: Indices, r: int, samples: int) -> None:
     """Count an order; some of them, evenly spaced, are kept."""
     T, keep = len(order), len(records.kept)
     records.first[order[0]] += 1
@@ -81,7 +79,7 @@ def sample_path(
     schedule: Schedule,
     proposals: Proposals,
     records: Records,
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Advance one chain under padded costs, in place, and record what it saw.
 
     Where something is known of the order the chain must start at one that breaks no rule.
@@ -94,7 +92,7 @@ def sample_path(
 
 
 @njit(cache=True, nogil=True)
-def _records_of(records: Records, j: int) -> Records:  # pragma: no cover - compiled
+def _records_of(records: Records, j: int) -> Records:
     """Those of trajectory j of a block."""
     where = records.positions
     return Records(
@@ -112,7 +110,7 @@ def _records_of(records: Records, j: int) -> Records:  # pragma: no cover - comp
 def sample_block(
     steps: BlockCosts, rules: Rules | None, lengths: Indices, orders: Indices, states: State,
     schedule: Schedule, proposals: Proposals, records: Records,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+) -> None:  # fmt: skip
     """`sample_path` for each trajectory of a block; one padded cost matrix exists at a time."""
     n, T, _ = steps.target.shape
     room = np.empty((T + 1, T + 1))

@@ -81,9 +81,7 @@ class PathJudge(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def fill_costs(
-    target: Array, source: Array, start: Array, costs: Array
-) -> None:  # pragma: no cover - compiled
+def fill_costs(target: Array, source: Array, start: Array, costs: Array) -> None:
     """`C[a, b] = ½ |target_b − source_a|²` of whitened states and predictions, padded with the start costs."""
     T, d = target.shape
     for a in range(T):
@@ -99,9 +97,7 @@ def fill_costs(
 
 
 @njit(cache=True, nogil=True)
-def trajectory_costs(
-    steps: BlockCosts, j: int, t: int, room: Array
-) -> Array:  # pragma: no cover - compiled
+def trajectory_costs(steps: BlockCosts, j: int, t: int, room: Array) -> Array:
     """Padded costs of trajectory j, which has t observations, in a corner of `room`."""
     costs = room[: t + 1, : t + 1]
     fill_costs(steps.target[j, :t], steps.source[j, :t], steps.start[j, :t], costs)
@@ -119,7 +115,7 @@ def padded_costs(costs: Array, start: Array) -> Array:
 
 
 @njit(cache=True, nogil=True)
-def padded_path(order: Indices) -> Indices:  # pragma: no cover - compiled
+def padded_path(order: Indices) -> Indices:
     """The order with the node T at both ends."""
     T = len(order)
     path = np.empty(T + 2, np.intp)
@@ -129,9 +125,7 @@ def padded_path(order: Indices) -> Indices:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def padded_cost(
-    costs: Array, rules: Rules | None, path: Indices
-) -> float:  # pragma: no cover - compiled
+def padded_cost(costs: Array, rules: Rules | None, path: Indices) -> float:
     """`Σ C[path_k, path_{k+1}]`, start included, and what is known; ∞ where a rule is broken."""
     total = 0.0
     for k in range(len(path) - 1):
@@ -142,14 +136,12 @@ def padded_cost(
 
 
 @implements(cost, PathJudge)
-def _cost(judge: PathJudge, rules: Any, order: Indices) -> float:  # pragma: no cover - compiled
+def _cost(judge: PathJudge, rules: Any, order: Indices) -> float:
     return padded_cost(judge.costs, rules, judge.path)
 
 
 @implements(change, PathJudge)
-def _change(
-    judge: PathJudge, rules: Any, order: Indices, move: Move
-) -> float:  # pragma: no cover - compiled
+def _change(judge: PathJudge, rules: Any, order: Indices, move: Move) -> float:
     """By the steps that are new and those that are gone: position p is path[p + 1]."""
     C, path = judge.costs, judge.path
     i, j, k, q, backwards = move
@@ -183,19 +175,17 @@ def _change(
 
 
 @implements(take, PathJudge)
-def _take(judge: PathJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def _take(judge: PathJudge, order: Indices, move: Move) -> None:
     make(order, move)
 
 
 @implements(last_resort, PathJudge)
-def _last_resort(judge: PathJudge) -> int:  # pragma: no cover - compiled
+def _last_resort(judge: PathJudge) -> int:
     return DEEP - 1
 
 
 @implements(centres, PathJudge)
-def _centres(
-    judge: PathJudge, rules: Any, order: Indices, stage: int
-) -> int:  # pragma: no cover - compiled
+def _centres(judge: PathJudge, rules: Any, order: Indices, stage: int) -> int:
     """Positions; for insertions with each length."""
     T = len(order)
     if stage == 0:
@@ -208,9 +198,7 @@ def _centres(
 
 
 @implements(best, PathJudge)
-def _best(
-    judge: PathJudge, rules: Any, order: Indices, stage: int, at: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+def _best(judge: PathJudge, rules: Any, order: Indices, stage: int, at: int) -> tuple[float, Move]:
     if stage == 0:
         return _best_reversal(judge.costs, judge.path, rules, order, at)
     if rules is not None and stage == 2:
@@ -225,7 +213,7 @@ def _best(
 @njit(cache=True, nogil=True)
 def _best_reversal(
     costs: Array, path: Indices, rules: Rules | None, order: Indices, i: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+) -> tuple[float, Move]:
     """The best reversal of [i, j): O(1) for each j by running sums along the path and against it."""
     before, head = path[i], path[i + 1]
     along = 0.0
@@ -249,7 +237,7 @@ def _best_reversal(
 
 
 @njit(cache=True, nogil=True)
-def inserted(i: int, j: int, k: int, backwards: bool) -> Move:  # pragma: no cover - compiled
+def inserted(i: int, j: int, k: int, backwards: bool) -> Move:
     """[i, j) goes right after position k, either way round."""
     if k < i:
         return Move(k + 1, i, i, j, SECOND if backwards else 0)
@@ -259,7 +247,7 @@ def inserted(i: int, j: int, k: int, backwards: bool) -> Move:  # pragma: no cov
 @njit(cache=True, nogil=True)
 def _best_insertion(
     costs: Array, path: Indices, rules: Rules | None, order: Indices, i: int, length: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+) -> tuple[float, Move]:
     """The best place for the segment [i, i + length), either way round."""
     j = i + length
     before, head, tail, after = path[i], path[i + 1], path[j], path[j + 1]
@@ -293,7 +281,7 @@ def _best_insertion(
 @njit(cache=True, nogil=True)
 def _best_swap(
     costs: Array, path: Indices, rules: Rules, order: Indices, p: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+) -> tuple[float, Move]:
     """The best node to change places with that at p: what no insertion can do across a known position."""
     C, U, a, T = costs, rules.costs, order[p], len(order)
     gone = C[path[p], a] + C[a, path[p + 2]]
@@ -310,9 +298,7 @@ def _best_swap(
 
 
 @implements(kick, PathJudge)
-def _kick(
-    judge: PathJudge, rules: Any, order: Indices, state: State
-) -> bool:  # pragma: no cover - compiled
+def _kick(judge: PathJudge, rules: Any, order: Indices, state: State) -> bool:
     """A random exchange of neighbouring segments; one, or a swap of two nodes, that breaks no rule."""
     T = len(order)
     for _ in range(TRIES):
@@ -334,13 +320,13 @@ def _kick(
 @njit(cache=True, nogil=True)
 def improve_path(
     costs: Array, rules: Rules | None, path: Indices, tolerance: float, deep: bool
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Local search over a padded path, in place."""
     descend(PathJudge(costs, path), rules, path[1:-1], tolerance, DEEP if deep else QUICK)
 
 
 @njit(cache=True, nogil=True)
-def greedy(costs: Array, path: Indices) -> None:  # pragma: no cover - compiled
+def greedy(costs: Array, path: Indices) -> None:
     """Join ever longer edges of the symmetrised cost into one path."""
     T = len(path) - 2
     weight = np.empty(T * (T - 1) // 2)
@@ -381,7 +367,7 @@ def greedy(costs: Array, path: Indices) -> None:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _exact(costs: Array, rules: Rules | None, path: Indices) -> None:  # pragma: no cover - compiled
+def _exact(costs: Array, rules: Rules | None, path: Indices) -> None:
     """The best path by dynamic programming over subsets (Held–Karp), O(2ᵀ T²)."""
     T = len(path) - 2
     past = _pasts(rules, T)
@@ -415,7 +401,7 @@ def _exact(costs: Array, rules: Rules | None, path: Indices) -> None:  # pragma:
 
 
 @njit(cache=True, nogil=True)
-def _pasts(rules: Rules | None, T: int) -> NDArray[np.int64]:  # pragma: no cover - compiled
+def _pasts(rules: Rules | None, T: int) -> NDArray[np.int64]:
     """All that must come before each of T observations, as sets of bits."""
     past = np.zeros(T, np.int64)
     if rules is not None and len(rules.before) > 0:
@@ -427,7 +413,7 @@ def _pasts(rules: Rules | None, T: int) -> NDArray[np.int64]:  # pragma: no cove
 
 
 @njit(cache=True, nogil=True)
-def _place_cost(rules: Rules | None, a: int, i: int) -> float:  # pragma: no cover - compiled
+def _place_cost(rules: Rules | None, a: int, i: int) -> float:
     """`U[a, i]`."""
     if rules is None or len(rules.costs) == 0:
         return 0.0
@@ -435,17 +421,13 @@ def _place_cost(rules: Rules | None, a: int, i: int) -> float:  # pragma: no cov
 
 
 @njit(cache=True, nogil=True)
-def _tolerance(
-    costs: Array, rules: Rules | None, path: Indices
-) -> float:  # pragma: no cover - compiled
+def _tolerance(costs: Array, rules: Rules | None, path: Indices) -> float:
     """Gains below this are rounding."""
     return 1e-9 * (1.0 + abs(padded_cost(costs, rules, path)))
 
 
 @njit(cache=True, nogil=True)
-def _cold(
-    costs: Array, rules: Rules | None, path: Indices, deep: bool
-) -> None:  # pragma: no cover - compiled
+def _cold(costs: Array, rules: Rules | None, path: Indices, deep: bool) -> None:
     """From scratch: the greedy path; where something is known, the best of all starts, each improved."""
     greedy(costs, path)
     if rules is not None:
@@ -469,7 +451,7 @@ def improve_block(
     cold: bool,
     deep: bool,
     kicks: int,
-) -> int:  # pragma: no cover - compiled
+) -> int:
     """Improve the order of each trajectory in place; the number that changed. `cold`: start from scratch."""
     n, T, _ = steps.target.shape
     room = np.empty((T + 1, T + 1))

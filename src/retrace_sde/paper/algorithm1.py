@@ -119,7 +119,7 @@ def score_order(
 
 
 @njit(cache=True)
-def bubble_sort(preference: Array, order: Indices) -> bool:  # pragma: no cover - compiled
+def bubble_sort(preference: Array, order: Indices) -> bool:
     """Lines 4–18, in place: swap neighbours t, s = t + 1 where Error_t < Error_s. True if any swap."""
     swapped = False
     end = len(order) - 1

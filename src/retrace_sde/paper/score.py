@@ -144,7 +144,7 @@ def _by_slice(block: Array) -> Array:
 
 
 @njit(cache=True, nogil=True, fastmath=True)
-def _add_cross(x: Array, g: Array, cross: Array) -> None:  # pragma: no cover - compiled
+def _add_cross(x: Array, g: Array, cross: Array) -> None:
     """`Σ |x_s − x_t| · (g_t − g_s)` for t < s: no matrix product, since the absolute value is inside."""
     T, size = x.shape
     for t in range(T):

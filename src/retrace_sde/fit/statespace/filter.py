@@ -23,23 +23,21 @@ class Table(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def put(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover - compiled
+def put(source: NDArray[Any], target: NDArray[Any]) -> None:
     """`target[:] = source`, element by element: for that numba compiles the words of an error too, a third of all compiling."""
     for i in range(len(source)):
         target[i] = source[i]
 
 
 @njit(cache=True, nogil=True)
-def put_rows(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover - compiled
+def put_rows(source: NDArray[Any], target: NDArray[Any]) -> None:
     """The same for matrices."""
     for i in range(len(source)):
         put(source[i], target[i])
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def predict(
-    table: Table, k: int, v: Array, a: Array, P: Array, to_a: Array, to_P: Array
-) -> None:  # pragma: no cover - compiled
+def predict(table: Table, k: int, v: Array, a: Array, P: Array, to_a: Array, to_P: Array) -> None:
     """`F a + S v` and `F P Fᵀ + Q`."""
     F, S, Q = table.matrix[k], table.inputs[k], table.covariance[k]
     d, m = S.shape
@@ -66,7 +64,7 @@ def predict(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _absorb(a: Array, P: Array, i: int, f: float, R: float, gap: float) -> None:  # pragma: no cover
+def _absorb(a: Array, P: Array, i: int, f: float, R: float, gap: float) -> None:
     """Entry i, of variance f and `gap` from what was expected: `a += P_i gap / f`, `P −= P_i P_iᵀ / f`."""
     d = len(a)
     share = R / f
@@ -85,9 +83,7 @@ def _absorb(a: Array, P: Array, i: int, f: float, R: float, gap: float) -> None:
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def update(
-    y: Array, w: Array, R: Array, a: Array, P: Array
-) -> float:  # pragma: no cover - compiled
+def update(y: Array, w: Array, R: Array, a: Array, P: Array) -> float:
     """What one observation, seen where w, tells of the state; its log-density."""
     value = 0.0
     for i in range(len(a)):

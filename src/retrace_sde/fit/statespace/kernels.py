@@ -95,7 +95,7 @@ class Sums(NamedTuple):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _product(A: Array, B: Array, out: Array, half: bool) -> None:  # pragma: no cover - compiled
+def _product(A: Array, B: Array, out: Array, half: bool) -> None:
     """out = A B for one A (d, d) and B (d, d L) of all lanes; with `half` only from the diagonal on."""
     d, width = B.shape
     lanes = width // d
@@ -118,9 +118,7 @@ def _product(A: Array, B: Array, out: Array, half: bool) -> None:  # pragma: no 
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _lane_product(
-    A: Array, B: Array, out: Array, sign: float, half: bool
-) -> None:  # pragma: no cover - compiled
+def _lane_product(A: Array, B: Array, out: Array, sign: float, half: bool) -> None:
     """out += sign A B, lane by lane, of (d, d, L) each."""
     d = len(A)
     for i in range(d):
@@ -138,7 +136,7 @@ def _lane_product(
 
 
 @njit(cache=True, nogil=True)
-def _gather(table: Array, classes: Indices, own: Array) -> bool:  # pragma: no cover - compiled
+def _gather(table: Array, classes: Indices, own: Array) -> bool:
     """The steps of all lanes are of one class; else each lane's matrix of the table (K, d, d)."""
     alike = True
     for m in range(1, LANES):
@@ -153,9 +151,7 @@ def _gather(table: Array, classes: Indices, own: Array) -> bool:  # pragma: no c
 
 
 @njit(cache=True, nogil=True)
-def _step_product(
-    A: Array, own: Array, alike: bool, B: Array, out: Array, half: bool
-) -> None:  # pragma: no cover - compiled
+def _step_product(A: Array, own: Array, alike: bool, B: Array, out: Array, half: bool) -> None:
     """out = A B (d, d, L), with each lane's own A where they are not alike."""
     d = len(A)
     if alike:
@@ -170,9 +166,7 @@ def _step_product(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _step_vector(
-    A: Array, own: Array, alike: bool, x: Array, out: Array
-) -> None:  # pragma: no cover - compiled
+def _step_vector(A: Array, own: Array, alike: bool, x: Array, out: Array) -> None:
     """out += A x (d, L)."""
     d = len(A)
     for i in range(d):
@@ -182,7 +176,7 @@ def _step_vector(
 
 
 @njit(cache=True, nogil=True)
-def _transpose(A: Array, out: Array) -> None:  # pragma: no cover - compiled
+def _transpose(A: Array, out: Array) -> None:
     d = len(A)
     for i in range(d):
         for j in range(d):
@@ -191,7 +185,7 @@ def _transpose(A: Array, out: Array) -> None:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _mirror(A: Array) -> None:  # pragma: no cover - compiled
+def _mirror(A: Array) -> None:
     """The half below the diagonal from the one above."""
     d = len(A)
     for i in range(d):
@@ -210,7 +204,7 @@ def _predict(
     to_a: Array,
     to_P: Array,
     work: Array,
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """`F a + S v` and, from the diagonal on, `F P Fᵀ + Q`."""
     S, Q, own = steps.inputs, steps.covariance, work[3]
     d, F = len(a), steps.matrix[classes[0]]
@@ -243,7 +237,7 @@ def _update(
     u: Array,
     likelihood: Array,
     fine: Array,
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """The entries of one observation, w = 1 where seen: mean a and covariance P become filtered ones."""
     d = len(a)
     b = np.empty((d, LANES))
@@ -294,7 +288,7 @@ def _update(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _undo(z: Array, g: Array, u: Array, r: Array, N: Array) -> None:  # pragma: no cover - compiled
+def _undo(z: Array, g: Array, u: Array, r: Array, N: Array) -> None:
     """(r, N) before the entries of one observation from those after them."""
     d = len(r)
     h = np.empty((d, LANES))
@@ -339,7 +333,7 @@ def _forwards(
     likelihood: Array,
     fine: Array,
     work: Array,
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Filtered means and covariances before time `end`, whose first are given as predictions."""
     a, P, z, g, u = filtered
     y, w = lanes.values, lanes.seen
@@ -362,7 +356,7 @@ def _add(
     a: Array,
     V: Array,
     v: Array,
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """One step added to the sums of a class: V is the covariance of its first state, C = N F P."""
     d, q = len(a), len(v)
     for i in range(d):
@@ -382,7 +376,7 @@ def _add(
 
 
 @njit(cache=True, nogil=True)
-def _share_out(step: Array, classes: Indices, to: Array) -> None:  # pragma: no cover - compiled
+def _share_out(step: Array, classes: Indices, to: Array) -> None:
     """Each lane of a step's sums to those of its class; none is left."""
     for i in range(step.shape[0]):
         for j in range(step.shape[1]):
@@ -401,7 +395,7 @@ def _backwards(
     sums: Sums,
     one: Sums,
     work: Array,
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Smoothed means and covariances in place of filtered ones, N F P in place of the next z, and the sums of each class.
 
     `one`: room for the sums of one step, zero.
@@ -456,9 +450,7 @@ def _backwards(
 
 
 @njit(cache=True, nogil=True)
-def _lay_out(
-    block: Block, begin: int, rows: int, times: int, lanes: Lanes
-) -> int:  # pragma: no cover - compiled
+def _lay_out(block: Block, begin: int, rows: int, times: int, lanes: Lanes) -> int:
     """Some trajectories side by side, and the time after the last that matters; lanes beyond them are empty."""
     y, seen, classes, v = block
     T, _, d = y.shape
@@ -492,7 +484,7 @@ def smooth_block(
     total: bool,
     out: Found,
     sums: Sums,
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """All trajectories of a block: what was found, of the first so many times, and the sums of each, (n, K, …), or in `total`."""
     T, n, d = block.values.shape
     m, (K, p) = block.inputs.shape[2], sums.cross.shape[1:4:2]
@@ -549,7 +541,7 @@ def smooth_block(
 
 
 @njit(cache=True, nogil=True)
-def _take(of_lanes: Array, m: int, to: Array) -> None:  # pragma: no cover - compiled
+def _take(of_lanes: Array, m: int, to: Array) -> None:
     """The sums of one lane are added."""
     for k in range(to.shape[0]):
         for i in range(to.shape[1]):

@@ -134,9 +134,7 @@ class Arrangement:
 
 
 @njit(cache=True, nogil=True)
-def _fill_table(
-    M: Array, S: Array, o: Indices, window: int, U: Array
-) -> None:  # pragma: no cover - compiled
+def _fill_table(M: Array, S: Array, o: Indices, window: int, U: Array) -> None:
     """U[i, a] = Σ_k ⟨M_ik, S_{a o_k}⟩, a product for each position."""
     T, d = len(o), M.shape[2]
     gathered = np.empty((T, T, d, d))
@@ -153,7 +151,7 @@ def _fill_table(
 
 
 @njit(cache=True, nogil=True)
-def _judge(tables: _Tables, o: Indices) -> CouplingJudge:  # pragma: no cover - compiled
+def _judge(tables: _Tables, o: Indices) -> CouplingJudge:
     """A judge that is ready for the order o, everything awake."""
     M, S, V, window = tables
     U = np.empty((len(o), len(o)))
@@ -162,9 +160,7 @@ def _judge(tables: _Tables, o: Indices) -> CouplingJudge:  # pragma: no cover - 
 
 
 @implements(transpose, CouplingJudge)
-def _transpose(
-    judge: CouplingJudge, order: Indices, low: int, high: int, p: int, q: int
-) -> float:  # pragma: no cover - compiled
+def _transpose(judge: CouplingJudge, order: Indices, low: int, high: int, p: int, q: int) -> float:
     M, S, V, window = judge.precision, judge.moments, judge.unary, judge.window
     U, now, d = judge.table, judge.now, judge.precision.shape[2]
     a, b = now[p], now[q]
@@ -193,9 +189,7 @@ def _transpose(
 
 
 @implements(forget, CouplingJudge)
-def _forget(
-    judge: CouplingJudge, order: Indices, low: int, high: int
-) -> None:  # pragma: no cover - compiled
+def _forget(judge: CouplingJudge, order: Indices, low: int, high: int) -> None:
     for k in range(low, high):
         judge.now[k] = order[k]
 
@@ -204,12 +198,12 @@ implements(judges.change, CouplingJudge)(chain_change.py_func)
 
 
 @implements(judges.leave, CouplingJudge)
-def _leave(judge: CouplingJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def _leave(judge: CouplingJudge, order: Indices, move: Move) -> None:
     forget(judge, order, move.i, move.q)
 
 
 @implements(judges.take, CouplingJudge)
-def _take(judge: CouplingJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def _take(judge: CouplingJudge, order: Indices, move: Move) -> None:
     """Bring U up to date, from scratch where most of the order moved, and wake what is near."""
     T, low, high, now = len(order), move.i, move.q, judge.now
     some = 2 * (high - low) < T
@@ -224,9 +218,7 @@ def _take(judge: CouplingJudge, order: Indices, move: Move) -> None:  # pragma: 
 
 
 @njit(cache=True, nogil=True)
-def _update(
-    judge: CouplingJudge, order: Indices, low: int, high: int
-) -> None:  # pragma: no cover - compiled
+def _update(judge: CouplingJudge, order: Indices, low: int, high: int) -> None:
     """U of `now` from that of the order, which differ at low … high − 1."""
     M, S, window, U, now = judge.precision, judge.moments, judge.window, judge.table, judge.now
     T, d = len(order), M.shape[2]
@@ -242,9 +234,7 @@ def _update(
 
 
 @implements(descent.centres, CouplingJudge)
-def _centres(
-    judge: CouplingJudge, rules: Any, order: Indices, stage: int
-) -> int:  # pragma: no cover - compiled
+def _centres(judge: CouplingJudge, rules: Any, order: Indices, stage: int) -> int:
     """Observations; then all reversals at once."""
     return len(order) if stage == 0 else 1
 
@@ -252,7 +242,7 @@ def _centres(
 @implements(descent.best, CouplingJudge)
 def _best(
     judge: CouplingJudge, rules: Any, order: Indices, stage: int, at: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+) -> tuple[float, Move]:
     if stage == 0:
         if not judge.awake[at]:
             return 0.0, nothing()
@@ -270,9 +260,7 @@ def _best(
 
 
 @implements(judges.begin, CouplingJudge)
-def _begin(
-    judge: CouplingJudge, order: Indices, before: Indices
-) -> None:  # pragma: no cover - compiled
+def _begin(judge: CouplingJudge, order: Indices, before: Indices) -> None:
     _fill_table(judge.precision, judge.moments, order, judge.window, judge.table)
     put(order, judge.now)
     for k in range(len(order)):
@@ -280,13 +268,13 @@ def _begin(
 
 
 @implements(descent.wake, CouplingJudge)
-def _wake(judge: CouplingJudge) -> None:  # pragma: no cover - compiled
+def _wake(judge: CouplingJudge) -> None:
     for a in range(len(judge.awake)):
         judge.awake[a] = True
 
 
 @implements(judges.cost, CouplingJudge)
-def _cost(judge: CouplingJudge, rules: Any, order: Indices) -> float:  # pragma: no cover - compiled
+def _cost(judge: CouplingJudge, rules: Any, order: Indices) -> float:
     total = 0.0
     for i in range(len(order)):
         total += 0.5 * judge.table[i, order[i]] + judge.unary[order[i], i]
@@ -294,9 +282,7 @@ def _cost(judge: CouplingJudge, rules: Any, order: Indices) -> float:  # pragma:
 
 
 @implements(descent.kick, CouplingJudge)
-def _kick(
-    judge: CouplingJudge, rules: Any, order: Indices, state: State
-) -> bool:  # pragma: no cover - compiled
+def _kick(judge: CouplingJudge, rules: Any, order: Indices, state: State) -> bool:
     """A segment of up to a fifth reversed, or two observations put anywhere."""
     T = len(order)
     length = 2 + int(random_unit(state) * max(T // 5, 1))
@@ -310,9 +296,7 @@ def _kick(
 
 
 @njit(cache=True, nogil=True)
-def _search(
-    tables: _Tables, rules: Rules | None, o: Indices, state: State, kicks: int
-) -> None:  # pragma: no cover - compiled
+def _search(tables: _Tables, rules: Rules | None, o: Indices, state: State, kicks: int) -> None:
     judge = _judge(tables, o)
     descent.descend(judge, rules, o, SMALLEST_GAIN, STAGES)
     if kicks > 0:
@@ -325,6 +309,6 @@ def _search(
 def _sample(
     tables: _Tables, rules: Rules | None, o: Indices, state: State, burn: int, thin: int,
     kept: NDArray[np.int16],
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+) -> None:  # fmt: skip
     judge, nearby = _judge(tables, o), Nearby(FLIPS, REVERSALS, 0.0, FAR, NEAR, False)
     metropolis.sample(judge, rules, o, nearby, state, Schedule(burn, len(kept), thin), Kept(kept))

@@ -31,7 +31,7 @@ def forget(judge: Any, order: Indices, low: int, high: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def chain(judge: Any, order: Indices, move: Move) -> float:  # pragma: no cover - compiled
+def chain(judge: Any, order: Indices, move: Move) -> float:
     """Make a reversal, a swap of two or an insertion in `now`; the change of the cost."""
     i, j, k, q, backwards = move
     total = 0.0
@@ -51,18 +51,14 @@ def chain(judge: Any, order: Indices, move: Move) -> float:  # pragma: no cover 
 
 
 @njit(cache=True, nogil=True)
-def chain_change(
-    judge: Any, rules: Any, order: Indices, move: Move
-) -> float:  # pragma: no cover - compiled
+def chain_change(judge: Any, rules: Any, order: Indices, move: Move) -> float:
     """`driver.change`."""
     known = rule_change(rules, order, move)
     return known + chain(judge, order, move) if known < np.inf else known
 
 
 @njit(cache=True, nogil=True)
-def best_insertion(
-    judge: Any, rules: Any, order: Indices, p: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+def best_insertion(judge: Any, rules: Any, order: Indices, p: int) -> tuple[float, Move]:
     """The best place for what stands at p: one chain to the end, one to the beginning."""
     least, where, now = 0.0, p, judge.now
     for step in (1, -1):
@@ -88,9 +84,7 @@ def best_insertion(
 
 
 @njit(cache=True, nogil=True)
-def best_reversal(
-    judge: Any, rules: Any, order: Indices, middle: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+def best_reversal(judge: Any, rules: Any, order: Indices, middle: int) -> tuple[float, Move]:
     """The best segment to reverse about `middle` / 2: a chain of exchanges outwards."""
     least, first, last = 0.0, 0, 0
     left = (middle - 1) // 2
@@ -115,9 +109,7 @@ def best_reversal(
 
 
 @njit(cache=True, nogil=True)
-def best_swap(
-    judge: Any, rules: Any, order: Indices, p: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+def best_swap(judge: Any, rules: Any, order: Indices, p: int) -> tuple[float, Move]:
     """The best observation beyond its neighbour to change places with what stands at p."""
     least, where = 0.0, p
     for q in range(p + 2, len(order)):

@@ -60,13 +60,13 @@ class Track(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def track(T: int, d: int) -> Track:  # pragma: no cover - compiled
+def track(T: int, d: int) -> Track:
     """Room for one track."""
     return Track(np.zeros((T, d)), np.zeros((T, d, d)), np.zeros(T))
 
 
 @njit(cache=True, nogil=True)
-def _met(one: Track, two: Track, t: int) -> bool:  # pragma: no cover - compiled
+def _met(one: Track, two: Track, t: int) -> bool:
     d = one.means.shape[1]
     for i in range(d):
         v = one.spreads[t, i, i]
@@ -92,7 +92,7 @@ def follow(
     end: int,
     old: Track,
     new: Track,
-) -> tuple[float, int]:  # pragma: no cover - compiled
+) -> tuple[float, int]:
     """Filter along o from position `begin`, before which it is as `old`, into `new`; changes end before `end`.
 
     The log-likelihood, and where the two met.
@@ -118,7 +118,7 @@ def follow(
 
 
 @njit(cache=True, nogil=True)
-def _keep(old: Track, new: Track, begin: int, met: int) -> None:  # pragma: no cover - compiled
+def _keep(old: Track, new: Track, begin: int, met: int) -> None:
     """`new` becomes the track: what it holds up to where they met, and the difference beyond."""
     T = len(old.values)
     change = new.values[met] - old.values[met]
@@ -131,7 +131,7 @@ def _keep(old: Track, new: Track, begin: int, met: int) -> None:  # pragma: no c
 
 
 @njit(cache=True, nogil=True)
-def _turn_around(x: Indices, fixed: Mask, p: int, q: int) -> None:  # pragma: no cover - compiled
+def _turn_around(x: Indices, fixed: Mask, p: int, q: int) -> None:
     """Reverse x[p … q], but for what has one position only."""
     while p < q:
         if fixed[x[p]]:
@@ -144,7 +144,7 @@ def _turn_around(x: Indices, fixed: Mask, p: int, q: int) -> None:  # pragma: no
 
 
 @njit(cache=True, nogil=True)
-def standing(rules: Rules | None, T: int) -> Mask:  # pragma: no cover - compiled
+def standing(rules: Rules | None, T: int) -> Mask:
     """What can stand at one position only."""
     fixed = np.zeros(T, np.bool_)
     if rules is not None and len(rules.costs) > 0:
@@ -184,7 +184,7 @@ class _KeptGaps(NamedTuple):
 @njit(cache=True, nogil=True)
 def _judge(
     table: Table, seen: Observed, index: Indices, weights: Array, rules: Rules | None, fixed: Mask, o: Indices
-) -> FilterJudge:  # fmt: skip  # pragma: no cover - compiled
+) -> FilterJudge:  # fmt: skip
     """A judge that is ready for the order o."""
     T, d = seen.values.shape
     old, values = track(T, d), np.zeros(2)
@@ -194,7 +194,7 @@ def _judge(
 
 
 @njit(cache=True, nogil=True)
-def _carry(index: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def _carry(index: Indices, move: Move) -> None:
     """Gaps go with what moves: those within a reversed segment, and the one beside an observation that is inserted."""
     i, j, k, q, backwards = move
     if backwards == FIRST:
@@ -204,9 +204,7 @@ def _carry(index: Indices, move: Move) -> None:  # pragma: no cover - compiled
 
 
 @implements(judges.change, FilterJudge)
-def _change(
-    judge: FilterJudge, rules: Any, order: Indices, move: Move
-) -> float:  # pragma: no cover - compiled
+def _change(judge: FilterJudge, rules: Any, order: Indices, move: Move) -> float:
     """By the filter along the trial. Where some observations have one position only, reversals go around them."""
     trial, anchored = judge.trial, judge.fixed.any()
     if move.reversed == FIRST:
@@ -226,7 +224,7 @@ def _change(
 
 
 @implements(judges.take, FilterJudge)
-def _take(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def _take(judge: FilterJudge, order: Indices, move: Move) -> None:
     judge.values[0] = judge.values[1]
     _keep(judge.old, judge.new, move.i, judge.met[0])
     for t in range(move.i, move.q):
@@ -236,7 +234,7 @@ def _take(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: no
 
 
 @implements(judges.leave, FilterJudge)
-def _leave(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def _leave(judge: FilterJudge, order: Indices, move: Move) -> None:
     for t in range(move.i, move.q):
         judge.trial[t] = order[t]
     for t in range(move.i, move.q - 1):
@@ -244,9 +242,7 @@ def _leave(judge: FilterJudge, order: Indices, move: Move) -> None:  # pragma: n
 
 
 @implements(judges.between, FilterJudge)
-def _between(
-    judge: FilterJudge, order: Indices, count: int, state: State
-) -> bool:  # pragma: no cover - compiled
+def _between(judge: FilterJudge, order: Indices, count: int, state: State) -> bool:
     """Where gaps are drawn, some moves change one of them instead of the order."""
     index, other, weights, T = judge.steps, judge.other, judge.weights, len(order)
     if len(weights) == 0 or random_unit(state) >= GAP_MOVES:
@@ -269,9 +265,7 @@ def _between(
 
 
 @implements(metropolis.record, _KeptGaps)
-def _record(
-    records: _KeptGaps, order: Indices, r: int, samples: int
-) -> None:  # pragma: no cover - compiled
+def _record(records: _KeptGaps, order: Indices, r: int, samples: int) -> None:
     put(order, records.kept.orders[r])
     if len(records.kept.gaps) > 0:
         put(records.steps, records.kept.gaps[r])
@@ -281,7 +275,7 @@ def _record(
 def sample(
     table: Table, seen: Observed, index: Indices, weights: Array, rules: Rules | None, o: Indices,
     state: State, burn: int, thin: int, kept: Kept,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+) -> None:  # fmt: skip
     """Metropolis over the order o of one trajectory, in place.
 
     `weights` (K,), where gaps are drawn, is the log-prior of each in the table; `index` then moves
@@ -295,9 +289,7 @@ def sample(
 
 
 @njit(cache=True, nogil=True)
-def descend(
-    table: Table, seen: Observed, index: Indices, rules: Rules | None, o: Indices
-) -> float:  # pragma: no cover - compiled
+def descend(table: Table, seen: Observed, index: Indices, rules: Rules | None, o: Indices) -> float:
     """Insertions, swaps and reversals while any of them helps, missing entries summed out; the final log-likelihood."""
     free = np.zeros(len(o), np.bool_)
     judge = _judge(table, seen, index, np.empty(0), rules, free, o)

@@ -60,9 +60,7 @@ class PullJudge(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def pulls(
-    M: Array, h: Array, y: Array, o: Indices, w: Array
-) -> float:  # pragma: no cover - compiled
+def pulls(M: Array, h: Array, y: Array, o: Indices, w: Array) -> float:
     """Fill w of an order, and return its cost."""
     T, d = h.shape
     cost = 0.0
@@ -78,9 +76,7 @@ def pulls(
 
 
 @njit(cache=True, nogil=True)
-def _judge(
-    law: Process, y: Array, seen: Mask, o: Indices
-) -> PullJudge:  # pragma: no cover - compiled
+def _judge(law: Process, y: Array, seen: Mask, o: Indices) -> PullJudge:
     """A judge that is ready for the order o."""
     w, gaps = np.empty(y.shape), np.zeros(y.shape)
     pulls(law.precision, law.shift, y, o, w)
@@ -88,9 +84,7 @@ def _judge(
 
 
 @implements(transpose, PullJudge)
-def _transpose(
-    judge: PullJudge, order: Indices, low: int, high: int, p: int, q: int
-) -> float:  # pragma: no cover - compiled
+def _transpose(judge: PullJudge, order: Indices, low: int, high: int, p: int, q: int) -> float:
     M, y, w, gap, now = judge.precision, judge.values, judge.pulls, judge.gaps, judge.now
     d = y.shape[1]
     a, b = now[p], now[q]
@@ -113,9 +107,7 @@ def _transpose(
 
 
 @implements(forget, PullJudge)
-def _forget(
-    judge: PullJudge, order: Indices, low: int, high: int
-) -> None:  # pragma: no cover - compiled
+def _forget(judge: PullJudge, order: Indices, low: int, high: int) -> None:
     for k in range(low, high):
         judge.now[k] = order[k]
         judge.gaps[k] = 0.0
@@ -125,12 +117,12 @@ implements(judges.change, PullJudge)(chain_change.py_func)
 
 
 @implements(judges.leave, PullJudge)
-def _leave(judge: PullJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def _leave(judge: PullJudge, order: Indices, move: Move) -> None:
     forget(judge, order, move.i, move.q)
 
 
 @implements(judges.take, PullJudge)
-def _take(judge: PullJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def _take(judge: PullJudge, order: Indices, move: Move) -> None:
     """Bring w up to date and forget the gaps; now and then, where the whole order moved, from scratch."""
     M, w, gap, (T, d) = judge.precision, judge.pulls, judge.gaps, judge.shift.shape
     whole = move.j - move.i == T
@@ -149,9 +141,7 @@ def _take(judge: PullJudge, order: Indices, move: Move) -> None:  # pragma: no c
 
 
 @implements(judges.between, PullJudge)
-def _between(
-    judge: PullJudge, order: Indices, count: int, state: State
-) -> bool:  # pragma: no cover - compiled
+def _between(judge: PullJudge, order: Indices, count: int, state: State) -> bool:
     """Every T moves each missing entry is drawn given the rest."""
     if not judge.whole and count % len(order) == 0:
         fill(judge.precision, judge.values, judge.seen, order, judge.pulls, state)
@@ -159,23 +149,19 @@ def _between(
 
 
 @implements(descent.last_resort, PullJudge)
-def _last_resort(judge: PullJudge) -> int:  # pragma: no cover - compiled
+def _last_resort(judge: PullJudge) -> int:
     return STAGES
 
 
 @implements(descent.centres, PullJudge)
-def _centres(
-    judge: PullJudge, rules: Any, order: Indices, stage: int
-) -> int:  # pragma: no cover - compiled
+def _centres(judge: PullJudge, rules: Any, order: Indices, stage: int) -> int:
     """Observations, positions, and the middles of segments."""
     T = len(order)
     return T if stage == 0 else T - 2 if stage == 1 else 2 * T - 3
 
 
 @implements(descent.best, PullJudge)
-def _best(
-    judge: PullJudge, rules: Any, order: Indices, stage: int, at: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+def _best(judge: PullJudge, rules: Any, order: Indices, stage: int, at: int) -> tuple[float, Move]:
     if stage == 0:
         return best_insertion(judge, rules, order, position_of(order, at))
     if stage == 1:
@@ -184,9 +170,7 @@ def _best(
 
 
 @njit(cache=True, nogil=True)
-def descend(
-    law: Process, y: Array, rules: Rules | None, o: Indices
-) -> float:  # pragma: no cover - compiled
+def descend(law: Process, y: Array, rules: Rules | None, o: Indices) -> float:
     """Insertions, swaps and reversals while any of them helps; the final cost, prior included."""
     judge = _judge(law, y, np.ones(y.shape, np.bool_), o)
     descent.descend(judge, rules, o, SMALLEST_GAIN, STAGES)
@@ -194,9 +178,7 @@ def descend(
 
 
 @njit(cache=True, nogil=True)
-def summed_cost(
-    law: Process, y: Array, seen: Mask, o: Indices
-) -> float:  # pragma: no cover - compiled
+def summed_cost(law: Process, y: Array, seen: Mask, o: Indices) -> float:
     """The cost of an order with missing entries summed out, those of y being 0: with w as for y alone,
     `cost − ½ w_mᵀ M_mm⁻¹ w_m + ½ log |M_mm|`.
     """
@@ -223,9 +205,7 @@ def summed_cost(
 
 
 @njit(cache=True, nogil=True)
-def exact(
-    law: Process, y: Array, seen: Mask, rules: Rules | None, o: Indices
-) -> float:  # pragma: no cover - compiled
+def exact(law: Process, y: Array, seen: Mask, rules: Rules | None, o: Indices) -> float:
     """Put the best of all T! orders into o, and return its cost; missing entries of y are 0 (Heap's algorithm)."""
     T = len(o)
     trial, turns = np.arange(T), np.zeros(T, np.intp)
@@ -253,9 +233,7 @@ def exact(
 
 
 @njit(cache=True, nogil=True)
-def fill(
-    M: Array, y: Array, seen: Mask, o: Indices, w: Array, state: State
-) -> None:  # pragma: no cover - compiled
+def fill(M: Array, y: Array, seen: Mask, o: Indices, w: Array, state: State) -> None:
     """Draw each missing entry given the rest."""
     T, d = y.shape
     for i in range(T):
@@ -275,7 +253,7 @@ def fill(
 def sample(
     law: Process, y: Array, seen: Mask, rules: Rules | None, o: Indices, state: State,
     burn: int, thin: int, kept: NDArray[np.int16],
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+) -> None:  # fmt: skip
     """Metropolis over the order o of one trajectory, in place; `kept` (samples, ≥ T) records orders."""
     judge = _judge(law, y, seen, o)
     nearby = Nearby(FLIPS, REVERSALS, SWAPS, FAR, NEAR, rules is not None)

@@ -28,21 +28,19 @@ def kick(judge: Any, rules: Any, order: Indices, state: State) -> bool:
 
 
 @by_type
-def last_resort(judge: Any) -> int:  # pragma: no cover - compiled
+def last_resort(judge: Any) -> int:
     """The first stage of a search that is entered only where those before it found nothing."""
     return 1
 
 
 @by_type
-def centres(judge: Any, rules: Any, order: Indices, stage: int) -> int:  # pragma: no cover
+def centres(judge: Any, rules: Any, order: Indices, stage: int) -> int:
     """How many groups of moves a stage of a search looks at."""
     return 3 * len(order) ** 2
 
 
 @by_type
-def best(
-    judge: Any, rules: Any, order: Indices, stage: int, at: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+def best(judge: Any, rules: Any, order: Indices, stage: int, at: int) -> tuple[float, Move]:
     """The best move of one group, its change asked for last; here one insertion, swap or reversal."""
     T = len(order)
     p, q, kind = at // (3 * T), at // 3 % T, at % 3
@@ -58,9 +56,7 @@ def best(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def descend(
-    judge: Any, rules: Any, order: Indices, tolerance: float, stages: int
-) -> None:  # pragma: no cover - compiled
+def descend(judge: Any, rules: Any, order: Indices, tolerance: float, stages: int) -> None:
     """Local search in place: the best move of every group, where it helps by more than `tolerance`.
 
     A sweep goes through all stages up to the last resorts; those are entered where nothing else helped. The search ends
@@ -96,7 +92,7 @@ class Kicks(NamedTuple):
 def descend_again(
     judge: Any, spare: Any, rules: Any, order: Indices, trial: Indices, tolerance: float, kicks: Kicks,
     state: State,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+) -> None:  # fmt: skip
     """Kick an order at its local optimum, search again, and keep what helps. `spare`, of the same kind, judges `trial`."""
     least = cost(judge, rules, order)
     for _ in range(kicks.number):

@@ -71,7 +71,7 @@ def leave(judge: Any, order: Indices, move: Move) -> None:
 
 
 @by_type
-def between(judge: Any, order: Indices, count: int, state: State) -> bool:  # pragma: no cover
+def between(judge: Any, order: Indices, count: int, state: State) -> bool:
     """Draw what else is unknown before a sampler's move number `count`; True: it replaces that move."""
     return False
 

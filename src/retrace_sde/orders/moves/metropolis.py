@@ -37,9 +37,7 @@ def propose(proposals: Any, rules: Any, order: Indices, state: State) -> Proposa
 
 
 @by_type
-def accept(
-    proposals: Any, change: float, ratio: float, state: State
-) -> bool:  # pragma: no cover - compiled
+def accept(proposals: Any, change: float, ratio: float, state: State) -> bool:
     """Metropolis and Hastings: with probability min(1, ratio · exp(−change))."""
     if change > HOPELESS_COST:
         return False
@@ -64,7 +62,7 @@ class Kept(NamedTuple):
 
 
 @by_type
-def record(records: Any, order: Indices, r: int, samples: int) -> None:  # pragma: no cover
+def record(records: Any, order: Indices, r: int, samples: int) -> None:
     """Keep an order as number r of `samples`."""
     put(order, records.orders[r])
 
@@ -81,7 +79,7 @@ class Schedule(NamedTuple):
 def sample(
     judge: Any, rules: Any, order: Indices, proposals: Any, state: State, schedule: Schedule,
     records: Any,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+) -> None:  # fmt: skip
     """Metropolis over one order, in place: its stationary law is `p(order) ∝ exp(−cost(order))`.
 
     The order must obey the rules. A single observation has nowhere to go, but is recorded all the same.

@@ -28,37 +28,37 @@ class Move(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def nothing() -> Move:  # pragma: no cover - compiled
+def nothing() -> Move:
     """The move that moves nothing."""
     return Move(0, 0, 0, 0, 0)
 
 
 @njit(cache=True, nogil=True)
-def reversal(i: int, j: int) -> Move:  # pragma: no cover - compiled
+def reversal(i: int, j: int) -> Move:
     """[i, j) backwards."""
     return Move(i, j, j, j, FIRST)
 
 
 @njit(cache=True, nogil=True)
-def exchange(i: int, j: int, k: int) -> Move:  # pragma: no cover - compiled
+def exchange(i: int, j: int, k: int) -> Move:
     """The neighbouring segments [i, j) and [j, k) change places."""
     return Move(i, j, j, k, 0)
 
 
 @njit(cache=True, nogil=True)
-def swap(p: int, q: int) -> Move:  # pragma: no cover - compiled
+def swap(p: int, q: int) -> Move:
     """What stands at p and at q > p changes places."""
     return Move(p, p + 1, q, q + 1, 0)
 
 
 @njit(cache=True, nogil=True)
-def insertion(p: int, q: int) -> Move:  # pragma: no cover - compiled
+def insertion(p: int, q: int) -> Move:
     """What stands at p moves to q, and what is between makes room."""
     return exchange(p, p + 1, q + 1) if q > p else exchange(q, p, p + 1)
 
 
 @njit(cache=True, nogil=True)
-def reverse(order: Indices, i: int, j: int) -> None:  # pragma: no cover - compiled
+def reverse(order: Indices, i: int, j: int) -> None:
     """Reverse [i, j) in place."""
     j -= 1
     while i < j:
@@ -68,7 +68,7 @@ def reverse(order: Indices, i: int, j: int) -> None:  # pragma: no cover - compi
 
 
 @njit(cache=True, nogil=True)
-def make(order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def make(order: Indices, move: Move) -> None:
     """Make the move in place, as reversals of segments."""
     i, j, k, q, backwards = move
     if backwards == FIRST:
@@ -83,7 +83,7 @@ def make(order: Indices, move: Move) -> None:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def position_of(order: Indices, a: int) -> int:  # pragma: no cover - compiled
+def position_of(order: Indices, a: int) -> int:
     """The position at which an observation stands."""
     p = 0
     while order[p] != a:
@@ -92,7 +92,7 @@ def position_of(order: Indices, a: int) -> int:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def random_bits(state: State) -> np.uint64:  # pragma: no cover - compiled
+def random_bits(state: State) -> np.uint64:
     """splitmix64: one state per trajectory, so that no answer depends on threads or blocks."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
@@ -102,13 +102,13 @@ def random_bits(state: State) -> np.uint64:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def random_unit(state: State) -> float:  # pragma: no cover - compiled
+def random_unit(state: State) -> float:
     """A number in [0, 1)."""
     return np.float64(random_bits(state) >> np.uint64(11)) * 1.1102230246251565e-16
 
 
 @njit(cache=True, nogil=True)
-def random_normal(state: State) -> float:  # pragma: no cover - compiled
+def random_normal(state: State) -> float:
     """A standard normal number (Box and Muller)."""
     radius = np.sqrt(-2.0 * np.log(1.0 - random_unit(state)))
     return radius * np.cos(2.0 * np.pi * random_unit(state))

@@ -114,9 +114,7 @@ def adapted(tally: Tally, lengths: Tally) -> tuple[NDArray[np.int64], Array]:
 
 
 @njit(cache=True, nogil=True)
-def mixture(
-    proposals: Proposals, C: Array, order: Indices, tally: Tally, scales: Tally
-) -> Mixture:  # pragma: no cover - compiled
+def mixture(proposals: Proposals, C: Array, order: Indices, tally: Tally, scales: Tally) -> Mixture:
     """Proposals for an order under padded costs C; the padding node is never proposed (alias tables by Vose)."""
     T = len(order)
     q, keep, alias = np.empty((T + 1, T + 1)), np.empty((T, T)), np.empty((T, T), np.intp)
@@ -164,7 +162,7 @@ def mixture(
 
 
 @njit(cache=True, nogil=True)
-def _node(order: Indices, p: int) -> int:  # pragma: no cover - compiled
+def _node(order: Indices, p: int) -> int:
     """What stands at p; the padding node T beyond the ends."""
     return order[p] if 0 <= p < len(order) else len(order)
 
@@ -172,7 +170,7 @@ def _node(order: Indices, p: int) -> int:  # pragma: no cover - compiled
 @njit(cache=True, nogil=True, error_model="numpy")
 def _join_by_reversal(
     q: Array, place: Indices, order: Indices, a: int, b: int
-) -> tuple[Move, float]:  # pragma: no cover - compiled
+) -> tuple[Move, float]:
     """Make b a neighbour of a by reversing what lies between.
 
     The same reversal is proposed from its left and from its right neighbour, and back likewise: hence
@@ -191,7 +189,7 @@ def _join_by_reversal(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _join_by_insertion(
     q: Array, place: Indices, order: Indices, a: int, b: int, after: bool
-) -> tuple[Move, float]:  # pragma: no cover - compiled
+) -> tuple[Move, float]:
     """Take b out and put it right after (or before) a; each gap is proposed from both of its sides."""
     p = place[b]
     g = place[a] if after else place[a] - 1
@@ -203,16 +201,14 @@ def _join_by_insertion(
 
 
 @njit(cache=True, nogil=True)
-def _within(i: int, j: int, k: int, q: int, T: int) -> Move:  # pragma: no cover - compiled
+def _within(i: int, j: int, k: int, q: int, T: int) -> Move:
     """The swap of two segments, where it stays within T positions."""
     return Move(i, j, k, q, 0) if q <= T else nothing()
 
 
 # Hooks take a mixture apart without a branch: where paths part, numba counts references to each of its arrays.
 @implements(propose, Mixture)
-def _propose_mixture(
-    proposals: Mixture, rules: Any, order: Indices, state: State
-) -> Proposal:  # pragma: no cover - compiled
+def _propose_mixture(proposals: Mixture, rules: Any, order: Indices, state: State) -> Proposal:
     return _mixed(
         proposals.table, proposals.shares, proposals.q, proposals.keep, proposals.alias,
         proposals.place, rules, order, state,
@@ -223,7 +219,7 @@ def _propose_mixture(
 def _mixed(
     table: Tally, shares: Tally, q: Array, keep: Array, alias: Indices, place: Indices, rules: Any,
     order: Indices, state: State,
-) -> Proposal:  # fmt: skip  # pragma: no cover - compiled
+) -> Proposal:  # fmt: skip
     """A move of a random kind, at a random place, of random lengths."""
     T, mask = len(order), np.uint64(LENGTHS - 1)
     bits = random_bits(state)
@@ -264,30 +260,24 @@ def _mixed(
 
 
 @implements(moved, Mixture)
-def _moved_mixture(
-    proposals: Mixture, order: Indices, move: Move
-) -> None:  # pragma: no cover - compiled
+def _moved_mixture(proposals: Mixture, order: Indices, move: Move) -> None:
     _locate(proposals.place, order, move.i, move.q)
 
 
 @njit(cache=True, nogil=True)
-def _locate(place: Indices, order: Indices, i: int, j: int) -> None:  # pragma: no cover - compiled
+def _locate(place: Indices, order: Indices, i: int, j: int) -> None:
     """Where what stands within [i, j) stands."""
     for p in range(i, j):
         place[order[p]] = p
 
 
 @implements(tried, Mixture)
-def _tried_mixture(
-    proposals: Mixture, proposal: Proposal, accepted: bool
-) -> None:  # pragma: no cover - compiled
+def _tried_mixture(proposals: Mixture, proposal: Proposal, accepted: bool) -> None:
     _count(proposals.tally, proposals.scales, proposal.kind, proposal.length, accepted)
 
 
 @njit(cache=True, nogil=True)
-def _count(
-    tally: Tally, scales: Tally, kind: int, length: int, accepted: bool
-) -> None:  # pragma: no cover - compiled
+def _count(tally: Tally, scales: Tally, kind: int, length: int, accepted: bool) -> None:
     """By kind, and of reversals and exchanges by octave of length."""
     tally[kind, 0] += 1
     tally[kind, 1] += accepted
@@ -298,9 +288,7 @@ def _count(
 
 
 @implements(propose, Nearby)
-def _propose_nearby(
-    proposals: Nearby, rules: Any, order: Indices, state: State
-) -> Proposal:  # pragma: no cover - compiled
+def _propose_nearby(proposals: Nearby, rules: Any, order: Indices, state: State) -> Proposal:
     T, kind = len(order), random_unit(state)
     flips, reversals, swaps, share, near, across = proposals
     if kind < flips:
@@ -323,17 +311,13 @@ def _propose_nearby(
 
 
 @implements(accept, Nearby)
-def _accept_nearby(
-    proposals: Nearby, change: float, ratio: float, state: State
-) -> bool:  # pragma: no cover - compiled
+def _accept_nearby(proposals: Nearby, change: float, ratio: float, state: State) -> bool:
     """As by default, but with one random number for every proposal, whatever it is worth."""
     return np.log(1.0 - random_unit(state)) < -change
 
 
 @implements(propose, Windows)
-def _propose_windows(
-    proposals: Windows, rules: Any, order: Indices, state: State
-) -> Proposal:  # pragma: no cover - compiled
+def _propose_windows(proposals: Windows, rules: Any, order: Indices, state: State) -> Proposal:
     T = len(order)
     length = 2 + int(random_unit(state) * (min(proposals.reach, T) - 1))
     i = int(random_unit(state) * (T - length + 1))

@@ -30,7 +30,7 @@ class Rules(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def close(B: Mask) -> None:  # pragma: no cover - compiled
+def close(B: Mask) -> None:
     """Transitive closure of each (T, T) relation of a stack, in place (Warshall)."""
     n, T, _ = B.shape
     for j in range(n):
@@ -43,7 +43,7 @@ def close(B: Mask) -> None:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def rules_of(rules: Rules, j: int, t: int) -> Rules:  # pragma: no cover - compiled
+def rules_of(rules: Rules, j: int, t: int) -> Rules:
     """Those of trajectory j of a block, which has t observations."""
     U, B = rules.costs, rules.before
     return Rules(
@@ -66,7 +66,7 @@ def _known_of(rules: Any, j: Any, t: Any) -> Callable[[Any, Any, Any], Any]:
 
 
 @njit(cache=True, nogil=True)
-def broken(B: Mask, order: Indices, i: int, j: int, k: int) -> bool:  # pragma: no cover - compiled
+def broken(B: Mask, order: Indices, i: int, j: int, k: int) -> bool:
     """Something in order[i … j) must come before something in order[j … k)."""
     if len(B) > 0:
         for p in range(i, j):
@@ -77,7 +77,7 @@ def broken(B: Mask, order: Indices, i: int, j: int, k: int) -> bool:  # pragma: 
 
 
 @njit(cache=True, nogil=True)
-def ordered(B: Mask, order: Indices, i: int, j: int) -> bool:  # pragma: no cover - compiled
+def ordered(B: Mask, order: Indices, i: int, j: int) -> bool:
     """Something in order[i … j) must come before something after it there, which a reversal would break."""
     if len(B) > 0:
         for p in range(i, j):
@@ -88,17 +88,13 @@ def ordered(B: Mask, order: Indices, i: int, j: int) -> bool:  # pragma: no cove
 
 
 @njit(cache=True, nogil=True)
-def crossed(
-    B: Mask, order: Indices, i: int, j: int, k: int, q: int
-) -> bool:  # pragma: no cover - compiled
+def crossed(B: Mask, order: Indices, i: int, j: int, k: int, q: int) -> bool:
     """Swapping the segments [i, j) and [k, q) around [j, k) would break a rule."""
     return broken(B, order, i, j, q) or broken(B, order, j, k, q)
 
 
 @njit(cache=True, nogil=True)
-def shifted(
-    U: Array, order: Indices, i: int, j: int, to: int, backwards: bool
-) -> float:  # pragma: no cover - compiled
+def shifted(U: Array, order: Indices, i: int, j: int, to: int, backwards: bool) -> float:
     """Change of cost when [i, j) moves so as to begin at position `to`, reversed if `backwards`."""
     change = 0.0
     for p in range(i, j):
@@ -108,9 +104,7 @@ def shifted(
 
 
 @njit(cache=True, nogil=True)
-def rule_change(
-    rules: Rules | None, order: Indices, move: Move
-) -> float:  # pragma: no cover - compiled
+def rule_change(rules: Rules | None, order: Indices, move: Move) -> float:
     """Change of what is known by a move; ∞ where it would break a rule."""
     if rules is None:
         return 0.0
@@ -131,9 +125,7 @@ def rule_change(
 
 
 @njit(cache=True, nogil=True)
-def transposed(
-    rules: Rules, order: Indices, p: int, q: int
-) -> tuple[float, int]:  # pragma: no cover - compiled
+def transposed(rules: Rules, order: Indices, p: int, q: int) -> tuple[float, int]:
     """Change of finite costs, and of the number of impossible places, when p and q change places."""
     U, a, b = rules.costs, order[p], order[q]
     if len(U) == 0:
@@ -148,7 +140,7 @@ def transposed(
 
 
 @njit(cache=True, nogil=True)
-def windows(rules: Rules, T: int) -> Indices:  # pragma: no cover - compiled
+def windows(rules: Rules, T: int) -> Indices:
     """First and last position open to each of T observations, (T, 2), drawn in until every precedence fits."""
     U, B = rules.costs, rules.before
     found = np.empty((T, 2), np.intp)
@@ -177,7 +169,7 @@ def windows(rules: Rules, T: int) -> Indices:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _fits(found: Indices, used: Mask, at: int) -> int:  # pragma: no cover - compiled
+def _fits(found: Indices, used: Mask, at: int) -> int:
     """Fill the positions from `at` on, earliest deadline first; the first position that stays empty, or −1.
 
     One machine, unit tasks, windows that agree with the precedences: earliest deadline first fails only
@@ -197,13 +189,13 @@ def _fits(found: Indices, used: Mask, at: int) -> int:  # pragma: no cover - com
 
 
 @njit(cache=True, nogil=True)
-def dead_end(rules: Rules, T: int) -> int:  # pragma: no cover - compiled
+def dead_end(rules: Rules, T: int) -> int:
     """The first position that no order can fill, or −1 where some order obeys every rule."""
     return _fits(windows(rules, T), np.zeros(T, np.bool_), 0)
 
 
 @njit(cache=True, nogil=True)
-def obedient(rules: Rules, order: Indices) -> Indices:  # pragma: no cover - compiled
+def obedient(rules: Rules, order: Indices) -> Indices:
     """An order that obeys every rule and follows the given one as far as it can, position by position."""
     T = len(order)
     U, B = rules.costs, rules.before
@@ -235,9 +227,7 @@ def obedient(rules: Rules, order: Indices) -> Indices:  # pragma: no cover - com
 
 
 @njit(cache=True, nogil=True)
-def obedient_block(
-    rules: Rules, lengths: Indices, orders: Indices
-) -> None:  # pragma: no cover - compiled
+def obedient_block(rules: Rules, lengths: Indices, orders: Indices) -> None:
     """`obedient` for each trajectory of a block, in place, where its order breaks a rule."""
     for j in range(len(orders)):
         t = lengths[j]
@@ -247,7 +237,7 @@ def obedient_block(
 
 
 @njit(cache=True, nogil=True)
-def order_cost(rules: Rules | None, order: Indices) -> float:  # pragma: no cover - compiled
+def order_cost(rules: Rules | None, order: Indices) -> float:
     """`Σ_i U[o_i, i]`, ∞ where an observation comes after one that it must precede."""
     if rules is None:
         return 0.0
@@ -265,9 +255,7 @@ def order_cost(rules: Rules | None, order: Indices) -> float:  # pragma: no cove
 
 
 @njit(cache=True, nogil=True)
-def block_costs(
-    rules: Rules, lengths: Indices, orders: Indices
-) -> Array:  # pragma: no cover - compiled
+def block_costs(rules: Rules, lengths: Indices, orders: Indices) -> Array:
     """`order_cost` of each trajectory of a block."""
     costs = np.empty(len(orders))
     for j in range(len(orders)):
@@ -276,7 +264,7 @@ def block_costs(
 
 
 @njit(cache=True, nogil=True)
-def _expected_order(U: Array) -> Indices:  # pragma: no cover - compiled
+def _expected_order(U: Array) -> Indices:
     """Observations by the position that the prior alone expects of each."""
     T = len(U)
     key = np.empty(T)
@@ -292,7 +280,7 @@ def _expected_order(U: Array) -> Indices:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def cold_starts(rules: Rules, order: Indices) -> Indices:  # pragma: no cover - compiled
+def cold_starts(rules: Rules, order: Indices) -> Indices:
     """Obedient starts (k, T): a path, its reverse, and what the prior expects, each mended where it must be."""
     U = rules.costs
     starts = np.empty((3 if len(U) > 0 else 2, len(order)), np.intp)

@@ -56,9 +56,7 @@ def nearest(vectors: Array) -> tuple[Lists, Array]:
 
 
 @njit(cache=True, nogil=True)
-def squared_distances(
-    source: Array, target: Array, lists: Lists
-) -> Array:  # pragma: no cover - compiled
+def squared_distances(source: Array, target: Array, lists: Lists) -> Array:
     """|target_b − source_a|² for each b in a's list."""
     T, K = lists.shape
     found = np.empty((T, K))

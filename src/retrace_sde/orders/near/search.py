@@ -44,7 +44,7 @@ class Near(NamedTuple):
 
 # Sums in whatever order is fastest: most of a search is spent here.
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _rough(source: Array, target: Array) -> float:  # pragma: no cover - compiled
+def _rough(source: Array, target: Array) -> float:
     """A step's cost by sketches."""
     total = 0.0
     for k in range(len(source)):
@@ -53,7 +53,7 @@ def _rough(source: Array, target: Array) -> float:  # pragma: no cover - compile
 
 
 @njit(cache=True, nogil=True)
-def _step(near: Near, a: int, b: int) -> float:  # pragma: no cover - compiled
+def _step(near: Near, a: int, b: int) -> float:
     """What b costs right after a."""
     T = len(near.start)
     if b == T:
@@ -72,9 +72,7 @@ def _step(near: Near, a: int, b: int) -> float:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _turning(
-    near: Near, path: Indices, turn: Array, begin: int, end: int
-) -> None:  # pragma: no cover - compiled
+def _turning(near: Near, path: Indices, turn: Array, begin: int, end: int) -> None:
     """turn[k] = Σ_{i ≤ k} of what the step into place i costs more against the path than along it, after a change of the
     steps into begin … end."""
     last = len(path) - 1
@@ -101,7 +99,7 @@ class NearJudge(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _best_reversal(judge: NearJudge, a: int) -> tuple[float, Move]:  # pragma: no cover - compiled
+def _best_reversal(judge: NearJudge, a: int) -> tuple[float, Move]:
     """The best reversal that puts a neighbour beside a: after it, or before it."""
     near, path, place, turn = judge.near, judge.path, judge.place, judge.turn
     last = len(path) - 1
@@ -126,9 +124,7 @@ def _best_reversal(judge: NearJudge, a: int) -> tuple[float, Move]:  # pragma: n
 
 
 @njit(cache=True, nogil=True)
-def _best_insertion(
-    judge: NearJudge, i: int, length: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+def _best_insertion(judge: NearJudge, i: int, length: int) -> tuple[float, Move]:
     """The best gap, beside a neighbour of its ends, for path[i … i + length), either way round."""
     near, path, place, turn = judge.near, judge.path, judge.place, judge.turn
     last = len(path) - 1
@@ -162,23 +158,19 @@ def _best_insertion(
 
 
 @implements(descent.centres, NearJudge)
-def _centres(
-    judge: NearJudge, rules: Any, order: Indices, stage: int
-) -> int:  # pragma: no cover - compiled
+def _centres(judge: NearJudge, rules: Any, order: Indices, stage: int) -> int:
     """Slices, each with its reversals and with the segments of every length that begin with it."""
     return len(order) * (1 + _longest(len(order), stage))
 
 
 @njit(cache=True, nogil=True)
-def _longest(T: int, stage: int) -> int:  # pragma: no cover - compiled
+def _longest(T: int, stage: int) -> int:
     """The longest segment that is moved."""
     return SHORT if stage == 0 else min(LONG, T // 2)
 
 
 @implements(descent.best, NearJudge)
-def _best(
-    judge: NearJudge, rules: Any, order: Indices, stage: int, at: int
-) -> tuple[float, Move]:  # pragma: no cover - compiled
+def _best(judge: NearJudge, rules: Any, order: Indices, stage: int, at: int) -> tuple[float, Move]:
     T = len(order)
     each = 1 + _longest(T, stage)
     a, length = at // each, at % each
@@ -193,7 +185,7 @@ def _best(
 
 
 @implements(judges.take, NearJudge)
-def _take(judge: NearJudge, order: Indices, move: Move) -> None:  # pragma: no cover - compiled
+def _take(judge: NearJudge, order: Indices, move: Move) -> None:
     """Places and sums follow; what got new neighbours is awake."""
     make(order, move)
     i, j, q = move.i, move.j, move.q
@@ -206,7 +198,7 @@ def _take(judge: NearJudge, order: Indices, move: Move) -> None:  # pragma: no c
 
 
 @njit(cache=True, nogil=True)
-def path_cost(near: Near, order: Indices) -> float:  # pragma: no cover - compiled
+def path_cost(near: Near, order: Indices) -> float:
     """`start[o_0] + Σ C[o_i, o_{i+1}]`."""
     total = float(near.start[order[0]])
     for k in range(len(order) - 1):
@@ -215,7 +207,7 @@ def path_cost(near: Near, order: Indices) -> float:  # pragma: no cover - compil
 
 
 @njit(cache=True, nogil=True)
-def _improve(near: Near, path: Indices, tolerance: float) -> None:  # pragma: no cover - compiled
+def _improve(near: Near, path: Indices, tolerance: float) -> None:
     T = len(path) - 2
     place, awake, looking = np.empty(T + 1, np.intp), np.ones(T, np.bool_), np.ones(1, np.bool_)
     judge = NearJudge(near, path, place, np.zeros(T + 2), awake, looking)
