@@ -170,7 +170,11 @@ GUARDS: list[Callable[[GuardedCase], GuardFinding | None]] = [
     too_few_to_exclude_a_fold,
     unequal_gaps,
 ]
-"""Every guard, in the order in which they look."""
+"""Every guard, in the order in which they look.
+
+A new one is a function above, a line here, and in `direction/verdict` a `Reason` with its sentence in `_SENTENCES`. What it warns of is
+a plain string in `GuardFinding.cautions`, a `Caution` only where other code asks for it by name.
+"""
 
 
 def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold | None:

@@ -1,8 +1,13 @@
 """What a candidate model is: a name, when it applies, its fit in both directions, and how well it predicts steps.
 
-To add one, write a class like those beside this file and put an instance into `registry.CANDIDATES`. The direction compares
-the fits of all candidates, the choice of a model reads their penalised log-likelihoods, and the explanation of residuals asks
-how much better each predicts the next step.
+To add one, write a class like those beside this file and put an instance into `registry.CANDIDATES`; `quadratic` is a good one to
+copy. The direction then compares its fit with those of the others, and the explanation of residuals asks how much better it
+predicts the next step. The choice of parameters (`evidence/selection`) knows noise, random intercepts and rates by name, and
+averages over uncertain orders compare no candidates: a new one is not heard there.
+
+Candidates are fitted along the order that the search found with its own model: one that would imply another order can be ranked too
+low. The reverse is a panel of its own, whose position 0 is its first slice. Panels are in standard units (subtract
+`Panels.log_volume` from a log-likelihood), and closed forms need four visits of each trajectory or more.
 """
 
 from __future__ import annotations
@@ -107,7 +112,7 @@ class Candidate(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its name, as users read it."""
+        """Its name, as users read it: any unique string, a `CandidateKind` where other code asks for it."""
         ...
 
     @property
