@@ -13,10 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 HALVES = (
-    ("shared auto", "shared em", "shared many slices", "missing", "missing, noise and inputs", "known first",
-     "gaps estimated, noise", "subjects levels, noise"),
-    ("own auto", "own mcem", "own noise, mcem", "own missing, auto", "own first", "own schedule",
-     "own gaps estimated"),
+    ("shared auto", "shared em", "missing", "missing, noise and inputs", "gaps estimated, noise",
+     "subjects levels, noise", "own missing, auto", "own noise, mcem", "own schedule"),
+    ("own auto", "own mcem", "own first", "known first", "shared many slices", "own gaps estimated"),
 )  # fmt: skip
 """Fits of `studies/snapshots.py` that reach most kernels, in two parts that take about as long to compile."""
 

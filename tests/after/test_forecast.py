@@ -31,7 +31,7 @@ def test_a_forecast_is_the_transition_over_the_whole_time():
 
 
 @pytest.mark.filterwarnings("ignore:The direction of time")
-@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("noisy", [False, pytest.param(True, marks=pytest.mark.statistics)])
 def test_intervals_hold_the_next_five_observations(noisy):
     """4000 numbers, those of a trajectory correlated: .93 to .975 is five standard errors."""
     inside = []
