@@ -301,7 +301,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> import retrace_sde as rt
         >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(40, 12, 0.05, random_state=1)
         >>> linear, affine = (rt.ReTrace(dt=0.05, drift=b, random_state=0).fit(Y[:30]) for b in ("linear", "affine"))
-        >>> bool(linear.score(Y[30:]) > affine.score(Y[30:]))  # the offset is not worth its price here
+        >>> bool(linear.score(Y[30:]) > affine.score(Y[30:]))  # the offset costs more than it explains here
         True
         """
         check_is_fitted(self, "result_")

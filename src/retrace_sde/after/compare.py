@@ -2,7 +2,7 @@
 
 Cut both orders wherever the same slices have come before: between two cuts they hold the same slices, and differ or not
 by themselves. Each difference is weighed alone: nats gained by putting b's arrangement into a, refitted. Orders that
-run against each other are compared after b is turned round, which is weighed as well.
+run against each other are compared after b is time-reversed, and the reversal is weighed as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Difference:
 class OrderComparison:
     """`nats`: log-likelihood and log-prior of b less a's, each with its own parameters (ℓ of each trajectory's own order: (n,)).
 
-    `turned`: b runs against a, and was turned round before it was compared place by place; `kendall_tau` and `accuracy` are of b as
+    `turned`: b runs against a, and was time-reversed before it was compared place by place; `kendall_tau` and `accuracy` are of b as
     given (means over trajectories with own orders). `differences` are of shared orders.
     """
 

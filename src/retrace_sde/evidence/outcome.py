@@ -448,6 +448,6 @@ def order_others(model: Model, outcome: Outcome, rng: np.random.Generator) -> In
 
 
 def best_order(model: Model, judge: SharedOrders, rng: np.random.Generator) -> Indices:
-    """The best shared order found under given parameters, from every start both ways round."""
+    """The best shared order found under given parameters, from every start in both directions."""
     starts = [way for o in model.shared_starts(rng) for way in (o, o[::-1].copy())]
     return min((judge.improve(o, random_states(rng, 1)) for o in starts), key=judge.cost)

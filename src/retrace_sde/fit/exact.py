@@ -72,7 +72,7 @@ def exact(moments: Moments, dt: float, *, affine: bool = False) -> Estimate:
 
     `moments` are those of a `Linear` drift, or of an `Affine` one with `affine=True`; coefficients are A or
     (A, c). Limits: the grid must be regular; a rotation by more than half a turn per step looks like a
-    slower one, the other way round, and cannot be told from it (only angles near the fold are noted); the
+    slower one, in the opposite direction, and cannot be told from it (only angles near the fold are noted); the
     constrained fit is a local maximum and its errors, like all here, assume that N is large.
     """
     fit, notes = _standardise(moments, dt, affine), []

@@ -40,12 +40,12 @@ def half_widths(errors: Any, n: float = math.inf, level: float = 0.95) -> Array:
 
 
 def clearness(values: Array, errors: Array) -> Array:
-    """|estimate| / standard error, how far each is told from zero; 0 where there is no error to compare with."""
+    """|estimate| / standard error, the z statistic of each; 0 where there is no error to compare with."""
     return np.abs(values) / np.where(errors > 0, errors, np.inf)
 
 
 def clearest(values: Array, errors: Array, most: int | None = None) -> Iterator[tuple[int, int]]:
-    """Row and column of the `most` entries best told from zero, the clearest first."""
+    """Row and column of the `most` entries with the largest |z|, in descending order."""
     rank = np.argsort(-clearness(values, errors), axis=None)[:most]
     return ((int(i), int(j)) for i, j in zip(*np.unravel_index(rank, values.shape), strict=True))
 

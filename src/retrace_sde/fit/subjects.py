@@ -53,7 +53,7 @@ class SubjectFit:
     steps : int
         Of EM.
     converged : bool
-        It came to rest.
+        It converged.
 
     Examples
     --------

@@ -206,7 +206,7 @@ def dates(cells: pd.Series, name: str, *, dayfirst: bool | None = None) -> tuple
 
 
 def date_columns(frame: nw.DataFrame[Any]) -> list[str]:
-    """The columns that hold dates, also as text and whichever way round."""
+    """The columns that hold dates, also as text and in either order of day and month."""
     found = []
     for name in frame.columns:
         column = frame[name]

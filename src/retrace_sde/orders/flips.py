@@ -1,4 +1,4 @@
-"""Which way round each trajectory runs: EM over the 2ⁿ flips of paths that have no direction.
+"""In which direction each trajectory runs: EM over the 2ⁿ flips of paths that have no direction.
 
 The log-likelihood of a path and of its reverse are linear in two Gram matrices of the path, so that any
 weighting of the flips has a closed-form fit. EM over the flip probabilities has local maxima; it is run
@@ -83,7 +83,7 @@ class _Flips:
         self.there = data.each_piece(gram, orders)
         self.back = data.each_piece(gram, back)
         self.first, self.last = data.states(orders), data.states(back)
-        # What is known of time, as log-priors of both ways round (−∞: impossible); the same for all if nothing is.
+        # What is known of time, as log-priors of both directions (−∞: impossible); the same for all if nothing is.
         self.for_there, self.for_back = for_there, for_back
         self.free = np.isfinite(self.for_there) & np.isfinite(self.for_back)
         self.count = float(data.lengths.steps.total)
@@ -164,7 +164,7 @@ class _Flips:
         return w
 
     def guesses(self, rng: np.random.Generator) -> list[Array]:
-        """Spectral, by the growth of the state, and random; each both ways round.
+        """Spectral, by the growth of the state, and random; each in both directions.
 
         What changes sign with the flip is the difference of the two Gram matrices: to first order the
         likelihood is `s_j ⟨g, D_j⟩`, largest along the leading singular vectors of D.

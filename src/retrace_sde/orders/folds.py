@@ -57,7 +57,7 @@ WINDOW = 5
 """Gaps that are averaged to tell the typical one, or a quarter of them."""
 
 TURN, SURE = 0.25, 6.0
-"""A course that goes back by so much of its range, and by so many standard errors, has turned round."""
+"""A course that goes back by so much of its range, and by so many standard errors, has changed direction."""
 
 
 @dataclass(frozen=True)

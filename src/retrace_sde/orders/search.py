@@ -238,7 +238,7 @@ def _best_reversal(
 
 @njit(cache=True, nogil=True)
 def inserted(i: int, j: int, k: int, backwards: bool) -> Move:
-    """[i, j) goes right after position k, either way round."""
+    """[i, j) goes right after position k, in either direction."""
     if k < i:
         return Move(k + 1, i, i, j, SECOND if backwards else 0)
     return Move(i, j, j, k + 1, FIRST if backwards else 0)
@@ -248,7 +248,7 @@ def inserted(i: int, j: int, k: int, backwards: bool) -> Move:
 def _best_insertion(
     costs: Array, path: Indices, rules: Rules | None, order: Indices, i: int, length: int
 ) -> tuple[float, Move]:
-    """The best place for the segment [i, i + length), either way round."""
+    """The best place for the segment [i, i + length), in either direction."""
     j = i + length
     before, head, tail, after = path[i], path[i + 1], path[j], path[j + 1]
     turned = 0.0
@@ -267,7 +267,7 @@ def _best_insertion(
         if plain < least:
             least, best_k, best_flip = plain, k, False
         if rules is not None and length == 1:
-            continue  # alike both ways round, and rules are dear
+            continue  # the same in both directions, and rules cost time
         flipped = costs[left, tail] + costs[head, right] + turned - gap
         if rules is not None and (len(rules.costs) > 0 or flipped < least):
             flipped += rule_change(rules, order, inserted(i, j, k, True))

@@ -26,7 +26,7 @@ class ScoreSearch:
     noise: Array | None = None
 
     def __call__(self, model: Model) -> tuple[Found, tuple[str, ...], tuple[str, ...]]:
-        """The order found, fitted both ways round by the model; notes and cautions."""
+        """The order found, fitted in both directions by the model; notes and cautions."""
         plain = model.plain()
         known = self.noise is not None and not np.isnan(self.noise).any()
         how = self.how

@@ -241,7 +241,7 @@ function beads(group, back, both, alone) {
       thread.setAttribute("d", d);
     });
   };
-  // As stored both stand alike: what is turned round is the answer, not the data.
+  // As stored both stand alike: what is reversed is the answer, not the data.
   const stored = group.steps[0].order, at = group.steps.map((step, k) => (k === 0 ? stored.map((_, a) => stored.indexOf(a)) : places(step.order)));
   put(at[0]);
   svg.setAttribute("aria-label", `${group.label}: ${n} beads in the order ${last.map((a) => group.labels[a]).slice(0, 30).join(", ")}${n > 30 ? ", …" : ""}.`);

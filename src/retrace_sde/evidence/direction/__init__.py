@@ -1,1 +1,1 @@
-"""The direction of time on the order found: models of a panel run both ways round, and tests between the two."""
+"""The direction of time on the order found: models of a panel run in both directions, and tests between the two."""

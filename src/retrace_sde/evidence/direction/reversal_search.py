@@ -61,7 +61,7 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
 
 
 def _best_reversal(model: Model, order: Indices) -> Indices:
-    """The order with the stretch reversed that makes it most likely, whichever way round."""
+    """The order with the stretch reversed that makes it most likely, in either direction."""
     T = len(order)
     orders = []
     for i in range(T - 1):

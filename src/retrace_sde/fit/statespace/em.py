@@ -90,7 +90,7 @@ class EMResult:
     log_likelihood : array
         The trace over the accepted steps; it never falls.
     converged : bool
-        The search came to rest.
+        The search converged.
     evaluations : int
         Passes of the smoother.
     moments : Moments

@@ -23,7 +23,7 @@ from retrace_sde.orders.prior import Prior
 from retrace_sde.panel.blocks import Data, to_numpy
 
 STARTS = 3
-"""Descents per trajectory and way round where entries are missing and the search is to be thorough."""
+"""Descents per trajectory and direction where entries are missing and the search is to be thorough."""
 
 NO_GAPS = np.empty((0, 0), dtype=np.int16)
 
@@ -102,7 +102,7 @@ class HiddenOrders:
     def improve(
         self, orders: Indices, states: State, *, cold: bool = False, kicks: int = 0
     ) -> tuple[Indices, int]:
-        """Each order, improved from both ways round, and how many changed; `kicks`: more thoroughly."""
+        """Each order, improved from both directions, and how many changed; `kicks`: more thoroughly."""
         found = orders.copy()
         starts = STARTS if cold or kicks else 1
 

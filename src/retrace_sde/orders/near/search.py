@@ -125,7 +125,7 @@ def _best_reversal(judge: NearJudge, a: int) -> tuple[float, Move]:
 
 @njit(cache=True, nogil=True)
 def _best_insertion(judge: NearJudge, i: int, length: int) -> tuple[float, Move]:
-    """The best gap, beside a neighbour of its ends, for path[i … i + length), either way round."""
+    """The best gap, beside a neighbour of its ends, for path[i … i + length), in either direction."""
     near, path, place, turn = judge.near, judge.path, judge.place, judge.turn
     last = len(path) - 1
     head, tail = path[i], path[i + length - 1]

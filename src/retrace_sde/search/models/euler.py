@@ -121,7 +121,7 @@ class EulerModel(Problem):
         With pairs, of the last fits the better has errors over trajectories, too.
         """
         turn = self.drift.reversal(self.data.shape[2], self.dt)
-        assert turn is not None  # or there is no other way round
+        assert turn is not None  # or there is no reverse
         back = found.transformed(turn)
         there, here = self._step(found), self._step(back)
         if pairs is None:

@@ -440,7 +440,7 @@ class HiddenModel(Problem):
         return PairMoments.of(whole)
 
     def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
-        """The best order of a random walk, from short paths and spectral ones; either way round fits as well."""
+        """The best order of a random walk, from short paths and spectral ones; both directions fit equally well."""
         starts = starting_orders(self.values, np.sqrt(self.variances))
         if self.prior is not None or self.timing.scheduled:  # which way round then matters
             starts = [self.repaired(way) for o in starts for way in (o, o[::-1].copy())]
