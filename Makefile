@@ -20,7 +20,6 @@ demo: $(READY)
 # Workers take tests from each other when they run out, so that all are busy to the end; kernels compiled by one are
 # cached in __pycache__ for all.
 test: $(INSTALLED)
-	$(BIN)/python tests/compile_kernels.py
 	$(BIN)/pytest -n auto --dist worksteal
 
 # Many seeds, every combination, the paper's sizes: before a release, and where a change touches statistics.
