@@ -241,7 +241,8 @@ def recover(
     progress : callable, bool or None
         Called with what is being done; True shows a bar.
     **options
-        Of `ReTrace`; and `bootstrap=200`: standard errors by so many bootstrap draws of subjects.
+        Of `ReTrace`; `group="litter"`, a column with the group (litter, centre) of each subject: subjects of one group may be
+        alike in any way; and `bootstrap=200`: standard errors by so many bootstrap draws of subjects, or groups.
 
     Returns
     -------
@@ -270,6 +271,7 @@ def recover(
         time_unit=time_unit,
         variables=variables,
         covariates=covariates,
+        group=options.pop("group", None),
     )
     if knowledge is not None:
         knowledge = _in_places(knowledge, df, panel, marks)

@@ -173,6 +173,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         *,
         covariates: Any | None = None,
         knowledge: Knowledge | None = None,
+        groups: Any | None = None,
         progress: Callback | bool | None = None,
     ) -> Self:
         """Recover order, direction and SDE from X. X is not modified.
@@ -189,6 +190,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             Inputs: with a linear or affine drift `dX = (A X + B u + c) dt + G dW`, each held from its observation to the next.
         knowledge : Knowledge, optional
             What is known of time. With all times known the order is given, and the SDE is fitted with the true gaps.
+        groups : sequence (n,), optional
+            Labels of groups (litters, centres, plates, replicates) whose trajectories may be alike in any way: standard errors, the
+            test of the direction and the bootstrap take groups for independent, not trajectories.
         progress : callable, bool or None
             Called with what is being done (see `retrace_sde.progress`); True shows a bar.
 
@@ -210,7 +214,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         with one_blas_thread(), reporting(progress):
             report("preparing")
             request = Request.of(self.get_params(deep=False))
-            entry = entered(X, covariates, knowledge, request)
+            entry = entered(X, covariates, knowledge, groups, request)
             rng = np.random.default_rng(self.random_state)
             with in_words(entry.panel):
                 fitted = fit_entry(entry, request, rng)

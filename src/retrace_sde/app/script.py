@@ -10,7 +10,7 @@ from retrace_sde.panel.knowledge import Knowledge
 def recover_options(roles: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """What `recover` is called with, from the page's choices."""
     found: dict[str, Any] = {"subject": roles["subject"]}
-    found |= {key: roles[key] for key in ("slice", "time") if roles.get(key)}
+    found |= {key: roles[key] for key in ("slice", "time", "group") if roles.get(key)}
     found |= {key: list(roles[key]) for key in ("variables", "covariates") if roles.get(key)}
     if options.get("dt"):
         found["dt"] = float(options["dt"])
@@ -28,7 +28,7 @@ def script(file: str, roles: dict[str, Any], options: dict[str, Any]) -> str:
         ends = ", ".join(f"{key}={getattr(known, key)!r}" for key in ("first", "last") if getattr(known, key) is not None)  # fmt: skip
     lines = [f"    {key}={value!r}," for key, value in asked.items()]
     lines += [] if known is None else [f"    knowledge=rt.Knowledge({ends}),"]
-    text = [name for name in (roles["subject"], roles.get("slice")) if name]
+    text = [name for name in (roles["subject"], roles.get("slice"), roles.get("group")) if name]
     return "\n".join([
         '"""Puts a table back in time, as the page did. Usage: python retrace_fit.py [FILE]"""',
         "", "import sys", "", "import retrace_sde as rt", "",

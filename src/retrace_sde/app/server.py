@@ -234,7 +234,7 @@ async def _body(request: Request) -> dict[str, Any]:
 def _roles(given: Any) -> dict[str, Any]:
     """Names of columns by role; whether they exist the table says itself."""
     given = given if isinstance(given, dict) else {}
-    single = {key: given.get(key) for key in ("subject", "slice", "time")}
+    single = {key: given.get(key) for key in ("subject", "slice", "time", "group")}
     several = {key: given.get(key) or [] for key in ("variables", "covariates")}
     if not all(each is None or isinstance(each, str) for each in single.values()):
         raise ValueError("A role is the name of a column.")

@@ -88,7 +88,7 @@ class Desk:
         roles = task["roles"]
         if not roles.get("subject"):
             raise ValueError("say which column is the subject: whose observation a row is.")
-        labels = tuple(name for name in (roles["subject"], roles.get("slice")) if name)
+        labels = tuple(roles[key] for key in ("subject", "slice", "group") if roles.get(key))
         return self.table(task["path"], labels)
 
     def diagnose(self, task: Message) -> Message:

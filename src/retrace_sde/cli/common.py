@@ -244,6 +244,8 @@ def table_options(command: Command) -> Command:
                      help="Numeric columns to analyse [default: all that vary]."),
         click.option("--covariates", multiple=True, metavar="COL[,COL…]",
                      help="Numeric columns that act as inputs from their row to the next: treatment, dose."),
+        click.option("--group", metavar="COL",
+                     help="Column with each subject's group (litter, centre): subjects of one group may be alike in any way."),
         click.option("--large", is_flag=True,
                      help="Read FILE even if it expands to far more than its size; otherwise refused."),
         click.option("--sep", metavar="SIGN", help="What separates cells of a text file, or 'tab' [default: recognised]."),
@@ -311,7 +313,7 @@ def load(
         raise ValueError(
             "--slice and --independent exclude each other: one order for all, or one each."
         )
-    text = [name for name in (subject, slice_) if name is not None]
+    text = [name for name in (subject, slice_, others.get("group")) if name is not None]
     written = {"sep": sep, "decimal": decimal, "encoding": encoding}
     frame = read_table(file, text=text, **written, large=others.pop("large", False))
     if subject is None:

@@ -78,6 +78,7 @@ def _lines(
         return
     words = ["retrace", "fit", str(file), "--subject", roles["subject"]]
     words += ["--slice", roles["slice"]] if shared else []
+    words += ["--group", roles["group"]] if roles["group"] else []
     words += ["--time", roles["time"]] if roles["time"] else []
     words += ["--time-error", f"{roles['time_error']:g}"] if roles["time_error"] else []
     for option in ("variables", "covariates"):

@@ -147,11 +147,13 @@ def _not_used(columns: dict[str, Any], *, known: bool, both: bool) -> list[str]:
     idle = {
         "--covariates": bool(columns["covariates"]),
         "--time-error": columns["time_error"] is not None,
+        "--group": columns["group"] is not None,
         "--both-directions": known and both,
     }
     why = {
         "--covariates": "the inputs are those of --treatment",
         "--time-error": "times are taken as exact",
+        "--group": "effects take subjects for independent",
         "--both-directions": "the times give the direction",
     }
     used = [f"{name} ({why[name]})" for name, given in idle.items() if given]

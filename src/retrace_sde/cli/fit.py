@@ -182,7 +182,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             positions,
             before,
             schedule,
-            *(columns[name] for name in ("subject", "slice_", "time")),
+            *(columns[name] for name in ("subject", "slice_", "time", "group")),
         )
         if any(known):
             raise click.UsageError(

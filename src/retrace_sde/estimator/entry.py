@@ -39,7 +39,13 @@ class Entry:
     places: RowPermutation
 
 
-def entered(X: Any, covariates: Any | None, knowledge: Knowledge | None, request: Request) -> Entry:
+def entered(
+    X: Any,
+    covariates: Any | None,
+    knowledge: Knowledge | None,
+    groups: Any | None,
+    request: Request,
+) -> Entry:
     """Data and knowledge, refused where they cannot be used."""
     shared, likely, linear = request.shared, request.by_likelihood, request.has_state_space
     knowledge = with_times(X, knowledge) if likely else knowledge
@@ -48,6 +54,7 @@ def entered(X: Any, covariates: Any | None, knowledge: Knowledge | None, request
     panel = check_panel(
         X,
         covariates,
+        groups,
         n_jobs=request.n_jobs,
         ragged=not shared,
         missing=likely and linear,
@@ -76,4 +83,4 @@ def entered(X: Any, covariates: Any | None, knowledge: Knowledge | None, request
 def in_units(panel: Panel, units: Units | None, n_jobs: int | None) -> Data:
     """A panel's values in the units of the fit."""
     values = panel.values if units is None else units.apply(panel.values)
-    return Data(values, panel.covariates, n_jobs, panel.lengths)
+    return Data(values, panel.covariates, n_jobs, panel.lengths, panel.groups)

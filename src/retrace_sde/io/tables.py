@@ -55,6 +55,7 @@ class Layout:
     lengths: Indices | None
     times: Array | None
     notes: tuple[str, ...]
+    groups: tuple[Label, ...] | None
 
 
 def lay_out(
@@ -67,18 +68,20 @@ def lay_out(
     time_unit: str | None = None,
     exact_times: bool = True,
     covariates: Names = None,
+    group: str | None = None,
 ) -> Layout:
     """The panel behind a table; see `Panel.from_frame`."""
     frame = as_frame(df)
     extra = as_names(covariates)
     if time_unit is not None and time is None:
         raise ValueError("time_unit is given, but no time: name the column with the times.")
-    special = [name for name in (subject, slice, time, *extra) if name is not None]
+    special = [name for name in (subject, slice, time, group, *extra) if name is not None]
     _check_names(frame, special, as_names(variables))
     if len(frame) == 0:
         raise ValueError("the table has no rows.")
     who, ids = _codes(frame, subject, "subject")
     _check_subjects(frame, subject, who, set(special))
+    groups = None if group is None else _groups(frame, group, who, ids)
     columns, found = _variables(frame, as_names(variables), special, who)
     notes = [*getattr(df, "attrs", {}).get(NOTES_KEY, ()), *found]
     names = tuple(columns)
@@ -89,12 +92,7 @@ def lay_out(
     notes += found
     rows, slices, found = _rows(frame, who, ids, slice, values, again)
     notes += found
-    if rows.shape[1] < 3:
-        least = "slices" if slices is not None else "rows of one subject"
-        hint = (
-            "" if slices is not None else " Does a label shared by subjects go by another column?"
-        )
-        raise ValueError(f"an order needs at least 3 {least}; the table has {rows.shape[1]}.{hint}")
+    _check_enough(rows.shape[1], shared=slices is not None)
     seen: Any = ~np.isnan(_spread(values, rows)).all(axis=2)
     if slices is not None and not seen.any(axis=0).all():
         notes.append(
@@ -106,6 +104,7 @@ def lay_out(
             f"subjects without any value are left out: {shown(_where(ids, ~seen.any(axis=1)))}"
         )
         rows, ids = rows[seen.any(axis=1)], tuple(_where(ids, seen.any(axis=1)))
+        groups = None if groups is None else tuple(_where(groups, seen.any(axis=1)))
     lengths = (rows >= 0).sum(axis=1) if slices is None else None
     u = np.column_stack([numbers(frame, name) for name in extra]) if extra else None
     times = None
@@ -125,6 +124,7 @@ def lay_out(
         lengths,
         times,
         tuple(notes),
+        groups,
     )
 
 
@@ -207,6 +207,14 @@ def _check_subjects(
             )
 
 
+def _check_enough(T: int, *, shared: bool) -> None:
+    """There are slices, or rows of one subject, to order."""
+    if T < 3:
+        least = "slices" if shared else "rows of one subject"
+        hint = "" if shared else " Does a label shared by subjects go by another column?"
+        raise ValueError(f"an order needs at least 3 {least}; the table has {T}.{hint}")
+
+
 def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Indices, tuple[Label, ...]]:
     """Numbers for the labels of a column, in order of appearance, and the labels."""
     codes, labels = pd.factorize(frame[column].to_numpy())
@@ -225,6 +233,24 @@ def _codes(frame: nw.DataFrame[Any], column: str, role: str) -> tuple[Indices, t
         )
     whole = frame[column].dtype.is_integer()
     return codes.astype(np.intp), tuple(int(label) for label in labels) if whole else text
+
+
+def _groups(
+    frame: nw.DataFrame[Any], column: str, who: Indices, ids: tuple[Label, ...]
+) -> tuple[Label, ...]:
+    """The label of each subject's group, the same in all of its rows."""
+    codes, labels = _codes(frame, column, "group")
+    each = np.empty(len(ids), dtype=np.intp)
+    each[who] = codes
+    differs = np.flatnonzero(each[who] != codes)
+    if len(differs):
+        j = int(who[differs[0]])
+        several = [labels[k] for k in dict.fromkeys(codes[who == j].tolist())]
+        raise ValueError(
+            f"subject {ids[j]!r} belongs to more than one group of column {column!r}: {shown(several)}. A group holds "
+            "whole subjects: correct the table, or name another column."
+        )
+    return tuple(labels[k] for k in each)
 
 
 def _variables(

@@ -42,13 +42,15 @@ DEVICE_ELEMENTS = 1 << 27
 class Data:
     """Values (n, T, d) of any array-API namespace, or an `ArrayView`, covariates (n, T, k) or None, and how many jobs to run.
 
-    `counts` (n,) tells how many of the T observations each trajectory has; None: all of them.
+    `counts` (n,) tells how many of the T observations each trajectory has; None: all of them. `groups` (n,) numbers the groups
+    whose trajectories may be alike in any way; None: every trajectory is independent of the others. Pieces have none.
     """
 
     values: Any
     covariates: Any | None = None
     n_jobs: int | None = None
     counts: Indices | None = None
+    groups: Indices | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -64,6 +66,20 @@ class Data:
     def observed(self) -> Indices:
         """The number of observations of each trajectory, (n,)."""
         return self.lengths.each
+
+    @property
+    def n_groups(self) -> int:
+        """How many groups of trajectories are independent of one another; without groups, every trajectory is one."""
+        return self.shape[0] if self.groups is None else len(np.unique(self.groups))
+
+    def by_group(self, each: Array) -> Array:
+        """Something of each trajectory, (n, …), summed within groups, (G, …)."""
+        if self.groups is None:
+            return each
+        codes = np.unique(self.groups, return_inverse=True)[1]
+        found = np.zeros((self.n_groups, *each.shape[1:]))
+        np.add.at(found, codes, each)
+        return found
 
     @property
     def lazy(self) -> bool:
@@ -92,8 +108,9 @@ class Data:
         """The given trajectories, which may be repeated."""
         covariates = None if self.covariates is None else pick(self.covariates, rows, 0)
         counts = self.lengths.take(rows).counts
+        groups = None if self.groups is None else self.groups[rows]
         values = pick(self.values, rows, 0)
-        return replace(self, values=values, covariates=covariates, counts=counts)
+        return replace(self, values=values, covariates=covariates, counts=counts, groups=groups)
 
     def block(self, rows: slice, order: Indices | None = None) -> tuple[Any, Any | None]:
         """Values and covariates of some trajectories along an order, as float64."""

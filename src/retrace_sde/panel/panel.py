@@ -21,6 +21,7 @@ from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.io.tables import Label, Names, lay_out
 from retrace_sde.panel.blocks import unmasked
 from retrace_sde.panel.clock import same_for_all
+from retrace_sde.panel.groups import as_labels
 from retrace_sde.panel.knowledge import bounded_time_error
 from retrace_sde.panel.parameters import check, checked
 from retrace_sde.panel.uninformative import LeftOut
@@ -77,6 +78,8 @@ class Panel:
         On what was left out.
     left_out : tuple of LeftOut
         Variables without dynamics of their own that a fit left out.
+    groups : array (n,) or None
+        Labels of groups (litters, centres): only trajectories of different groups are taken for independent.
 
     Examples
     --------
@@ -101,6 +104,7 @@ class Panel:
     rows: Indices | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    groups: Any | None = None
 
     def __post_init__(self) -> None:
         check("Panel", {"dt": self.dt, "time_error": self.time_error})
@@ -146,6 +150,7 @@ class Panel:
             lengths=part(self.lengths),
             times=part(self.times) if own_times else self.times,
             rows=part(self.rows),
+            groups=None if self.groups is None else as_labels(self.groups)[kept],
         )
 
     def trajectory(self, j: int) -> str:
@@ -195,10 +200,9 @@ class Panel:
             left_out=(*self.left_out, *left_out),
         )
 
-    @classmethod
+    @staticmethod
     @checked
     def from_frame(
-        cls,
         df: Any,
         *,
         subject: str,
@@ -208,6 +212,7 @@ class Panel:
         time_error: float | None = None,
         time_unit: str | None = None,
         covariates: Names = None,
+        group: str | None = None,
         dt: float | None = None,
     ) -> Panel:
         """A panel from a table with one row per observation (pandas, polars, anything narwhals reads).
@@ -235,6 +240,8 @@ class Panel:
             Unit of dates (days).
         covariates : str or sequence of str, optional
             Numeric columns that travel with their observation.
+        group : str, optional
+            Column with a label (litter, centre) of each subject: subjects that share one may be alike in any way.
         dt : float, optional
             Time between neighbouring observations.
 
@@ -255,10 +262,11 @@ class Panel:
             time_unit=time_unit,
             exact_times=time_error is None,
             covariates=covariates,
+            group=group,
         )
         if time_error is not None and time is None:
             raise ValueError("time_error needs a time column.")
-        return cls(
+        return Panel(
             found.values,
             found.names,
             found.ids,
@@ -271,6 +279,7 @@ class Panel:
             None if time_error is None else bounded_time_error(found.times, time_error),
             found.rows,
             found.notes,
+            groups=found.groups,
         )
 
     @classmethod
@@ -322,7 +331,12 @@ class Panel:
 
     @classmethod
     def from_aeon(
-        cls, X: Any, *, names: Sequence[str] | None = None, dt: float | None = None
+        cls,
+        X: Any,
+        *,
+        names: Sequence[str] | None = None,
+        groups: Any | None = None,
+        dt: float | None = None,
     ) -> Panel:
         """A panel from (case, channel, time) as in aeon and sktime, or a list of arrays (channel, time).
 
@@ -332,6 +346,8 @@ class Panel:
             Cases.
         names : sequence of str, optional
             Names of the channels.
+        groups : sequence (n,), optional
+            Labels of groups of cases that may be alike in any way.
         dt : float, optional
             Time between neighbouring observations.
 
@@ -343,13 +359,13 @@ class Panel:
         """
         if isinstance(X, (list, tuple)):
             arrays = [np.asarray(unmasked(each)).T for each in X]
-            return cls.from_trajectories(arrays, names=names, dt=dt)
+            return cls.from_trajectories(arrays, names=names, groups=groups, dt=dt)
         values = np.asarray(unmasked(X))
         if values.ndim != 3:
             raise ValueError(
                 f"aeon's layout is (case, channel, time); got an array of shape {values.shape}."
             )
-        return cls.from_array(values.transpose(0, 2, 1), names=names, dt=dt)
+        return cls.from_array(values.transpose(0, 2, 1), names=names, groups=groups, dt=dt)
 
     @classmethod
     def from_trajectories(
@@ -358,6 +374,7 @@ class Panel:
         *,
         names: Sequence[str] | None = None,
         ids: Sequence[str] | None = None,
+        groups: Any | None = None,
         dt: float | None = None,
     ) -> Panel:
         """A panel from arrays of different length, for independent orders.
@@ -368,6 +385,8 @@ class Panel:
             Each trajectory's observations, in whatever order.
         names, ids : sequence of str, optional
             Of variables and trajectories.
+        groups : sequence (n,), optional
+            Labels of groups of trajectories that may be alike in any way.
         dt : float, optional
             Time between neighbouring observations.
 
@@ -392,7 +411,7 @@ class Panel:
         for row, each in zip(values, arrays, strict=True):
             # Padded with its own last state, a trajectory keeps its range and its level.
             row[: len(each)], row[len(each) :] = each, each[-1]
-        panel = cls.from_array(values, names=names, ids=ids, dt=dt)
+        panel = cls.from_array(values, names=names, ids=ids, groups=groups, dt=dt)
         return replace(panel, lengths=lengths)
 
     @classmethod
@@ -404,6 +423,7 @@ class Panel:
         ids: Sequence[str] | None = None,
         covariates: Any | None = None,
         covariate_names: Sequence[str] | None = None,
+        groups: Any | None = None,
         dt: float | None = None,
     ) -> Panel:
         """A panel from an array (trajectory, time, variable).
@@ -420,6 +440,8 @@ class Panel:
             They travel with their observation.
         covariate_names : sequence of str, optional
             Their names.
+        groups : sequence (n,), optional
+            Labels of groups of trajectories that may be alike in any way.
         dt : float, optional
             Time between neighbouring observations.
 
@@ -445,4 +467,5 @@ class Panel:
             if covariate_names is not None
             else tuple(f"u{i}" for i in range(k)),
             dt,
+            groups=None if groups is None else as_labels(groups),
         )

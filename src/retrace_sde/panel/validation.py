@@ -16,6 +16,7 @@ from retrace_sde.io.columns import MAX_MAGNITUDE
 from retrace_sde.io.formats import door
 from retrace_sde.io.lazy.array import LazyArray, as_lazy
 from retrace_sde.panel.blocks import Data, to_numpy, unmasked
+from retrace_sde.panel.groups import group_codes
 from retrace_sde.panel.lazy.survey import glanced, surveyed
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.uninformative import by_least, without_dynamics
@@ -56,6 +57,7 @@ class ReTraceWarning(UserWarning):
 def check_panel(
     X: Any,
     covariates: Any | None = None,
+    groups: Any | None = None,
     *,
     n_jobs: int | None = None,
     ragged: bool = False,
@@ -91,6 +93,7 @@ def check_panel(
             inputs, panel, "covariates", missing=missing_covariates, refusal=COVARIATES_MISSING
         )
     lengths = _check_lengths(panel, ragged)
+    groups = _check_groups(panel, groups)
     view = look and u is None and not ragged
 
     def examined(values: Any) -> Examined:
@@ -119,7 +122,7 @@ def check_panel(
     _check_values(found, panel, missing=missing, ragged=ragged)
     if n == 1:
         _warn_single()
-    return replace(panel, values=found.data.values, covariates=u, lengths=lengths)
+    return replace(panel, values=found.data.values, covariates=u, lengths=lengths, groups=groups)
 
 
 class Examined(NamedTuple):
@@ -213,6 +216,14 @@ def _check_lengths(panel: Panel, ragged: bool) -> Indices | None:
             "trajectories of different length have no slices in common: use permutation='independent'."
         )
     return lengths
+
+
+def _check_groups(panel: Panel, given: Any | None) -> Indices | None:
+    """The groups of the panel, or those that are given beside it, as numbers."""
+    if panel.groups is not None and given is not None:
+        raise ValueError("groups are given twice, by X and by groups=: leave one of them out.")
+    given = panel.groups if given is None else given
+    return None if given is None else group_codes(given, panel.values.shape[0])
 
 
 def _as_array(X: Any, name: str) -> Any:

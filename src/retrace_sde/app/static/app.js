@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const ROLES = [["subject", "subject: whose row it is"], ["slice", "slice: a label that subjects share"], ["time", "time, as far as known"],
-  ["variable", "variable"], ["input", "input: dose, treatment"], ["none", "left out"]];
+  ["variable", "variable"], ["input", "input: dose, treatment"], ["group", "group: litter, centre"], ["none", "left out"]];
 const EXAMPLES = [["recovering", "After an operation"], ["resting", "At rest"], ["treated", "A drug, on and off"]];
 const FILES = {
   "ordered.csv": "The table in time order", "report.html": "The report, with values of some subjects",
@@ -109,7 +109,7 @@ $("forget").addEventListener("click", () => post("do/forget"));
 
 function chosen() {
   const of = (role) => Object.keys(roles).filter((name) => roles[name] === role);
-  return { subject: of("subject")[0] || null, slice: of("slice")[0] || null, time: of("time")[0] || null, variables: of("variable"), covariates: of("input") };
+  return { subject: of("subject")[0] || null, slice: of("slice")[0] || null, time: of("time")[0] || null, variables: of("variable"), covariates: of("input"), group: of("group")[0] || null };
 }
 
 function drawTable() {
@@ -128,7 +128,7 @@ function drawTable() {
     select.addEventListener("change", () => {
       roles[each.name] = select.value;
       why.textContent = select.value === each.role ? each.reason : "you said so";
-      if (["subject", "slice", "time"].includes(select.value)) [...body.rows].forEach((other, k) => {
+      if (["subject", "slice", "time", "group"].includes(select.value)) [...body.rows].forEach((other, k) => {
         const name = table.columns[k].name, choice = other.querySelector("select");
         if (name !== each.name && choice.value === select.value) { choice.value = roles[name] = "none"; choice.dispatchEvent(new Event("change")); }
       });
