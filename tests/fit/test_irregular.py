@@ -11,7 +11,7 @@ from retrace_sde.fit.irregular_times import Spans
 from retrace_sde.fit.statespace.ascent.climb import climb
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em import em
-from retrace_sde.fit.statespace.em_steps import Objective, expect
+from retrace_sde.fit.statespace.em_steps import exact_steps, expect
 from retrace_sde.fit.statespace.errors import Scores
 from retrace_sde.fit.statespace.gap_law import (
     RATIOS,
@@ -123,7 +123,7 @@ def test_the_gradient_of_the_m_step_and_of_transitions_is_that_of_finite_differe
     for spans in (None, whole):
         classes = StepClasses.by_position(common)
         start = replace(law, gaps=None if spans is None else common)
-        objective = Objective(expect(Observations(Y, classes, v), start), setup, spans)
+        objective = exact_steps(setup, expect(Observations(Y, classes, v), start), spans)
         x = objective.pack(law.theta - 0.1, law.H, None if spans is None else common)
         _, gradient = objective(x)
         for k in range(len(x)):

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.fit.euler import Euler, step_log_likelihoods
-from retrace_sde.fit.irregular_times import Likelihood, Spans, StepMoments
+from retrace_sde.fit.irregular_times import Spans, StepMoments, step_likelihood
 from retrace_sde.fit.statespace.transitions import exponentials, transitions
 from retrace_sde.fit.unequal_steps import Clocks, gap_clocks
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs
@@ -69,7 +69,7 @@ def test_the_gradient_is_that_of_finite_differences_and_the_value_that_of_densit
     rng = np.random.default_rng(1)
     X = rng.standard_normal((9, 6, 2)).cumsum(axis=1)
     steps = StepMoments.of(Data(X, n_jobs=1), np.arange(6), np.ones(2), affine=affine)
-    likelihood = Likelihood(steps, affine, stretch)
+    likelihood = step_likelihood(steps, np.ones(5), stretch, affine=affine)
     p = 0.3 * rng.standard_normal(4 + 2 * affine + 3 + 5)
     value, gradient = likelihood(p)
     h = 1e-6
@@ -77,12 +77,12 @@ def test_the_gradient_is_that_of_finite_differences_and_the_value_that_of_densit
         (likelihood(p + h * e)[0] - likelihood(p - h * e)[0]) / (2 * h) for e in np.eye(len(p))
     ]
     np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-6 * np.abs(gradient).max())
-    A, c, C, g = likelihood.split(p)
+    theta, H, g = likelihood.split(p)
     for a, b, length in zip(stretch.begin, stretch.end, stretch.length, strict=True):
         assert g[a:b].sum() == pytest.approx(length)
     total, y = 0.0, X - steps.centre
     for i, gap in enumerate(g):
-        step = rt.LinearSDE(A, C @ C.T, offset=c).transition(gap, scheme="exact")
+        step = rt.LinearSDE(theta[:, :2], H, offset=theta[:, 2]).transition(gap, scheme="exact")
         residual = y[:, i + 1] - y[:, i] @ step.matrix.T - step.shift
         total += multivariate_normal(np.zeros(2), step.covariance).logpdf(residual).sum()
     assert -value - 9 * 5 * np.log(2 * np.pi) == pytest.approx(total)

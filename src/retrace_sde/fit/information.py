@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from retrace_sde.io.arrays import Array
@@ -48,3 +50,14 @@ def by_log_cholesky(of_H: Array, C: Array) -> Array:
     to_C = (of_H + of_H.T) @ C
     np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
     return to_C[np.tril_indices(len(C))]
+
+
+def observed_information(gradient: Callable[[Array], Array], x: Array, steps: Array) -> Array:
+    """Minus the derivative of a log-likelihood's gradient at x, by central differences of given steps; symmetric."""
+    rows = []
+    for j, h in enumerate(steps):
+        e = np.zeros_like(x)
+        e[j] = h
+        rows.append((gradient(x - e) - gradient(x + e)) / (2 * h))
+    J = np.array(rows)
+    return (J + J.T) / 2

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from retrace_sde.fit.information import by_log_cholesky, from_log_cholesky, log_cholesky
-from retrace_sde.fit.statespace.transitions import REACH, step_cost, van_loan_matrix
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.fit.statespace.transitions import REACH, Cost, step_cost, van_loan_matrix
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import Data, to_numpy
 
 
@@ -76,77 +76,93 @@ class Spans:
 
 
 @dataclass(frozen=True, eq=False)
-class Irregular:
-    """A maximum likelihood fit in the coordinates of its step moments, time in units of the mean gap."""
+class StepLikelihood:
+    """−log-likelihood of exact steps, without its constant, and its gradient by (free entries of Θ, log-Cholesky H, log gaps).
 
-    A: Array
-    c: Array
-    lower: Array
-    gaps: Array
-    parameters: Array
-    value: float
-
-
-@dataclass(frozen=True, eq=False)
-class Likelihood:
-    """−log-likelihood of (A, c, C, u): `H = C Cᵀ` with the logarithm of C's diagonal, gaps by `spans`.
-
-    `affine`: c is free, else 0. `fixed`: the gaps, where they are known.
+    `grams` (K, p + d, p + d) are of (x, v, η) with η about the coefficients `about`, of `counts` (K,) steps across `gaps` (K,);
+    `spans`: the gaps are free, in these stretches, in units of `dt`. Entries of Θ that are not `free` are `known`. Coordinates
+    are those of Θ in units `unit` (d, p), and `root` times those of H in units `rate` (d,) and of the gaps.
     """
 
-    steps: StepMoments
-    affine: bool
-    spans: Spans
-    fixed: Array | None = None
+    grams: Array
+    counts: Array
+    gaps: Array
+    about: Array
+    free: Mask
+    known: Array
+    unit: Array
+    rate: Array
+    root: float = 1.0
+    dt: float = 1.0
+    spans: Spans | None = None
+
+    def pack(self, theta: Array, H: Array, gaps: Array | None = None) -> Array:
+        parts = [(theta / self.unit)[self.free], log_cholesky(H / self._scale) * self.root]
+        if self.spans is not None and gaps is not None:
+            parts.append(np.log(gaps / self.dt) * self.root)
+        return np.concatenate(parts)
 
     @property
-    def dimension(self) -> int:
-        return (self.steps.grams.shape[1] - 1) // 2
+    def _scale(self) -> Array:
+        """The unit of H."""
+        return np.outer(self.rate, self.rate)
 
-    def split(self, p: Array) -> tuple[Array, Array, Array, Array]:
-        """A, c, C and the gaps of a parameter vector."""
-        d = self.dimension
-        A, at = p[: d * d].reshape(d, d), d * d
-        c = p[at : at + d] if self.affine else np.zeros(d)
-        at += d * self.affine
-        C = from_log_cholesky(p[at : at + d * (d + 1) // 2], d)
-        at += d * (d + 1) // 2
-        return A, c, C, self.spans.gaps(p[at:]) if self.fixed is None else self.fixed
+    def split(self, x: Array) -> tuple[Array, Array, Array]:
+        """Θ, H and the gaps of a vector."""
+        theta, C, gaps = self._split(x)
+        return theta, C @ C.T * self._scale, gaps
 
-    def __call__(self, p: Array) -> tuple[float, Array]:
+    def _split(self, x: Array) -> tuple[Array, Array, Array]:
+        d = len(self.known)
+        k, q = int(self.free.sum()), d * (d + 1) // 2
+        theta = self.known.copy()
+        theta[self.free] = x[:k] * self.unit[self.free]
+        C = from_log_cholesky(x[k : k + q] / self.root, d)
+        if self.spans is None:
+            return theta, C, self.gaps
+        return theta, C, self.dt * self.spans.gaps(x[k + q :] / self.root)
+
+    def cost(self, theta: Array, H: Array, gaps: Array) -> Cost | None:
+        """The value, and its derivatives by Θ, H and the gaps (0 where no step crosses one); None beyond reach."""
+        live = self.counts > 0
+        parts = gaps, self.counts, self.grams, self.about
+        found = step_cost(theta, H, *(part[live] for part in parts))
+        if found is None:
+            return None
+        full = np.zeros(len(live))
+        full[live] = found.gaps
+        return found._replace(gaps=full)
+
+    def __call__(self, x: Array) -> tuple[float, Array]:
         """Value and gradient."""
-        d, n, G = self.dimension, self.steps.count, self.steps.grams
-        A, c, C, g = self.split(p)
-        theta, H = np.c_[A, c], C @ C.T
-        cost = step_cost(theta, H, g, np.full(len(g), n), n * G)
-        if cost is None:
-            return 1e15, np.zeros_like(p)
-        value, drift, of_H, of_gaps = cost
-        parts = [drift[:, :d].ravel(), drift[:, d] if self.affine else np.empty(0)]
-        parts.append(by_log_cholesky(of_H, C))
-        if self.fixed is None:
-            parts.append(self.spans.pull_back(g, of_gaps))
-        return value, np.concatenate(parts)
+        theta, C, gaps = self._split(x)
+        found = self.cost(theta, C @ C.T * self._scale, gaps)
+        if found is None:
+            return 1e15, np.zeros_like(x)
+        of_C = by_log_cholesky(found.diffusion * self._scale, C)
+        parts = [(found.theta * self.unit)[self.free], of_C / self.root]
+        if self.spans is not None:
+            of_u = self.spans.pull_back(gaps / self.dt, found.gaps * self.dt)
+            parts.append(of_u / self.root)
+        return found.value, np.concatenate(parts)
 
-    def maximise(self, A: Array, c: Array, H: Array, gaps: Array) -> Irregular:
-        """A local maximum near a start, e.g. Euler's estimate; drifts too fast to follow are slowed."""
-        speed = np.abs(van_loan_matrix(np.c_[A, c], H)).sum(axis=0).max() * gaps.max()
-        A, c = (each * min(1.0, REACH / 10 / max(speed, 1e-300)) for each in (A, c))
-        start = [A.ravel(), c if self.affine else np.empty(0), log_cholesky(H)]
-        if self.fixed is None:
-            start.append(np.log(gaps))
-        options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-10, "gtol": 1e-5}
-        found = minimize(self, np.concatenate(start), jac=True, method="L-BFGS-B", options=options)
-        A, c, C, g = self.split(found.x)
-        return Irregular(A, c, C, g, found.x, float(found.fun))
 
-    def information(self, p: Array) -> Array:
-        """Observed information: central differences of the gradient."""
-        step = 1e-5 * np.maximum(1.0, np.abs(p))
-        rows = []
-        for j, h in enumerate(step):
-            e = np.zeros_like(p)
-            e[j] = h
-            rows.append((self(p + e)[1] - self(p - e)[1]) / (2 * h))
-        J = np.array(rows)
-        return (J + J.T) / 2
+def step_likelihood(
+    steps: StepMoments, gaps: Array, spans: Spans | None, *, affine: bool
+) -> StepLikelihood:
+    """That of (A, c) in the coordinates of step moments, time in units of the mean gap; `spans`: of free gaps."""
+    d, S = len(steps.scale), len(steps.grams)
+    free = np.ones((d, d + 1), dtype=bool)
+    free[:, d] = affine
+    sums = steps.count * steps.grams, np.full(S, float(steps.count)), gaps
+    known, unit = np.zeros((S, d, d + 1)), np.ones((d, d + 1))
+    return StepLikelihood(*sums, known, free, known[0], unit, unit[:, 0], spans=spans)
+
+
+def maximum(likelihood: StepLikelihood, theta: Array, H: Array, gaps: Array) -> Array:
+    """The vector of a local maximum near a start, e.g. Euler's estimate; drifts too fast to follow are slowed."""
+    speed = np.abs(van_loan_matrix(theta, H)).sum(axis=0).max() * gaps.max()
+    start = likelihood.pack(theta * min(1.0, REACH / 10 / max(speed, 1e-300)), H, gaps)
+    options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-10, "gtol": 1e-5}
+    found = minimize(likelihood, start, jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(found.x)

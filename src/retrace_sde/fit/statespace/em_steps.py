@@ -8,18 +8,16 @@ regression of `fit.regression` on their sum, a closed form; with exact steps the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
-from retrace_sde.fit.irregular_times import Spans
+from retrace_sde.fit.irregular_times import Spans, StepLikelihood
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, least_noise
 from retrace_sde.fit.statespace.smoother import step_counts, step_sums
-from retrace_sde.fit.statespace.transitions import step_cost
 from retrace_sde.io.arrays import Array
 from retrace_sde.process.sde import Gaussian
 
@@ -175,7 +173,7 @@ def maximise(
     if now.gaps is None and (now.scheme == "euler" or not setup.free.any()):
         theta, H = _regression(setup, expected, now)
     else:
-        objective = Objective(expected, setup, spans if now.gaps is not None else None)
+        objective = exact_steps(setup, expected, spans if now.gaps is not None else None)
         start = objective.pack(now.theta, now.H, now.gaps)
         options = {
             "maxiter": INNER_STEPS,
@@ -184,7 +182,8 @@ def maximise(
             "gtol": 1e-6 * expected.count,
         }
         best = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-        theta, H, gaps = objective.split(best.x)
+        theta, H, found = objective.split(best.x)
+        gaps = found if objective.spans is not None else None
     R = noise_covariance(setup, expected, now.R, H)
     initial = first_law(setup, expected, H)
     return replace(now, theta=theta, H=H, R=R, initial=initial, gaps=gaps)
@@ -229,83 +228,10 @@ def first_law(setup: Setup, expected: Expected, H: Array) -> Gaussian:
     return setup.initial or Gaussian(expected.first.mean, P)
 
 
-@dataclass(frozen=True, eq=False)
-class Objective:
-    """`½ Σ_k (n_k log |Q_k| + tr Q_k⁻¹ E_k)` of exact steps and its gradient by (free (A, B), log-Cholesky H, log gaps).
-
-    Coordinates are scaled to have about unit curvature: variables' units, and √n.
-    """
-
-    expected: Expected
-    setup: Setup
-    spans: Spans | None
-
-    @cached_property
-    def _unit(self) -> Array:
-        """About a standard error of each free entry of (A, B)."""
-        p = self.setup.free.shape[1]
-        regressors = np.maximum(np.diag(self.expected.gram)[:p], 1e-300)
-        found: Array = np.outer(self.setup.rate, 1 / np.sqrt(regressors))
-        return found
-
-    def pack(self, theta: Array, H: Array, gaps: Array | None) -> Array:
-        s = self.setup.rate
-        C = np.linalg.cholesky(H / np.outer(s, s))
-        np.fill_diagonal(C, np.log(np.diag(C)))
-        parts = [(theta / self._unit)[self.setup.free], C[np.tril_indices(len(C))] * self._root]
-        if gaps is not None:
-            parts.append(np.log(gaps / self.setup.dt) * self._root)
-        return np.concatenate(parts)
-
-    @cached_property
-    def _root(self) -> float:
-        return float(np.sqrt(self.expected.count))
-
-    def split(self, x: Array) -> tuple[Array, Array, Array | None]:
-        theta, C, gaps = self._split(x)
-        s = self.setup.rate
-        return theta, C @ C.T * np.outer(s, s), gaps
-
-    def _split(self, x: Array) -> tuple[Array, Array, Array | None]:
-        free, d = self.setup.free, len(self.setup.free)
-        theta = self.setup.known.copy()
-        k, q = int(free.sum()), d * (d + 1) // 2
-        theta[free] = x[:k] * self._unit[free]
-        C = np.zeros((d, d))
-        C[np.tril_indices(d)] = x[k : k + q] / self._root
-        np.fill_diagonal(C, np.exp(np.clip(np.diag(C), -50, 50)))
-        if self.spans is None:
-            return theta, C, None
-        return theta, C, self.setup.dt * self.spans.gaps(x[k + q :] / self._root)
-
-    def pulled(
-        self, theta: Array, H: Array, gaps: Array | None
-    ) -> tuple[float, Array, Array, Array] | None:
-        """The value, and its derivatives by Θ, H and the gaps (0 where no step crosses one); None beyond reach."""
-        gaps = self.expected.gaps if gaps is None else gaps
-        live = self.expected.counts > 0
-        n, G, g = self.expected.counts[live], self.expected.increments[live], gaps[live]
-        cost = step_cost(theta, H, g, n, G)
-        if cost is None:
-            return None
-        full = np.zeros(len(live))
-        full[live] = cost.gaps
-        return cost.value, cost.theta, cost.diffusion, full
-
-    def __call__(self, x: Array) -> tuple[float, Array]:
-        theta, C, gaps = self._split(x)
-        s = self.setup.rate
-        found = self.pulled(theta, C @ C.T * np.outer(s, s), gaps)
-        if found is None:
-            return 1e15, np.zeros_like(x)
-        value, of_theta, of_H, of_gaps = found
-        to_C = ((of_H + of_H.T) * np.outer(s, s)) @ C
-        np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
-        parts = [
-            (of_theta * self._unit)[self.setup.free],
-            to_C[np.tril_indices(len(C))] / self._root,
-        ]
-        if self.spans is not None and gaps is not None:
-            of_u = self.spans.pull_back(gaps / self.setup.dt, of_gaps * self.setup.dt)
-            parts.append(of_u / self._root)
-        return value, np.concatenate(parts)
+def exact_steps(setup: Setup, expected: Expected, spans: Spans | None) -> StepLikelihood:
+    """The expected −log-likelihood of exact steps, in coordinates of about unit curvature: variables' units, and √n."""
+    regressors = np.maximum(np.diag(expected.gram)[: setup.free.shape[1]], 1e-300)
+    unit = np.outer(setup.rate, 1 / np.sqrt(regressors))  # about a standard error
+    sums = expected.grams, expected.counts, expected.gaps, expected.about
+    known = setup.free, setup.known
+    return StepLikelihood(*sums, *known, unit, setup.rate, expected.count**0.5, setup.dt, spans)

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from retrace_sde.fit.information import observed_information
 from retrace_sde.fit.irregular_times import Spans
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.statespace.model import StepModel
@@ -147,14 +148,9 @@ class Scores:
 
     def observed(self, seen: Observations) -> Array:
         """The observed information: central differences of the total score."""
-        x, rows = self.vector(), []
-        for j, h in enumerate(1e-4 * np.maximum(1.0, np.abs(x))):
-            e = np.zeros_like(x)
-            e[j] = h
-            high, low = (self.at(x + s * e).of(seen).sum(axis=0) for s in (1, -1))
-            rows.append((low - high) / (2 * h))
-        J = np.array(rows)
-        return (J + J.T) / 2
+        x = self.vector()
+        steps = 1e-4 * np.maximum(1.0, np.abs(x))
+        return observed_information(lambda y: self.at(y).of(seen).sum(axis=0), x, steps)
 
     def vector(self) -> Array:
         """The parameters that scores are derivatives by."""

@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from retrace_sde.fit.information import observed_information
 from retrace_sde.fit.random_intercepts import LevelFit
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.scores import SANDWICH_TRAJECTORIES, errors_of_influences
@@ -260,14 +261,9 @@ def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
     the data say nothing of, such as those of an Ω that is nothing, are held.
     """
     at = Coordinates(found.ascent, found.law, found.expected, found.first_root)
-    here, size = at.begin, len(at.begin)
-    J = np.empty((size, size))
-    for j in range(size):
-        e = np.zeros(size)
-        e[j] = 1e-3
-        high, low = (_slopes(at, found.seen, here + s * e) for s in (1, -1))
-        J[j] = (low - high) / 2e-3
-    inverse = informed((J + J.T) / 2)
+    here = at.begin
+    J = observed_information(lambda x: _slopes(at, found.seen, x), here, np.full(len(here), 1e-3))
+    inverse = informed(J)
     n = len(found.log_likelihoods)
     some = evenly(n, SANDWICH_TRAJECTORIES)
     scores = np.stack([_slopes(at, found.seen.some(np.array([j])), here) for j in some])

@@ -105,11 +105,14 @@ class Cost(NamedTuple):
     gaps: Array
 
 
-def step_cost(theta: Array, H: Array, gaps: Array, counts: Array, grams: Array) -> Cost | None:
+def step_cost(
+    theta: Array, H: Array, gaps: Array, counts: Array, grams: Array, about: Array | float = 0.0
+) -> Cost | None:
     """`½ Σ_k (n_k log |Q_k| + tr Q_k⁻¹ E_k)`, with E_k the sum of squares of `X' − F_k X − S_k v` over the steps of gap k.
 
-    `grams` (K, p + d, p + d): summed products of (x, v, x' − x). None where the exponentials overflow, or a Q is lost to
-    rounding: a trial step of a search that went astray.
+    `grams` (K, p + d, p + d): summed products of (x, v, η), `η = x' − x − about (x, v)`; about coefficients near those of the
+    steps no digits are lost. None where the exponentials overflow, or a Q is lost to rounding: a trial step of a search that
+    went astray.
     """
     d = len(H)
     if len(gaps) == 0:  # of a subject who was seen once
@@ -122,7 +125,7 @@ def step_cost(theta: Array, H: Array, gaps: Array, counts: Array, grams: Array) 
         return None
     P = (vectors / values[:, None, :]) @ vectors.transpose(0, 2, 1)
     one = np.tile(np.eye(d), (len(gaps), 1, 1))
-    residual = np.concatenate([one - F, -S, one], axis=2)
+    residual = np.concatenate([np.concatenate([one - F, -S], axis=2) + about, one], axis=2)
     RG = residual @ grams
     E = RG @ residual.transpose(0, 2, 1)
     value = 0.5 * float(np.sum(counts * np.log(values).sum(axis=1)) + np.sum(P * E))

@@ -12,7 +12,14 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.irregular_times import Irregular, Likelihood, Spans, StepMoments
+from retrace_sde.fit.information import observed_information
+from retrace_sde.fit.irregular_times import (
+    Spans,
+    StepLikelihood,
+    StepMoments,
+    maximum,
+    step_likelihood,
+)
 from retrace_sde.fit.regression import Estimate, StandardErrors
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.fit.statespace.transitions import transitions
@@ -57,42 +64,43 @@ def exact_fit(problem: Problem, found: Fit, *, free: bool) -> Fit:
     affine = isinstance(problem.drift, Affine)
     scale = np.sqrt(problem.variances)
     steps = StepMoments.of(data, found.order, scale, affine=affine)
-    likelihood = Likelihood(steps, affine, spans(problem, found.order), None if free else gaps / dt)
+    stretches = spans(problem, found.order) if free else None
+    likelihood = step_likelihood(steps, gaps / dt, stretches, affine=affine)
     d = len(scale)
     theta, H = found.step.coefficients, found.step.diffusion
     A = theta[:, :d] * scale / scale[:, None] * dt
     c = (theta[:, d] + theta[:, :d] @ steps.centre) / scale * dt if affine else np.zeros(d)
-    best = likelihood.maximise(A, c, H / np.outer(scale, scale) * dt, gaps / dt)
-    coefficients, diffusion = _in_units(best.A, best.c, best.lower, steps, dt, affine)
+    best = maximum(likelihood, np.c_[A, c], H / np.outer(scale, scale) * dt, gaps / dt)
+    theta, H, gaps = law = likelihood.split(best)
+    coefficients, diffusion = _in_units(theta, H, steps, dt, affine)
     step = Euler(problem.drift, coefficients, diffusion, dt)
     start = start_log_densities(data.states(found.order)[None], step, problem.variances)[0]
     errors, log_errors = _errors(likelihood, best, steps, dt, affine)
     return replace(
         found,
         step=step,
-        log_likelihoods=start + _log_likelihoods(problem, found.order, steps, best),
-        gaps=SharedGaps(best.gaps * dt),
+        log_likelihoods=start + _log_likelihoods(problem, found.order, steps, *law),
+        gaps=SharedGaps(gaps * dt),
         log_gap_errors=log_errors if free else None,
         estimate=Estimate(coefficients, diffusion, errors),
     )
 
 
 def _in_units(
-    A: Array, c: Array, lower: Array, steps: StepMoments, dt: float, affine: bool
+    theta: Array, H: Array, steps: StepMoments, dt: float, affine: bool
 ) -> tuple[Array, Array]:
     """Θ and H in the user's units."""
-    s = steps.scale
-    A = A / s * s[:, None] / dt
-    H = (lower @ lower.T) * np.outer(s, s) / dt
+    s, c = steps.scale, theta[:, -1]
+    A = theta[:, :-1] / s * s[:, None] / dt
+    H = H * np.outer(s, s) / dt
     return (np.c_[A, c * s / dt - A @ steps.centre] if affine else A), H
 
 
 def _log_likelihoods(
-    problem: Problem, order: Indices, steps: StepMoments, best: Irregular
+    problem: Problem, order: Indices, steps: StepMoments, theta: Array, H: Array, gaps: Array
 ) -> Array:
     """`Σ_i log p(x_{i+1} | x_i)` of each trajectory under exact transitions."""
-    theta, H = np.c_[best.A, best.c], best.lower @ best.lower.T
-    F, s, Q = transitions(theta, H, best.gaps)
+    F, s, Q = transitions(theta, H, gaps)
     roots = [cholesky(q, lower=True) for q in Q]
     constant = sum(np.log(np.diag(root)).sum() for root in roots)
     constant += len(Q) * (np.log(steps.scale).sum() + len(steps.scale) * np.log(2 * np.pi) / 2)
@@ -109,18 +117,17 @@ def _log_likelihoods(
 
 
 def _errors(
-    likelihood: Likelihood, best: Irregular, steps: StepMoments, dt: float, affine: bool
+    likelihood: StepLikelihood, p: Array, steps: StepMoments, dt: float, affine: bool
 ) -> tuple[StandardErrors, Array]:
     """Standard errors of Θ and H (delta method) and of the logarithms of the gaps, from the information."""
-    p = best.parameters
-    information = likelihood.information(p)
+    reach = 1e-5 * np.maximum(1.0, np.abs(p))
+    information = observed_information(lambda q: -likelihood(q)[1], p, reach)
     unit = 1 / np.sqrt(np.maximum(np.diag(information), 1e-12))
     scaled = np.linalg.pinv(information * np.outer(unit, unit), rcond=1e-9, hermitian=True)
     covariance = scaled * np.outer(unit, unit)
 
     def shown(q: Array) -> Array:
-        A, c, C, _ = likelihood.split(q)
-        theta, H = _in_units(A, c, C, steps, dt, affine)
+        theta, H = _in_units(*likelihood.split(q)[:2], steps, dt, affine)
         return np.concatenate([theta.ravel(), H.ravel()])
 
     J = np.zeros((len(shown(p)), len(p)))
@@ -132,9 +139,10 @@ def _errors(
     d = len(steps.scale)
     size = d * (d + affine)
     errors = StandardErrors(deviation[:size].reshape(d, -1), deviation[size:].reshape(d, d))
-    if likelihood.fixed is not None:
-        return errors, np.zeros(len(best.gaps))
-    of_u = likelihood.spans.jacobian(best.gaps)
-    at = len(p) - len(best.gaps)
+    gaps = likelihood.split(p)[2]
+    if likelihood.spans is None:
+        return errors, np.zeros(len(gaps))
+    of_u = likelihood.spans.jacobian(gaps)
+    at = len(p) - len(gaps)
     spread = of_u @ covariance[at:, at:] @ of_u.T
     return errors, np.sqrt(np.maximum(np.diag(spread), 0.0))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from retrace_sde.fit.irregular_times import Spans
-from retrace_sde.fit.statespace.em_steps import Expected, Objective, maximise
+from retrace_sde.fit.statespace.em_steps import Expected, exact_steps, maximise
 from retrace_sde.fit.statespace.parameters import Flat, Parameters, Setup, pack, unpack
 from retrace_sde.io.arrays import Array
 
@@ -69,12 +69,11 @@ class Ascent:
             weight = np.linalg.inv(now.H)
             of_H = 0.5 * (weight @ gram[p:, p:] @ weight - expected.count * weight)
             return Slopes(weight @ gram[p:, :p], of_H)
-        objective = Objective(expected, self.setup, self.spans if now.gaps is not None else None)
-        found = objective.pulled(now.theta, now.H, now.gaps)
+        steps = exact_steps(self.setup, expected, None)
+        found = steps.cost(now.theta, now.H, expected.gaps if now.gaps is None else now.gaps)
         if found is None:
             raise np.linalg.LinAlgError("the likelihood is not defined here.")
-        _, of_theta, of_diffusion, of_gaps = found
-        return Slopes(-of_theta, -of_diffusion, None if now.gaps is None else -of_gaps)
+        return Slopes(-found.theta, -found.diffusion, None if now.gaps is None else -found.gaps)
 
 
 def _even(S: Array, scale: Array) -> Array:
