@@ -57,12 +57,14 @@ def test_overconfident_pasts_widen_the_intervals():
     sde, X = panel(1)
     first = rt.Gaussian(np.zeros(2), np.eye(2))
     space = StateSpace(sde.transition(DT, scheme="euler"), np.zeros((2, 2)), first)
-    np.testing.assert_allclose(missed(X, [space] * 24, 3, 0.95), 1.0, atol=0.15)
+    np.testing.assert_allclose(
+        missed(X, [space] * 24, 3, 0.95, Known(X, np.zeros((2, 2)))), 1.0, atol=0.15
+    )
     step = sde.transition(DT, scheme="euler")
     timid = rt.LinearSDE(sde.drift, sde.diffusion / 4).transition(DT, scheme="euler")
-    np.testing.assert_allclose(
-        missed(X, [StateSpace(timid, np.zeros((2, 2)), first)] * 24, 1, 0.95), 2.0, rtol=0.15
-    )
+    spaces = [StateSpace(timid, np.zeros((2, 2)), first)] * 24
+    found = missed(X, spaces, 1, 0.95, Known(X, np.zeros((2, 2))))
+    np.testing.assert_allclose(found, 2.0, rtol=0.15)
     assert step.covariance[0, 0] == pytest.approx(4 * timid.covariance[0, 0])
 
 

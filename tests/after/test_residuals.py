@@ -12,9 +12,10 @@ import pytest
 import retrace_sde as rt
 from retrace_sde.after.residuals import ALL_PASSED, NOT_LOOKED, Aspect, _freedom, _loudest
 from retrace_sde.after.simulated import look_at
-from retrace_sde.after.steps import filtered
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.fit.statespace.model import StateSpace
+from retrace_sde.fit.statespace.observations import Observations
+from retrace_sde.fit.statespace.smoother import filtered
 from retrace_sde.io.lazy.view import VIEW_FROM_ELEMENTS
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
@@ -158,7 +159,11 @@ def test_innovations_are_those_of_the_dense_gaussian():
     seen = ~np.isnan(y.ravel())
     lower = np.linalg.cholesky(K[np.ix_(seen, seen)])
     white = np.linalg.solve(lower, y.ravel()[seen] - np.concatenate(mean)[seen])
-    np.testing.assert_allclose(filtered(y, space).innovations.ravel()[seen], white, rtol=1e-9)
+    np.testing.assert_allclose(
+        filtered(Observations.regular(y, 1.0), space.steps).innovations.ravel()[seen],
+        white,
+        rtol=1e-9,
+    )
 
 
 def test_what_is_looked_at_later_is_what_was_fitted():

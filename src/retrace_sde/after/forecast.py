@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from retrace_sde.after.steps import RESIDUAL_SAMPLE, Across, filtered
-from retrace_sde.fit.statespace.model import StateSpace
-from retrace_sde.fit.statespace.smoother import kalman
+from retrace_sde.after.steps import RESIDUAL_SAMPLE
+from retrace_sde.fit.statespace.model import StateSpace, StepModel
+from retrace_sde.fit.statespace.observations import Observations
+from retrace_sde.fit.statespace.smoother import filtered, kalman
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.clock import same_for_all
@@ -104,11 +105,11 @@ class Known:
         return found
 
 
-def known_states(y: Array, space: StateSpace, across: Across | None = None) -> Known:
-    """Of all times in y (n, T, d), from what was observed by then; `across`: where steps differ."""
-    if not space.noise.any() and not np.isnan(y).any():
-        return Known(y, np.zeros_like(space.noise))
-    found = filtered(y, space, across)
+def known_states(seen: Observations, steps: StepModel) -> Known:
+    """Of all times, from what was observed by then."""
+    if not steps.noise.any() and not np.isnan(seen.values).any():
+        return Known(seen.values, np.zeros_like(steps.noise))
+    found = filtered(seen, steps)
     return Known(found.means, found.covariances)
 
 
@@ -138,20 +139,16 @@ def forecasts(
 
 
 def missed(
-    y: Array,
-    spaces: Sequence[StateSpace],
-    steps: int,
-    level: float,
-    states: Known | None = None,
+    y: Array, spaces: Sequence[StateSpace], steps: int, level: float, states: Known
 ) -> Array:
     """How many times too short intervals (steps, d) would have been along y (n, T, d), NaN where missing; at least 1.
 
-    `states`: what was known of each by then, where it is known already.
+    `states`: what was known of each by then.
     One space for each of the T − 1 steps of the past. Horizons longer than the past are as wrong as the longest in it.
     """
     n, T, d = y.shape
     rows = evenly(n, max(20, RESIDUAL_SAMPLE // (T * d * d)))
-    y, states = y[rows], known_states(y[rows], spaces[0]) if states is None else states.some(rows)
+    y, states = y[rows], states.some(rows)
     ratios: list[list[Array]] = [[] for _ in range(steps)]
     for t in range(T - 1):
         spread = states.covariance if states.covariance.ndim == 2 else states.covariance[:, t]

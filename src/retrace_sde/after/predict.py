@@ -18,11 +18,12 @@ from retrace_sde.after.forecast import (
     known_states,
     missed,
 )
-from retrace_sde.after.steps import steps_across
+from retrace_sde.after.steps import seen_along
 from retrace_sde.evidence.outcome import Outcome
 from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.statespace.model import StateSpace
+from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
@@ -84,8 +85,11 @@ def predicted(
     y, elapsed = along(model, order) + apart[:, None], np.cumsum(gaps)
     last = np.arange(len(y)), model.data.observed - 1
     past = outcome.found.gaps if order is outcome.found.order else EqualGaps(model.dt)
-    across = steps_across(model, _law(outcome), order, past)
-    states = known_states(y, space_of(model, outcome), across)
+    if model.states_hidden:
+        seen, steps = seen_along(model, _law(outcome), order, past, y)
+    else:
+        seen, steps = Observations.regular(y, model.dt), space_of(model, outcome).steps
+    states = known_states(seen, steps)
     spread = states.covariance if states.covariance.ndim == 2 else states.covariance[last]
     ahead = [space_of(model, outcome, float(gap)) for gap in gaps]
     errors = outcome.estimate.errors.covariances

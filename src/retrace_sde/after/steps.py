@@ -8,13 +8,14 @@ model both are independent standard Gaussians, at every position, in every varia
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from retrace_sde.evidence.candidates.prediction import least_squares
-from retrace_sde.fit.statespace.model import StateSpace
-from retrace_sde.fit.statespace.observations import StepClasses
+from retrace_sde.fit.statespace.model import StepModel
+from retrace_sde.fit.statespace.observations import Observations, StepClasses
+from retrace_sde.fit.statespace.smoother import filtered
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly, in_order, to_numpy
 from retrace_sde.panel.clock import Gaps
@@ -86,8 +87,8 @@ def _steps(model: Model, found: Fit) -> Steps:
     linear = is_linear(model.drift)
     if model.states_hidden:
         y = np.where(inside[:, :, None], x, np.nan)
-        across = steps_across(model.some(size), found.law, order, found.gaps.take(rows))
-        innovations = filtered(y, found.law.model(model.dt), across).innovations[:, 1:]
+        seen = seen_along(model.some(size), found.law, order, found.gaps.take(rows), y)
+        innovations = filtered(*seen).innovations[:, 1:]
         return Steps(rows, y, innovations, None, None, model.dt, True, linear)
     gaps = found.gaps.take(rows).rows(len(x), T)
     root = np.sqrt(gaps)[:, :, None]
@@ -112,70 +113,15 @@ def _whitened(y: Array, z: Array) -> Array:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Filtered:
-    """What was known of each state from what had been observed by then: means (n, T, d), covariances (n, T, d, d).
+def seen_along(
+    model: Any, law: Any, order: Indices, gaps: Gaps, y: Array
+) -> tuple[Observations, StepModel]:
+    """y, the trajectories of a model with hidden states along an order, and the steps of a law between them.
 
-    `innovations` (n, T, d) are whitened, NaN where nothing was observed. Trajectories that share their missing entries
-    share covariances.
+    Steps across gaps that are drawn are those across dt.
     """
-
-    means: Array
-    covariances: Array
-    innovations: Array
-
-
-class Across(NamedTuple):
-    """Steps that differ: F and Q (K, d, d) of each class of gap, shifts (n, T − 1, d), and the classes (n, T − 1)."""
-
-    matrix: Array
-    shift: Array
-    covariance: Array
-    classes: Indices
-
-
-def steps_across(model: Any, law: Any, order: Indices, gaps: Gaps) -> Across | None:
-    """The steps of a law across gaps and under inputs, along an order; None where all are the same, or gaps are drawn."""
-    if not model.states_hidden or model.regular or model.gaps_random:
-        return None
-    n, T, _ = model.data.shape
-    classes = StepClasses.of(gaps.along(T))
+    if model.regular or model.gaps_random:
+        return Observations.regular(y, model.dt), law.model(model.dt).steps
+    classes = StepClasses.of(gaps.along(y.shape[1]))
     steps = replace(law, gaps=None).steps(classes.gaps)
-    index, v = np.broadcast_to(classes.index, (n, T - 1)), model.inputs(order)
-    v = np.ones((n, T, steps.inputs.shape[2])) if v is None else v
-    shift = np.einsum("ntij,ntj->nti", steps.inputs[index], v[:, :-1])
-    return Across(steps.matrix, shift, steps.covariance, index)
-
-
-def filtered(y: Array, model: StateSpace, across: Across | None = None) -> Filtered:
-    """The Kalman filter on y (n, T, d), NaN where missing; one recursion for each pattern of missing entries and gaps."""
-    n, T, d = y.shape
-    if across is None:
-        step = model.transition
-        shift = np.broadcast_to(step.shift, (n, T - 1, d))
-        index = np.zeros((n, T - 1), dtype=np.intp)
-        across = Across(step.matrix[None], shift, step.covariance[None], index)
-    seen = ~np.isnan(y)
-    means, covariances = np.empty((n, T, d)), np.empty((n, T, d, d))
-    innovations = np.full((n, T, d), np.nan)
-    kinds = np.concatenate([np.packbits(seen.reshape(n, -1), axis=1), across.classes], axis=1)
-    _, first, pattern = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
-    pattern = pattern.reshape(n)
-    for g, example in enumerate(first):
-        rows = np.flatnonzero(pattern == g)
-        m = np.tile(model.initial.mean, (len(rows), 1))
-        P = model.initial.covariance
-        for t in range(T):
-            if t:
-                k = across.classes[example, t - 1]
-                F, Q = across.matrix[k], across.covariance[k]
-                m, P = m @ F.T + across.shift[rows, t - 1], F @ P @ F.T + Q
-            o = np.flatnonzero(seen[example, t])
-            if len(o):
-                lower = np.linalg.cholesky(P[np.ix_(o, o)] + model.noise[np.ix_(o, o)])
-                white = np.linalg.solve(lower, (y[rows, t][:, o] - m[:, o]).T)
-                gain = np.linalg.solve(lower, P[o])
-                m, P = m + (gain.T @ white).T, P - gain.T @ gain
-                innovations[rows[:, None], t, o] = white.T
-            means[rows, t], covariances[rows, t] = m, (P + P.T) / 2
-    return Filtered(means, covariances, innovations)
+    return Observations(y, classes, model.inputs(order)), steps

@@ -26,13 +26,13 @@ MIN_JOINT_INVERSES = 16
 class Gains:
     """The Riccati recursion of a stack: all that the means and the likelihood need, time first.
 
-    gain K, weight S⁻¹, log det S and covariance of the filter; covariance and lag covariance of the smoother:
-    (T, G, d, d) each, log_det (T, G).
+    gain K, weight S⁻¹, lower factor of S and covariance of the filter; covariance and lag covariance of the smoother:
+    (T, G, d, d) each.
     """
 
     gain: Array
     weight: Array
-    log_det: Array
+    lower: Array
     filtered: Array
     covariance: Array
     lag: Array
@@ -103,8 +103,7 @@ def riccati(seen: Mask, classes: Indices, model: StepModel) -> Gains:
     )
     filtered = _symmetric(filtered)
     covariance, lag = _backwards(predicted, filtered, repeats, classes, model)
-    log_det = 2 * np.log(np.diagonal(lower, axis1=2, axis2=3)).sum(axis=2)
-    return Gains(gain, weight, log_det, filtered, covariance, lag)
+    return Gains(gain, weight, lower, filtered, covariance, lag)
 
 
 def _of_step(table: Array, classes: Indices, t: int) -> Array:
@@ -157,19 +156,15 @@ def shifts(stack: Stack, model: StepModel) -> Array | None:
     return stack.inputs[:-1] @ np.ascontiguousarray(_t(S))
 
 
-def smooth(stack: Stack, gains: Gains, model: StepModel) -> Means:
-    """Means and likelihoods: `m_t = (1 − K_t)(F m_{t−1} + s) + K_t y_t` forwards, then backwards by what later observations
-    say of a state's noise (Durbin & Koopman, 4.5): `r_{t−1} = S_t⁻¹ v_t + (1 − K_t)ᵀ Fᵀ r_t`, `E X_t = m_t + P_t Fᵀ r_t`.
-    """
+def forwards(stack: Stack, gains: Gains, model: StepModel) -> tuple[Array, Array]:
+    """Filtered means `m_t = (1 − K_t)(F m_{t−1} + s) + K_t y_t`, and innovations v, 0 where missing: (T, G, k, d) each."""
     y, (T, _, _, d) = stack.values, stack.values.shape
-    F, s, complete = of_steps(model.matrix, stack.classes), shifts(stack, model), stack.seen.all()
-    Ft = np.ascontiguousarray(_t(F))
+    s = shifts(stack, model)
+    Ft = np.ascontiguousarray(_t(of_steps(model.matrix, stack.classes)))
     # products of transposed views are not given to BLAS
     K = np.ascontiguousarray(_t(gains.gain))
     rest = np.eye(d) - K
-    carry = (
-        Ft @ rest[1:]
-    )  # what the last mean passes on; the rest of each step is one product for all steps
+    carry = Ft @ rest[1:]  # what the last mean passes on; the rest is one product for all steps
     m = y @ K
     if s is not None:
         m[1:] += s @ rest[1:]
@@ -182,17 +177,28 @@ def smooth(stack: Stack, gains: Gains, model: StepModel) -> Means:
     if s is not None:
         v[1:] += s
     np.subtract(y, v, out=v)
-    if not complete:
+    if not stack.seen.all():
         v *= stack.seen[:, :, None, :]
+    return m, v
+
+
+def smooth(stack: Stack, gains: Gains, model: StepModel) -> Means:
+    """Means and likelihoods: filtered forwards, then backwards by what later observations say of a state's noise
+    (Durbin & Koopman, 4.5): `r_{t−1} = S_t⁻¹ v_t + (1 − K_t)ᵀ Fᵀ r_t`, `E X_t = m_t + P_t Fᵀ r_t`.
+    """
+    T, d = len(stack.values), stack.values.shape[3]
+    F = of_steps(model.matrix, stack.classes)
+    m, v = forwards(stack, gains, model)
     r = v @ gains.weight
     squares = np.einsum("tgki,tgki->gk", r, v)
-    constant = gains.log_det.sum(axis=0) + np.log(2 * np.pi) * stack.seen.sum(axis=(0, 2))
+    log_det = 2 * np.log(np.diagonal(gains.lower, axis1=2, axis2=3)).sum(axis=(0, 2))
+    constant = log_det + np.log(2 * np.pi) * stack.seen.sum(axis=(0, 2))
     onward = F @ (np.eye(d) - gains.gain[:-1])
     for t in range(T - 2, 0, -1):
         r[t] += r[t + 1] @ onward[t]
     m[:-1] += np.matmul(r[1:], F @ gains.filtered[:-1], out=v[1:])
-    gaps = np.subtract(y, m, out=v)  # large arrays cost more to get than to fill
-    if not complete:
+    gaps = np.subtract(stack.values, m, out=v)  # large arrays cost more to get than to fill
+    if not stack.seen.all():
         gaps *= stack.seen[:, :, None, :]
     return Means(m, -0.5 * (squares + constant[:, None]), r[1:], gaps)
 

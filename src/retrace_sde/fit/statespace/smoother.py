@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from retrace_sde.fit.statespace.model import StateSpace, StepModel, check_model
 from retrace_sde.fit.statespace.observations import Observations, Stack, as_observations
 from retrace_sde.fit.statespace.per_trajectory import per_trajectory
-from retrace_sde.fit.statespace.riccati import noise_grams, riccati, smooth, squared_noise
+from retrace_sde.fit.statespace.riccati import forwards, noise_grams, riccati, smooth, squared_noise
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.parameters import checked
 
@@ -124,6 +124,34 @@ def states(seen: Observations, model: StepModel, *, times: int = 0) -> Smoothed:
             means[part.rows] = found.means.transpose(1, 2, 0, 3)
             likelihood[part.rows] = found.log_likelihood
     return Smoothed(likelihood, means, within, lags, seen.pattern)
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered:
+    """What was known of each state from what had been observed by then: means (n, T, d), covariances (n, T, d, d).
+
+    `innovations` (n, T, d) are whitened, NaN where nothing was observed.
+    """
+
+    means: Array
+    covariances: Array
+    innovations: Array
+
+
+def filtered(seen: Observations, model: StepModel) -> Filtered:
+    """The Kalman filter; trajectories that share missing entries and gaps share covariances."""
+    n, T, d = seen.values.shape
+    means, covariances, innovations = (np.empty((n, T, *shape)) for shape in ((d,), (d, d), (d,)))
+    for stack in (some for whole in seen.stacks for some in whole.portions(T * d * d)):
+        gains = riccati(stack.seen, stack.classes, model)
+        covariances[stack.rows] = gains.filtered.transpose(1, 0, 2, 3)[:, None]
+        for part in stack.parts():
+            m, v = forwards(part, gains, model)
+            white = np.linalg.solve(gains.lower, v.swapaxes(-1, -2))
+            means[part.rows] = m.transpose(1, 2, 0, 3)
+            innovations[part.rows] = white.transpose(1, 3, 0, 2)
+    innovations[np.isnan(seen.values)] = np.nan
+    return Filtered(means, covariances, innovations)
 
 
 @dataclass(frozen=True, eq=False)
