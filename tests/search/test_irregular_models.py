@@ -5,6 +5,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.fit.statespace.transitions import transitions
+from retrace_sde.orders.prior import compiled
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.schedule import off_schedule, on_schedule
 from retrace_sde.process.drift import Affine, Driven
@@ -110,11 +111,12 @@ def test_visits_that_were_missed_find_their_places_in_the_schedule(seed):
 def test_laying_out_on_a_schedule_and_back_loses_nothing():
     panel = rt.Panel.from_array(np.arange(24.0).reshape(2, 4, 3))
     known = rt.Knowledge(schedule=[0, 1, 3, 6, 10], first=np.array([2, -1]))
-    wide, told = on_schedule(panel, known)
+    wide = on_schedule(panel, known.schedule)
+    told = compiled(known, 2, 4, shared=False)
     assert wide.values.shape == (2, 5, 3)
     assert np.isnan(wide.values[:, 4]).all()
-    assert told.first is None
-    assert set(told.precedences) == {(0, 2, 0), (0, 2, 1), (0, 2, 3)}
+    assert told.unary is None
+    assert set(zip(*np.nonzero(told.before), strict=True)) == {(0, 2, 0), (0, 2, 1), (0, 2, 3)}
     order = np.array([[2, 4, 0, 1, 3], [0, 1, 2, 3, 4]])
     found, times = off_schedule(order, np.array([0.0, 1, 3, 6, 10]), np.array([4, 4]), 4)
     np.testing.assert_array_equal(found, [[2, 0, 1, 3], [0, 1, 2, 3]])

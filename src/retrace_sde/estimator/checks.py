@@ -17,13 +17,13 @@ from retrace_sde.evidence.selection.intercepts import OBSERVED
 from retrace_sde.evidence.selection.subjects import account_family
 from retrace_sde.fit.statespace.parameters import as_noise
 from retrace_sde.io.arrays import Array
-from retrace_sde.orders.prior import compiled
+from retrace_sde.orders.prior import Prior, compiled
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.parameters import check
-from retrace_sde.panel.schedule import check_schedule, on_schedule
+from retrace_sde.panel.schedule import check_schedule
 from retrace_sde.panel.uninformative import LeftOut
 from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.paper.algorithm1 import as_score, as_score_order
@@ -183,14 +183,14 @@ def check_knowledge(knowledge: object, order: object) -> None:
         )
 
 
-def check_consistent(knowledge: Knowledge, panel: Panel, *, shared: bool, dt: float) -> None:
-    """What is known of time fits the data and does not contradict itself, in the numbers that the user gave."""
+def consistent_prior(
+    knowledge: Knowledge, panel: Panel, *, shared: bool, dt: float
+) -> Prior | None:
+    """The prior over orders, of knowledge that fits the data and does not contradict itself, in the numbers that the user gave."""
     if knowledge.schedule is not None:
-        check_schedule(knowledge, panel, shared=shared)
-        if not shared:
-            panel, knowledge = on_schedule(panel, knowledge)
+        check_schedule(knowledge.schedule, panel, shared=shared)
     n, T, _ = panel.values.shape
-    compiled(knowledge, n, T, shared=shared, dt=dt, lengths=panel.lengths)
+    return compiled(knowledge, n, T, shared=shared, dt=dt, lengths=panel.lengths)
 
 
 def check_noise(noise: Any, d: int) -> None:

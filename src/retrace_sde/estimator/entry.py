@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from retrace_sde.estimator.checks import (
     check_centred,
-    check_consistent,
     check_enough,
     check_knowledge,
     check_lazy,
     check_volumes,
+    consistent_prior,
     with_times,
 )
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
+from retrace_sde.orders.prior import Prior, known_clock
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.canonical import RowPermutation, content_permutation
+from retrace_sde.panel.clock import Clock
 from retrace_sde.panel.knowledge import Knowledge, with_bounded_errors
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.schedule import on_schedule
 from retrace_sde.panel.validation import check_panel
@@ -27,7 +30,7 @@ from retrace_sde.search.plan import nonlinear
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A panel as it is fitted, and what is known of its time.
+    """A panel as it is fitted, and what is known of its orders and of its times.
 
     Everything stands where its content puts it, whatever order rows came in; `places` puts answers back. `whole` is the
     panel in its places, `panel` the same with visits laid out on a schedule where there is one.
@@ -35,7 +38,9 @@ class Entry:
 
     whole: Panel
     panel: Panel
-    knowledge: Knowledge | None
+    prior: Prior | None
+    timing: Clock
+    dt: float
     places: RowPermutation
 
 
@@ -68,16 +73,22 @@ def entered(
     names = request.drift.feature_names(panel.names, panel.covariate_names)
     check_enough(panel, len(names))
     check_centred(panel, request.drift)
+    dt, prior = request.dt if panel.dt is None else float(panel.dt), None
     if knowledge is not None:
-        check_consistent(knowledge, panel, shared=shared, dt=request.dt)
+        prior = consistent_prior(knowledge, panel, shared=shared, dt=dt)
     placed = content_permutation(panel, shared=shared, known=knowledge)
     if not (shared and likely):
         placed = placed.shuffled(None if shared else panel.lengths)
     whole = panel = placed.panel(panel)
-    knowledge = None if knowledge is None else placed.knowledge(knowledge)
-    if knowledge is not None and knowledge.schedule is not None and not shared:
-        panel, knowledge = on_schedule(panel, knowledge)
-    return Entry(whole, panel, knowledge, placed)
+    if knowledge is not None:
+        knowledge = replace(knowledge, timestamps=placed.table(knowledge.timestamps))
+        if knowledge.schedule is not None and not shared:
+            panel = on_schedule(panel, knowledge.schedule)
+    if prior is not None:
+        prior = prior.relabelled(placed.wide(panel.values.shape[1]), placed.rows)
+    lengths = Lengths.of(panel.values, panel.lengths)
+    timing, dt = known_clock(knowledge, lengths, dt, shared=shared)
+    return Entry(whole, panel, prior, timing, dt, placed)
 
 
 def in_units(panel: Panel, units: Units | None, n_jobs: int | None) -> Data:

@@ -23,6 +23,7 @@ from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.inputs import filled_inputs
 from retrace_sde.panel.uninformative import coarse
 from retrace_sde.progress import cut_short, report
+from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.plan import Plan, planned_drift
 from retrace_sde.search.protocols import Model
 
@@ -94,20 +95,16 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
     panel = entry.panel
     noise = noise_of_kept(request.given_noise, panel.left_out)
     whole = Data(panel.values, panel.covariates, request.n_jobs, panel.lengths)
-    drift = planned_drift(request.drift, whole, entry.knowledge, request.settings(noise))
+    drift = planned_drift(request.drift, whole, entry.timing, request.settings(noise))
     drift, absorbed = check_features(panel, drift)
     check_noise(noise, panel.values.shape[2])
     units = Units.of(panel, drift, common=request.common_scale and panel.rows is None)
     volume = 0.0 if units is None else units.volume
     if noise is not None and units is not None:
         noise = units.noise(noise)
-    plan = Plan(
-        in_units(panel, units, request.n_jobs),
-        request.dt if panel.dt is None else float(panel.dt),
-        drift,
-        entry.knowledge,
-        request.settings(noise),
-    )
+    data = in_units(panel, units, request.n_jobs)
+    plain = EulerModel(data, entry.dt, drift, entry.prior, entry.timing)
+    plan = Plan(plain, request.settings(noise))
     model = plan.model()
     check_levels(request.subjects, model)
     features = tuple(model.drift.feature_names(panel.names, panel.covariate_names))

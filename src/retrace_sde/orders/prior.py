@@ -7,7 +7,7 @@ Each piece of `Knowledge` is information about the permutation. Hard knowledge f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from retrace_sde.orders.moves.rules import (
     rules_of,
 )
 from retrace_sde.panel.blocks import evenly, unmasked
+from retrace_sde.panel.clock import UNKNOWN, Clock
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.lengths import Lengths
-from retrace_sde.panel.schedule import as_numbers, check_spans
+from retrace_sde.panel.schedule import as_numbers, as_times, check_spans
 
 NOTHING = Rules(np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool))
 
@@ -51,11 +52,19 @@ class Prior:
             U if U is None or U.ndim == 2 else U[rows], B if B is None or B.ndim == 2 else B[rows]
         )
 
-    def relabelled(self, order: Indices) -> Prior:
-        """That of a shared order whose observations are renamed: order[k] becomes k."""
-        unary = None if self.unary is None else self.unary[order]
-        before = None if self.before is None else self.before[np.ix_(order, order)]
-        return Prior(unary, before)
+    def relabelled(self, order: Indices, rows: Indices | slice = slice(None)) -> Prior:
+        """That of observations that are renamed, order[k] becomes k: (T,) of a shared order, (n, T) of some trajectories."""
+
+        def moved(values: Any) -> Any:
+            if values is None:
+                return None
+            values = values if order.ndim == 1 else values[rows]
+            return np.take_along_axis(values, order[..., None], axis=-2)
+
+        before = moved(self.before)
+        if before is not None:
+            before = np.take_along_axis(before, order[..., None, :], axis=-1)
+        return Prior(moved(self.unary), before)
 
     def symmetric(self, lengths: Indices) -> Mask:
         """For each trajectory: any order that breaks no rule may also be run backwards."""
@@ -124,6 +133,7 @@ def compiled(
 ) -> Prior | None:
     """The prior over orders of n trajectories of T observations; None where nothing is known.
 
+    With own orders on a schedule, each trajectory has an observation for every scheduled time, unseen beyond its own.
     `labels` name the slices in messages, where numbers would mean nothing to the user.
 
     Raises ValueError, in words, where the knowledge does not fit the data or contradicts itself.
@@ -145,8 +155,27 @@ def known_times(
     return (times[0] if shared else times) if known else None
 
 
+def known_clock(
+    knowledge: Knowledge | None, lengths: Lengths, dt: float, *, shared: bool
+) -> tuple[Clock, float]:
+    """What is known of a panel's times, and the mean step: dt where not all of them are known."""
+    if knowledge is None:
+        return UNKNOWN, dt
+    if knowledge.schedule is not None:
+        clock, dt = Clock.by_schedule(np.asarray(knowledge.schedule))
+    else:
+        times = known_times(knowledge, lengths.n, lengths.T, shared=shared, lengths=lengths.counts)
+        clock, dt = (UNKNOWN, dt) if times is None else Clock.at(times, lengths)
+    if shared and knowledge.timestamps is not None and knowledge.timestamp_error is None:
+        clock = replace(clock, stamps=np.asarray(knowledge.timestamps, dtype=float))
+    return clock, dt
+
+
 class _Compiler:
-    """Knowledge about m orders of T observations, checked and put together."""
+    """Knowledge about m orders of T observations, checked and put together.
+
+    `seen` (m,): how many observations there are; of own orders on a schedule, the others up to T were not made.
+    """
 
     def __init__(
         self,
@@ -158,9 +187,13 @@ class _Compiler:
         labels: Sequence[str | int] | None = None,
     ) -> None:
         self.labels = range(T) if labels is None else list(labels)
+        self.seen = Lengths(m, T, None if shared else lengths).each
+        self.scheduled = known.schedule is not None and not shared
+        self.width = T  # of what is given
+        T = len(as_times(known.schedule)) if self.scheduled else T
         self.known, self.m, self.T, self.shared = known, m, T, shared
-        every = Lengths(m, T, None if shared else lengths)
-        self.lengths, self.real = every.each, every.mask
+        self.lengths = np.full(m, T) if self.scheduled else self.seen
+        self.real = Lengths(m, T, self.seen).mask
         self.thing = "slice" if shared else "observation"
 
     def prior(self, dt: float) -> Prior | None:
@@ -196,13 +229,15 @@ class _Compiler:
                 else "number them in the order of time"
             )
             raise ValueError(f"{name} must be numbers, NaN where unknown: {hint}.") from None
-        wanted = (self.T,) if self.shared else (self.m, self.T)
+        wanted = (self.width,) if self.shared else (self.m, self.width)
         if found.shape != wanted:
             each = "one for each slice" if self.shared else "one for each trajectory's observation"
             raise ValueError(
                 f"{name} must have shape {wanted}, {each} as it stands in X; got {found.shape}."
             )
-        found = np.where(self.real, found.reshape(self.m, self.T), np.nan)
+        unseen = (0, 0), (0, self.T - self.width)
+        found = np.pad(found.reshape(self.m, self.width), unseen, constant_values=np.nan)
+        found = np.where(self.real, found, np.nan)
         if np.isinf(found).any():
             raise ValueError(f"{name} must be finite, or NaN where unknown.")
         if name == "timestamps":
@@ -282,8 +317,9 @@ class _Compiler:
     def _windows(self) -> Array | None:
         """0 where an observation may stand, ∞ elsewhere."""
         placed = [(j, a, i, "positions") for j, a, i in self._positions()]
-        placed += [(j, a, 0, "first") for j, a in self._ends("first")]
-        placed += [(j, a, int(self.lengths[j]) - 1, "last") for j, a in self._ends("last")]
+        if not self.scheduled:  # where a visit that was missed may come first
+            placed += [(j, a, 0, "first") for j, a in self._ends("first")]
+            placed += [(j, a, int(self.lengths[j]) - 1, "last") for j, a in self._ends("last")]
         placed += [(j, a, i, "timestamps") for j, a, i in self._scheduled()]
         if not placed:
             return None
@@ -317,7 +353,9 @@ class _Compiler:
     def _before(self) -> Mask | None:
         known = self.known
         exact = known.timestamps is not None and known.timestamp_error is None
-        if known.precedences is None and known.blocks is None and not exact:
+        names = ("first", "last") if self.scheduled else ()
+        ends = [(name, *each) for name in names for each in self._ends(name)]
+        if known.precedences is None and known.blocks is None and not exact and not ends:
             return None
         before = np.zeros((self.m, self.T, self.T), dtype=bool)
         pairs = () if known.precedences is None else known.precedences
@@ -331,6 +369,9 @@ class _Compiler:
             j = 0 if self.shared else self._trajectory(pair[0], "precedences")
             a, b = (self._index(each, "precedences", j=j) for each in pair[-2:])
             before[j, a, b] = True
+        for name, j, a in ends:
+            others = np.setdiff1d(np.arange(self.seen[j]), a)
+            before[(j, a, others) if name == "first" else (j, others, a)] = True
         for name in ("blocks", "timestamps") if exact else ("blocks",):
             if getattr(known, name) is not None:
                 label = self.array(getattr(known, name), name)
@@ -346,10 +387,12 @@ class _Compiler:
         sigma = np.asarray(known.timestamp_error, dtype=float)
         if sigma.ndim == 0:
             sigma = np.full(stamps.shape, float(sigma))
-        elif sigma.shape != ((self.T,) if self.shared else stamps.shape):
+        elif sigma.shape != ((self.T,) if self.shared else (self.m, self.width)):
             raise ValueError(
                 f"timestamp_error must be one number, or one for each timestamp; got shape {sigma.shape}."
             )
+        elif self.scheduled:
+            sigma = np.pad(sigma, ((0, 0), (0, self.T - self.width)), constant_values=1.0)
         sigma = sigma.reshape(stamps.shape)
         there = ~np.isnan(stamps)
         if not np.all((sigma > 0) & np.isfinite(sigma) | ~there):
@@ -380,7 +423,12 @@ class _Compiler:
             cycle = _shortest_cycle(direct[j], int(np.flatnonzero(np.diagonal(closed[j]))[0]))
             named = [
                 name
-                for name in ("precedences", "blocks", "timestamps")
+                for name in (
+                    "precedences",
+                    "blocks",
+                    "timestamps",
+                    *self.scheduled * ("first", "last"),
+                )
                 if getattr(self.known, name) is not None
             ]
             raise ValueError(

@@ -9,7 +9,7 @@ Limits: equal observations stay as they came; nothing but what is known of their
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -88,25 +88,11 @@ class RowPermutation:
         groups = None if panel.groups is None else renumbered(panel.groups, self.rows)
         return replace(panel, values=values, covariates=u, lengths=lengths, groups=groups)
 
-    def knowledge(self, known: Knowledge) -> Knowledge:
-        """What is known of time, of the same slices or observations in the new order."""
-        pairs = known.precedences
-        return replace(
-            known,
-            positions=self._positions(known.positions),
-            precedences=None if pairs is None else [self._pair(each) for each in pairs],
-            blocks=self._table(known.blocks),
-            first=self._end(known.first),
-            last=self._end(known.last),
-            timestamps=self._table(known.timestamps),
-            timestamp_error=self._table(known.timestamp_error),
-        )
-
     def given_orders(self, found: NDArray[np.integer[Any]]) -> Indices:
         """Orders (T,), (n, T) or (n, draws, T) of what is sorted, as orders of what was given."""
         if self.shared:
             return self.columns[found]
-        columns = self._wide(found.shape[-1])
+        columns = self.wide(found.shape[-1])
         columns = columns if found.ndim == 2 else columns[:, None]
         return self.given_rows(np.take_along_axis(columns, found.astype(np.intp), axis=-1))
 
@@ -117,8 +103,10 @@ class RowPermutation:
             return columns[Order.of(orders).take(self.rows).index]
         return np.take_along_axis(columns, orders[self.rows], axis=-1)
 
-    def _wide(self, T: int) -> Indices:
+    def wide(self, T: int) -> Indices:
         """The columns of T observations of each: visits that were missed, and laid out as such, stay behind the others."""
+        if self.shared:
+            return self.columns
         n, known = self.columns.shape
         rest = np.broadcast_to(np.arange(known, T, dtype=np.intp), (n, T - known))
         return np.concatenate([self.columns, rest], axis=1)
@@ -133,48 +121,16 @@ class RowPermutation:
         """Something of each observation, (n, T, …), in the order that was given."""
         if self.shared:
             return np.asarray(values)[self._new_rows][:, self._new_columns]
-        columns = np.argsort(self._wide(values.shape[1]), axis=1)
+        columns = np.argsort(self.wide(values.shape[1]), axis=1)
         at = columns.reshape(*columns.shape, *[1] * (values.ndim - 2))
         return np.take_along_axis(values, at, axis=1)[self._new_rows]
 
-    def _table(self, values: Any) -> Any:
-        """A number for each slice or observation; one for all stays."""
+    def table(self, values: Any) -> Any:
+        """A number for each slice or observation, in the new order; one for all stays."""
         if values is None or np.ndim(values) == 0:
             return values
         given = np.asarray(unmasked(values), dtype=float)
         return given[self.columns] if self.shared else self.sorted(given[:, :, None])[:, :, 0]
-
-    def _slice(self, a: Any) -> int:
-        """Where a given slice now stands."""
-        return int(self._new_columns[a])
-
-    def _observation(self, j: Any, a: Any) -> tuple[int, int]:
-        """Where a given observation of a given trajectory now stands."""
-        row = int(self._new_rows[j])
-        return row, int(self._new_columns[row, a])
-
-    def _positions(self, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return self._table(given)
-        if self.shared:
-            return {self._slice(a): k for a, k in given.items()}
-        return {self._observation(*key): k for key, k in given.items()}
-
-    def _pair(self, given: Any) -> tuple[int, ...]:
-        if self.shared:
-            return tuple(self._slice(a) for a in given)
-        (j, a), (_, b) = (self._observation(given[0], each) for each in given[1:])
-        return j, a, b
-
-    def _end(self, given: Any) -> Any:
-        if given is None:
-            return None
-        if self.shared:
-            return self._slice(given)
-        if not isinstance(given, Mapping):
-            every = np.broadcast_to(given, len(self.rows)).tolist()
-            given = {j: a for j, a in enumerate(every) if a != -1}
-        return dict(self._observation(j, a) for j, a in given.items())
 
 
 def content_permutation(

@@ -13,14 +13,13 @@ import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import to_numpy
-from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 
 
-def check_schedule(knowledge: Knowledge, panel: Panel, *, shared: bool) -> None:
+def check_schedule(schedule: Any, panel: Panel, *, shared: bool) -> None:
     """Growing times, as many as slices, or at least as many as a trajectory has observations."""
-    times = as_times(knowledge.schedule)
+    times = as_times(schedule)
     _, T, _ = panel.values.shape
     if shared and len(times) != T:
         raise ValueError(
@@ -73,13 +72,13 @@ def as_times(schedule: Any) -> Array:
     return times
 
 
-def on_schedule(panel: Panel, knowledge: Knowledge) -> tuple[Panel, Knowledge]:
+def on_schedule(panel: Panel, schedule: Any) -> Panel:
     """Trajectories of their own orders with an observation for every scheduled time, unseen where they have too few."""
-    S = len(as_times(knowledge.schedule))
+    S = len(as_times(schedule))
     n, T, d = panel.values.shape
     lengths = Lengths(n, T, panel.lengths)
     if S == T and np.all(lengths.each == T):
-        return panel, knowledge
+        return panel
     values = np.full((n, S, d), np.nan)
     inside = lengths.mask
     values[:, :T] = np.where(inside[:, :, None], to_numpy(panel.values), np.nan)
@@ -90,50 +89,7 @@ def on_schedule(panel: Panel, knowledge: Knowledge) -> tuple[Panel, Knowledge]:
         mean = np.nanmean(u, axis=1, keepdims=True)
         covariates = np.concatenate([u, np.full((n, S - T, u.shape[2]), np.nan)], axis=1)
         covariates = np.where(np.isnan(covariates), mean, covariates)
-    laid_out = replace(panel, values=values, covariates=covariates, lengths=None, rows=None)
-    return laid_out, _widened(knowledge, lengths.each, T, S)
-
-
-def _widened(knowledge: Knowledge, lengths: Indices, T: int, S: int) -> Knowledge:
-    """What is known of trajectories that have more observations now: of the new ones nothing."""
-
-    def wide(values: Any, nothing: float) -> Any:
-        if values is None or isinstance(values, dict) or np.ndim(values) != 2:
-            return values
-        found = np.asarray(values, dtype=float)
-        return np.concatenate([found, np.full((len(found), S - T), nothing)], axis=1)
-
-    before = list(knowledge.precedences or ())
-    for name in ("first", "last"):
-        before += _ends(getattr(knowledge, name), lengths, last=name == "last")
-    return replace(
-        knowledge,
-        positions=wide(knowledge.positions, -1),
-        blocks=wide(knowledge.blocks, np.nan),
-        timestamps=wide(knowledge.timestamps, np.nan),
-        timestamp_error=wide(knowledge.timestamp_error, 1.0),
-        precedences=before or None,
-        first=None,
-        last=None,
-    )
-
-
-def _ends(given: Any, lengths: Indices, *, last: bool) -> list[tuple[int, ...]]:
-    """An observation that came first (last) as pairs: before (after) all others of its trajectory that took place."""
-    if given is None:
-        return []
-    every = (
-        dict(given)
-        if isinstance(given, dict)
-        else dict(enumerate(np.broadcast_to(given, len(lengths)).tolist()))
-    )
-    pairs: list[tuple[int, ...]] = []
-    for j, a in every.items():
-        if a == -1:
-            continue
-        others = [b for b in range(int(lengths[j])) if b != a]
-        pairs += [(j, b, int(a)) if last else (j, int(a), b) for b in others]
-    return pairs
+    return replace(panel, values=values, covariates=covariates, lengths=None, rows=None)
 
 
 def off_schedule(

@@ -20,10 +20,9 @@ from retrace_sde.fit.unequal_steps import GapClocks
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.costs import spread
 from retrace_sde.orders.flips import align
-from retrace_sde.orders.prior import Prior, compiled, known_times
+from retrace_sde.orders.prior import Prior
 from retrace_sde.panel.blocks import Data, evenly
 from retrace_sde.panel.clock import UNKNOWN, Clock, Gaps
-from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Drift
 from retrace_sde.process.sde import Gaussian
@@ -153,21 +152,6 @@ class Problem:
         prior = None if self.prior is None else self.prior.some(n, size)
         timing = self.timing.take(evenly(n, size))
         return replace(self, data=self.data.some(size), prior=prior, timing=timing)
-
-    def informed(self, knowledge: Knowledge, *, shared: bool) -> Self:
-        """The same problem with what is known of time; the true gaps too, and their mean as dt, where all is."""
-        n, T, _ = self.data.shape
-        lengths = self.data.counts
-        prior = compiled(knowledge, n, T, shared=shared, dt=self.dt, lengths=lengths)
-        times = known_times(knowledge, n, T, shared=shared, lengths=lengths)
-        timing, dt = UNKNOWN, self.dt
-        if knowledge.schedule is not None:
-            timing, dt = Clock.by_schedule(np.asarray(knowledge.schedule))
-        elif times is not None:
-            timing, dt = Clock.at(times, self.data.lengths)
-        if shared and knowledge.timestamps is not None and knowledge.timestamp_error is None:
-            timing = replace(timing, stamps=np.asarray(knowledge.timestamps, dtype=float))
-        return replace(self, dt=dt, prior=prior, timing=timing)
 
     @cached_property
     def n_features(self) -> int:

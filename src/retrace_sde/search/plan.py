@@ -22,7 +22,7 @@ import numpy as np
 from retrace_sde.fit.statespace.parameters import Noise, as_noise
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data
-from retrace_sde.panel.knowledge import Knowledge
+from retrace_sde.panel.clock import Clock
 from retrace_sde.panel.validation import has_missing
 from retrace_sde.process.drift import Drift, driven, has_state_space, in_state_space, is_linear
 from retrace_sde.process.sde import Gaussian
@@ -52,14 +52,11 @@ class Settings:
         return "exact" if self.estimator == "exact" else "euler"
 
 
-def planned_drift(
-    drift: Drift, data: Data, knowledge: Knowledge | None, settings: Settings
-) -> Drift:
+def planned_drift(drift: Drift, data: Data, timing: Clock, settings: Settings) -> Drift:
     """The drift as the model will see it: with inputs, or hidden states, a state-space form where it has one."""
-    scheduled = knowledge is not None and knowledge.schedule is not None
     random_gaps = settings.estimate_gaps and not settings.shared
     noisy = settings.noise is not None or settings.estimator == "em"
-    hidden = scheduled or random_gaps or noisy or has_missing(Data(data.values))
+    hidden = timing.scheduled or random_gaps or noisy or has_missing(Data(data.values))
     inputs = data.covariates is not None
     return (
         in_state_space(drift, inputs=inputs) if hidden or (inputs and is_linear(drift)) else drift
@@ -68,17 +65,14 @@ def planned_drift(
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a model is chosen from: the data, dt, the drift, what is known of time, and the settings."""
+    """What a model is chosen from: the data behind Euler's steps, with what is known of their time, and the settings."""
 
-    data: Data
-    dt: float
-    drift: Drift
-    knowledge: Knowledge | None
+    plain: EulerModel
     settings: Settings
 
     def model(self) -> Model:
         """The model that the settings and the data call for."""
-        model, settings = self._informed(), self.settings
+        model, settings = self.plain, self.settings
         noise = self._noise(model)
         unknown = settings.estimate_gaps and not model.timing.gaps_known
         own_times = not model.gaps.shared
@@ -93,13 +87,7 @@ class Plan:
 
     def with_noise(self, noise: Noise) -> Model:
         """The same data behind noise that the evidence asks for; gaps to be estimated are taken for equal."""
-        return self._hidden(self._informed(), noise, unknown=False)
-
-    def _informed(self) -> EulerModel:
-        model = EulerModel(self.data, self.dt, self.drift)
-        if self.knowledge is None:
-            return model
-        return model.informed(self.knowledge, shared=self.settings.shared)
+        return self._hidden(self.plain, noise, unknown=False)
 
     def _hidden(self, model: EulerModel, noise: Noise, *, unknown: bool) -> HiddenModel:
         """The state-space model for the steps that there are: equal, known, scheduled or unknown ones."""
