@@ -98,7 +98,8 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
     drift = planned_drift(request.drift, whole, entry.timing, request.settings(noise))
     drift, absorbed = check_features(panel, drift)
     check_noise(noise, panel.values.shape[2])
-    units = Units.of(panel, drift, common=request.common_scale and panel.rows is None)
+    common = request.common_scale and panel.rows is None
+    units = Units.of(panel, drift, common=common, tied=entry.places.tied)
     volume = 0.0 if units is None else units.volume
     if noise is not None and units is not None:
         noise = units.noise(noise)

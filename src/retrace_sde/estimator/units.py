@@ -30,17 +30,26 @@ from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.search.model import Round
 from retrace_sde.search.posterior import OrderPosterior
 
+ROUNDS_TO_BITS = 1.5 * 2.0**18
+"""Doubles beside this number are multiples of 2⁻³⁴, so that adding and subtracting it rounds to these."""
+
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Centre m (d,) and scale s (d,), and how many values of each variable there are."""
+    """Centre m (d,) and scale s (d,), and how many values of each variable there are.
+
+    `tied`: values are rounded, so that those of tables with many ties tie in the same way whatever units they come in.
+    """
 
     centre: Array
     scale: Array
     counts: Array
+    tied: bool = False
 
     @classmethod
-    def of(cls, panel: Panel, drift: Drift, *, common: bool = False) -> Units | None:
+    def of(
+        cls, panel: Panel, drift: Drift, *, common: bool = False, tied: bool = False
+    ) -> Units | None:
         """Mean and standard deviation over the observations; None: fit the data as they are.
 
         `common`: one scale for all variables, whose noise is said to be the same.
@@ -55,7 +64,7 @@ class Units:
             counts, mean, scale = cls._measured(panel)
         if common:
             scale = np.full(d, np.sqrt(np.mean(scale**2)))
-        return cls(mean if has_offset(drift) else np.zeros(d), scale, counts)
+        return cls(mean if has_offset(drift) else np.zeros(d), scale, counts, tied)
 
     @staticmethod
     def _measured(panel: Panel) -> tuple[Array, Array, Array]:
@@ -83,7 +92,8 @@ class Units:
         if isinstance(values, ArrayView):
             return values.standardised(self.centre, self.scale)
         values = in_order(values, None)
-        return (values - like(self.centre, values)) / like(self.scale, values)
+        found = (values - like(self.centre, values)) / like(self.scale, values)
+        return (found + ROUNDS_TO_BITS) - ROUNDS_TO_BITS if self.tied else found
 
     def restore(self, values: Array) -> Array:
         """Values in the table's units."""

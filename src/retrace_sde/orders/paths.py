@@ -14,7 +14,7 @@ from scipy.sparse import csgraph, csr_array
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.moves.rules import cold_starts
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.search import improve_path, padded_costs, padded_path
+from retrace_sde.orders.search import improve_path, padded_costs, padded_path, rounded
 
 
 def path_cost(costs: Array, start: Array, order: Indices) -> float:
@@ -27,6 +27,7 @@ def shortest_path(squared_distances: Array) -> Indices:
 
     The path has no direction: its reverse is as short.
     """
+    squared_distances = rounded(squared_distances)
     nothing = np.zeros(len(squared_distances))
     first = improve(squared_distances, nothing, tree_path(squared_distances))
     start = spectral_path(squared_distances)

@@ -106,11 +106,24 @@ def trajectory_costs(steps: BlockCosts, j: int, t: int, room: Array) -> Array:
     return costs
 
 
+SIGNIFICANT_BITS = 30
+"""Of shared costs: one in a billion, as the tolerance of a search."""
+
+
+def rounded(costs: Array) -> Array:
+    """Costs to so many bits: those that tie are equal, whatever units and order of variables did to their last digits."""
+    fraction, exponent = np.frexp(costs)
+    found: Array = np.ldexp(
+        np.round(np.ldexp(fraction, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS
+    )
+    return found
+
+
 def padded_costs(costs: Array, start: Array) -> Array:
-    """Costs (T, T) and start costs as one matrix, laid out as those of a block, for which searches are compiled."""
+    """Costs (T, T) and start costs, rounded, as one matrix, laid out as those of a block, for which searches are compiled."""
     T = len(start)
     padded = np.zeros((T + 2, T + 2))[: T + 1, : T + 1]
-    padded[:T, :T], padded[T, :T] = costs, start
+    padded[:T, :T], padded[T, :T] = rounded(costs), rounded(start)
     return padded
 
 

@@ -3,8 +3,10 @@
 Each trajectory's observations are compared variable by variable, trajectories by their observations so sorted, and slices
 by what the trajectories, so sorted, hold in them. Comparisons, unlike sums, do not depend on units or rounding. Searches, random
 streams and ties then meet the same numbers in the same order; what they find is brought back to the order that was given.
+Tables with many ties (counts, 0/1) are sorted by colour refinement (`ranks`), which does not depend on the order of the variables either.
 
-Limits: equal observations stay as they came; nothing but what is known of their times can tell them apart.
+Limits: equal observations stay as they came; nothing but what is known of their times can tell them apart. The
+order of the variables decides on the places in panels without ties, where it changes simulated p-values by their Monte-Carlo error.
 """
 
 from __future__ import annotations
@@ -25,18 +27,19 @@ from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.order import Order
 from retrace_sde.panel.panel import Panel
-from retrace_sde.panel.ranks import ranked
+from retrace_sde.panel.ranks import Cells, many_ties, ranked, tied_places
 
 
 @dataclass(frozen=True, eq=False)
 class RowPermutation:
     """From the order that was given to the sorted one: `rows[j]` is the trajectory that now stands at j, `columns[a]` the slice at a.
 
-    With own orders `columns[j, a]` is the observation of that trajectory that now stands at a.
+    With own orders `columns[j, a]` is the observation of that trajectory that now stands at a. `tied`: many cells hold equal values.
     """
 
     rows: Indices
     columns: Indices
+    tied: bool = False
 
     @property
     def shared(self) -> bool:
@@ -145,12 +148,24 @@ def content_permutation(
         if facts is not None:  # its least values did not tell the trajectories apart
             panel = replace(panel, values=panel.values.source)
         lengths = Lengths(n, T, panel.lengths)
+        cells = _tied_cells(panel, lengths, None if shared else known)
+        if cells is not None:
+            return RowPermutation(*tied_places(cells, shared=shared), tied=True)
         outside = (~lengths.mask).astype(np.intp)
         own = ranked(_contents(panel, None if shared else known), outside)
-        rows = ranked(_of_trajectories(panel, lengths.each, own), np.zeros((1, n), dtype=np.intp))[
-            0
-        ]
+        each = _of_trajectories(panel, lengths.each, own)
+        rows = ranked(each, np.zeros((1, n), dtype=np.intp))[0]
     return RowPermutation(rows, _sorted_slices(panel, rows) if shared else own[rows])
+
+
+def _tied_cells(panel: Panel, lengths: Lengths, known: Knowledge | None) -> Cells | None:
+    """The panel's cells as ranks, where many of some variable tie; None elsewhere."""
+    if not any(many_ties(each, lengths.mask) for each in _variables(panel.values)):
+        return None
+    d = panel.values.shape[2]
+    given = list(_contents(panel, known))
+    kinds = [0 if k < d else k for k in range(len(given))]  # variables alone may change places
+    return Cells.of(given, np.array(kinds), lengths.mask)
 
 
 def _of_trajectories(panel: Panel, lengths: Indices, own: Indices) -> Iterator[Array]:
