@@ -54,6 +54,7 @@ Row = tuple[str, str]
 _ERRORS = {
     ErrorKind.MODEL: "model-based (too few trajectories for a sandwich estimate)",
     ErrorKind.SANDWICH: "robust (sandwich, clustered by trajectory)",
+    ErrorKind.GROUPS: "robust (sandwich, clustered by group)",
     ErrorKind.BOOTSTRAP: "bootstrap over trajectories",
 }
 
@@ -150,6 +151,8 @@ class ReTraceResult:
         The comparison of drifts.
     stopped : bool
         The fit was ended early on request.
+    groups : array (n,) or None
+        Numbers of the groups whose trajectories may be alike, those that are nearly copies included; None: all are independent.
 
     Examples
     --------
@@ -194,6 +197,18 @@ class ReTraceResult:
     left_out: tuple[LeftOut, ...] = ()
     drift_choice: DriftChoice | None = None
     stopped: bool = False
+    groups: Indices | None = None
+
+    @property
+    def n_groups(self) -> int:
+        """How many groups are taken for independent of one another; without groups, every trajectory is one."""
+        return self.n_trajectories if self.groups is None else len(np.unique(self.groups))
+
+    @property
+    def size(self) -> str:
+        """How many trajectories there are, in words, and in how many groups."""
+        several = "" if self.groups is None else f" in {self.n_groups} groups"
+        return f"{self.n_trajectories} trajectories{several}"
 
     @property
     def cycle(self) -> bool:
@@ -221,7 +236,7 @@ class ReTraceResult:
         freedom, n trajectories. NaN: no standard error, or a variance, for which zero is no hypothesis. Where the
         direction is open these are the parameters in the order returned; `alternative` holds those of its reverse.
         """
-        return table(self._rows(), self.n_trajectories)
+        return table(self._rows(), self.n_groups)
 
     @checked
     def conf_int(self, *, level: float = 0.95) -> pd.DataFrame:
@@ -240,7 +255,7 @@ class ReTraceResult:
         >>> list(result.conf_int(level=0.9).index[:2])
         ['A[x0, x0]', 'A[x0, x1]']
         """
-        return table(self._rows(), self.n_trajectories, level=level)[["lower", "upper"]]
+        return table(self._rows(), self.n_groups, level=level)[["lower", "upper"]]
 
     def _rows(self) -> Iterator[Parameter]:
         names, errors, p = self.names, self.standard_errors, self.drift.shape[1]
@@ -274,7 +289,7 @@ class ReTraceResult:
         T, test = self.order.shape[-1], self.direction
         said = "known" if test.known else "identified" if test.identified else "open"
         return (
-            f"ReTraceResult({self.n_trajectories} trajectories × {T} slices × {len(self.names)} variables, "
+            f"ReTraceResult({self.size} × {T} slices × {len(self.names)} variables, "
             f"direction {said}; print it for all)"
         )
 
@@ -338,7 +353,7 @@ class ReTraceResult:
         rows = [
             (
                 "data",
-                f"{self.n_trajectories} trajectories × {T} slices × {d} variables, dt = {self.dt:g}",
+                f"{self.size} × {T} slices × {d} variables, dt = {self.dt:g}",
             ),
             *self._used(),
             (
@@ -432,7 +447,7 @@ class ReTraceResult:
     def _footnote(self) -> str:
         """What the tests and intervals of the table rest on."""
         count = self.drift.size + (0 if self.inputs is None else self.inputs.size)
-        n = self.n_trajectories
+        n = self.n_groups
         text = f"Student's t, {n - 1} degrees of freedom" if n > 1 else "Normal approximation"
         many = f"; not corrected for {count} tests ({count / 20:.0f} expected below 0.05 by chance)"
         return f"{text}{many if count >= 20 else ''}."
@@ -474,7 +489,7 @@ class ReTraceResult:
                     Parameter("", "", names[j], self.names[i], values[i, j], errors[i, j])
                     for i, j in chosen
                 ],
-                self.n_trajectories,
+                self.n_groups,
             )
             for values, errors in ways
         ]
@@ -572,6 +587,8 @@ class ReTraceResult:
         each = self.direction.contributions  # of all trajectories, or of those that were enough
         if each.ndim != 1 or not 0 < len(each) <= n:
             return f"direction.contributions has shape {each.shape} for {n} trajectories"
+        if self.groups is not None and self.groups.shape != (n,):
+            return f"groups has shape {self.groups.shape} for {n} trajectories"
         if not 0 < self.dt < np.inf:
             return f"dt is {self.dt!r}, not a positive number"
         if n > MOST_TRAJECTORIES:

@@ -459,7 +459,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         draws: int = 200,
         adopt: bool = False,
     ) -> StandardErrors:
-        """Standard errors of the fit along `order_`, by resampling trajectories.
+        """Standard errors of the fit along `order_`, by resampling trajectories, or groups.
 
         Like `standard_errors_` by default they rest on the spread between trajectories; unlike them they need no large
         panel, and take as many fits as there are draws. The order is held fixed.
@@ -491,7 +491,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 account=outcome.account,
                 replicates=draws,
             )
-        found = errors_by_name(errors, model.drift)
+        found = errors_by_name(errors, model)
         found = found if units is None else units.errors(found)
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)

@@ -78,7 +78,10 @@ def test_without_noise_it_is_the_closed_form():
     model = HiddenModel.of(Problem(Data(X), DT, Affine()), noise=0.0)
     found = hidden_levels_along(model, model.fit(np.arange(15), final=True))
     closed = fit_levels(Data(X), np.arange(15), DT)
-    errors, known = hidden_level_errors(found), errors_of_influences(*level_influences(closed))
+    errors, known = (
+        hidden_level_errors(found, Data(X)),
+        errors_of_influences(*level_influences(closed)),
+    )
     assert np.abs(found.drift - closed.drift).max() < 0.1 * known.drift.min()
     np.testing.assert_allclose(found.diffusion, closed.diffusion, rtol=0.01, atol=1e-3)
     np.testing.assert_allclose(found.between, closed.between, rtol=0.05, atol=0.02)

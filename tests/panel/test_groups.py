@@ -61,7 +61,7 @@ def test_groups_stay_with_their_trajectories():
     assert len(set(zip(groups, labels[places.rows], strict=True))) == 4
     assert model._memory.model.data.n_groups == 4
     data = Data(X, groups=np.repeat(np.arange(4), 3))
-    np.testing.assert_array_equal(data.take(np.array([0, 5, 11])).groups, [0, 1, 3])
+    np.testing.assert_array_equal(data.take(np.array([5, 0, 11, 4])).groups, [0, 1, 2, 0])
     np.testing.assert_allclose(data.by_group(X[:, 0]), X[:, 0].reshape(4, 3, 2).sum(axis=1))
     some = rt.Panel.from_array(X, groups=labels)[[0, 4, 11]]
     assert list(some.groups) == ["p", "q", "s"]
@@ -102,3 +102,28 @@ def test_groups_pass_through_a_grid_search():
         cv=GroupKFold(2),
     ).fit(X, groups=labels)  # fmt: skip
     assert search.best_estimator_._memory.model.data.n_groups == 4
+
+
+def test_the_direction_counts_groups():
+    from retrace_sde.evidence.direction.verdict import direction_test
+
+    delta = np.random.default_rng(0).normal(0.3, 1, 12)
+    one = direction_test(delta, np.zeros(12), dimension=2)
+    three, groups = np.repeat(delta, 3), np.repeat(np.arange(12), 3)
+    again = direction_test(three, np.zeros(36), dimension=2, groups=groups)
+    assert again.z == pytest.approx(one.z)
+    assert again.p_value == pytest.approx(one.p_value)
+    assert direction_test(three, np.zeros(36), dimension=2).z > 1.5 * one.z
+    few = direction_test(delta, np.zeros(12), dimension=2, groups=np.arange(12) % 2)
+    assert "cannot be tested on 2 groups" in few.verdict
+
+
+def test_the_order_of_rows_changes_nothing():
+    X, labels = panel(18), np.repeat(np.arange(6), 3)
+    shuffled = np.random.default_rng(1).permutation(18)
+    one, two = fitted(X, groups=labels), fitted(X[shuffled], groups=-labels[shuffled])
+    for name in ("drift_", "direction_.z", "standard_errors_.drift"):
+        first, *rest = name.split(".")
+        values = [getattr(each, first) for each in (one, two)]
+        values = [getattr(each, rest[0]) if rest else each for each in values]
+        np.testing.assert_array_equal(*values)

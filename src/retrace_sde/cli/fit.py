@@ -248,7 +248,11 @@ def _answer(
     size = (
         f"{len(panel.slices or ())} slices" if shared else f"{answer['observations']} observations"
     )
-    yield "Data", f"{len(panel.ids)} subjects, {size}, variables {listed(panel.names)}; {kind}."
+    several = "" if answer["groups"] is None else f" in {answer['groups']} groups"
+    yield (
+        "Data",
+        f"{len(panel.ids)} subjects{several}, {size}, variables {listed(panel.names)}; {kind}.",
+    )
     yield "Order", _order(found, answer)
     yield "Direction", result.direction.verdict
     choices = (
@@ -292,11 +296,12 @@ def _effects(answer: dict[str, Any]) -> str:
     names = answer["variables"]
     if np.isnan(error).all():
         return "in parameters.json; this estimator gives no standard errors."
-    significant = clearness(A, error) > critical(answer["subjects"])
+    n = answer["groups"] or answer["subjects"]
+    significant = clearness(A, error) > critical(n)
     if len(names) > 1:
         np.fill_diagonal(significant, False)
     asked = len(names) * (len(names) - 1) or 1
-    corrected = significant & (clearness(A, error) > critical(answer["subjects"], 1 - 0.05 / asked))
+    corrected = significant & (clearness(A, error) > critical(n, 1 - 0.05 / asked))
     many = (
         f" {significant.sum()} of {asked} are significant at 5 % ({asked / 20:.2g} expected by chance), "
         f"{corrected.sum()} after Bonferroni's correction."

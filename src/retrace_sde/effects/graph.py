@@ -159,7 +159,7 @@ def _graph(
         covariance = _covariance(A, H, errors)
         spread = np.sqrt(np.maximum(np.einsum("ap,pq,aq->a", slopes, covariance, slopes), 0))
         spread = spread.reshape(A.shape)
-    reach = critical(result.n_trajectories, 1 - (1 - level) / values.size) * spread
+    reach = critical(result.n_groups, 1 - (1 - level) / values.size) * spread
     causes = tuple(result.feature_names[: values.shape[1]])
     intervals = values - reach, values + reach
     return EffectGraph(kind, causes, result.names, values, spread, *intervals, level, span, twin)

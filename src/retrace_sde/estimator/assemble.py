@@ -15,14 +15,14 @@ from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
 from retrace_sde.evidence.identifiability import identify
 from retrace_sde.evidence.outcome import Outcome
-from retrace_sde.fit.regression import Estimate, StandardErrors
+from retrace_sde.fit.regression import ErrorKind, Estimate, StandardErrors
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.panel.canonical import RowPermutation
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.schedule import off_schedule
-from retrace_sde.process.drift import Drift, is_linear, parted
+from retrace_sde.process.drift import is_linear, parted
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.progress import report
 from retrace_sde.result import ReTraceResult, Twin
@@ -45,7 +45,7 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
         offset=c,
         inputs=B,
         diffusion=estimate.diffusion,
-        standard_errors=errors_by_name(estimate.errors, drift),
+        standard_errors=errors_by_name(estimate.errors, model),
         initial=outcome.initial,
         direction=outcome.direction,
         alternative=None if outcome.direction.identified else _twin(panel, model, outcome),
@@ -68,11 +68,12 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
         settings=request.recorded(outcome.estimator),
         notes=(*outcome.notes, *outcome.cautions),
         observation_noise=outcome.noise_covariance,
-        gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.shape[0]),
+        gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.n_groups),
         subjects=outcome.subjects,
         noise_choice=outcome.noise,
         gap_clocks=found.clocks,
         left_out=panel.left_out,
+        groups=model.data.groups,
     )
 
 
@@ -91,11 +92,11 @@ def _twin(panel: Panel, model: Model, outcome: Outcome) -> Twin:
     reverse, estimate = outcome.reverse, outcome.reverse_estimate
     A, c, B = parted(estimate.coefficients, model.drift)
     order, times = _observed(panel, model, reverse)
-    errors = _twin_errors(outcome, model.drift)
+    errors = _twin_errors(outcome, model)
     return Twin(order, A, c, estimate.diffusion, reverse.log_likelihood, times, errors, B)
 
 
-def _twin_errors(outcome: Outcome, drift: Drift) -> StandardErrors:
+def _twin_errors(outcome: Outcome, model: Model) -> StandardErrors:
     """Errors of the twin's parameters: its own where it has any of the answer's kind, else the answer's.
 
     `Var Θ̂_ij = H_ii [(Σ φ φᵀ Δt)⁻¹]_jj`, and both directions have the same states but for the first and the last; what is
@@ -104,7 +105,7 @@ def _twin_errors(outcome: Outcome, drift: Drift) -> StandardErrors:
     own, other = outcome.estimate, outcome.reverse_estimate
     alike = other.errors.kind is own.errors.kind and outcome.estimator != "mcem"
     if alike and np.isfinite(other.errors.drift).all():
-        return errors_by_name(other.errors, drift)
+        return errors_by_name(other.errors, model)
     scale = np.sqrt(np.diag(other.diffusion) / np.diag(own.diffusion))
     errors, covariances = own.errors, own.errors.covariances
     scaled = replace(
@@ -113,13 +114,15 @@ def _twin_errors(outcome: Outcome, drift: Drift) -> StandardErrors:
         diffusion=errors.diffusion * np.outer(scale, scale),
         covariances=None if covariances is None else covariances * scale[:, None, None] ** 2,
     )
-    return errors_by_name(scaled, drift)
+    return errors_by_name(scaled, model)
 
 
-def errors_by_name(errors: StandardErrors, drift: Drift) -> StandardErrors:
-    """Errors of all coefficients as those of A, c and B, as the parameters are named."""
-    of_A, of_c, of_B = parted(errors.drift, drift)
-    return replace(errors, drift=of_A, offset=of_c, inputs=of_B)
+def errors_by_name(errors: StandardErrors, model: Model) -> StandardErrors:
+    """Errors of all coefficients as those of A, c and B, as the parameters are named; a sandwich says whether over groups."""
+    of_A, of_c, of_B = parted(errors.drift, model.drift)
+    grouped = errors.kind is ErrorKind.SANDWICH and model.data.groups is not None
+    kind = ErrorKind.GROUPS if grouped else errors.kind
+    return replace(errors, drift=of_A, offset=of_c, inputs=of_B, kind=kind)
 
 
 def _all_finite(estimate: Estimate) -> bool:

@@ -22,6 +22,7 @@ from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.panel.blocks import Data, in_order, like, to_numpy
 from retrace_sde.panel.canonical import RowPermutation
 from retrace_sde.panel.clock import same_for_all
+from retrace_sde.panel.groups import renumbered
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, has_offset, has_state_space
@@ -244,7 +245,7 @@ class Units:
 
 def as_given(result: ReTraceResult, places: RowPermutation) -> ReTraceResult:
     """A result of trajectories, slices and observations as they were given."""
-    twin, subjects = result.alternative, result.subjects
+    twin, subjects, groups = result.alternative, result.subjects, result.groups
     return replace(
         result,
         order=places.given_orders(result.order),
@@ -262,6 +263,7 @@ def as_given(result: ReTraceResult, places: RowPermutation) -> ReTraceResult:
             for each in result.history
         ),
         subjects=None if subjects is None else subjects.moved(places.given_rows),
+        groups=None if groups is None else renumbered(places.given_rows(groups)),
     )
 
 

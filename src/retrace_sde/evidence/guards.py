@@ -245,7 +245,7 @@ def _spacing_checked(
         if dispersion(steps, float(few.data.shape[0] * d)) is None:
             return test
     for one, two in _fits_with_gaps(few, equal, shared=shared):
-        other = direction_test(one, two, dimension=d, alpha=alpha)
+        other = direction_test(one, two, dimension=d, alpha=alpha, groups=few.data.groups)
         if other.log_likelihood_ratio < 0:
             return doubtful_direction(test, other, shared=shared)
     return test

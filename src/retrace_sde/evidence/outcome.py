@@ -262,6 +262,7 @@ def _directed(
         worse.log_likelihoods,
         dimension=model.data.shape[2],
         alpha=options.alpha,
+        groups=model.data.groups,
     )
     test = from_knowledge(model, better.order, test, alpha=options.alpha)
     chance = (
@@ -316,6 +317,7 @@ def _averaged(
         np.zeros_like(averaged.log_ratios),
         dimension=model.data.shape[2],
         alpha=options.alpha,
+        groups=model.data.some(len(averaged.log_ratios)).groups,
     )
     outcome = Outcome(
         found,

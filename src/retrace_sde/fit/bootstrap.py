@@ -1,5 +1,5 @@
-"""Standard errors by resampling trajectories: right also where the model is not, since it assumes only that
-trajectories are independent."""
+"""Standard errors by resampling trajectories, or groups of them: right also where the model is not, since it assumes only
+that these are independent."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def bootstrap_errors(
     *,
     replicates: int = 200,
 ) -> StandardErrors:
-    """Spread of the maximum likelihood estimate over panels of n trajectories drawn with replacement.
+    """Spread of the maximum likelihood estimate over panels of n trajectories, or as many groups, drawn with replacement.
 
     The order is held fixed. Each trajectory enters by its own Gram matrix, so a replicate is a weighted
     sum and not another pass through the data. `dt`: one step, or the gaps (T − 1,) or (n, T − 1).
     """
-    n, _, d = data.shape
-    weights = rng.multinomial(n, np.full(n, 1 / n), size=replicates).astype(float)
+    d, G = data.shape[2], data.n_groups
+    weights = rng.multinomial(G, np.full(G, 1 / G), size=replicates).astype(float)
+    weights = weights if data.groups is None else weights[:, data.groups]
     steps = weights @ (data.observed - 1)
 
     def of_piece(piece: Data, order: Indices, gaps: Gaps, weights: Array) -> Array:

@@ -33,11 +33,13 @@ class ErrorKind(StrEnum):
     """What standard errors rest on.
 
     MODEL: the information of the fitted model, right if it is. SANDWICH: how far the estimates move when one trajectory
-    is left out, which holds also where the model does not. BOOTSTRAP: estimates of resampled trajectories.
+    is left out, which holds also where the model does not. GROUPS: the same with whole groups of trajectories left out.
+    BOOTSTRAP: estimates of resampled trajectories, or groups.
     """
 
     MODEL = "model"
     SANDWICH = "sandwich"
+    GROUPS = "sandwich by group"
     BOOTSTRAP = "bootstrap"
 
 

@@ -188,6 +188,7 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
         },
         "drift_features": result.feature_names,
         "subjects": result.n_trajectories,
+        "groups": None if result.groups is None else result.n_groups,
         "observations": int(present(panel).sum()),
         "log_likelihood": result.log_likelihood,
         "converged": bool(result.converged),

@@ -26,6 +26,7 @@ from retrace_sde.io.arrays import Array, Indices, ordered, taken
 from retrace_sde.io.lazy.array import LazyArray, walk
 from retrace_sde.io.lazy.view import ArrayView, InMemoryView
 from retrace_sde.panel.clock import Gaps
+from retrace_sde.panel.groups import renumbered
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.order import Order
 
@@ -70,16 +71,37 @@ class Data:
     @property
     def n_groups(self) -> int:
         """How many groups of trajectories are independent of one another; without groups, every trajectory is one."""
-        return self.shape[0] if self.groups is None else len(np.unique(self.groups))
+        return self.shape[0] if self.groups is None else int(self.groups.max()) + 1
 
-    def by_group(self, each: Array) -> Array:
+    def by_group(self, each: Any) -> Any:
         """Something of each trajectory, (n, …), summed within groups, (G, …)."""
         if self.groups is None:
             return each
-        codes = np.unique(self.groups, return_inverse=True)[1]
         found = np.zeros((self.n_groups, *each.shape[1:]))
-        np.add.at(found, codes, each)
+        np.add.at(found, self.groups, each)
         return found
+
+    def members(self, groups: Indices) -> Indices:
+        """The trajectories of some groups, which may be repeated, one group after the other."""
+        if self.groups is None:
+            return groups
+        by_group = np.argsort(self.groups, kind="stable")
+        ends = np.cumsum(np.bincount(self.groups))
+        return np.concatenate(
+            [
+                by_group[begin:end]
+                for begin, end in zip(np.r_[0, ends][groups], ends[groups], strict=True)
+            ]
+        )
+
+    def whole_groups(self, size: int) -> Indices:
+        """About `size` trajectories, evenly spaced, in whole groups: what their variances are estimated from."""
+        n, G = self.shape[0], self.n_groups
+        return self.members(evenly(G, -(-size * G // n)))
+
+    def resampled(self, rng: np.random.Generator) -> Indices:
+        """The trajectories of a bootstrap panel: as many groups as there are, drawn with replacement."""
+        return self.members(rng.integers(self.n_groups, size=self.n_groups))
 
     @property
     def lazy(self) -> bool:
@@ -108,7 +130,7 @@ class Data:
         """The given trajectories, which may be repeated."""
         covariates = None if self.covariates is None else pick(self.covariates, rows, 0)
         counts = self.lengths.take(rows).counts
-        groups = None if self.groups is None else self.groups[rows]
+        groups = None if self.groups is None else renumbered(self.groups[rows])
         values = pick(self.values, rows, 0)
         return replace(self, values=values, covariates=covariates, counts=counts, groups=groups)
 

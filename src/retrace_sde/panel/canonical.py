@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.panel.blocks import in_order, pick, to_numpy, unmasked
-from retrace_sde.panel.groups import renumbered
+from retrace_sde.panel.groups import as_labels, renumbered
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.order import Order
@@ -88,7 +88,7 @@ class RowPermutation:
             return None if values is None else replace(self, columns=columns).sorted(values)
 
         values, u = moved(panel.values), moved(panel.covariates)
-        groups = None if panel.groups is None else renumbered(panel.groups, self.rows)
+        groups = None if panel.groups is None else renumbered(as_labels(panel.groups)[self.rows])
         return replace(panel, values=values, covariates=u, lengths=lengths, groups=groups)
 
     def given_orders(self, found: NDArray[np.integer[Any]]) -> Indices:

@@ -48,6 +48,6 @@ def group_codes(groups: Any, n: int) -> Indices | None:
     return None if len(found) == n else codes.astype(np.intp)
 
 
-def renumbered(groups: Any, rows: Indices) -> Indices:
-    """The groups of some trajectories, or of all in another order, numbered as they first appear."""
-    return pd.factorize(as_labels(groups)[rows])[0].astype(np.intp)
+def renumbered(groups: Any) -> Indices:
+    """The same groups, numbered as they first appear."""
+    return pd.factorize(groups)[0].astype(np.intp)

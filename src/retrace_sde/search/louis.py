@@ -16,6 +16,7 @@ from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.scores import errors_of_scores
 from retrace_sde.io.arrays import Array
 from retrace_sde.orders.draws import Draws
+from retrace_sde.panel.blocks import Data
 from retrace_sde.search.protocols import Averages, Scoring
 
 MAX_LOUIS_PARAMETERS = 500
@@ -51,23 +52,23 @@ def louis_errors(
             "significantly above zero): standard errors there are lower bounds."
         )
         return scoring.errors(covariance), note
-    return errors_of_scores(scoring.errors, covariance, meat, model.data.shape[0]), None
+    return errors_of_scores(scoring.errors, covariance, meat, model.data), None
 
 
 def louis_covariance(
     model: Averages, few: Averages, law: Any, sums: Any, draws: Draws, rng: np.random.Generator
 ) -> tuple[Array, Array, bool]:
-    """The inverse of Louis' information, `Σ_j E[s_j] E[s_j]ᵀ` of all trajectories, and whether a floor mattered."""
+    """The inverse of Louis' information, `Σ_j E[s_j] E[s_j]ᵀ` of all trajectories (or groups), and whether a floor mattered."""
     complete = model.scoring(law, sums).information(rng)
-    square, cross = _squares(few.scoring(law, sums), draws)
+    square, cross = _squares(few.scoring(law, sums), draws, few.data)
     share = model.data.shape[0] / few.data.shape[0]
     lost = (square - cross) * share
     covariance, floored = floored_inverse(complete - lost, complete, _floor(draws.kept))
     return covariance, cross * share, floored
 
 
-def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, Array]:
-    """`Σ_j E[s_j s_jᵀ]`, and `Σ_j E[s_j] E[s_j]ᵀ` across two chains."""
+def _squares(scoring: Scoring, draws: Draws, data: Data) -> tuple[Array, Array]:
+    """`Σ_j E[s_j s_jᵀ]`, and `Σ_j E[s_j] E[s_j]ᵀ` across two chains, of trajectories and of groups."""
     _, m, R, _ = draws.kept.shape
     means, square = [np.zeros((m, scoring.size)) for _ in range(2)], 0.0
     for k, (order, gaps) in enumerate(zip(draws.orders(), draws.crossed(), strict=True)):
@@ -75,7 +76,7 @@ def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, Array]:
             each = scoring.of(order, gaps)
             square = square + each.T @ each / (2 * R)
             means[k // R] += each / R
-    product = means[0].T @ means[1]
+    product = data.by_group(means[0]).T @ data.by_group(means[1])
     return np.asarray(square), 0.5 * (product + product.T)
 
 

@@ -233,7 +233,7 @@ def _drift(model: ReTrace) -> dict[str, Any]:
     return {
         "columns": list(model.result_.feature_names[: values.shape[1]]),
         **_intervals(model, values, errors), "shade": shade, "unit": unit,
-        **_clear(significant_edges(values, errors, model.result_.n_trajectories)),
+        **_clear(significant_edges(values, errors, model.result_.n_groups)),
     }  # fmt: skip
 
 
@@ -303,7 +303,7 @@ def _diffusion(model: ReTrace) -> dict[str, Any]:
 
 
 def _intervals(model: ReTrace, values: Array, errors: Array) -> dict[str, Any]:
-    reach = half_widths(errors, model.result_.n_trajectories)
+    reach = half_widths(errors, model.result_.n_groups)
     ends = {"low": _numbers(values - reach), "high": _numbers(values + reach)}
     return {"values": _numbers(values), **ends}
 

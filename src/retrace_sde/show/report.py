@@ -121,7 +121,7 @@ def write_report(
         data_clear=data["graphs"][0]["n_clear"],
         ragged=panel.lengths is not None,
         formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
-        critical=critical(result.n_trajectories),
+        critical=critical(result.n_groups),
         errors_rest=result.errors_rest,
         drift=_both_ways(result),
         offset=_offset(model),
@@ -224,7 +224,7 @@ def _rows(
     result: ReTraceResult, values: Array, errors: Array, causes: tuple[str, ...]
 ) -> list[dict[str, Any]]:
     """Entries with 95 % intervals, those with the largest |estimate| / standard error first; entries that are NaN are left out."""
-    reach = half_widths(errors, result.n_trajectories)
+    reach = half_widths(errors, result.n_groups)
     rows = []
     for i, j in clearest(values, errors):
         value, error = float(values[i, j]), float(errors[i, j])

@@ -221,9 +221,9 @@ def _next_steps(model: ReTrace, panel: Panel) -> Answer:
         steps.append(
             "Do not rely on a single order: use the position probabilities, and add any known times."
         )
-    if result.n_trajectories < FEW_TRAJECTORIES:
+    if result.n_groups < FEW_TRAJECTORIES:
         steps.append(
-            f"Get more trajectories if you can: with {result.n_trajectories} the tests above have little power, and the intervals, "
+            f"Get more trajectories if you can: with {result.size} the tests above have little power, and the intervals, "
             "whose errors assume many, may be too narrow."
         )
     if len(result.names) == 1 and Caution.FOLD not in result.notes:

@@ -17,7 +17,7 @@ from scipy import stats
 
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.registry import candidate
-from retrace_sde.io.arrays import Array
+from retrace_sde.io.arrays import Array, Indices
 
 MIN_TRAJECTORIES = 3
 """Trajectories that the test needs: of fewer the law of the first observation cannot be estimated."""
@@ -191,6 +191,8 @@ class DirectionTest:
         `contributions` are those of the first that votes, the p-value the largest of those within a few nats of it.
     alpha : float
         Level of the test.
+    n_groups : int or None
+        Groups whose contributions are independent; None: those of all trajectories are.
 
     Examples
     --------
@@ -216,6 +218,7 @@ class DirectionTest:
     p_error: float | None = None
     models: tuple[ModelEvidence, ...] = ()
     alpha: float = 0.05
+    n_groups: int | None = None
 
     @property
     def p_source(self) -> Source | None:
@@ -278,9 +281,12 @@ class DirectionTest:
         """The result of the test itself, whatever decided the direction."""
         if self.p_value is not None:
             return Evidence(self.log_likelihood_ratio, self.z, self.p_value, self.p_error)
-        return Evidence(
-            self.log_likelihood_ratio, self.z, _two_sided(self.z, len(self.contributions))
-        )
+        return Evidence(self.log_likelihood_ratio, self.z, _two_sided(self.z, self._independent))
+
+    @property
+    def _independent(self) -> int:
+        """How many contributions are independent of one another: of trajectories, or summed within groups."""
+        return len(self.contributions) if self.n_groups is None else self.n_groups
 
     @property
     def verdict(self) -> str:
@@ -295,19 +301,41 @@ def direction_test(
     dimension: int,
     alpha: float = 0.05,
     point_start: bool = False,
+    groups: Indices | None = None,
 ) -> DirectionTest:
-    """The test from each trajectory's joint log-likelihood in the order found and in its reverse."""
+    """The test from each trajectory's joint log-likelihood in the order found and in its reverse.
+
+    `groups` (n,): numbers of the groups whose trajectories may be alike; the variance is then that of their sums.
+    """
     delta = np.asarray(forward, dtype=float) - np.asarray(backward, dtype=float)
-    n, ratio = len(delta), float(delta.sum())
+    each = delta if groups is None else np.bincount(groups, weights=delta)
+    n, ratio = len(each), float(delta.sum())
+    n_groups = None if groups is None else n
     if n < MIN_TRAJECTORIES:
         return DirectionTest(
-            False, ratio, float("nan"), None, delta, point_start, reason=Reason.TOO_FEW, alpha=alpha
+            False,
+            ratio,
+            float("nan"),
+            None,
+            delta,
+            point_start,
+            reason=Reason.TOO_FEW,
+            alpha=alpha,
+            n_groups=n_groups,
         )
-    error = float(delta.std(ddof=1) * np.sqrt(n + dimension))
+    error = float(each.std(ddof=1) * np.sqrt(n + dimension))
     z = ratio / error if error > 0 else float(np.copysign(np.inf, ratio)) if ratio else 0.0
     p = _two_sided(z, n)
     return DirectionTest(
-        p < alpha, ratio, z, p, delta, point_start, dimension=dimension, alpha=alpha
+        p < alpha,
+        ratio,
+        z,
+        p,
+        delta,
+        point_start,
+        dimension=dimension,
+        alpha=alpha,
+        n_groups=n_groups,
     )
 
 
@@ -405,9 +433,12 @@ def _residuals(test: DirectionTest) -> str:
 
 
 def _too_few(test: DirectionTest) -> str:
-    n = len(test.contributions)
+    n, one = test._independent, test._independent == 1
+    what = (
+        f"trajector{'y' if one else 'ies'}" if test.n_groups is None else f"group{'s' * (not one)}"
+    )
     return (
-        f"The direction of time cannot be tested on {n} trajector{'y' if n == 1 else 'ies'}: the law of "
+        f"The direction of time cannot be tested on {n} {what}: the law of "
         f"the first observation, which carries the evidence, needs at least {MIN_TRAJECTORIES}."
     )
 

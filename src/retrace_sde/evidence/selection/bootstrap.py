@@ -30,7 +30,7 @@ def bootstrap(
     account: SubjectAccount | None,
     replicates: int,
 ) -> StandardErrors:
-    """The spread of an estimator's answers over panels of n subjects drawn with replacement; the order is held fixed.
+    """The spread of an estimator's answers over panels of n subjects, or as many groups, drawn with replacement; the order is held fixed.
 
     What is drawn does not depend on how many run at a time. `account`: random intercepts, where the fit has them.
     """
@@ -38,8 +38,7 @@ def bootstrap(
     refits = account is not None or name not in CLOSED_FORM_ESTIMATORS
     if not hidden and not (refits and model.closed_form):
         return model.bootstrap(found, rng, replicates=replicates)
-    n = model.data.shape[0]
-    drawn = [rng.integers(n, size=n) for _ in range(replicates)]
+    drawn = [model.data.resampled(rng) for _ in range(replicates)]
 
     def one(rows: Indices) -> tuple[Array, Array]:
         if account is not None:

@@ -55,7 +55,7 @@ class HiddenAccount:
         return self.levels.coefficients, self.levels.diffusion
 
     def estimate(self, name: str) -> tuple[Estimate, Moments]:
-        errors = hidden_level_errors(self.levels)
+        errors = hidden_level_errors(self.levels, self.model.data)
         found = Estimate(self.levels.coefficients, self.levels.diffusion, errors)
         return found, estimate_moments(found, self.levels.expected.count)
 

@@ -61,7 +61,7 @@ class ObservedAccount:
         exact SDE is a smooth function: it is taken of the estimates without each subject.
         """
         B, H = self.population("mle")
-        of_B, of_H = level_influences(self.levels)
+        of_B, of_H = self._influences()
         if name != "exact" or self.gaps:
             return Estimate(B, H, errors_of_influences(of_B, of_H))
         found = self._exact(B, H)
@@ -73,6 +73,17 @@ class ObservedAccount:
             total=len(of_B),
         )
         return replace(found, errors=errors)
+
+    def _influences(self) -> tuple[Array, Array]:
+        """By how much leaving out each subject, or group, moves (A, c̄) and H.
+
+        Influences are corrected for the leverages of subjects, p/n on average; those of groups are p/G.
+        """
+        data, p = self.model.data, self.levels.rows.n_features
+        of_B, of_H = (data.by_group(each) for each in level_influences(self.levels))
+        if data.groups is not None:
+            of_B *= (1 - p / data.shape[0]) / max(1 - p / data.n_groups, 0.5)
+        return of_B, of_H
 
     @property
     def _count(self) -> float:

@@ -28,7 +28,7 @@ from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters, Setup
 from retrace_sde.fit.statespace.smoother import states
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import evenly
+from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import Gaussian
 
 MIN_LEVEL_VARIANCE = 0.05
@@ -248,14 +248,18 @@ def _begin(seen: Observations, start: Parameters, levels: LevelFit | None) -> Le
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 
-def hidden_level_errors(found: HiddenLevels) -> StandardErrors:
-    """Errors of (A, c̄, B) and of H: the sandwich over subjects, of full information, p₀'s included."""
-    of_B, of_H = hidden_level_influences(found)
-    return errors_of_influences(of_B, of_H, total=len(found.log_likelihoods))
+def hidden_level_errors(found: HiddenLevels, data: Data) -> StandardErrors:
+    """Errors of (A, c̄, B) and of H: the sandwich over subjects, or groups, of full information, p₀'s included."""
+    some = data.whole_groups(SANDWICH_TRAJECTORIES)
+    few = data.take(some)
+    influences = hidden_level_influences(found, some, data.n_groups)
+    of_B, of_H = (few.by_group(each) for each in influences)
+    return errors_of_influences(of_B, of_H, total=data.n_groups)
 
 
-def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
-    """By how much leaving out each of some subjects moves (A, c̄, B), (m, d, p), and H, (m, d, d); signs reversed.
+def hidden_level_influences(found: HiddenLevels, some: Indices, n: int) -> tuple[Array, Array]:
+    """By how much leaving out each of some subjects moves (A, c̄, B), (m, d, p), and H, (m, d, d); signs reversed. n subjects, or
+    groups of them, are independent.
 
     The information is observed, by central differences of the slopes: A, Ω, H and R trade off. Coordinates, and combinations of them, that
     the data say nothing of, such as those of an Ω that is nothing, are held.
@@ -264,8 +268,6 @@ def hidden_level_influences(found: HiddenLevels) -> tuple[Array, Array]:
     here = at.begin
     J = observed_information(lambda x: _slopes(at, found.seen, x), here, np.full(len(here), 1e-3))
     inverse = informed(J)
-    n = len(found.log_likelihoods)
-    some = evenly(n, SANDWICH_TRAJECTORIES)
     scores = np.stack([_slopes(at, found.seen.some(np.array([j])), here) for j in some])
     # c̄ and Γ are told by subjects, not steps: 2 d + 1 of the n degrees of freedom of each equation
     left = max(n - 2 * len(found.law.H) - 1, 1)

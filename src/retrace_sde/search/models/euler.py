@@ -118,7 +118,7 @@ class EulerModel(Problem):
     ) -> Fit:
         """The fits along an order and its reverse from the same moments, and from one pass their likelihoods.
 
-        With pairs, of the last fits the better has errors over trajectories, too.
+        With pairs, of the last fits the better has errors over trajectories, too, where these are independent.
         """
         turn = self.drift.reversal(self.data.shape[2], self.dt)
         assert turn is not None  # or there is no reverse
@@ -130,7 +130,8 @@ class EulerModel(Problem):
             ahead, reverse = pairs.log_likelihoods(there, here)
         one = self._judged(order, found, there, ahead, self.gaps)
         two = self._judged(self.data.reversed(order), back, here, reverse, self.gaps)
-        if pairs is not None and final and sandwich_possible(self.data, found.n_features):
+        alone = self.data.groups is None and sandwich_possible(self.data, found.n_features)
+        if pairs is not None and final and alone:
             grams = pairs.grams(told_by(self.data, found.n_features))
             n, T, _ = self.data.shape
             if one.objective >= two.objective:

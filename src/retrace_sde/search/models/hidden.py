@@ -401,9 +401,10 @@ class HiddenModel(Problem):
         if rng is None:
             nothing = np.full_like(coefficients, np.nan), np.full_like(diffusion, np.nan)
             return Estimate(coefficients, diffusion, StandardErrors(*nothing))
-        scoring, n = self._scoring(found.law, found.step), self.data.shape[0]
-        covariance, each = inverse(scoring.along(found.order, rng)), scoring.of(found.order)
-        errors = errors_of_scores(scoring.errors, covariance, each.T @ each, n)
+        scoring = self._scoring(found.law, found.step)
+        covariance = inverse(scoring.along(found.order, rng))
+        each = self.data.by_group(scoring.of(found.order))
+        errors = errors_of_scores(scoring.errors, covariance, each.T @ each, self.data)
         return Estimate(coefficients, diffusion, errors)
 
     def _scoring(self, law: Parameters, step: Euler) -> HiddenScores:
@@ -625,10 +626,10 @@ class HiddenModel(Problem):
 
     def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
         """Standard errors by resampling trajectories along the order of a fit, EM from that fit."""
-        n, coefficients, diffusions = self.data.shape[0], [], []
+        coefficients, diffusions = [], []
         R = as_noise(self.noise, self.data.shape[2])[0]
         for _ in reported(range(replicates), "resampling subjects", least=2):
-            sample = self._prepared([found.order], rng.integers(n, size=n))
+            sample = self._prepared([found.order], self.data.resampled(rng))
             again = self._climbed(sample, self._resumed(found.law, R), RESAMPLED)
             theta, H, _ = self._as_sde(again.parameters, again.expected)
             coefficients.append(theta)
