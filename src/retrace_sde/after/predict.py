@@ -116,8 +116,7 @@ def _apart(outcome: Outcome, order: Indices) -> Array:
     levels, n = outcome.levels, outcome.found.log_likelihoods.size
     if levels is None or order is not outcome.found.order:
         return np.zeros((1, len(outcome.estimate.diffusion)))
-    shift: Array = (levels.effects - levels.average) @ np.linalg.pinv(levels.drift, rcond=1e-6).T
-    return shift.reshape(n, -1)
+    return levels.apart(levels.effects).reshape(n, -1)
 
 
 def _simulated(

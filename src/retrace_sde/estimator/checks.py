@@ -13,8 +13,8 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.evidence.selection.accounts import Subjects
-from retrace_sde.evidence.selection.intercepts import OBSERVED
-from retrace_sde.evidence.selection.subjects import account_family
+from retrace_sde.evidence.selection.intercepts import ObservedAccount
+from retrace_sde.evidence.selection.subjects import account_kind
 from retrace_sde.fit.statespace.parameters import as_noise
 from retrace_sde.io.arrays import Array
 from retrace_sde.orders.prior import Prior, compiled
@@ -154,10 +154,12 @@ def check_levels(subjects: str, model: Model) -> None:
             "one standard deviation for each, or use subjects='alike'."
         )
     n, _, d = model.data.shape
-    most = account_family(model).max_variables
+    most = account_kind(model).max_variables
     if d > most:
         behind = (
-            " behind noise, missing values or a schedule" if most < OBSERVED.max_variables else ""
+            " behind noise, missing values or a schedule"
+            if most < ObservedAccount.max_variables
+            else ""
         )
         raise ValueError(
             f"subjects='levels'{behind} is for up to {most} variables; got {d}: choose some of them."

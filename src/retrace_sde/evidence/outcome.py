@@ -14,14 +14,16 @@ from retrace_sde.evidence.direction.marginal_test import marginal_test
 from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import DirectionTest, direction_test, stopped_direction
 from retrace_sde.evidence.guards import GuardFinding, cut, from_knowledge, guarded, loops
-from retrace_sde.evidence.selection.accounts import InterceptFit, SubjectAccount, Subjects
+from retrace_sde.evidence.selection.accounts import Subjects
 from retrace_sde.evidence.selection.noise import NoiseChoice
 from retrace_sde.evidence.selection.subjects import (
     ComparedSubjects,
+    SubjectAccount,
     SubjectEffects,
     compare_subjects,
 )
 from retrace_sde.fit.moments import Moments
+from retrace_sde.fit.random_intercepts import RandomIntercepts
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
@@ -81,10 +83,9 @@ class Outcome:
     along: CandidatesAlong | None = None
 
     @property
-    def levels(self) -> InterceptFit | None:
+    def levels(self) -> RandomIntercepts | None:
         """Random intercepts, where the fit has them."""
-        found: InterceptFit | None = None if self.account is None else self.account.levels
-        return found
+        return None if self.account is None else self.account.levels
 
     @property
     def noise_covariance(self) -> Array | None:

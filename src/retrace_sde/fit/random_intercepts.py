@@ -20,8 +20,8 @@ The first states are given: their law (`start_law`) is added by whoever compares
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from scipy.optimize import minimize
 
 from retrace_sde.fit.information import lower_half
 from retrace_sde.fit.moments import Moments
-from retrace_sde.fit.regression import mle
+from retrace_sde.fit.regression import parameters
 from retrace_sde.fit.scores import MIN_OTHERS_SHARE
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
@@ -67,66 +67,71 @@ class Strata:
 
 
 @dataclass(frozen=True, eq=False)
-class LevelFit:
-    """Maximum likelihood of levels along an order.
+class RandomIntercepts:
+    """Random intercepts by maximum likelihood along an order, `c_j | x₀ ~ N(mean + slope x₀, between)`.
 
-    `coefficients` (d, p) are (A, μ, Γ); Γ has a column for each of `slopes`, the variables whose first values
-    can be told apart in their effect (none with a common start). `diffusion` H, `between` Ω: what of the intercepts
-    the starts do not explain. `log_likelihoods` (n,): of each trajectory, given its first state. `effects` (n, d) are
-    the intercepts c_j expected from all of a subject's steps, `effect_errors` their standard errors given the
-    parameters.
+    `coefficients` (d, p) are (A, c̄, B) of the average subject, `diffusion` H, `between` Ω: what of the intercepts the starts do
+    not explain. `n_extra`: parameters that subjects who are alike do not have, Γ and Ω. `log_likelihoods` (n,): of each
+    trajectory. `effects` (n, d) are the intercepts c_j expected from all of a subject's steps, `effect_errors` their standard
+    errors given the parameters.
     """
 
     coefficients: Array
     diffusion: Array
+    mean: Array
+    slope: Array
     between: Array
-    slopes: tuple[int, ...]
+    n_extra: int
     log_likelihoods: Array
     effects: Array
     effect_errors: Array
     converged: bool
-    rows: LevelRows
 
     @property
     def drift(self) -> Array:
         """A (d, d)."""
-        return self.coefficients[:, : len(self.coefficients)]
-
-    @property
-    def mean(self) -> Array:
-        """μ (d,)."""
-        return self.coefficients[:, len(self.coefficients)]
-
-    @property
-    def slope(self) -> Array:
-        """Γ (d, d), zero where a first value's effect cannot be told."""
-        d = len(self.coefficients)
-        full = np.zeros((d, d))
-        full[:, list(self.slopes)] = self.coefficients[:, d + 1 :]
-        return full
+        return self.coefficients[:, : len(self.diffusion)]
 
     @property
     def average(self) -> Array:
-        """The average intercept (d,), `μ + Γ x̄₀`."""
-        return self.mean + self.slope @ self.rows.centre
+        """The average intercept c̄ (d,)."""
+        return self.coefficients[:, len(self.diffusion)]
+
+    @property
+    def log_likelihood(self) -> float:
+        return float(self.log_likelihoods.sum())
+
+    @cached_property
+    def shift(self) -> Array:
+        """A⁻¹, by which `x + A⁻¹ (c_j − c̄)` of all subjects obey one SDE."""
+        return np.asarray(np.linalg.pinv(self.drift, rcond=1e-6))
+
+    def apart(self, intercepts: Array) -> Array:
+        """What moves subjects with these intercepts to where they are alike, (n, d)."""
+        return np.asarray((intercepts - self.average) @ self.shift.T)
 
     def drawn(self, rng: np.random.Generator) -> Array:
         """Intercepts (n, d) drawn given each subject's steps: residuals from these are as independent as the noise is."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class LevelFit(RandomIntercepts):
+    """Random intercepts where states are observed; likelihoods are given the first states.
+
+    `B` (d, p) are (A, c̄, Γ) for starts about their centre; Γ has a column for each variable whose first values can be told
+    apart in their effect (none with a common start), and `slope` is zero elsewhere.
+    """
+
+    B: Array
+    rows: LevelRows
+
+    def drawn(self, rng: np.random.Generator) -> Array:
         w, U = eigh(self.between, self.diffusion)
         w = np.maximum(w, 0.0)
         spread = np.sqrt(w / (1 + self.rows.times[:, None] * w))
         noise = spread * rng.standard_normal(self.effects.shape)
         return self.effects + noise @ (self.diffusion @ U).T
-
-    @property
-    def n_extra(self) -> int:
-        """Parameters that subjects who are alike do not have: Γ and Ω."""
-        d = len(self.coefficients)
-        return d * len(self.slopes) + d * (d + 1) // 2
-
-    @property
-    def log_likelihood(self) -> float:
-        return float(self.log_likelihoods.sum())
 
 
 def fit_levels(data: Data, order: Indices, dt: float | Array | Gaps) -> LevelFit | None:
@@ -167,7 +172,6 @@ class LevelRows:
     starts: Array
     times: Array
     pooled: Array
-    strata: Strata
 
     @classmethod
     def of(cls, data: Data, order: Indices, gaps: Gaps) -> LevelRows:
@@ -176,14 +180,12 @@ class LevelRows:
         centre = first.mean(axis=0)
         slopes = independent_starts(first, centre)
         times = np.where(data.lengths.steps.mask, gaps.rows(n, T), 0.0).sum(axis=1)
-        p = d + 1 + len(slopes)
-        none = Strata(np.zeros(0), np.zeros(0), np.zeros((0, 0, 0)))
         starts = (first - centre)[:, list(slopes)]
-        rows = cls(data, order, gaps, slopes, centre, starts, times, np.zeros((d, p)), none)
-        gram = data.sum_pieces(partial(_gram_piece, pooled=rows.pooled), *rows.along)
-        found = mle(Moments.from_weights(gram, float(data.lengths.steps.total), p))
-        rows = replace(rows, pooled=found.coefficients)
-        return replace(rows, strata=rows._strata())
+        p = d + 1 + len(slopes)
+        alike = partial(_gram_piece, pooled=np.zeros((d, p)))
+        gram = data.sum_pieces(alike, order, gaps, starts)
+        pooled, _ = parameters(Moments.from_weights(gram, float(data.lengths.steps.total), p))
+        return cls(data, order, gaps, slopes, centre, starts, times, pooled)
 
     @property
     def n_features(self) -> int:
@@ -200,7 +202,8 @@ class LevelRows:
         """What `rows_of` asks for beside a piece."""
         return self.order, self.gaps, self.starts
 
-    def _strata(self) -> Strata:
+    @cached_property
+    def strata(self) -> Strata:
         """All rows but one of each subject, and those of each total time."""
         n, pooled = self.data.shape[0], self.pooled
 
@@ -252,10 +255,12 @@ class LevelRows:
         expected = np.sqrt(self.times)[:, None] * np.maximum(w, 0.0) / v * turned
         effects = B[:, d] + self.starts @ B[:, d + 1 :].T + expected @ back.T
         errors = np.sqrt((np.maximum(w, 0.0) / v) @ (back**2).T)
-        shown = B.copy()
-        shown[:, d] -= B[:, d + 1 :] @ self.centre[list(self.slopes)]
         omega = (back * np.maximum(w, 0.0)) @ back.T
-        return LevelFit(shown, H, omega, self.slopes, values, effects, errors, converged, self)
+        slope = np.zeros((d, d))
+        slope[:, list(self.slopes)] = B[:, d + 1 :]
+        law = B[:, : d + 1], H, B[:, d] - slope @ self.centre, slope, omega
+        extra = d * len(self.slopes) + d * (d + 1) // 2
+        return LevelFit(*law, extra, values, effects, errors, converged, B, self)
 
 
 def rows_of(
@@ -440,17 +445,14 @@ class _Turned:
 
     @classmethod
     def of(cls, fit: LevelFit) -> _Turned:
-        rows, d = fit.rows, len(fit.diffusion)
+        rows = fit.rows
         w, U = eigh(fit.between, fit.diffusion)
         p = rows.n_features
         gram = rows.strata.grams.sum(axis=0)
         factor = Moments.from_weights(gram, 1.0, p).factor
         white = solve_triangular(factor[:p, :p], np.eye(p)) * rows.strata.counts.sum() ** 0.5
-        B = fit.coefficients.copy()
-        B[:, d] += fit.slope @ rows.centre
-        own = B - rows.pooled
         change = np.zeros_like(gram)
-        change[:p, :p], change[:p, p:], change[p:, p:] = white, -own.T @ U, U
+        change[:p, :p], change[:p, p:], change[p:, p:] = white, -(fit.B - rows.pooled).T @ U, U
         return cls(fit, U, white, np.maximum(w, 0.0), rows.strata.moved(change), change)
 
     @property

@@ -1,15 +1,16 @@
 """What subjects with random intercepts are asked for, whether their states are observed or hidden.
 
-A `SubjectAccount` is a fit of random intercepts along an order, with what a result needs of it: parameters with errors, a
-refit to resampled subjects, and subjects moved to where they are alike. An `AccountFamily` says where such fits apply and makes
+An `Account` is a fit of random intercepts along an order, with what a result needs of it: parameters with errors, a
+refit to resampled subjects, and subjects moved to where they are alike. Its class says where such fits apply and makes
 them. There are two: `intercepts` for observed states, `hidden_intercepts` for hidden ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cholesky
@@ -17,8 +18,8 @@ from scipy.linalg import cholesky
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.sde import Gaussian
-from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
 
 
@@ -29,70 +30,6 @@ class Subjects(StrEnum):
     ALIKE = "alike"
     LEVELS = "levels"
     RATES = "rates"
-
-
-class InterceptFit(Protocol):
-    """Random intercepts by maximum likelihood, `c_j | x₀ ~ N(mean + slope x₀, between)`.
-
-    `effects` (n, d) are the expected intercepts of the subjects, with standard errors `effect_errors`; `average` their mean.
-    """
-
-    @property
-    def drift(self) -> Array: ...
-    @property
-    def diffusion(self) -> Array: ...
-    @property
-    def mean(self) -> Array: ...
-    @property
-    def slope(self) -> Array: ...
-    @property
-    def between(self) -> Array: ...
-    @property
-    def average(self) -> Array: ...
-    @property
-    def effects(self) -> Array: ...
-    @property
-    def effect_errors(self) -> Array: ...
-    @property
-    def n_extra(self) -> int: ...
-
-
-class SubjectAccount(Protocol):
-    """Random intercepts along an order, and what a result needs of them; `name`: of the estimator."""
-
-    @property
-    def levels(self) -> Any:
-        """The fit, an `InterceptFit`."""
-        ...
-
-    @property
-    def initial(self) -> Gaussian | None:
-        """The law of the first states; None where it is that of subjects who are alike."""
-        ...
-
-    @property
-    def law(self) -> Any:
-        """The law of the average subject where states are hidden, None where they are observed."""
-        ...
-
-    def population(self, name: str) -> tuple[Array, Array]:
-        """Coefficients and diffusion of the average subject."""
-        ...
-
-    def estimate(self, name: str) -> tuple[Estimate, Moments]:
-        """The same with errors, and the moments that tests use."""
-        ...
-
-    def aligned(self, found: Fit, rng: np.random.Generator) -> tuple[Any, Fit]:
-        """Model and fit of subjects moved to where they are alike, `x + A⁻¹ (c_j − c̄)`.
-
-        Intercepts are drawn, not expected: residuals about expected ones would be correlated.
-        """
-        ...
-
-    def resampled(self, found: Fit, rows: Indices, name: str) -> tuple[Array, Array]:
-        """Coefficients and diffusion of the average of subjects drawn with replacement."""
-        ...
 
 
 class Tried(NamedTuple):
@@ -106,29 +43,45 @@ class Tried(NamedTuple):
     fits: Callable[[], list[tuple[Fit, Any]]]
 
 
-class AccountFamily(Protocol):
-    """Where random intercepts apply, and how they are fitted."""
+@dataclass(frozen=True, eq=False)
+class Account:
+    """Random intercepts `levels` along an order of a model, and what a result needs of them; `name`: of the estimator.
+
+    Every kind says where the question can be asked (`applies`, up to `max_variables`), on how many trajectories it is first
+    compared (`sample`, `on_sample`: all are fitted only where these prefer intercepts), and compares (`tried`; `by_name`:
+    intercepts will be used whatever it says). A fit of it has parameters with errors and the moments that tests use (`estimate`), a refit to
+    subjects drawn with replacement (`resampled`), and model and fit of subjects moved to where they are alike (`aligned`, by
+    intercepts that are drawn, not expected: residuals about expected ones would be correlated).
+    """
+
+    model: Any
+    levels: Any
 
     @property
-    def max_variables(self) -> int:
-        """Variables up to which they are fitted."""
-        ...
+    def initial(self) -> Gaussian | None:
+        """The law of the first states; None where it is that of subjects who are alike."""
+        return None
 
-    def applies(self, model: Any, asked: Subjects) -> bool:
-        """The question can be asked of these data."""
-        ...
+    @property
+    def law(self) -> Any:
+        """The law of the average subject where states are hidden, None where they are observed."""
+        return None
 
-    def sample(self, model: Any) -> int:
-        """Trajectories on which they are first compared; all are fitted only where these prefer intercepts."""
-        ...
+    def population(self, name: str) -> tuple[Array, Array]:
+        """Coefficients and diffusion of the average subject."""
+        return self.levels.coefficients, self.levels.diffusion
 
-    def on_sample(self, model: Any, found: Found) -> Tried | None:
-        """The comparison on that sample; None where it cannot be made."""
-        ...
 
-    def tried(self, model: Any, found: Found, *, by_name: bool) -> Tried | None:
-        """The comparison on all trajectories; `by_name`: intercepts will be used whatever it says."""
-        ...
+def with_moments(estimate: Estimate, count: float) -> tuple[Estimate, Moments]:
+    """An estimate, and the moments of `count` steps whose regression would give it with its errors."""
+    assert estimate.errors.covariances is not None
+    law = estimate.coefficients, estimate.diffusion, estimate.errors.covariances
+    return estimate, moments_behind(count, *law)
+
+
+def sampled_order(model: Any, few: Any, found: Fit) -> Indices:
+    """The orders of the trajectories of a sample."""
+    return found.ordering.take(evenly(model.data.shape[0], few.data.shape[0])).index
 
 
 def moments_behind(
@@ -144,10 +97,3 @@ def moments_behind(
     factor[:p, :p], factor[:p, p:] = R, R @ coefficients.T
     factor[p:, p:] = cholesky(diffusion * count)
     return Moments(factor, count, p)
-
-
-def estimate_moments(estimate: Estimate, count: float) -> Moments:
-    """Moments of `count` steps whose regression would give an estimate with its errors."""
-    assert estimate.errors.covariances is not None
-    errors = estimate.errors.covariances
-    return moments_behind(count, estimate.coefficients, estimate.diffusion, errors)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
 
-from retrace_sde.evidence.selection.accounts import SubjectAccount
 from retrace_sde.evidence.selection.intercepts import resampled_fit
+from retrace_sde.evidence.selection.subjects import SubjectAccount
 from retrace_sde.fit.bootstrap import errors_of_draws
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.io.arrays import Array, Indices
@@ -48,18 +47,7 @@ def bootstrap(
         estimate = again.estimate(fit, name)
         return estimate.coefficients, estimate.diffusion
 
-    return _each(model, drawn, one)
-
-
-def _each(
-    model: Model,
-    drawn: list[Indices],
-    one: Callable[[Indices], tuple[Array, Array]],
-) -> StandardErrors:
-    """The spread of the answers to panels drawn, several at a time."""
     parallel = Parallel(model.data.n_jobs or -1, prefer="threads", return_as="generator")
-    fits = []
     replies = parallel(delayed(one)(rows) for rows in drawn)
-    for each in steps(replies, "resampling subjects", total=len(drawn), least=2):
-        fits.append(each)
+    fits = list(steps(replies, "resampling subjects", total=len(drawn), least=2))
     return errors_of_draws([each[0] for each in fits], [each[1] for each in fits])

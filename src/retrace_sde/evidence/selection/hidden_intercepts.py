@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.evidence.candidates.penalty import akaike
-from retrace_sde.evidence.selection.accounts import Subjects, Tried, estimate_moments
+from retrace_sde.evidence.selection.accounts import (
+    Account,
+    Subjects,
+    Tried,
+    sampled_order,
+    with_moments,
+)
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.random_intercepts import fit_levels
 from retrace_sde.fit.regression import Estimate
@@ -25,7 +31,6 @@ from retrace_sde.fit.statespace.random_intercepts import (
     seen_with_levels,
 )
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.drift import has_offset
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.alternate import Found
@@ -37,11 +42,47 @@ MAX_INTERCEPT_WORK = 3e7
 
 
 @dataclass(frozen=True, eq=False)
-class HiddenAccount:
-    """Random intercepts of hidden states."""
+class HiddenAccount(Account):
+    """Random intercepts where states are hidden: gaps known or estimated, R diagonal, an intercept, and subjects enough."""
 
-    model: HiddenModel
     levels: HiddenLevels
+
+    max_variables = 8  # the smoother has twice as many states, the information 3.5 d² parameters
+
+    @classmethod
+    def applies(cls, model: Any, asked: Subjects) -> bool:
+        n, _, d = model.data.shape
+        R = model.noise
+        full = not isinstance(R, str) and np.ndim(R) == 2 and bool(np.any(R - np.diag(np.diag(R))))
+        few = n <= 2 * d + 2 or bool(model.data.lengths.steps.steps.total <= 2 * d)
+        possible = has_offset(model.drift) and d <= cls.max_variables
+        return possible and not (full or few or model.gaps_random)
+
+    @classmethod
+    def sample(cls, model: Any) -> int:
+        _, T, d = model.data.shape
+        return max(int(MAX_INTERCEPT_WORK / (T * 8 * d**3)), 4 * d + 20)
+
+    @classmethod
+    def on_sample(cls, model: Any, found: Found) -> Tried | None:
+        few = model.some(cls.sample(model))
+        alike = few.fit(sampled_order(model, few, found.better), final=True)
+        return cls.tried(few, replace(found, better=alike), by_name=False)
+
+    @classmethod
+    def tried(cls, model: Any, found: Found, *, by_name: bool) -> Tried | None:
+        """No more exactly than the choice needs, unless intercepts are asked for; the reverse on demand."""
+        fit, d = found.better, model.data.shape[2]
+        alike = float(model.log_joint(fit.order, fit.law).sum())
+        least = -np.inf if by_name else alike + akaike(d * d + d * (d + 1) // 2)
+        levels = hidden_levels_along(model, fit, least)
+
+        def fits() -> list[tuple[Fit, HiddenAccount]]:
+            reverse = hidden_levels_along(model, found.worse)
+            return [_with(model, fit, levels), _with(model, found.worse, reverse)]
+
+        gain = levels.log_likelihood - alike
+        return Tried(gain - akaike(levels.n_extra), levels.n_extra, fits)
 
     @property
     def initial(self) -> Gaussian:
@@ -51,66 +92,20 @@ class HiddenAccount:
     def law(self) -> Any:
         return self.levels.alike
 
-    def population(self, name: str) -> tuple[Array, Array]:
-        return self.levels.coefficients, self.levels.diffusion
-
     def estimate(self, name: str) -> tuple[Estimate, Moments]:
         errors = hidden_level_errors(self.levels, self.model.data)
-        found = Estimate(self.levels.coefficients, self.levels.diffusion, errors)
-        return found, estimate_moments(found, self.levels.expected.count)
+        return with_moments(Estimate(*self.population(name), errors), self.levels.expected.count)
 
     def aligned(self, found: Fit, rng: np.random.Generator) -> tuple[HiddenModel, Fit]:
         levels, model = self.levels, self.model
-        apart = (levels.drawn(rng) - levels.average) @ levels.shift.T
-        moved = replace(model, data=replace(model.data, values=model.values + apart[:, None]))
+        apart = levels.apart(levels.drawn(rng))[:, None]
+        moved = replace(model, data=replace(model.data, values=model.values + apart))
         step = replace(found.step, coefficients=levels.coefficients, diffusion=levels.diffusion)
-        states = levels.states + apart[:, None]
-        return moved, replace(found, law=levels.alike, step=step, states=states)
+        return moved, replace(found, law=levels.alike, step=step, states=levels.states + apart)
 
     def resampled(self, found: Fit, rows: Indices, name: str) -> tuple[Array, Array]:
         drawn = refit_levels(self.levels, rows)
         return drawn.coefficients, drawn.diffusion
-
-
-class HiddenFamily:
-    """Random intercepts where states are hidden: gaps known or estimated, R diagonal, an intercept, and subjects enough."""
-
-    max_variables = 8  # the smoother has twice as many states, the information 3.5 d² parameters
-
-    def applies(self, model: HiddenModel, asked: Subjects) -> bool:
-        n, _, d = model.data.shape
-        R = model.noise
-        full = not isinstance(R, str) and np.ndim(R) == 2 and bool(np.any(R - np.diag(np.diag(R))))
-        few = n <= 2 * d + 2 or bool(model.data.lengths.steps.steps.total <= 2 * d)
-        possible = has_offset(model.drift) and d <= self.max_variables
-        return possible and not (full or few or model.gaps_random)
-
-    def sample(self, model: HiddenModel) -> int:
-        _, T, d = model.data.shape
-        return max(int(MAX_INTERCEPT_WORK / (T * 8 * d**3)), 4 * d + 20)
-
-    def on_sample(self, model: HiddenModel, found: Found) -> Tried | None:
-        n, size = model.data.shape[0], self.sample(model)
-        few, order = model.some(size), found.better.ordering.take(evenly(n, size)).index
-        alike = few.fit(order, final=True)
-        return self.tried(few, replace(found, better=alike), by_name=False)
-
-    def tried(self, model: HiddenModel, found: Found, *, by_name: bool) -> Tried | None:
-        """No more exactly than the choice needs, unless intercepts are asked for; the reverse on demand."""
-        fit, d = found.better, model.data.shape[2]
-        alike = float(model.log_joint(fit.order, fit.law).sum())
-        least = -np.inf if by_name else alike + akaike(d * d + d * (d + 1) // 2)
-        levels = hidden_levels_along(model, fit, least)
-        gain = float(levels.log_likelihoods.sum()) - alike
-
-        def fits() -> list[tuple[Fit, HiddenAccount]]:
-            reverse = hidden_levels_along(model, found.worse)
-            return [_with(model, fit, levels), _with(model, found.worse, reverse)]
-
-        return Tried(gain - akaike(levels.n_extra), levels.n_extra, fits)
-
-
-HIDDEN = HiddenFamily()
 
 
 def hidden_levels_along(model: HiddenModel, fit: Fit, needed: float = -np.inf) -> HiddenLevels:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from retrace_sde.evidence.candidates.penalty import akaike
 from retrace_sde.evidence.selection.accounts import (
+    Account,
     Subjects,
     Tried,
-    estimate_moments,
     moments_behind,
+    sampled_order,
+    with_moments,
 )
 from retrace_sde.fit.exact import exact
 from retrace_sde.fit.moments import Moments
@@ -34,25 +37,60 @@ INTERCEPT_SAMPLE = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class ObservedAccount:
-    """Random intercepts of observed states; `gaps`: steps differ in length."""
+class ObservedAccount(Account):
+    """Random intercepts where states are observed: complete data, and an intercept to differ in. `gaps`: steps differ in length."""
 
-    model: EulerModel
     levels: LevelFit
     gaps: bool
-    initial: None = None
-    law: None = None
+
+    max_variables = 20  # their information is a square matrix in 3 d² parameters
+
+    @classmethod
+    def applies(cls, model: Any, asked: Subjects) -> bool:
+        """Gaps that are estimated have intercepts only where they are asked for by name."""
+        if asked is Subjects.RATES:
+            return True
+        if not isinstance(model.drift, Affine) or model.data.shape[2] > cls.max_variables:
+            return False
+        return asked is Subjects.LEVELS or not model.gaps_estimated
+
+    @classmethod
+    def sample(cls, model: Any) -> int:
+        return INTERCEPT_SAMPLE
+
+    @classmethod
+    def on_sample(cls, model: Any, found: Found) -> Tried | None:
+        few = model.some(INTERCEPT_SAMPLE)
+        one, two = (
+            few.fit(sampled_order(model, few, each)) for each in (found.better, found.worse)
+        )
+        return cls.tried(few, replace(found, better=one, worse=two), by_name=False)
+
+    @classmethod
+    def tried(cls, model: Any, found: Found, *, by_name: bool) -> Tried | None:
+        fits = []
+        for alike in (found.better, found.worse):
+            levels = fit_levels(model.data, alike.order, alike.gaps)
+            if levels is None:
+                return None
+            step = replace(alike.step, diffusion=levels.diffusion)
+            first = model.data.states(alike.order)[None]
+            start = start_log_densities(first, step, model.variances)[0]
+            fit = replace(alike, log_likelihoods=start + levels.log_likelihoods)
+            fits.append((fit, cls(model, levels, not alike.gaps.equal)))
+        extra = fits[0][1].levels.n_extra
+        gain = max(fit.objective for fit, _ in fits) - found.better.objective
+        return Tried(float(gain - akaike(extra)), extra, lambda: fits)
 
     def population(self, name: str) -> tuple[Array, Array]:
-        coefficients = np.column_stack([self.levels.drift, self.levels.average])
+        law = super().population(name)
         if name != "exact" or self.gaps:
-            return coefficients, self.levels.diffusion
-        found = self._exact(coefficients, self.levels.diffusion)
+            return law
+        found = self._exact(*law)
         return found.coefficients, found.diffusion
 
     def estimate(self, name: str) -> tuple[Estimate, Moments]:
-        found = self._estimate(name)
-        return found, estimate_moments(found, self._count)
+        return with_moments(self._estimate(name), self._count)
 
     def _estimate(self, name: str) -> Estimate:
         """With `exact`, of the exact discretisation of a regular grid.
@@ -100,9 +138,8 @@ class ObservedAccount:
         return exact(moments_behind(self._count, B, H, unit), self.model.dt, affine=True)
 
     def aligned(self, found: Fit, rng: np.random.Generator) -> tuple[EulerModel, Fit]:
-        apart = self.levels.drawn(rng) - self.levels.average
-        shift = apart @ np.linalg.pinv(self.levels.drift, rcond=1e-6).T
-        values = to_numpy(self.model.data.values) + shift[:, None]
+        apart = self.levels.apart(self.levels.drawn(rng))
+        values = to_numpy(self.model.data.values) + apart[:, None]
         moved = replace(self.model, data=replace(self.model.data, values=values))
         return moved, moved.fit_gaps(found.order, found.gaps)
 
@@ -113,53 +150,6 @@ class ObservedAccount:
             estimate = model.estimate(drawn, name)
             return estimate.coefficients, estimate.diffusion
         return ObservedAccount(model, levels, not drawn.gaps.equal).population(name)
-
-
-class ObservedFamily:
-    """Random intercepts where states are observed: complete data, and an intercept to differ in."""
-
-    max_variables = 20  # their information is a square matrix in 3 d² parameters
-
-    def applies(self, model: EulerModel, asked: Subjects) -> bool:
-        """Gaps that are estimated have intercepts only where they are asked for by name."""
-        if asked is Subjects.RATES:
-            return True
-        if not isinstance(model.drift, Affine) or model.data.shape[2] > self.max_variables:
-            return False
-        return asked is Subjects.LEVELS or not model.gaps_estimated
-
-    def sample(self, model: EulerModel) -> int:
-        return INTERCEPT_SAMPLE
-
-    def on_sample(self, model: EulerModel, found: Found) -> Tried | None:
-        few = model.some(INTERCEPT_SAMPLE)
-        one, two = (
-            few.fit(sampled_order(model, few, each)) for each in (found.better, found.worse)
-        )
-        return self.tried(few, replace(found, better=one, worse=two), by_name=False)
-
-    def tried(self, model: EulerModel, found: Found, *, by_name: bool) -> Tried | None:
-        fits = []
-        for alike in (found.better, found.worse):
-            levels = fit_levels(model.data, alike.order, alike.gaps)
-            if levels is None:
-                return None
-            step = replace(alike.step, diffusion=levels.diffusion)
-            first = model.data.states(alike.order)[None]
-            start = start_log_densities(first, step, model.variances)[0]
-            fit = replace(alike, log_likelihoods=start + levels.log_likelihoods)
-            fits.append((fit, ObservedAccount(model, levels, not alike.gaps.equal)))
-        extra = fits[0][1].levels.n_extra
-        gain = max(fit.objective for fit, _ in fits) - found.better.objective
-        return Tried(float(gain - akaike(extra)), extra, lambda: fits)
-
-
-OBSERVED = ObservedFamily()
-
-
-def sampled_order(model: EulerModel, few: EulerModel, found: Fit) -> Indices:
-    """The orders of the trajectories of a sample."""
-    return found.ordering.take(evenly(model.data.shape[0], few.data.shape[0])).index
 
 
 def resampled_fit(model: EulerModel, found: Fit, rows: Indices) -> tuple[EulerModel, Fit]:

@@ -15,8 +15,9 @@ import numpy as np
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.noise import MAX_STATE_SPACE_WORK
 from retrace_sde.evidence.candidates.penalty import Block, penalty
-from retrace_sde.evidence.selection.accounts import InterceptFit, Subjects
-from retrace_sde.evidence.selection.hidden_intercepts import HIDDEN, hidden_levels_along
+from retrace_sde.evidence.selection.accounts import Subjects
+from retrace_sde.evidence.selection.hidden_intercepts import HiddenAccount, hidden_levels_along
+from retrace_sde.fit.random_intercepts import RandomIntercepts
 from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.process.drift import is_linear
@@ -56,7 +57,7 @@ class NoiseChoice:
 
 
 def noise_by_evidence(
-    along: CandidatesAlong, found: Fit, levels: InterceptFit | None
+    along: CandidatesAlong, found: Fit, levels: RandomIntercepts | None
 ) -> NoiseChoice:
     """Noise, or none, along an order found without it; with values missing, R = 0 against R > 0.
 
@@ -81,7 +82,7 @@ def noise_by_evidence(
     for kind, parameters in kinds:
         hidden, fitted = along.state_space(kind, size, found.order)
         value = fitted.log_likelihood
-        if levels is not None and HIDDEN.applies(
+        if levels is not None and HiddenAccount.applies(
             hidden, Subjects.LEVELS
         ):  # as the fit without noise has
             own = hidden_levels_along(hidden, fitted).log_likelihoods
@@ -92,7 +93,7 @@ def noise_by_evidence(
     return best if best.nats is not None and best.nats > 0 else replace(best, noise=None)
 
 
-def _lag_one_z(few: Any, fit: Fit, levels: InterceptFit | None, rows: Indices) -> float:
+def _lag_one_z(few: Any, fit: Fit, levels: RandomIntercepts | None, rows: Indices) -> float:
     """Correlation of successive whitened residuals, in standard errors; about random intercepts, where there are some."""
     step, data = fit.step, few.data
     x = to_numpy(data.block(slice(None), fit.order)[0])

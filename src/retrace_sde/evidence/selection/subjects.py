@@ -19,21 +19,17 @@ from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.intercepts import RANDOM_INTERCEPTS
 from retrace_sde.evidence.candidates.linear_step import MARKOV
 from retrace_sde.evidence.candidates.penalty import Block, akaike, penalty
-from retrace_sde.evidence.selection.accounts import (
-    AccountFamily,
-    InterceptFit,
-    SubjectAccount,
-    Subjects,
-    Tried,
-)
-from retrace_sde.evidence.selection.hidden_intercepts import HIDDEN
-from retrace_sde.evidence.selection.intercepts import INTERCEPT_SAMPLE, OBSERVED, sampled_order
-from retrace_sde.fit.random_intercepts import independent_starts
+from retrace_sde.evidence.selection.accounts import Subjects, Tried, sampled_order
+from retrace_sde.evidence.selection.hidden_intercepts import HiddenAccount
+from retrace_sde.evidence.selection.intercepts import INTERCEPT_SAMPLE, ObservedAccount
+from retrace_sde.fit.random_intercepts import RandomIntercepts, independent_starts
 from retrace_sde.fit.subjects import fit_rates, subject_grams
 from retrace_sde.io.arrays import Array
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model
+
+SubjectAccount = ObservedAccount | HiddenAccount
 
 CLEARLY_WORSE_NATS = 2.0
 """Nats by which the closed form of random intercepts must be worse for maximum likelihood not to be tried: on 200 panels of nine
@@ -143,9 +139,9 @@ class ComparedSubjects(NamedTuple):
     diffusion: Array | None = None
 
 
-def account_family(model: Model) -> AccountFamily:
+def account_kind(model: Model) -> type[SubjectAccount]:
     """How random intercepts are fitted in a model."""
-    return HIDDEN if model.states_hidden else OBSERVED
+    return HiddenAccount if model.states_hidden else ObservedAccount
 
 
 def compare_subjects(
@@ -155,10 +151,10 @@ def compare_subjects(
 
     `along`: the candidates fitted on that order.
     """
-    family = account_family(model)
+    kind = account_kind(model)
     if asked is Subjects.ALIKE:
         return ComparedSubjects(found, SubjectEffects(Subjects.ALIKE, True))
-    if not family.applies(model, asked):
+    if not kind.applies(model, asked):
         return ComparedSubjects(found, None)
     if asked is Subjects.RATES and not model.states_hidden:
         effects, H = _rates(model, found.better, asked=True)
@@ -166,13 +162,13 @@ def compare_subjects(
     by_name = asked is Subjects.LEVELS
     if not by_name:
         rough = _by_closed_form(along, found)
-        if rough is None and family.sample(model) < model.data.shape[0]:
-            rough = family.on_sample(model, found)
+        if rough is None and kind.sample(model) < model.data.shape[0]:
+            rough = kind.on_sample(model, found)
             if rough is None:
                 return _without_intercepts(model, found, None)
         if rough is not None and rough.nats <= 0:
             return _without_intercepts(model, found, rough)
-    tried = family.tried(model, found, by_name=by_name)
+    tried = kind.tried(model, found, by_name=by_name)
     if tried is None:
         return ComparedSubjects(found, None)
     if not by_name:
@@ -250,7 +246,7 @@ def _span(model: Model, fit: Fit) -> float:
 
 
 def intercept_effects(
-    levels: InterceptFit, nats: float, span: float, *, asked: bool
+    levels: RandomIntercepts, nats: float, span: float, *, asked: bool
 ) -> SubjectEffects:
     """Random intercepts as a result shows them; `span`: the mean total time of a subject."""
     rate = -float(np.linalg.eigvals(levels.drift).real.max())

@@ -11,12 +11,11 @@ The limit: over a total time that is short beside that of mean reversion a level
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from retrace_sde.fit.information import observed_information
-from retrace_sde.fit.random_intercepts import LevelFit
+from retrace_sde.fit.random_intercepts import LevelFit, RandomIntercepts
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.scores import SANDWICH_TRAJECTORIES, errors_of_influences
 from retrace_sde.fit.statespace import em_steps as steps
@@ -56,79 +55,24 @@ class LevelLaw(Parameters):
 
 
 @dataclass(frozen=True, eq=False)
-class HiddenLevels:
-    """Maximum likelihood of levels along an order whose states are not all seen as they are.
+class HiddenLevels(RandomIntercepts):
+    """Random intercepts where states are not all seen as they are; likelihoods are those of what was observed.
 
-    `log_likelihoods` (n,) of what was observed; `effects` (n, d) are the intercepts expected from all of a subject's observations,
-    `effect_errors` their standard errors given the parameters; `states` (n, T, d) the smoothed ones. `spread_root`: the unit of p₀.
+    `states` (n, T, d) are the smoothed ones, `law` that of (x, c), `first_root` the unit of its p₀.
     """
 
-    law: Parameters
-    log_likelihoods: Array
-    effects: Array
-    effect_errors: Array
     states: Array
-    converged: bool
+    law: Parameters
     seen: Observations
     ascent: Ascent
     expected: Expected
     first_root: Array
 
     @property
-    def drift(self) -> Array:
-        """A (d, d)."""
-        return self.law.theta[:, : len(self.law.H)]
-
-    @property
-    def diffusion(self) -> Array:
-        """H (d, d)."""
-        return self.law.H
-
-    @property
-    def average(self) -> Array:
-        """The average intercept (d,)."""
-        return self.law.initial.mean[len(self.law.H) :]
-
-    @property
-    def slope(self) -> Array:
-        """Γ (d, d)."""
-        d, P = len(self.law.H), self.law.initial.covariance
-        return np.asarray(np.linalg.solve(P[:d, :d], P[:d, d:]).T)
-
-    @property
-    def mean(self) -> Array:
-        """μ (d,)."""
-        return self.average - self.slope @ self.law.initial.mean[: len(self.law.H)]
-
-    @property
-    def between(self) -> Array:
-        """Ω (d, d)."""
-        d, P = len(self.law.H), self.law.initial.covariance
-        found: Array = P[d:, d:] - self.slope @ P[:d, d:]
-        return (found + found.T) / 2
-
-    @property
-    def n_extra(self) -> int:
-        """Parameters that subjects who are alike do not have: Γ and Ω."""
-        d = len(self.law.H)
-        return d * d + d * (d + 1) // 2
-
-    @property
-    def coefficients(self) -> Array:
-        """(A, c̄, B), as subjects who are alike have them."""
-        d = len(self.law.H)
-        return np.c_[self.drift, self.average, self.law.theta[:, 2 * d :]]
-
-    @property
     def initial(self) -> Gaussian:
         """The law of the first states."""
         d, p0 = len(self.law.H), self.law.initial
         return Gaussian(p0.mean[:d], p0.covariance[:d, :d])
-
-    @cached_property
-    def shift(self) -> Array:
-        """A⁻¹, by which `x + A⁻¹ (c_j − c̄)` of all subjects obey one SDE."""
-        return np.asarray(np.linalg.pinv(self.drift, rcond=1e-6))
 
     @property
     def alike(self) -> Parameters:
@@ -138,7 +82,6 @@ class HiddenLevels:
         return Parameters(self.coefficients, own.H, own.R, initial, own.gaps, scheme=own.scheme)
 
     def drawn(self, rng: np.random.Generator) -> Array:
-        """Intercepts (n, d) drawn given each subject's observations."""
         found = states(self.seen, self.law.steps(self.seen.classes.gaps), times=1)
         d, means = len(self.law.H), found.means
         values, vectors = np.linalg.eigh(found.covariances[found.pattern, 0, d:, d:])
@@ -196,13 +139,17 @@ def judged_levels(
     seen: Observations, ascent: Ascent, law: Parameters, root: Array, *, converged: bool
 ) -> HiddenLevels:
     """A fit of given parameters: each trajectory's log-likelihood, intercept and states."""
-    d = len(law.H)
+    d, m, P = len(law.H), law.initial.mean, law.initial.covariance
     smoothed = states(seen, law.steps(seen.classes.gaps), times=1)
     spreads, means = smoothed.covariances[smoothed.pattern, 0, d:, d:], smoothed.means
     errors = np.sqrt(np.maximum(np.diagonal(spreads, axis1=1, axis2=2), 0.0))
-    effects, x, values = means[:, 0, d:], means[:, :, :d], smoothed.log_likelihood
-    expected = expect(seen, law)
-    return HiddenLevels(law, values, effects, errors, x, converged, seen, ascent, expected, root)
+    slope = np.asarray(np.linalg.solve(P[:d, :d], P[:d, d:]).T)
+    between = P[d:, d:] - slope @ P[:d, d:]
+    B = np.c_[law.theta[:, :d], m[d:], law.theta[:, 2 * d :]]
+    shown = B, law.H, m[d:] - slope @ m[:d], slope, (between + between.T) / 2
+    own = smoothed.log_likelihood, means[:, 0, d:], errors, converged, means[:, :, :d]
+    extra, expected = d * d + d * (d + 1) // 2, expect(seen, law)
+    return HiddenLevels(*shown, extra, *own, law, seen, ascent, expected, root)
 
 
 def expect(seen: Observations, law: Parameters) -> Expected:
