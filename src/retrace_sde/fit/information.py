@@ -32,9 +32,14 @@ def inverse(information: Array) -> Array:
 
 def log_cholesky(H: Array) -> Array:
     """Coordinates of a covariance in which every vector is one: the lower half of its Cholesky factor, logarithms on the diagonal."""
-    C: Array = np.asarray(np.linalg.cholesky(H))
-    np.fill_diagonal(C, np.log(np.diag(C)))
-    return C[np.tril_indices(len(C))]
+    return log_factor(np.asarray(np.linalg.cholesky(H)))
+
+
+def log_factor(C: Array) -> Array:
+    """The coordinates of a Cholesky factor."""
+    found = C.copy()
+    np.fill_diagonal(found, np.log(np.diag(C)))
+    return found[np.tril_indices(len(C))]
 
 
 def from_log_cholesky(entries: Array, d: int) -> Array:
@@ -47,9 +52,14 @@ def from_log_cholesky(entries: Array, d: int) -> Array:
 
 def by_log_cholesky(of_H: Array, C: Array) -> Array:
     """A gradient by H as one by its log-Cholesky coordinates."""
-    to_C = (of_H + of_H.T) @ C
-    np.fill_diagonal(to_C, np.diag(to_C) * np.diag(C))
-    return to_C[np.tril_indices(len(C))]
+    return by_log_factor((of_H + of_H.T) @ C, C)
+
+
+def by_log_factor(of_C: Array, C: Array) -> Array:
+    """A gradient by the Cholesky factor as one by the coordinates."""
+    found = of_C.copy()
+    np.fill_diagonal(found, np.diag(of_C) * np.diag(C))
+    return found[np.tril_indices(len(C))]
 
 
 def observed_information(gradient: Callable[[Array], Array], x: Array, steps: Array) -> Array:

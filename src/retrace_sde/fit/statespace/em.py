@@ -369,10 +369,9 @@ def resumed(old: Parameters, setup: Setup, R: Array) -> Parameters:
         raise ValueError(
             f"start is a fit with a drift of shape {old.theta.shape}; this one has {setup.free.shape}."
         )
-    H, R, unknown = (old.H if setup.H is None else setup.H), R.copy(), setup.noise_free
-    before = np.diag(old.R)
-    variances = np.where(before > 0, before, 0.01 * setup.dt * np.diag(H))[unknown]
-    R[unknown, unknown] = variances.mean() if setup.noise_tied else variances
+    H, before = (old.H if setup.H is None else setup.H), np.diag(old.R)
+    variances = np.where(before > 0, before, 0.01 * setup.dt * np.diag(H))
+    R = setup.with_noises(R, setup.noises(variances))
     theta = np.where(setup.free, old.theta, setup.known)
     return replace(old, theta=theta, H=H, R=R, initial=setup.initial or old.initial)
 

@@ -213,12 +213,12 @@ def _regression(setup: Setup, expected: Expected, now: Parameters) -> tuple[Arra
 
 def noise_covariance(setup: Setup, expected: Expected, now: Array, H: Array) -> Array:
     """R of the M-step: expected squared noise over its count, not below a share of what the SDE adds in one step."""
-    R, unknown = now.copy(), setup.noise_free
-    if unknown.any():
-        squares, seen = expected.squares[unknown], np.maximum(expected.seen[unknown], 1)
-        variances = squares.sum() / seen.sum() if setup.noise_tied else squares / seen
-        R[unknown, unknown] = np.maximum(variances, least_noise(setup, H))
-    return R
+    unknown = setup.noise_free
+    if not unknown.any():
+        return now
+    squares, seen = expected.squares[unknown], np.maximum(expected.seen[unknown], 1)
+    variances = squares.sum() / seen.sum() if setup.noise_tied else squares / seen
+    return setup.with_noises(now, np.maximum(variances, least_noise(setup, H)))
 
 
 def first_law(setup: Setup, expected: Expected, H: Array) -> Gaussian:

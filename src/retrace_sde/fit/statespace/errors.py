@@ -45,9 +45,7 @@ class Scores:
     @property
     def size(self) -> int:
         """How many parameters there are."""
-        free = self.setup.noise_free
-        noises = int(free.any()) if self.setup.noise_tied else int(free.sum())
-        return self._inner + noises
+        return self._inner + self.setup.n_noises
 
     @property
     def _inner(self) -> int:
@@ -106,8 +104,7 @@ class Scores:
     ) -> list[tuple[Indices, Array]]:
         """Which trajectories, and their scores, portion by portion."""
         of_F, of_Q = self.derivatives
-        p, unknown, K = self.setup.free.shape[1], self.setup.noise_free, len(model.matrix)
-        variances, weight = np.diag(self.law.R)[unknown], np.linalg.inv(model.covariance)
+        p, K, weight = self.setup.free.shape[1], len(model.matrix), np.linalg.inv(model.covariance)
         found = []
         for part in step_sums(stack, model, total=False, n_jobs=n_jobs):
             k = part.stack.rows.shape[1]
@@ -116,10 +113,8 @@ class Scores:
             to_Q = 0.5 * (weight @ part.grams[..., p:, p:] @ weight - counts * weight)
             score = np.tensordot(to_F, of_F, axes=([1, 2, 3], [0, 2, 3]))
             score += np.tensordot(to_Q, of_Q, axes=([1, 2, 3], [0, 2, 3]))
-            entries = np.repeat(part.stack.seen.sum(axis=0), k, axis=0)[:, unknown]
-            of_R = 0.5 * (part.squares[:, unknown] / variances - entries) / variances
-            if self.setup.noise_tied and unknown.any():
-                of_R = of_R.sum(axis=1, keepdims=True)
+            entries = np.repeat(part.stack.seen.sum(axis=0), k, axis=0)
+            of_R = self.setup.noise_slopes(self.law.R, part.squares, entries)
             found.append((part.stack.rows, np.c_[score, of_R]))
         return found
 
@@ -159,8 +154,7 @@ class Scores:
         parts = [every[self._keep]]
         if self.spans is not None:
             parts.append(np.log(self.gaps))
-        variances = np.diag(self.law.R)[self.setup.noise_free]
-        return np.concatenate([*parts, variances[:1] if self.setup.noise_tied else variances])
+        return np.concatenate([*parts, self.setup.noises(np.diag(self.law.R))])
 
     def at(self, x: Array) -> Scores:
         """The same at other parameters."""
@@ -168,10 +162,9 @@ class Scores:
         lower = np.tril_indices(d)
         every = np.r_[law.theta.ravel(), law.H[lower]]
         every[keep] = x[: int(keep.sum())]
-        H, R = np.zeros((d, d)), law.R.copy()
+        H, R = np.zeros((d, d)), self.setup.with_noises(law.R, x[self._inner :])
         H[lower] = every[d * p :]
         H = H + np.tril(H, -1).T
-        R[self.setup.noise_free, self.setup.noise_free] = x[self._inner :]
         gaps = self.gaps
         if self.spans is not None:
             gaps = np.exp(x[self._inner - len(self.gaps) : self._inner])

@@ -69,6 +69,29 @@ class Setup:
         """Units of √H: a logarithm of H in others would round otherwise when the unit of time changes."""
         return self.scale / np.sqrt(self.dt)
 
+    @property
+    def n_noises(self) -> int:
+        """How many variances of R are free parameters."""
+        free = int(self.noise_free.sum())
+        return min(free, 1) if self.noise_tied else free
+
+    def noises(self, variances: Array) -> Array:
+        """The free ones of the variables' variances (d,); their mean where they are tied."""
+        found = variances[self.noise_free]
+        return found.mean(keepdims=True) if self.noise_tied and len(found) else found
+
+    def with_noises(self, R: Array, variances: Array | float) -> Array:
+        """R with other free variances."""
+        found = R.copy()
+        found[self.noise_free, self.noise_free] = variances
+        return found
+
+    def noise_slopes(self, R: Array, squares: Array, seen: Array) -> Array:
+        """Derivatives (…, k) of a log-likelihood by free variances, from squared noise (…, d) of so many observations."""
+        unknown, variances = self.noise_free, np.diag(R)[self.noise_free]
+        found: Array = 0.5 * (squares[..., unknown] / variances - seen[..., unknown]) / variances
+        return found.sum(axis=-1, keepdims=True) if self.noise_tied and unknown.any() else found
+
 
 def as_noise(noise: Noise, d: int) -> tuple[Array, Mask, bool]:
     """R with NaN for unknown variances, which variances are unknown, and whether they are all the same."""
@@ -142,8 +165,7 @@ def first_guess(values: Array, setup: Setup, R: Array) -> Parameters:
     floored = np.maximum(eigenvalues, max(0.1 * float(eigenvalues.mean()), 1e-3))
     Q = (vectors * floored) @ vectors.T * np.outer(scale, scale)
     variances = np.maximum((short - first * np.diag(Q)) / 2, 0.01 * short)
-    R = R.copy()
-    R[unknown, unknown] = variances[unknown].mean() if setup.noise_tied else variances[unknown]
+    R = setup.with_noises(R, setup.noises(variances))
     # the first slice may have few values: all others count as one more
     counts = seen[:, 0].sum(axis=0) + 1
     means = y.sum(axis=(0, 1)) / np.maximum(seen.sum(axis=(0, 1)), 1)
@@ -208,8 +230,7 @@ def raised(vector: Array, scale: Array, function: Callable[[Array], Array]) -> A
 
 def pack(x: Parameters, setup: Setup, flat: Flat = _log) -> Array:
     """The free parameters as a vector without constraints: logarithms of variances, and of matrices unless another way is given."""
-    variances = np.log(np.diag(x.R)[setup.noise_free])
-    values = [x.theta[setup.free], variances[:1] if setup.noise_tied else variances]
+    values = [x.theta[setup.free], np.log(setup.noises(np.diag(x.R)))]
     if setup.H is None:
         values.append(flat(x.H, setup.rate))
     if setup.initial is None:
@@ -219,13 +240,11 @@ def pack(x: Parameters, setup: Setup, flat: Flat = _log) -> Array:
 
 def unpack(vector: Array, like: Parameters, setup: Setup, matrix: Flat = _exp) -> Parameters:
     """The parameters behind a vector; what is known is taken from `like`."""
-    (d, _), unknown = setup.free.shape, setup.noise_free
-    r = min(int(unknown.sum()), 1) if setup.noise_tied else int(unknown.sum())
-    sizes = [int(setup.free.sum()), r, d * (d + 1) // 2 if setup.H is None else 0]
+    d = len(setup.free)
+    sizes = [int(setup.free.sum()), setup.n_noises, d * (d + 1) // 2 if setup.H is None else 0]
     theta_free, logs, of_H, first = np.split(vector, np.cumsum(sizes))
-    theta, R = like.theta.copy(), like.R.copy()
+    theta, R = like.theta.copy(), setup.with_noises(like.R, np.exp(logs))
     theta[setup.free] = theta_free
-    R[unknown, unknown] = np.exp(logs)
     H = like.H if setup.H is not None else matrix(of_H, setup.rate)
     initial = setup.initial or Gaussian(first[:d], matrix(first[d:], setup.scale))
     return replace(like, theta=theta, H=H, R=R, initial=initial)

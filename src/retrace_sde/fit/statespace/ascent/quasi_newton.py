@@ -15,12 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, minimize
 
+from retrace_sde.fit.information import (
+    by_log_cholesky,
+    by_log_factor,
+    from_log_cholesky,
+    log_factor,
+)
 from retrace_sde.fit.irregular_times import Spans
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
-from retrace_sde.fit.statespace.parameters import NOISE_FLOOR, Parameters
+from retrace_sde.fit.statespace.parameters import Parameters, least_noise
 from retrace_sde.io.arrays import Array
 from retrace_sde.process.sde import Gaussian
 
@@ -119,21 +125,9 @@ class Coordinates:
         return found[setup.free]
 
     @cached_property
-    def _noises(self) -> Array:
-        """The free variances of R at the start: one where they are tied."""
-        found = np.diag(self.start.R)[self.ascent.setup.noise_free]
-        return found[:1] if self.ascent.setup.noise_tied else found
-
-    @cached_property
     def _noise_unit(self) -> Array:
-        setup = self.ascent.setup
-        own = (
-            np.diag(self.start.H)[setup.noise_free] * setup.dt
-            + np.diag(self.start.R)[setup.noise_free]
-        )
-        own = own[:1] * 0 + own.mean() if setup.noise_tied and len(own) else own
-        found: Array = own / np.sqrt(self.expected.count)
-        return found
+        setup, start = self.ascent.setup, self.start
+        return setup.noises(np.diag(start.H) * setup.dt + np.diag(start.R)) / self._root
 
     @cached_property
     def _roots(self) -> tuple[Array, Array]:
@@ -147,59 +141,6 @@ class Coordinates:
         """Of free gaps; None where gaps are known."""
         return None if self.start.gaps is None else self.ascent.spans
 
-    def part(self, x: Array, k: int) -> Array:
-        """Of vectors (…, size) the entries of Θ, R, H, p₀'s mean, its covariance, or the gaps."""
-        at = np.cumsum([0, *self._sizes])
-        return x[..., at[k] : at[k + 1]]
-
-    def moved(self, x: Array) -> tuple[Array, Array, Array]:
-        """By how much small steps x (m, size) from the start change Θ (m, d, p), H (m, d, d) and the mean of p₀ (m, k)."""
-        setup, (L, P) = self.ascent.setup, self._roots
-        theta = np.zeros((len(x), *setup.free.shape))
-        theta[:, setup.free] = self.part(x, 0) * self._theta_unit
-        D = np.zeros((len(x), *L.shape))
-        if self._sizes[2]:
-            D[:, *np.tril_indices(len(L))] = self.part(x, 2) / self._root
-        H = L @ (D + D.transpose(0, 2, 1)) @ L.T
-        return theta, H, self.part(x, 3) @ P.T / self._first_root
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        setup, d = self.ascent.setup, len(self.start.H)
-        k = len(self.start.initial.mean) if setup.initial is None else 0
-        q = d * (d + 1) // 2 if setup.H is None else 0
-        gaps = 0 if self.start.gaps is None or self._spans is None else len(self.start.gaps)
-        return [len(self._theta_unit), len(self._noises), q, k, k * (k + 1) // 2, gaps]
-
-    @property
-    def begin(self) -> Array:
-        """The start: 0, but for what of p₀ its unit does not say."""
-        found, at = np.zeros(sum(self._sizes)), np.cumsum([0, *self._sizes])
-        if self.first_root is not None:
-            M = np.linalg.cholesky(self.start.initial.covariance)
-            C = solve_triangular(self.first_root, M, lower=True)
-            np.fill_diagonal(C, np.log(np.diag(C)))
-            found[at[4] : at[5]] = C[np.tril_indices(len(C))] * self._first_root
-        return found
-
-    @property
-    def bounds(self) -> list[tuple[float | None, float | None]]:
-        setup = self.ascent.setup
-        found: list[tuple[float | None, float | None]] = [(None, None)] * sum(self._sizes)
-        at, begin = (
-            np.cumsum([0, *self._sizes]),
-            self._noises / np.maximum(self._noise_unit, 1e-300),
-        )
-        if len(begin):
-            least = NOISE_FLOOR * setup.dt * np.diag(self.start.H)[setup.noise_free]
-            least = least[:1] * 0 + least.min() if setup.noise_tied else least
-            low = np.minimum(least / self._noise_unit - begin, 0.0)
-            found[at[1] : at[2]] = [(float(each), None) for each in low]
-        for j, (i, k) in enumerate(zip(*np.tril_indices(self._sizes[3]), strict=True)):
-            if i == k:
-                found[at[4] + j] = (LOWEST * self._first_root, None)
-        return found
-
     @property
     def _root(self) -> float:
         return float(np.sqrt(self.expected.count))
@@ -208,20 +149,66 @@ class Coordinates:
     def _first_root(self) -> float:
         return float(np.sqrt(self.expected.trajectories))
 
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """How many entries are of Θ, R, H, p₀'s mean, its covariance, and the gaps."""
+        setup, d = self.ascent.setup, len(self.start.H)
+        k = len(self.start.initial.mean) if setup.initial is None else 0
+        q = d * (d + 1) // 2 if setup.H is None else 0
+        gaps = 0 if self.start.gaps is None or self._spans is None else len(self.start.gaps)
+        return [len(self._theta_unit), setup.n_noises, q, k, k * (k + 1) // 2, gaps]
+
+    def _split(self, x: Array) -> list[Array]:
+        """The parts of vectors (…, size)."""
+        return np.split(x, np.cumsum(self._sizes)[:-1], axis=-1)
+
+    def moved(self, x: Array) -> tuple[Array, Array, Array]:
+        """By how much small steps x (m, size) from the start change Θ (m, d, p), H (m, d, d) and the mean of p₀ (m, k)."""
+        setup, (L, P) = self.ascent.setup, self._roots
+        of_theta, _, of_H, of_mean, _, _ = self._split(x)
+        theta = np.zeros((len(x), *setup.free.shape))
+        theta[:, setup.free] = of_theta * self._theta_unit
+        D = np.zeros((len(x), *L.shape))
+        if self._sizes[2]:
+            D[:, *np.tril_indices(len(L))] = of_H / self._root
+        H = L @ (D + D.transpose(0, 2, 1)) @ L.T
+        return theta, H, of_mean @ P.T / self._first_root
+
+    @property
+    def begin(self) -> Array:
+        """The start: 0, but for what of p₀ its unit does not say."""
+        parts = [np.zeros(size) for size in self._sizes]
+        if self.first_root is not None:
+            M = np.linalg.cholesky(self.start.initial.covariance)
+            C = solve_triangular(self.first_root, M, lower=True)
+            parts[4] = log_factor(C) * self._first_root
+        return np.concatenate(parts)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of R the least that it may be, and of a direction of p₀ the least spread."""
+        setup, lows = self.ascent.setup, [np.full(size, -np.inf) for size in self._sizes]
+        if self._sizes[1]:
+            below = least_noise(setup, self.start.H) - setup.noises(np.diag(self.start.R))
+            lows[1] = np.minimum(below / self._noise_unit, 0.0)
+        rows, columns = np.tril_indices(self._sizes[3])
+        lows[4][rows == columns] = LOWEST * self._first_root
+        return Bounds(np.concatenate(lows))
+
     def unpack(self, x: Array) -> Parameters:
         """The parameters behind a vector."""
         setup, start = self.ascent.setup, self.start
-        of_theta, of_R, of_H, of_mean, of_P, of_gaps = np.split(x, np.cumsum(self._sizes)[:-1])
-        theta, R = start.theta.copy(), start.R.copy()
+        of_theta, of_R, of_H, of_mean, of_P, of_gaps = self._split(x)
+        theta = start.theta.copy()
         theta[setup.free] += of_theta * self._theta_unit
-        R[setup.noise_free, setup.noise_free] = self._noises + of_R * self._noise_unit
-        found = replace(start, theta=theta, R=R)
+        noises = setup.noises(np.diag(start.R)) + of_R * self._noise_unit
+        found = replace(start, theta=theta, R=setup.with_noises(start.R, noises))
         L, P = self._roots
         if len(of_H):
-            M = L @ _lower(of_H / self._root)
+            M = L @ from_log_cholesky(of_H / self._root, len(L))
             found = replace(found, H=M @ M.T)
         if len(of_mean):
-            M = P @ _lower(of_P / self._first_root)
+            M = P @ from_log_cholesky(of_P / self._first_root, len(P))
             mean = start.initial.mean + P @ of_mean / self._first_root
             found = replace(found, initial=Gaussian(mean, M @ M.T))
         if start.gaps is not None and self._spans is not None:
@@ -232,19 +219,15 @@ class Coordinates:
     def slopes(self, now: Parameters, expected: Expected, x: Array) -> Array:
         """The gradient of the log-likelihood at x, where the parameters are `now`, in these coordinates."""
         setup, slopes = self.ascent.setup, self.ascent.slopes(expected, now)
-        _, _, of_H, _, of_P, _ = np.split(x, np.cumsum(self._sizes)[:-1])
-        parts = [slopes.theta[setup.free] * self._theta_unit]
-        unknown = setup.noise_free
-        variances = np.diag(now.R)[unknown]
-        of_R = 0.5 * (expected.squares[unknown] / variances - expected.seen[unknown]) / variances
-        of_R = of_R.sum(keepdims=True) if setup.noise_tied and len(of_R) else of_R
-        parts.append(of_R * self._noise_unit)
+        _, _, of_H, _, of_P, _ = self._split(x)
+        of_R = setup.noise_slopes(now.R, expected.squares, expected.seen)
+        parts = [slopes.theta[setup.free] * self._theta_unit, of_R * self._noise_unit]
         L, P = self._roots
         if len(of_H):
-            C = _lower(of_H / self._root)
-            parts.append(_to_lower(L.T @ (slopes.H + slopes.H.T) @ L @ C, C) / self._root)
+            C = from_log_cholesky(of_H / self._root, len(L))
+            parts.append(by_log_cholesky(L.T @ slopes.H @ L, C) / self._root)
         if setup.initial is None:
-            n, C = expected.trajectories, _lower(of_P / self._first_root)
+            n, C = expected.trajectories, from_log_cholesky(of_P / self._first_root, len(P))
             M, away = P @ C, expected.first.mean - now.initial.mean
             white = solve_triangular(M, away, lower=True)
             spread = solve_triangular(M, expected.first.covariance, lower=True)
@@ -252,24 +235,8 @@ class Coordinates:
             to_mean = solve_triangular(M.T, white)
             to_M = solve_triangular(M.T, spread - np.eye(len(M)))
             parts.append(n * P.T @ to_mean / self._first_root)
-            parts.append(n * _to_lower(P.T @ to_M, C) / self._first_root)
+            parts.append(n * by_log_factor(P.T @ to_M, C) / self._first_root)
         if self._spans is not None and slopes.gaps is not None and now.gaps is not None:
             of_u = self._spans.pull_back(now.gaps / setup.dt, slopes.gaps * setup.dt)
             parts.append(of_u / self._root)
         return np.concatenate(parts)
-
-
-def _lower(x: Array) -> Array:
-    """The lower triangle C behind a vector: its diagonal by logarithms."""
-    d = int((np.sqrt(8 * len(x) + 1) - 1) / 2)
-    C = np.zeros((d, d))
-    C[np.tril_indices(d)] = x
-    np.fill_diagonal(C, np.exp(np.clip(np.diag(C), -50, 50)))
-    return C
-
-
-def _to_lower(by_C: Array, C: Array) -> Array:
-    """A gradient by C as one by the vector behind it."""
-    found = by_C.copy()
-    np.fill_diagonal(found, np.diag(by_C) * np.diag(C))
-    return found[np.tril_indices(len(C))]
