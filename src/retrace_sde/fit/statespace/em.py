@@ -17,7 +17,8 @@ from retrace_sde.fit.exact import exact
 from retrace_sde.fit.information import inverse
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import StandardErrors
-from retrace_sde.fit.statespace.ascent.climb import Climb, climb
+from retrace_sde.fit.statespace.ascent.climb import climb
+from retrace_sde.fit.statespace.ascent.quasi_newton import Climb
 from retrace_sde.fit.statespace.ascent.scoring import Scoring
 from retrace_sde.fit.statespace.em_steps import Expected, expect
 from retrace_sde.fit.statespace.errors import Scores

@@ -193,23 +193,6 @@ def lower_half(d: int) -> tuple[Indices, Indices]:
     return rows, columns
 
 
-Flat = Callable[[Array, Array], Array]
-"""A matrix and its unit as a vector, or the way back."""
-
-
-def _log(S: Array, scale: Array) -> Array:
-    """The lower half of the matrix logarithm of S in the units `scale`.
-
-    In these coordinates the extrapolation needs half the steps it needs with Cholesky factors, where one
-    small eigenvalue of H is spread over all rows.
-    """
-    return flattened(S, scale, lambda values: np.log(np.maximum(values, 1e-15 * values[-1])))
-
-
-def _exp(vector: Array, scale: Array) -> Array:
-    return raised(vector, scale, np.exp)
-
-
 def flattened(S: Array, scale: Array, function: Callable[[Array], Array]) -> Array:
     """The lower half of a function of the matrix S in the units `scale`, by its eigenvalues."""
     values, vectors = np.linalg.eigh(S / np.outer(scale, scale))
@@ -226,25 +209,3 @@ def raised(vector: Array, scale: Array, function: Callable[[Array], Array]) -> A
     values, vectors = np.linalg.eigh(L)  # which reads the lower half only
     S: Array = (vectors * function(values)) @ vectors.T * np.outer(scale, scale)
     return (S + S.T) / 2
-
-
-def pack(x: Parameters, setup: Setup, flat: Flat = _log) -> Array:
-    """The free parameters as a vector without constraints: logarithms of variances, and of matrices unless another way is given."""
-    values = [x.theta[setup.free], np.log(setup.noises(np.diag(x.R)))]
-    if setup.H is None:
-        values.append(flat(x.H, setup.rate))
-    if setup.initial is None:
-        values += [x.initial.mean, flat(x.initial.covariance, setup.scale)]
-    return np.concatenate(values)
-
-
-def unpack(vector: Array, like: Parameters, setup: Setup, matrix: Flat = _exp) -> Parameters:
-    """The parameters behind a vector; what is known is taken from `like`."""
-    d = len(setup.free)
-    sizes = [int(setup.free.sum()), setup.n_noises, d * (d + 1) // 2 if setup.H is None else 0]
-    theta_free, logs, of_H, first = np.split(vector, np.cumsum(sizes))
-    theta, R = like.theta.copy(), setup.with_noises(like.R, np.exp(logs))
-    theta[setup.free] = theta_free
-    H = like.H if setup.H is not None else matrix(of_H, setup.rate)
-    initial = setup.initial or Gaussian(first[:d], matrix(first[d:], setup.scale))
-    return replace(like, theta=theta, H=H, R=R, initial=initial)

@@ -120,7 +120,7 @@ def fit_hidden_levels(
         root: Array = np.asarray(np.linalg.cholesky(begin.initial.covariance), dtype=np.float64)
         found.append((end, root))
     end, root = max(found, key=lambda each: each[0].expected.likelihood)
-    return judged_levels(seen, wide, end.parameters, root, converged=end.flat)
+    return judged_levels(seen, wide, end.parameters, root, converged=end.converged)
 
 
 def refit_levels(found: HiddenLevels, rows: Indices) -> HiddenLevels:
@@ -132,7 +132,7 @@ def refit_levels(found: HiddenLevels, rows: Indices) -> HiddenLevels:
     )
     begin = replace(found.law, initial=Gaussian(found.law.initial.mean, P))
     end = finish(lambda law: expect(drawn, law), found.ascent, begin, expect(drawn, begin))
-    return judged_levels(drawn, found.ascent, end.parameters, root, converged=end.flat)
+    return judged_levels(drawn, found.ascent, end.parameters, root, converged=end.converged)
 
 
 def judged_levels(

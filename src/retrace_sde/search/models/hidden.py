@@ -27,8 +27,9 @@ from retrace_sde.fit.regression import Estimate, StandardErrors, mle, regression
 from retrace_sde.fit.scores import errors_of_scores
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.fit.statespace import em_steps as steps
-from retrace_sde.fit.statespace.ascent.climb import Climb, climb, finished
+from retrace_sde.fit.statespace.ascent.climb import climb, finished
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
+from retrace_sde.fit.statespace.ascent.quasi_newton import Climb
 from retrace_sde.fit.statespace.ascent.scoring import Scoring
 from retrace_sde.fit.statespace.em import HARDLY_NOISY, as_sde, hardly_noisy, resumed, scores_of
 from retrace_sde.fit.statespace.em_steps import Expected

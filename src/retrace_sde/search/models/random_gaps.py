@@ -15,7 +15,6 @@ from scipy.special import logsumexp
 
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.frequencies import Frequencies, statistics
-from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.errors import MIN_SIMULATED, SIMULATED_PER_PARAMETER, Scores
@@ -32,7 +31,7 @@ from retrace_sde.fit.statespace.smoother import Smoothed
 from retrace_sde.fit.statespace.transitions import Transitions, transitions
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import Chains, Draws, Stretch
-from retrace_sde.orders.hidden.own import HiddenOrders, HiddenSteps
+from retrace_sde.orders.hidden.own import HiddenSteps
 from retrace_sde.orders.own import OwnOrders
 from retrace_sde.orders.search import BlockCosts
 from retrace_sde.panel.blocks import Data, to_numpy
@@ -84,7 +83,7 @@ class RandomGapModel(HiddenModel):
 
     def fit(self, order: Indices, start: Fit | None = None, *, final: bool = False) -> Fit:
         """Across gaps that are summed out; behind noise, for a start, across equal ones."""
-        found = HiddenModel.fit(self, order, start, final=final)
+        found = super().fit(order, start, final=final)
         law: Parameters = found.law
         return replace(found, law=replace(law, shape=law.shape or FIRST_SHAPE))
 
@@ -156,7 +155,7 @@ class RandomGapModel(HiddenModel):
             first: Array = law.initial.log_density(x[:, 0])
             return first + np.where(live, total, 0.0).sum(axis=1)
         if gaps is None:
-            return self._states(orders, law)[0]
+            return super().log_joint(orders, law)
         live = self.data.lengths.steps.mask
         prior = np.where(live, self._weights(law)[gaps], 0.0).sum(axis=1)
         return self._crossing(gaps)._states(orders, law)[0] + prior
@@ -171,7 +170,7 @@ class RandomGapModel(HiddenModel):
         """What each trajectory's order costs under a law."""
         if self.summed:
             return OwnOrders(self.data, _Judge(self, law), self.prior)
-        return HiddenOrders(self.data, self._course(law), self.means, self.prior)
+        return super().own_orders(law)
 
     def _course(self, law: Parameters) -> HiddenSteps:
         return replace(super()._course(law), weights=self._weights(law))
@@ -193,7 +192,7 @@ class RandomGapModel(HiddenModel):
             chains.gaps = np.broadcast_to(
                 self.steps.index, (*chains.orders.shape[:2], chains.orders.shape[2] - 1)
             ).copy()
-        return HiddenModel.draw(self, law, chains, stretch)
+        return super().draw(law, chains, stretch)
 
     def _counted(self, law: Parameters, x: Array, u: Any, frequencies: Frequencies) -> Expected:
         """Expected sums of a block from the frequencies of its pairs: shared out among the gaps of the table."""
@@ -221,17 +220,15 @@ class RandomGapModel(HiddenModel):
         return replace(sums, first=Gaussian(m, square / len(x) - np.outer(m, m)))
 
     def expect(self, draws: Draws, law: Parameters) -> list[Expected]:
-        return draws.counted if self.summed else HiddenModel.expect(self, draws, law)
+        return draws.counted if self.summed else super().expect(draws, law)
 
     def _drawn(self, draws: Draws, c: int) -> Observations:
-        orders = list(draws.kept[c].transpose(1, 0, 2).astype(np.intp))
         assert draws.gaps is not None
         index = draws.gaps[c].transpose(1, 0, 2).astype(np.intp).reshape(-1, draws.gaps.shape[3])
-        found = self._prepared(orders)
-        return replace(found, classes=replace(self.steps, index=index))
+        return replace(super()._drawn(draws, c), classes=replace(self.steps, index=index))
 
     def extrapolate(self, old: Parameters, new: Parameters) -> Parameters:
-        return new if self.summed else HiddenModel.extrapolate(self, old, new)
+        return new if self.summed else super().extrapolate(old, new)
 
     def _scoring(self, law: Parameters, step: Euler) -> Any:
         scores = Scores(self.setup, law, self.steps.gaps)
@@ -242,30 +239,26 @@ class RandomGapModel(HiddenModel):
 
 
 @dataclass(frozen=True, eq=False)
-class MixedAscent(Ascent):
-    """With the shape of the law of gaps among the parameters."""
-
-    def pack(self, law: Parameters) -> Array:
-        return np.r_[Ascent.pack(self, law), np.log(law.shape or FIRST_SHAPE)]
-
-    def unpack(self, vector: Array, like: Parameters) -> Parameters:
-        return replace(
-            Ascent.unpack(self, vector[:-1], like), shape=float(np.exp(np.clip(vector[-1], -5, 5)))
-        )
-
-    def weights(self, now: Parameters, expected: Expected) -> Array:
-        return np.r_[Ascent.weights(self, now, expected), np.sqrt(expected.count / 2)]
-
-    def maximise(self, expected: Expected, now: Parameters) -> Parameters:
-        return replace(Ascent.maximise(self, expected, now), shape=best_shape(expected.counts))
-
-
-@dataclass(frozen=True, eq=False)
 class DrawnAscent(Ascent):
     """The shape follows the gaps drawn; the likelihood of observations across them does not depend on it."""
 
     def maximise(self, expected: Expected, now: Parameters) -> Parameters:
-        return replace(Ascent.maximise(self, expected, now), shape=best_shape(expected.counts))
+        return replace(super().maximise(expected, now), shape=best_shape(expected.counts))
+
+
+@dataclass(frozen=True, eq=False)
+class MixedAscent(DrawnAscent):
+    """With the shape of the law of gaps among the parameters."""
+
+    def pack(self, law: Parameters) -> Array:
+        return np.r_[super().pack(law), np.log(law.shape or FIRST_SHAPE)]
+
+    def unpack(self, vector: Array, like: Parameters) -> Parameters:
+        shape = float(np.exp(np.clip(vector[-1], -5, 5)))
+        return replace(super().unpack(vector[:-1], like), shape=shape)
+
+    def weights(self, now: Parameters, expected: Expected) -> Array:
+        return np.r_[super().weights(now, expected), np.sqrt(expected.count / 2)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,19 +315,12 @@ class DrawnScoring(HiddenScores):
 
 
 @dataclass(frozen=True, eq=False)
-class MixedScoring:
+class MixedScoring(HiddenScores):
     """Scores with gaps summed out: those of each gap, in the shares that the step gives them."""
 
     model: RandomGapModel
-    scores: Scores
-
-    @property
-    def size(self) -> int:
-        """How many parameters there are."""
-        return self.scores.size
 
     def of(self, orders: Indices, gaps: Indices | None = None) -> Array:
-        """Derivatives (n, size) of each trajectory's log-likelihood along given orders."""
         return self._of(*self.model._complete(self.model._prepared([orders])))
 
     def _of(self, x: Array, v: Array, live: Mask) -> Array:
@@ -382,7 +368,3 @@ class MixedScoring:
         score = self._of(x, v, live)
         found: Array = score.T @ score * n / m / (1 - (self.size + 1) / m)
         return found
-
-    def errors(self, covariance: Array) -> StandardErrors:
-        """Standard errors of Θ and H from the covariance of the parameters."""
-        return self.scores.errors(covariance)

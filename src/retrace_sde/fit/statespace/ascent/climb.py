@@ -7,12 +7,12 @@ lower the likelihood is replaced by the plain one, which cannot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
-from retrace_sde.fit.statespace.ascent.quasi_newton import MAX_PASSES, finish
+from retrace_sde.fit.statespace.ascent.quasi_newton import Climb, finish
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.io.arrays import Array
@@ -29,19 +29,6 @@ system each time, and to get them again takes longer than to fill them, until on
 
 LAST_PROMISE = 0.1
 """Share of the tolerance: a step of scoring that promises a smaller rise is the last."""
-
-
-@dataclass(frozen=True, eq=False)
-class Climb:
-    """Where a climb ended: parameters, the E-step there, log-likelihoods, whether they had stopped rising, and whether a step of
-    scoring saw the `top`."""
-
-    parameters: Parameters
-    expected: Expected
-    trace: list[float]
-    converged: bool
-    evaluations: int
-    top: bool = False
 
 
 def climb(
@@ -110,15 +97,13 @@ def _ahead(ascent: Ascent, expected: Expected, now: Parameters, x: Array) -> tup
     return ascent.pack(target) - x, gain
 
 
-def finished(
-    expected_at: Expectation, ascent: Ascent, found: Climb, passes: int = MAX_PASSES
-) -> Climb:
+def finished(expected_at: Expectation, ascent: Ascent, found: Climb) -> Climb:
     """A climb with quasi-Newton steps at its end, unless it saw the top."""
     if found.top:
         return found
-    end = finish(expected_at, ascent, found.parameters, found.expected, passes)
-    trace = [*found.trace, end.expected.likelihood]
-    return Climb(end.parameters, end.expected, trace, end.flat, found.evaluations + end.passes)
+    end = finish(expected_at, ascent, found.parameters, found.expected)
+    passes = found.evaluations + end.evaluations
+    return replace(end, trace=[*found.trace, *end.trace], evaluations=passes)
 
 
 def _attempt(

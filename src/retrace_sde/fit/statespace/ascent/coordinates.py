@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from retrace_sde.fit.irregular_times import Spans
 from retrace_sde.fit.statespace.em_steps import Expected, exact_steps, maximise
-from retrace_sde.fit.statespace.parameters import Flat, Parameters, Setup, pack, unpack
+from retrace_sde.fit.statespace.parameters import Parameters, Setup, flattened, raised
 from retrace_sde.io.arrays import Array
+from retrace_sde.process.sde import Gaussian
 
 
 class Slopes(NamedTuple):
@@ -28,28 +29,69 @@ class Ascent:
     setup: Setup
     spans: Spans | None = None
 
-    @property
-    def scores(self) -> bool:
-        """Steps are not those of EM, so that one may lower the likelihood."""
-        return False
+    scores: ClassVar[bool] = False
+    """Steps are not those of EM, so that one may lower the likelihood."""
+
+    def _flat(self, S: Array, scale: Array) -> Array:
+        """The lower half of the matrix logarithm of S in the units `scale`.
+
+        In these coordinates the extrapolation needs half the steps it needs with Cholesky factors, where one
+        small eigenvalue of H is spread over all rows.
+        """
+        return flattened(S, scale, lambda values: np.log(np.maximum(values, 1e-15 * values[-1])))
+
+    def _matrix(self, vector: Array, scale: Array) -> Array:
+        """The matrix behind its flat form."""
+        return raised(vector, scale, np.exp)
+
+    def _information(self, S: Array, scale: Array) -> Array:
+        """The information of a step, or of a trajectory, on each entry of the flat form, roughly."""
+        return np.ones(len(S) * (len(S) + 1) // 2)
 
     def pack(self, law: Parameters) -> Array:
-        """The free parameters as a vector without constraints."""
-        found = pack(law, self.setup)
-        return found if law.gaps is None else np.r_[found, np.log(law.gaps / self.setup.dt)]
+        """The free parameters as a vector without constraints: logarithms of variances and gaps, matrices in their flat form."""
+        setup = self.setup
+        parts = [law.theta[setup.free], np.log(setup.noises(np.diag(law.R)))]
+        if setup.H is None:
+            parts.append(self._flat(law.H, setup.rate))
+        if setup.initial is None:
+            parts += [law.initial.mean, self._flat(law.initial.covariance, setup.scale)]
+        if law.gaps is not None:
+            parts.append(np.log(law.gaps / setup.dt))
+        return np.concatenate(parts)
 
     def unpack(self, vector: Array, like: Parameters) -> Parameters:
         """The parameters behind a vector; what is known is taken from `like`."""
+        setup, d = self.setup, len(self.setup.free)
+        half = d * (d + 1) // 2
+        sizes = [int(setup.free.sum()), setup.n_noises, half if setup.H is None else 0]
+        sizes.append(d + half if setup.initial is None else 0)
+        of_theta, logs, of_H, first, of_gaps = np.split(vector, np.cumsum(sizes))
+        theta, R = like.theta.copy(), setup.with_noises(like.R, np.exp(logs))
+        theta[setup.free] = of_theta
+        H = like.H if setup.H is not None else self._matrix(of_H, setup.rate)
+        initial = setup.initial or Gaussian(first[:d], self._matrix(first[d:], setup.scale))
+        found = replace(like, theta=theta, H=H, R=R, initial=initial)
         if like.gaps is None or self.spans is None:
-            return unpack(vector, like, self.setup)
-        at = len(vector) - len(like.gaps)
-        found = unpack(vector[:at], like, self.setup)
-        return replace(found, gaps=self.setup.dt * self.spans.gaps(vector[at:]))
+            return found
+        return replace(found, gaps=setup.dt * self.spans.gaps(of_gaps))
 
     def weights(self, now: Parameters, expected: Expected) -> Array:
         """Square roots of the complete data's information on each entry of the packed vector, roughly."""
-        found = information_weights(now, expected, self.setup)
-        return found if now.gaps is None else np.r_[found, np.sqrt(expected.counts / 2 + 1e-9)]
+        setup, n = self.setup, float(expected.seen.max())
+        regressors = np.diag(expected.gram)[: setup.free.shape[1]]
+        theta = np.sqrt(np.outer(1 / np.diag(now.H), regressors))[setup.free]
+        logs = np.sqrt(expected.seen[setup.noise_free] / 2)
+        weights = [theta, np.sqrt((logs**2).sum(keepdims=True)) if setup.noise_tied else logs]
+        if setup.H is None:
+            weights.append(np.sqrt(expected.count * self._information(now.H, setup.rate)))
+        if setup.initial is None:
+            firsts, P = max(n / max(len(expected.gram), 1), 1.0), now.initial.covariance
+            weights.append(np.sqrt(firsts / np.diag(P)))
+            weights.append(np.sqrt(firsts * self._information(P, setup.scale)))
+        if now.gaps is not None:
+            weights.append(np.sqrt(expected.counts / 2 + 1e-9))
+        return np.concatenate(weights)
 
     def maximise(self, expected: Expected, now: Parameters) -> Parameters:
         """The M-step."""
@@ -74,29 +116,3 @@ class Ascent:
         if found is None:
             raise np.linalg.LinAlgError("the likelihood is not defined here.")
         return Slopes(-found.theta, -found.diffusion, None if now.gaps is None else -found.gaps)
-
-
-def _even(S: Array, scale: Array) -> Array:
-    """The information of a trajectory on each entry of a matrix logarithm, roughly."""
-    return np.ones(len(S) * (len(S) + 1) // 2)
-
-
-def information_weights(
-    now: Parameters, expected: Expected, setup: Setup, each: Flat = _even
-) -> Array:
-    """Square roots of the complete data's information on each entry of the packed vector, roughly."""
-    p, n = setup.free.shape[1], float(expected.seen.max())
-    regressors = np.diag(expected.gram)[:p]
-    theta = np.sqrt(np.outer(1 / np.diag(now.H), regressors))[setup.free]
-    logs = np.sqrt(expected.seen[setup.noise_free] / 2)
-    weights = [theta, np.sqrt((logs**2).sum(keepdims=True)) if setup.noise_tied else logs]
-    if setup.H is None:
-        weights.append(np.sqrt(expected.count * each(now.H, setup.rate)))
-    if setup.initial is None:
-        firsts = max(n / max(len(expected.gram), 1), 1.0)
-        P = np.diag(now.initial.covariance)
-        weights += [
-            np.sqrt(firsts / P),
-            np.sqrt(firsts * each(now.initial.covariance, setup.scale)),
-        ]
-    return np.concatenate(weights)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -47,13 +46,17 @@ LOWEST = -9.0
 """Logarithm of the least spread of a direction of p₀, beside where the search began: as good as none."""
 
 
-class Finished(NamedTuple):
-    """Where the search ended, the E-step there, whether the slopes were flat, and how many passes it took."""
+@dataclass(frozen=True, eq=False)
+class Climb:
+    """Where a climb ended: parameters, the E-step there, log-likelihoods, whether they had stopped rising, and whether a step of
+    scoring saw the `top`."""
 
     parameters: Parameters
     expected: Expected
-    flat: bool
-    passes: int
+    trace: list[float]
+    converged: bool
+    evaluations: int
+    top: bool = False
 
 
 def finish(
@@ -61,9 +64,8 @@ def finish(
     ascent: Ascent,
     start: Parameters,
     expected: Expected,
-    passes: int = MAX_PASSES,
     needed: float = -np.inf,
-) -> Finished:
+) -> Climb:
     """The maximum near a start; never below it. Given up where a log-likelihood `needed` is clearly out of reach."""
     at = Coordinates(ascent, start, expected)
     best, count, trail = (start, expected), 0, [expected.likelihood]
@@ -91,7 +93,13 @@ def finish(
             raise StopIteration
 
     rise = RISE / max(abs(expected.likelihood), 1.0)
-    options = {"maxfun": passes, "maxiter": passes, "maxcor": 30, "ftol": rise, "gtol": FLAT}
+    options = {
+        "maxfun": MAX_PASSES,
+        "maxiter": MAX_PASSES,
+        "maxcor": 30,
+        "ftol": rise,
+        "gtol": FLAT,
+    }
     ended = minimize(
         objective,
         at.begin,
@@ -101,7 +109,7 @@ def finish(
         options=options,
         callback=look,
     )
-    return Finished(*best, bool(ended.success), count)
+    return Climb(*best, [best[1].likelihood], bool(ended.success), count)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import eigh
 
-from retrace_sde.fit.statespace.ascent.coordinates import Ascent, information_weights
+from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import (
@@ -28,9 +28,7 @@ from retrace_sde.fit.statespace.parameters import (
     flattened,
     least_noise,
     lower_half,
-    pack,
     raised,
-    unpack,
 )
 from retrace_sde.io.arrays import Array
 from retrace_sde.process.sde import Gaussian
@@ -69,15 +67,13 @@ class Scoring(Ascent):
     count: float = 0.0
     length: int = 0
 
+    scores = True
+
     @classmethod
     def of(cls, setup: Setup, seen: Observations) -> Scoring:
         """For observations by patterns of missing entries."""
         count = sum(stack.rows.shape[1] * float(stack.steps.sum()) for stack in seen.stacks)
         return cls(setup, count=count, length=round(count / len(seen.values)))
-
-    @property
-    def scores(self) -> bool:
-        return True
 
     @cached_property
     def _rough(self) -> Array:
@@ -86,11 +82,28 @@ class Scoring(Ascent):
         found: Array = 4 * np.sin(np.pi * np.arange(1, size + 1) / (2 * size + 2)) ** 2
         return found
 
-    def pack(self, x: Parameters) -> Array:
-        return pack(x, self.setup, _root)
+    def _flat(self, S: Array, scale: Array) -> Array:
+        """The lower half of the square root of S in the units `scale`."""
+        return flattened(
+            S, scale, lambda values: np.sqrt(np.maximum(values, SMALLEST**2 * values[-1]))
+        )
+
+    def _matrix(self, vector: Array, scale: Array) -> Array:
+        def squares(values: Array) -> Array:
+            sizes = np.abs(values)
+            found: Array = np.maximum(sizes, SMALLEST * sizes.max()) ** 2
+            return found
+
+        return raised(vector, scale, squares)
+
+    def _information(self, S: Array, scale: Array) -> Array:
+        """That on each entry of a square root: `d log S = 2 d√S / √S`."""
+        sizes = np.sqrt(np.diag(S)) / scale
+        found: Array = (2 / np.outer(sizes, sizes))[lower_half(len(S))]
+        return found
 
     def unpack(self, vector: Array, like: Parameters) -> Parameters:
-        found = unpack(vector, like, self.setup, _square)
+        found = super().unpack(vector, like)
         return found if self.setup.H is not None else replace(found, H=self._told(found.H, found.R))
 
     def _told(self, H: Array, R: Array) -> Array:
@@ -103,9 +116,6 @@ class Scoring(Ascent):
         back = W.T @ Q
         found: Array = (back.T * np.maximum(noise / most, 1)) @ back / self.setup.dt
         return found
-
-    def weights(self, now: Parameters, expected: Expected) -> Array:
-        return information_weights(now, expected, self.setup, _steep)
 
     def advance(self, expected: Expected, now: Parameters) -> tuple[Parameters, float]:
         """Where a step of scoring leads, and by how much it should raise the log-likelihood."""
@@ -183,26 +193,3 @@ def _kept(change: Array) -> Array:
     values, vectors = np.linalg.eigh((change + change.T) / 2)
     found: Array = (vectors * np.maximum(values, LEAST - 1)) @ vectors.T
     return found
-
-
-def _root(S: Array, scale: Array) -> Array:
-    """The lower half of the square root of S in the units `scale`."""
-    return flattened(S, scale, lambda values: np.sqrt(np.maximum(values, SMALLEST**2 * values[-1])))
-
-
-def _steep(S: Array, scale: Array) -> Array:
-    """The information on each entry of a square root, roughly: `d log S = 2 d√S / √S`."""
-    sizes = np.sqrt(np.diag(S)) / scale
-    found: Array = (2 / np.outer(sizes, sizes))[lower_half(len(S))]
-    return found
-
-
-def _square(vector: Array, scale: Array) -> Array:
-    """The matrix behind its square root."""
-
-    def squares(values: Array) -> Array:
-        sizes = np.abs(values)
-        found: Array = np.maximum(sizes, SMALLEST * sizes.max()) ** 2
-        return found
-
-    return raised(vector, scale, squares)
