@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves.judges import implements
 from retrace_sde.orders.moves.metropolis import Schedule, record, sample
 from retrace_sde.orders.moves.proposals import KINDS, Proposals, Tally, mixture

@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import put, put_rows
 from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves.descent import (
     Kicks,
     best,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numba import njit
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.kernels import njit
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.parameters import check
 from retrace_sde.paper.score import GaussianScore, Score, ScoreDrift, score_preference

@@ -13,10 +13,10 @@ from functools import reduce
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.kernels import njit
 from retrace_sde.panel.blocks import Data, to_numpy
 
 ScoreDrift = Literal["absolute", "mean"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.kernels import njit
 
 
 class Table(NamedTuple):

@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.io.kernels import njit
 
 LANES = 8
 """Trajectories worked on together: one vector register of float64."""

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 import array_api_compat
 import numpy as np
-from numba import njit
 
 from retrace_sde.io.arrays import Array, Indices, ordered, taken
+from retrace_sde.io.kernels import njit
 
 GATHERED_ELEMENTS = 1 << 18
 """Numbers that are gathered at a time, and stay in cache."""

@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import put, put_rows
 from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.hidden.exchanges import (
     best_insertion,
     best_reversal,

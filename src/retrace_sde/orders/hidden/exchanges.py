@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from retrace_sde.io.arrays import Indices
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves.judges import by_type
 from retrace_sde.orders.moves.moves import FIRST, Move, insertion, nothing, reversal, swap
 from retrace_sde.orders.moves.rules import broken, crossed, rule_change, transposed

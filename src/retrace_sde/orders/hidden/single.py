@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Array, Indices, Mask, State
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.hidden.exchanges import (
     best_insertion,
     best_reversal,

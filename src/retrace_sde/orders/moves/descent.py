@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Indices, State
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves.judges import begin, by_type, change, cost, leave, take
 from retrace_sde.orders.moves.moves import Move, insertion, nothing, reversal, swap
 

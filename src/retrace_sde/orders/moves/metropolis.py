@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Indices, State
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves.judges import between, by_type, change, leave, take
 from retrace_sde.orders.moves.moves import Move, random_unit
 

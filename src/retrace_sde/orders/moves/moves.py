@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from retrace_sde.io.arrays import Indices, State
+from retrace_sde.io.kernels import njit
 
 FIRST, SECOND = 1, 2
 """Which of a move's two segments is reversed on the way; 0: neither."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves.judges import implements
 from retrace_sde.orders.moves.metropolis import Proposal, accept, moved, propose, tried
 from retrace_sde.orders.moves.moves import (

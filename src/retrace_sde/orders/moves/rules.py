@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
 from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves.moves import FIRST, SECOND, Move
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from scipy.sparse import coo_array, csgraph, csr_array, diags_array
 from scipy.sparse.linalg import eigsh
 from sklearn.neighbors import NearestNeighbors
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.near.search import Lists, Near, improve, path_cost
 from retrace_sde.orders.paths import longest_path_ends, walk_tree
 from retrace_sde.panel.blocks import Data, to_numpy

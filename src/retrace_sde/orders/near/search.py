@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves import descent, judges
 from retrace_sde.orders.moves.judges import implements
 from retrace_sde.orders.moves.moves import Move, make, nothing, reversal
