@@ -90,14 +90,13 @@ def test_positions_are_those_of_all_orders_enumerated(noise, known):
         filtered.sample(
             course.table,
             seen,
-            course.index,
             np.empty(0),
             prior,
             o,
             state,
             500,
             6,
-            filtered.Kept(kept, R),
+            filtered.Kept(kept, R, course.index),
         )
         found = np.stack([(kept == a).mean(axis=0) for a in range(T)])
         # 8000 draws six moves apart: an error of about √(p (1 − p) / 1000)

@@ -39,7 +39,7 @@ def chains(xp, copies):
     many = ManyChains(pairs, lengths, orders, states, SHARPNESS)
     proposals = Proposals(length_table(T - 1), SHARES.astype(np.int64), SHARPNESS)
     chance = np.random.default_rng(2)
-    return many, many.run(Schedule(300, RECORDS, 5), proposals, chance, keep=4, positions=True)
+    return many, many.run(Schedule(300, RECORDS, 5), proposals, chance, keep=4)
 
 
 def enumerated(costs, t):

@@ -18,6 +18,7 @@ from retrace_sde.io.arrays import Indices, State
 from retrace_sde.orders.moves.metropolis import Schedule
 from retrace_sde.orders.moves.moves import Move, exchange, make, reversal
 from retrace_sde.orders.moves.proposals import KINDS, NEIGHBOUR_FLOOR, Proposals, Tally
+from retrace_sde.orders.path_chains import Records
 from retrace_sde.panel.blocks import to_integers
 
 GOLDEN, FIRST, SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -28,22 +29,6 @@ AHEAD = 32
 
 EACH = 2
 """Random numbers of a move of one chain: which neighbour, and whether it is accepted."""
-
-
-class Records(NamedTuple):
-    """What the chains saw, summed over records.
-
-    pairs (n, T, T): how often b followed a; first and last (n, T); positions (n, T, T): what stood where, or None; kept: R
-    orders (n, T) of each, evenly spaced. tally and scales: tries and acceptances by kind and by octave of length.
-    """
-
-    pairs: Any
-    first: Any
-    last: Any
-    positions: Any | None
-    kept: list[Any]
-    tally: Tally
-    scales: Tally
 
 
 class Proposal(NamedTuple):
@@ -118,10 +103,14 @@ class ManyChains:
         return self.xp.reshape(self.xp.take(table, self.xp.reshape(at, (-1,))), at.shape)
 
     def run(
-        self, schedule: Schedule, proposals: Proposals, chance: np.random.Generator, *,
-        keep: int = 0, positions: bool = False,
-    ) -> Records:  # fmt: skip
-        """Burn in, then record every `thin` moves."""
+        self,
+        schedule: Schedule,
+        proposals: Proposals,
+        chance: np.random.Generator,
+        *,
+        keep: int = 0,
+    ) -> Records:
+        """Burn in, then record every `thin` moves; of all chains, in their array library, `kept` (R, chains, T)."""
         xp, (many, T) = self.xp, self.orders.shape
         # Counts of a few thousand records are whole numbers also in single precision.
         one = xp.eye(T, dtype=xp.float32, device=array_api_compat.device(self.path))
@@ -129,7 +118,7 @@ class ManyChains:
         self.moves(schedule.burn, proposals, chance, log)
         live = xp.astype(self.places[:, :-2] < self.lengths[:, None], one.dtype)[:, :, None]
         pairs = where = xp.zeros_like(live)
-        kept: list[Any] = []
+        kept: Any = []
         for r in range(schedule.samples):
             self.moves(schedule.thin, proposals, chance, log)
             stood = xp.reshape(xp.take(one, xp.reshape(self.orders, (-1,)), axis=0), (many, T, T))
@@ -141,8 +130,8 @@ class ManyChains:
         pairs, where = (xp.astype(each, self.pairs.dtype) for each in (pairs, where))
         ends = xp.broadcast_to(self.lengths[:, None, None] - 1, (many, 1, T))
         last = xp.take_along_axis(where, ends, axis=1)[:, 0, :]
-        found = xp.matrix_transpose(where) if positions else None
-        return Records(pairs, where[:, 0, :], last, found, kept, *self._tallies(log))
+        positions = xp.matrix_transpose(where)
+        return Records(pairs, where[:, 0, :], last, positions, kept, *self._tallies(log))
 
     def _tallies(self, log: list[tuple[int, int, Any]]) -> tuple[Tally, Tally]:
         tally, scales = np.zeros((KINDS, 2), np.int64), np.zeros((64, 2), np.int64)

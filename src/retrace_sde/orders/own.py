@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any, NamedTuple, Protocol
 
 import array_api_compat
@@ -138,7 +139,9 @@ class OwnOrders:
             kept[:, each.rows] = each.kept
             if stretch.positions:
                 where[each.rows] = each.where
-        counted = [_total([each.counted[c] for each in parts]) for c in range(C)] if count else []
+        counted = (
+            [reduce(add, (each.counted[c] for each in parts)) for c in range(C)] if count else []
+        )
         tally = np.sum([each.seen.tally for each in parts], axis=0)
         scales = np.sum([each.seen.scales for each in parts], axis=0)
         return Draws(kept, where, counted, tally, scales)
@@ -253,13 +256,12 @@ def _drawn_together(
     many = ManyChains(pairs, lengths, begin, states.T.ravel(), proposals.sharpness)
     schedule = Schedule(stretch.burn, stretch.samples, max(T // 2, 5))
     chance = np.random.default_rng(states[0, 0])
-    keep, positions = stretch.keep, stretch.positions
-    seen = many.run(schedule, proposals, chance, keep=keep, positions=positions)
-    kept = np.zeros((C, m, keep, T), dtype=np.int16)
+    seen = many.run(schedule, proposals, chance, keep=stretch.keep)
+    kept = np.zeros((C, m, stretch.keep, T), dtype=np.int16)
     for r, each in enumerate(seen.kept):
         kept[:, :, r] = to_integers(each).reshape(C, m, T)
     where = np.zeros((0, T, T), dtype=np.int32)
-    if seen.positions is not None:
+    if stretch.positions:
         stood = to_numpy(seen.positions).reshape(C, m, T, T).sum(axis=0)
         where = stood.round().astype(np.int32)
     counted = []
@@ -271,10 +273,3 @@ def _drawn_together(
     now = to_integers(many.orders).reshape(C, m, T)
     states = many.streams.states().reshape(C, m)
     return _Drawn(numbers[:, 0], now, states, kept, where, counted, tried)
-
-
-def _total(parts: list[Any]) -> Any:
-    total = parts[0]
-    for each in parts[1:]:
-        total = total + each
-    return total

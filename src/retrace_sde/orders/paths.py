@@ -49,11 +49,7 @@ def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[I
     costs = squared_distances / (2 * step) if step > 0 else squared_distances
     starts = cold_starts(prior.single(), chain)
     paths = [improve(costs, nothing, order, prior) for order in starts]
-    return [
-        path
-        for k, path in enumerate(paths)
-        if not any(np.array_equal(path, each) for each in paths[:k])
-    ]
+    return list({path.tobytes(): path for path in paths}.values())
 
 
 def tree_path(squared_distances: Array) -> Indices:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import Table, predict, put, put_rows, update
 from retrace_sde.io.arrays import Array, Indices, Mask, State
+from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves import descent, judges, metropolis
 from retrace_sde.orders.moves.judges import implements
 from retrace_sde.orders.moves.metropolis import Schedule
@@ -45,10 +45,14 @@ class Observed(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Orders (samples, ≥ T) that a chain recorded, and, where gaps are drawn, which each step crossed."""
+    """Orders (samples, ≥ T) that a chain recorded, and, where gaps are drawn, which each step crossed.
+
+    `steps`: which it crosses now.
+    """
 
     orders: NDArray[np.int16]
     gaps: NDArray[np.int16]
+    steps: Indices
 
 
 class Track(NamedTuple):
@@ -174,13 +178,6 @@ class FilterJudge(NamedTuple):
     met: Indices
 
 
-class _KeptGaps(NamedTuple):
-    """Where orders and gaps are kept, and the gaps as they move."""
-
-    kept: Kept
-    steps: Indices
-
-
 @njit(cache=True, nogil=True)
 def _judge(
     table: Table, seen: Observed, index: Indices, weights: Array, rules: Rules | None, fixed: Mask, o: Indices
@@ -264,28 +261,28 @@ def _between(judge: FilterJudge, order: Indices, count: int, state: State) -> bo
     return True
 
 
-@implements(metropolis.record, _KeptGaps)
-def _record(records: _KeptGaps, order: Indices, r: int, samples: int) -> None:
-    put(order, records.kept.orders[r])
-    if len(records.kept.gaps) > 0:
-        put(records.steps, records.kept.gaps[r])
+@implements(metropolis.record, Kept)
+def _record(records: Kept, order: Indices, r: int, samples: int) -> None:
+    put(order, records.orders[r])
+    if len(records.gaps) > 0:
+        put(records.steps, records.gaps[r])
 
 
 @njit(cache=True, nogil=True)
 def sample(
-    table: Table, seen: Observed, index: Indices, weights: Array, rules: Rules | None, o: Indices,
-    state: State, burn: int, thin: int, kept: Kept,
+    table: Table, seen: Observed, weights: Array, rules: Rules | None, o: Indices, state: State,
+    burn: int, thin: int, kept: Kept,
 ) -> None:  # fmt: skip
     """Metropolis over the order o of one trajectory, in place.
 
-    `weights` (K,), where gaps are drawn, is the log-prior of each in the table; `index` then moves
+    `weights` (K,), where gaps are drawn, is the log-prior of each in the table; `kept.steps` then move
     too. Empty: gaps belong to positions.
     """
     fixed = standing(rules, len(o))
-    judge = _judge(table, seen, index, weights, rules, fixed, o)
+    judge = _judge(table, seen, kept.steps, weights, rules, fixed, o)
     nearby = Nearby(FLIPS, REVERSALS, SWAPS, FAR, NEAR, bool(fixed.any()))
-    schedule, records = Schedule(burn, len(kept.orders), thin), _KeptGaps(kept, index)
-    metropolis.sample(judge, rules, o, nearby, state, schedule, records)
+    schedule = Schedule(burn, len(kept.orders), thin)
+    metropolis.sample(judge, rules, o, nearby, state, schedule, kept)
 
 
 @njit(cache=True, nogil=True)

@@ -146,11 +146,8 @@ class HiddenOrders:
         best, least, nothing = o.copy(), np.inf, np.empty((0, len(o)), dtype=np.int16)
         for k in range(starts):
             if k:
-                still = index.copy()
-                filtered.sample(
-                    *(table, seen, still, np.empty(0), rules, o, state),
-                    *(10 * len(o), 1, filtered.Kept(nothing, NO_GAPS)),
-                )
+                kept = filtered.Kept(nothing, NO_GAPS, index.copy())
+                filtered.sample(table, seen, np.empty(0), rules, o, state, 10 * len(o), 1, kept)
             value = -filtered.descend(table, seen, index, rules, o)
             if value < least - 1e-9:
                 best, least = o.copy(), value
@@ -206,10 +203,8 @@ class HiddenOrders:
             if self.course.weights is not None:
                 weights = self.course.weights
                 index = np.ascontiguousarray(chains.gaps[c, j, : t - 1])
-            filtered.sample(
-                *(self.course.table, seen, index, weights, rules, path, state),
-                *(*schedule, filtered.Kept(records, crossed)),
-            )
+            kept = filtered.Kept(records, crossed, index)
+            filtered.sample(self.course.table, seen, weights, rules, path, state, *schedule, kept)
             if self.course.drawn:
                 chains.gaps[c, j, : t - 1] = index
         chains.orders[c, j, :t] = path
