@@ -25,7 +25,7 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.parameters import check
 from retrace_sde.panel.schedule import check_schedule
 from retrace_sde.panel.uninformative import LeftOut
-from retrace_sde.panel.validation import ReTraceWarning
+from retrace_sde.panel.validation import ReTraceWarning, least_combination
 from retrace_sde.paper.algorithm1 import as_score, as_score_order
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.process.drift import (
@@ -87,38 +87,39 @@ def check_lazy(panel: Panel, given: Mapping[str, Any], knowledge: Knowledge | No
 def check_settings(given: Mapping[str, Any]) -> None:
     """The parameters of `ReTrace`, each by itself and together."""
     check("ReTrace", given)
-    how = as_score_order(given["order"])
-    noise = given["observation_noise"]
+    how, drift = as_score_order(given["order"]), as_drift(given["drift"])
+    noise, estimator, subjects = (
+        given[name] for name in ("observation_noise", "estimator", "subjects")
+    )
     noisy = noise is not None and not is_auto(noise)
-    if how is not None and not isinstance(as_score(how.score), GaussianScore) and noisy:
-        raise ValueError(
-            "the score of order=ScoreOrder(…) must be 'gaussian' with observation_noise: only S − R corrects for it."
-        )
-    drift = as_drift(given["drift"])
-    if not has_state_space(driven(drift)):
-        if given["estimator"] in ("exact", "em"):
-            raise ValueError(
-                f"estimator={given['estimator']!r} needs a linear or affine drift; use 'mle'."
-            )
-        if noisy:
-            raise ValueError(nonlinear("observation_noise", drift))
-    if given["permutation"] == "independent" and how is not None:
-        raise ValueError(
-            "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' "
-            "with permutation='independent'."
-        )
-    if given["spacing"] == "estimate" and how is not None:
-        raise ValueError("spacing='estimate' needs order='likelihood'.")
-    if given["subjects"] in (Subjects.LEVELS, Subjects.RATES) and given["estimator"] == "mcem":
-        raise ValueError(
-            f"subjects={given['subjects']!r} is fitted along the best order of each subject, which estimator='mcem' averages "
-            "over: use estimator='auto', or subjects='alike'."
-        )
-    if given["permutation"] == "shared" and given["estimator"] == "mcem":
-        raise ValueError(
-            "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' "
-            "and sample_orders()."
-        )
+    by_score, gaussian = (
+        how is not None,
+        how is None or isinstance(as_score(how.score), GaussianScore),
+    )
+    shared, curved = given["permutation"] == "shared", not has_state_space(driven(drift))
+    by_subject = subjects in (Subjects.LEVELS, Subjects.RATES)
+    refused = {
+        "the score of order=ScoreOrder(…) must be 'gaussian' with observation_noise: only S − R corrects for it.":
+            noisy and not gaussian,
+        f"estimator={estimator!r} needs a linear or affine drift; use 'mle'.":
+            curved and estimator in ("exact", "em"),
+        nonlinear("observation_noise", drift): curved and noisy,
+        "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' with "
+        "permutation='independent'.": by_score and not shared,
+        "spacing='estimate' needs order='likelihood'.": by_score and given["spacing"] == "estimate",
+        f"subjects={subjects!r} is fitted along the best order of each subject, which estimator='mcem' averages over: use "
+        "estimator='auto', or subjects='alike'.": by_subject and estimator == "mcem",
+        "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' and sample_orders().":
+            shared and estimator == "mcem",
+    }  # fmt: skip
+    _refuse(refused)
+
+
+def _refuse(reasons: Mapping[str, bool]) -> None:
+    """Raise the first reason that holds."""
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(reason)
 
 
 def is_auto(noise: Any) -> bool:
@@ -135,40 +136,26 @@ def check_levels(subjects: str, model: Model) -> None:
         )
     if subjects != Subjects.LEVELS:
         return
-    if not isinstance(model.drift, Affine) and not (
-        model.states_hidden and has_offset(model.drift)
-    ):
-        raise ValueError(
-            "subjects='levels' gives each subject an intercept of its own: use drift='affine', and covariates only behind "
-            "noise, missing values or a schedule."
-        )
-    if model.gaps_random:
-        raise ValueError(
-            "subjects='levels' needs gaps that are known or shared, since steps of unknown length and a level look alike in "
-            "one subject: give times or a schedule, use spacing='regular', or subjects='alike'."
-        )
-    noise = given_noise_covariance(model)
-    if noise is not None and noise[~np.eye(len(noise), dtype=bool)].any():
-        raise ValueError(
-            "subjects='levels' needs noise of one variable to be independent of that of others: give observation_noise as "
-            "one standard deviation for each, or use subjects='alike'."
-        )
-    n, _, d = model.data.shape
-    most = account_kind(model).max_variables
-    if d > most:
-        behind = (
-            " behind noise, missing values or a schedule"
-            if most < ObservedAccount.max_variables
-            else ""
-        )
-        raise ValueError(
-            f"subjects='levels'{behind} is for up to {most} variables; got {d}: choose some of them."
-        )
-    if n <= 2 * d + 2 or model.data.lengths.steps.steps.total <= 2 * d:
-        raise ValueError(
-            f"subjects='levels' needs more than {2 * d + 2} subjects for {d} variables, and three observations of "
-            f"each or more; there are {n} subjects."
-        )
+    (n, _, d), hidden, noise = model.data.shape, model.states_hidden, given_noise_covariance(model)
+    linked = noise is not None and bool(noise[~np.eye(len(noise), dtype=bool)].any())
+    most, behind = (
+        account_kind(model).max_variables,
+        " behind noise, missing values or a schedule",
+    )
+    enough = n > 2 * d + 2 and model.data.lengths.steps.steps.total > 2 * d
+    _refuse({
+        "subjects='levels' gives each subject an intercept of its own: use drift='affine', and covariates only behind "
+        "noise, missing values or a schedule.":
+            not isinstance(model.drift, Affine) and not (hidden and has_offset(model.drift)),
+        "subjects='levels' needs gaps that are known or shared, since steps of unknown length and a level look alike in "
+        "one subject: give times or a schedule, use spacing='regular', or subjects='alike'.": model.gaps_random,
+        "subjects='levels' needs noise of one variable to be independent of that of others: give observation_noise as "
+        "one standard deviation for each, or use subjects='alike'.": linked,
+        f"subjects='levels'{behind * (most < ObservedAccount.max_variables)} is for up to {most} variables; got {d}: choose some of "
+        "them.": d > most,
+        f"subjects='levels' needs more than {2 * d + 2} subjects for {d} variables, and three observations of each or more; "
+        f"there are {n} subjects.": not enough,
+    })  # fmt: skip
 
 
 def check_knowledge(knowledge: object, order: object) -> None:
@@ -339,18 +326,14 @@ def no_diffusion(panel: Panel, k: int | None = None) -> str:
             "as they were measured."
         )
     x = to_numpy(panel.values).reshape(-1, len(panel.names))
-    x = x[~np.isnan(x).any(axis=1)]
-    x = x - x.mean(axis=0)
-    _, singular, directions = np.linalg.svd(x / np.linalg.norm(x, axis=0), full_matrices=False)
-    loads = np.abs(directions[-1])
-    named = [panel.names[k] for k in np.argsort(-loads) if loads[k] > 0.1 * loads.max()]
-    if len(panel.names) > 1 and singular[-1] < TOGETHER * singular[0]:
+    named, share = least_combination(x[~np.isnan(x).any(axis=1)], panel.names)
+    if len(panel.names) > 1 and share < TOGETHER:
         return (
-            f"variables {', '.join(map(repr, named[:6]))} are linearly dependent but for {singular[-1] / singular[0]:.0e} of "
-            "their spread, so their diffusion is singular: drop one of them."
+            f"variables {named} are linearly dependent but for {share:.0e} of their spread, so their diffusion is singular: "
+            "drop one of them."
         )
     return (
-        f"what happens next follows from the state up to rounding ({', '.join(map(repr, named[:6]))}): nothing is left to "
+        f"what happens next follows from the state up to rounding ({named}): nothing is left to "
         "chance, so there is no diffusion to estimate. Drop such variables, or give the data as they were measured."
     )
 

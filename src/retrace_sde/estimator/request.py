@@ -16,6 +16,9 @@ from retrace_sde.process.drift import Drift, as_drift, driven, has_state_space
 from retrace_sde.search.plan import Settings, given_noise_covariance
 from retrace_sde.search.protocols import Model
 
+AS_GIVEN = ("estimator", "observation_noise", "missing_covariates", "max_iter", "alpha", "n_jobs", "verbose")  # fmt: skip
+"""Settings that are used as they are."""
+
 
 @dataclass(frozen=True, eq=False)
 class Request:
@@ -44,17 +47,11 @@ class Request:
             dt=float(given["dt"]),
             shared=given["permutation"] == "shared",
             score_order=as_score_order(given["order"]),
-            estimator=given["estimator"],
             drift=as_drift(given["drift"]),
-            observation_noise=given["observation_noise"],
             estimate_gaps=given["spacing"] == "estimate",
-            missing_covariates=given["missing_covariates"],
             subjects=Subjects(given["subjects"]),
-            max_iter=given["max_iter"],
-            alpha=given["alpha"],
-            n_jobs=given["n_jobs"],
-            verbose=given["verbose"],
             given=given,
+            **{name: given[name] for name in AS_GIVEN},
         )
 
     @property

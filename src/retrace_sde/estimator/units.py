@@ -126,24 +126,30 @@ class Units:
 
     def result(self, result: ReTraceResult) -> ReTraceResult:
         """A result in the table's units."""
-        drift, offset = self._drift(result.drift, result.offset)
-        first = result.initial
+        parameters, first, twin = self._parameters(result), result.initial, result.alternative
         return replace(
             result,
-            drift=drift,
-            offset=offset,
-            inputs=self._inputs(result.inputs),
-            diffusion=self._square(result.diffusion),
-            standard_errors=self.errors(result.standard_errors),
+            **parameters,
             initial=Gaussian(self.centre + self.scale * first.mean, self._square(first.covariance)),
-            alternative=None if result.alternative is None else self._twin(result.alternative),
-            log_likelihood=result.log_likelihood - self.volume,
+            alternative=None if twin is None else replace(twin, **self._parameters(twin)),
             history=tuple(self._round(each) for each in result.history),
             observation_noise=None
             if result.observation_noise is None
             else self._square(result.observation_noise),
-            subjects=self._subjects(result.subjects, drift),
+            subjects=self._subjects(result.subjects, parameters["drift"]),
         )
+
+    def _parameters(self, found: ReTraceResult | Twin) -> dict[str, Any]:
+        """What an answer and its twin have in common."""
+        drift, errors = found.drift * self._ratio, found.standard_errors
+        return {
+            "drift": drift,
+            "offset": found.offset * self.scale - drift @ self.centre,
+            "inputs": self._inputs(found.inputs),
+            "diffusion": self._square(found.diffusion),
+            "standard_errors": None if errors is None else self.errors(errors),
+            "log_likelihood": found.log_likelihood - self.volume,
+        }
 
     def errors(self, errors: StandardErrors) -> StandardErrors:
         """Standard errors in the table's units; the offset's needs its covariance with A."""
@@ -181,10 +187,6 @@ class Units:
     def _square(self, matrix: Array) -> Array:
         return matrix * np.outer(self.scale, self.scale)
 
-    def _drift(self, A: Array, c: Array) -> tuple[Array, Array]:
-        A = A * self._ratio
-        return A, c * self.scale - A @ self.centre
-
     def _coefficients(self, theta: Array) -> Array:
         d = len(self.scale)
         if theta.shape[1] == d:
@@ -209,37 +211,17 @@ class Units:
 
     def _subjects(self, found: SubjectEffects | None, A: Array) -> SubjectEffects | None:
         """`c = S c' − A m`, and its law: `Γ = S Γ' S⁻¹`, `μ = S μ' − (A + Γ) m`, `Ω = S Ω' S`."""
-        if (
-            found is None
-            or found.intercepts is None
-            or found.errors is None
-            or found.mean is None
-            or found.slope is None
-            or found.between is None
-        ):
+        if found is None or found.intercepts is None:
             return found
-        slope = found.slope * self._ratio
+        law: Any = found  # which comes with the intercepts
+        slope = law.slope * self._ratio
         return replace(
             found,
             intercepts=found.intercepts * self.scale - A @ self.centre,
-            errors=found.errors * self.scale,
-            mean=found.mean * self.scale - (A + slope) @ self.centre,
+            errors=law.errors * self.scale,
+            mean=law.mean * self.scale - (A + slope) @ self.centre,
             slope=slope,
-            between=self._square(found.between),
-        )
-
-    def _twin(self, twin: Twin) -> Twin:
-        drift, offset = self._drift(twin.drift, twin.offset)
-        return replace(
-            twin,
-            drift=drift,
-            offset=offset,
-            inputs=self._inputs(twin.inputs),
-            diffusion=self._square(twin.diffusion),
-            standard_errors=None
-            if twin.standard_errors is None
-            else self.errors(twin.standard_errors),
-            log_likelihood=twin.log_likelihood - self.volume,
+            between=self._square(law.between),
         )
 
 

@@ -121,7 +121,12 @@ def check_panel(
             found = examined(panel.values)
     _check_values(found, panel, missing=missing, ragged=ragged)
     if n == 1:
-        _warn_single()
+        warnings.warn(
+            "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
+            "direction of time cannot be tested, and the order rests on distances between single states.",
+            ReTraceWarning,
+            stacklevel=3,
+        )
     return replace(panel, values=found.data.values, covariates=u, lengths=lengths, groups=groups)
 
 
@@ -149,15 +154,6 @@ def _checked_shape(values: Any) -> tuple[int, int, int]:
             "two slices have only two orders, and no path between them to judge."
         )
     return n, T, d
-
-
-def _warn_single() -> None:
-    warnings.warn(
-        "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
-        "direction of time cannot be tested, and the order rests on distances between single states.",
-        ReTraceWarning,
-        stacklevel=4,
-    )
 
 
 def _check_values(found: Examined, panel: Panel, *, missing: bool, ragged: bool) -> None:
@@ -429,20 +425,24 @@ def _check_variables(data: Data, names: tuple[str, ...]) -> None:
     few = min(n, -(-(1000 + 20 * d) // T))
     rows = to_numpy(data.some(few).values).reshape(-1, d)
     rows = rows[~np.isnan(rows).any(axis=1)]
-    if len(rows) <= d:
+    if len(rows) <= d or not np.ptp(rows, axis=0).all():
         return
-    rows = rows - rows.mean(axis=0)
-    sizes = np.linalg.norm(rows, axis=0)
-    if len(rows) <= d or not np.all(sizes > 0):
-        return
-    _, singular, directions = np.linalg.svd(rows / sizes, full_matrices=False)
-    if singular[-1] < MIN_SINGULAR_RATIO * singular[0]:
-        loadings = np.abs(directions[-1])
-        involved = [names[k] for k in np.argsort(-loadings) if loadings[k] > 0.1 * loadings.max()]
+    named, share = least_combination(rows, names)
+    if share < MIN_SINGULAR_RATIO:
         raise ValueError(
-            f"variables {', '.join(map(repr, involved[:6]))} are linearly dependent, so their diffusion is "
-            "singular: drop one of them."
+            f"variables {named} are linearly dependent, so their diffusion is singular: drop one of them."
         )
+
+
+def least_combination(rows: Array, names: tuple[str, ...]) -> tuple[str, float]:
+    """The variables, at most six, of the combination that varies least in rows (m, d), and its spread relative to the largest."""
+    rows = rows - rows.mean(axis=0)
+    _, singular, directions = np.linalg.svd(
+        rows / np.linalg.norm(rows, axis=0), full_matrices=False
+    )
+    loads = np.abs(directions[-1])
+    involved = [names[k] for k in np.argsort(-loads) if loads[k] > 0.1 * loads.max()]
+    return ", ".join(map(repr, involved[:6])), float(singular[-1] / singular[0])
 
 
 def _check_seen(values: Array, panel: Panel, *, ragged: bool) -> None:
