@@ -147,7 +147,10 @@ class Data:
     def states(self, order: Indices, position: int = 0) -> Array:
         """The state of every trajectory at one position of an order, (n, d), in numpy."""
         if not Order.of(order).shared:
-            return self.each_piece(partial(_states_of, position=position), order)  # type: ignore[no-any-return]
+            found = self.each_piece(
+                lambda piece, o: to_numpy(piece.block(slice(None), o)[0]), order[:, [position]]
+            )
+            return np.asarray(found[:, 0])
         if self.lazy:  # the other end will be asked for next
             return self.slices(order[[position, -1 - position]])[0]
         return self.slices(order[[position]])[0]
@@ -161,14 +164,14 @@ class Data:
         return to_numpy(taken(self.values, positions, 1)).transpose(1, 0, 2)
 
     def _read_slices(self, positions: Indices) -> Array:
-        found = self.each_piece(partial(_slices_of, positions=positions))
+        found = self.each_piece(lambda piece: piece.slices(positions).transpose(1, 0, 2))
         return np.ascontiguousarray(found.transpose(1, 0, 2))
 
     def map(
         self, function: Callable[[Any, Any | None], Result], order: Indices | None = None
     ) -> Iterator[Result]:
         """`function(x, u)` for each block of trajectories in time order, as float64, results in order."""
-        return self.map_pieces(partial(_of_block, function=function), order)
+        return self.map_pieces(lambda piece, o: function(*piece.block(slice(None), o)), order)
 
     def map_pieces(
         self, function: Callable[..., Result], *along: Any, size: int | None = None
@@ -288,13 +291,10 @@ def _jobs(n_jobs: int | None) -> int:
 
 def _parts(along: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:
     """What belongs to some trajectories of what belongs to a pass."""
-    return tuple(_part(each, rows) for each in along)
-
-
-def _part(each: Any, rows: Any) -> Any:
-    if isinstance(each, Gaps):
-        return each.take(rows)
-    return each[rows] if np.ndim(each) > 1 else each
+    return tuple(
+        each.take(rows) if isinstance(each, Gaps) else each[rows] if np.ndim(each) > 1 else each
+        for each in along
+    )
 
 
 def _on_chunk(
@@ -322,22 +322,10 @@ def _on_chunk(
         return together(found)
 
 
-def _of_block(piece: Data, order: Indices | None, *, function: Callable[..., Result]) -> Result:
-    return function(*piece.block(slice(None), order))
-
-
 def _block(array: Any, rows: slice, order: Indices | None) -> Any:
     if isinstance(array, ArrayView):
         return array.block(rows, order)
     return ordered(array[rows, ...], order)
-
-
-def _states_of(piece: Data, order: Indices, *, position: int) -> Array:
-    return to_numpy(piece.block(slice(None), order[:, [position]])[0])[:, 0]
-
-
-def _slices_of(piece: Data, *, positions: Indices) -> Array:
-    return piece.slices(positions).transpose(1, 0, 2)
 
 
 def _added(parts: Any) -> Any:
@@ -365,37 +353,23 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-class _Limit:
-    """BLAS on one thread while anyone asks for it; the last to leave, in whichever thread, restores what there was."""
-
-    def __init__(self) -> None:
-        self.lock, self.users, self.before = Lock(), 0, None
-
-    def enter(self) -> None:
-        with self.lock:
-            if self.users == 0:
-                self.before = _blas().limit(limits=1, user_api="blas")
-            self.users += 1
-
-    def leave(self) -> None:
-        with self.lock:
-            self.users -= 1
-            if self.users == 0 and self.before is not None:
-                self.before.restore_original_limits()
-
-
-_LIMIT = _Limit()
+_LOCK, _LIMITS = Lock(), list[Any]()
+"""One limit of BLAS for each who asks for it: the first sets it, the last to leave, in whichever thread, restores what there was."""
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """A context in which BLAS uses one thread, and numbers that overflow or are none show in results, not in warnings."""
-    _LIMIT.enter()
+    with _LOCK:
+        _LIMITS.append(_LIMITS[0] if _LIMITS else _blas().limit(limits=1, user_api="blas"))
     try:
         with np.errstate(all="ignore"):
             yield
     finally:
-        _LIMIT.leave()
+        with _LOCK:
+            before = _LIMITS.pop()
+            if not _LIMITS:
+                before.restore_original_limits()
 
 
 def evenly(n: int, size: int) -> Indices:

@@ -80,7 +80,9 @@ class RowPermutation:
         lengths = None if panel.lengths is None else panel.lengths[self.rows]
         columns = self.columns
         if lengths is not None:
-            columns = np.take_along_axis(columns, _last_repeated(lengths, columns.shape[1]), axis=1)
+            # 0, 1, …, and the last observation in place of padding
+            last = np.minimum(np.arange(columns.shape[1])[None], lengths[:, None] - 1)
+            columns = np.take_along_axis(columns, last, axis=1)
 
         def moved(values: Any) -> Any:
             if isinstance(values, ArrayView):  # which is not moved but read in the new order
@@ -202,8 +204,3 @@ def _contents(panel: Panel, known: Knowledge | None) -> Iterator[Array]:
     if known is not None:
         tables = (each for each in (known.timestamps, known.blocks) if each is not None)
         yield from (np.asarray(each, dtype=float) for each in tables)
-
-
-def _last_repeated(lengths: Indices, T: int) -> Indices:
-    """0, 1, …, and the last observation of each trajectory in place of its padding, (n, T)."""
-    return np.minimum(np.arange(T)[None], lengths[:, None] - 1)

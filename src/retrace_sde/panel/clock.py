@@ -49,9 +49,9 @@ class Gaps(ABC):
     def along(self, T: int) -> Array:
         """The gaps of an order of T observations, (T − 1,), or (n, T − 1) where trajectories have their own."""
 
-    @abstractmethod
     def take(self, rows: Indices | slice) -> Gaps:
         """Those of some trajectories."""
+        return self
 
     @abstractmethod
     def reversed(self) -> Gaps:
@@ -86,9 +86,6 @@ class EqualGaps(Gaps):
     def along(self, T: int) -> Array:
         return np.full(T - 1, self.dt)
 
-    def take(self, rows: Indices | slice) -> EqualGaps:
-        return self
-
     def reversed(self) -> EqualGaps:
         return self
 
@@ -111,9 +108,6 @@ class SharedGaps(Gaps):
 
     def along(self, T: int) -> Array:
         return self.values
-
-    def take(self, rows: Indices | slice) -> SharedGaps:
-        return self
 
     def reversed(self) -> SharedGaps:
         return SharedGaps(self.values[::-1].copy())

@@ -41,9 +41,9 @@ class Order(ABC):
         """The position of each slice or observation: the inverse permutation, of the index's shape."""
         return np.argsort(self.index, axis=-1)
 
-    @abstractmethod
     def take(self, rows: Indices | slice) -> Order:
         """That of some trajectories."""
+        return self
 
     @abstractmethod
     def of_trajectory(self, j: int) -> Indices:
@@ -72,9 +72,6 @@ class SharedOrder(Order):
 
     index: Indices
     shared: ClassVar[bool] = True
-
-    def take(self, rows: Indices | slice) -> SharedOrder:
-        return self
 
     def of_trajectory(self, j: int) -> Indices:
         return self.index

@@ -11,11 +11,8 @@ import array_api_compat
 import numpy as np
 from numpy.typing import ArrayLike
 
-from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.formats import (
-    frame_of_xarray,
-    xarray_of_panel,
-)
+from retrace_sde.io.arrays import Array, Indices, taken
+from retrace_sde.io.formats import frame_of_xarray, xarray_of_panel
 from retrace_sde.io.lazy.array import as_lazy
 from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.io.tables import Label, Names, lay_out
@@ -136,10 +133,7 @@ class Panel:
         kept = np.atleast_1d(np.arange(len(self))[chosen])
 
         def part(array: Any | None) -> Any | None:
-            if array is None or isinstance(array, np.ndarray):
-                return None if array is None else array[kept]
-            xp = array_api_compat.array_namespace(array)
-            return xp.take(array, xp.asarray(kept, device=array_api_compat.device(array)), axis=0)
+            return None if array is None else taken(array, kept, 0)
 
         own_times = self.times is not None and not same_for_all(self.times)
         return replace(
@@ -266,21 +260,9 @@ class Panel:
         )
         if time_error is not None and time is None:
             raise ValueError("time_error needs a time column.")
-        return Panel(
-            found.values,
-            found.names,
-            found.ids,
-            found.covariates,
-            found.covariate_names,
-            dt,
-            found.lengths,
-            found.slices,
-            found.times,
-            None if time_error is None else bounded_time_error(found.times, time_error),
-            found.rows,
-            found.notes,
-            groups=found.groups,
-        )
+        if time_error is not None:
+            time_error = bounded_time_error(found.times, time_error)
+        return Panel(**vars(found), dt=dt, time_error=time_error)
 
     @classmethod
     def from_xarray(

@@ -173,10 +173,10 @@ def _sums(values: Any, n_jobs: int | None) -> tuple[Array, Array, Array] | None:
         sums = xp.sum(x, axis=(0, 1)), xp.sum(x * x, axis=(0, 1)), xp.min(x[:, :, 0], axis=1)
         total, squares, least = (to_numpy(each) for each in sums)
         return total, squares, least
-    found = _slower_axis_first(values)
-    if found is None:
+    by_time = not values.flags.c_contiguous
+    turned = values.transpose(1, 0, 2) if by_time else values  # the slower axis first
+    if not turned.flags.c_contiguous:
         return None
-    turned, by_time = found
 
     def of_block(rows: slice) -> tuple[Array, Array, Array]:
         x = np.asarray(turned[rows], dtype=np.float64)
@@ -187,11 +187,3 @@ def _sums(values: Any, n_jobs: int | None) -> tuple[Array, Array, Array] | None:
     parts = list(zip(*Data(turned, n_jobs=n_jobs).map_rows(of_block), strict=True))
     least = np.min(parts[2], axis=0) if by_time else np.concatenate(parts[2])
     return np.sum(parts[0], axis=0), np.sum(parts[1], axis=0), least
-
-
-def _slower_axis_first(array: Any) -> tuple[Any, bool] | None:
-    """A numpy array with its slower axis first, and whether that is time; None: it is not contiguous either way."""
-    for turned, by_time in ((array, False), (array.transpose(1, 0, 2), True)):
-        if turned.flags.c_contiguous:
-            return turned, by_time
-    return None
