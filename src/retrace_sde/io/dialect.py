@@ -78,8 +78,11 @@ def read_text(path: Path, text: Sequence[str], dialect: Dialect | None = None) -
     """The table in a csv, tsv or txt file; columns named in `text` stay as they are written."""
     dialect = dialect or Dialect()
     encoding = dialect.encoding or _encoding(path)
-    if dialect.encoding is not None:
-        _check_encoding(path, encoding)
+    error = None if dialect.encoding is None else _decodes(path, encoding)
+    if error is not None:
+        raise ValueError(
+            f"not {encoding} text (byte 0x{error.object[error.start]:02x}): say another --encoding, or save it as UTF-8."
+        )
     _check_zeros(path, encoding)
     with path.open(encoding=encoding, errors="replace", newline="") as file:
         sample = file.read(SAMPLE_CHARACTERS) + file.readline()
@@ -87,17 +90,17 @@ def read_text(path: Path, text: Sequence[str], dialect: Dialect | None = None) -
             sample += line
     tabbed = path.suffix.lower() == ".tsv"
     separator, skipped = _structure(sample, dialect.separator or ("\t" if tabbed else None))
-    header = _header(sample, separator, skipped)
+    _check_header(sample, separator, skipped)
     options: dict[str, Any] = {
         "sep": separator, "encoding": encoding, "skiprows": skipped, "low_memory": False, "float_precision": "round_trip",
     }  # fmt: skip
-    frame = _parsed(path, header, options, dtype=dict.fromkeys(text, "string"))
+    frame = _parsed(path, options, dtype=dict.fromkeys(text, "string"))
     if frame.shape[1] == 1:
         raise ValueError(
             f"only one column, {frame.columns[0]!r}, was found: if cells are separated by another sign, say --sep."
         )
     frame, dropped = _without_row_names(frame, text)
-    frame, found = _as_numbers(frame, path, header, options, text, dialect.decimal)
+    frame, found = _as_numbers(frame, path, options, text, dialect.decimal)
     said = (
         [] if separator == ("\t" if tabbed else ",") else [f"cells separated by {_sign(separator)}"]
     )
@@ -136,14 +139,6 @@ def _decodes(path: Path, encoding: str) -> UnicodeDecodeError | None:
     return None
 
 
-def _check_encoding(path: Path, encoding: str) -> None:
-    error = _decodes(path, encoding)
-    if error is not None:
-        raise ValueError(
-            f"not {encoding} text (byte 0x{error.object[error.start]:02x}): say another --encoding, or save it as UTF-8."
-        )
-
-
 def _check_zeros(path: Path, encoding: str) -> None:
     """No zero byte, which would end a number in silence."""
     if encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32")):
@@ -167,7 +162,7 @@ def _structure(sample: str, given: str | None) -> tuple[str, int]:
         given = excel.group(1)
     best = given or ","
     if given is None:
-        shapes = {sign: _widths(sample, sign) for sign in SEPARATORS}
+        shapes = {sign: [len(row) for row, _ in _cells(sample, sign)] for sign in SEPARATORS}
         even = {
             sign: w for sign, w in shapes.items() if w and w[-1] > 1 and len(set(w[1:] or w)) == 1
         }
@@ -175,11 +170,12 @@ def _structure(sample: str, given: str | None) -> tuple[str, int]:
         best = max(
             even, key=lambda sign: (even[sign][0] == even[sign][-1], even[sign][-1]), default=","
         )
-    widths, ends = _widths(sample, best), _ends(sample, best)
+    cells = _cells(sample, best)
+    widths = [len(row) for row, _ in cells]
     usual = Counter(widths).most_common(1)[0][0] if widths else 1
     leading = next((k for k, width in enumerate(widths) if width > 1), 0) if usual > 1 else 0
     leading = max(leading, int(excel is not None))
-    return best, ends[leading - 1] if leading else 0
+    return best, cells[leading - 1][1] if leading else 0
 
 
 def _cells(sample: str, separator: str) -> list[tuple[list[str], int]]:
@@ -193,27 +189,16 @@ def _cells(sample: str, separator: str) -> list[tuple[list[str], int]]:
     return found[:-1] if len(sample) >= SAMPLE_CHARACTERS and len(found) > 2 else found
 
 
-def _widths(sample: str, separator: str) -> list[int]:
-    return [len(row) for row, _ in _cells(sample, separator)]
-
-
-def _ends(sample: str, separator: str) -> list[int]:
-    return [line for _, line in _cells(sample, separator)]
-
-
-def _header(sample: str, separator: str, skipped: int) -> list[str]:
-    """The names of the columns; a name that occurs twice is refused."""
-    rows = [row for row, line in _cells(sample, separator) if line > skipped]
-    if not rows:  # quotes that do not end: pandas says where
-        return []
-    names = [name.strip() for name in rows[0]]
-    twice = [name for name, count in Counter(names).items() if name and count > 1]
+def _check_header(sample: str, separator: str, skipped: int) -> None:
+    """No name of a column occurs twice. (Of quotes that do not end, which leave no rows, pandas says where.)"""
+    rows = (row for row, line in _cells(sample, separator) if line > skipped)
+    names = Counter(name.strip() for name in next(rows, []))
+    twice = [name for name, count in names.items() if name and count > 1]
     if twice:
         raise ValueError(f"more than one column is named {twice[0]!r}: rename one.")
-    return names
 
 
-def _parsed(path: Path, header: list[str], options: dict[str, Any], dtype: Any) -> pd.DataFrame:
+def _parsed(path: Path, options: dict[str, Any], dtype: Any) -> pd.DataFrame:
     """The table by pandas; lines longer than the header, which pandas accepts silently, are refused."""
     try:
         frame = pd.read_csv(path, dtype=dtype, **options)
@@ -259,9 +244,12 @@ def is_text(column: pd.Series) -> bool:
 
 
 def _as_numbers(
-    frame: pd.DataFrame, path: Path, header: list[str], options: dict[str, Any], text: Sequence[str],
+    frame: pd.DataFrame,
+    path: Path,
+    options: dict[str, Any],
+    text: Sequence[str],
     decimal: str | None,
-) -> tuple[pd.DataFrame, list[str]]:  # fmt: skip
+) -> tuple[pd.DataFrame, list[str]]:
     """Columns of numbers that pandas left as text: decimal commas, thousands apart, signs for missing values."""
     words = [name for name in frame.columns if is_text(frame[name]) and name not in text]
     if not words and decimal != ",":
@@ -272,8 +260,7 @@ def _as_numbers(
         found += ["decimal commas"] if decimal == "," else []
     if decimal == ",":
         # Read again as it is written: beside decimal commas, 1.234 is a thousand, not one and a bit.
-        whole = _parsed(path, header, options, dtype=str)
-        whole = whole[list(frame.columns)]
+        whole = _parsed(path, options, dtype=str)
         words = [name for name in frame.columns if name not in text]
         frame = frame.assign(**{name: whole[name] for name in words})
     changed: dict[str, Any] = {}

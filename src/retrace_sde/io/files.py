@@ -136,21 +136,13 @@ def _read_excel(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame
     return frame
 
 
-def _read_stata(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
-    return pd.read_stata(path, convert_categoricals=False)
-
-
-def _read_sas(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+def _read_sas(path: Path, *_: Any) -> pd.DataFrame:
     return pd.read_sas(path, encoding="utf-8")
 
 
-def _read_spss(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+def _read_spss(path: Path, *_: Any) -> pd.DataFrame:
     need("pyreadstat")
     return pd.read_spss(path, convert_categoricals=False)
-
-
-def _read_parquet(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
-    return pd.read_parquet(path)
 
 
 def _read_npz(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
@@ -190,10 +182,6 @@ def _text(arrays: dict[str, Any], name: str) -> list[str] | None:
     return [str(each) for each in arrays[name].ravel()] if name in arrays else None
 
 
-def _read_h5ad(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
-    return _anndata(need("anndata").read_h5ad(path), budget)
-
-
 def _anndata(adata: Any, budget: Budget) -> pd.DataFrame:
     budget.take_table(adata.n_obs, adata.n_vars + adata.obs.shape[1])  # also where X is sparse
     return frame_of_anndata(adata)
@@ -215,13 +203,13 @@ TEXT_EXTENSIONS = (".csv", ".tsv", ".txt")
 
 READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
     ".xlsx": _read_excel,
-    ".dta": _read_stata,
+    ".dta": lambda path, *_: pd.read_stata(path, convert_categoricals=False),
     ".sas7bdat": _read_sas,
     ".xpt": _read_sas,
     ".sav": _read_spss,
-    ".parquet": _read_parquet,
+    ".parquet": lambda path, *_: pd.read_parquet(path),
     ".npz": _read_npz,
-    ".h5ad": _read_h5ad,
+    ".h5ad": lambda path, _, budget: _anndata(need("anndata").read_h5ad(path), budget),
     ".zarr": _read_zarr,
 }
 

@@ -272,11 +272,10 @@ def _variables(
             refuse_typing_errors(frame[name], name)
     still = [name for name, values in columns.items() if not _varies_within(values, who)]
     if asked and still:
-        one = len(still) == 1
         raise ValueError(
             f"variable {shown(still)} never changes within a subject (or is empty), so it has no dynamics: "
             "leave it out, or pass it as a covariate."
-            if one
+            if len(still) == 1
             else f"variables {shown(still)} never change within a subject (or are empty), so they have no dynamics: "
             "leave them out, or pass them as covariates."
         )
@@ -366,11 +365,8 @@ def _again(who: Indices, stamps: Array | None, values: Array) -> tuple[Any, list
 
 def _spread(column: Array, rows: Indices) -> Array:
     """Row-wise data laid out (n, T, …), NaN where there is no row."""
-    return np.where(_like(rows >= 0, column), column[rows], np.nan)
-
-
-def _like(mask: Any, column: Array) -> Any:
-    return mask if column.ndim == 1 else mask[:, :, None]
+    there = rows >= 0
+    return np.where(there if column.ndim == 1 else there[:, :, None], column[rows], np.nan)
 
 
 def _padded(values: Array, lengths: Indices | None) -> Array:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations_with_replacement
+from operator import mul
 from typing import Any
 
 import array_api_compat
@@ -208,11 +210,8 @@ class Polynomial(Drift):
         one = xp.ones((*x.shape[:-1], 1), dtype=x.dtype, device=array_api_compat.device(x))
         parts = [one]
         for power in range(1, self.degree + 1):
-            for chosen in combinations_with_replacement(columns, power):
-                term = chosen[0]
-                for each in chosen[1:]:
-                    term = term * each
-                parts.append(term)
+            monomials = combinations_with_replacement(columns, power)
+            parts += [reduce(mul, chosen) for chosen in monomials]
         if u is not None:
             parts.append(u)
             if self.interactions:

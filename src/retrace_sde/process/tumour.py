@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from scipy.special import expit
 from scipy.stats import truncnorm
 
 from retrace_sde.io.arrays import Array, Indices
@@ -291,10 +292,6 @@ def _growth(own: dict[str, Array], x: Array, C: Array | float, d: Array | float)
     return np.asarray(own["rho"] * np.log(own["capacity"] / x) - kill)
 
 
-def _sigmoid(z: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-z)))
-
-
 def _run(
     arm: Arm,
     own: dict[str, Array],
@@ -309,7 +306,7 @@ def _run(
     states, given, hits = [x], [], 0
     for t in range(len(noise) + 1):
         if arm == "observational":
-            p = _sigmoid(confounding / 13 * (diameter(x) - POLICY_MIDPOINT))
+            p = expit(confounding / 13 * (diameter(x) - POLICY_MIDPOINT))
         else:
             p = np.full(len(x), float(arm == "treated"))
         C, d = CHEMOTHERAPY_DOSE * (draws[0, t] < p), radiotherapy * (draws[1, t] < p)
@@ -501,7 +498,7 @@ def _literature_run(
             step = x * (1 + _growth(own, x, C, d) + noise[t - 1])
         x = np.where(alive, step, x)
         past = np.stack(states[max(t - POLICY_DAYS, 0) : t])
-        p = _sigmoid(confounding / 13 * (diameter(past).mean(axis=0) - POLICY_MIDPOINT))
+        p = expit(confounding / 13 * (diameter(past).mean(axis=0) - POLICY_MIDPOINT))
         p = p if arm == "observational" else np.full(n, float(arm == "treated"))
         C = C / 2 + CHEMOTHERAPY_DOSE * (draws[0, t] < p)
         d = 2.0 * (draws[1, t] < p)

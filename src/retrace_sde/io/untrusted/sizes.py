@@ -207,10 +207,6 @@ def _h5_dataset(each: Any, where: str, budget: Budget) -> None:
         budget.take(math.prod(map(float, each.chunks or ())) * each.dtype.itemsize)
 
 
-def _zarr(path: Path, budget: Budget) -> None:
-    zarr_store.check(path, budget.take, budget.take_array)
-
-
 SIZE_CHECKS: dict[str, Callable[[Path, Budget], None]] = {
     ".csv": _csv,
     ".tsv": _csv,
@@ -219,5 +215,5 @@ SIZE_CHECKS: dict[str, Callable[[Path, Budget], None]] = {
     ".npz": _npz,
     ".parquet": _parquet,
     ".h5ad": _h5ad,
-    ".zarr": _zarr,
+    ".zarr": lambda path, budget: zarr_store.check(path, budget.take, budget.take_array),
 }
