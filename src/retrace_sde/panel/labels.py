@@ -54,17 +54,19 @@ def by_labels(knowledge: Knowledge, slices: Sequence[Any]) -> Knowledge:
                 ) from None
         return full
 
-    changed: dict[str, Any] = {}
-    if knowledge.positions is not None:
-        changed["positions"] = mapped(knowledge.positions, "positions")
-    for name in ("first", "last"):
-        if getattr(knowledge, name) is not None:
-            changed[name] = index(getattr(knowledge, name), name)
-    if knowledge.precedences is not None:
-        changed["precedences"] = [_pair(each, index) for each in knowledge.precedences]
-    for name in ("blocks", "timestamps"):
-        if getattr(knowledge, name) is not None:
-            changed[name] = spread(getattr(knowledge, name), name)
+    def pairs(given: Any, name: str) -> list[tuple[int, ...]]:
+        for each in given:
+            if not isinstance(each, (tuple, list)) or len(each) != 2:
+                raise ValueError(
+                    f"{name} of a table's slices are (a, b), two labels; got {each!r}."
+                )
+        return [tuple(index(label, name) for label in each) for each in given]
+
+    read = {"positions": mapped, "first": index, "last": index, "precedences": pairs, "blocks": spread, "timestamps": spread}  # fmt: skip
+    given = {name: getattr(knowledge, name) for name in read}
+    changed: dict[str, Any] = {
+        name: read[name](values, name) for name, values in given.items() if values is not None
+    }
     if np.ndim(knowledge.timestamp_error) or isinstance(knowledge.timestamp_error, Mapping):  # type: ignore[arg-type]
         changed["timestamp_error"] = spread(knowledge.timestamp_error, "timestamp_error")
     return replace(knowledge, **changed)
@@ -115,12 +117,6 @@ def _marked(cells: Sequence[Any], column: str) -> Any:
             f"column {column!r} must mark rows by 1 and 0, or yes and no; row {odd + 1} holds {cells[odd]!r:.40}."
         )
     return np.array([each in MARKED for each in text])
-
-
-def _pair(pair: Any, index: Any) -> tuple[int, int]:
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise ValueError(f"precedences of a table's slices are (a, b), two labels; got {pair!r}.")
-    return index(pair[0], "precedences"), index(pair[1], "precedences")
 
 
 def _number(label: Any) -> float:
