@@ -70,15 +70,13 @@ class Imputed:
     widened: Array
 
     def moved(self, observations: Callable[[Array], Array]) -> Imputed:
-        """The same with observations in another order."""
+        """The same with observations in another order, or shifted."""
         values, low, high = (observations(each) for each in (self.values, self.low, self.high))
         return replace(self, values=values, low=low, high=high)
 
     def keeping(self, given: Array) -> Imputed:
         """The same with observed values exactly as given."""
-        every = (self.values, self.low, self.high)
-        values, low, high = (np.where(np.isnan(given), each, given) for each in every)
-        return replace(self, values=values, low=low, high=high)
+        return self.moved(lambda each: np.where(np.isnan(given), each, given))
 
 
 @dataclass(frozen=True, eq=False)

@@ -153,14 +153,5 @@ def imputed(
     half = critical(outcome.found.log_likelihoods.size, level)
     apart = _apart(outcome, order)[:, None]
     found = filled(along(model, order) + apart, space_of(model, outcome), level, half, rng)
-    found = replace(
-        found, values=found.values - apart, low=found.low - apart, high=found.high - apart
-    )
-    back = np.argsort(order, axis=-1)
-    inside = model.data.lengths.mask
-
-    def stored(each: Array) -> Array:
-        return np.asarray(in_order(np.where(inside[:, :, None], each, np.nan), back))
-
-    values, low, high = (stored(each) for each in (found.values, found.low, found.high))
-    return Imputed(values, low, high, found.level, found.widened)
+    back, inside = np.argsort(order, axis=-1), model.data.lengths.mask[:, :, None]
+    return found.moved(lambda each: in_order(np.where(inside, each - apart, np.nan), back))

@@ -3,10 +3,12 @@ that these are independent."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from retrace_sde.fit.moments import Moments, regression_rows
-from retrace_sde.fit.regression import ErrorKind, StandardErrors, mle
+from retrace_sde.fit.regression import ErrorKind, StandardErrors, parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.clock import Gaps
@@ -41,20 +43,15 @@ def bootstrap_errors(
 
     total = data.sum_pieces(of_piece, order, Gaps.of(dt, data.lengths), weights.T)
     size = round(total.shape[1] ** 0.5)
-    fits = [
-        mle(Moments.from_weights(gram.reshape(size, size), count, size - d))
+    return errors_of_draws(
+        parameters(Moments.from_weights(gram.reshape(size, size), count, size - d))
         for gram, count in zip(total, steps, strict=True)
-    ]
-    return errors_of_draws([fit.coefficients for fit in fits], [fit.diffusion for fit in fits])
+    )
 
 
-def errors_of_draws(coefficients: list[Array], diffusions: list[Array]) -> StandardErrors:
+def errors_of_draws(fits: Iterable[tuple[Array, Array]]) -> StandardErrors:
     """The spread of estimates Θ (d, p) and H over replicates."""
+    coefficients, diffusions = (list(each) for each in zip(*fits, strict=True))
     z = np.stack(coefficients) - np.mean(coefficients, axis=0)
     covariances = np.einsum("rip,riq->ipq", z, z) / (len(z) - 1)
-    return StandardErrors(
-        np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
-        np.std(diffusions, axis=0, ddof=1),
-        covariances=covariances,
-        kind=ErrorKind.BOOTSTRAP,
-    )
+    return StandardErrors.of(covariances, np.std(diffusions, axis=0, ddof=1), ErrorKind.BOOTSTRAP)

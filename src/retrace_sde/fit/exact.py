@@ -247,8 +247,7 @@ def _errors(fit: _Regression, B: Array, c: Array | None, K: Array, dt: float) ->
     slope = 1 / _divided(rates, np.ones(1))[..., 0]
     from_F = np.einsum("ib,nb,bl->iln", slope, W @ V, inverse @ np.linalg.inv(to_x), optimize=True)
     of_A = _covariances((to_x @ V)[:d], inverse[:, :d], from_F) / dt**2
-    drift = np.sqrt(np.diagonal(of_A, axis1=1, axis2=2))
-    return StandardErrors(drift, np.sqrt(of_H) / dt, covariances=of_A)
+    return StandardErrors.of(of_A, np.sqrt(of_H) / dt)
 
 
 def _eigenbasis(B: Array) -> tuple[Complex, Complex, Complex]:

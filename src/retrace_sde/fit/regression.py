@@ -57,6 +57,22 @@ class StandardErrors:
     kind: ErrorKind = ErrorKind.MODEL
     inputs: Array | None = None
 
+    @classmethod
+    def of(
+        cls, covariances: Array, diffusion: Array, kind: ErrorKind = ErrorKind.MODEL
+    ) -> StandardErrors:
+        """From the covariances (d, p, p) of each equation's coefficients, and the errors of H."""
+        drift = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+        return cls(drift, diffusion, covariances=covariances, kind=kind)
+
+    @classmethod
+    def of_parameters(cls, covariance: Array, d: int, p: int) -> StandardErrors:
+        """From the covariance of (Θ by rows, the lower half of H, others)."""
+        equations = np.stack([covariance[k : k + p, k : k + p] for k in range(0, d * p, p)])
+        H, (i, j) = np.zeros((d, d)), np.tril_indices(d)
+        H[i, j] = H[j, i] = np.sqrt(np.diag(covariance)[d * p : d * p + len(i)])
+        return cls.of(equations, H)
+
 
 def mle(moments: Moments) -> Estimate:
     """Maximum likelihood (Eq. MLE_A, MLE_H): `Θ̂ = (R_φφ⁻¹ R_φΔ)ᵀ`, `Ĥ = R_ΔΔᵀ R_ΔΔ / N`."""

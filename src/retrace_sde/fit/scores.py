@@ -97,14 +97,8 @@ class StepScores:
 
     def errors(self, covariance: Array) -> StandardErrors:
         """Standard errors of Θ and H from the covariance of the parameters."""
-        d, p = self.step.coefficients.shape
-        covariance = covariance / self.step.dt**2
-        deviations = np.sqrt(np.diag(covariance))
-        i, j = np.tril_indices(d)
-        diffusion = np.empty((d, d))
-        diffusion[i, j] = diffusion[j, i] = deviations[d * p : d * p + len(i)]
-        equations = np.stack([covariance[k : k + p, k : k + p] for k in range(0, d * p, p)])
-        return StandardErrors(deviations[: d * p].reshape(d, p), diffusion, covariances=equations)
+        shape = self.step.coefficients.shape
+        return StandardErrors.of_parameters(covariance / self.step.dt**2, *shape)
 
 
 def _scores(
@@ -242,8 +236,7 @@ def _summed(sums: Sums, n: int, told: int) -> StandardErrors:
     covariances, diffusion = scale * sums.theta, np.sqrt(scale * sums.diffusion)
     if covariances.ndim == 2:
         return StandardErrors(np.sqrt(covariances), diffusion, None, None, ErrorKind.SANDWICH)
-    of_theta = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
-    return StandardErrors(of_theta, diffusion, None, covariances, ErrorKind.SANDWICH)
+    return StandardErrors.of(covariances, diffusion, ErrorKind.SANDWICH)
 
 
 def errors_of_influences(
@@ -253,13 +246,8 @@ def errors_of_influences(
     n = len(of_theta)
     scale = ((total or n) - 1) / n
     covariances = scale * np.einsum("jep,jeq->epq", of_theta, of_theta, optimize=True)
-    return StandardErrors(
-        np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)),
-        np.sqrt(scale * (of_H**2).sum(axis=0)),
-        None,
-        covariances,
-        ErrorKind.SANDWICH,
-    )
+    diffusion = np.sqrt(scale * (of_H**2).sum(axis=0))
+    return StandardErrors.of(covariances, diffusion, ErrorKind.SANDWICH)
 
 
 def errors_of_scores(
@@ -295,9 +283,8 @@ def widened(
     if E is not None and R is not None and M is not None:
         V = R @ np.linalg.solve(M, E)
         V = (V + V.transpose(0, 2, 1)) / 2
-        variances = np.diagonal(V, axis1=1, axis2=2)
-        if variances.min() > 0:
-            return StandardErrors(np.sqrt(variances), diffusion, None, V, ErrorKind.SANDWICH)
+        if np.diagonal(V, axis1=1, axis2=2).min() > 0:
+            return StandardErrors.of(V, diffusion, ErrorKind.SANDWICH)
     by = robust.drift / np.maximum(model.drift, tiny)
     covariances = None if E is None else E * by[:, :, None] * by[:, None, :]
     return StandardErrors(errors.drift * by, diffusion, None, covariances, ErrorKind.SANDWICH)

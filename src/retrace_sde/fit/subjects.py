@@ -335,8 +335,6 @@ def log_likelihood(grams: Array, count: float, fit: SubjectFit) -> float:
     E = total[p:, p:] - theta @ total[:p, p:] - (theta @ total[:p, p:]).T
     E = E + theta @ total[:p, :p] @ theta.T
     value = -0.5 * (count * np.linalg.slogdet(2 * np.pi * fit.diffusion)[1] + np.sum(P * E))
-    if not fit.columns:
-        return float(value)
     mean, covariance = posterior_deviations(grams, fit)
     flat = mean.reshape(len(grams), -1)
     gain = np.einsum("na,nab,nb->", flat, np.linalg.inv(covariance), flat)
@@ -375,8 +373,6 @@ def _information(grams: Array, fit: SubjectFit) -> Array:
     n, S = len(grams), list(fit.columns)
     P = np.linalg.inv(fit.diffusion)
     whole = np.kron(P, grams[:, :p, :p].sum(axis=0))
-    if not S:
-        return np.asarray(whole)
     joint = np.einsum("ef,npa->nepfa", P, grams[:, :p][:, :, S]).reshape(n, d * p, -1)
     return np.asarray(
         whole - np.einsum("nia,nab,njb->ij", joint, fit.uncertainty, joint, optimize=True)
@@ -385,7 +381,5 @@ def _information(grams: Array, fit: SubjectFit) -> Array:
 
 def posterior_deviations(grams: Array, fit: SubjectFit) -> tuple[Array, Array]:
     """Means and covariances of subjects' deviations under a fit's population, for other Gram matrices."""
-    if not fit.columns:
-        return np.zeros((len(grams), len(fit.coefficients), 0)), np.zeros((len(grams), 0, 0))
     at = _Point(fit.coefficients, fit.diffusion, fit.between)
     return _posterior(grams, list(fit.columns), at)

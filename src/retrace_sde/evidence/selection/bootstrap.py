@@ -50,4 +50,4 @@ def bootstrap(
     parallel = Parallel(model.data.n_jobs or -1, prefer="threads", return_as="generator")
     replies = parallel(delayed(one)(rows) for rows in drawn)
     fits = list(steps(replies, "resampling subjects", total=len(drawn), least=2))
-    return errors_of_draws([each[0] for each in fits], [each[1] for each in fits])
+    return errors_of_draws(fits)

@@ -191,11 +191,8 @@ class Scores:
         (d, p), keep = self.setup.free.shape, self._keep
         every, free = np.zeros((len(keep), len(keep))), int(keep.sum())
         every[np.ix_(keep, keep)] = covariance[:free, :free]
-        deviations = np.sqrt(np.maximum(np.diag(every), 0.0))
-        H, (i, j) = np.zeros((d, d)), np.tril_indices(d)
-        H[i, j] = H[j, i] = deviations[d * p :]
-        equations = np.stack([every[k : k + p, k : k + p] for k in range(0, d * p, p)])
-        return StandardErrors(deviations[: d * p].reshape(d, p), H, covariances=equations)
+        np.fill_diagonal(every, np.maximum(np.diag(every), 0.0))
+        return StandardErrors.of_parameters(every, d, p)
 
     def log_gap_errors(self, covariance: Array) -> Array:
         """Standard errors of the logarithms of free gaps."""

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from retrace_sde.fit.statespace.filter import Table
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.io.kernels import njit
 
@@ -29,16 +30,6 @@ LANES = 8
 
 LOST = 1e-10
 """A variance that a difference leaves below this share of what it was has too few correct digits."""
-
-
-class Steps(NamedTuple):
-    """F, Fᵀ, S and Q of each class of step, (K, …), and the diagonal of R; each contiguous."""
-
-    matrix: Array
-    transposed: Array
-    inputs: Array
-    covariance: Array
-    noise: Array
 
 
 class Block(NamedTuple):
@@ -196,7 +187,7 @@ def _mirror(A: Array) -> None:
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def _predict(
-    steps: Steps,
+    steps: Table,
     classes: Indices,
     v: Array,
     a: Array,
@@ -326,7 +317,7 @@ def _undo(z: Array, g: Array, u: Array, r: Array, N: Array) -> None:
 
 @njit(cache=True, nogil=True)
 def _forwards(
-    steps: Steps,
+    steps: Table,
     lanes: Lanes,
     end: int,
     filtered: Filtered,
@@ -387,7 +378,7 @@ def _share_out(step: Array, classes: Indices, to: Array) -> None:
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def _backwards(
-    steps: Steps,
+    transposed: Array,
     lanes: Lanes,
     end: int,
     filtered: Filtered,
@@ -407,7 +398,7 @@ def _backwards(
     for t in range(end - 2, -1, -1):
         classes, v = lanes.classes[t], lanes.inputs[t]
         k = classes[0]
-        alike, Ft = _gather(steps.transposed, classes, own), steps.transposed[k]
+        alike, Ft = _gather(transposed, classes, own), transposed[k]
         _undo(z[t + 1], g[t + 1], u[t + 1], r, N)
         _step_product(Ft, own, alike, N, M, False)
         _transpose(M, B)  # N F
@@ -433,9 +424,8 @@ def _backwards(
             _add(of_class, lanes.live[t], r, N, C, a[t], V, v)
         else:
             _add(one, lanes.live[t], r, N, C, a[t], V, v)
-            _share_out(one.regressors, classes, sums.regressors)
-            _share_out(one.cross, classes, sums.cross)
-            _share_out(one.squares, classes, sums.squares)
+            for i in range(3):
+                _share_out(one[i], classes, sums[i])
         _step_product(Ft, own, alike, B, N, True)
         _mirror(N)
         for i in range(d):
@@ -477,8 +467,8 @@ def _lay_out(block: Block, begin: int, rows: int, times: int, lanes: Lanes) -> i
 
 @njit(cache=True, nogil=True)
 def smooth_block(
-    steps: Steps,
-    first: tuple[Array, Array],
+    steps: Table,
+    transposed: Array,
     block: Block,
     times: int,
     total: bool,
@@ -506,11 +496,11 @@ def smooth_block(
         end = _lay_out(block, begin, rows, times, lanes)
         likelihood, fine = np.zeros(LANES), np.ones(LANES)
         for i in range(d):
-            a[0, i] = first[0][i]
+            a[0, i] = steps.mean[i]
             for j in range(d):
-                P[0, i, j] = first[1][i, j]
+                P[0, i, j] = steps.spread[i, j]
         _forwards(steps, lanes, end, filtered, likelihood, fine, work)
-        _backwards(steps, lanes, end, filtered, fine, of_lanes, one, work)
+        _backwards(transposed, lanes, end, filtered, fine, of_lanes, one, work)
         for m in range(rows):
             j = begin + m
             out.likelihood[j], out.fine[j] = likelihood[m], fine[m] > 0
@@ -526,18 +516,14 @@ def smooth_block(
                         out.covariances[j, t, i, e] = P[t, i, e, m]
                         out.crosses[j, t, i, e] = filtered.z[t, i, e, m]
         if not total:
-            for m in range(rows):
-                _take(of_lanes.regressors, m, sums.regressors[begin + m])
-                _take(of_lanes.cross, m, sums.cross[begin + m])
-                _take(of_lanes.squares, m, sums.squares[begin + m])
-            of_lanes.regressors[:] = 0.0
-            of_lanes.cross[:] = 0.0
-            of_lanes.squares[:] = 0.0
+            for i in range(3):
+                for m in range(rows):
+                    _take(of_lanes[i], m, sums[i][begin + m])
+                of_lanes[i][:] = 0.0
     if total:
-        for m in range(LANES):
-            _take(of_lanes.regressors, m, sums.regressors[0])
-            _take(of_lanes.cross, m, sums.cross[0])
-            _take(of_lanes.squares, m, sums.squares[0])
+        for i in range(3):
+            for m in range(LANES):
+                _take(of_lanes[i], m, sums[i][0])
 
 
 @njit(cache=True, nogil=True)

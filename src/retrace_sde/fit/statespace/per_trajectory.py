@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from retrace_sde.fit.statespace.kernels import LANES, Block, Found, Steps, Sums, smooth_block
+from retrace_sde.fit.statespace.kernels import LANES, Block, Found, Sums, smooth_block
 from retrace_sde.fit.statespace.model import StepModel
 from retrace_sde.fit.statespace.observations import MAX_SHARED, MIN_PATTERNS, Stack
 from retrace_sde.io.arrays import Array
@@ -68,12 +68,7 @@ def per_trajectory(
     if model.regular and (few or not model.diagonal):
         return None
     (K, _, m), n = model.inputs.shape, G * k
-    parts = model.matrix, model.matrix.swapaxes(1, 2), model.inputs, model.covariance
-    steps = Steps(
-        *(np.ascontiguousarray(part, dtype=float) for part in (*parts, np.diag(model.noise)))
-    )
-    p0 = model.initial
-    first = np.ascontiguousarray(p0.mean), np.ascontiguousarray(p0.covariance)
+    steps, transposed = model.table, np.ascontiguousarray(model.matrix.swapaxes(1, 2))
     v = np.ones((T, n, m)) if stack.inputs is None else stack.inputs.reshape(T, n, m)
     classes = np.ascontiguousarray(np.repeat(stack.classes, k, axis=1), dtype=np.intp)
     whole = Block(stack.values.reshape(T, n, d), np.repeat(stack.seen, k, axis=1), classes, v)
@@ -88,7 +83,7 @@ def per_trajectory(
         )  # fmt: skip
         rows_out, p = 1 if total else b, d + m
         sums = Sums(*(np.zeros((rows_out, K, *shape)) for shape in ((p, p), (d, p), (d, d))))
-        smooth_block(steps, first, block, times, total, found, sums)
+        smooth_block(steps, transposed, block, times, total, found, sums)
         return Rows(found, sums)
 
     size = LANES * max(1, BLOCK_ELEMENTS // (T * d * d))

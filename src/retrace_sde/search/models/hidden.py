@@ -324,17 +324,13 @@ class HiddenModel(Problem):
         found = self._smoothed(order, law, 0)
         return found.log_likelihood, found.means
 
-    def _first_states(self, order: Indices, law: Parameters) -> tuple[Array, Array]:
-        """Means (n, d) and covariances (n, d, d) of the first states."""
-        found = self._smoothed(order, law, 1)
-        return found.means[:, 0], found.covariances[found.pattern, 0]
-
     def _as_sde(self, law: Parameters, sums: Expected) -> tuple[Array, Array, tuple[str, ...]]:
         """Θ and H of the SDE behind a law, and notes."""
         if not self.regular:
             return law.theta, law.H, ()
         sde, notes = as_sde(law, sums, self.setup, "euler" if self.still else self.scheme)
-        return self._coefficients(sde), sde.diffusion, notes
+        affine = isinstance(self.drift, Affine)
+        return np.c_[sde.drift, sde.offset] if affine else sde.drift, sde.diffusion, notes
 
     def _climbed(
         self, prepared: Observations, guess: Parameters, tolerance: float, *, final: bool = False
@@ -346,9 +342,6 @@ class HiddenModel(Problem):
         ascent = Scoring.of(self.setup, prepared) if self.regular else self._ascent
         found = climb(expected_at, ascent, guess, NEAR if final else STEPS, tolerance)
         return finished(expected_at, self._ascent, found) if final else found
-
-    def _coefficients(self, sde: LinearSDE) -> Array:
-        return np.c_[sde.drift, sde.offset] if isinstance(self.drift, Affine) else sde.drift
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         """EM along the reverse of an order: with its gaps reversed, or with those of the positions."""
@@ -386,8 +379,9 @@ class HiddenModel(Problem):
         if len(own) < 2:
             return own
         vague = Gaussian(self.means, np.diag(VAGUE * self.variances))
-        first, error = self._first_states(order, replace(law, initial=vague))
-        spread = law.initial.covariance + error
+        found = self._smoothed(order, replace(law, initial=vague), 1)
+        first = found.means[:, 0]
+        spread = law.initial.covariance + found.covariances[found.pattern, 0]
         gap = first - law.initial.mean
         squares = (gap * np.linalg.solve(spread, gap[:, :, None])[:, :, 0]).sum(axis=1)
         log_det = np.linalg.slogdet(2 * np.pi * spread)[1]
@@ -627,15 +621,13 @@ class HiddenModel(Problem):
 
     def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
         """Standard errors by resampling trajectories along the order of a fit, EM from that fit."""
-        coefficients, diffusions = [], []
-        R = as_noise(self.noise, self.data.shape[2])[0]
+        start = self._resumed(found.law, as_noise(self.noise, self.data.shape[2])[0])
+        fits = []
         for _ in reported(range(replicates), "resampling subjects", least=2):
             sample = self._prepared([found.order], self.data.resampled(rng))
-            again = self._climbed(sample, self._resumed(found.law, R), RESAMPLED)
-            theta, H, _ = self._as_sde(again.parameters, again.expected)
-            coefficients.append(theta)
-            diffusions.append(H)
-        return errors_of_draws(coefficients, diffusions)
+            again = self._climbed(sample, start, RESAMPLED)
+            fits.append(self._as_sde(again.parameters, again.expected)[:2])
+        return errors_of_draws(fits)
 
     def smoothed_view(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
         """The smoothed states, in time order already; `raw`: what was observed, smoothed only where missing."""
