@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -300,19 +301,16 @@ class ReTraceResult:
         """Equal in all that `save` writes; NaN equals NaN."""
         if not isinstance(other, ReTraceResult):
             return NotImplemented
-        mine: dict[str, NDArray[Any]] = {}
-        theirs: dict[str, NDArray[Any]] = {}
-        same = json.dumps(_pack(self, "", mine)) == json.dumps(_pack(other, "", theirs))
-        return (
-            same and mine.keys() == theirs.keys() and all(_same(mine[k], theirs[k]) for k in mine)
-        )
+        (words, mine), (others, theirs) = self._packed(), other._packed()
+        same = words == others and mine.keys() == theirs.keys()
+        return same and all(np.array_equal(mine[k], theirs[k], equal_nan=True) for k in mine)
 
     def __hash__(self) -> int:
         return hash((self.names, self.n_trajectories, self.log_likelihood))
 
     def _repr_html_(self) -> str:
         """The result as a table for notebooks; every name is escaped."""
-        rows = [(name, text) for name, text in self._overview()]
+        rows = self._overview()
         rows += [("identified", text) for text in self.identifiability.can]
         rows += [("not identified", text) for text in self.identifiability.cannot]
         rows += [("note", text) for text in self.notes]
@@ -343,102 +341,80 @@ class ReTraceResult:
         )
 
     def _overview(self) -> list[Row]:
-        T, d = self.order.shape[-1], len(self.names)
-        ended = "converged after" if self.converged else "stopped on request after"
-        if not self.converged and not self.stopped:
-            ended = (
-                "not converged: the order was still changing, or an estimate is not finite, after"
-            )
-        count = len(self.history)
+        T, d, count = self.order.shape[-1], len(self.names), len(self.history)
+        ended = "not converged: the order was still changing, or an estimate is not finite, after"
+        if self.converged or self.stopped:
+            ended = "converged after" if self.converged else "stopped on request after"
+        order, estimator = self.settings["order"], self.settings["estimator"]
+        method = (
+            f"order by {order}, estimator {estimator}; {ended} {count} round{'s' * (count != 1)}"
+        )
+        twin = "the time-reversed order, with its own parameters and errors, is in `alternative_`"
+        size = f"{self.size} × {T} slices × {d} variables, dt = {self.dt:g}"
         rows = [
-            (
-                "data",
-                f"{self.size} × {T} slices × {d} variables, dt = {self.dt:g}",
-            ),
-            *self._used(),
-            (
-                "method",
-                f"order by {self.settings['order']}, estimator {self.settings['estimator']}; "
-                f"{ended} {count} round{'s' * (count != 1)}",
-            ),
+            ("data", size),
+            ("variables", self._used()),
+            ("method", method),
             ("log-likelihood", f"{self.log_likelihood:,.1f}"),
             ("direction", self.direction.verdict),
-        ]
-        if self.alternative is not None:
-            rows.append(
-                (
-                    "alternative",
-                    "the time-reversed order, with its own parameters and errors, is in `alternative_`",
-                )
-            )
-        rows += [
-            *self._models(),
-            *self._noise(),
-            *self._gaps(),
-            *self._subjects(),
+            ("alternative", None if self.alternative is None else twin),
+            ("models compared", self._models()),
+            ("drift", _verdict(self.drift_choice)),
+            ("measurement noise", _verdict(self.noise_choice)),
+            ("noise estimated", self._noise()),
+            ("gaps", self._gaps()),
+            ("subjects", _verdict(self.subjects)),
             ("standard errors", self.errors_rest),
         ]
-        if self.residuals is not None:
-            rows += [("residuals", line) for line in str(self.residuals).splitlines()]
-        return rows
+        checks = "" if self.residuals is None else str(self.residuals)
+        rows += [("residuals", line) for line in checks.splitlines()]
+        return [(name, text) for name, text in rows if text is not None]
 
-    def _models(self) -> list[Row]:
+    def _models(self) -> str | None:
         """The models that were compared for the direction, by their evidence."""
         models = self.direction.models
         if len(models) < 2:
-            return []
-        return [
-            ("models compared", "; ".join(each.said(models[0].log_evidence) for each in models))
-        ]
+            return None
+        return "; ".join(each.said(models[0].log_evidence) for each in models)
 
-    def _used(self) -> list[Row]:
+    def _used(self) -> str | None:
         """The variables that were used, where some were not."""
         if not self.left_out:
-            return []
+            return None
         dropped = ", ".join(f"{each.name} ({each.why})" for each in self.left_out)
-        return [("variables", f"{', '.join(self.names)}; left out: {dropped}")]
+        return f"{', '.join(self.names)}; left out: {dropped}"
 
-    def _gaps(self) -> list[Row]:
+    def _gaps(self) -> str | None:
         if self.gap_intervals is None:
-            return []
+            return None
         gaps, (low, high) = np.diff(self.times), self.gap_intervals.T
-        width = np.median(high / low)
-        return [
-            (
-                "gaps",
-                f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; 95 % intervals of ratio {width:.2g}"
-                + ("" if self.gap_clocks is None else f" ({self.gap_clocks})"),
-            )
-        ]
+        clocks = "" if self.gap_clocks is None else f" ({self.gap_clocks})"
+        ratio = f"95 % intervals of ratio {np.median(high / low):.2g}{clocks}"
+        return f"estimated, {gaps.min():.3g} to {gaps.max():.3g}; {ratio}"
 
     @property
     def errors_rest(self) -> str:
         """The kind of standard errors, in words."""
         return _ERRORS[self.standard_errors.kind]
 
-    def _subjects(self) -> list[Row]:
-        return [] if self.subjects is None else [("subjects", self.subjects.verdict)]
-
-    def _noise(self) -> list[Row]:
-        chosen = [] if self.drift_choice is None else [("drift", self.drift_choice.verdict)]
-        chosen += (
-            [] if self.noise_choice is None else [("measurement noise", self.noise_choice.verdict)]
-        )
-        return [*chosen, *self._noise_estimated()]
-
-    def _noise_estimated(self) -> list[Row]:
+    def _noise(self) -> str | None:
         if self.observation_noise is None:
-            return []
+            return None
         deviations = np.sqrt(np.diag(self.observation_noise))
-        named = [f"{name} {each:.3g}" for name, each in zip(self.names, deviations, strict=True)]
-        shown = ", ".join(named[:SHOWN]) + (" …" if len(named) > SHOWN else "")
         if np.ptp(deviations) == 0:
-            shown = f"{deviations[0]:.3g} in every variable"
-        return [("noise estimated", f"standard deviation {shown}")]
+            return f"standard deviation {deviations[0]:.3g} in every variable"
+        named = [f"{name} {each:.3g}" for name, each in zip(self.names, deviations, strict=True)]
+        more = " …" if len(named) > SHOWN else ""
+        return f"standard deviation {', '.join(named[:SHOWN])}{more}"
+
+    @property
+    def _tests(self) -> int:
+        """Coefficients that are tested: of variables and of inputs."""
+        return self.drift.size + (0 if self.inputs is None else self.inputs.size)
 
     @property
     def _caption(self) -> str:
-        count = self.drift.size + (0 if self.inputs is None else self.inputs.size)
+        count = self._tests
         some = f", the {SHOWN} of {count} with the largest |z|" if count > SHOWN else ""
         both = "" if self.alternative is None else "; the direction is open, so in both orders"
         return f"Drift coefficients{some}{both}"
@@ -446,8 +422,7 @@ class ReTraceResult:
     @property
     def _footnote(self) -> str:
         """What the tests and intervals of the table rest on."""
-        count = self.drift.size + (0 if self.inputs is None else self.inputs.size)
-        n = self.n_groups
+        n, count = self.n_groups, self._tests
         text = f"Student's t, {n - 1} degrees of freedom" if n > 1 else "Normal approximation"
         many = f"; not corrected for {count} tests ({count / 20:.0f} expected below 0.05 by chance)"
         return f"{text}{many if count >= 20 else ''}."
@@ -457,14 +432,8 @@ class ReTraceResult:
         """While the direction is open no sign is *the* effect: both orders stand side by side."""
         if self.alternative is None:
             return "effect of", "on", "coef", "std err", "z", "P>|z|", "95 % interval"
-        return (
-            "effect of",
-            "on",
-            "in this order",
-            "95 % interval",
-            "in its reverse",
-            "95 % interval",
-        )
+        both = "in this order", "95 % interval", "in its reverse", "95 % interval"
+        return "effect of", "on", *both
 
     @property
     def _effects(self) -> tuple[tuple[str, ...], list[tuple[Array, Array]]]:
@@ -483,16 +452,12 @@ class ReTraceResult:
         """Cells of the table, the coefficients with the largest |z| first; those of the reverse beside them."""
         names, ways = self._effects
         chosen = list(clearest(*ways[0], SHOWN))
-        tables = [
-            table(
-                [
-                    Parameter("", "", names[j], self.names[i], values[i, j], errors[i, j])
-                    for i, j in chosen
-                ],
-                self.n_groups,
-            )
-            for values, errors in ways
-        ]
+        tables = []
+        for values, errors in ways:
+            found = [
+                ("", "", names[j], self.names[i], values[i, j], errors[i, j]) for i, j in chosen
+            ]
+            tables.append(table([Parameter(*each) for each in found], self.n_groups))
         rows = []
         for k, (i, j) in enumerate(chosen):
             cells = [names[j], self.names[i]]
@@ -515,13 +480,16 @@ class ReTraceResult:
         target = Path(path)
         if target.suffix != ".npz":
             target = target.with_name(target.name + ".npz")
-        arrays: dict[str, NDArray[Any]] = {}
-        text = _pack(self, "", arrays)
-        text["format"] = FORMAT
+        words, arrays = self._packed()
         with replacing(target) as file:
-            words = json.dumps(text, default=_setting)
             np.savez_compressed(file, json=np.array(words), **arrays)  # type: ignore[arg-type]
         return target
+
+    def _packed(self) -> tuple[str, dict[str, NDArray[Any]]]:
+        """What is saved: a JSON text, and the arrays by their dotted names."""
+        arrays: dict[str, NDArray[Any]] = {}
+        text = {"format": FORMAT, **_pack(self, "", arrays)}
+        return json.dumps(text, default=_setting), arrays
 
     @classmethod
     def load(cls, path: str | Path) -> ReTraceResult:
@@ -558,30 +526,30 @@ class ReTraceResult:
     def _amiss(self) -> str | None:
         """What cannot be of a result of a fit: shapes that do not go together, an order that is none, numbers that are none."""
         n, d, T = self.n_trajectories, len(self.names), self.order.shape[-1]
-        own = (n, T)
-        shapes: list[tuple[str, Any, tuple[tuple[int, ...], ...]]] = [
-            ("order", self.order, ((T,), own)),
-            ("times", self.times, ((T,), own)),
-            ("offset", self.offset, ((d,),)),
-            ("diffusion", self.diffusion, ((d, d),)),
-            ("initial.mean", self.initial.mean, ((d,),)),
-            ("initial.covariance", self.initial.covariance, ((d, d),)),
-            ("standard_errors.drift", self.standard_errors.drift, (self.drift.shape,)),
-            ("standard_errors.diffusion", self.standard_errors.diffusion, ((d, d),)),
-        ]
+        line, square, orders = ((d,),), ((d, d),), ((T,), (n, T))
+        shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+            "order": orders,
+            "times": orders,
+            "offset": line,
+            "diffusion": square,
+            "initial.mean": line,
+            "initial.covariance": square,
+            "standard_errors.drift": (self.drift.shape,),
+            "standard_errors.diffusion": square,
+        }
         if self.alternative is not None:
-            twin = self.alternative
-            shapes += [
-                ("alternative.order", twin.order, (self.order.shape,)),
-                ("alternative.drift", twin.drift, (self.drift.shape,)),
-                ("alternative.diffusion", twin.diffusion, ((d, d),)),
-            ]
-        for name, value, allowed in shapes:
-            if value.shape not in allowed:
-                return f"{name} has shape {value.shape}, not {' or '.join(map(str, allowed))}"
+            shapes |= {
+                "alternative.order": (self.order.shape,),
+                "alternative.drift": (self.drift.shape,),
+                "alternative.diffusion": square,
+            }
+        found = {name: attrgetter(name)(self) for name in shapes}
+        for name, value in found.items():
+            if value.shape not in shapes[name]:
+                return f"{name} has shape {value.shape}, not {' or '.join(map(str, shapes[name]))}"
         if self.drift.ndim != 2 or len(self.drift) != d:
             return f"drift has shape {self.drift.shape} for {d} variables"
-        for name, value, _ in shapes:
+        for name, value in found.items():
             if name.endswith("order") and np.any(np.sort(value, axis=-1) != np.arange(T)):
                 return f"{name} is not a permutation of 0 to {T - 1}"
         each = self.direction.contributions  # of all trajectories, or of those that were enough
@@ -616,90 +584,64 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    numbers = one.dtype.kind == "f" and other.dtype.kind == "f"
-    return np.array_equal(one, other, equal_nan=numbers)
+def _verdict(choice: DriftChoice | NoiseChoice | SubjectEffects | None) -> str | None:
+    return None if choice is None else choice.verdict
 
 
-def _pack(record: Any, prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """Split a record into arrays, by dotted name, and a JSON-ready rest."""
-    text: dict[str, Any] = {}
-    for name, part in _parts(type(record)).items():
-        key, value = f"{prefix}{name}", getattr(record, name)
-        if isinstance(value, np.ndarray):
-            arrays[key] = value
-        elif is_dataclass(value):
-            text[name] = _pack(value, f"{key}.", arrays)
-        elif part is not None and isinstance(value, tuple):
-            text[name] = [_pack(each, f"{key}.{k}.", arrays) for k, each in enumerate(value)]
-        elif isinstance(value, dict):
-            text[name] = {each: _setting(one) for each, one in value.items()}
-        else:
-            text[name] = value
-    return text
+def _pack(value: Any, key: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    """A value as JSON knows it: records as objects, tuples as lists; arrays are put aside by their dotted names."""
+    if isinstance(value, np.ndarray):
+        arrays[key] = value
+        return None
+    if is_dataclass(value):
+        names = [each.name for each in fields(value)]
+        return {name: _pack(getattr(value, name), _within(key, name), arrays) for name in names}
+    if isinstance(value, tuple):
+        return [_pack(each, _within(key, k), arrays) for k, each in enumerate(value)]
+    return value
+
+
+def _unpack(hint: Any, stored: Any, key: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    """The value that was stored, as a field of that type holds it; refused where it cannot."""
+    origin, args, value = get_origin(hint), get_args(hint), arrays.get(key, stored)
+    if hasattr(origin, "__value__"):  # a type statement, as NDArray is from Python 3.12 on
+        return _unpack(origin.__value__[args], stored, key, arrays)
+    if origin in (Union, UnionType):  # of something and None
+        return None if value is None else _unpack(args[0], stored, key, arrays)
+    if origin is tuple and isinstance(value, list):
+        each = enumerate(value)
+        return tuple(_unpack(args[0], one, _within(key, k), arrays) for k, one in each)
+    if is_dataclass(hint) and isinstance(value, dict):
+        parts = ((name, _within(key, name), part) for name, part in get_type_hints(hint).items())
+        return hint(  # type: ignore[operator]
+            **{  # a field that is not there was unknown when it was written: its default
+                name: _unpack(part, value.get(name), inner, arrays)
+                for name, inner, part in parts
+                if name in value or inner in arrays
+            }
+        )
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    if origin is np.ndarray:
+        kind = np.dtype(get_args(args[1])[0]).kind
+        fits = isinstance(value, np.ndarray) and value.dtype.kind == kind
+    elif origin is Literal:
+        fits = value in args
+    else:
+        wanted = int | float if hint is float else origin or hint
+        fits = isinstance(value, wanted) and (hint is bool or not isinstance(value, bool))
+    if not fits:
+        raise TypeError(f"{key} holds {type(value).__name__}, which it cannot")
+    return value
+
+
+def _within(key: str, name: str | int) -> str:
+    return f"{key}.{name}" if key else str(name)
 
 
 def _setting(value: Any) -> Any:
     """A setting as JSON knows it: arrays as lists, and objects, such as a drift, by their names."""
-    if hasattr(value, "__array__"):
-        value = np.asarray(value).tolist()
-    if isinstance(value, list | tuple):
-        return [_setting(each) for each in value]
-    return value if isinstance(value, str | int | float | None) else str(value)
-
-
-def _unpack(kind: type, text: dict[str, Any], prefix: str, arrays: dict[str, NDArray[Any]]) -> Any:
-    values: dict[str, Any] = {}
-    hints = get_type_hints(kind)
-    for name, part in _parts(kind).items():
-        key = f"{prefix}{name}"
-        if (
-            key not in arrays and name not in text
-        ):  # written before there was such a field: its default
-            continue
-        stored: Any = arrays[key] if key in arrays else text[name]
-        if part is None or stored is None:
-            values[name] = tuple(stored) if isinstance(stored, list) else stored
-        elif issubclass(part, Enum):
-            values[name] = part(stored)
-        elif isinstance(stored, list):
-            each = enumerate(stored)
-            values[name] = tuple(_unpack(part, one, f"{key}.{k}.", arrays) for k, one in each)
-        else:
-            values[name] = _unpack(part, stored, f"{key}.", arrays)
-        if not _matches(values[name], hints[name]):
-            raise TypeError(f"{key} holds {type(values[name]).__name__}, which it cannot")
-    return kind(**values)
-
-
-def _matches(value: Any, hint: Any) -> bool:
-    """A value is of the type that a field is declared with; arrays hold numbers of the declared kind."""
-    origin, args = get_origin(hint), get_args(hint)
-    if hasattr(origin, "__value__"):  # a type statement, as NDArray is from Python 3.12 on
-        return _matches(value, origin.__value__[args])
-    if origin in (Union, UnionType):
-        return any(_matches(value, each) for each in args)
-    if origin is np.ndarray:
-        kind = np.dtype(get_args(args[1])[0]).kind
-        return isinstance(value, np.ndarray) and value.dtype.kind == kind
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_matches(each, args[0]) for each in value)
-    if origin is Literal:
-        return value in args
-    if hint is Any or hint is float:
-        return hint is Any or (isinstance(value, int | float) and not isinstance(value, bool))
-    whole = hint is int and isinstance(value, bool)
-    return isinstance(value, origin or hint) and not whole
-
-
-def _parts(kind: type) -> dict[str, type | None]:
-    """The fields of a record, and the record or enum that each holds, alone, as an option or in a tuple."""
-    found: dict[str, type | None] = {}
-    for name, hint in get_type_hints(kind).items():
-        types = [each for each in (hint, *get_args(hint)) if isinstance(each, type)]
-        parts = (each for each in types if is_dataclass(each) or issubclass(each, Enum))
-        found[name] = next(parts, None)
-    return found
+    return np.asarray(value).tolist() if hasattr(value, "__array__") else str(value)
 
 
 def _with_inputs(

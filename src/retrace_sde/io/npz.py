@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -15,7 +16,7 @@ MAX_ARRAY_BYTES = 2 << 30
 
 READ_ERRORS = (
     ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError, EOFError, RuntimeError, MemoryError,
-    zipfile.BadZipFile, zlib.error,
+    zipfile.BadZipFile, zlib.error, tokenize.TokenError,
 )  # fmt: skip
 """What reading a file that is damaged, or another, may raise; the file is not to be trusted to choose."""
 

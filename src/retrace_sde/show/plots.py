@@ -40,13 +40,21 @@ MAX_LEGEND = 8
 """Variables up to which a legend names their lines."""
 
 
-def _axes(ax: Axes | None) -> Axes:
-    if ax is not None:
-        return ax
-    # Drawing is the only thing that needs matplotlib's state machine, and it is slow to import.
-    import matplotlib.pyplot as plt
+def _axes(ax: Axes | None, title: str, x: str, y: str, **more: Any) -> Axes:
+    """The axes given, or new ones, with their title and labels."""
+    if ax is None:
+        # Drawing is the only thing that needs matplotlib's state machine, and it is slow to import.
+        import matplotlib.pyplot as plt
 
-    return plt.subplots()[1]
+        ax = plt.subplots()[1]
+    ax.set(title=title, xlabel=x, ylabel=y, **more)
+    return ax
+
+
+def _heat(ax: Axes, values: Array, colours: str, low: float, high: float, **bar: Any) -> Any:
+    """A matrix as colours from `low` to `high`, and their bar, which is returned."""
+    image = ax.imshow(values, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
+    return ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04, **bar)
 
 
 def cost_matrix(costs: Array, order: Indices | None = None, *, ax: Axes | None = None) -> Axes:
@@ -70,18 +78,15 @@ def cost_matrix(costs: Array, order: Indices | None = None, *, ax: Axes | None =
     >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
     >>> ax = rt.plots.cost_matrix(rt.baselines.slice_distances(Y))
     """
-    ax = _axes(ax)
+    where = "as stored" if order is None else "in recovered order"
+    ax = _axes(ax, f"Transition costs {where}", "next slice", "slice")
     T = len(costs)
     if order is not None:
         costs = costs[np.ix_(order, order)]
     off = ~np.eye(T, dtype=bool)
     ranks = np.full((T, T), np.nan)
     ranks[off] = np.argsort(np.argsort(costs[off])) / max(T * (T - 1) - 1, 1)
-    image = ax.imshow(ranks, cmap="viridis", interpolation="nearest", vmin=0, vmax=1)
-    bar = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04, ticks=[0, 1])
-    bar.ax.set_yticklabels(["low", "high"])
-    where = "as stored" if order is None else "in recovered order"
-    ax.set(title=f"Transition costs {where}", xlabel="next slice", ylabel="slice")
+    _heat(ax, ranks, "viridis", 0, 1, ticks=[0, 1]).ax.set_yticklabels(["low", "high"])
     return ax
 
 
@@ -118,22 +123,18 @@ def matrix(
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.matrix(-np.eye(3), title="A", names=list("abc"))
     """
-    ax = _axes(ax)
+    ax = _axes(ax, title, "effect of variable", "on variable")
     colours = values if shade is None else shade
     limit = float(np.abs(colours).max()) if limit is None else limit
-    image = ax.imshow(colours, cmap="RdBu", vmin=-limit, vmax=limit, interpolation="nearest")
-    ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
+    _heat(ax, colours, "RdBu", -limit, limit)
     if shade is not None:
         for (i, j), value in np.ndenumerate(values):
-            strong = abs(colours[i, j]) > 0.6 * limit
-            ax.text(
-                j, i, f"{value:.2g}", ha="center", va="center", color="white" if strong else "black"
-            )
+            ink = "white" if abs(shade[i, j]) > 0.6 * limit else "black"
+            ax.text(j, i, f"{value:.2g}", ha="center", va="center", color=ink)
     if names is not None:
         columns = names if features is None else features
         ax.set_xticks(range(len(columns)), columns, rotation=90)
         ax.set_yticks(range(len(names)), names)
-    ax.set(title=title, xlabel="effect of variable", ylabel="on variable")
     return ax
 
 
@@ -193,9 +194,7 @@ def drift_graph(
     >>> ax = rt.plots.drift_graph(model.drift_, model.standard_errors_.drift, n=20)
     """
     edges = significant_edges(values, errors, n)[:most]
-    return _circle(
-        _axes(ax), values, edges, _names(names, len(values)), "Effects significant at 5 %"
-    )
+    return _circle(ax, values, edges, _names(names, len(values)), "Effects significant at 5 %")
 
 
 def effects(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) -> Axes:
@@ -227,13 +226,14 @@ def effects(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) -> Ax
         f"Effects {effect_label(graph)}\n{len(edges)} of {values.size} significant, "
         f"simultaneous {graph.level:.0%} intervals"
     )
-    return _circle(_axes(ax), values, edges, graph.names, title)
+    return _circle(ax, values, edges, graph.names, title)
 
 
 def _circle(
-    ax: Axes, values: Array, edges: Sequence[Edge], names: Sequence[str], title: str
+    ax: Axes | None, values: Array, edges: Sequence[Edge], names: Sequence[str], title: str
 ) -> Axes:
     """Variables on a circle, an arrow from j to i for each edge, its width by its strength; the strongest is the first."""
+    ax = _axes(ax, title, "", "", xlim=(-1.8, 1.8), ylim=(-1.4, 1.4), aspect="equal")
     d = len(values)
     angle = np.pi / 2 - 2 * np.pi * np.arange(d) / d
     at = np.column_stack([np.cos(angle), np.sin(angle)]) * (d > 1)
@@ -251,7 +251,6 @@ def _circle(
     for name, (x, y) in zip(names, at, strict=True):
         side = "center" if abs(x) < 0.1 else "left" if x > 0 else "right"
         ax.text(1.2 * x, 1.25 * y, name, ha=side, va="center", zorder=4)
-    ax.set(title=title, xlim=(-1.8, 1.8), ylim=(-1.4, 1.4), aspect="equal")
     ax.axis("off")
     return ax
 
@@ -273,7 +272,7 @@ def eigenvalues(drift: Array, *, twin: Array | None = None, ax: Axes | None = No
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.eigenvalues(np.array([[-1.0, 2.0], [-2.0, -1.0]]))
     """
-    ax = _axes(ax)
+    ax = _axes(ax, "Eigenvalues of A", "real part", "imaginary part")
     own = np.linalg.eigvals(drift)
     ax.axvspan(min(own.real.min(), 0) * 1.2 - 1e-12, 0, color=FORWARD, alpha=0.07)
     ax.axhline(0, color=NEUTRAL, linewidth=0.8)
@@ -283,7 +282,6 @@ def eigenvalues(drift: Array, *, twin: Array | None = None, ax: Axes | None = No
         other = np.linalg.eigvals(twin)
         ax.plot(other.real, other.imag, "s", fillstyle="none", color="black", label="reversed twin")
         ax.legend(frameon=False)
-    ax.set(title="Eigenvalues of A", xlabel="real part", ylabel="imaginary part")
     return ax
 
 
@@ -317,7 +315,7 @@ def parameter_intervals(
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.parameter_intervals(-np.eye(2), np.full((2, 2), 0.1))
     """
-    ax = _axes(ax)
+    ax = _axes(ax, "Estimates with 95 % intervals", "estimate", "")
     names = _names(names, len(values))
     features = list(names)[: values.shape[1]] if features is None else features
     i, j = np.array(list(clearest(values, errors, most))).T
@@ -326,7 +324,6 @@ def parameter_intervals(
     ax.errorbar(values[i, j], y, xerr=reach, fmt="o", color=FORWARD, ecolor=NEUTRAL)
     ax.axvline(0, color="black", linewidth=0.8)
     ax.set_yticks(y, [f"{features[b]} → {names[a]}" for a, b in zip(i, j, strict=True)])
-    ax.set(title="Estimates with 95 % intervals", xlabel="estimate")
     return ax
 
 
@@ -349,11 +346,10 @@ def gaps(
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.gaps(np.array([1.0, 2.0, 0.5]))
     """
-    ax = _axes(ax)
+    ax = _axes(ax, "Gaps", "position", "gap to the next")
     ax.bar(np.arange(len(values)), values, color=FORWARD, alpha=0.6)
     if low is not None and high is not None:
         ax.vlines(np.arange(len(values)), low, high, color="black")
-    ax.set(title="Gaps", xlabel="position", ylabel="gap to the next")
     return ax
 
 
@@ -374,22 +370,13 @@ def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.direction_evidence(model.direction_)
     """
-    ax = _axes(ax)
+    called, colour = ("identified", FORWARD) if test.identified else ("undetermined", NEUTRAL)
+    title = f"Direction {called} (z = {test.z:.1f})"
+    ax = _axes(ax, title, "forward − backward, nats per trajectory", "trajectories")
     delta = test.contributions
-    ax.hist(
-        delta,
-        bins=histogram(delta)[0].tolist(),
-        color=FORWARD if test.identified else NEUTRAL,
-        alpha=0.75,
-    )
+    ax.hist(delta, bins=histogram(delta)[0].tolist(), color=colour, alpha=0.75)
     ax.axvline(0, color="black", linewidth=1)
     ax.axvline(delta.mean(), color=BACKWARD, linewidth=2, label=f"mean {delta.mean():+.2g}")
-    called = "identified" if test.identified else "undetermined"
-    ax.set(
-        title=f"Direction {called} (z = {test.z:.1f})",
-        xlabel="forward − backward, nats per trajectory",
-        ylabel="trajectories",
-    )
     ax.legend(frameon=False)
     return ax
 
@@ -413,20 +400,13 @@ def calibration(true: Indices, probabilities: NDArray[Any], *, ax: Axes | None =
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.calibration(np.array([[0, 1]]), np.full((1, 2, 2), 0.5))
     """
-    ax = _axes(ax)
-    given, came, count = np.array(
-        position_calibration(true, probabilities, edges=np.linspace(0.05, 1, 11))
-    ).T
+    labels = "Position probabilities", "probability given", "share that was right"
+    ax = _axes(ax, *labels, xlim=(0, 1), ylim=(0, 1))
+    bins = position_calibration(true, probabilities, edges=np.linspace(0.05, 1, 11))
+    given, came, count = np.array(bins).T
     error = half_widths(np.sqrt(came * (1 - came) / count))
     ax.plot([0, 1], [0, 1], color=NEUTRAL, linewidth=1, label="calibrated")
     ax.errorbar(given, came, error, fmt="o", color=FORWARD, capsize=3, label="placements")
-    ax.set(
-        title="Position probabilities",
-        xlabel="probability given",
-        ylabel="share that was right",
-        xlim=(0, 1),
-        ylim=(0, 1),
-    )
     ax.legend(frameon=False)
     return ax
 
@@ -450,14 +430,9 @@ def position_probabilities(
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.position_probabilities(np.eye(3), np.arange(3))
     """
-    ax = _axes(ax)
-    image = ax.imshow(probabilities[order], cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
-    ax.set(
-        title="Position probabilities",
-        xlabel="position",
-        ylabel="observation, in the most probable order",
-    )
+    y = "observation, in the most probable order"
+    ax = _axes(ax, "Position probabilities", "position", y)
+    _heat(ax, probabilities[order], "Blues", 0, 1)
     return ax
 
 
@@ -478,12 +453,11 @@ def order_certainty(probabilities: NDArray[Any], order: Indices, *, ax: Axes | N
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.order_certainty(np.full((3, 3), 1 / 3), np.arange(3))
     """
-    ax = _axes(ax)
+    ax = _axes(ax, "Certainty of the order", "position", "probability", ylim=(0, 1.03))
     own = probabilities[order, np.arange(len(order))]
     ax.vlines(np.arange(len(order)), 0, own, color=NEUTRAL, linewidth=0.8)
     ax.plot(own, "o", markersize=4, color=FORWARD)
     ax.axhline(0.95, color=NEUTRAL, linewidth=0.8, linestyle=":")
-    ax.set(title="Certainty of the order", xlabel="position", ylabel="probability", ylim=(0, 1.03))
     return ax
 
 
@@ -519,13 +493,9 @@ def trajectories(
     >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
     >>> ax = rt.plots.trajectories(Y, variable=1)
     """
-    ax = _axes(ax)
-    rows = evenly(len(X), most)
-    lines = X[rows, :, variable]
+    ax = _axes(ax, "as stored" if order is None else "restored", "slice", name or "value")
+    lines = X[evenly(len(X), most), :, variable]
     ax.plot(lines.T if order is None else lines[:, order].T, linewidth=0.7, alpha=0.6)
-    ax.set(
-        title="as stored" if order is None else "restored", xlabel="slice", ylabel=name or "value"
-    )
     return ax
 
 
@@ -565,9 +535,10 @@ def courses(
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.courses(model, rt.Panel.from_array(Y), variable=1, unit="days")
     """
-    ax = _axes(ax)
     names = [str(name) for name in panel.names]
     k = names.index(variable) if isinstance(variable, str) else variable
+    title = f"{names[k]}, {'the reverse' if twin else 'in the order found'}"
+    ax = _axes(ax, title, "time" if unit is None else f"time ({unit})", names[k])
     answer = model.alternative_ if twin else model.result_
     if answer is None:
         raise ValueError("the direction is identified, so there is no twin to draw.")
@@ -578,12 +549,6 @@ def courses(
         at = times_of(times, j)
         line = np.asarray(panel.values[j])[order[:length], k]
         ax.plot(at[:length], line, linewidth=0.7, alpha=0.6)
-    way = "the reverse" if twin else "in the order found"
-    ax.set(
-        title=f"{names[k]}, {way}",
-        xlabel="time" if unit is None else f"time ({unit})",
-        ylabel=names[k],
-    )
     return ax
 
 
@@ -648,11 +613,10 @@ def residual_quantiles(
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.residual_quantiles(model.residuals_)
     """
-    ax = _axes(ax)
+    ax = _axes(ax, "Residuals against a Gaussian", "Gaussian quantile", "residual")
     limit = float(np.abs(check.scores).max(initial=1.0)) * 1.1
     ax.plot([-limit, limit], [-limit, limit], color=NEUTRAL, linewidth=0.8)
     _lines(ax, check.scores, check.quantiles, names, ".-", markersize=3, linewidth=0.8)
-    ax.set(title="Residuals against a Gaussian", xlabel="Gaussian quantile", ylabel="residual")
     return ax
 
 
@@ -677,18 +641,14 @@ def residual_positions(
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.residual_positions(model.residuals_, names=["heart", "pressure"])
     """
-    ax = _axes(ax)
+    y = "standard deviation (line), mean (dashed)"
+    ax = _axes(ax, "Residuals by position", "position", y)
     for level in (0, 1):
         ax.axhline(level, color=NEUTRAL, linewidth=0.8)
     positions = np.arange(len(check.spreads))
     colours = _lines(ax, positions, check.spreads, names, ".-", linewidth=1)
     for colour, mean in zip(colours, check.means.T, strict=True):
         ax.plot(mean, "--", linewidth=0.8, color=colour)
-    ax.set(
-        title="Residuals by position",
-        xlabel="position",
-        ylabel="standard deviation (line), mean (dashed)",
-    )
     return ax
 
 
@@ -713,12 +673,11 @@ def autocorrelation(
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.autocorrelation(model.residuals_)
     """
-    ax = _axes(ax)
+    ax = _axes(ax, "Autocorrelation of the residuals", "steps apart", "correlation")
     lags, reach = autocorrelation_band(check)
     ax.fill_between(lags, -reach, reach, color=NEUTRAL, alpha=0.2)
     ax.axhline(0, color=NEUTRAL, linewidth=0.8)
     _lines(ax, lags, check.autocorrelations, names, "o-", markersize=4, linewidth=1)
-    ax.set(title="Autocorrelation of the residuals", xlabel="steps apart", ylabel="correlation")
     return ax
 
 
@@ -752,7 +711,9 @@ def simulated_fan(
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.simulated_fan(model.residuals_, 0, times=model.times_)
     """
-    ax = _axes(ax)
+    shown = f"x{variable}" if name is None else name
+    x = "position" if times is None else "time"
+    ax = _axes(ax, f"{shown}: simulated and observed", x, shown)
     low, middle, high = check.band[:, :, variable]
     at = np.arange(len(low)) if times is None else times
     ax.fill_between(at, low, high, color=FORWARD, alpha=0.2, label="simulated, 5 to 95 %")
@@ -761,8 +722,6 @@ def simulated_fan(
         ax.plot(at, line, color="black", linestyle="-" if k == 1 else "--", linewidth=1,
                 label="observed, same quantiles" if k == 1 else None)  # fmt: skip
     ax.legend(frameon=False)
-    shown = f"x{variable}" if name is None else name
-    ax.set(title=f"{shown}: simulated and observed", xlabel="position" if times is None else "time", ylabel=shown)  # fmt: skip
     return ax
 
 
