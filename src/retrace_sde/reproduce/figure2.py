@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from retrace_sde.reproduce.cases import Regime, Size
@@ -14,12 +13,12 @@ from retrace_sde.reproduce.methods import SCORES, available, records_of
 from retrace_sde.reproduce.summary import (
     METRICS,
     by_method,
+    column,
     compact,
     curve_grid,
     distinct,
-    drift_errors,
+    mean,
     percent,
-    values,
     where,
 )
 
@@ -75,7 +74,7 @@ def text(records: Sequence[Record], settings: Settings) -> str:
             f"**n = {n}**, accuracy in per cent (up to reversal in brackets):",
             by_method(mine, "sigma", sigmas, header),
             f"**n = {n}**, MAE-A:",
-            by_method(mine, "sigma", sigmas, header, drift_errors),
+            by_method(mine, "sigma", sigmas, header, column("mae_drift", compact)),
         ]
     return "\n\n".join([*lines, closing(records)])
 
@@ -86,20 +85,19 @@ def closing(records: Sequence[Record]) -> str:
     sentences = []
     for n in distinct(records, "n"):
         mine = where(records, n=n, sigma=sigma)
-        methods = [
-            name for name in distinct(mine, "method") if not name.startswith(("oracle", "limit"))
-        ]
-        reached = {name: fmean(values(where(mine, method=name), "accuracy")) for name in methods}
-        best = max(methods, key=lambda name: reached[name])
+        reached = {
+            name: mean(mine, "accuracy", method=name)
+            for name in distinct(mine, "method")
+            if not name.startswith(("oracle", "limit"))
+        }
+        best = max(reached, key=lambda name: reached[name])
         sentences.append(
             f"At n = {n} and σ = {sigma:g} the best directed accuracy is {percent(reached[best])} % ({best}); "
             f"Algorithm 1 has {percent(reached['Algorithm 1-MLE'])} %."
         )
     strongest = where(records, sigma=sigma, n=max(distinct(records, "n")))
-    ignored, modelled = (
-        fmean(values(where(strongest, method=name), "mae_drift"))
-        for name in ("oracle", "oracle, noise estimated")
-    )
+    ignored = mean(strongest, "mae_drift", method="oracle")
+    modelled = mean(strongest, "mae_drift", method="oracle, noise estimated")
     sentences.append(
         f"With the true order given and the noise ignored, MAE-A is {compact(ignored)} at σ = {sigma:g}; with the noise in "
         f"the model (EM) {compact(modelled)}: an order alone does not repair the parameters."
@@ -113,7 +111,7 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
     drawing, axes = curve_grid(
         [(where(records, n=n), "sigma") for n in trajectories],
         METRICS,
-        size=(4.2 * len(trajectories) + 0.6, 9.6),
+        (4.2 * len(trajectories) + 0.6, 9.6),
         sharex="all",
         styles=DASHED,
         legend_columns=len(trajectories) + 1,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,7 @@ from retrace_sde.process.tumour import ARMS, Arm, Cohort
 from retrace_sde.reproduce.cohorts import shuffled_cohort
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
 from retrace_sde.reproduce.files import markdown_table
-from retrace_sde.reproduce.summary import distinct, percent, values, where
+from retrace_sde.reproduce.summary import distinct, mean, panels, percent, where
 from retrace_sde.retrace import ReTrace
 
 if TYPE_CHECKING:
@@ -107,11 +106,10 @@ def text(records: Sequence[Record], settings: Settings) -> str:
             called = [each["direction_identified"] for each in some]
             rows.append([
                 arm, f"{sigma:g}",
-                f"{fmean(values(some, 'mean')):.2f} ± {fmean(values(some, 'sd')):.2f}",
+                f"{mean(some, 'mean'):.2f} ± {mean(some, 'sd'):.2f}",
                 str(sum(each["floor_hits"] for each in some)),
-                percent(fmean(values(some, "accuracy"))), f"{fmean(values(some, 'kendall_tau')):.3f}",
-                percent(fmean(values(some, "probability_of_truth"))),
-                percent(fmean(values(some, "probability_of_reverse"))),
+                percent(mean(some, "accuracy")), f"{mean(some, 'kendall_tau'):.3f}",
+                percent(mean(some, "probability_of_truth")), percent(mean(some, "probability_of_reverse")),
                 f"{sum(called)}/{len(called)}",
             ])  # fmt: skip
     header = ["arm", "σ", "volume after 15 days, cm³", "floor hits", "accuracy, %", "τ",
@@ -132,24 +130,19 @@ ARM_COLOURS = {"treated": "#0072B2", "untreated": "#D55E00", "observational": "#
 
 def figure(records: Sequence[Record], settings: Settings) -> Figure:
     """Sample trajectories, one row for each arm, one column for each noise level."""
-    from matplotlib.figure import Figure
-
     arms, sigmas = distinct(records, "arm"), distinct(records, "sigma_tumour")
-    drawing = Figure(figsize=(4.6 * len(sigmas) + 0.6, 2.7 * len(arms)), layout="constrained")
-    axes = drawing.subplots(len(arms), len(sigmas), sharex=True, sharey="row", squeeze=False)
-    for i, arm in enumerate(arms):
-        for k, sigma in enumerate(sigmas):
-            ax = axes[i][k]
+    size = (4.6 * len(sigmas) + 0.6, 2.7 * len(arms))
+    drawing, axes = panels(len(arms), len(sigmas), size, sharex=True)
+    for row, arm in zip(axes, arms, strict=True):
+        row[0].set_ylabel("volume, cm³")
+        for ax, sigma in zip(row, sigmas, strict=True):
             paths = np.array(where(records, arm=arm, sigma_tumour=sigma)[0]["paths"])
             days = np.linspace(0, 15, paths.shape[1])
             ax.plot(days, paths.T, color=ARM_COLOURS[arm], linewidth=0.7, alpha=0.6)
             ax.plot(days, paths.mean(axis=0), color="black", linewidth=1.6)
             ax.set_title(f"{arm}, σ = {sigma:g}", fontsize=10)
-            ax.grid(color="#DDDDDD")
-            if k == 0:
-                ax.set_ylabel("volume, cm³")
-            if i == len(arms) - 1:
-                ax.set_xlabel("days")
+    for ax in axes[-1]:
+        ax.set_xlabel("days")
     return drawing
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -22,10 +22,22 @@ from retrace_sde.metrics import (
 from retrace_sde.process.tumour import volume
 from retrace_sde.reproduce.cohorts import ORDERS, Shuffled, order_of, shuffled_cohort
 from retrace_sde.reproduce.experiment import Experiment, Record, Task, every
-from retrace_sde.reproduce.files import markdown_table
-from retrace_sde.reproduce.summary import distinct, percent, plus_minus, spread, values, where
+from retrace_sde.reproduce.summary import (
+    Cell,
+    distinct,
+    legend,
+    mean,
+    panels,
+    percent,
+    plus_minus,
+    spread,
+    table_by,
+    values,
+    where,
+)
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TreatedOrNot = Literal["untreated", "treated"]
@@ -48,12 +60,8 @@ WEIGHTS = {"recovered": 30.0, "mst": 4.0, "dpt": 8.0}
 
 def tasks(settings: Settings) -> Iterator[Task]:
     """One for each design, noise, seed and order."""
-    for key in every(
-        design=DESIGNS,
-        seed=range(settings.seeds),
-        sigma_tumour=settings.sigmas,
-        order=ORDERS,
-    ):
+    seeds = range(settings.seeds)
+    for key in every(design=DESIGNS, seed=seeds, sigma_tumour=settings.sigmas, order=ORDERS):
         yield Task(key, partial(records_of, settings, **key), WEIGHTS.get(key["order"], 1.0))
 
 
@@ -133,39 +141,28 @@ def text(records: Sequence[Record], settings: Settings) -> str:
     ]
     for design in distinct(records, "design"):
         for sigma in distinct(records, "sigma_tumour"):
-            lines += [
-                f"**{design}, σ = {sigma:g}**",
-                _table(where(records, design=design, sigma_tumour=sigma)),
-            ]
+            some = where(records, design=design, sigma_tumour=sigma)
+            lines += [f"**{design}, σ = {sigma:g}**", table_by(some, "order", CELLS)]
     return "\n\n".join([*lines, closing(records)])
 
 
-def _table(records: Sequence[Record]) -> str:
-    rows = []
-    for order in distinct(records, "order"):
-        cells = []
-        for key, form in (
-            ("accuracy", percent),
-            ("kendall_tau", "{:.3f}".format),
-            ("rmse", "{:.3f}".format),
-        ):
-            each = [values(where(records, order=order, arm=arm), key) for arm in COMPARED_ARMS]
-            cells.append(
-                " / ".join(
-                    plus_minus(some, form) if len(some) > 1 else form(some[0]) for some in each
-                )
-            )
-        some = values(where(records, order=order, arm="treated"), "bias")
-        cells.append(plus_minus(some, "{:+.3f}".format) if len(some) > 1 else f"{some[0]:+.3f}")
-        rows.append([order, *cells])
-    header = [
-        "order",
-        "accuracy, %, untreated / treated",
-        "τ",
-        "RMSE, cm³",
-        "bias of the effect, cm³",
-    ]
-    return markdown_table(header, rows)
+def _cell(key: str, form: Callable[[float], str], arms: Sequence[str] = COMPARED_ARMS) -> Cell:
+    """A key in each arm: mean ± sd, or the number of a single seed."""
+
+    def cell(records: Sequence[Record]) -> str:
+        each = [values(where(records, arm=arm), key) for arm in arms]
+        return " / ".join(plus_minus(v, form) if len(v) > 1 else form(v[0]) for v in each)
+
+    return cell
+
+
+CELLS = {
+    "accuracy, %, untreated / treated": _cell("accuracy", percent),
+    "τ": _cell("kendall_tau", "{:.3f}".format),
+    "RMSE, cm³": _cell("rmse", "{:.3f}".format),
+    "bias of the effect, cm³": _cell("bias", "{:+.3f}".format, ("treated",)),
+}
+"""The columns of the table."""
 
 
 def closing(records: Sequence[Record]) -> str:
@@ -173,9 +170,9 @@ def closing(records: Sequence[Record]) -> str:
     sentences = []
     for design in distinct(records, "design"):
         some = where(records, design=design, sigma_tumour=min(distinct(records, "sigma_tumour")))
-        bias = {o: fmean(values(where(some, order=o), "bias")) for o in distinct(some, "order")}
-        truth = fmean(values(some, "true_ate"))
-        pooled = fmean(values(where(some, order="true"), "bias_alike"))
+        bias = {order: mean(some, "bias", order=order) for order in distinct(some, "order")}
+        truth = mean(some, "true_ate")
+        pooled = mean(some, "bias_alike", order="true")
         sentences.append(
             f"{design.capitalize()}: the true effect is {truth:.2f} cm³; its bias is {bias['true']:+.3f} with the true order and "
             f"{bias['recovered']:+.3f} with the recovered one ({pooled:+.3f} with the true order if subjects are taken to be "
@@ -198,46 +195,34 @@ ARM_COLOURS = {"untreated": "#D55E00", "treated": "#0072B2"}
 
 def figure(records: Sequence[Record], settings: Settings) -> Figure:
     """Above RMSE of each arm, below bias of the effect, by order; columns are designs and noise."""
-    from matplotlib.figure import Figure
-
-    columns = [
-        (d, s) for d in distinct(records, "design") for s in distinct(records, "sigma_tumour")
-    ]
-    drawing = Figure(figsize=(3.4 * len(columns) + 1, 6.4), layout="constrained")
-    axes = drawing.subplots(2, len(columns), sharex=True, sharey="row", squeeze=False)
-    orders = distinct(records, "order")
-    for k, (design, sigma) in enumerate(columns):
+    orders, designs = distinct(records, "order"), distinct(records, "design")
+    columns = [(d, s) for d in designs for s in distinct(records, "sigma_tumour")]
+    size = (3.4 * len(columns) + 1, 6.4)
+    drawing, axes = panels(2, len(columns), size, grid="y", sharex=True)
+    for above, below, (design, sigma) in zip(*axes, columns, strict=True):
         some = where(records, design=design, sigma_tumour=sigma)
-        above, below = axes[0][k], axes[1][k]
-        for j, arm in enumerate(COMPARED_ARMS):
-            each = [values(where(some, order=o, arm=arm), "rmse") for o in orders]
-            at = [i + 0.2 * (2 * j - 1) for i in range(len(orders))]
-            above.bar(at, [fmean(v) for v in each], 0.38, yerr=[spread(v) for v in each],
-                      color=ARM_COLOURS[arm], label=arm)  # fmt: skip
-        each = [values(where(some, order=o, arm="treated"), "bias") for o in orders]
-        below.bar(
-            range(len(orders)),
-            [fmean(v) for v in each],
-            0.6,
-            yerr=[spread(v) for v in each],
-            color="#555555",
-        )
-        for i, v in enumerate(each):
-            below.annotate(
-                f"{fmean(v):+.2f}", (i, max(fmean(v), 0)), ha="center", va="bottom", fontsize=8
-            )
+        for arm, shift in zip(COMPARED_ARMS, (-0.2, 0.2), strict=True):
+            look = {"color": ARM_COLOURS[arm], "label": arm}
+            _bars(above, [values(where(some, order=o, arm=arm), "rmse") for o in orders], shift, 0.38, **look)  # fmt: skip
+        biases = [values(where(some, order=o, arm="treated"), "bias") for o in orders]
+        _bars(below, biases, 0.0, 0.6, color="#555555")
+        for i, middle in enumerate(map(fmean, biases)):
+            at = i, max(middle, 0)
+            below.annotate(f"{middle:+.2f}", at, ha="center", va="bottom", fontsize=8)
         above.set(title=f"{design}, σ = {sigma:g}", yscale="log")
         below.axhline(0, color="black", linewidth=0.8)
         below.set_xticks(range(len(orders)), orders, rotation=45, ha="right")
-        for ax in (above, below):
-            ax.grid(axis="y", color="#DDDDDD")
-            ax.set_axisbelow(True)
     axes[0][0].set_ylabel("counterfactual RMSE, cm³")
     axes[1][0].set_ylabel("bias of the effect, cm³")
     axes[1][0].margins(y=0.15)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False)
+    legend(drawing, axes[0], "upper right")
     return drawing
+
+
+def _bars(ax: Axes, each: list[list[float]], shift: float, width: float, **look: Any) -> None:
+    """A bar for each group of numbers: their mean, and their standard deviation."""
+    at = [i + shift for i in range(len(each))]
+    ax.bar(at, [fmean(v) for v in each], width, yerr=[spread(v) for v in each], **look)
 
 
 EXPERIMENT = Experiment(
@@ -253,7 +238,7 @@ EXPERIMENT = Experiment(
         "kendall_tau",
         "rmse",
         "bias",
-    ),
+    ),  # fmt: skip
     full=Settings(5000, (0.015, 0.05), seeds=1),
     quick=Settings(300, (0.015,), seeds=1),
     tiny=Settings(40, (0.015,), seeds=1),

@@ -106,7 +106,7 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
     drawing, axes = curve_grid(
         [(where(records, knob=knob.name), "value") for knob in knobs],
         METRICS[:2],
-        size=(2.9 * len(knobs) + 0.8, 6.6),
+        (2.9 * len(knobs) + 0.8, 6.6),
         sharex="col",
     )
     for below, knob in zip(axes[1], knobs, strict=True):

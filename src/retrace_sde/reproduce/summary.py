@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from retrace_sde.reproduce.experiment import Record
 from retrace_sde.reproduce.files import markdown_table
@@ -53,20 +53,38 @@ def spread(numbers: Sequence[float]) -> float:
     return stdev(numbers) if len(numbers) > 1 else 0.0
 
 
+def mean(records: Iterable[Record], key: str, **wanted: Any) -> float:
+    """The mean of a column over the records whose keys have these values."""
+    return fmean(values(where(records, **wanted), key))
+
+
 def plus_minus(numbers: Sequence[float], form: Callable[[float], str]) -> str:
     """`mean ± sd`, or a dash where there is nothing."""
     return f"{form(fmean(numbers))} ± {form(spread(numbers))}" if numbers else "–"
 
 
+Cell = Callable[[Sequence[Record]], str]
+"""What a table says of some records."""
+
+
+def column(key: str, form: Callable[[float], str]) -> Cell:
+    """Mean ± sd of a key."""
+    return lambda records: plus_minus(values(records, key), form)
+
+
 def accuracies(records: Sequence[Record]) -> str:
     """Directed accuracy, mean ± sd, and up to reversal in brackets, in per cent."""
-    either = fmean(values(records, "accuracy_up_to_reversal"))
-    return f"{plus_minus(values(records, 'accuracy'), percent)} ({percent(either)})"
+    either = percent(mean(records, "accuracy_up_to_reversal"))
+    return f"{column('accuracy', percent)(records)} ({either})"
 
 
-def drift_errors(records: Sequence[Record]) -> str:
-    """Mean absolute error of A, mean ± sd."""
-    return plus_minus(values(records, "mae_drift"), compact)
+def table_by(records: Sequence[Record], key: str, cells: Mapping[str, Cell]) -> str:
+    """A table with a row for each value of a key, and a column for each of some cells."""
+    rows = [
+        [each, *(cell(where(records, **{key: each})) for cell in cells.values())]
+        for each in distinct(records, key)
+    ]
+    return markdown_table([key, *cells], rows)
 
 
 def by_method(
@@ -74,7 +92,7 @@ def by_method(
     key: str,
     at: Sequence[float],
     header: Sequence[str],
-    cell: Callable[[Sequence[Record]], str] = accuracies,
+    cell: Cell = accuracies,
 ) -> str:
     """A table with a row for each method and a column for each value of a key."""
     rows = [
@@ -96,32 +114,18 @@ def compact(number: float) -> str:
     return f"{number:.1e}" if abs(number) >= 1e4 else f"{number:.3g}"
 
 
-def curve(
-    ax: Axes, records: Sequence[Record], x: str, y: str, *, scale: float = 1.0, **style: Any
-) -> None:
-    """Mean of y against x with its standard error over seeds; the oracle broad, beneath the others."""
-    at = distinct(records, x)
-    groups = [[scale * each for each in values(where(records, **{x: here}), y)] for here in at]
-    errors = [spread(group) / len(group) ** 0.5 for group in groups]
-    look = {"linewidth": 1.5, "elinewidth": 0.8, "markersize": 4.5, "zorder": 3, **style}
-    ax.errorbar(at, [fmean(group) for group in groups], errors, capsize=2, **look)
-
-
 def curves(
-    ax: Axes,
-    records: Sequence[Record],
-    x: str,
-    y: str,
-    *,
-    scale: float = 1.0,
-    styles: Mapping[str, dict[str, Any]] | None = None,
+    ax: Axes, records: Sequence[Record], x: str, y: str, scale: float, styles: Styles
 ) -> None:
-    """A curve for each method, in its own style, on a light grid."""
+    """Mean of y against x for each method, with its standard error over seeds; the oracle broad, beneath the others."""
     for method in distinct(records, "method"):
-        style = look(method) | (styles or {}).get(method, {})
-        curve(ax, where(records, method=method), x, y, scale=scale, label=method, **style)
-    ax.set_axisbelow(True)
-    ax.grid(color="#DDDDDD")
+        mine = where(records, method=method)
+        at = distinct(mine, x)
+        groups = [[scale * each for each in values(where(mine, **{x: here}), y)] for here in at]
+        errors = [spread(group) / len(group) ** 0.5 for group in groups]
+        style = {"linewidth": 1.5, "elinewidth": 0.8, "markersize": 4.5, "zorder": 3, "capsize": 2}
+        style |= look(method) | styles.get(method, {})
+        ax.errorbar(at, [fmean(group) for group in groups], errors, label=method, **style)
 
 
 METRICS = (
@@ -132,36 +136,52 @@ METRICS = (
 """What is drawn of every method: the key of a record, its scale and its label."""
 
 
-def curve_grid(
-    columns: Sequence[tuple[Sequence[Record], str]],
-    metrics: Sequence[tuple[str, float, str]],
-    *,
-    size: tuple[float, float],
-    sharex: Literal["all", "col"],
-    styles: Mapping[str, dict[str, Any]] | None = None,
-    legend_columns: int | None = None,
+Styles = Mapping[str, dict[str, Any]]
+"""Of some methods, beside their own."""
+
+
+def panels(
+    rows: int, columns: int, size: tuple[float, float], *, grid: str = "both", **shared: Any
 ) -> tuple[Figure, Any]:
-    """A row of axes for each metric and a column for some records against a key, with one legend below."""
+    """A figure of rows × columns axes, (rows, columns), on a light grid."""
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=size, layout="constrained")
-    axes = drawing.subplots(len(metrics), len(columns), sharex=sharex, sharey="row", squeeze=False)
-    for k, (records, x) in enumerate(columns):
-        for row, (key, scale, label) in enumerate(metrics):
-            curves(axes[row][k], records, x, key, scale=scale, styles=styles)
-            if k == 0:
-                axes[row][k].set_ylabel(label)
+    axes = drawing.subplots(rows, columns, sharey="row", squeeze=False, **shared)
+    for ax in axes.flat:
+        ax.set_axisbelow(True)
+        ax.grid(axis=grid, color="#DDDDDD")
+    return drawing, axes
+
+
+def legend(drawing: Figure, axes: Iterable[Axes], place: str, *, columns: int = 0) -> None:
+    """One legend for some axes, beside them; each label once."""
+    named: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    look = {"loc": f"outside {place}", "ncols": columns or len(named), "frameon": False}
+    drawing.legend(named.values(), named.keys(), **look)
+
+
+def curve_grid(
+    columns: Sequence[tuple[Sequence[Record], str]],
+    metrics: Sequence[tuple[str, float, str]],
+    size: tuple[float, float],
+    *,
+    sharex: str,
+    styles: Styles = {},  # noqa: B006 - only read
+    legend_columns: int = 0,
+) -> tuple[Figure, Any]:
+    """A row of axes for each metric and a column for some records against a key, with one legend below."""
+    drawing, axes = panels(len(metrics), len(columns), size, sharex=sharex)
+    for row, (key, scale, label) in zip(axes, metrics, strict=True):
+        row[0].set_ylabel(label)
+        for ax, (records, x) in zip(row, columns, strict=True):
+            curves(ax, records, x, key, scale, styles)
             if scale == 100:
-                axes[row][k].set_ylim(-4, 106)
-    named = {
-        label: handle
-        for ax in axes[0]
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
-    count = legend_columns or len(named)
-    drawing.legend(
-        named.values(), named.keys(), loc="outside lower center", ncols=count, frameon=False
-    )
+                ax.set_ylim(-4, 106)
+    legend(drawing, axes[0], "lower center", columns=legend_columns)
     return drawing, axes
 
 

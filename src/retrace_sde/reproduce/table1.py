@@ -13,10 +13,14 @@ from retrace_sde.reproduce.files import markdown_table
 from retrace_sde.reproduce.methods import SCORES, available, records_of
 from retrace_sde.reproduce.summary import (
     colour,
+    column,
     compact,
     distinct,
+    legend,
+    panels,
     percent,
     plus_minus,
+    table_by,
     values,
     where,
 )
@@ -81,10 +85,8 @@ def text(records: Sequence[Record], settings: Settings) -> str:
     """Accuracy in all settings side by side, every column for each setting, and what they say."""
     lines = [opening(settings.size, settings.seeds), _side_by_side(records)]
     for regime in settings.regimes:
-        lines += [
-            f"**{regime.name}**: {_describe(regime)}",
-            _details(where(records, setting=regime.name)),
-        ]
+        mine = where(records, setting=regime.name)
+        lines += [f"**{regime.name}**: {_describe(regime)}", table_by(mine, "method", CELLS)]
     return "\n\n".join([*lines, closing(records)])
 
 
@@ -106,58 +108,55 @@ def _side_by_side(records: Sequence[Record]) -> str:
     for method in distinct(records, "method"):
         mine = [where(records, setting=name, method=method) for name in regimes]
         printed = f"{PRINTED[method]:.1f}" if method in PRINTED else "–"
-        rows.append(
-            [method, printed, *(plus_minus(values(each, "accuracy"), percent) for each in mine)]
-        )
+        rows.append([method, printed, *map(column("accuracy", percent), mine)])
         if method.startswith("Algorithm 1"):
             best = [[max(each["rounds"]) for each in some] for some in mine]
             rows.append(["… in its best round", "", *(plus_minus(each, percent) for each in best)])
     return markdown_table(["accuracy, %", "the paper prints", *regimes], rows)
 
 
-def _details(records: Sequence[Record]) -> str:
-    rows = []
-    for method in distinct(records, "method"):
-        mine = where(records, method=method)
-        shares = [
-            plus_minus(values(mine, key), percent)
-            for key in ("accuracy", "accuracy_up_to_reversal", "neighbour_share")
-        ]
-        tau = plus_minus(values(mine, "kendall_tau"), "{:.3f}".format)
-        errors = [plus_minus(values(mine, key), compact) for key in ("mae_drift", "mae_diffusion")]
-        per_round = [each["seconds"] / len(each["rounds"]) for each in mine if each["rounds"]]
-        called = values(mine, "direction_identified")
-        rows.append([
-            method, *shares[:2], tau, shares[2], *errors,
-            plus_minus(per_round, "{:.2f}".format), plus_minus(values(mine, "seconds"), "{:.2f}".format),
-            f"identified {sum(called)}/{len(called)}" if called else "not tested",
-        ])  # fmt: skip
-    header = ["method", "accuracy, %", "up to reversal", "τ", "neighbours, %", "MAE-A", "MAE-H",
-              "s per round", "s in all", "direction"]  # fmt: skip
-    return markdown_table(header, rows)
+def _per_round(records: Sequence[Record]) -> str:
+    each = [each["seconds"] / len(each["rounds"]) for each in records if each["rounds"]]
+    return plus_minus(each, "{:.2f}".format)
+
+
+def _called(records: Sequence[Record]) -> str:
+    called = values(records, "direction_identified")
+    return f"identified {sum(called)}/{len(called)}" if called else "not tested"
+
+
+CELLS = {
+    "accuracy, %": column("accuracy", percent),
+    "up to reversal": column("accuracy_up_to_reversal", percent),
+    "τ": column("kendall_tau", "{:.3f}".format),
+    "neighbours, %": column("neighbour_share", percent),
+    "MAE-A": column("mae_drift", compact),
+    "MAE-H": column("mae_diffusion", compact),
+    "s per round": _per_round,
+    "s in all": column("seconds", "{:.2f}".format),
+    "direction": _called,
+}
+"""The columns of a setting's table."""
 
 
 def figure(records: Sequence[Record], settings: Settings) -> Figure:
     """Above, the accuracy of every method; below, that of Algorithm 1 round by round."""
-    from matplotlib.figure import Figure
-
     regimes, methods = distinct(records, "setting"), distinct(records, "method")
-    drawing = Figure(figsize=(3.1 * len(regimes) + 1.6, 7.5), layout="constrained")
-    above, below = drawing.subplots(2, len(regimes), sharey="row", height_ratios=(3, 2))
-    for k, name in enumerate(regimes):
-        ax, mine = above[k], where(records, setting=name)
+    size = (3.1 * len(regimes) + 1.6, 7.5)
+    drawing, axes = panels(2, len(regimes), size, grid="y", height_ratios=(3, 2))
+    for above, below, name in zip(*axes, regimes, strict=True):
+        mine = where(records, setting=name)
         for row, method in enumerate(methods):
-            _dots(ax, row, where(mine, method=method), colour(method))
-        ax.set(title=name, xlim=(-4, 104), xlabel="accuracy, %")
-        ax.set_yticks(range(len(methods)), methods)
-        ax.grid(axis="x", color="#DDDDDD")
-        _by_round(below[k], mine)
-    above[0].invert_yaxis()
-    below[0].set_ylabel("accuracy of a round, %")
-    handles, labels = above[0].get_legend_handles_labels()
-    drawing.legend(handles[:2], labels[:2], loc="outside upper right", ncols=2, frameon=False)
-    handles, labels = below[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+            _dots(above, row, where(mine, method=method), colour(method))
+        above.set(title=name, xlim=(-4, 104), xlabel="accuracy, %")
+        above.set_yticks(range(len(methods)), methods)
+        above.grid(False)
+        above.grid(axis="x", color="#DDDDDD")
+        _by_round(below, mine)
+    axes[0][0].invert_yaxis()
+    axes[1][0].set_ylabel("accuracy of a round, %")
+    legend(drawing, axes[0][:1], "upper right")
+    legend(drawing, axes[1], "lower center")
     return drawing
 
 
@@ -186,7 +185,6 @@ def _by_round(ax: Axes, records: Sequence[Record]) -> None:
         ax.plot(range(1, longest + 1), mean, style, color=shade, markersize=4, label=method)
     ax.axhline(100, color=colour("oracle"), linewidth=1.5, label="oracle")
     ax.set(ylim=(-4, 106), xlabel="round")
-    ax.grid(axis="y", color="#DDDDDD")
 
 
 EXPERIMENT = Experiment(

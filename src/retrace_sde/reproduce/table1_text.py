@@ -8,7 +8,7 @@ from statistics import fmean
 from retrace_sde.reproduce.cases import Size
 from retrace_sde.reproduce.experiment import Record
 from retrace_sde.reproduce.methods import EM_STEPS, EM_TRAJECTORIES
-from retrace_sde.reproduce.summary import compact, distinct, percent, plus_minus, values, where
+from retrace_sde.reproduce.summary import column, compact, distinct, mean, percent, where
 
 PRINTED = {
     "Algorithm 1-MLE": 99.1,
@@ -20,6 +20,10 @@ PRINTED = {
 """The accuracies that the paper prints, in per cent."""
 
 OUR_METHOD, PAPER_METHOD, MET_ACCURACY = "ReTrace-likelihood", "Algorithm 1-MLE", 0.99
+
+
+ACCURACY = column("accuracy", percent)
+"""Mean ± sd over some records."""
 
 
 def opening(size: Size, seeds: int) -> str:
@@ -45,7 +49,7 @@ def _algorithm1(records: Sequence[Record]) -> str:
     for setting in distinct(records, "setting"):
         mine = where(records, setting=setting, method=PAPER_METHOD)
         best = fmean(max(each["rounds"]) for each in mine)
-        last, either = (fmean(values(mine, k)) for k in ("accuracy", "accuracy_up_to_reversal"))
+        last, either = mean(mine, "accuracy"), mean(mine, "accuracy_up_to_reversal")
         reverse = " (up to reversal " + percent(either) + " %)" if either > last + 0.01 else ""
         line = (
             f"{setting} {percent(best)} % in its best round, {percent(last)} % in its last{reverse}"
@@ -67,23 +71,18 @@ def _algorithm1(records: Sequence[Record]) -> str:
 
 
 def _estimators(records: Sequence[Record]) -> str:
-    gap = max(
-        abs(mle["accuracy"] - ols["accuracy"])
-        for mle, ols in zip(
-            where(records, method=PAPER_METHOD),
-            where(records, method="Algorithm 1-OLS"),
-            strict=True,
-        )
+    pairs = zip(
+        *(where(records, method=f"Algorithm 1-{each}") for each in ("MLE", "OLS")), strict=True
     )
+    gap = max(abs(mle["accuracy"] - ols["accuracy"]) for mle, ols in pairs)
     same = (
-        "the same orders"
-        if gap == 0
-        else f"orders whose accuracy differs by at most {percent(gap)} points"
+        f"orders whose accuracy differs by at most {percent(gap)} points"
+        if gap
+        else "the same orders"
     )
     em = where(records, method="Algorithm 1-EM")
     held = [
-        f"{name} {plus_minus(values(mine, 'accuracy'), percent)} % with MAE-H "
-        f"{compact(fmean(values(mine, 'mae_diffusion')))}"
+        f"{name} {ACCURACY(mine)} % with MAE-H {compact(mean(mine, 'mae_diffusion'))}"
         for name in distinct(em, "setting")
         if (mine := where(em, setting=name))
     ]
@@ -97,8 +96,8 @@ def _estimators(records: Sequence[Record]) -> str:
 def _baselines(records: Sequence[Record]) -> str:
     parts = []
     for poor, proper in (("MST-MLE", "MST, proper root"), ("DPT-MLE", "DPT, proper root")):
-        from_any = plus_minus(values(where(records, method=poor), "accuracy"), percent)
-        from_end = fmean(values(where(records, method=proper), "accuracy_up_to_reversal"))
+        from_any = ACCURACY(where(records, method=poor))
+        from_end = mean(records, "accuracy_up_to_reversal", method=proper)
         parts.append(
             f"{poor} {from_any} % over all settings (the paper: {PRINTED[poor]}), from a proper root "
             f"{percent(from_end)} % up to reversal"
@@ -123,14 +122,14 @@ def _ours(records: Sequence[Record]) -> str:
     names = ", ".join(distinct(called, "setting"))
     sentences = [
         f"{OUR_METHOD} calls the direction in {len(called)} of {len(mine)} panels ({names}), where its order is "
-        f"{plus_minus(values(called, 'accuracy'), percent)} % right."
+        f"{ACCURACY(called)} % right."
     ]
     if ratio is not None:
         sentences.append(
             f"Where the order is right, its errors of A and H are the oracle's (largest ratio {ratio:.4f})."
         )
     if silent:
-        either = plus_minus(values(silent, "accuracy_up_to_reversal"), percent)
+        either = column("accuracy_up_to_reversal", percent)(silent)
         sentences.append(
             f"It abstains in the other {len(silent)} ({', '.join(distinct(silent, 'setting'))}): the order is {either} % "
             "right up to reversal, but a stationary linear SDE run backwards is again a linear SDE of equal "
