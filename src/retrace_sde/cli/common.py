@@ -269,7 +269,7 @@ safe_option = click.option("--safe-csv", is_flag=True,
                            help="Write text that a spreadsheet would run as a formula with a ' before it.")  # fmt: skip
 
 
-def columns_of(names: tuple[str, ...], frame: pd.DataFrame) -> list[str]:
+def columns_of(names: Iterable[str], frame: pd.DataFrame) -> list[str]:
     """Names given one by one or separated by commas; a column whose name has a comma is one name."""
     found: list[str] = []
     for name in names:
@@ -295,16 +295,11 @@ def _with_dates(frame: pd.DataFrame, time: str | None, dayfirst: bool) -> pd.Dat
 def load(
     file: Path,
     *,
-    subject: str | None,
     slice_: str | None,
     independent: bool,
-    variables: tuple[str, ...],
-    covariates: tuple[str, ...],
-    sep: str | None = None,
-    decimal: str | None = None,
-    encoding: str | None = None,
-    dayfirst: bool | None = None,
-    **others: Any,
+    large: bool,
+    dayfirst: bool | None,
+    **columns: Any,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The table, and its columns as `Panel.from_frame` wants them named."""
     from retrace_sde.io.files import read_table
@@ -313,24 +308,20 @@ def load(
         raise ValueError(
             "--slice and --independent exclude each other: one order for all, or one each."
         )
-    text = [name for name in (subject, slice_, others.get("group")) if name is not None]
-    written = {"sep": sep, "decimal": decimal, "encoding": encoding}
-    frame = read_table(file, text=text, **written, large=others.pop("large", False))
-    if subject is None:
-        if not frame.attrs.get("array"):
+    written = {name: columns.pop(name) for name in ("sep", "decimal", "encoding")}
+    roles = {**columns, "slice": slice_}
+    text = [roles[name] for name in ("subject", "slice", "group") if roles[name] is not None]
+    frame = read_table(file, text=text, **written, large=large)
+    array = frame.attrs.get("array")
+    if roles["subject"] is None:
+        if not array:
             some = ", ".join(map(str, frame.columns[:8]))
             raise ValueError(f"--subject is missing: which column says whose row it is? ({some})")
-        subject = "subject"
-        slice_ = slice_ or (None if independent else "slice")
-    if frame.attrs.get("array") and not variables:
-        variables = tuple(name for name in frame.columns if name not in ("subject", "slice"))
+        roles |= {"subject": "subject", "slice": slice_ or (None if independent else "slice")}
+    if array and not roles["variables"]:
+        roles["variables"] = [each for each in frame.columns if each not in ("subject", "slice")]
     if dayfirst is not None:
-        frame = _with_dates(frame, others.get("time"), dayfirst)
-    roles = {
-        "subject": subject,
-        "slice": slice_,
-        "variables": columns_of(variables, frame) or None,
-        "covariates": columns_of(covariates, frame) or None,
-        **others,
-    }
+        frame = _with_dates(frame, roles["time"], dayfirst)
+    for several in ("variables", "covariates"):
+        roles[several] = columns_of(roles[several], frame) or None
     return frame, roles

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -16,6 +15,7 @@ from retrace_sde.datasets import SOURCE
 from retrace_sde.io.files import check_target, whole_or_nothing
 from retrace_sde.io.outputs import check_outputs, written
 from retrace_sde.reproduce import demo as demonstration
+from retrace_sde.reproduce.experiment import Record
 
 
 @click.command()
@@ -37,14 +37,13 @@ def demo(out: Path, force: bool, seed: int, as_json: bool) -> None:
             made.append(result.model.result_.save(folder / "result.npz"))
         paths = [out / path.name for path in made]
     if as_json:
-        shared = [asdict(row) for row in result.rows]
-        own = [asdict(row) for row in result.own_orders.rows]
-        files = [str(path) for path in paths]
-        real = [
-            dict(zip(("slice", "true_hour", "time"), row, strict=True))
-            for row in result.real.restored
-        ]
-        answer = {"rows": shared, "own_orders": own, "real_panel": real, "files": files}
+        keys = "slice", "true_hour", "time"
+        answer = {
+            "rows": result.rows,
+            "own_orders": result.own_orders.rows,
+            "real_panel": [dict(zip(keys, row, strict=True)) for row in result.real.restored],
+            "files": [str(path) for path in paths],
+        }
         click.echo(json.dumps(answer, indent=2))
         return
     _print(result, paths)
@@ -91,23 +90,26 @@ def _print_real(console: Console, real: demonstration.RealPanel) -> None:
     console.print(f"[dim]{SOURCE}.[/dim]")
 
 
-def _table(rows: tuple[demonstration.Row, ...]) -> Table:
+COLUMNS = {
+    "order right": ("accuracy", ".1%"),
+    "up to reversal": ("accuracy_up_to_reversal", ".1%"),
+    "τ": ("kendall_tau", "+.3f"),
+    "neighbours": ("neighbour_share", ".1%"),
+    "MAE A": ("mae_drift", ".3f"),
+    "MAE H": ("mae_diffusion", ".4f"),
+}
+"""Headers of the table of methods: a key of a record, and its format."""
+
+
+def _table(rows: tuple[Record, ...]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for name in ("order right", "up to reversal", "τ", "neighbours", "MAE A", "MAE H", "seconds"):
+    for name in (*COLUMNS, "seconds"):
         table.add_column(name, justify="right")
     table.add_column("direction")
     for row in rows:
-        table.add_row(
-            row.method,
-            f"{row.accuracy:.1%}",
-            f"{row.accuracy_up_to_reversal:.1%}",
-            f"{row.kendall_tau:+.3f}",
-            f"{row.neighbour_share:.1%}",
-            f"{row.mae_drift:.3f}",
-            f"{row.mae_diffusion:.4f}",
-            f"{row.seconds:.2f}" if row.seconds else "–",
-            row.direction,
-            style="bold" if row.method.startswith("ReTrace") else None,
-        )
+        cells = [format(row[key], form) for key, form in COLUMNS.values()]
+        seconds = f"{row['seconds']:.2f}" if row["seconds"] else "–"
+        style = "bold" if row["method"].startswith("ReTrace") else None
+        table.add_row(row["method"], *cells, seconds, row["direction"], style=style)
     return table

@@ -144,19 +144,13 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
 
 def _not_used(columns: dict[str, Any], *, known: bool, both: bool) -> list[str]:
     """Options that were given and changed nothing, as a sentence."""
-    idle = {
-        "--covariates": bool(columns["covariates"]),
-        "--time-error": columns["time_error"] is not None,
-        "--group": columns["group"] is not None,
-        "--both-directions": known and both,
-    }
-    why = {
-        "--covariates": "the inputs are those of --treatment",
-        "--time-error": "times are taken as exact",
-        "--group": "effects take subjects for independent",
-        "--both-directions": "the times give the direction",
-    }
-    used = [f"{name} ({why[name]})" for name, given in idle.items() if given]
+    idle = [
+        ("--covariates (the inputs are those of --treatment)", columns["covariates"]),
+        ("--time-error (times are taken as exact)", columns["time_error"] is not None),
+        ("--group (effects take subjects for independent)", columns["group"] is not None),
+        ("--both-directions (the times give the direction)", known and both),
+    ]
+    used = [text for text, given in idle if given]
     return [f"Not used: {', '.join(used)}."] if used else []
 
 
@@ -207,12 +201,13 @@ def _compared(
     if control is not None and t0 is not None and control != t0:
         raise ValueError(f"--control {control!r} and --t0 {t0!r} differ: give one, not both.")
     before, after = control if control is not None else t0, t1
-    for each in (before, after):
-        if each is not None and each not in arms:
+    given = [each for each in (before, after) if each is not None]
+    for each in given:
+        if each not in arms:
             raise ValueError(f"{each!r} is not an arm; the arms are {names}.")
-    if len(arms) == 2 and (before is None) != (after is None):
-        other = {arms[0]: arms[1], arms[1]: arms[0]}
-        before, after = before or other[str(after)], after or other[str(before)]
+    if len(arms) == 2 and len(given) == 1:
+        other = arms[1 - arms.index(given[0])]
+        before, after = before or other, after or other
     if before is None:
         raise ValueError(f"which arm is the control? Name it with --control: {names}.")
     if after is None:
@@ -233,9 +228,8 @@ def _known_order(panel: Panel, dt: float) -> Indices | None:
         raise ValueError(
             "effects need all times or none: leave --time out, and the order is recovered."
         )
-    order = np.argsort(
-        panel.times, axis=-1, kind="stable"
-    )  # padding, which has no time, stays last
+    # Padding, which has no time, stays last.
+    order = np.argsort(panel.times, axis=-1, kind="stable")
     gaps = np.diff(np.take_along_axis(panel.times, order, axis=-1), axis=-1)
     if np.nanmax(np.abs(gaps - dt)) > 1e-3 * dt:
         least, most = np.nanmin(gaps), np.nanmax(gaps)
@@ -341,10 +335,8 @@ def _lines(
 ) -> Iterator[tuple[str, str]]:
     """Labels and sentences, the answer first."""
     found = model.interventions_
-    kind = (
-        f"arms {listed(found.arms)}" if found.arms else f"treatment in {listed(found.covariates)}"
-    )
-    yield "Data", f"{found.size} subjects; {kind}."
+    kind = f"treatment in {listed(found.covariates)}"
+    yield "Data", f"{found.size} subjects; {f'arms {listed(found.arms)}' if found.arms else kind}."
     ways = [("Effect", "")]
     if len(answers) > 1:
         first = "One answer" if model.undetermined_ else "Effect"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from retrace_sde.cli.common import (
 )
 from retrace_sde.fit.intervals import clearest, clearness, critical
 from retrace_sde.fit.regression import ErrorKind
+from retrace_sde.io.arrays import Array
 from retrace_sde.io.files import check_target, whole_or_nothing, write_table
 from retrace_sde.io.outputs import check_outputs
 from retrace_sde.panel.knowledge import Knowledge
@@ -43,19 +46,14 @@ EFFECTS = 5
 
 
 def _noise(text: str) -> Any:
-    if text in ("auto", "estimate", "diagonal"):
-        return text
-    if text == "none":
-        return None
-    try:
-        number = float(text)
-        if not 0 <= number < float("inf"):
-            raise ValueError
-        return number
-    except ValueError:
-        raise ValueError(
-            f"--observation-noise is a standard deviation, 'auto', 'none', 'estimate' or 'diagonal'; got {text!r}."
-        ) from None
+    if text in ("auto", "estimate", "diagonal", "none"):
+        return None if text == "none" else text
+    with suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise ValueError(
+        f"--observation-noise is a standard deviation, 'auto', 'none', 'estimate' or 'diagonal'; got {text!r}."
+    )
 
 
 def _times(text: str) -> list[float]:
@@ -78,11 +76,8 @@ def _knowledge(
             "--position and --before name slices, so they need --slice; for rows with orders of their own use --first COL, "
             "--last COL or --time COL."
         )
-    labels = (
-        set()
-        if slice_ is None or slice_ not in frame.columns
-        else set(map(str, frame[slice_].dropna()))
-    )
+    here = slice_ is not None and slice_ in frame.columns
+    labels = set(map(str, frame[slice_].dropna())) if here else set()
     known = {
         "first": first,
         "last": last,
@@ -176,15 +171,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     if scheduler is not None:
         from retrace_sde.cli.lazy import fit_lazy
 
-        known = (
-            first,
-            last,
-            positions,
-            before,
-            schedule,
-            *(columns[name] for name in ("subject", "slice_", "time", "group")),
-        )
-        if any(known):
+        named = [columns[name] for name in ("subject", "slice_", "time", "group")]
+        if any((first, last, positions, before, schedule, *named)):
             raise click.UsageError(
                 "--scheduler fits an array, which has no columns or labels: leave out options that name them."
             )
@@ -244,26 +232,28 @@ def _answer(
     """Labels and sentences, the answer first."""
     panel, result = found.panel, found.model.result_
     shared = answer["permutation"] == "shared"
-    kind = "one order shared by all" if shared else "each with an order of its own"
-    size = (
-        f"{len(panel.slices or ())} slices" if shared else f"{answer['observations']} observations"
-    )
     several = "" if answer["groups"] is None else f" in {answer['groups']} groups"
+    size = f"{answer['observations']} observations", "each with an order of its own"
+    if shared:
+        size = f"{len(panel.slices or ())} slices", "one order shared by all"
     yield (
         "Data",
-        f"{len(panel.ids)} subjects{several}, {size}, variables {listed(panel.names)}; {kind}.",
+        f"{len(panel.ids)} subjects{several}, {size[0]}, variables {listed(panel.names)}; {size[1]}.",
     )
     yield "Order", _order(found, answer)
     yield "Direction", result.direction.verdict
-    choices = (
-        ("Drift", result.drift_choice),
-        ("Noise", result.noise_choice),
-        ("Subjects", result.subjects),
-    )
-    yield from ((label, f"{each.verdict}.") for label, each in choices if each is not None)
-    yield "Effects", _effects(answer)
+    choices = {
+        "Drift": result.drift_choice,
+        "Noise": result.noise_choice,
+        "Subjects": result.subjects,
+    }
+    yield from ((label, f"{each.verdict}.") for label, each in choices.items() if each is not None)
+    yield "Effects", _effects(result)
     if result.inputs is not None:
-        yield "Inputs", _of_inputs(result)
+        d, (causes, ways) = result.drift.shape[1], result._effects
+        of_inputs = [(values[:, d:], errors[:, d:]) for values, errors in ways]
+        told = _told(causes[d:], result.names, of_inputs, clearest(*of_inputs[0], EFFECTS))
+        yield "Inputs", f"{told} (coefficients ± standard error)."
     yield from (("Note", text) for text in answer["notes"])
     yield from (("Caution", text) for text in cautions if text not in result.notes)
 
@@ -273,65 +263,52 @@ def _order(found: Recovery, answer: dict[str, Any]) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # all of them empty: a mean of nothing
         mean = float(np.nanmean(sure))
-    shown = (
-        f"mean posterior probability of a position {mean:.0%}"
-        if np.isfinite(mean)
-        else "too many observations to sample orders"
-    )
+    shown = "too many observations to sample orders"
+    if np.isfinite(mean):
+        shown = f"mean posterior probability of a position {mean:.0%}"
     if answer["order"] is None:
         return f"in column position of ordered.csv; {shown}."
     labels = [str(label) for label in answer["order"]]
     if len(labels) > 2 * ENDS:
         labels = [*labels[:ENDS], "…", *labels[-ENDS:]]
-    loop = (
-        " → back to the first: a cycle, whose first slice is arbitrary" if answer["cycle"] else ""
-    )
-    return f"{' → '.join(labels)}{loop}; {shown}."
+    if answer["cycle"]:
+        labels += ["back to the first: a cycle, whose first slice is arbitrary"]
+    return f"{' → '.join(labels)}; {shown}."
 
 
-def _effects(answer: dict[str, Any]) -> str:
+def _effects(result: ReTraceResult) -> str:
     """The off-diagonal effects with the largest |z|, in words; all coefficients are in parameters.json."""
-    A = np.array(answer["drift"], dtype=float)
-    error = np.array(answer["standard_errors"]["drift"], dtype=float)
-    names = answer["variables"]
-    if np.isnan(error).all():
+    names, n, (causes, ways) = result.names, result.n_groups, result._effects
+    ways = [(values[:, : len(names)], errors[:, : len(names)]) for values, errors in ways]
+    clear = clearness(*ways[0])
+    if np.isnan(ways[0][1]).all():
         return "in parameters.json; this estimator gives no standard errors."
-    n = answer["groups"] or answer["subjects"]
-    significant = clearness(A, error) > critical(n)
+    significant = clear > critical(n)
     if len(names) > 1:
         np.fill_diagonal(significant, False)
     asked = len(names) * (len(names) - 1) or 1
-    corrected = significant & (clearness(A, error) > critical(n, 1 - 0.05 / asked))
-    many = (
-        f" {significant.sum()} of {asked} are significant at 5 % ({asked / 20:.2g} expected by chance), "
-        f"{corrected.sum()} after Bonferroni's correction."
-    )
-    pairs = [pair for pair in clearest(A, error) if significant[pair]][:EFFECTS]
+    pairs = [pair for pair in clearest(*ways[0]) if significant[pair]][:EFFECTS]
     if not pairs:
         return f"none of {asked} is significant at 5 %; all coefficients are in parameters.json."
-    resampled = answer["standard_errors"]["kind"] == ErrorKind.BOOTSTRAP
-    unit = f"(coefficients of A ± {'bootstrap' if resampled else 'standard'} error).{many}"
-    twin = answer["alternative"]
-    if twin is None:
-        texts = [f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g}" for i, j in pairs]
-        return f"{'; '.join(texts)} {unit}"
-    back = np.array(twin["drift"], dtype=float)
-    wide = np.array(twin["standard_errors"]["drift"], dtype=float)
-    texts = [
-        f"{names[j]} → {names[i]} {A[i, j]:+.3g} ± {error[i, j]:.2g} in this order, "
-        f"{back[i, j]:+.3g} ± {wide[i, j]:.2g} in its reverse"
-        for i, j in pairs
-    ]
-    return f"they depend on the direction, which is open: {'; '.join(texts)} {unit}"
+    corrected = significant & (clear > critical(n, 1 - 0.05 / asked))
+    kind = "bootstrap" if result.standard_errors.kind == ErrorKind.BOOTSTRAP else "standard"
+    open_ = "they depend on the direction, which is open: " if len(ways) > 1 else ""
+    return (
+        f"{open_}{_told(causes, names, ways, pairs)} (coefficients of A ± {kind} error). {significant.sum()} of {asked} are "
+        f"significant at 5 % ({asked / 20:.2g} expected by chance), {corrected.sum()} after Bonferroni's correction."
+    )
 
 
-def _of_inputs(result: ReTraceResult) -> str:
-    """What inputs do to the variables, the largest |z| first; where the direction is open, in both orders."""
-    d, (causes, ways) = result.drift.shape[1], result._effects
-    of_inputs = [(values[:, d:], errors[:, d:]) for values, errors in ways]
+def _told(
+    causes: Sequence[str],
+    names: Sequence[str],
+    ways: list[tuple[Array, Array]],
+    pairs: Iterable[tuple[int, int]],
+) -> str:
+    """Coefficients with their errors; where the direction is open, in both orders."""
     texts = []
-    for i, j in clearest(*of_inputs[0], EFFECTS):
-        each = [f"{values[i, j]:+.3g} ± {errors[i, j]:.2g}" for values, errors in of_inputs]
+    for i, j in pairs:
+        each = [f"{values[i, j]:+.3g} ± {errors[i, j]:.2g}" for values, errors in ways]
         both = each[0] if len(each) == 1 else f"{each[0]} in this order, {each[1]} in its reverse"
-        texts.append(f"{causes[d + j]} → {result.names[i]} {both}")
-    return f"{'; '.join(texts)} (coefficients ± standard error)."
+        texts.append(f"{causes[j]} → {names[i]} {both}")
+    return "; ".join(texts)

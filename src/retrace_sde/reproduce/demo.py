@@ -25,6 +25,7 @@ from retrace_sde.process.drift import Linear
 from retrace_sde.process.sde import LinearSDE
 from retrace_sde.process.simulate import random_irreversible_sde, shuffle
 from retrace_sde.reproduce.cases import Case
+from retrace_sde.reproduce.experiment import Record
 from retrace_sde.reproduce.methods import METHOD_BY_NAME, Found, accuracies, at
 from retrace_sde.retrace import ReTrace
 from retrace_sde.search.models.euler import EulerModel
@@ -47,21 +48,6 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One method's line of the table."""
-
-    method: str
-    accuracy: float
-    accuracy_up_to_reversal: float
-    kendall_tau: float
-    neighbour_share: float
-    mae_drift: float
-    mae_diffusion: float
-    seconds: float
-    direction: str
-
-
-@dataclass(frozen=True)
 class Demonstration:
     """The data, the truth, the fits to transient and to stationary data, and the tables."""
 
@@ -72,7 +58,7 @@ class Demonstration:
     model: ReTrace
     steady: Array
     stationary: ReTrace
-    rows: tuple[Row, ...]
+    rows: tuple[Record, ...]
     own_orders: OwnOrders
     real: RealPanel
 
@@ -113,7 +99,7 @@ class OwnOrders:
     shuffled: Array
     truth: Indices
     averaged: ReTrace
-    rows: tuple[Row, ...]
+    rows: tuple[Record, ...]
 
 
 def run(
@@ -128,7 +114,7 @@ def run(
     shuffled, truth = shuffle(X, random_state=rng)
     case = Case(sde, sde.initial or sde.stationary(), shuffled, truth, settings.dt)
 
-    def score(method: str, order: Indices, seconds: float, direction: str = "arbitrary") -> Row:
+    def score(method: str, order: Indices, seconds: float, direction: str = "arbitrary") -> Record:
         return _row(method, case, at(order, case), seconds, direction)
 
     progress("compiling, once per installation")
@@ -209,10 +195,10 @@ def _own_orders(settings: Settings, rng: np.random.Generator) -> OwnOrders:
     return OwnOrders(shuffled, truth, averaged, tuple(rows))
 
 
-def _row(method: str, case: Case, found: Found, seconds: float, direction: str) -> Row:
+def _row(method: str, case: Case, found: Found, seconds: float, direction: str) -> Record:
     """A method's order, A and H against the truth."""
     scores = accuracies(found, case.sde, case.truth)
-    return Row(method, **scores, seconds=seconds, direction=direction)
+    return {"method": method, **scores, "seconds": seconds, "direction": direction}
 
 
 def _called(model: ReTrace) -> str:
@@ -234,50 +220,45 @@ def save_plots(demo: Demonstration, folder: Path) -> list[Path]:
     fitted = EulerModel(Data(demo.shuffled), demo.settings.dt, Linear()).fit(model.order_).step
     costs = transition_costs(Data(demo.shuffled), fitted)
 
-    before_after = Figure(figsize=(11, 8), layout="constrained")
-    axes = before_after.subplots(2, 2)
-    plots.trajectories(demo.shuffled, ax=axes[0, 0]).set_title("One variable, as stored")
-    plots.trajectories(demo.shuffled, model.order_, ax=axes[0, 1]).set_title(
-        "One variable, in recovered order"
-    )
-    plots.cost_matrix(costs, ax=axes[1, 0])
-    plots.cost_matrix(costs, model.order_, ax=axes[1, 1])
+    shapes = {"order": (11, 8, 2, 2), "drift": (13, 4, 1, 3), "direction": (11, 4, 1, 2), "own": (11, 4.5, 1, 2)}  # fmt: skip
+    drawn = {name: Figure(figsize=size[:2], layout="constrained") for name, size in shapes.items()}
+    axes = {name: drawn[name].subplots(*size[2:]).ravel() for name, size in shapes.items()}
 
-    drift = Figure(figsize=(13, 4), layout="constrained")
-    axes = drift.subplots(1, 3)
+    stored, restored, before, after = axes["order"]
+    plots.trajectories(demo.shuffled, ax=stored).set_title("One variable, as stored")
+    plots.trajectories(demo.shuffled, model.order_, ax=restored)
+    restored.set_title("One variable, in recovered order")
+    plots.cost_matrix(costs, ax=before)
+    plots.cost_matrix(costs, model.order_, ax=after)
+
+    true, estimated, entries = axes["drift"]
     limit = float(np.abs(demo.sde.drift).max())
-    plots.matrix(demo.sde.drift, title="Drift A, true", limit=limit, ax=axes[0])
-    plots.matrix(model.drift_, title="Drift A, estimated", limit=limit, ax=axes[1])
+    plots.matrix(demo.sde.drift, title="Drift A, true", limit=limit, ax=true)
+    plots.matrix(model.drift_, title="Drift A, estimated", limit=limit, ax=estimated)
     errors = half_widths(model.standard_errors_.drift.ravel(), demo.settings.n)
-    axes[2].errorbar(
+    entries.errorbar(
         demo.sde.drift.ravel(), model.drift_.ravel(), errors,
         fmt="o", markersize=3, linewidth=0.8, color=plots.FORWARD, ecolor="#AAAAAA",
     )  # fmt: skip
-    axes[2].axline((0, 0), slope=1, color="black", linewidth=0.8)
-    axes[2].set(title="Entries with 95 % intervals", xlabel="true", ylabel="estimated")
+    entries.axline((0, 0), slope=1, color="black", linewidth=0.8)
+    entries.set(title="Entries with 95 % intervals", xlabel="true", ylabel="estimated")
 
-    direction = Figure(figsize=(11, 4), layout="constrained")
-    axes = direction.subplots(1, 2)
-    plots.direction_evidence(model.direction_, ax=axes[0])
-    axes[0].set_title(f"Started close together. {axes[0].get_title()}")
-    plots.direction_evidence(demo.stationary.direction_, ax=axes[1])
-    axes[1].set_title(f"Started stationary. {axes[1].get_title()}")
+    started = {"close together": model, "stationary": demo.stationary}
+    for ax, (how, each) in zip(axes["direction"], started.items(), strict=True):
+        plots.direction_evidence(each.direction_, ax=ax)
+        ax.set_title(f"Started {how}. {ax.get_title()}")
 
     own = demo.own_orders
-    uncertain = Figure(figsize=(11, 4.5), layout="constrained")
-    axes = uncertain.subplots(1, 2)
+    where, calibrated = axes["own"]
     probabilities = own.averaged.position_probabilities_
-    plots.position_probabilities(probabilities[0], own.averaged.order_[0], ax=axes[0])
-    axes[0].set_title("Where the visits of one trajectory may stand")
-    plots.calibration(own.truth, probabilities, ax=axes[1])
-    axes[1].set_title("How often the probabilities came true")
+    plots.position_probabilities(probabilities[0], own.averaged.order_[0], ax=where)
+    where.set_title("Where the visits of one trajectory may stand")
+    plots.calibration(own.truth, probabilities, ax=calibrated)
+    calibrated.set_title("How often the probabilities came true")
 
-    paths = []
-    figures = {"order": before_after, "drift": drift, "direction": direction, "own": uncertain}
-    for name, figure in figures.items():
-        path = folder / f"{name}.png"
+    paths = [folder / f"{name}.png" for name in drawn]
+    for path, figure in zip(paths, drawn.values(), strict=True):
         figure.savefig(path, dpi=120)
-        paths.append(path)
     return paths
 
 
@@ -306,46 +287,44 @@ def save_pages(demo: Demonstration, folder: Path) -> list[Path]:
         own_rows=own.rows,
         real=demo.real,
         source=SOURCE,
-        cards=_cards(demo, list(fits)),
+        cards=[
+            {"question": title, "link": name, "answer": answer, "text": text, "standing": standing}
+            for (name, (_, _, title)), (answer, text, standing) in zip(
+                fits.items(), _cards(demo), strict=True
+            )
+        ],
     )
     return [write_whole(page, folder / "index.html"), *reports]
 
 
-def _cards(demo: Demonstration, links: list[str]) -> list[dict[str, str]]:
-    """What happened in each experiment, in a sentence each, with the figures of this run."""
+def _cards(demo: Demonstration) -> list[tuple[str, str, str]]:
+    """What happened in each experiment: the answer, a sentence with the figures of this run, and its standing."""
     ours, oracle = demo.rows[0], demo.rows[-1]
     best, averaged, known = demo.own_orders.rows
     identified = demo.stationary.direction_.identified
+    real, slices = demo.real, len(demo.real.truth)
     return [
-        {
-            "question": "One order lost for all",
-            "answer": f"{ours.accuracy:.1%} of the slices are back at their place",
-            "text": f"In {ours.seconds:.2f} seconds; A is estimated with an error of {ours.mae_drift:.3g}, and "
-            f"{oracle.mae_drift:.3g} with the true order. {demo.model.direction_.verdict}",
-            "standing": "good" if ours.accuracy > 0.99 else "mixed",
-            "link": links[0],
-        },
-        {
-            "question": "The same SDE, stationary",
-            "answer": "A direction was called" if identified else "No direction is claimed",
-            "text": demo.stationary.direction_.verdict,
-            "standing": "open" if identified else "good",
-            "link": links[1],
-        },
-        {
-            "question": "Each trajectory shuffled on its own",
-            "answer": "The order cannot be known, the SDE can",
-            "text": f"Only {averaged.accuracy:.0%} of the positions are right. Yet averaging over orders estimates H "
-            f"with an error of {averaged.mae_diffusion:.2g}, against {best.mae_diffusion:.2g} from one best order "
-            f"and {known.mae_diffusion:.2g} from the true ones.",
-            "standing": "mixed",
-            "link": links[2],
-        },
-        {
-            "question": "A real panel: intensive care",
-            "answer": f"{demo.real.right} of {len(demo.real.truth)} time slices are back at their place",
-            "text": f"{len(demo.real.panel)} patients, five variables. {demo.real.model.direction_.verdict}",
-            "standing": "good" if demo.real.right == len(demo.real.truth) else "mixed",
-            "link": links[3],
-        },
+        (
+            f"{ours['accuracy']:.1%} of the slices are back at their place",
+            f"In {ours['seconds']:.2f} seconds; A is estimated with an error of {ours['mae_drift']:.3g}, and "
+            f"{oracle['mae_drift']:.3g} with the true order. {demo.model.direction_.verdict}",
+            "good" if ours["accuracy"] > 0.99 else "mixed",
+        ),
+        (
+            "A direction was called" if identified else "No direction is claimed",
+            demo.stationary.direction_.verdict,
+            "open" if identified else "good",
+        ),
+        (
+            "The order cannot be known, the SDE can",
+            f"Only {averaged['accuracy']:.0%} of the positions are right. Yet averaging over orders estimates H "
+            f"with an error of {averaged['mae_diffusion']:.2g}, against {best['mae_diffusion']:.2g} from one best order "
+            f"and {known['mae_diffusion']:.2g} from the true ones.",
+            "mixed",
+        ),
+        (
+            f"{real.right} of {slices} time slices are back at their place",
+            f"{len(real.panel)} patients, five variables. {real.model.direction_.verdict}",
+            "good" if real.right == slices else "mixed",
+        ),
     ]

@@ -215,7 +215,7 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
     axes[0][0].set_ylabel("counterfactual RMSE, cm³")
     axes[1][0].set_ylabel("bias of the effect, cm³")
     axes[1][0].margins(y=0.15)
-    legend(drawing, axes[0], "upper right")
+    legend(drawing, axes[0], "outside upper right")
     return drawing
 
 
@@ -238,7 +238,7 @@ EXPERIMENT = Experiment(
         "kendall_tau",
         "rmse",
         "bias",
-    ),  # fmt: skip
+    ),
     full=Settings(5000, (0.015, 0.05), seeds=1),
     quick=Settings(300, (0.015,), seeds=1),
     tiny=Settings(40, (0.015,), seeds=1),

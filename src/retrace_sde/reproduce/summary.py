@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from retrace_sde.reproduce.experiment import Record
 from retrace_sde.reproduce.files import markdown_table
@@ -123,7 +123,13 @@ def curves(
         at = distinct(mine, x)
         groups = [[scale * each for each in values(where(mine, **{x: here}), y)] for here in at]
         errors = [spread(group) / len(group) ** 0.5 for group in groups]
-        style = {"linewidth": 1.5, "elinewidth": 0.8, "markersize": 4.5, "zorder": 3, "capsize": 2}
+        style: dict[str, Any] = {
+            "linewidth": 1.5,
+            "elinewidth": 0.8,
+            "markersize": 4.5,
+            "zorder": 3,
+            "capsize": 2,
+        }
         style |= look(method) | styles.get(method, {})
         ax.errorbar(at, [fmean(group) for group in groups], errors, label=method, **style)
 
@@ -154,14 +160,17 @@ def panels(
     return drawing, axes
 
 
-def legend(drawing: Figure, axes: Iterable[Axes], place: str, *, columns: int = 0) -> None:
+Place = Literal["outside upper right", "outside lower center"]
+
+
+def legend(drawing: Figure, axes: Iterable[Axes], place: Place, *, columns: int = 0) -> None:
     """One legend for some axes, beside them; each label once."""
     named: dict[str, Any] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
-    look = {"loc": f"outside {place}", "ncols": columns or len(named), "frameon": False}
-    drawing.legend(named.values(), named.keys(), **look)
+    look = {"ncols": columns or len(named), "frameon": False}
+    drawing.legend(named.values(), named.keys(), loc=place, **look)
 
 
 def curve_grid(
@@ -181,7 +190,7 @@ def curve_grid(
             curves(ax, records, x, key, scale, styles)
             if scale == 100:
                 ax.set_ylim(-4, 106)
-    legend(drawing, axes[0], "lower center", columns=legend_columns)
+    legend(drawing, axes[0], "outside lower center", columns=legend_columns)
     return drawing, axes
 
 

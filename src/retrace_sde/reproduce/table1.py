@@ -155,8 +155,8 @@ def figure(records: Sequence[Record], settings: Settings) -> Figure:
         _by_round(below, mine)
     axes[0][0].invert_yaxis()
     axes[1][0].set_ylabel("accuracy of a round, %")
-    legend(drawing, axes[0][:1], "upper right")
-    legend(drawing, axes[1], "lower center")
+    legend(drawing, axes[0][:1], "outside upper right")
+    legend(drawing, axes[1], "outside lower center")
     return drawing
 
 
