@@ -7,6 +7,7 @@ means or spreads differ, tested within subjects, so that dependence in time does
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -53,6 +54,21 @@ class Finding:
     advice: str = ""
 
 
+ONE_SUBJECT = Finding(
+    "subjects", "stop", "There is one subject; order and direction are estimated from what several have in common.",
+    "Is this the right column?",
+)  # fmt: skip
+ONE_VARIABLE = Finding(
+    "order", "caution", "There is one variable: a course that rises and falls folds onto itself, and states on the way up and "
+    "on the way down look the same.", "Add a variable, or anything known about time (--time).",
+)  # fmt: skip
+CYCLE = Finding(
+    "order", "caution", "The path of the slices closes on itself: this looks like a cycle, whose first slice is arbitrary and whose "
+    "direction its shape does not show.", "If you know which slice comes first, and which next, say so (--first, --before).",
+)  # fmt: skip
+"""What may be found of any data."""
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """Sizes, and what was found, in the order in which it matters."""
@@ -71,12 +87,11 @@ class Diagnosis:
         return all(finding.kind != "stop" for finding in self.findings)
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.subjects} subjects, {self.observations} observations, variables {', '.join(self.variables)}."
-        ]
-        for each in self.findings:
-            lines.append(f"{MARKS[each.kind]} {each.topic}: {each.sentence} {each.advice}".rstrip())
-        return "\n".join(lines)
+        size = f"{self.subjects} subjects, {self.observations} observations"
+        found = (
+            f"{MARKS[e.kind]} {e.topic}: {e.sentence} {e.advice}".rstrip() for e in self.findings
+        )
+        return "\n".join([f"{size}, variables {', '.join(self.variables)}.", *found])
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "usable": self.usable}
@@ -119,19 +134,13 @@ def diagnose(data: Any, *, random_state: int = 0, **columns: Any) -> Diagnosis:
     total = int(present(panel).sum())
     findings = [*_missing(panel, known, total), *_times(panel), *left, *_variables(panel, values)]
     if len(panel.ids) < 2:
-        findings.append(
-            Finding("subjects", "stop", "There is one subject; order and direction are estimated from what several "
-                    "have in common.", "Is this the right column?")
-        )  # fmt: skip
+        findings.append(ONE_SUBJECT)
     if not any(finding.kind == "stop" for finding in findings):
         z = values / np.nanstd(values, axis=(0, 1))
         findings += _identical(panel, values)
         if not _all_times_known(panel):
-            if panel.slices is None:
-                order, loop = _own_orders(z, rng), False
-            else:
-                order, loop = _shared_order(z, rng)
-            findings += order if loop else [*order, *_direction(panel, z)]
+            order = list((_own_orders if panel.slices is None else _shared_order)(z, rng))
+            findings += order if CYCLE in order else [*order, _direction(panel, z)]
         findings.append(Finding("the fit", "good", _use(panel, known)))
     return Diagnosis(
         len(panel.ids),
@@ -189,25 +198,19 @@ def _use(panel: Panel, known: Any) -> str:
     return f"A fit will use {len(panel.names)} variables: {'; '.join(parts)}."
 
 
-def _missing(panel: Panel, known: Any, total: int) -> list[Finding]:
-    found = []
+def _missing(panel: Panel, known: Any, total: int) -> Iterator[Finding]:
     share = 1 - known.sum(axis=(0, 1)) / total
     if share.max() > 0:
-        worst = [
-            f"{panel.names[k]} {_percent(share[k])}" for k in np.argsort(-share) if share[k] > 0
-        ]
-        found.append(
-            Finding(
-                "missing values",
-                "caution" if share.max() > MANY_MISSING else "good",
-                f"Some values are missing: {', '.join(worst[:6])}.",
-                "They are kept as missing, not imputed; leave out a variable that is mostly missing."
-                if share.max() > MANY_MISSING
-                else "They are kept as missing, not imputed.",
-            )
-        )
-    found += [Finding("table", "good", f"{note[:1].upper()}{note[1:]}.") for note in panel.notes]
-    return found
+        some = [k for k in np.argsort(-share) if share[k] > 0][:6]
+        worst = ", ".join(f"{panel.names[k]} {_percent(share[k])}" for k in some)
+        text, advice = f"Some values are missing: {worst}.", "They are kept as missing, not imputed"
+        if share.max() > MANY_MISSING:
+            more = f"{advice}; leave out a variable that is mostly missing."
+            yield Finding("missing values", "caution", text, more)
+        else:
+            yield Finding("missing values", "good", text, f"{advice}.")
+    for note in panel.notes:
+        yield Finding("table", "good", f"{note[:1].upper()}{note[1:]}.")
 
 
 def _percent(share: float) -> str:
@@ -226,28 +229,26 @@ def _all_times_known(panel: Panel) -> bool:
     return panel.time_error is None and bool(_known_times(panel).all())
 
 
-def _times(panel: Panel) -> list[Finding]:
+def _times(panel: Panel) -> Iterator[Finding]:
     if panel.times is None:
-        return []
+        return
     known = _known_times(panel)
     what = "observations" if panel.slices is None else "slices"
     text = f"The time is known of {known.sum()} of {known.size} {what}"
     if panel.time_error is not None:
-        return [Finding("time", "good", f"{text}, with a standard error of {panel.time_error:g}.")]
-    advice = (
-        "Order and direction are given; the fit estimates the SDE."
-        if known.all()
-        else "They fix the order of those; the rest is recovered."
-    )
-    return [
-        Finding(
-            "time", "good" if known.any() else "caution", f"{text}.", advice if known.any() else ""
-        )
-    ]
+        yield Finding("time", "good", f"{text}, with a standard error of {panel.time_error:g}.")
+    elif known.all():
+        advice = "Order and direction are given; the fit estimates the SDE."
+        yield Finding("time", "good", f"{text}.", advice)
+    elif known.any():
+        advice = "They fix the order of those; the rest is recovered."
+        yield Finding("time", "good", f"{text}.", advice)
+    else:
+        yield Finding("time", "caution", f"{text}.")
 
 
-def _variables(panel: Panel, values: Array) -> list[Finding]:
-    found, few, skewed = [], [], []
+def _variables(panel: Panel, values: Array) -> Iterator[Finding]:
+    few, skewed = [], []
     for k, name in enumerate(panel.names):
         column = values[:, :, k]
         column = column[~np.isnan(column)]
@@ -256,30 +257,24 @@ def _variables(panel: Panel, values: Array) -> list[Finding]:
         elif column.min() > 0 and stats.skew(column) > SKEWED:
             skewed.append(name)
     if few:
-        found.append(
-            Finding("variables", "caution", f"At most {FEW_VALUES} values occur in {shown(few)}: a diffusion "
-                    "describes them only roughly.", "Leave them out, or take them as covariates.")
-        )  # fmt: skip
+        text = f"At most {FEW_VALUES} values occur in {shown(few)}: a diffusion describes them only roughly."
+        yield Finding("variables", "caution", text, "Leave them out, or take them as covariates.")
     if skewed:
-        found.append(
-            Finding("variables", "caution", f"Positive with a long upper tail: {shown(skewed)}.", "Their logarithms "
-                    "are likely to follow the model better.")
-        )  # fmt: skip
+        text = f"Positive with a long upper tail: {shown(skewed)}."
+        advice = "Their logarithms are likely to follow the model better."
+        yield Finding("variables", "caution", text, advice)
     rows = values.reshape(-1, len(panel.names))
     rows = rows[~np.isnan(rows).any(axis=1)]
     if 1 < len(panel.names) < len(rows):
         z = (rows - rows.mean(axis=0)) / np.maximum(rows.std(axis=0), 1e-300)
         _, singular, directions = np.linalg.svd(z, full_matrices=False)
         if singular[-1] < 1e-6 * singular[0]:
-            involved = np.flatnonzero(np.abs(directions[-1]) > 0.1)
-            names = [panel.names[k] for k in involved]
-            found.append(
-                Finding("variables", "stop", f"{shown(names)} are linearly dependent.", "Drop one of them.")
-            )  # fmt: skip
-    return found
+            names = [panel.names[k] for k in np.flatnonzero(np.abs(directions[-1]) > 0.1)]
+            text = f"{shown(names)} are linearly dependent."
+            yield Finding("variables", "stop", text, "Drop one of them.")
 
 
-def _identical(panel: Panel, values: Array) -> list[Finding]:
+def _identical(panel: Panel, values: Array) -> Iterator[Finding]:
     """Observations of one subject that nothing can tell apart, where rounding alone would not make as many.
 
     Two neighbouring values are equal by rounding about as often as its unit is long beside the gaps of the sorted values.
@@ -291,14 +286,13 @@ def _identical(panel: Panel, values: Array) -> list[Finding]:
         again[name] = len(rows) - len(np.unique(np.where(np.isnan(rows), np.inf, rows), axis=0))
     pairs = sum(again.values())
     expected = float(np.prod([_by_rounding(values[:, :, k]) for k in range(values.shape[2])]))
-    if pairs <= 3 * expected * present(panel).sum():
-        return []
-    people = [name for name, count in again.items() if count]
-    return [
-        Finding("duplicates", "caution", f"Observations that equal another of the same subject in every variable: "
-                f"{pairs} (subject {shown(people)}).", "Their order among each other is arbitrary: check that "
-                "they are not the same record twice.")
-    ]  # fmt: skip
+    if pairs > 3 * expected * present(panel).sum():
+        people = shown([name for name, count in again.items() if count])
+        yield Finding(
+            "duplicates", "caution",
+            f"Observations that equal another of the same subject in every variable: {pairs} (subject {people}).",
+            "Their order among each other is arbitrary: check that they are not the same record twice.",
+        )  # fmt: skip
 
 
 def _by_rounding(column: Array) -> float:
@@ -322,42 +316,40 @@ def _closeness(D: Array) -> tuple[float, Indices]:
     return float(steps / (D.sum() / (len(D) * (len(D) - 1)))), path
 
 
-def _shared_order(z: Array, rng: np.random.Generator) -> tuple[list[Finding], bool]:
+def _tested(ratio: float, nulls: list[float]) -> tuple[bool, str]:
+    """Whether neighbours are closer than in permuted data, at the level of the tests, and the p-value."""
+    least = 1 / (1 + len(nulls))
+    p = (1 + sum(null <= ratio for null in nulls)) / (1 + len(nulls))
+    return p <= TEST_LEVEL, f"p {'≤' if p <= least else '='} {p:.2g}"
+
+
+def _shared_order(z: Array, rng: np.random.Generator) -> Iterator[Finding]:
     """Whether there is an order, and whether it closes on itself."""
     n, T, d = z.shape
     z = z[evenly(n, MOST_SUBJECTS_TESTED)][:, rng.permutation(T)[:MOST_SLICES_TESTED]]
-    D = _distances(z)
-    ratio, path = _closeness(D)
+    ratio, path = _closeness(_distances(z))
     nulls = [
         _closeness(_distances(rng.permuted(z, axis=1) if d == 1 else _shuffled(z, rng)))[0]
         for _ in range(SHARED_PERMUTATIONS)
     ]
-    p = (1 + sum(null <= ratio for null in nulls)) / (1 + SHARED_PERMUTATIONS)
+    found, p = _tested(ratio, nulls)
     closer = (
         f"neighbouring slices are {1 / ratio:.1f} times closer than two slices at random; without an order "
-        f"they would be {1 / np.mean(nulls):.1f} times closer (p {'≤' if p <= 1 / (1 + SHARED_PERMUTATIONS) else '='} {p:.2g})"
-    )  # fmt: skip
-    found = []
-    if p <= TEST_LEVEL:
-        found.append(Finding("order", "good", f"The slices have an order to be found: {closer}."))
+        f"they would be {1 / np.mean(nulls):.1f} times closer ({p})"
+    )
+    if found:
+        yield Finding("order", "good", f"The slices have an order to be found: {closer}.")
+        known = ~np.isnan(z)
+        means = np.where(known, z, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+        if closes(Data(np.where(known, z, means)), path):
+            yield CYCLE
     else:
-        found.append(
-            Finding("order", "caution", f"The slices show no order: {closer}.", "More subjects or variables "
-                    "help; so does anything known about time (--time), or --observation-noise estimate.")
-        )  # fmt: skip
-    known = ~np.isnan(z)
-    means = np.where(known, z, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    filled = np.where(known, z, means)
-    loop = p <= TEST_LEVEL and closes(Data(filled), path)
-    if loop:
-        found.append(
-            Finding("order", "caution", "The path of the slices closes on itself: this looks like a cycle, whose "
-                    "first slice is arbitrary and whose direction its shape does not show.", "If you know which slice comes "
-                    "first, and which next, say so (--first, --before).")
+        yield Finding(
+            "order", "caution", f"The slices show no order: {closer}.", "More subjects or variables help; so does anything known "
+            "about time (--time), or --observation-noise estimate.",
         )  # fmt: skip
     if d == 1:
-        found.append(_one_variable())
-    return found, loop
+        yield ONE_VARIABLE
 
 
 def _shuffled(z: Array, rng: np.random.Generator) -> Array:
@@ -366,19 +358,19 @@ def _shuffled(z: Array, rng: np.random.Generator) -> Array:
     return np.take_along_axis(z, moved[:, :, None], axis=1)
 
 
-def _own_orders(z: Array, rng: np.random.Generator) -> list[Finding]:
+def _own_orders(z: Array, rng: np.random.Generator) -> Iterator[Finding]:
     n, _, d = z.shape
     if d == 1:
-        return [_one_variable()]
+        yield ONE_VARIABLE
+        return
     groups = [each[~np.isnan(each).any(axis=1)] for each in z[evenly(n, MOST_SUBJECTS_TESTED)]]
     groups = [
         each[rng.permutation(len(each))[:MOST_SLICES_TESTED]] for each in groups if len(each) >= 4
     ]
     if len(groups) < 2:
-        return [
-            Finding("order", "caution", "Too few subjects have 4 complete observations to tell whether there is an "
-                    "order.")
-        ]  # fmt: skip
+        text = "Too few subjects have 4 complete observations to tell whether there is an order."
+        yield Finding("order", "caution", text)
+        return
     centred = [each - each.mean(axis=0) for each in groups]
     pool, cuts = np.concatenate(centred), np.cumsum([len(each) for each in centred])[:-1]
     whiten = np.linalg.pinv(np.linalg.cholesky(np.cov(pool.T) + 1e-12 * np.eye(d)))
@@ -388,62 +380,51 @@ def _own_orders(z: Array, rng: np.random.Generator) -> list[Finding]:
 
     ratio = closeness(centred)
     nulls = [closeness(np.split(rng.permutation(pool), cuts)) for _ in range(OWN_PERMUTATIONS)]
-    p = (1 + sum(null <= ratio for null in nulls)) / (1 + len(nulls))
+    found, p = _tested(ratio, nulls)
     text = (
         f"a subject's neighbours are {1 / ratio:.1f} times closer than two of its observations at random, "
-        f"against {1 / np.mean(nulls):.1f} without an order (p {'≤' if p <= 1 / (1 + len(nulls)) else '='} {p:.2g})"
-    )  # fmt: skip
-    if p > TEST_LEVEL:
-        return [
-            Finding("order", "caution", f"The subjects' observations show no order: {text}.", "More variables "
-                    "help, and so does anything known about time (--time).")
-        ]  # fmt: skip
-    advice = (
-        ""
-        if d > 3
-        else f"With {d} variables single positions stay uncertain; the SDE can still be estimated."
+        f"against {1 / np.mean(nulls):.1f} without an order ({p})"
     )
-    return [Finding("order", "good", f"There are orders to be found: {text}.", advice)]
+    if found:
+        few = f"With {d} variables single positions stay uncertain; the SDE can still be estimated."
+        yield Finding(
+            "order", "good", f"There are orders to be found: {text}.", few if d <= 3 else ""
+        )
+    else:
+        advice = "More variables help, and so does anything known about time (--time)."
+        text = f"The subjects' observations show no order: {text}."
+        yield Finding("order", "caution", text, advice)
 
 
 def _pairwise(x: Array) -> Array:
     return ((x[:, None] - x[None]) ** 2).sum(axis=2)
 
 
-def _one_variable() -> Finding:
-    return Finding(
-        "order",
-        "caution",
-        "There is one variable: a course that rises and falls folds onto itself, and states on the way up and "
-        "on the way down look the same.",
-        "Add a variable, or anything known about time (--time).",
-    )
-
-
-def _direction(panel: Panel, z: Array) -> list[Finding]:
+def _direction(panel: Panel, z: Array) -> Finding:
     n = len(z)
     if n < 3:
-        return [
-            Finding("direction", "caution", f"With {n} subject{'s' * (n != 1)} the direction of time cannot be "
-                    "tested; at least 3 are needed.", "The order is then found up to reversal.")
-        ]  # fmt: skip
+        return Finding(
+            "direction", "caution", f"With {n} subject{'s' * (n != 1)} the direction of time cannot be tested; at least 3 are "
+            "needed.", "The order is then found up to reversal.",
+        )  # fmt: skip
     if panel.slices is None:
-        return [
-            Finding("direction", "caution", "Whether the direction of time is identified shows only in the fit: each "
-                    "subject's order is unknown, so nothing can be compared across subjects yet.")
-        ]  # fmt: skip
+        return Finding(
+            "direction", "caution", "Whether the direction of time is identified shows only in the fit: each subject's order is "
+            "unknown, so nothing can be compared across subjects yet.",
+        )  # fmt: skip
     p_mean, p_spread = _changes(z)
-    if min(p_mean, p_spread) < TEST_LEVEL / 2:
+    least = min(p_mean, p_spread)
+    if least < TEST_LEVEL / 2:
         what = "means" if p_mean <= p_spread else "spreads"
-        return [
-            Finding("direction", "good", f"The slices differ in their {what} (p "
-                    f"{_p(min(p_mean, p_spread))}): a transient, which is what can reveal the direction of time.")
-        ]  # fmt: skip
-    return [
-        Finding("direction", "caution", "The slices differ neither in mean nor in spread "
-                f"(p {_p(p_mean)} and {_p(p_spread)}): the data look stationary, and a linear SDE then fits both "
-                "directions equally well.", "Expect the direction to be left open, unless you know the first slice.")
-    ]  # fmt: skip
+        return Finding(
+            "direction", "good", f"The slices differ in their {what} (p {_p(least)}): a transient, which is what can reveal the "
+            "direction of time.",
+        )  # fmt: skip
+    return Finding(
+        "direction", "caution", f"The slices differ neither in mean nor in spread (p {_p(p_mean)} and {_p(p_spread)}): the data "
+        "look stationary, and a linear SDE then fits both directions equally well.",
+        "Expect the direction to be left open, unless you know the first slice.",
+    )  # fmt: skip
 
 
 def _changes(z: Array) -> tuple[float, float]:

@@ -110,27 +110,16 @@ def write_report(
         shape=tuple(panel.values.shape),
         verdicts=verdicts(model, panel),
         data=data,
-        thinned=data["thinned"],
-        gaps=data["gaps"] is not None,
         residuals=_residual_sentences(model, panel),
-        compared=len(data["graphs"]),
-        square=data["eigenvalues"] is not None,
-        single=bool(data["units"]),
-        cost_kind=data["units"][0]["kind"] if data["units"] else "",
         contents=contents(data, panel, share=share),
-        data_clear=data["graphs"][0]["n_clear"],
         ragged=panel.lengths is not None,
         formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
         critical=critical(result.n_groups),
-        errors_rest=result.errors_rest,
         drift=_both_ways(result),
         offset=_offset(model),
-        diffusion=_rows(
-            result, *_lower(result.diffusion, result.standard_errors.diffusion), result.names
-        ),
+        diffusion=_rows(result, *_lower(result), result.names),
         noise=_noise(result),
         listed=MAX_TABLE_ROWS,
-        twin=model.alternative_,
         posterior=getattr(model, "posterior_", None),
         settings={name: str(value) for name, value in sorted(result.settings.items())},
         versions=_versions(),
@@ -148,20 +137,14 @@ def _residual_sentences(model: ReTrace, panel: Panel) -> list[dict[str, Any]]:
 
 def render(template: str, **values: Any) -> str:
     """A page of `templates/`, with the house style and script inside."""
-    if "data" in values:
-        values["data"] = _json(values["data"])
-    script = _text("report.js")
+    script = Markup(_text("report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            style=Markup(_text("report.css")),
-            script=Markup(script),
-            script_hash=f"sha256-{digest}",
-            **values,
-        )
-    )
+    house = {
+        "style": Markup(_text("report.css")),
+        "script": script,
+        "script_hash": f"sha256-{digest}",
+    }
+    return _environment().get_template(template).render(**house, **values)
 
 
 def write_whole(page: str, path: str | Path) -> Path:
@@ -184,13 +167,9 @@ def _json(data: Any) -> Markup:
 def _environment() -> Environment:
     loader = PackageLoader("retrace_sde", "show/templates")
     environment = Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = number
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )  # fmt: skip
+    environment.filters |= {"number": number, "json": _json}
     return environment
 
 
@@ -247,12 +226,11 @@ def _both_ways(result: ReTraceResult) -> list[dict[str, Any]]:
     return [{**row, "twin": beside.get((row["cause"], row["effect"]))} for row in rows]
 
 
-def _lower(values: Array, errors: Array) -> tuple[Array, Array]:
-    """A symmetric matrix without its repeated half."""
-    upper = np.triu_indices(len(values), 1)
-    half = values.astype(float)
-    half[upper] = np.nan
-    return half, errors
+def _lower(result: ReTraceResult) -> tuple[Array, Array]:
+    """H without its repeated half, and its errors."""
+    half = result.diffusion.astype(float)
+    half[np.triu_indices(len(half), 1)] = np.nan
+    return half, result.standard_errors.diffusion
 
 
 def _offset(model: ReTrace) -> list[dict[str, Any]]:
