@@ -144,10 +144,7 @@ def mean_absolute_error(true: ArrayLike, estimated: ArrayLike) -> float:
     >>> rt.metrics.mean_absolute_error([[1.0, 2.0]], [[1.0, 4.0]])
     1.0
     """
-    a, b = np.asarray(true), np.asarray(estimated)
-    if a.shape != b.shape or a.size == 0:
-        raise ValueError(f"two arrays of the same shape are needed, got {a.shape} and {b.shape}")
-    return float(np.mean(np.abs(b.astype(np.float64) - a.astype(np.float64))))
+    return float(np.mean(np.abs(_difference(true, estimated))))
 
 
 def _orders(true: ArrayLike, estimated: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -218,8 +215,7 @@ def counterfactual_rmse(true: ArrayLike, predicted: ArrayLike) -> float:
     >>> rt.metrics.counterfactual_rmse([1.0, 2.0], [1.0, 4.0])
     1.4142135623730951
     """
-    gap = _difference(true, predicted)
-    return float(np.sqrt(np.mean(gap**2)))
+    return float(np.sqrt(np.mean(_difference(true, predicted) ** 2)))
 
 
 def treatment_effect_bias(true: ArrayLike, estimated: ArrayLike) -> float:

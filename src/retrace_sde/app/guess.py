@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
@@ -48,11 +48,9 @@ def guess(table: pd.DataFrame) -> list[Guess]:
     subject = _subject(columns)
     if subject is not None:
         roles[subject[0]] = ("subject", subject[1])
-        slice_ = _slice(columns, subject[0])
-        if slice_ is not None:
+        if slice_ := _slice(columns, subject[0]):
             roles[slice_[0]] = ("slice", slice_[1])
-        time = _time(frame, columns, roles)
-        if time is not None:
+        if time := _time(frame, columns, roles):
             roles[time[0]] = ("time", time[1])
         numeric = [
             name
@@ -72,14 +70,9 @@ def guess(table: pd.DataFrame) -> list[Guess]:
 
 def chosen(found: list[Guess]) -> dict[str, Any]:
     """The guessed roles as `Panel.from_frame` names them."""
-    by = {role: [each.name for each in found if each.role == role] for role in ("subject", "slice", "time", "variable", "input")}  # fmt: skip
-    return {
-        "subject": next(iter(by["subject"]), None),
-        "slice": next(iter(by["slice"]), None),
-        "time": next(iter(by["time"]), None),
-        "variables": by["variable"],
-        "covariates": by["input"],
-    }
+    names = {role: [each.name for each in found if each.role == role] for role in get_args(Role)}
+    single = {role: next(iter(names[role]), None) for role in ("subject", "slice", "time")}
+    return {**single, "variables": names["variable"], "covariates": names["input"]}
 
 
 def _called(name: str, words: str) -> bool:
@@ -195,23 +188,17 @@ def _variables(frame: pd.DataFrame, roles: dict[str, tuple[Role, str]]) -> dict[
 
 def _described(name: str, column: pd.Series[Any], found: tuple[Role, str] | None) -> Guess:
     number = pd.api.types.is_numeric_dtype(column)
-    kind = (
-        "numbers" if number else "dates" if pd.api.types.is_datetime64_any_dtype(column) else "text"
-    )
+    dates = pd.api.types.is_datetime64_any_dtype(column)
+    kind = "numbers" if number else "dates" if dates else "text"
     known = column.dropna()
-    shown = tuple(_short(each) for each in known.unique()[:3])
+    shown = tuple(short(each, 40) for each in known.unique()[:3])
     distinct = int(column.nunique())
-    still = (
-        "the same in every row"
-        if distinct < 2
-        else "constant within subjects"
-        if number
-        else "text"
-    )
-    role, reason = found or ("none", still)
+    still = "constant within subjects" if number else "text"
+    role, reason = found or ("none", "the same in every row" if distinct < 2 else still)
     return Guess(name, kind, distinct, float(column.isna().mean()), shown, role, reason)
 
 
-def _short(cell: Any) -> str:
+def short(cell: Any, most: int) -> str:
+    """A cell as text of so many signs, at most."""
     text = f"{cell:.6g}" if isinstance(cell, float) else str(cell)
-    return text if len(text) <= 40 else text[:39] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -11,8 +11,9 @@ import asyncio
 import hmac
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ class Site:
     async def static(self, request: Request) -> Response:
         """Its script and its style, which begins with the report's."""
         path = request.url.path
-        house = _report_style() if path.endswith(".css") else ""
+        house = _static("report.css", "show/templates") if path.endswith(".css") else ""
         return Response(house + _static(path[1:]), media_type=STATIC[path])
 
     async def events(self, request: Request) -> Response:
@@ -165,19 +166,18 @@ class Site:
 
     async def act(self, request: Request) -> Response:
         """Begin, or end, a computation."""
-        asked, what = await _body(request), request.path_params["what"]
-        if what == "diagnose":
-            await self.session.diagnose(_roles(asked.get("roles")))
-        elif what == "fit":
-            await self.session.fit(_roles(asked.get("roles")), _options(asked.get("options")))
-        elif what == "enough":
-            self.session.enough()
-        elif what == "stop":
-            await self.session.stop()
-        elif what == "forget":
-            await self.session.forget()
-        else:
+        asked, what, session = await _body(request), request.path_params["what"], self.session
+        roles, options = _roles(asked.get("roles")), _options(asked.get("options"))
+        acts: dict[str, Callable[[], Awaitable[None]]] = {
+            "diagnose": partial(session.diagnose, roles),
+            "fit": partial(session.fit, roles, options),
+            "enough": session.enough,
+            "stop": session.stop,
+            "forget": session.forget,
+        }
+        if what not in acts:
             return PlainTextResponse("There is no such thing here.", 404)
+        await acts[what]()
         return JSONResponse({})
 
     async def download(self, request: Request) -> Response:
@@ -207,12 +207,8 @@ async def _said(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 400)
 
 
-def _static(name: str) -> str:
-    return (files("retrace_sde.app") / "static" / name).read_text(encoding="utf-8")
-
-
-def _report_style() -> str:
-    return (files("retrace_sde.show") / "templates" / "report.css").read_text(encoding="utf-8")
+def _static(name: str, folder: str = "app/static") -> str:
+    return (files("retrace_sde") / folder / name).read_text(encoding="utf-8")
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -267,10 +263,8 @@ async def _upload(request: Request, session: Session, most: int) -> Response:
     if suffix not in EXTENSIONS or suffix == ".zarr":
         known = ", ".join(each for each in EXTENSIONS if each != ".zarr")
         return JSONResponse({"error": f"Files of these kinds can be read: {known}."}, 415)
-    over = JSONResponse(
-        {"error": f"The file is larger than {most >> 20} MB: start with --max-upload for more."},
-        413,
-    )
+    large = f"The file is larger than {most >> 20} MB: start with --max-upload for more."
+    over = JSONResponse({"error": large}, 413)
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > most:
         return over
@@ -296,13 +290,7 @@ def _file(request: Request, session: Session) -> Response:
     name = request.path_params["name"]
     if name not in FILES or not (session.folder / name).is_file():
         return PlainTextResponse("There is no such file.", 404)
-    if "view" in request.query_params and name == "report.html":
-        return FileResponse(
-            session.folder / name,
-            media_type="text/html",
-            headers={"Content-Security-Policy": PAGES},
-        )
-    return FileResponse(
-        session.folder / name, media_type=FILES[name], filename=name,
-        headers={"Content-Security-Policy": "sandbox"},
-    )  # fmt: skip
+    seen = "view" in request.query_params and name == "report.html"
+    headers = {"Content-Security-Policy": PAGES if seen else "sandbox"}
+    path, kind = session.folder / name, FILES[name]
+    return FileResponse(path, media_type=kind, filename=None if seen else name, headers=headers)

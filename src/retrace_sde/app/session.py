@@ -143,20 +143,20 @@ class Session:
             return
 
     async def _done(self, task: str, answer: Message) -> None:
+        changes: Message = {"stage": "done", "result": answer}
         if task == "read":
             table = {**self.state["table"], **answer}
-            await self._say(stage="table", table=table, roles=answer["roles"], progress=None)
+            changes = {"stage": "table", "table": table, "roles": answer["roles"]}
         elif task == "diagnose":
-            await self._say(stage="diagnosed", diagnosis=answer, progress=None)
-        else:
-            await self._say(stage="done", result=answer, progress=None)
+            changes = {"stage": "diagnosed", "diagnosis": answer}
+        await self._say(**changes, progress=None)
 
     @property
     def busy(self) -> bool:
         """Something is being computed."""
         return self.state["stage"] in ("reading", "diagnosing", "fitting")
 
-    def enough(self) -> None:
+    async def enough(self) -> None:
         """The computation is to end with what there is."""
         if self.busy and self._end is not None:
             self._end.send({"enough": True})

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from retrace_sde.app.guess import chosen, guess
+from retrace_sde.app.guess import chosen, guess, short
 from retrace_sde.app.script import recover_options, script
 from retrace_sde.diagnosis import diagnose
 from retrace_sde.effects.response import responses
@@ -81,7 +81,7 @@ class Desk:
             "rows": len(frame),
             "columns": [asdict(each) for each in found],
             "roles": chosen(found),
-            "head": [[_cell(each) for each in row] for row in head.to_numpy().tolist()],
+            "head": [[short(each, 60) for each in row] for row in head.to_numpy().tolist()],
         }
 
     def _with_roles(self, task: Message) -> pd.DataFrame:
@@ -119,11 +119,6 @@ class Desk:
         write_report(found.model, found.panel, self.folder / "share.html", share=True)
         (self.folder / "retrace_fit.py").write_text(script(name, roles, options), encoding="utf-8")
         return plain(_answer(found, list(dict.fromkeys(cautions))))
-
-
-def _cell(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _answer(found: Recovery, cautions: list[str]) -> Message:
@@ -193,9 +188,7 @@ def _inputs(found: Recovery) -> Message | None:
     return {
         "names": list(found.panel.covariate_names),
         "reach": [float(np.nanmax(u[..., k]) - np.nanmin(u[..., k])) or 1.0 for k in range(u.shape[2])],
-        "ways": [
-            {"times": way.times, "means": way.means, "low": way.low, "high": way.high} for way in ways
-        ],
+        "ways": [vars(way) for way in ways],
     }  # fmt: skip
 
 
@@ -223,13 +216,11 @@ def serve(tasks: Connection, folder: str) -> None:
     while True:
         try:
             task = tasks.recv()
-            if (
-                "task" not in task
-            ):  # the table is forgotten, or enough was asked for when all was done
-                desk.forget()
-                continue
         except (EOFError, OSError, KeyboardInterrupt):
             return
+        if "task" not in task:  # the table is forgotten, or enough was asked for when all was done
+            desk.forget()
+            continue
         try:
             with reporting(tell):
                 answer = TASKS[task["task"]](desk, task)

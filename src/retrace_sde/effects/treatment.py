@@ -276,17 +276,21 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return other
 
     @property
+    def _regimes(self) -> dict[str, Regime]:
+        """Of each arm; without arms, one under the name ""."""
+        check_is_fitted(self, "interventions_")
+        return self.interventions_.regimes
+
+    @property
     def order_(self) -> Indices | dict[str, Indices]:
         """The order used: of the panel, or of each arm."""
-        check_is_fitted(self, "interventions_")
-        orders = {name: each.order for name, each in self.interventions_.regimes.items()}
+        orders = {name: each.order for name, each in self._regimes.items()}
         return orders if self.interventions_.arms else orders[""]
 
     @property
     def direction_(self) -> DirectionTest | dict[str, DirectionTest | None] | None:
         """The test of the direction of time, of the panel or of each arm; None where the order was given."""
-        check_is_fitted(self, "interventions_")
-        tests = {name: each.direction for name, each in self.interventions_.regimes.items()}
+        tests = {name: each.direction for name, each in self._regimes.items()}
         return tests if self.interventions_.arms else tests[""]
 
     def summary(self) -> str:
@@ -318,8 +322,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     @property
     def undetermined_(self) -> bool:
         """The direction of time was not determined, so that the answer is one of two."""
-        check_is_fitted(self, "interventions_")
-        tests = [each.direction for each in self.interventions_.regimes.values()]
+        tests = [each.direction for each in self._regimes.values()]
         return any(test is not None and not test.identified for test in tests)
 
     @property
@@ -362,8 +365,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     @property
     def error_(self) -> dict[str, float]:
         """Standard deviation of the measurement error in each arm, as estimated."""
-        check_is_fitted(self, "interventions_")
-        return {name: each.error**0.5 for name, each in self.interventions_.regimes.items()}
+        return {name: each.error**0.5 for name, each in self._regimes.items()}
 
     @checked
     def effect(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> Array:
@@ -404,10 +406,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         **asked
             `T0`, `T1` and `horizon`, as in `effect`.
         """
-        each = np.stack(list(self._draws(X, draws, **asked)))
-        centre = self.effect(X, **asked)
-        reach = half_widths(each.std(axis=0, ddof=1), self._fewest, level)
-        return centre - reach, centre + reach
+        each = list(self._draws(X, draws, **asked))
+        return self._interval(self.effect(X, **asked), each, level)
 
     def ate(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> float | Array:
         """The average of the subjects' effects.
@@ -444,9 +444,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             `T0`, `T1` and `horizon`, as in `effect`.
         """
         means = [each.mean(axis=0) for each in self._draws(X, draws, **asked)]
-        centre = np.asarray(self.ate(X, **asked))
-        reach = half_widths(np.std(means, axis=0, ddof=1), self._fewest, level)
-        return _scalar(centre - reach), _scalar(centre + reach)
+        low, high = self._interval(np.asarray(self.ate(X, **asked)), means, level)
+        return _scalar(low), _scalar(high)
 
     @checked
     def counterfactual(
@@ -518,10 +517,11 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         steps = asked.steps(horizon)
         return asked, asked.given(T, steps), steps, np.random.default_rng(self.random_state)
 
-    @property
-    def _fewest(self) -> int:
-        """Subjects of the smallest arm: an effect between arms is no surer than they are."""
-        return min(each.size for each in self.interventions_.regimes.values())
+    def _interval(self, centre: Array, draws: list[Array], level: float) -> tuple[Array, Array]:
+        """By the draws' spread; an effect between arms is no surer than the smallest arm."""
+        fewest = min(each.size for each in self.interventions_.regimes.values())
+        reach = half_widths(np.std(draws, axis=0, ddof=1), fewest, level)
+        return centre - reach, centre + reach
 
     def _question(
         self,

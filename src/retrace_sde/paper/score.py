@@ -8,6 +8,7 @@ built from `(x_s − x_t)/Δt` and is the same for both. The difference is all t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, Protocol
@@ -68,6 +69,28 @@ class GaussianScores:
     def __call__(self, x: Array, /) -> Array:
         """Scores of a block (trajectories, T, d), each slice by its own Gaussian."""
         return self.back(-self.standardise(x))
+
+
+@dataclass(frozen=True, eq=False)
+class StandardisedScores:
+    """Gradients in each slice's standardised coordinates: z (T, m, d) to `∇_z log p_t(z)` of the same shape."""
+
+    base: GaussianScores
+    gradient: Callable[[Array], Array]
+
+    @property
+    def point(self) -> NDArray[np.bool_]:
+        return self.base.point
+
+    def __call__(self, x: Array, /) -> Array:
+        """Scores of a block (trajectories, T, d)."""
+        return self.base.back(self.gradient(self.base.standardise(x)))
+
+
+def standardised(data: Data) -> tuple[GaussianScores, Array]:
+    """The slices' Gaussians, and all states in their coordinates, (T, n, d)."""
+    base = GaussianScore().fit(data)
+    return base, base.standardise(data.slices(np.arange(data.shape[1])).transpose(1, 0, 2))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data, evenly
-from retrace_sde.paper.score import GaussianScore, GaussianScores
+from retrace_sde.paper.score import StandardisedScores, standardised
 
 SliceGradient = Callable[[Array], Array]
 
@@ -31,22 +30,8 @@ BLOCK_PAIRS = 1 << 21
 """Pairs of states whose kernels are held at once."""
 
 
-@dataclass(frozen=True, eq=False)
-class StandardisedScores:
-    """A gradient for each slice in its standardised coordinates, `∇_z log p_t(z)` at z (m, d)."""
-
-    base: GaussianScores
-    gradients: tuple[SliceGradient, ...]
-
-    @property
-    def point(self) -> NDArray[np.bool_]:
-        return self.base.point
-
-    def __call__(self, x: Array, /) -> Array:
-        """Scores of a block (trajectories, T, d)."""
-        z = self.base.standardise(x)
-        inside = [gradient(each) for gradient, each in zip(self.gradients, z, strict=True)]
-        return self.base.back(np.stack(inside))
+def _by_slice(gradients: list[SliceGradient], z: Array) -> Array:
+    return np.stack([gradient(each) for gradient, each in zip(gradients, z, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -63,9 +48,8 @@ class MixtureScore:
 
     def fit(self, data: Data, /) -> StandardisedScores:
         """One mixture for each slice."""
-        base = GaussianScore().fit(data)
-        z = base.standardise(data.slices(np.arange(data.shape[1])).transpose(1, 0, 2))
-        return StandardisedScores(base, tuple(self._of_slice(each) for each in z))
+        base, z = standardised(data)
+        return StandardisedScores(base, partial(_by_slice, [self._of_slice(each) for each in z]))
 
     def _of_slice(self, z: Array) -> SliceGradient:
         n, d = z.shape
@@ -74,9 +58,8 @@ class MixtureScore:
         found = []
         for k in range(1, most + 1):
             model = GaussianMixture(k, n_init=self.restarts, random_state=self.seed)
-            with (
-                warnings.catch_warnings()
-            ):  # of too many components, which the criterion then drops
+            with warnings.catch_warnings():
+                # Of too many components, which the criterion then drops.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 found.append(model.fit(z))
         best = min(found, key=lambda model: float(model.bic(z)))
@@ -108,10 +91,10 @@ class KernelScore:
             raise ValueError(
                 f"bandwidth must lie between 0 and 1 standard deviations, not {self.bandwidth}."
             )
-        base = GaussianScore().fit(data)
-        z = base.standardise(data.slices(np.arange(data.shape[1])).transpose(1, 0, 2))
+        base, z = standardised(data)
         h = _bandwidth(z) if self.bandwidth is None else self.bandwidth
-        return StandardisedScores(base, tuple(partial(_kernel_score, each, h) for each in z))
+        kernels: list[SliceGradient] = [partial(_kernel_score, each, h) for each in z]
+        return StandardisedScores(base, partial(_by_slice, kernels))
 
 
 def _bandwidth(z: Array) -> float:

@@ -8,14 +8,14 @@ which tends to the score itself as σ → 0. The network learns only what a Gaus
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data
-from retrace_sde.paper.score import GaussianScore, GaussianScores
+from retrace_sde.paper.score import StandardisedScores, standardised
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class NetworkScore:
     rate: float = 3e-3
     seed: int = 0
 
-    def fit(self, data: Data, /) -> NetworkScores:
+    def fit(self, data: Data, /) -> StandardisedScores:
         """Trains on the standardised states of all slices together."""
         torch = _torch()
         threads = torch.get_num_threads()
@@ -45,9 +45,8 @@ class NetworkScore:
         finally:
             torch.set_num_threads(threads)
 
-    def _fit(self, torch: Any, data: Data) -> NetworkScores:
-        base = GaussianScore().fit(data)
-        z = base.standardise(data.slices(np.arange(data.shape[1])).transpose(1, 0, 2))
+    def _fit(self, torch: Any, data: Data) -> StandardisedScores:
+        base, z = standardised(data)
         T, n, d = z.shape
         states = torch.as_tensor(z.reshape(T * n, d), dtype=torch.float32)
         which = torch.arange(T).repeat_interleave(n)
@@ -71,31 +70,18 @@ class NetworkScore:
             fall.step()
             if step >= self.steps // 2:
                 steady.update_parameters(network)
-        return NetworkScores(base, steady, self.sigma)
+        return StandardisedScores(base, partial(_gradient, steady, self.sigma))
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkScores:
-    """The trained network and the slices' standardisation."""
-
-    base: GaussianScores
-    network: Any
-    sigma: float
-
-    @property
-    def point(self) -> NDArray[np.bool_]:
-        return self.base.point
-
-    def __call__(self, x: Array, /) -> Array:
-        """Scores of a block (trajectories, T, d)."""
-        torch = _torch()
-        z = self.base.standardise(x)
-        T, m, d = z.shape
-        with torch.no_grad():
-            which = torch.arange(T).repeat_interleave(m)
-            at = torch.as_tensor(z.reshape(T * m, d), dtype=torch.float32)
-            learned = self.network(at, which).numpy().astype(np.float64).reshape(T, m, d)
-        return self.base.back(learned - z / (1 + self.sigma**2))
+def _gradient(network: Any, sigma: float, z: Array) -> Array:
+    """The network's part and that of a Gaussian slice, at z (T, m, d)."""
+    torch = _torch()
+    T, m, d = z.shape
+    with torch.no_grad():
+        which = torch.arange(T).repeat_interleave(m)
+        at = torch.as_tensor(z.reshape(T * m, d), dtype=torch.float32)
+        learned: Array = network(at, which).numpy().astype(np.float64).reshape(T, m, d)
+    return learned - z / (1 + sigma**2)
 
 
 def _network(torch: Any, T: int, d: int, embedding: int, hidden: int) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from retrace_sde.io.arrays import Array
-from retrace_sde.paper.algorithm1 import ScoreOrder, as_score, score_order
+from retrace_sde.paper.algorithm1 import ScoreOrder, score_order
 from retrace_sde.paper.score import GaussianScore
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.protocols import Model
@@ -32,13 +32,8 @@ class ScoreSearch:
         how = self.how
         if self.noise is not None:
             how = replace(how, score=GaussianScore(self.noise if known else None))
-        kept, rounds, settled = score_order(
-            plain.data,
-            plain.dt,
-            plain.fit,
-            how,
-            max_iter=self.max_iter,
-        )
+        problem = plain.data, plain.dt, plain.fit
+        kept, rounds, settled = score_order(*problem, how, max_iter=self.max_iter)
         one = model.fit(kept.order, final=True)
         two = model.reversed_fit(one, final=True)
         found = Found(one, two, tuple(each.as_round() for each in rounds), settled)
@@ -47,15 +42,9 @@ class ScoreSearch:
         if not known:
             note = "The slices' covariances are not corrected for noise, whose size was not given."
             return found, (note,), ()
-        score = as_score(how.score)
-        floored = score.fit(plain.data).floored if isinstance(score, GaussianScore) else 0
-        if not floored:
-            return found, (), ()
-        return (
-            found,
-            (),
-            (
-                f"In {floored} of {plain.data.shape[1]} slices the noise exceeds the spread in some direction: "
-                "the corrected covariance S − R is floored there, and the score is a guess.",
-            ),
+        floored = GaussianScore(self.noise).fit(plain.data).floored
+        caution = (
+            f"In {floored} of {plain.data.shape[1]} slices the noise exceeds the spread in some direction: "
+            "the corrected covariance S − R is floored there, and the score is a guess."
         )
+        return found, (), (caution,) if floored else ()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from typing import Literal
 
 import numpy as np
 
@@ -60,20 +61,14 @@ Method = Callable[[Case], Found]
 Estimator = Callable[[Fit], tuple[Array, Array]]
 
 
-def likelihood(case: Case) -> Found:
-    """Maximum likelihood over the order, the direction and the parameters."""
-    model = ReTrace(dt=case.dt, n_jobs=1, random_state=0, drift="linear").fit(case.values)
+def likelihood(case: Case, *, noise: Literal["estimate"] | None = None) -> Found:
+    """Maximum likelihood over the order, the direction and the parameters; the level of the observation noise too."""
+    model = ReTrace(
+        dt=case.dt, observation_noise=noise, n_jobs=1, random_state=0, drift="linear"
+    ).fit(case.values)
     return Found(
         model.order_, model.drift_, model.diffusion_, model.direction_.identified, model.history_
     )
-
-
-def noise_aware(case: Case) -> Found:
-    """The same in the state-space model: the level of the observation noise is estimated too."""
-    model = ReTrace(
-        dt=case.dt, observation_noise="estimate", n_jobs=1, random_state=0, drift="linear"
-    ).fit(case.values)
-    return Found(model.order_, model.drift_, model.diffusion_, model.direction_.identified)
 
 
 def algorithm1(case: Case, *, estimator: str = "mle") -> Found:
@@ -200,7 +195,7 @@ METHOD_BY_NAME: dict[str, Method] = {
     "distances of values seen": seen_path,
     "limit": limit,
     "oracle": oracle,
-    "ReTrace, noise estimated": noise_aware,
+    "ReTrace, noise estimated": partial(likelihood, noise="estimate"),
     "oracle, noise estimated": oracle_with_noise,
 }
 """By the name under which they are listed."""

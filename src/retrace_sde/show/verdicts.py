@@ -20,19 +20,27 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.retrace import ReTrace
 
+Standing = Literal["good", "mixed", "open"]
+
 PLACED_PROBABILITY, DOUBTFUL_PROBABILITY = 0.95, 0.5
 """Probability of its position from which an observation counts as placed, and below which it is more likely elsewhere."""
 
 CERTAIN_ORDER, MOSTLY_CERTAIN_ORDER, BROAD_ORDER = 0.99, 0.8, 0.5
 """Mean probability of the positions from which the order is called certain, mostly certain, and right in its broad course."""
 
+CERTAINTIES: dict[float, tuple[str, Standing]] = {
+    CERTAIN_ORDER: ("The order is certain", "good"),
+    MOSTLY_CERTAIN_ORDER: ("Most of the order is certain", "good"),
+    BROAD_ORDER: ("The order is right in its broad course", "mixed"),
+    0.0: ("The exact order cannot be known", "open"),
+}
+"""What is said of the order from each mean probability on."""
+
 MAX_SLICES_NAMED = 30
 """Slices named in the sentence that gives the order."""
 
 FEW_TRAJECTORIES = 20
 """Trajectories below which tests are weak, and errors that assume many are too small."""
-
-Standing = Literal["good", "mixed", "open"]
 
 
 @dataclass(frozen=True)
@@ -77,27 +85,14 @@ def _order(model: ReTrace, panel: Panel) -> Answer:
     listed = _listed(model, panel)
     own = placement(model, lengths=panel.lengths)
     if own is None:
-        answer = (
-            "The most likely order was found"
-            if model.converged_
-            else "The search for the order did not converge"
-        )
         unsure = "The probability of each position has not been sampled: call sample_orders()."
-        standing = "mixed" if model.converged_ else "open"
+        answer, standing = "The search for the order did not converge", "open"
+        if model.converged_:
+            answer, standing = "The most likely order was found", "mixed"
         return Answer(question, answer, standing, (*listed, converged, unsure))
-    mean, placed, doubtful = (
-        own.mean(),
-        (own >= PLACED_PROBABILITY).sum(),
-        (own < DOUBTFUL_PROBABILITY).sum(),
-    )
-    if mean >= CERTAIN_ORDER:
-        answer, standing = "The order is certain", "good"
-    elif mean >= MOSTLY_CERTAIN_ORDER:
-        answer, standing = "Most of the order is certain", "good"
-    elif mean >= BROAD_ORDER:
-        answer, standing = "The order is right in its broad course", "mixed"
-    else:
-        answer, standing = "The exact order cannot be known", "open"
+    mean = own.mean()
+    placed, doubtful = (own >= PLACED_PROBABILITY).sum(), (own < DOUBTFUL_PROBABILITY).sum()
+    answer, standing = next(words for least, words in CERTAINTIES.items() if mean >= least)
     certain = (
         f"On average {what} is at its position with probability {mean:.3g}; "
         f"{placed} of {own.size} have probability {PLACED_PROBABILITY:g} or more"
