@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
+from scipy.spatial.distance import cdist
 
 from retrace_sde.io.answers import present
 from retrace_sde.io.arrays import Array, Indices
@@ -176,7 +177,7 @@ def _idle(panel: Panel) -> tuple[Panel, list[Finding]]:
 
 def _use(panel: Panel, known: Any) -> str:
     """How a fit will use the table."""
-    shared, told = panel.slices is not None, _known_times(panel)
+    shared, told = panel.slices is not None, known_times(panel)
     if _all_times_known(panel):
         times = "the times give the order, and gaps as long as they are"
     elif told.any() and panel.time_error is not None:
@@ -217,7 +218,7 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.005 else "less than 1%"
 
 
-def _known_times(panel: Panel) -> Any:
+def known_times(panel: Panel) -> Any:
     """Which observations, or slices, have a known time."""
     if panel.times is None:
         return np.zeros(1, dtype=bool)
@@ -226,13 +227,13 @@ def _known_times(panel: Panel) -> Any:
 
 
 def _all_times_known(panel: Panel) -> bool:
-    return panel.time_error is None and bool(_known_times(panel).all())
+    return panel.time_error is None and bool(known_times(panel).all())
 
 
 def _times(panel: Panel) -> Iterator[Finding]:
     if panel.times is None:
         return
-    known = _known_times(panel)
+    known = known_times(panel)
     what = "observations" if panel.slices is None else "slices"
     text = f"The time is known of {known.sum()} of {known.size} {what}"
     if panel.time_error is not None:
@@ -376,7 +377,8 @@ def _own_orders(z: Array, rng: np.random.Generator) -> Iterator[Finding]:
     whiten = np.linalg.pinv(np.linalg.cholesky(np.cov(pool.T) + 1e-12 * np.eye(d)))
 
     def closeness(parts: list[Array]) -> float:
-        return float(np.mean([_closeness(_pairwise(part @ whiten.T))[0] for part in parts]))
+        white = [part @ whiten.T for part in parts]
+        return float(np.mean([_closeness(cdist(each, each, "sqeuclidean"))[0] for each in white]))
 
     ratio = closeness(centred)
     nulls = [closeness(np.split(rng.permutation(pool), cuts)) for _ in range(OWN_PERMUTATIONS)]
@@ -394,10 +396,6 @@ def _own_orders(z: Array, rng: np.random.Generator) -> Iterator[Finding]:
         advice = "More variables help, and so does anything known about time (--time)."
         text = f"The subjects' observations show no order: {text}."
         yield Finding("order", "caution", text, advice)
-
-
-def _pairwise(x: Array) -> Array:
-    return ((x[:, None] - x[None]) ** 2).sum(axis=2)
 
 
 def _direction(panel: Panel, z: Array) -> Finding:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from retrace_sde.diagnosis import known_times
 from retrace_sde.evidence.selection.drift import DriftChoice, drift_by_evidence
 from retrace_sde.io.answers import (
     anchored,
     certainties,
     parameters,
     positions,
-    present,
     table_notes,
     times,
     to_rows,
@@ -37,6 +37,7 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
+from retrace_sde.result import html_row
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.report import write_report
 
@@ -164,16 +165,10 @@ class Recovery:
     def _repr_html_(self) -> str:
         """The result and the first rows of the ordered table; every name is escaped."""
         head = as_frame(self.ordered).head(PREVIEW_ROWS)
-        cells = [[html.escape(str(name)) for name in head.columns]]
-        cells += [[html.escape(_short(cell)) for cell in row] for row in head.rows()]
-        body = "".join(
-            "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in row) + "</tr>"
-            for tag, row in zip(["th"] + ["td"] * len(cells), cells, strict=False)
-        )
-        return (
-            f"{self.model.result_._repr_html_()}"
-            f"<table><caption>The table in time order, first rows</caption>{body}</table>"
-        )
+        cells = [[_short(cell) for cell in row] for row in head.rows()]
+        rows = "".join(html_row(row) for row in cells)
+        body = f"<caption>The table in time order, first rows</caption>{html_row(head.columns, 'th')}{rows}"
+        return f"{self.model.result_._repr_html_()}<table>{body}</table>"
 
     def report(self, path: str | Path, *, title: str | None = None, share: bool = False) -> Path:
         """Write the result as one self-contained HTML page; returns its path.
@@ -386,7 +381,7 @@ def _check_ties(panel: Panel) -> None:
 
 def _has_times(panel: Panel) -> bool:
     """The times of some observations are known."""
-    return panel.times is not None and not np.isnan(panel.times).all()
+    return bool(known_times(panel).any())
 
 
 def _step(
@@ -395,19 +390,15 @@ def _step(
     """dt from the times that are known, and a note that says so, since dt is the unit of A and H."""
     step = step_of_times(panel)
     if step is None:
-        return (
-            1.0,
-            "the step dt is 1: too few times are known to estimate the mean time between neighbours; give dt, --dt",
-        )
+        few = "too few times are known to estimate the mean time between neighbours"
+        return 1.0, f"the step dt is 1: {few}; give dt, --dt"
     if panel.time_error is None and not _complete(panel):
         order = None if bare is None else _agreeing(bare.order_, np.asarray(panel.times))
         if order is None:
-            order = _quick_order(panel, knowledge, {**options, "dt": step})
+            order = _quick(panel, knowledge, {**options, "dt": step}).order_
         step = _step_along(order, panel) or step
-    return (
-        step,
-        f"the step dt is {step:.4g}, the mean time between neighbours, estimated from the known times",
-    )
+    mean = f"{step:.4g}, the mean time between neighbours, estimated from the known times"
+    return step, f"the step dt is {mean}"
 
 
 MOST_COMPARED = 20_000
@@ -426,28 +417,30 @@ def _fit_without_times(
     n, T, _ = panel.values.shape
     if not _has_times(panel) or exact or panel.slices is None or n * T > MOST_COMPARED:
         return None
-    missing = bool(np.isnan(panel.values).any())
-    quick = {**options, "estimator": "em" if missing else "mle", "observation_noise": None, "subjects": "alike",
-             "spacing": "regular"}  # fmt: skip
+    quick = {**options, "observation_noise": None, "subjects": "alike", "spacing": "regular"}
     if "dt" not in options and panel.dt is None:
         quick["dt"] = step_of_times(panel) or 1.0
     rest = replace(knowledge or Knowledge(), timestamps=None, timestamp_error=None)
+    with suppress(ValueError):
+        return _quick(replace(panel, times=None, time_error=None), rest, quick)
+    return None
+
+
+def _quick(panel: Panel, knowledge: Knowledge | None, options: dict[str, Any]) -> ReTrace:
+    """A fit that is looked at for its order only; what there is to be said, the fit that counts will say."""
+    estimator = "em" if np.isnan(panel.values).any() else "mle"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # this fit is only compared with
-        try:
-            return ReTrace(**quick).fit(replace(panel, times=None, time_error=None), knowledge=rest)
-        except ValueError:
-            return None
+        warnings.simplefilter("ignore")
+        return ReTrace(**{**options, "estimator": estimator}).fit(panel, knowledge=knowledge)
 
 
 def _times_used(panel: Panel, model: ReTrace, bare: ReTrace | None) -> list[str]:
     """That times known in part were used, and what they changed."""
-    known = np.zeros(0) if panel.times is None else ~np.isnan(panel.times)
-    if not known.any() or (panel.time_error is None and _complete(panel)):
+    known = known_times(panel)
+    if not known.any() or (panel.time_error is None and known.all()):
         return []
-    shared = panel.slices is not None
-    total = known.size if shared else int(present(panel).sum())
-    said = f"the times of {int(known.sum())} of {total} {'slices' if shared else 'observations'} are used"
+    what = "observations" if panel.slices is None else "slices"
+    said = f"the times of {known.sum()} of {known.size} {what} are used"
     return [said if bare is None else f"{said}; {_beside(model, bare)}"]
 
 
@@ -478,32 +471,27 @@ def step_of_times(panel: Panel) -> float | None:
         return None
     stamps, T, known = stamps[enough], T[enough], known[enough]
     if panel.time_error is None and _complete(panel):
-        span = np.nanmax(stamps, axis=1) - np.nanmin(stamps, axis=1)
-        return float(span.sum() / (T - 1).sum()) or None
+        return float(_spans(stamps).sum() / (T - 1).sum()) or None
     variance = np.nanvar(stamps, axis=1, ddof=1) - (panel.time_error or 0.0) ** 2
     # With a divisor of m − 1, times drawn from the grid have variance Δt² T (T + 1)/12.
     square = 12 * variance.sum() / (T * (T + 1)).sum()
     return float(np.sqrt(square)) if square > 0 else None
 
 
+def _spans(values: Array) -> Array:
+    """From the least to the largest of each row."""
+    return np.asarray(np.nanmax(values, axis=1) - np.nanmin(values, axis=1))
+
+
 def _complete(panel: Panel) -> bool:
     """Every observation, or slice, has a time."""
-    known = ~np.isnan(np.asarray(panel.times))
-    return bool(known.all() if panel.slices is not None else known[present(panel)].all())
+    return bool(known_times(panel).all())
 
 
 def _agreeing(order: Indices, stamps: Array) -> Indices | None:
     """A shared order, or its reverse, in which the known times increase; None where they do in neither."""
     known = stamps[order][~np.isnan(stamps[order])]
     return order if (np.diff(known) >= 0).all() or (np.diff(known) <= 0).all() else None
-
-
-def _quick_order(panel: Panel, knowledge: Knowledge | None, options: dict[str, Any]) -> Indices:
-    """The order of a quick fit; it does not depend on the unit of time."""
-    quick = {**options, "estimator": "em" if np.isnan(panel.values).any() else "mle"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fit that counts will say it again
-        return ReTrace(**quick).fit(panel, knowledge=knowledge).order_
 
 
 def _step_along(order: Indices, panel: Panel) -> float | None:
@@ -513,8 +501,5 @@ def _step_along(order: Indices, panel: Panel) -> float | None:
     some = (~np.isnan(stamps)).sum(axis=1) >= 2
     if not some.any():
         return None
-    span, steps = (
-        (np.nanmax(each[some], axis=1) - np.nanmin(each[some], axis=1)).sum()
-        for each in (stamps, place)
-    )
+    span, steps = (_spans(each[some]).sum() for each in (stamps, place))
     return float(span / steps) if span > 0 and steps > 0 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
@@ -314,19 +314,15 @@ class ReTraceResult:
         rows += [("identified", text) for text in self.identifiability.can]
         rows += [("not identified", text) for text in self.identifiability.cannot]
         rows += [("note", text) for text in self.notes]
+        left = "style='text-align:left'"
         head = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(a)}</th>"
-            f"<td style='text-align:left'>{html.escape(b)}</td></tr>"
+            f"<tr><th {left}>{html.escape(a)}</th><td {left}>{html.escape(b)}</td></tr>"
             for a, b in rows
         )
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._coefficients()
-        )
+        body = "".join(html_row(row) for row in self._coefficients())
         return (
             f"<table><caption>ReTrace results</caption>{head}</table>"
-            f"<table><caption>{self._caption}. {self._footnote}</caption>"
-            f"<tr>{''.join(f'<th>{name}</th>' for name in self._header)}</tr>{body}</table>"
+            f"<table><caption>{self._caption}. {self._footnote}</caption>{html_row(self._header, 'th')}{body}</table>"
         )
 
     def to_latex(self) -> str:
@@ -582,6 +578,11 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
         )
         for row in rows
     ]
+
+
+def html_row(cells: Iterable[str], tag: str = "td") -> str:
+    """A row of a table in HTML; the cells are escaped."""
+    return f"<tr>{''.join(f'<{tag}>{html.escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
 
 
 def _verdict(choice: DriftChoice | NoiseChoice | SubjectEffects | None) -> str | None:

@@ -255,44 +255,33 @@ def _value(text: str | None, arm: str | None) -> Any:
         ) from None
 
 
-def _answer(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[str, Any]:
-    effects: Array = model.effect(**asked)
+def _answer(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[str, Array]:
+    """Of each variable: the subjects' effects with their limits, (d, n), and the average with its own, (d, 3)."""
     low, high = model.effect_interval(**asked, draws=draws)
-    return {
-        "ate": model.ate(**asked),
-        "ate_interval": list(model.ate_interval(**asked, draws=draws)),
-        "effects": effects, "low": low, "high": high,
-    }  # fmt: skip
+    each = {"effect": model.effect(**asked), "lower": low, "upper": high}
+    average = [model.ate(**asked), *model.ate_interval(**asked, draws=draws)]
+    found = {name: values.reshape(len(values), -1).T for name, values in each.items()}
+    return {**found, "average": np.array(average).reshape(3, -1).T}
 
 
-def _table(ids: list[str], answers: list[dict[str, Any]], model: TreatmentEffect) -> pd.DataFrame:
+def _table(ids: list[str], answers: list[dict[str, Array]], model: TreatmentEffect) -> pd.DataFrame:
     """Effects of each subject; while the direction is open, those of the reverse beside them."""
     variables = model.interventions_.variables
     columns: dict[str, Any] = {"subject": ids}
     for answer, way in zip(answers, ("", "_reversed"), strict=False):
-        for name, label in (("effects", "effect"), ("low", "lower"), ("high", "upper")):
-            for k, values in enumerate(_columns(answer[name])):
-                of = "" if len(variables) == 1 else f"_{variables[k]}"
+        for label in ("effect", "lower", "upper"):
+            for name, values in zip(variables, answer[label], strict=True):
+                of = "" if len(variables) == 1 else f"_{name}"
                 columns[f"{label}{of}{way}"] = values.tolist()
     if len(answers) > 1:
         columns["direction"] = "open" if model.undetermined_ else "identified"
     return pd.DataFrame(columns)
 
 
-def _columns(values: Any) -> Array:
-    """(n,) or (n, d) as d columns."""
-    return np.asarray(values).reshape(len(values), -1).T
-
-
-def _by_variable(values: Any, variables: tuple[str, ...]) -> Any:
-    """A number for one variable; by their names for several."""
-    return dict(zip(variables, values, strict=True)) if len(variables) > 1 else values
-
-
 def _summary(
     file: Path,
     model: TreatmentEffect,
-    answers: list[dict[str, Any]],
+    answers: list[dict[str, Array]],
     asked: dict[str, Any],
     ids: list[str],
 ) -> dict[str, Any]:
@@ -302,17 +291,17 @@ def _summary(
         name: "The order was given by the times." if each.direction is None else each.direction.verdict
         for name, each in found.regimes.items()
     }  # fmt: skip
-    several = len(variables) > 1
 
-    def shown(answer: dict[str, Any]) -> dict[str, Any]:
-        ends = answer["ate_interval"]
+    def by_variable(values: Array) -> Any:
+        """A number for one variable; by their names for several."""
+        return dict(zip(variables, values, strict=True)) if len(variables) > 1 else values[0]
+
+    def shown(answer: dict[str, Array]) -> dict[str, Any]:
+        each = zip(ids, answer["effect"].T, strict=True)
         return {
-            "ate": _by_variable(answer["ate"], variables),
-            "ate_interval": _by_variable(np.transpose(ends) if several else ends, variables),
-            "effects": [
-                {"subject": name, "effect": _by_variable(value, variables)}
-                for name, value in zip(ids, answer["effects"], strict=True)
-            ],
+            "ate": by_variable(answer["average"][:, 0]),
+            "ate_interval": by_variable(answer["average"][:, 1:]),
+            "effects": [{"subject": name, "effect": by_variable(value)} for name, value in each],
         }
 
     return {
@@ -331,7 +320,7 @@ def _summary(
 
 
 def _lines(
-    summary: dict[str, Any], answers: list[dict[str, Any]], model: TreatmentEffect
+    summary: dict[str, Any], answers: list[dict[str, Array]], model: TreatmentEffect
 ) -> Iterator[tuple[str, str]]:
     """Labels and sentences, the answer first."""
     found = model.interventions_
@@ -342,8 +331,13 @@ def _lines(
         first = "One answer" if model.undetermined_ else "Effect"
         ways = [(first, "in the order found: "), ("The other", "in the reversed order: ")]
     for answer, (label, when) in zip(answers, ways, strict=True):
-        for what, sentence in zip(summary["comparison"], _sentences(answer), strict=True):
-            yield label, f"{when}{what.removeprefix('effect of ')}: {sentence}"
+        found_each = zip(summary["comparison"], answer["average"], answer["effect"], strict=True)
+        for what, (mean, low, high), each in found_each:
+            yield (
+                label,
+                f"{when}{what.removeprefix('effect of ')}: on average {mean:+.4g} (95 % interval {low:+.4g} to {high:+.4g}); "
+                f"subjects from {each.min():+.4g} to {each.max():+.4g}.",
+            )
     if len(answers) > 1 and model.undetermined_:
         yield "Open", "which of the two holds depends on the direction of time."
     verdicts = summary["direction"]
@@ -352,15 +346,3 @@ def _lines(
     yield from (("Caution", text) for text in summary["warnings"])
     if summary["files"]:
         yield "Written", ", ".join(summary["files"])
-
-
-def _sentences(answer: dict[str, Any]) -> list[str]:
-    """One for each variable."""
-    low, high = (np.atleast_1d(end) for end in answer["ate_interval"])
-    return [
-        f"on average {a:+.4g} (95 % interval {lo:+.4g} to {hi:+.4g}); "
-        f"subjects from {each.min():+.4g} to {each.max():+.4g}."
-        for a, lo, hi, each in zip(
-            np.atleast_1d(answer["ate"]), low, high, _columns(answer["effects"]), strict=True
-        )
-    ]

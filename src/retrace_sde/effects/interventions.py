@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from retrace_sde.effects.counterfactual import last
 from retrace_sde.effects.regime import Regime
 from retrace_sde.io.arrays import Array, Indices
 
@@ -204,9 +205,6 @@ class Interventions:
                         else regime.draw_subjects(k, theta[name], rng, drawn[0])
                         for other, drawn in own.items()
                     ]
-                each_end = []
-                for begin, coefficients in parts:
-                    *_, last = regime.path(begin, coefficients, treatment, steps)
-                    each_end.append(last)
-                ends.append(np.concatenate(each_end))
+                paths = (regime.path(*part, treatment, steps) for part in parts)
+                ends.append(np.concatenate([last(path) for path in paths]))
             yield ends[1] - ends[0]

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from retrace_sde.effects.counterfactual import sigma_points, walk
+from retrace_sde.effects.counterfactual import last, sigma_points, walk
 from retrace_sde.effects.subject_orders import average_orders, measurement_error
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.fit.subjects import (
@@ -98,8 +98,7 @@ class Regime:
         begin, mean, spread = self._subjects(start)
         total = np.zeros_like(begin)
         for weight, deviations in sigma_points(mean, spread):
-            *_, last = self.path(begin, self.own(deviations), treatment, steps)
-            total += weight * last
+            total += weight * last(self.path(begin, self.own(deviations), treatment, steps))
         return total
 
     def mean_path(self, treatment: Array | None, steps: int, start: Array | None = None) -> Array:

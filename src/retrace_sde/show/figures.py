@@ -27,6 +27,7 @@ from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.clock import same_for_all, times_of
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Affine, as_drift
+from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.numbers import (
     Edge,
@@ -52,19 +53,18 @@ PAGE_DIGITS = 4
 def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, Any]:
     """Everything that the page draws, by figure, and in `thinned` what was left out, in sentences; `share`: no single subject's."""
     thinned: list[str] = []
+    twin = model.alternative_
     units, rows, variables = _selection(model, panel, thinned, share=share)
     found: dict[str, Any] = {
         "shared": model.result_.shared_order,
         "units": [_unit(model, panel, each) for each in units],
         "paths": _paths(model, panel, units, rows, variables),
         "drift": _drift(model),
-        "twin": _twin(model),
+        "twin": None if twin is None else _shaded(model, twin),
         "diffusion": _diffusion(model),
         "names": list(model.result_.names),
         "eigenvalues": _eigenvalues(model.drift_),
-        "twin_eigenvalues": None
-        if model.alternative_ is None
-        else _eigenvalues(model.alternative_.drift),
+        "twin_eigenvalues": None if twin is None else _eigenvalues(twin.drift),
         "direction": _direction(model, panel),
         "gaps": _gaps(model),
         "graphs": _graphs(model),
@@ -229,12 +229,18 @@ def _paths(
 def _drift(model: ReTrace) -> dict[str, Any]:
     """Coefficients with 95 % intervals, and the significant ones, the clearest first."""
     values, errors = model.drift_, model.standard_errors_.drift
-    shade, unit = _shade(values, model.diffusion_, errors)
-    return {
-        "columns": list(model.result_.feature_names[: values.shape[1]]),
-        **_intervals(model, values, errors), "shade": shade, "unit": unit,
-        **_clear(significant_edges(values, errors, model.result_.n_groups)),
-    }  # fmt: skip
+    edges = significant_edges(values, errors, model.result_.n_groups)
+    return {**_shaded(model, model.result_), **_intervals(model, values, errors), **_clear(edges)}
+
+
+def _shaded(model: ReTrace, found: ReTraceResult | Twin) -> dict[str, Any]:
+    """Coefficients and what colours compare, free of the variables' units: `A_ij √(H_jj / H_ii)`, or estimate / error."""
+    A, errors = found.drift, model.standard_errors_.drift
+    shade, unit = A / np.where(errors > 0, errors, np.inf), "estimate / standard error"
+    if A.shape[0] == A.shape[1]:
+        shade, unit = comparable(A, found.diffusion), "in units of each variable's noise"
+    columns = list(model.result_.feature_names[: A.shape[1]])
+    return {"columns": columns, "values": _numbers(A), "shade": _numbers(shade), "unit": unit}
 
 
 def _clear(edges: list[Edge]) -> dict[str, Any]:
@@ -283,15 +289,6 @@ def _residuals(model: ReTrace, variables: Indices) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _twin(model: ReTrace) -> dict[str, Any] | None:
-    twin = model.alternative_
-    if twin is None:
-        return None
-    shade, unit = _shade(twin.drift, twin.diffusion, model.standard_errors_.drift)
-    columns = list(model.result_.feature_names[: twin.drift.shape[1]])
-    return {"columns": columns, "values": _numbers(twin.drift), "shade": shade, "unit": unit}
-
-
 def _diffusion(model: ReTrace) -> dict[str, Any]:
     """H with 95 % intervals, coloured by the correlation of the noise."""
     H = model.diffusion_
@@ -306,13 +303,6 @@ def _intervals(model: ReTrace, values: Array, errors: Array) -> dict[str, Any]:
     reach = half_widths(errors, model.result_.n_groups)
     ends = {"low": _numbers(values - reach), "high": _numbers(values + reach)}
     return {"values": _numbers(values), **ends}
-
-
-def _shade(values: Array, H: Array, errors: Array) -> tuple[Any, str]:
-    """What colours compare, free of the variables' units: `A_ij √(H_jj / H_ii)`, or estimate / error."""
-    if values.shape[0] == values.shape[1]:
-        return _numbers(comparable(values, H)), "in units of each variable's noise"
-    return _numbers(values / np.where(errors > 0, errors, np.inf)), "estimate / standard error"
 
 
 def _eigenvalues(A: Array) -> list[Any] | None:

@@ -7,6 +7,7 @@ direction, its identifiability report, its notes.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -177,59 +178,55 @@ def _identifiability(model: ReTrace) -> Answer:
     return Answer("What else can these data tell?", answer, standing, (*can, *cannot))
 
 
-def _remedies(model: ReTrace, panel: Panel) -> list[str]:
-    """What the residual checks ask for, also where they could not be run."""
-    check = model.residuals_
-    if not check.looked:
-        return [NOT_LOOKED]
-    return [each.sentence([str(name) for name in panel.ids]) for each in check.failed]
-
-
-def _next_steps(model: ReTrace, panel: Panel) -> Answer:
-    result, steps = model.result_, []
+def _steps(model: ReTrace, panel: Panel) -> Iterator[str]:
+    """What to look at or to do, from the fit and from its residual checks."""
+    result, identified, check = model.result_, model.direction_.identified, model.residuals_
     if result.stopped:
-        steps.append("Fit again and let it finish: this fit was stopped.")
+        yield "Fit again and let it finish: this fit was stopped."
     elif not model.converged_:
-        steps.append("Raise max_iter: the search stopped before it converged.")
-    if model.result_.cycle and not model.direction_.identified:
-        steps.append(
+        yield "Raise max_iter: the search stopped before it converged."
+    if result.cycle and not identified:
+        yield (
             "To determine the direction around the loop, find one fact about time: of two neighbours, which came first. "
             "Until then report both directions."
         )
-    elif not model.direction_.identified and not result.stopped:
-        steps.append(
+    elif not identified and not result.stopped:
+        yield (
             "To determine the direction, find one fact about time (one pair of observations whose order is known, "
             "or which one came first), or data from a transient: soon after a start or a change. "
             "Until then report both directions."
         )
     own = placement(model, lengths=panel.lengths)
     if own is None:
-        steps.append(
-            "Call sample_orders() before the report to see the probability of each position."
-        )
+        yield "Call sample_orders() before the report to see the probability of each position."
     elif own.mean() < MOSTLY_CERTAIN_ORDER and result.settings["estimator"] == "mcem":
-        steps.append(
+        yield (
             "Do not rely on a single order: use the parameters, which average over orders, and the position probabilities. "
             "Known times, or more variables, would make the order more certain."
         )
     elif own.mean() < MOSTLY_CERTAIN_ORDER:
-        steps.append(
-            "Do not rely on a single order: use the position probabilities, and add any known times."
-        )
+        yield "Do not rely on a single order: use the position probabilities, and add any known times."
     if result.n_groups < FEW_TRAJECTORIES:
-        steps.append(
+        yield (
             f"Get more trajectories if you can: with {result.size} the tests above have little power, and the intervals, "
             "whose errors assume many, may be too narrow."
         )
     if len(result.names) == 1 and Caution.FOLD not in result.notes:
-        steps.append(
+        yield (
             "Check the picture of the restored order: one variable that rises and falls can be folded onto itself. If it looks "
             "folded, add a variable or a known time."
         )
-    steps += _remedies(model, panel)
-    question = "What to do next?"
-    notes = tuple(f"Note: {note.rstrip('.')}." for note in (*result.notes, *panel.notes))
+    if not check.looked:
+        yield NOT_LOOKED
+    else:
+        yield from (each.sentence([str(name) for name in panel.ids]) for each in check.failed)
+
+
+def _next_steps(model: ReTrace, panel: Panel) -> Answer:
+    question, steps = "What to do next?", tuple(_steps(model, panel))
+    notes = (*model.result_.notes, *panel.notes)
+    noted = tuple(f"Note: {note.rstrip('.')}." for note in notes)
     if steps:
-        return Answer(question, "Look at these first", "mixed", (*steps, *notes))
+        return Answer(question, "Look at these first", "mixed", (*steps, *noted))
     nothing = "No check found a reason not to use these results."
-    return Answer(question, "Use the restored order and the parameters", "good", (nothing, *notes))
+    return Answer(question, "Use the restored order and the parameters", "good", (nothing, *noted))
