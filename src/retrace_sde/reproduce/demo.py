@@ -117,26 +117,23 @@ def run(
     def score(method: str, order: Indices, seconds: float, direction: str = "arbitrary") -> Record:
         return _row(method, case, at(order, case), seconds, direction)
 
+    linear = partial(ReTrace, dt=settings.dt, drift="linear")
     progress("compiling, once per installation")
-    ReTrace(dt=settings.dt, order="likelihood", max_iter=1, drift="linear").fit(shuffled[:20])
-    ReTrace(dt=settings.dt, order="score", max_iter=1, drift="linear").fit(shuffled[:20])
-    own = ReTrace(
-        dt=settings.dt, permutation="independent", estimator="mcem", random_state=0, drift="linear"
-    )
+    for how in ("likelihood", "score"):
+        linear(order=how, max_iter=1).fit(shuffled[:20])
     with warnings.catch_warnings():  # so few short trajectories say nothing, which is not the point
         warnings.simplefilter("ignore", ReTraceWarning)
+        own = linear(permutation="independent", estimator="mcem", random_state=0)
         own.fit(shuffled[:20, :10])
     rows = []
     progress("ReTrace, likelihood")
-    model, seconds = _timed(lambda: ReTrace(dt=settings.dt, drift="linear").fit(shuffled))
+    model, seconds = _timed(lambda: linear().fit(shuffled))
     rows.append(score("ReTrace (likelihood)", model.order_, seconds, _called(model)))
     progress("the paper's Algorithm 1")
-    printed, seconds = _timed(
-        lambda: ReTrace(dt=settings.dt, order="score", drift="linear").fit(shuffled)
-    )
-    rows.append(score("Algorithm 1, best round", printed.order_, seconds, "by spread"))
-    last = printed.history_[-1].order
-    rows.append(score("Algorithm 1, as printed", last, seconds, "by spread"))
+    printed, seconds = _timed(lambda: linear(order="score").fit(shuffled))
+    rounds = {"best round": printed.order_, "as printed": printed.history_[-1].order}
+    for name, order in rounds.items():
+        rows.append(score(f"Algorithm 1, {name}", order, seconds, "by spread"))
     progress("spanning tree and pseudotime")
     for name, listed in BASELINES.items():
         found, seconds = _timed(partial(METHOD_BY_NAME[listed], case))
@@ -145,7 +142,7 @@ def run(
     progress("the same from stationary data")
     steady = sde.simulate(*size, x0="stationary", random_state=rng)
     steady = shuffle(steady, random_state=rng)[0]
-    stationary = ReTrace(dt=settings.dt, drift="linear").fit(steady)
+    stationary = linear().fit(steady)
     progress("each trajectory on its own")
     own_orders = _own_orders(settings, rng)
     progress("a real panel")
@@ -177,22 +174,18 @@ def _own_orders(settings: Settings, rng: np.random.Generator) -> OwnOrders:
     sde = random_irreversible_sde(d, setting="stable", random_state=rng)
     X = sde.simulate(n, T, settings.dt, x0=settings.start, random_state=rng)
     shuffled, truth = shuffle(X, permutation="independent", random_state=rng)
+    case = Case(sde, sde.initial or sde.stationary(), shuffled, truth, settings.dt)
     model = ReTrace(
         dt=settings.dt, permutation="independent", random_state=settings.seed, drift="linear"
     )
-    best, best_seconds = _timed(lambda: clone(model).set_params(estimator="mle").fit(shuffled))
-    averaged, seconds = _timed(lambda: clone(model).set_params(estimator="mcem").fit(shuffled))
-    case = Case(sde, sde.initial or sde.stationary(), shuffled, truth, settings.dt)
-    fits = (
-        ("ReTrace, one best order", best, best_seconds),
-        ("ReTrace, all orders", averaged, seconds),
-    )
-    rows = [
-        _row(name, case, Found(each.order_, each.drift_, each.diffusion_), took, _called(each))
-        for name, each, took in fits
-    ]
+    rows = []
+    for name, estimator in (("one best order", "mle"), ("all orders", "mcem")):
+        fit = partial(clone(model).set_params(estimator=estimator).fit, shuffled)
+        found, took = _timed(fit)
+        own = Found(found.order_, found.drift_, found.diffusion_)
+        rows.append(_row(f"ReTrace, {name}", case, own, took, _called(found)))
     rows.append(_row("oracle (true order)", case, at(truth, case), 0.0, "known"))
-    return OwnOrders(shuffled, truth, averaged, tuple(rows))
+    return OwnOrders(shuffled, truth, found, tuple(rows))
 
 
 def _row(method: str, case: Case, found: Found, seconds: float, direction: str) -> Record:
