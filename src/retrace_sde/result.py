@@ -434,10 +434,7 @@ class ReTraceResult:
     @property
     def _effects(self) -> tuple[tuple[str, ...], list[tuple[Array, Array]]]:
         """What acts, inputs last; its coefficients and their errors, the twin's behind where there is one."""
-        ways = [_with_inputs(self.drift, self.inputs, self.standard_errors)]
-        if self.alternative is not None:
-            twin = self.alternative
-            ways.append(_with_inputs(twin.drift, twin.inputs, twin.standard_errors))
+        ways = [_with_inputs(each) for each in (self, self.alternative) if each is not None]
         names = self.feature_names
         if self.inputs is not None:
             d, k = self.drift.shape[1], self.inputs.shape[1]
@@ -645,18 +642,17 @@ def _setting(value: Any) -> Any:
     return np.asarray(value).tolist() if hasattr(value, "__array__") else str(value)
 
 
-def _with_inputs(
-    drift: Array, inputs: Array | None, errors: StandardErrors | None
-) -> tuple[Array, Array]:
+def _with_inputs(found: ReTraceResult | Twin) -> tuple[Array, Array]:
     """A, and B beside it, and their errors; NaN where there are none."""
-    values = drift if inputs is None else np.c_[drift, inputs]
+    B, errors = found.inputs, found.standard_errors
+    values = found.drift if B is None else np.c_[found.drift, B]
     if errors is None:
         return values, np.full_like(values, np.nan)
-    known = errors.drift
-    if inputs is not None:
-        of_B = np.full_like(inputs, np.nan) if errors.inputs is None else errors.inputs
-        known = np.c_[known, of_B]
-    return values, known
+    if B is None:
+        return values, errors.drift
+    return values, np.c_[
+        errors.drift, np.full_like(B, np.nan) if errors.inputs is None else errors.inputs
+    ]
 
 
 _LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {

@@ -144,39 +144,34 @@ def _answer(found: Recovery, cautions: list[str]) -> Message:
 def _moving(found: Recovery) -> Message:
     """What is seen moving into order: means over subjects of the slices, or a few subjects' own rows."""
     model, panel = found.model, found.panel
-    drawn = figures(model, panel, share=model.result_.shared_order)
+    shared = model.result_.shared_order  # then there is one unit: all subjects
+    drawn = figures(model, panel, share=shared)
     values = to_numpy(panel.values)
     spread = np.nanstd(values, axis=(0, 1))
     centre = np.nanmean(values, axis=(0, 1))
     lines = list(panel.names[:LINES])
     groups = []
-    for k, unit in enumerate(drawn["units"][:GROUPS]):
+    for unit in drawn["units"][:GROUPS]:
         kept = np.array(unit["slices"])
         some = evenly(len(kept), SHOWN)
         at = {int(each): place for place, each in enumerate(some)}
-        if unit["trajectory"] is None:
+        if shared:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # slices without a value
                 shown = np.nanmean(values, axis=0)[kept[some]]
         else:
-            row = panel.ids.index(unit["trajectory"])
-            shown = values[row][kept[some]]
+            shown = values[panel.ids.index(unit["trajectory"])][kept[some]]
         z = ((shown - centre) / np.where(spread > 0, spread, 1.0))[:, : len(lines)].T
         groups.append({
-            "label": "mean of all subjects" if unit["trajectory"] is None else unit["trajectory"],
-            "labels": [
-                unit["labels"][int(each)] if unit["trajectory"] is None else str(kept[each] + 1)
-                for each in some
-            ],
+            "label": "mean of all subjects" if shared else unit["trajectory"],
+            "labels": [unit["labels"][each] if shared else str(kept[each] + 1) for each in some],
             "lines": np.round(z, 3),
             "steps": [
                 {"label": step["label"], "order": [at[a] for a in step["order"] if a in at]}
                 for step in unit["steps"]
             ],
         })  # fmt: skip
-        if k == 0 and unit["trajectory"] is None:
-            break
-    return {"variables": lines, "groups": groups, "shared": model.result_.shared_order}
+    return {"variables": lines, "groups": groups, "shared": shared}
 
 
 def _inputs(found: Recovery) -> Message | None:

@@ -24,7 +24,7 @@ from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.statespace.transitions import exponentials
 from retrace_sde.io.arrays import Array, Mask
-from retrace_sde.result import ReTraceResult
+from retrace_sde.result import ReTraceResult, Twin
 
 MOST_VARIABLES_FOR_DELTA = 30
 """Variables up to which errors of e^{AΔ} and −A⁻¹ are computed: they take d² derivatives, of d² numbers each."""
@@ -137,26 +137,26 @@ def effect_graph(
         raise ValueError(
             f"kind={kind!r} is computed for up to {MOST_VARIABLES_FOR_DELTA} variables; use kind='rates'."
         )
-    setting = Effect(kind), result.dt if span is None else float(span), level
+    asked = Effect(kind), result.dt if span is None else float(span), level
     twin = result.alternative
     other = None
     if twin is not None and twin.standard_errors is not None:
-        other = _graph(result, (twin.drift, twin.diffusion, twin.standard_errors), setting, None)
-    own = result.drift, result.diffusion, result.standard_errors
-    return _graph(result, own, setting, other)
+        other = _graph(result, twin, twin.standard_errors, asked, None)
+    return _graph(result, result, result.standard_errors, asked, other)
 
 
 def _graph(
     result: ReTraceResult,
-    found: tuple[Array, Array, StandardErrors],
-    setting: tuple[Effect, float, float],
+    found: ReTraceResult | Twin,
+    errors: StandardErrors,
+    asked: tuple[Effect, float, float],
     twin: EffectGraph | None,
 ) -> EffectGraph:
-    (A, H, errors), (kind, span, level) = found, setting
+    A, (kind, span, level) = found.drift, asked
     values, spread = A, errors.drift
     if kind is not Effect.RATES:
         values, slopes = _turned(A, kind, span)
-        covariance = _covariance(A, H, errors)
+        covariance = _covariance(A, found.diffusion, errors)
         spread = np.sqrt(np.maximum(np.einsum("ap,pq,aq->a", slopes, covariance, slopes), 0))
         spread = spread.reshape(A.shape)
     reach = critical(result.n_groups, 1 - (1 - level) / values.size) * spread

@@ -13,7 +13,7 @@ import numpy as np
 
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.io.arrays import Array
-from retrace_sde.result import ReTraceResult
+from retrace_sde.result import ReTraceResult, Twin
 
 RESPONSE_DRAWS = 400
 """Draws of the coefficients behind the intervals."""
@@ -29,30 +29,22 @@ class Response:
     high: Array | None
 
 
-def responses(result: ReTraceResult, *, steps: int | None = None) -> tuple[Response, ...]:
+def responses(result: ReTraceResult) -> tuple[Response, ...]:
     """Of the order shown and, where the direction is open, of its reverse; empty without inputs."""
     if result.inputs is None or not result.inputs.size:
         return ()
-    steps = steps or result.order.shape[-1] - 1
-    found = [
-        _response(
-            result.drift, result.inputs, result.diffusion, result.standard_errors, result.dt, steps
-        )
-    ]
-    twin = result.alternative
-    if twin is not None and twin.inputs is not None:
-        found.append(
-            _response(twin.drift, twin.inputs, twin.diffusion, twin.standard_errors, result.dt, steps)
-        )  # fmt: skip
-    return tuple(found)
+    ways = [each for each in (result, result.alternative) if each is not None]
+    return tuple(
+        _response(each, each.inputs, result.dt, result.order.shape[-1] - 1)
+        for each in ways
+        if each.inputs is not None
+    )
 
 
-def _response(
-    A: Array, B: Array, H: Array, errors: StandardErrors | None, dt: float, steps: int
-) -> Response:
+def _response(found: ReTraceResult | Twin, B: Array, dt: float, steps: int) -> Response:
     times: Array = dt * np.arange(steps + 1, dtype=np.float64)
-    means = _walked(A[None], B[None], dt, steps)[0]
-    drawn = None if errors is None else _drawn(A, B, H, errors)
+    means = _walked(found.drift[None], B[None], dt, steps)[0]
+    drawn = _drawn(found.drift, B, found.diffusion, found.standard_errors)
     if drawn is None:
         return Response(times, means, None, None)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -70,10 +62,12 @@ def _walked(A: Array, B: Array, dt: float, steps: int) -> Array:
     return np.stack(path).transpose(1, 3, 0, 2)
 
 
-def _drawn(A: Array, B: Array, H: Array, errors: StandardErrors) -> tuple[Array, Array] | None:
+def _drawn(
+    A: Array, B: Array, H: Array, errors: StandardErrors | None
+) -> tuple[Array, Array] | None:
     """Coefficients from their law, always the same draws; None where their covariance is not known."""
     d, k = B.shape
-    cov = errors.covariances
+    cov = None if errors is None else errors.covariances
     if cov is None or not np.isfinite(cov).all():
         return None
     chosen = [*range(d), *range(cov.shape[1] - k, cov.shape[1])]
