@@ -10,15 +10,15 @@ from retrace_sde import __version__
 from retrace_sde.cli.common import OneLine
 
 COMMANDS = {
-    "app": ("app", "Open a local page: drop a table, see it put in time order."),
-    "demo": ("demo", "Shuffle built-in data, recover their order, and compare with the truth."),
-    "diagnose": ("diagnose", "Say what can be learned from FILE, before any fit."),
-    "effect": ("effect", "Estimate what treatment does to the subjects of FILE."),
-    "fit": ("fit", "Recover the order of FILE's rows, its direction, and its SDE."),
-    "reproduce": ("reproduce", "Run the paper's experiments, beside stronger methods."),
-    "simulate": ("simulate", "Simulate subjects from a random SDE and shuffle their time order."),
+    "app": "Open a local page: drop a table, see it put in time order.",
+    "demo": "Shuffle built-in data, recover their order, and compare with the truth.",
+    "diagnose": "Say what can be learned from FILE, before any fit.",
+    "effect": "Estimate what treatment does to the subjects of FILE.",
+    "fit": "Recover the order of FILE's rows, its direction, and its SDE.",
+    "reproduce": "Run the paper's experiments, beside stronger methods.",
+    "simulate": "Simulate subjects from a random SDE and shuffle their time order.",
 }
-"""Each command: the file of this room that holds it, under the same name, and what it does in a line."""
+"""Each command, in the file of this room that has its name, and what it does in a line."""
 
 
 class Commands(OneLine):
@@ -32,14 +32,14 @@ class Commands(OneLine):
         """One of them, imported now."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"retrace_sde.cli.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"retrace_sde.cli.{cmd_name}")
         found: click.Command = getattr(module, cmd_name)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """What each does, without importing it."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
