@@ -59,11 +59,12 @@ def main_array(axes: Mapping[str, int]) -> str | None:
 
 def frame_of_anndata(adata: Any, *, layer: str | None = None) -> pd.DataFrame:
     """One row per observation: the columns of `obs`, then one for each variable."""
-    X = adata.X if layer is None else _layer(adata, layer)
+    known = ", ".join(map(repr, adata.layers)) or "none"
+    if layer is not None and layer not in adata.layers:
+        raise ValueError(f"this AnnData has no layer {layer!r}; its layers: {known}.")
+    X = adata.X if layer is None else adata.layers[layer]
     if X is None:
-        raise ValueError(
-            f"this AnnData has no X; name one of its layers: {', '.join(map(repr, adata.layers)) or 'none'}."
-        )
+        raise ValueError(f"this AnnData has no X; name one of its layers: {known}.")
     both = sorted(set(adata.obs.columns) & set(adata.var_names))
     if both:
         raise ValueError(f"{both[0]!r} is both a column of obs and a variable: rename one of them.")
@@ -82,13 +83,6 @@ def _dense(X: Any) -> Any:
         except ValueError as error:
             raise ValueError(f"the sparse matrix of this AnnData is damaged: {error}.") from None
     return X.toarray()
-
-
-def _layer(adata: Any, layer: str) -> Any:
-    if layer not in adata.layers:
-        known = ", ".join(map(repr, adata.layers)) or "none"
-        raise ValueError(f"this AnnData has no layer {layer!r}; its layers: {known}.")
-    return adata.layers[layer]
 
 
 def anndata_of_panel(panel: Any, result: Any, adata: Any | None = None) -> Any:

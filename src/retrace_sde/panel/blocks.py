@@ -239,7 +239,7 @@ class Data:
             at = values.positions(rows)
             inputs = u[at] if isinstance(u, np.ndarray) else None
             own = lengths.take(at).counts
-            return values.chunk_columns(rows), inputs, own, *_parts(along, at)
+            return values.columns_of(at), inputs, own, *_parts(along, at)
 
         units = tuple(each.units for each in arrays)
         work = partial(_on_chunk, function=function, units=units, size=size, together=together)

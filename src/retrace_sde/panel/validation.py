@@ -100,9 +100,7 @@ def check_panel(
         data = Data(values, u, n_jobs, lengths)
         seen = glanced(values, n_jobs) if view else None
         if seen is not None:
-            return Examined(
-                replace(data, values=seen), seen.facts.rows, seen.facts.low, seen.facts.high
-            )
+            return _check_facts(replace(data, values=seen), panel)
         if data.lazy:
             _check_beside(values, u)
             return _check_facts(surveyed(data, own=ragged), panel)
@@ -353,7 +351,7 @@ def _check_beside(values: Any, u: Any) -> None:
 
 
 def _check_facts(data: Data, panel: Panel) -> Examined:
-    """The same of a lazy panel, from what a survey found."""
+    """The same of a panel that is read where it is, from what a survey found."""
     facts = data.values.facts
     if facts.first is not None:
         raise _not_finite(panel, "X", facts.bad, facts.first, MISSING_OUTSIDE_MEMORY)

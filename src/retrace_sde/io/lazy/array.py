@@ -73,7 +73,7 @@ class LazyArray(ArrayView):
         rows = positions if self.rows is None else self.rows[positions]
         self.prefetch(rows)
         block = self.cache.values[np.searchsorted(self.cache.index, rows)]
-        found: Array = self.units(block, self._columns_of(positions))
+        found: Array = self.units(block, self.columns_of(positions))
         return found
 
     def prefetch(self, rows: Indices) -> None:
@@ -101,11 +101,8 @@ class LazyArray(ArrayView):
         size = max(step, size // step * step)
         return [slice(a, min(a + size, n)) for a in range(0, n, size)]
 
-    def chunk_columns(self, rows: slice) -> Indices | None:
-        """The order of the slices, or observations, of a chunk's rows."""
-        return self._columns_of(self.positions(rows))
-
-    def _columns_of(self, positions: Indices | slice) -> Indices | None:
+    def columns_of(self, positions: Indices | slice) -> Indices | None:
+        """The order of the slices, or of the observations of some trajectories."""
         columns = self.columns
         return columns if columns is None or columns.ndim == 1 else columns[positions]
 
