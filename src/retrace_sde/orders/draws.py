@@ -94,23 +94,24 @@ class Draws:
     counted: list[Any] = field(default_factory=list)
     tally: Tally | None = None
     scales: Tally | None = None
-    gaps: NDArray[np.int16] | None = None
+    gaps: NDArray[np.int16] = field(default_factory=lambda: np.zeros((0, 0, 0, 0), dtype=np.int16))
 
     def orders(self) -> list[Indices]:
         """The kept orders (n, T), one after another, chain by chain."""
-        return [chain[:, r].astype(np.intp) for chain in self.kept for r in range(chain.shape[1])]
+        return _one_by_one(self.kept)
 
     def crossed(self) -> list[Indices] | list[None]:
         """The gaps that go with them; None where none were drawn."""
-        if self.gaps is None:
-            return [None] * (self.kept.shape[0] * self.kept.shape[2])
-        return [chain[:, r].astype(np.intp) for chain in self.gaps for r in range(chain.shape[1])]
+        return _one_by_one(self.gaps) or [None] * len(self.orders())
 
     def thinned(self, size: int) -> Draws:
         """About `size` of the kept orders of each chain."""
         step = max(self.kept.shape[2] // size, 1)
-        gaps = None if self.gaps is None else self.gaps[:, :, ::step]
-        return replace(self, kept=self.kept[:, :, ::step], gaps=gaps)
+        return replace(self, kept=self.kept[:, :, ::step], gaps=self.gaps[:, :, ::step])
+
+
+def _one_by_one(kept: NDArray[np.int16]) -> list[Indices]:
+    return [chain[:, r].astype(np.intp) for chain in kept for r in range(chain.shape[1])]
 
 
 def agreement(kept: NDArray[np.int16], orders: Indices, lengths: Lengths) -> float:

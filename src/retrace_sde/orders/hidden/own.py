@@ -161,19 +161,19 @@ class HiddenOrders:
         keep = min(keep, samples)
         every = np.arange(T)
         kept = np.tile(every.astype(np.int16), (C, n, keep, 1))
-        gaps = np.zeros((C, n, keep, T - 1), dtype=np.int16) if self.course.drawn else None
+        drawn = int(self.course.drawn)
+        gaps = np.zeros((C, n, drawn * keep, T - 1), dtype=np.int16)
         where = np.zeros((n if positions else 0, T, T), dtype=np.int32)
 
         def work(rows: slice) -> None:
             for j in range(*rows.indices(n)):
                 t = int(self.data.observed[j])
                 records = np.empty((samples, t), dtype=np.int16)
-                crossed = np.empty((samples if gaps is not None else 0, t - 1), dtype=np.int16)
+                crossed = np.empty((drawn * samples, t - 1), dtype=np.int16)
                 for c in range(C):
                     self._sample(chains, c, j, (burn, thin), records, crossed)
                     kept[c, j, :, :t] = records[stride - 1 :: stride][:keep]
-                    if gaps is not None:
-                        gaps[c, j, :, : t - 1] = crossed[stride - 1 :: stride][:keep]
+                    gaps[c, j, :, : t - 1] = crossed[stride - 1 :: stride][:keep]
                     if positions:
                         np.add.at(where[j], (records, every[:t]), 1)
 
@@ -199,12 +199,10 @@ class HiddenOrders:
             law = self._laws[t]
             single.sample(law, z.copy(), there, rules, path, state, *schedule, records)
         else:
-            index, weights = self.course.index[: t - 1].copy(), np.empty(0)
-            if self.course.weights is not None:
-                weights = self.course.weights
-                index = np.ascontiguousarray(chains.gaps[c, j, : t - 1])
-            kept = filtered.Kept(records, crossed, index)
+            weights = np.empty(0) if self.course.weights is None else self.course.weights
+            steps = chains.gaps[c, j] if self.course.drawn else self.course.index
+            kept = filtered.Kept(records, crossed, steps[: t - 1].copy())
             filtered.sample(self.course.table, seen, weights, rules, path, state, *schedule, kept)
             if self.course.drawn:
-                chains.gaps[c, j, : t - 1] = index
+                chains.gaps[c, j, : t - 1] = kept.steps
         chains.orders[c, j, :t] = path
