@@ -20,6 +20,7 @@ from retrace_sde.after.forecast import (
 )
 from retrace_sde.after.steps import seen_along
 from retrace_sde.evidence.outcome import Outcome
+from retrace_sde.fit.euler import Euler, euler_paths
 from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.statespace.model import StateSpace
@@ -133,14 +134,11 @@ def _simulated(
     u = model.data.covariates
     if u is not None:
         u = np.repeat(to_numpy(in_order(u, order))[last], FORECAST_PATHS, axis=0)
-    theta, drift = outcome.estimate.coefficients, model.drift
-    root = np.linalg.cholesky(outcome.estimate.diffusion)
-    found = []
-    for gap in gaps:
-        noise = rng.standard_normal(x.shape) @ root.T * np.sqrt(gap)
-        x = drift.admit(x + to_numpy(drift.features(x, u)) @ theta.T * gap + noise)
-        found.append(x.reshape(-1, FORECAST_PATHS, x.shape[1]))
-    paths = np.stack(found, axis=2)
+        u = np.repeat(u[:, None], len(gaps), axis=1)
+    estimate = outcome.estimate
+    step = Euler(model.drift, estimate.coefficients, estimate.diffusion, model.dt)
+    paths = euler_paths(step, x, u, gaps[None], rng)
+    paths = paths.reshape(-1, FORECAST_PATHS, *paths.shape[1:])
     tails = (1 - level) / 2, (1 + level) / 2
     low, high = np.quantile(paths, tails, axis=1)
     return Forecast(paths.mean(axis=1), low, high, np.cumsum(gaps), level, np.ones(low.shape[1:]))

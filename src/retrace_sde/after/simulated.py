@@ -9,6 +9,7 @@ import numpy as np
 
 from retrace_sde.after.residuals import ResidualCheck, look
 from retrace_sde.after.steps import RESIDUAL_SAMPLE, Steps, looked, steps_of
+from retrace_sde.fit.euler import euler_paths
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.search.model import Fit
@@ -41,7 +42,7 @@ def simulated_paths(model: Model, found: Fit, steps: Steps, rng: np.random.Gener
     """Some paths (m, T, d) from the fit, m a multiple of the trajectories used; observation noise included."""
     times = min(-(-BAND_PATHS // len(steps.rows)), max(1, 4 * RESIDUAL_SAMPLE // steps.states.size))
     rows = np.tile(steps.rows, times)
-    step, (_, T, d) = found.step, model.data.shape
+    _, T, d = model.data.shape
     order = found.ordering.take(rows).index
     u = model.data.covariates
     u = None if u is None else to_numpy(in_order(to_numpy(u)[rows], order))
@@ -49,18 +50,10 @@ def simulated_paths(model: Model, found: Fit, steps: Steps, rng: np.random.Gener
     states = found.states if hidden and found.states is not None else None
     x = np.tile(steps.states[:, 0], (times, 1)) if states is None else states[rows, 0]
     gaps = found.gaps.take(rows).rows(len(rows), T)
-    root = np.linalg.cholesky(step.diffusion)
-    path = [x]
-    for t in range(T - 1):
-        push = step.drift.features(x, None if u is None else u[:, t]) @ step.coefficients.T
-        noise = rng.standard_normal((len(rows), d)) @ root.T
-        g = gaps[:, t : t + 1]
-        x = step.drift.admit(x + push * g + noise * np.sqrt(g))
-        path.append(x)
-    found_paths = np.stack(path, axis=1)
+    paths = np.concatenate([x[:, None], euler_paths(found.step, x, u, gaps, rng)], axis=1)
     if hidden:
         lower = np.linalg.cholesky(
             found.law.R + 1e-12 * np.trace(found.law.R) * np.eye(d) + 1e-300 * np.eye(d)
         )
-        found_paths = found_paths + rng.standard_normal(found_paths.shape) @ lower.T
-    return found_paths
+        paths = paths + rng.standard_normal(paths.shape) @ lower.T
+    return paths

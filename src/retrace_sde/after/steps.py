@@ -64,12 +64,6 @@ class Steps:
         return replace(some, response=y, regressors=z, levels=levels)
 
 
-def steps_of(model: Model, found: Fit, levels: Array | None = None) -> Steps:
-    """The steps of a fit; of some trajectories, evenly spaced, where the panel is large. `levels` (n, d): random intercepts removed."""
-    steps = _steps(model, found)
-    return steps if levels is None else replace(steps, levels=levels[steps.rows])
-
-
 def looked(shape: tuple[int, int, int]) -> Indices:
     """The trajectories of a panel that the residual tests use."""
     n, T, d = shape
@@ -77,9 +71,10 @@ def looked(shape: tuple[int, int, int]) -> Indices:
     return evenly(n, min(n, max(MIN_RESIDUAL_TRAJECTORIES, RESIDUAL_SAMPLE // (T * d), telling)))
 
 
-def _steps(model: Model, found: Fit) -> Steps:
+def steps_of(model: Model, found: Fit, levels: Array | None = None) -> Steps:
+    """The steps of a fit; of some trajectories, evenly spaced, where the panel is large. `levels` (n, d): random intercepts removed."""
     T, rows = model.data.shape[1], looked(model.data.shape)
-    size = len(rows)
+    size, levels = len(rows), None if levels is None else levels[rows]
     order = found.ordering.take(rows).index
     data = model.data.some(size)
     x = to_numpy(in_order(data.values, order))
@@ -89,7 +84,7 @@ def _steps(model: Model, found: Fit) -> Steps:
         y = np.where(inside[:, :, None], x, np.nan)
         seen = seen_along(model.some(size), found.law, order, found.gaps.take(rows), y)
         innovations = filtered(*seen).innovations[:, 1:]
-        return Steps(rows, y, innovations, None, None, model.dt, True, linear)
+        return Steps(rows, y, innovations, None, None, model.dt, True, linear, levels)
     gaps = found.gaps.take(rows).rows(len(x), T)
     root = np.sqrt(gaps)[:, :, None]
     u = None if data.covariates is None else to_numpy(in_order(data.covariates, order))[:, :-1]
@@ -99,7 +94,8 @@ def _steps(model: Model, found: Fit) -> Steps:
     x = np.where(inside[:, :, None], x, np.nan)
     residuals = _whitened(response, regressors)
     regular = bool(np.ptp(gaps) <= 1e-9 * gaps.max()) and not data.lengths.ragged
-    return Steps(rows, x, residuals, response, regressors, model.dt, regular, linear)
+    rest = response, regressors, model.dt, regular, linear, levels
+    return Steps(rows, x, residuals, *rest)
 
 
 def _whitened(y: Array, z: Array) -> Array:

@@ -54,6 +54,19 @@ class Euler:
         return found
 
 
+def euler_paths(
+    step: Euler, x: Array, u: Array | None, gaps: Array, rng: np.random.Generator
+) -> Array:
+    """Later states (m, S, d) of paths from x (m, d) across gaps (m or 1, S), under covariates u (m, S, k)."""
+    root, path = np.linalg.cholesky(step.diffusion), []
+    for t, g in enumerate(gaps.T[:, :, None]):
+        noise = rng.standard_normal(x.shape) @ root.T * np.sqrt(g)
+        push = to_numpy(step.drift.features(x, None if u is None else u[:, t]))
+        x = step.drift.admit(x + push @ step.coefficients.T * g + noise)
+        path.append(x)
+    return np.stack(path, axis=1)
+
+
 def step_log_likelihoods(
     data: Data, order: Indices, model: Euler, gaps: Gaps | None = None
 ) -> Array:

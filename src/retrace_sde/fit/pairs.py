@@ -13,7 +13,7 @@ larger than their steps: where that, times the condition number, is too many the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -113,16 +113,13 @@ class Pairs:
     def moments(self) -> Moments | None:
         """Moments of the regression; None where too many digits are lost."""
         t, d = self.totals, len(self.totals.sums)
-        before, after = t.every - t.last, t.every - t.first
-        moved = before + after - t.across - t.across.T
-        squares = np.diag(before), np.diag(moved)
+        p, count = d + self.affine, float(self.n * (self.T - 1))
+        gram = self._gram(t.every, t.across, t.sums, (t.first, t.last), tuple(t.ends), count)
+        squares = np.diag(gram)[:d] / self.dt, np.diag(gram)[p:] * self.dt
         if not all(np.all(np.isfinite(each) & (each > 0)) for each in squares):
             return None
-        sums = t.sums - t.ends[1], t.sums - t.ends[0]
-        count = float(self.n * (self.T - 1))
-        gram = _regression_gram(before, t.across, moved, sums, count, self.dt, affine=self.affine)
         limit = MAX_CANCELLATION / float((squares[0] / squares[1]).max())
-        return Moments.from_gram(gram, count, d + self.affine, limit=limit)
+        return Moments.from_gram(gram, count, p, limit=limit)
 
     def log_likelihoods(self, there: Euler, here: Euler) -> tuple[Array, Array]:
         """`Σ_i log p(x_{i+1} | x_i)` of each trajectory, (n,), and by another step the same along the reverse of the order."""
@@ -165,14 +162,34 @@ class Pairs:
                 piece = self.pieces[k]
                 here = some[at == k] - (ends[k] - piece.first.shape[0])
                 parts.append([to_numpy(pick(each, here, 0)) for each in piece])
-            yield self._grams(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+            S, C, sums, *both = (np.concatenate(each) for each in zip(*parts, strict=True))
+            squares = tuple(x[:, :, None] * x[:, None, :] for x in both)
+            yield self._gram(S, C, sums, squares, both, float(self.T - 1))
 
-    def _grams(self, S: Array, C: Array, sums: Array, first: Array, last: Array) -> Array:
-        before = S - last[:, :, None] * last[:, None, :]
-        after = S - first[:, :, None] * first[:, None, :]
-        moved = before + after - C - C.transpose(0, 2, 1)
-        count, both = float(self.T - 1), (sums - last, sums - first)
-        return _regression_gram(before, C, moved, both, count, self.dt, affine=self.affine)
+    def _gram(
+        self,
+        every: Array,
+        across: Array,
+        sums: Array,
+        squares: Sequence[Array],
+        ends: Sequence[Array],
+        count: float,
+    ) -> Array:
+        """`Σ z zᵀ` (…, p + d, p + d) of rows z = (φ √Δt, Δx / √Δt) of `count` steps, from S, C, sums, and both ends and their squares."""
+        d, dt, before = across.shape[-1], self.dt, every - squares[1]
+        p = d + self.affine
+        gram = np.empty((*across.shape[:-2], p + d, p + d))
+        gram[..., :d, :d] = before * dt
+        gram[..., :d, p:] = across - before
+        gram[..., p:, p:] = (
+            before + (every - squares[0]) - across - np.swapaxes(across, -1, -2)
+        ) / dt
+        if self.affine:
+            gram[..., :d, d] = gram[..., d, :d] = (sums - ends[1]) * dt
+            gram[..., d, d] = count * dt
+            gram[..., d, p:] = (sums - ends[0]) - (sums - ends[1])
+        gram[..., p:, :p] = np.swapaxes(gram[..., :p, p:], -1, -2)
+        return gram
 
 
 class _Squares(NamedTuple):
@@ -204,29 +221,3 @@ class _Squares(NamedTuple):
         return (
             squares(entry, self.P) + squares(leave, self.FPF) + 2 * ahead @ like(self.pull, ahead)
         )
-
-
-def _regression_gram(
-    before: Array,
-    across: Array,
-    moved: Array,
-    sums: tuple[Array, Array],
-    count: float,
-    dt: float,
-    *,
-    affine: bool,
-) -> Array:
-    """`Σ z zᵀ` (…, p + d, p + d) of rows z = (φ √Δt, Δx / √Δt) from sums over steps: x xᵀ, x x'ᵀ, Δx Δxᵀ, and of x and x'."""
-    d = before.shape[-1]
-    p = d + affine
-    gram = np.empty((*before.shape[:-2], p + d, p + d))
-    gram[..., :d, :d] = before * dt
-    gram[..., :d, p:] = across - before
-    gram[..., p:, p:] = moved / dt
-    if affine:
-        gram[..., :d, d] = sums[0] * dt
-        gram[..., d, :d] = sums[0] * dt
-        gram[..., d, d] = count * dt
-        gram[..., d, p:] = sums[1] - sums[0]
-    gram[..., p:, :p] = np.swapaxes(gram[..., :p, p:], -1, -2)
-    return gram

@@ -313,11 +313,16 @@ def _profile(strata: Strata, p: int, H: Array, omega: Array) -> _Point:
 
 def _gradients(strata: Strata, at: _Point) -> tuple[Array, Array]:
     """Derivatives by H and by Ω, the coefficients being at their best."""
-    q, each = at.shares, at.shares[:, :, None] * at.squares * at.shares[:, None, :]
-    d = q.shape[1]
-    by_V = 0.5 * (each - (strata.counts[:, None] * q)[:, :, None] * np.eye(d))
+    by_V = _by_variances(strata, at.shares, at.squares)
     turned = by_V.sum(axis=0), np.einsum("s,skl->kl", strata.times, by_V)
     return at.turn @ turned[0] @ at.turn.T, at.turn @ turned[1] @ at.turn.T
+
+
+def _by_variances(strata: Strata, q: Array, squares: Array) -> Array:
+    """Derivatives (S, d, d) by the variance of each stratum, diag(1/q), from its squared residuals."""
+    each = q[:, :, None] * squares * q[:, None, :]
+    found: Array = 0.5 * (each - (strata.counts[:, None] * q)[:, :, None] * np.eye(q.shape[1]))
+    return found
 
 
 def _variances(strata: Strata, at: _Point) -> tuple[Array, Array]:
@@ -503,10 +508,8 @@ class _Turned:
         """
         d = len(self.w)
         q = 1 / (1 + self.strata.times[:, None] * self.w)
-        T = self.strata.grams[:, -d:, -d:]
-        each = q[:, :, None] * T * q[:, None, :]
-        each -= (self.strata.counts[:, None] * q)[:, :, None] * np.eye(d)
-        S = 0.5 * np.einsum("s,skl->kl", self.strata.times, each)
+        by_V = _by_variances(self.strata, q, self.strata.grams[:, -d:, -d:])
+        S = np.einsum("s,skl->kl", self.strata.times, by_V)
         alive = self.w * self.strata.times.max() > ZERO_VARIANCE
         low = list(zip(*np.tril_indices(d), strict=True))
         bend = np.zeros((len(low), len(low)))

@@ -72,16 +72,12 @@ class Expected:
         """
         p = self.about.shape[2]
         if len(self.gaps) > 1:
-            return Moments.from_weights(self._pooled(self.increments), self.count, p)
+            increments = self._turned(np.zeros_like(self.about))
+            return Moments.from_weights(self._pooled(increments), self.count, p)
         found = Moments.from_weights(self.gram, self.count, p)
         factor = found.factor.copy()
         factor[:p, p:] += factor[:p, :p] @ (self.about[0] / self.gaps[0]).T
         return Moments(factor, self.count, p)
-
-    @property
-    def increments(self) -> Array:
-        """The Gram matrices of (x, v, x' − x)."""
-        return self._turned(np.zeros_like(self.about))
 
     def _turned(self, about: Array) -> Array:
         """The Gram matrices with η about other coefficients."""
