@@ -14,6 +14,7 @@ from retrace_sde.estimator.checks import (
     consistent_prior,
     with_times,
 )
+from retrace_sde.estimator.copies import with_copies
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
 from retrace_sde.orders.prior import Prior, known_clock
@@ -33,7 +34,7 @@ class Entry:
     """A panel as it is fitted, and what is known of its orders and of its times.
 
     Everything stands where its content puts it, whatever order rows came in; `places` puts answers back. `whole` is the
-    panel in its places, `panel` the same with visits laid out on a schedule where there is one.
+    panel in its places, `panel` the same with visits laid out on a schedule where there is one. `notes`: on what was noticed.
     """
 
     whole: Panel
@@ -42,6 +43,7 @@ class Entry:
     timing: Clock
     dt: float
     places: RowPermutation
+    notes: tuple[str, ...] = ()
 
 
 def entered(
@@ -79,7 +81,8 @@ def entered(
     placed = content_permutation(panel, shared=shared, known=knowledge)
     if not (shared and likely):
         placed = placed.shuffled(None if shared else panel.lengths)
-    whole = panel = placed.panel(panel)
+    panel, notes = with_copies(placed.panel(panel), placed.rows, shared=shared)
+    whole = panel
     if knowledge is not None:
         knowledge = replace(knowledge, timestamps=placed.table(knowledge.timestamps))
         if knowledge.schedule is not None and not shared:
@@ -88,7 +91,7 @@ def entered(
         prior = prior.relabelled(placed.wide(panel.values.shape[1]), placed.rows)
     lengths = Lengths.of(panel.values, panel.lengths)
     timing, dt = known_clock(knowledge, lengths, dt, shared=shared)
-    return Entry(whole, panel, prior, timing, dt, placed)
+    return Entry(whole, panel, prior, timing, dt, placed, notes)
 
 
 def in_units(panel: Panel, units: Units | None, n_jobs: int | None) -> Data:

@@ -54,6 +54,7 @@ def fit_entry(entry: Entry, request: Request, rng: np.random.Generator) -> Panel
     """The fit of the data at the entry, with what was noticed on the way."""
     panel = entry.panel
     fitted = _fit_with_inputs(entry, request, rng)
+    fitted = fitted.noted(*entry.notes)
     model, outcome = fitted.model, fitted.outcome
     check_diffusion(panel, outcome.estimate.diffusion * model.dt, model.variances)
     if not model.states_hidden:
