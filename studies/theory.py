@@ -153,6 +153,28 @@ def spread(seed):
     return found
 
 
+def common(seed):
+    """Statement 11: half of the noise common: errors of F from deviations, and of s from the mean path, for n and T."""
+    rng, F, s = (
+        np.random.default_rng(seed),
+        np.array([[0.8, 0.2], [-0.2, 0.7]]),
+        np.array([0.5, -0.3]),
+    )
+    found = []
+    for n, T in ((10, 20), (1000, 20), (10, 2000)):
+        x = [np.linalg.solve(np.eye(2) - F, s) + np.zeros((n, 2))]
+        for _ in range(T + 19):
+            noise = rng.standard_normal((n, 2)) + rng.standard_normal(2)
+            x.append(x[-1] @ F.T + s + np.sqrt(0.5) * noise)
+        X = np.stack(x[20:], axis=1)
+        m = X.mean(axis=0)
+        early, late = ((X - m)[:, cut].reshape(-1, 2) for cut in (slice(None, -1), slice(1, None)))
+        fitted_F = np.linalg.lstsq(early, late, rcond=None)[0].T
+        fitted_s = (m[1:] - m[:-1] @ fitted_F.T).mean(axis=0)
+        found += [np.sqrt(np.mean((fitted_F - F) ** 2)), np.sqrt(np.mean((fitted_s - s) ** 2))]
+    return found
+
+
 STATEMENTS = {
     "order": (order, ["n=2 shared", "own", "n=10 shared", "own", "n=50 shared", "own"]),
     "reversible": (reversible, ["largest |ratio|, nats"]),
@@ -164,6 +186,7 @@ STATEMENTS = {
     "memory": (memory, ["Markov, nats", "memory", "called", "forwards"]),
     "aliasing": (aliasing, ["|F − F'|", "|ratio|"]),
     "spread": (spread, ["τ, spread grows", "τ, spread shrinks"]),
+    "common": (common, ["n=10, T=20: F", "s", "n=1000, T=20: F", "s", "n=10, T=2000: F", "s"]),
 }
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from scipy import stats
 from scipy.spatial.distance import cdist
 
+from retrace_sde.evidence.dependence import DependenceKind, cleared, dependence_of
 from retrace_sde.io.answers import present
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import shown
@@ -25,6 +26,7 @@ from retrace_sde.orders.paths import shortest_path
 from retrace_sde.panel.blocks import Data, evenly
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.uninformative import by_least, rounding, without_dynamics
+from retrace_sde.search.mean_path import slice_effects
 
 MOST_SUBJECTS_TESTED, MOST_SLICES_TESTED = 200, 60
 """Subjects and slices that the permutation tests use, at most."""
@@ -142,6 +144,8 @@ def diagnose(data: Any, *, random_state: int = 0, **columns: Any) -> Diagnosis:
         if not _all_times_known(panel):
             order = list((_own_orders if panel.slices is None else _shared_order)(z, rng))
             findings += order if CYCLE in order else [*order, _direction(panel, z)]
+        if panel.slices is not None:
+            findings.append(_independence(z))
         findings.append(Finding("the fit", "good", _use(panel, known)))
     return Diagnosis(
         len(panel.ids),
@@ -423,6 +427,33 @@ def _direction(panel: Panel, z: Array) -> Finding:
         "look stationary, and a linear SDE then fits both directions equally well.",
         "Expect the direction to be left open, unless you know the first slice.",
     )  # fmt: skip
+
+
+def _independence(z: Array) -> Finding:
+    """Whether subjects share shocks, along a short path through the deviations from the slice means, which shocks do not move.
+
+    Dependence shows along any order; how much of a step is common is known only once the order is.
+    """
+    z = z[evenly(len(z), MOST_SUBJECTS_TESTED)]
+    n, T, d = z.shape
+    x = z[:, shortest_path(_distances(z - slice_effects(z)))]
+    before = np.concatenate([x[:, :-1], np.ones((n, T - 1, 1))], axis=2).reshape(-1, d + 1)
+    step = np.diff(x, axis=1).reshape(-1, d)
+    there = ~np.isnan(before).any(axis=1) & ~np.isnan(step).any(axis=1)
+    if there.sum() < 5 * (d + 1):
+        return Finding("independence", "caution", "Too few complete steps to test whether subjects share shocks.")  # fmt: skip
+    e = step[there] - before[there] @ np.linalg.lstsq(before[there], step[there], rcond=None)[0]
+    residuals = np.full(step.shape, np.nan)
+    residuals[there] = np.linalg.solve(np.linalg.cholesky(np.atleast_2d(np.cov(e.T))), e.T).T
+    found = dependence_of(cleared(residuals.reshape(n, T - 1, d), x), n)
+    if found.kind is DependenceKind.COMMON:
+        return Finding("independence", "caution", "Subjects move together: they share shocks, plates or batches (CD test, p "
+                       f"{_p(found.p_value or 0.0)}).", "A fit tests it again, and takes order and parameters from deviations from the slice "
+                       "means (--common-shocks auto).")  # fmt: skip
+    kind: Literal["good", "caution"] = (
+        "good" if found.kind is DependenceKind.INDEPENDENT else "caution"
+    )
+    return Finding("independence", kind, found.verdict)
 
 
 def _changes(z: Array) -> tuple[float, float]:

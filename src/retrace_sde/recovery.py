@@ -347,9 +347,9 @@ def recover_panel(
 
 
 def _drift_choice(model: ReTrace, panel: Panel) -> DriftChoice | None:
-    """The comparison of drifts, where data are complete and without noise; None elsewhere."""
-    fitted, outcome, _, places = model._memory
-    if fitted.states_hidden or fitted.gaps_estimated:
+    """The comparison of drifts, where data are complete, without noise and without common shocks; None elsewhere."""
+    fitted, outcome, _, places, common = model._memory
+    if fitted.states_hidden or fitted.gaps_estimated or common is not None:
         return None
     if not isinstance(fitted.drift, Affine) or outcome.estimator == "mcem":
         return None

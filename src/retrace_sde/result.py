@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from retrace_sde.after.residuals import ResidualCheck
+from retrace_sde.evidence.dependence import Dependence
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.evidence.identifiability import IdentifiabilityReport
 from retrace_sde.evidence.selection.drift import DriftChoice
@@ -57,6 +58,7 @@ _ERRORS = {
     ErrorKind.SANDWICH: "robust (sandwich, clustered by trajectory)",
     ErrorKind.GROUPS: "robust (sandwich, clustered by group)",
     ErrorKind.BOOTSTRAP: "bootstrap over trajectories",
+    ErrorKind.DRISCOLL_KRAAY: "robust to common shocks (Driscoll-Kraay, clustered by slice)",
 }
 
 
@@ -150,6 +152,8 @@ class ReTraceResult:
         Variables without dynamics of their own.
     drift_choice : DriftChoice or None
         The comparison of drifts.
+    dependence : Dependence or None
+        Whether trajectories share shocks.
     stopped : bool
         The fit was ended early on request.
     groups : array (n,) or None
@@ -197,6 +201,7 @@ class ReTraceResult:
     residuals: ResidualCheck | None = Later()  # type: ignore[assignment]
     left_out: tuple[LeftOut, ...] = ()
     drift_choice: DriftChoice | None = None
+    dependence: Dependence | None = None
     stopped: bool = False
     groups: Indices | None = None
 
@@ -353,6 +358,7 @@ class ReTraceResult:
             ("method", method),
             ("log-likelihood", f"{self.log_likelihood:,.1f}"),
             ("direction", self.direction.verdict),
+            ("dependence", _verdict(self.dependence)),
             ("alternative", None if self.alternative is None else twin),
             ("models compared", self._models()),
             ("drift", _verdict(self.drift_choice)),
@@ -582,7 +588,7 @@ def html_row(cells: Iterable[str], tag: str = "td") -> str:
     return f"<tr>{''.join(f'<{tag}>{html.escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
 
 
-def _verdict(choice: DriftChoice | NoiseChoice | SubjectEffects | None) -> str | None:
+def _verdict(choice: DriftChoice | NoiseChoice | SubjectEffects | Dependence | None) -> str | None:
     return None if choice is None else choice.verdict
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -21,6 +22,7 @@ from retrace_sde.estimator.assemble import (
     residuals_as_given,
 )
 from retrace_sde.estimator.checks import check_gaps, in_words
+from retrace_sde.estimator.common import lifted, scheme_of
 from retrace_sde.estimator.entry import Entry, entered, in_units
 from retrace_sde.estimator.fitted import Fitted, Memory
 from retrace_sde.estimator.fitting import PanelFit, fit_entry
@@ -92,6 +94,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "rates", a
         factor of its own on the drift; "auto": whichever the data prefer, as the summary says. Left out, levels make the
         drift several times too small.
+    common_shocks : {"auto", True, False}
+        Movement common to all trajectories at a slice: shocks, plates, batches. True: order and parameters come from deviations
+        from the slice means, and the mean path counts as one trajectory. "auto": where a test finds it
+        (`result_.dependence`). One shared order, linear and affine drifts only.
     max_iter : int
         Rounds at most.
     alpha : float
@@ -137,6 +143,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         spacing: Literal["regular", "estimate"] = "regular",
         missing_covariates: MissingInputs = "refuse",
         subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
+        common_shocks: Literal["auto"] | bool = "auto",
         max_iter: int = 10,
         alpha: float = 0.05,
         random_state: int | np.random.Generator | None = None,
@@ -152,6 +159,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.spacing = spacing
         self.missing_covariates = missing_covariates
         self.subjects = subjects
+        self.common_shocks = common_shocks
         self.max_iter = max_iter
         self.alpha = alpha
         self.random_state = random_state
@@ -231,10 +239,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """The answer in the user's units and places, all at once: a fit that fails leaves the former result as it was."""
         units, placed, outcome = fitted.units, entry.places, fitted.outcome
         result = result if units is None else units.result(result)
-        later: Any = partial(residuals_as_given, look, units, placed)
+        later: Any = partial(residuals_as_given, look, units, placed, _shift(fitted))
         stopped = cut_short() is not None
         self.result_ = replace(as_given(result, placed), residuals=later, stopped=stopped)
-        self._memory = Memory(fitted.model, outcome, units, placed)
+        self._memory = Memory(fitted.model, outcome, units, placed, fitted.common)
         self.n_features_in_ = entry.panel.values.shape[2] + len(entry.panel.left_out)
         if outcome.posterior is not None:
             self.posterior_ = posterior_as_given(outcome.posterior, placed)
@@ -255,6 +263,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         placed = content_permutation(panel, shared=not ragged)
         data = in_units(placed.panel(panel), memory.units, self.n_jobs)
         model, outcome = memory.model.for_others(data), memory.outcome
+        if memory.common is not None and memory.units is not None:
+            model = model.about(memory.common.of_others(placed.panel(panel), memory.units, model))
         if linear and has_missing(data) and not model.states_hidden:
             model, found = planned_with_missing(model, outcome.found, outcome.initial)
             outcome = replace(outcome, found=found, law=found.law)
@@ -312,9 +322,12 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         with one_blas_thread():
             _, _, model, outcome, order = self._ordered(X)
             each = model.log_joint(order, outcome.law)
+            total, n, step = float(each.sum()), len(each), outcome.found.step
+            if model.mean_path is not None:  # deviations of n trajectories are n − 1
+                total = total * (n - 1) / n + model.mean_path_value(order, step)
             units = self._memory.units
             volume = 0.0 if units is None else units.log_volume(model.data)
-            return float(each.mean()) - volume / len(each)
+            return (total - volume) / n
 
     @checked
     def forecast(
@@ -361,6 +374,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             last = np.take_along_axis(every, model.data.observed[:, None] - 1, axis=1)
             rng = np.random.default_rng(self.random_state)
             found = predicted(model, outcome, order, ahead, level, rng)
+            common, path = self._memory.common, model.mean_path
+            if common is not None and path is not None:
+                scheme = scheme_of(model, outcome)
+                found = common.forecast(found, path, path.means[order[-1]], ahead, scheme)
             found = replace(found, times=(last[0] if np.ptp(last) == 0 else last) + found.times)
         units = self._memory.units
         return (found if units is None else units.forecast(found)).moved(placed.given_rows)
@@ -399,13 +416,17 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 return Imputed(values, values, values, level, np.ones(values.shape[2]))
             rng = np.random.default_rng(self.random_state)
             found = imputed(model, outcome, order, level, rng)
+            if model.mean_path is not None:
+                every = found.values, found.low, found.high
+                values, low, high = (lifted(each, model.mean_path) for each in every)
+                found = replace(found, values=values, low=low, high=high)
         units = self._memory.units
         found = (found if units is None else units.imputed(found)).moved(placed.given_observations)
         return found.keeping(to_numpy(panel.without(self.result_.left_out).values))
 
     def _placed(self, X: Any) -> tuple[Panel, RowPermutation, Model, Outcome, Indices, Array]:
         """The fitted data in the order found, or others in their most likely one; their places, and the times along it."""
-        model, outcome, units, _ = self._memory
+        model, outcome, units, _, _ = self._memory
         panel = check_panel(
             X, n_jobs=self.n_jobs, ragged=self.permutation == "independent",
             missing=is_linear(model.drift),
@@ -447,7 +468,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
-            model, outcome, _, placed = self._memory
+            model, outcome, _, placed, _ = self._memory
             found = sample_posterior(model, outcome, rng, samples=draws)
             self.posterior_ = posterior_as_given(found, placed)
         return self.posterior_
@@ -480,7 +501,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         True
         """
         check_is_fitted(self, "result_")
-        model, outcome, units, _ = self._memory
+        model, outcome, units, _, common = self._memory
         report("resampling subjects")
         with one_blas_thread():
             errors = bootstrap(
@@ -491,8 +512,17 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 account=outcome.account,
                 replicates=draws,
             )
+        if common is not None:
+            errors = common.counted(errors, model, outcome.found)
         found = errors_by_name(errors, model)
         found = found if units is None else units.errors(found)
         if adopt:
             self.result_ = replace(self.result_, standard_errors=found)
         return found
+
+
+def _shift(fitted: PanelFit) -> Callable[[Array], Array] | None:
+    """Deviations along the order as values of trajectories, where trajectories share shocks."""
+    if fitted.common is None:
+        return None
+    return partial(lifted, path=fitted.common.path, order=fitted.outcome.found.order)

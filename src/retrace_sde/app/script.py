@@ -14,6 +14,8 @@ def recover_options(roles: dict[str, Any], options: dict[str, Any]) -> dict[str,
     found |= {key: list(roles[key]) for key in ("variables", "covariates") if roles.get(key)}
     if options.get("dt"):
         found["dt"] = float(options["dt"])
+    if options.get("common_shocks") in ("yes", "no"):
+        found["common_shocks"] = options["common_shocks"] == "yes"
     ends = {key: options[key] for key in ("first", "last") if options.get(key)}
     if ends and roles.get("slice"):
         found["knowledge"] = Knowledge(**ends)

@@ -240,7 +240,7 @@ def _roles(given: Any) -> dict[str, Any]:
 
 
 def _options(given: Any) -> dict[str, Any]:
-    """dt, and the slices known to be first and last."""
+    """dt, the slices known to be first and last, and whether what subjects share is removed."""
     given = given if isinstance(given, dict) else {}
     found: dict[str, Any] = {}
     if given.get("dt") not in (None, ""):
@@ -253,6 +253,8 @@ def _options(given: Any) -> dict[str, Any]:
     for key in ("first", "last"):
         if given.get(key):
             found[key] = str(given[key])
+    if given.get("common_shocks") in ("yes", "no"):
+        found["common_shocks"] = given["common_shocks"]
     return found
 
 

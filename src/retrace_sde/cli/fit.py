@@ -38,6 +38,9 @@ from retrace_sde.result import ReTraceResult
 RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
 """What a fit writes."""
 
+COMMON_SHOCKS: dict[str, Any] = {"auto": "auto", "yes": True, "no": False}
+"""Values of --common-shocks."""
+
 ENDS = 6
 """Slices shown at either end of a long order."""
 
@@ -143,6 +146,8 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               show_default=True, help="What to do where values of --covariates are missing.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
               show_default=True, help="One SDE for all, random intercepts, or random rates; auto: by evidence.")  # fmt: skip
+@click.option("--common-shocks", type=click.Choice(["auto", "yes", "no"]), default="auto", show_default=True,
+              help="Remove what all subjects share at a slice (shocks, plates); auto: where a test finds it.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
               help="Standard errors by N bootstrap draws of subjects, instead of the sandwich estimate.")  # fmt: skip
 @click.option("--scheduler", metavar="ADDRESS|local", help="Dask's workers for a zarr array (trajectory, time, variable), which is "
@@ -157,7 +162,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @json_option
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], missing_covariates: str, subjects: str, bootstrap: int | None, scheduler: str | None, out: Path | None, force: bool,
+        before: tuple[str, ...], missing_covariates: str, subjects: str, common_shocks: str, bootstrap: int | None, scheduler: str | None, out: Path | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
@@ -178,7 +183,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             )
         settings: dict[str, Any] = {"permutation": "independent" if columns["independent"] else "shared",
                     "dt": dt or 1.0, "drift": "linear" if drift == "linear" else "affine", "estimator": estimator,
-                    "observation_noise": _noise(observation_noise), "spacing": spacing, "subjects": subjects, "random_state": seed}  # fmt: skip
+                    "observation_noise": _noise(observation_noise), "spacing": spacing, "subjects": subjects, "random_state": seed,
+                    "common_shocks": COMMON_SHOCKS[common_shocks]}  # fmt: skip
         fit_lazy(
             file, scheduler, settings, out=out, force=force, bootstrap=bootstrap, as_json=as_json
         )
@@ -196,6 +202,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         found = recover(
             frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
             observation_noise=_noise(observation_noise), missing_covariates=missing_covariates, subjects=subjects,
+            common_shocks=COMMON_SHOCKS[common_shocks],
             random_state=seed, bootstrap=bootstrap, **options,
         )  # fmt: skip
         begin("sampling orders")
@@ -242,6 +249,8 @@ def _answer(
     )
     yield "Order", _order(found, answer)
     yield "Direction", result.direction.verdict
+    if result.dependence is not None:
+        yield "Dependence", result.dependence.verdict
     choices = {
         "Drift": result.drift_choice,
         "Noise": result.noise_choice,

@@ -58,6 +58,7 @@ def fit_lazy(
         ("Data", f"{n} trajectories, {T} slices, variables {listed(panel.names)}; not read into memory."),
         ("Order", f"{found}."),
         ("Direction", model.result_.direction.verdict),
+        *([] if model.result_.dependence is None else [("Dependence", model.result_.dependence.verdict)]),
         *(("Note", text) for text in dict.fromkeys([*answer["notes"], *cautions])),
         ("Replaced" if replaced else "Written", ", ".join(files)),
     ]  # fmt: skip

@@ -33,7 +33,7 @@ from retrace_sde.search.protocols import Model
 
 def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult:
     """The result in the units and places of the fit; the residual check is added by who has asked for it."""
-    model, outcome = fitted.model, fitted.outcome
+    model, outcome = fitted.model, fitted.shown
     found, drift, estimate = outcome.found, model.drift, outcome.estimate
     A, c, B = parted(estimate.coefficients, drift)
     sde = LinearSDE(A, estimate.diffusion, offset=c) if is_linear(drift) else None
@@ -58,7 +58,7 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
             alpha=request.alpha,
             cycle=outcome.cycle,
         ),
-        log_likelihood=found.log_likelihood,
+        log_likelihood=_log_likelihood(fitted),
         history=outcome.history,
         converged=outcome.converged and _all_finite(estimate),
         n_trajectories=model.data.shape[0],
@@ -74,7 +74,14 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
         gap_clocks=found.clocks,
         left_out=panel.left_out,
         groups=model.data.groups,
+        dependence=fitted.dependence,
     )
+
+
+def _log_likelihood(fitted: PanelFit) -> float:
+    """Of the order found; the deviations of n trajectories from their mean are n − 1, and the mean path is one more."""
+    value, n = fitted.outcome.found.log_likelihood, fitted.model.data.shape[0]
+    return value if fitted.common is None else value * (n - 1) / n + fitted.common.log_likelihood
 
 
 def _observed(panel: Panel, model: Model, found: Fit) -> tuple[Indices, Array]:
@@ -157,12 +164,16 @@ def residual_look(fitted: PanelFit, request: Request, rng: np.random.Generator) 
 
 
 def residuals_as_given(
-    look: ResidualLook, units: Units | None, placed: RowPermutation
+    look: ResidualLook,
+    units: Units | None,
+    placed: RowPermutation,
+    lift: Callable[[Array], Array] | None = None,
 ) -> ResidualCheck:
-    """The check of the residuals, made now, in the user's units and places."""
+    """The check of the residuals, made now, in the user's units and places; `lift` adds the mean path to deviations."""
     work, rows = look
     with one_blas_thread():
         check = work()
     check = check if rows is None else check.moved(rows)
+    check = check if lift is None else check.restored(lift)
     check = check if units is None else check.restored(units.restore)
     return check.moved(placed.rows)

@@ -72,6 +72,7 @@ def check_lazy(panel: Panel, given: Mapping[str, Any], knowledge: Knowledge | No
         "estimator='em'": given["estimator"] == "em",
         "order='score'": given["order"] != "likelihood",
         "spacing='estimate'": given["spacing"] == "estimate",
+        "common_shocks=True": given["common_shocks"] is True,
         "a schedule": knowledge is not None and knowledge.schedule is not None,
         "knowledge of single trajectories": own and knowledge is not None,
         f"drift={given['drift']!r}": isinstance(as_drift(given["drift"]), TumourGrowth),
@@ -107,6 +108,10 @@ def check_settings(given: Mapping[str, Any]) -> None:
         "order='score' is the paper's algorithm for one shared permutation; use order='likelihood' with "
         "permutation='independent'.": by_score and not shared,
         "spacing='estimate' needs order='likelihood'.": by_score and given["spacing"] == "estimate",
+        "common_shocks=True needs slices that all trajectories share: with permutation='independent' they cannot be aligned. Use "
+        "permutation='shared', or common_shocks='auto'.": given["common_shocks"] is True and not shared,
+        "common_shocks=True needs order='likelihood' and a linear or affine drift; common_shocks='auto' says whether there are any.":
+            given["common_shocks"] is True and (by_score or curved),
         f"subjects={subjects!r} is fitted along the best order of each subject, which estimator='mcem' averages over: use "
         "estimator='auto', or subjects='alike'.": by_subject and estimator == "mcem",
         "estimator='mcem' averages over independent orders; with permutation='shared' use 'mle' and sample_orders().":

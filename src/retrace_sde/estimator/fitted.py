@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
+from retrace_sde.estimator.common import CommonPart, lifted
 from retrace_sde.estimator.units import Units
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.evidence.identifiability import IdentifiabilityReport
@@ -37,13 +38,15 @@ def _read(name: str) -> Any:
 class Memory(NamedTuple):
     """What a fitted model keeps besides its result: for other data, for more draws, for the states.
 
-    Model and outcome are in standard units and places.
+    Model and outcome are in standard units and places; where trajectories share shocks (`common`) they are of deviations from the slice
+    means.
     """
 
     model: Model
     outcome: Outcome
     units: Units | None
     places: RowPermutation
+    common: CommonPart | None = None
 
 
 class Fitted:
@@ -175,10 +178,12 @@ class Fitted:
     @property
     def states_(self) -> Array:
         """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
-        model, outcome, units, places = self._memory
+        model, outcome, units, places, common = self._memory
         means = outcome.found.states
         if means is None:
             means = to_numpy(in_order(model.data.values, outcome.found.order))
+        if common is not None:
+            means = lifted(means, common.path, outcome.found.order)
         means = places.given_rows(means)
         return means if units is None else units.restore(means)
 

@@ -13,9 +13,20 @@ from retrace_sde.estimator.checks import (
     check_noise,
     noise_of_kept,
 )
+from retrace_sde.estimator.common import (
+    CommonPart,
+    kept,
+    mean_path_of,
+    removable,
+    split,
+    tested,
+    without_common_inputs,
+)
 from retrace_sde.estimator.entry import Entry, in_units
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
+from retrace_sde.evidence.dependence import Dependence, DependenceKind
+from retrace_sde.evidence.direction.verdict import Caution
 from retrace_sde.evidence.outcome import Outcome, fit
 from retrace_sde.evidence.selection.noise import NoiseChoice, noise_by_evidence
 from retrace_sde.io.lazy.array import LazyArray
@@ -38,12 +49,23 @@ NOISE_NOT_FITTED = (
 
 @dataclass(frozen=True, eq=False)
 class PanelFit:
-    """The model, what was found with it, the units of both, and the names of the drift's features."""
+    """The model, what was found with it, the units of both, and the names of the drift's features.
+
+    Where trajectories share shocks, model and outcome are of deviations from the slice means, and `common` is what
+    the mean path adds.
+    """
 
     model: Model
     outcome: Outcome
     units: Units | None
     features: tuple[str, ...]
+    dependence: Dependence | None = None
+    common: CommonPart | None = None
+
+    @property
+    def shown(self) -> Outcome:
+        """The outcome of trajectories as they were given."""
+        return self.outcome if self.common is None else self.common.added(self.outcome)
 
     def noted(self, *notes: str) -> PanelFit:
         """The same with further notes."""
@@ -92,25 +114,67 @@ def _fit_with_inputs(entry: Entry, request: Request, rng: np.random.Generator) -
 
 
 def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> PanelFit:
-    """Plan a model and fit it; where the evidence asks for noise, fit the model that has it."""
-    panel = entry.panel
+    """Plan a model and fit it; where the evidence asks for common shocks or noise, fit the model that has them."""
+    deviations = request.common_shocks is True
+    fitted, plan = _planned_fit(entry, request, rng, deviations=deviations)
+    raw = fitted.model
+    if deviations and fitted.units is not None:
+        values = fitted.units.standardised(entry.panel.values)
+        raw = raw.about(None, values)
+    report("testing independence")
+    dependence = tested(raw, fitted.outcome.found)
+    if dependence.kind is DependenceKind.COMMON and request.common_shocks == "auto":
+        why = removable(entry, raw, request)
+        dependence = replace(dependence, why=why or "")
+        if why is None:
+            folded = [each for each in fitted.outcome.cautions if each == Caution.FOLD]
+            fitted, plan = _planned_fit(entry, request, rng, deviations=True)
+            deviations = True
+            kept_cautions = dict.fromkeys([*fitted.outcome.cautions, *folded])
+            fitted = replace(fitted, outcome=replace(fitted.outcome, cautions=tuple(kept_cautions)))
+    fitted = _with_noise(fitted, plan, request, rng)
+    model, outcome = fitted.model, fitted.outcome
+    if deviations:
+        dependence, common = split(model, outcome, dependence)
+        return replace(fitted, dependence=dependence, common=common)
+    if dependence.kind is DependenceKind.COMMON:
+        outcome, dependence = kept(model, outcome, dependence)
+    return replace(fitted, outcome=outcome, dependence=dependence)
+
+
+def _planned_fit(
+    entry: Entry, request: Request, rng: np.random.Generator, *, deviations: bool
+) -> tuple[PanelFit, Plan]:
+    """A model of the data, or of deviations from the slice means, and its fit."""
+    panel = without_common_inputs(entry.panel) if deviations else entry.panel
     noise = noise_of_kept(request.given_noise, panel.left_out)
     whole = Data(panel.values, panel.covariates, request.n_jobs, panel.lengths)
     drift = planned_drift(request.drift, whole, entry.timing, request.settings(noise))
     drift, absorbed = check_features(panel, drift)
     check_noise(noise, panel.values.shape[2])
-    common = request.common_scale and panel.rows is None
-    units = Units.of(panel, drift, common=common, tied=entry.places.tied)
-    volume = 0.0 if units is None else units.volume
+    alike = request.common_scale and panel.rows is None
+    tied = entry.places.tied
+    units = Units.of(panel, drift, common=alike, tied=tied, deviations=deviations)
     if noise is not None and units is not None:
         noise = units.noise(noise)
     data = in_units(panel, units, request.n_jobs)
     plain = EulerModel(data, entry.dt, drift, entry.prior, entry.timing)
+    if deviations and units is not None:
+        plain = replace(plain, mean_path=mean_path_of(entry.panel, units, drift))
     plan = Plan(plain, request.settings(noise))
     model = plan.model()
     check_levels(request.subjects, model)
     features = tuple(model.drift.feature_names(panel.names, panel.covariate_names))
+    volume = 0.0 if units is None else units.volume
     outcome = fit(model, request.options(model, volume), rng)
+    return PanelFit(model, outcome, units, features).noted(*absorbed), plan
+
+
+def _with_noise(
+    fitted: PanelFit, plan: Plan, request: Request, rng: np.random.Generator
+) -> PanelFit:
+    """The fit with measurement noise, where the evidence asks for it."""
+    model, outcome, units = fitted.model, fitted.outcome, fitted.units
     preferred = _preferred_noise(outcome, request)
     chosen = None if preferred is None else preferred.noise
     if chosen is not None and model.data.lazy:
@@ -118,9 +182,10 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
         preferred = None
     elif chosen is not None:
         model = plan.with_noise(chosen)
+        volume = 0.0 if units is None else units.volume
         outcome = fit(model, request.options(model, volume), rng)
     outcome = replace(outcome, noise=preferred, along=None)
-    return PanelFit(model, outcome, units, features).noted(*absorbed)
+    return replace(fitted, model=model, outcome=outcome)
 
 
 def _preferred_noise(outcome: Outcome, request: Request) -> NoiseChoice | None:

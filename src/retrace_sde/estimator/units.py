@@ -2,7 +2,8 @@
 
 Every formula is equivariant on paper, but not in floating point: dates as numbers or a mix of kilometres and
 microns would lose digits. `dz = (A' z + c') dt + G' dW` becomes `A = S A' S⁻¹`, `c = S c' − A m`, `H = S H' S`.
-A drift without an offset admits no shift (m = 0); drifts that are not linear are fitted as they are.
+A drift without an offset admits no shift (m = 0); drifts that are not linear are fitted as they are. Where trajectories share
+shocks, what is fitted are deviations from the slice means (`search/mean_path`), `z = √(n/(n − 1)) (x − m_t)/s`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.after.forecast import Forecast, Imputed
+from retrace_sde.evidence.dependence import Dependence
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.evidence.selection.subjects import SubjectEffects
 from retrace_sde.fit.regression import StandardErrors
@@ -28,6 +30,7 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, has_offset, has_state_space
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.result import ReTraceResult, Twin
+from retrace_sde.search.mean_path import without_slice_effects
 from retrace_sde.search.model import Round
 from retrace_sde.search.posterior import OrderPosterior
 
@@ -40,16 +43,24 @@ class Units:
     """Centre m (d,) and scale s (d,), and how many values of each variable there are.
 
     `tied`: values are rounded, so that those of tables with many ties tie in the same way whatever units they come in.
+    `deviations`: from the slice means.
     """
 
     centre: Array
     scale: Array
     counts: Array
     tied: bool = False
+    deviations: bool = False
 
     @classmethod
     def of(
-        cls, panel: Panel, drift: Drift, *, common: bool = False, tied: bool = False
+        cls,
+        panel: Panel,
+        drift: Drift,
+        *,
+        common: bool = False,
+        tied: bool = False,
+        deviations: bool = False,
     ) -> Units | None:
         """Mean and standard deviation over the observations; None: fit the data as they are.
 
@@ -58,6 +69,14 @@ class Units:
         if not has_state_space(drift):
             return None
         d = panel.values.shape[2]
+        if deviations:
+            centre = cls.of(panel, drift)
+            apart = cls.of(
+                replace(panel, values=without_slice_effects(panel.values)), drift, common=common
+            )
+            if centre is None or apart is None:  # decided by the drift above
+                return None
+            return replace(apart, centre=centre.centre, tied=tied, deviations=True)
         if isinstance(panel.values, ArrayView):
             facts = panel.values.facts
             counts, mean, scale = facts.counts, facts.mean, facts.scale
@@ -90,10 +109,19 @@ class Units:
 
     def apply(self, values: Any) -> Any:
         """The values in standard units, a copy; of lazy ones a look."""
+        if not self.deviations:
+            return self.standardised(values)
+        return self._scaled(without_slice_effects(values))
+
+    def standardised(self, values: Any) -> Any:
+        """The same with the slice means left in."""
         if isinstance(values, ArrayView):
             return values.standardised(self.centre, self.scale)
         values = in_order(values, None)
-        found = (values - like(self.centre, values)) / like(self.scale, values)
+        return self._scaled(values - like(self.centre, values))
+
+    def _scaled(self, values: Any) -> Any:
+        found = values / like(self.scale, values)
         return (found + ROUNDS_TO_BITS) - ROUNDS_TO_BITS if self.tied else found
 
     def restore(self, values: Array) -> Array:
@@ -103,7 +131,8 @@ class Units:
     def forecast(self, found: Forecast) -> Forecast:
         """A forecast in the table's units."""
         mean, low, high = (self.restore(each) for each in (found.mean, found.low, found.high))
-        return replace(found, mean=mean, low=low, high=high)
+        average = None if found.average is None else self.restore(found.average)
+        return replace(found, mean=mean, low=low, high=high, average=average)
 
     def imputed(self, found: Imputed) -> Imputed:
         """What was filled in, in the table's units."""
@@ -137,6 +166,7 @@ class Units:
             if result.observation_noise is None
             else self._square(result.observation_noise),
             subjects=self._subjects(result.subjects, parameters["drift"]),
+            dependence=self._dependence(result.dependence),
         )
 
     def _parameters(self, found: ReTraceResult | Twin) -> dict[str, Any]:
@@ -223,6 +253,11 @@ class Units:
             slope=slope,
             between=self._square(law.between),
         )
+
+    def _dependence(self, found: Dependence | None) -> Dependence | None:
+        if found is None or found.common_covariance is None:
+            return found
+        return replace(found, common_covariance=self._square(found.common_covariance))
 
 
 def as_given(result: ReTraceResult, places: RowPermutation) -> ReTraceResult:

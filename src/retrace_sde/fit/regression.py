@@ -34,13 +34,15 @@ class ErrorKind(StrEnum):
 
     MODEL: the information of the fitted model, right if it is. SANDWICH: how far the estimates move when one trajectory
     is left out, which holds also where the model does not. GROUPS: the same with whole groups of trajectories left out.
-    BOOTSTRAP: estimates of resampled trajectories, or groups.
+    BOOTSTRAP: estimates of resampled trajectories, or groups. DRISCOLL_KRAAY: the spread of the slices' scores, all trajectories
+    together, which may share shocks.
     """
 
     MODEL = "model"
     SANDWICH = "sandwich"
     GROUPS = "sandwich by group"
     BOOTSTRAP = "bootstrap"
+    DRISCOLL_KRAAY = "Driscoll-Kraay"
 
 
 @dataclass(frozen=True, eq=False)

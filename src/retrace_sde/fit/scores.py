@@ -1,7 +1,7 @@
 """Scores of single trajectories, and robust (sandwich) standard errors that rest on them, not on the model.
 
-Trajectories are independent whatever the model gets wrong of them, so that the spread of their influences is that of the
-estimates. An influence is what leaving a trajectory out changes: with θ₋ⱼ the estimate without it,
+Where trajectories are independent, the spread of their influences is that of the estimates, whatever the model gets wrong of
+each. (Where they share shocks it is too small: `evidence/dependence` tests it, and `driscoll_kraay` allows for it.) An influence is what leaving a trajectory out changes: with θ₋ⱼ the estimate without it,
 
     V = (n − 1)/n Σ_j (θ₋ⱼ − θ̂)(θ₋ⱼ − θ̂)ᵀ,
 
@@ -25,6 +25,7 @@ from scipy.linalg import solve_triangular
 
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.information import covariance_information, lower_half
+from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.moments import Moments, regression_rows
 from retrace_sde.fit.regression import MAX_COVARIANCE_ELEMENTS, ErrorKind, StandardErrors
 from retrace_sde.io.arrays import Array, Indices
@@ -185,6 +186,51 @@ def sandwich_of_grams(
         told, sums = told + len(some), part if sums is None else sums + part
     assert sums is not None  # there are some
     return _summed(sums, n, told)
+
+
+def driscoll_kraay(
+    data: Data, order: Indices, gaps: Gaps, drift: Drift, found: Moments
+) -> StandardErrors:
+    """Errors of the regression behind `found` where trajectories share shocks (Driscoll and Kraay 1998).
+
+    The score of a step, summed over trajectories, `h_t = Σ_j ψ_jt e_jtᵀ`, has their common part in it; its variance is that of the
+    steps, with Bartlett's weights for `S^{1/4}` lags. It rests on the number of steps S, not of trajectories: with few, errors are too
+    small by about 1/S, for which Student's quantile with S − 1 degrees of freedom is built in.
+    """
+    inverse = solve_triangular(found.blocks[0], np.eye(found.n_features))
+    of_piece = partial(_slice_scores, drift=drift, found=found, inverse=inverse)
+    sums = data.sum_pieces(of_piece, order, Gaps.of(gaps, data.lengths))
+    S, (p, d) = data.shape[1] - 1, (len(inverse), data.shape[2])
+    h = sums[:, : p * d].reshape(S, p, d)
+    g = (sums[:, p * d :] - sums[:, p * d :].mean(axis=0)).reshape(S, d, d) / found.count
+    theta = np.einsum("tpk,tqk->kpq", h, h)
+    H = (g * g).sum(axis=0)
+    lags = int(S**0.25)
+    for lag in range(1, lags + 1):
+        weight = 1 - lag / (lags + 1)
+        both = np.einsum("tpk,tqk->kpq", h[lag:], h[:-lag])
+        theta += weight * (both + both.transpose(0, 2, 1))
+        H += 2 * weight * (g[lag:] * g[:-lag]).sum(axis=0)
+    n = data.shape[0]
+    scale = S / (S - 1) * (critical(S) / critical(n)) ** 2
+    covariances = scale * (inverse @ theta @ inverse.T)
+    of_theta = np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2), 0.0))
+    of_H = np.sqrt(np.maximum(scale * H, 0.0))
+    return StandardErrors(of_theta, of_H, None, covariances, ErrorKind.DRISCOLL_KRAAY)
+
+
+def _slice_scores(
+    piece: Data, order: Indices, gaps: Gaps, *, drift: Drift, found: Moments, inverse: Array
+) -> Array:
+    """Of each step, summed over a piece's trajectories: ψ eᵀ and e eᵀ, (S, p d + d d)."""
+    p, cross = len(inverse), found.blocks[1]
+    x, u = piece.block(slice(None), order)
+    z = to_numpy(regression_rows(x, u, gaps, drift, piece.live(slice(None))))
+    e = z[:, :, p:] - z[:, :, :p] @ (inverse @ cross)
+    psi = z[:, :, :p] @ inverse
+    S = e.shape[1]
+    scores = np.einsum("jtp,jtk->tpk", psi, e).reshape(S, -1)
+    return np.c_[scores, np.einsum("jtp,jtk->tpk", e, e).reshape(S, -1)]
 
 
 def _left_out_rows(

@@ -170,6 +170,11 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             "log_likelihood_ratio": test.log_likelihood_ratio,
             "z": test.z,
         },
+        "dependence": _fields(
+            result.dependence,
+            *("kind", "p_value", "correlation_p_value", "common_share", "effective_n", "removed"),
+            *("common_covariance", "verdict"),
+        ),
         "permutation": "shared" if result.shared_order else "independent",
         "order": order if result.shared_order else None,
         "times": result.times,

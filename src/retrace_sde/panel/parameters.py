@@ -95,6 +95,10 @@ RULES: Mapping[str, Rule] = {
     "spacing": _one_of("regular", "estimate"),
     "missing_covariates": _one_of("refuse", "carry", "interpolate"),
     "ReTrace.subjects": _one_of("auto", "alike", "levels", "rates"),
+    "common_shocks": Rule(
+        "'auto', True or False",
+        lambda v: isinstance(v, bool) or (isinstance(v, str) and v == "auto"),
+    ),
     "ScoreOrder.drift": _one_of("absolute", "mean"),
     "ScoreOrder.keep": _one_of("best", "last"),
     "transform": _one_of("default", "pandas", "polars"),

@@ -26,6 +26,7 @@ from retrace_sde.panel.clock import UNKNOWN, Clock, Gaps
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Drift
 from retrace_sde.process.sde import Gaussian
+from retrace_sde.search.mean_path import MeanPath
 
 VARIANCE_SAMPLE = 500_000
 """Values (n T d) from which the variances of the variables are estimated."""
@@ -51,7 +52,8 @@ class Fit:
     they owe to more than time. `states`
     (n, T, d), where states are hidden, are the smoothed ones in time order. `estimate`: parameters and errors where
     the model has a way to them that the moments do not give. Where one pass gave more than was asked for it is kept: `start`, the law
-    of the first states, `robust_errors` over trajectories, and `reverse`, the fit along the reverse.
+    of the first states, `robust_errors` over trajectories, and `reverse`, the fit along the reverse. `mean_path_value`: the log-likelihood
+    of the mean path, where trajectories are deviations from it.
     """
 
     order: Indices
@@ -69,6 +71,7 @@ class Fit:
     start: Gaussian | None = None
     robust_errors: StandardErrors | None = None
     reverse: Fit | None = None
+    mean_path_value: float = 0.0
 
     @cached_property
     def ordering(self) -> Order:
@@ -81,8 +84,8 @@ class Fit:
 
     @property
     def objective(self) -> float:
-        """Log-likelihood and log-prior together: what orders are compared by."""
-        return self.log_likelihood - float(self.prior_costs.sum())
+        """Log-likelihood, of the mean path too, and log-prior together: what orders are compared by."""
+        return self.log_likelihood + self.mean_path_value - float(self.prior_costs.sum())
 
     @property
     def diffusion(self) -> Array:
@@ -96,7 +99,8 @@ class Fit:
 class Problem:
     """The data, the step between slices, the drift's features, and what is known of time.
 
-    `prior` is what is known of the order, `timing` what is known of the times.
+    `prior` is what is known of the order, `timing` what is known of the times. `mean_path`: where trajectories share shocks, the
+    data are deviations from it.
     """
 
     data: Data
@@ -104,10 +108,22 @@ class Problem:
     drift: Drift
     prior: Prior | None = None
     timing: Clock = UNKNOWN
+    mean_path: MeanPath | None = None
 
     def knowing(self, other: Problem) -> Self:
         """The same data with what another problem knows of their time."""
-        return replace(self, prior=other.prior, timing=other.timing)
+        return replace(self, prior=other.prior, timing=other.timing, mean_path=other.mean_path)
+
+    def about(self, mean_path: MeanPath | None, values: Any | None = None) -> Self:
+        """The same data, or other values in their place, as deviations from a mean path; None: as they are."""
+        data = self.data if values is None else replace(self.data, values=values)
+        return replace(self, data=data, mean_path=mean_path)
+
+    def mean_path_value(self, order: Indices, step: Euler) -> float:
+        """The log-likelihood of the mean path along a shared order."""
+        if self.mean_path is None or not Order.of(order).shared:
+            return 0.0
+        return self.mean_path.log_likelihood(order, step.diffusion * step.dt)
 
     @property
     def gaps(self) -> Gaps:

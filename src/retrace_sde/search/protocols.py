@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import Estimate, StandardErrors
 from retrace_sde.io.arrays import Array, Indices, State
@@ -20,6 +21,7 @@ from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.clock import Clock, Gaps
 from retrace_sde.process.drift import Drift
 from retrace_sde.process.sde import Gaussian
+from retrace_sde.search.mean_path import MeanPath
 from retrace_sde.search.model import Effort, Fit
 
 
@@ -60,6 +62,10 @@ class Panelled(Protocol):
     def dt(self) -> float: ...
     @property
     def drift(self) -> Drift: ...
+    @property
+    def mean_path(self) -> MeanPath | None: ...
+    def mean_path_value(self, order: Indices, step: Euler) -> float: ...
+    def about(self, mean_path: MeanPath | None, values: Any | None = None) -> Self: ...
     @property
     def variances(self) -> Array: ...
     @property

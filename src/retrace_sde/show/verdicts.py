@@ -167,6 +167,8 @@ def _identifiability(model: ReTrace) -> Answer:
         for each in model.identifiability_.findings
         if each.topic is not Topic.DIRECTION and not _explains(model, each)
     ]
+    found = model.result_.dependence
+    shared = () if found is None else (found.verdict,)
     can = tuple(f"Yes: {each.sentence}" for each in rest if each.learned)
     cannot = tuple(f"No: {each.sentence}" for each in rest if not each.learned)
     # That only G Gᵀ can be learned holds for every data set.
@@ -175,7 +177,7 @@ def _identifiability(model: ReTrace) -> Answer:
     standing: Standing = "good" if complete and not open_ else "mixed"
     answer = "The parameters" if complete else "Some of the parameters"
     answer += ", for either direction of time" if open_ else ""
-    return Answer("What else can these data tell?", answer, standing, (*can, *cannot))
+    return Answer("What else can these data tell?", answer, standing, (*can, *cannot, *shared))
 
 
 def _steps(model: ReTrace, panel: Panel) -> Iterator[str]:

@@ -159,7 +159,8 @@ class EulerModel(Problem):
         densities, laws = judged_starts(self.data.states(order)[None], step, self.variances)
         total, prior = densities[0] + steps, self.prior_costs(order)
         start = laws[0] if gaps.equal else None
-        return Fit(order, step, found, total, prior, gaps=gaps, start=start)
+        value = self.mean_path_value(order, step)
+        return Fit(order, step, found, total, prior, gaps=gaps, start=start, mean_path_value=value)
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         """The fit along the reverse of an order, whether or not that is possible; from the same moments."""
@@ -261,6 +262,9 @@ class EulerModel(Problem):
         W = found.step.whitening.T
         target = flat_slices(to_numpy(x) @ W)
         source = flat_slices(to_numpy(found.step.predict(x, u)) @ W)
+        if self.mean_path is not None:
+            mean = self.mean_path.vectors(found.order, found.step.diffusion * found.step.dt)
+            source, target = np.c_[source, mean[0]], np.c_[target, mean[1]]
         near = nearby(source, target, start, found.order)
         if not self.robust:
             return near
@@ -274,10 +278,12 @@ class EulerModel(Problem):
     def _pair_costs(self, found: Fit) -> Array:
         """Costs (T, T) of one slice after another, robust where that is asked for and steps differ in variance."""
         costs = transition_costs(self.data, found.step)
-        if not self.robust:
+        if self.robust:
+            unequal = self._dispersion(costs[found.order[:-1], found.order[1:]])
+            costs = costs if unequal is None else unequal.costs(costs)
+        if self.mean_path is None:
             return costs
-        unequal = self._dispersion(costs[found.order[:-1], found.order[1:]])
-        return costs if unequal is None else unequal.costs(costs)
+        return costs + self.mean_path.costs(found.order, found.step.diffusion * found.step.dt)
 
     def _dispersion(self, halves: Array) -> Any:
         n, T, d = self.data.shape
@@ -423,7 +429,7 @@ class EulerModel(Problem):
 
     def for_others(self, data: Data) -> Self:
         """The same for other trajectories, of whose time nothing is known."""
-        return replace(self, data=data, prior=None, timing=self.timing.for_others())
+        return replace(self, data=data, prior=None, timing=self.timing.for_others(), mean_path=None)
 
     def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
         """Standard errors by resampling trajectories along the order of a fit."""

@@ -361,7 +361,8 @@ class HiddenModel(Problem):
         coefficients, H, notes = self._as_sde(law, sums)
         step = Euler(self.drift, coefficients, H, self.dt)
         costs, gaps = self.prior_costs(order), self._gaps(law)
-        return Fit(order, step, sums.moments, np.empty(0), costs, law, gaps=gaps), notes
+        found = Fit(order, step, sums.moments, np.empty(0), costs, law, gaps=gaps)
+        return replace(found, mean_path_value=self.mean_path_value(order, step)), notes
 
     def _gaps(self, law: Parameters) -> Gaps:
         """The gaps between positions, as estimated or given, not those that stand for them."""
@@ -446,11 +447,16 @@ class HiddenModel(Problem):
 
     def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> Arranged:
         """What one order for all costs under a fit, whose law has its own p₀: a quadratic assignment problem."""
-        return self.orders_under(found.law)
+        if self.mean_path is None:
+            return self.orders_under(found.law)
+        Q = found.step.diffusion * found.step.dt
+        return self.orders_under(found.law, self.mean_path.as_trajectory(found.order, Q))
 
-    def orders_under(self, law: Parameters) -> Arranged:
-        """The same under given parameters."""
+    def orders_under(self, law: Parameters, mean_path: Array | None = None) -> Arranged:
+        """The same under given parameters; the mean path (T, d), where there is one, counts like a trajectory."""
         pairs = self._pairs() if self.pairs is None else self.pairs
+        if mean_path is not None:
+            pairs = pairs.joined(mean_path)
         if self.regular:
             return Arranged(self, law, arrangement(pairs, law.model(self.dt), self.prior))
         return Arranged(self, law, arranged(pairs, self._chain(law), self.prior))
@@ -738,5 +744,7 @@ class Arranged:
         return best
 
     def _worth(self, order: Indices) -> float:
-        cost = float(self.model.prior_costs(order).sum())
-        return float(self.model.log_joint(order, self.law).sum()) - cost
+        worth = float(self.model.log_joint(order, self.law).sum())
+        if self.model.mean_path is not None:
+            worth += self.model.mean_path.log_likelihood(order, self.law.H * self.model.dt)
+        return worth - float(self.model.prior_costs(order).sum())

@@ -1,0 +1,295 @@
+"""What trajectories share: whether they do, the fit to deviations from the slice means, and what the mean path adds to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from retrace_sde.after.forecast import Forecast
+from retrace_sde.after.steps import steps_of
+from retrace_sde.estimator.entry import Entry
+from retrace_sde.estimator.request import Request
+from retrace_sde.estimator.units import Units
+from retrace_sde.evidence.dependence import (
+    Dependence,
+    DependenceKind,
+    cleared,
+    dependence_of,
+    effective_number,
+    not_tested,
+)
+from retrace_sde.evidence.outcome import Outcome
+from retrace_sde.evidence.selection.subjects import SubjectEffects
+from retrace_sde.fit.intervals import critical
+from retrace_sde.fit.regression import Estimate, StandardErrors
+from retrace_sde.fit.scores import driscoll_kraay
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import to_numpy
+from retrace_sde.panel.panel import Panel
+from retrace_sde.process.drift import Drift, has_offset, has_state_space, parted
+from retrace_sde.process.sde import Gaussian, Scheme
+from retrace_sde.search.mean_path import (
+    MeanPath,
+    PathFit,
+    PathSteps,
+    slice_effects,
+    without_slice_effects,
+)
+from retrace_sde.search.model import Fit
+from retrace_sde.search.protocols import Model
+
+OWN_ORDERS = "each trajectory has an order of its own, so that slices cannot be aligned (a schedule or known times would align them)"
+
+
+@dataclass(frozen=True, eq=False)
+class CommonPart:
+    """What the mean path adds to a fit of deviations, in its units: the offset, the level of first states, U, and its log-likelihood."""
+
+    path: MeanPath
+    drift: Drift
+    covariance: Array
+    log_likelihood: float
+    estimate: Estimate
+    reverse_estimate: Estimate
+    initial: Gaussian
+    subjects: SubjectEffects | None
+
+    def added(self, outcome: Outcome) -> Outcome:
+        """The outcome of trajectories as they were given, of which `outcome` are the deviations."""
+        return replace(
+            outcome,
+            estimate=self.estimate,
+            reverse_estimate=self.reverse_estimate,
+            initial=self.initial,
+            subjects=self.subjects,
+        )
+
+    def counted(self, errors: StandardErrors, model: Model, found: Fit) -> StandardErrors:
+        """Errors of the deviations by another way, with the mean path's of the offset."""
+        scheme: Scheme = "euler"
+        own = _along(model, self.estimate, found, scheme)
+        return _with_offset(replace(self.estimate, errors=errors), own, model, found).errors
+
+    def of_others(self, panel: Panel, units: Units, model: Model) -> MeanPath:
+        """The mean path of other trajectories, whose common shocks have the covariance of these."""
+        found = mean_path_of(panel, units, model.drift)
+        return replace(found, common=self.covariance * model.dt)
+
+    def forecast(
+        self, deviations: Forecast, path: MeanPath, last: Array, gaps: Array, scheme: Scheme
+    ) -> Forecast:
+        """Forecasts of deviations with that of the mean path added, whose last state is `last` (d,).
+
+        The mean path's noise is `H/n + U`, and its steps few: its part of an interval has the quantile of as many degrees of freedom.
+        """
+        A, c, B = parted(self.estimate.coefficients, self.drift)
+        steps = PathSteps.of(A, self.estimate.diffusion / path.n + self.covariance, gaps, scheme)
+        m, P, u = last, np.zeros_like(A), 0.0
+        if B is not None and path.inputs is not None:
+            u = path.inputs.mean(axis=0) @ B.T
+        means, reaches = [], []
+        half = critical(len(self.path.means) - 1, deviations.level)
+        C = self.estimate.errors.covariances
+        elapsed = np.cumsum(gaps)
+        for k in range(len(gaps)):
+            F, Gamma, Q = (each[k] for each in steps)
+            m, P = F @ m + Gamma @ (c + u), F @ P @ F.T + Q
+            extra = np.zeros(len(m))
+            if C is not None:
+                phi = np.append(last, 1.0)[: C.shape[1]]
+                extra = elapsed[k] ** 2 * np.einsum(
+                    "p,kpq,q->k", phi, C[:, : len(phi), : len(phi)], phi
+                )
+            means.append(m)
+            reaches.append(half * np.sqrt(np.diag(P) + extra))
+        mean, reach = np.stack(means), np.stack(reaches)
+        own = deviations.high - deviations.mean
+        share = (path.n - 1) / path.n
+        middle = mean + deviations.mean * np.sqrt(share)
+        whole = np.sqrt(share * own**2 + reach**2)
+        return replace(
+            deviations,
+            mean=middle,
+            low=middle - whole,
+            high=middle + whole,
+            average=np.stack([mean, mean - reach, mean + reach]),
+        )
+
+
+def lifted(deviations: Array, path: MeanPath, order: Indices | None = None) -> Array:
+    """Deviations (…, T, d) along an order as values of trajectories, in the units of the fit."""
+    means = path.means if order is None else path.means[order]
+    found: Array = deviations * np.sqrt((path.n - 1) / path.n) + means
+    return found
+
+
+def mean_path_of(panel: Panel, units: Units, drift: Drift) -> MeanPath:
+    """The slice means of a panel in the units of the fit."""
+    u = panel.covariates
+    means = (slice_effects(panel.values) - units.centre) / units.scale
+    inputs = None if u is None else slice_effects(u)
+    return MeanPath(means, panel.values.shape[0], has_offset(drift), inputs)
+
+
+def without_common_inputs(panel: Panel) -> Panel:
+    """The panel with inputs as deviations from their slice means: what they add to all alike is in the mean path."""
+    u = panel.covariates
+    return panel if u is None else replace(panel, covariates=without_slice_effects(u))
+
+
+def removable(entry: Entry, model: Model, request: Request) -> str | None:
+    """Why slice effects cannot be removed; None: they can."""
+    panel = entry.panel
+    if not request.shared:
+        return (
+            "Slice effects are removed from slices of one shared order (permutation='shared') only"
+        )
+    if not request.by_likelihood:
+        return "Order by score is the paper's, and knows no common shocks"
+    if not has_state_space(model.drift):
+        return "A drift that is not linear does not split into deviations and mean path"
+    if model.data.lazy:
+        return "Slice effects are removed in memory only: fit a part of the trajectories"
+    if panel.covariates is not None:
+        apart = to_numpy(without_slice_effects(panel.covariates))
+        if np.nanmax(np.abs(apart), axis=(0, 1)).min() <= 1e-9 * np.nanmax(
+            np.abs(to_numpy(panel.covariates))
+        ):
+            return (
+                "An input is common to all trajectories, and would be removed with what they share"
+            )
+    return None
+
+
+def tested(model: Model, found: Fit) -> Dependence:
+    """The tests of independence on residuals along the order found, of data as they were given."""
+    if not found.ordering.shared and not _aligned(model, found):
+        return not_tested(OWN_ORDERS)
+    steps = steps_of(model, found)
+    states = steps.states if found.states is None else found.states[steps.rows]
+    groups = model.data.groups
+    some = None if groups is None else groups[steps.rows]
+    return dependence_of(cleared(steps.residuals, states), model.data.shape[0], some)
+
+
+def _aligned(model: Model, found: Fit) -> bool:
+    """Positions of orders of their own are the same times for all trajectories: those of a schedule, or known ones."""
+    if model.timing.scheduled:
+        return True
+    times = np.atleast_2d(model.timing.times(found.order, found.gaps))
+    whole = not model.data.lengths.ragged
+    return model.timing.gaps_known and whole and bool(np.ptp(times, axis=0).max() == 0)
+
+
+def split(model: Model, outcome: Outcome, found: Dependence) -> tuple[Dependence, CommonPart]:
+    """What the mean path adds to a fit of deviations, and what it says of dependence.
+
+    Errors count n − 1 trajectories, which is how many the deviations of n are worth.
+    """
+    path = model.mean_path
+    assert path is not None  # or there are no deviations
+    n = path.n
+    scheme = scheme_of(model, outcome)
+    own = _along(model, outcome.estimate, outcome.found, scheme)
+    back = _along(model, outcome.reverse_estimate, outcome.reverse, scheme)
+    H = outcome.estimate.diffusion
+    U = own.common(H, n)
+    if found.kind is not DependenceKind.NOT_TESTED:
+        share = float(np.mean(np.diag(U) / (np.diag(U) + np.diag(H))))
+        found = replace(found, common_share=share, effective_n=effective_number(n, share))
+    found = replace(found, removed=True, common_covariance=U)
+    common = CommonPart(
+        path,
+        model.drift,
+        U,
+        own.log_likelihood,
+        estimate=_with_offset(outcome.estimate, own, model, outcome.found),
+        reverse_estimate=_with_offset(outcome.reverse_estimate, back, model, outcome.reverse),
+        initial=Gaussian(path.means[outcome.found.order[0]], outcome.initial.covariance),
+        subjects=_subjects(outcome.subjects, own.offset - _offset(outcome.estimate, model.drift)),
+    )
+    return found, common
+
+
+def scheme_of(model: Model, outcome: Outcome) -> Scheme:
+    """Whether parameters are those of the SDE, or of Euler's step."""
+    exact = outcome.estimator == "exact" or getattr(model, "scheme", "euler") == "exact"
+    return "exact" if exact else "euler"
+
+
+def _along(model: Model, estimate: Estimate, found: Fit, scheme: Scheme) -> PathFit:
+    path = model.mean_path
+    assert path is not None
+    A, _, B = parted(estimate.coefficients, model.drift)
+    T = model.data.shape[1]
+    gaps = found.gaps.rows(1, T)[0]
+    steps = PathSteps.of(A, estimate.diffusion, gaps, scheme)
+    return path.along(found.order, steps, B, final=True)
+
+
+def _offset(estimate: Estimate, drift: Drift) -> Array:
+    return parted(estimate.coefficients, drift)[1]
+
+
+def _with_offset(estimate: Estimate, path: PathFit, model: Model, found: Fit) -> Estimate:
+    """The estimate with the offset of the mean path, and errors of n − 1 trajectories.
+
+    `ĉ = c̄ − Â m̄`, up to noise of the mean path: for each equation `Var ĉ = m̄ᵀ C m̄ + error`, `Cov(Â, ĉ) = −C m̄` with C the
+    covariance of its coefficients. The mean path has T − 1 steps, so that its part gets their Student's quantile.
+    """
+    mean = model.mean_path
+    assert mean is not None
+    errors, n, d = _counted(estimate.errors, mean.n), mean.n, mean.means.shape[1]
+    if not mean.offset:
+        return replace(estimate, errors=errors)
+    S = len(found.order) - 1
+    coefficients = estimate.coefficients.copy()
+    coefficients[:, d] = path.offset
+    middle = mean.means[found.order[:-1]].mean(axis=0)
+    own = np.diag(path.error) * (critical(S) / critical(n)) ** 2
+    drift, covariances = errors.drift.copy(), errors.covariances
+    if covariances is None:
+        drift[:, d] = np.sqrt(own + (errors.drift[:, :d] ** 2) @ middle**2)
+    else:
+        covariances = covariances.copy()
+        C = covariances[:, :d, :d]
+        covariances[:, d, :d] = covariances[:, :d, d] = -C @ middle
+        covariances[:, d, d] = own + np.einsum("i,kij,j->k", middle, C, middle)
+        drift[:, d] = np.sqrt(covariances[:, d, d])
+    errors = replace(errors, drift=drift, covariances=covariances)
+    return replace(estimate, coefficients=coefficients, errors=errors)
+
+
+def _counted(errors: StandardErrors, n: int) -> StandardErrors:
+    """Errors that counted n trajectories, for n − 1."""
+    wider = n / max(n - 1, 1)
+    covariances = None if errors.covariances is None else errors.covariances * wider
+    root = np.sqrt(wider)
+    return replace(
+        errors,
+        drift=errors.drift * root,
+        diffusion=errors.diffusion * root,
+        covariances=covariances,
+    )
+
+
+def _subjects(found: SubjectEffects | None, shift: Array) -> SubjectEffects | None:
+    """Random intercepts with the offset of the mean path."""
+    if found is None or found.intercepts is None or found.mean is None:
+        return found
+    return replace(found, intercepts=found.intercepts + shift, mean=found.mean + shift)
+
+
+def kept(model: Model, outcome: Outcome, found: Dependence) -> tuple[Outcome, Dependence]:
+    """The outcome of a fit to trajectories that share shocks, which were not removed: with errors that allow for them."""
+    why = "They were not removed, as asked" if not found.why else found.why
+    possible = model.closed_form and outcome.account is None and outcome.estimator != "exact"
+    if not possible:
+        why += "; standard errors assume independence, and are too small"
+        return outcome, replace(found, why=why)
+    along = outcome.found.order, outcome.found.gaps
+    errors = driscoll_kraay(model.data, *along, model.drift, outcome.found.moments)
+    why += "; standard errors (Driscoll and Kraay) allow for them"
+    estimate = replace(outcome.estimate, errors=errors)
+    return replace(outcome, estimate=estimate), replace(found, why=why)

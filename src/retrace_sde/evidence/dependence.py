@@ -1,0 +1,218 @@
+"""Whether trajectories move together: tests of independence on whitened residuals along a common order.
+
+With `K_ij = Σ_t e_it · e_jt` two classical statistics are sums over pairs of trajectories:
+
+* Pesaran's (2004) CD is `Σ_{i≠j} K_ij`, the variance of the slice means beyond independence. It finds shocks and offsets that
+  move all trajectories the same way, and is blind to those that move half of them up and half of them down.
+* The Lagrange multiplier test (Breusch and Pagan 1980) is `Σ_{i≠j} K_ij²` in units of each trajectory's own spread. It finds
+  those too, and copies. Its bias in short panels (Pesaran, Ullah and Yamagata 2008) is taken out by randomisation.
+
+CD is referred to its randomisation distribution: an independent trajectory's residuals with all signs changed are as likely
+as they were, whatever their serial correlation and their spread. Of few trajectories there are too few sign patterns, of many
+the means are Gaussian: there slice means are compared with the spread about them (an F test). LM is referred to panels in which each trajectory is moved in time by a random circular shift, which keeps serial correlation and breaks alignment.
+A course that the linear drift does not explain moves all trajectories together too. So residuals are first cleared of what a
+quadratic drift and one more step of memory explain in all trajectories alike (`cleared`): what is left of slice means is common.
+Limits: symmetry of the residuals (CD); even spread along the order (LM): LM alone changes no fit; a common course that is neither
+quadratic nor of one step's memory counts as shocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy import stats
+
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.blocks import evenly
+
+MIN_TRAJECTORIES, MIN_SLICES = 4, 4
+"""Fewer trajectories or slices have no test of independence."""
+
+MIN_SIGNED, MAX_SIGNED = 10, 100
+"""Trajectories from which, and up to which, signs are changed at random: fewer have less than 2⁹ patterns."""
+
+MAX_SHIFTED = 30
+"""Trajectories used by LM, which is quadratic in their number."""
+
+SIGN_PATTERNS, SHIFTS = 999, 99
+"""Randomised panels behind the p-values of CD and LM."""
+
+ROWS_PER_REGRESSOR = 8
+"""Steps for each regressor from which residuals are cleared. n = 8, T = 8, d = 3 has 4: shocks of .3 were then found in .50, else in .95."""
+
+LEVEL = 0.01
+"""Level at which trajectories are taken for dependent. What dependence does to estimates grows with `1 + (n − 1) share`, which
+is what CD sees: a share that is missed at this level and found at .05 widens standard errors by less than 5 %."""
+
+
+class DependenceKind(StrEnum):
+    """What the trajectories share."""
+
+    INDEPENDENT = "independent"
+    COMMON = "common shocks"
+    CORRELATED = "correlated"
+    NOT_TESTED = "not tested"
+
+
+@dataclass(frozen=True, eq=False)
+class Dependence:
+    """Whether trajectories move together beyond the SDE.
+
+    `p_value` is CD's, `correlation_p_value` LM's (None: not tested, for the reason in `why`). `common_share` is the share
+    of the variance of a step that all trajectories share, `effective_n` the number of independent trajectories whose mean would be
+    as uncertain. `removed`: slice effects were taken out of the data, and parameters come from deviations from them;
+    `common_covariance` (d, d) is then U, the covariance of the common shocks for each unit of time, in the units of `diffusion`.
+    """
+
+    kind: DependenceKind
+    p_value: float | None = None
+    correlation_p_value: float | None = None
+    common_share: float = 0.0
+    effective_n: float = float("nan")
+    removed: bool = False
+    common_covariance: Array | None = None
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        if self.kind is DependenceKind.NOT_TESTED:
+            return f"Independence of the trajectories cannot be tested: {self.why}."
+        p = f"p {_p(self.p_value)}"
+        if self.kind is DependenceKind.INDEPENDENT:
+            done = ", but slice effects were removed as asked" if self.removed else ""
+            return f"No sign that trajectories share shocks (CD test, {p}){done}."
+        if self.kind is DependenceKind.CORRELATED:
+            return (
+                f"Some trajectories move together, others against them (LM test, p {_p(self.correlation_p_value)}; CD test, {p}): "
+                "copies, groups, or shocks of either sign. Standard errors assume independence; give groups if there are any."
+            )
+        said = (
+            f"Trajectories share shocks (CD test, {p}): {self.common_share:.0%} of the variance of a step is common to all, so "
+            f"that their mean is as uncertain as that of {self.effective_n:.3g} independent ones."
+        )
+        if self.removed:
+            return f"{said} Order and parameters come from deviations from the slice means, which are free of it."
+        return f"{said} {self.why}."
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "not computed"
+    return "< 0.001" if value < 0.001 else f"= {value:.2g}"
+
+
+def not_tested(why: str) -> Dependence:
+    """Independence that cannot be tested, and why."""
+    return Dependence(DependenceKind.NOT_TESTED, why=why)
+
+
+def dependence_of(e: Array, n: int, groups: Indices | None = None) -> Dependence:
+    """The tests on whitened residuals (m, T − 1, d) of some of n trajectories along one order, NaN where there is none.
+
+    Trajectories of one of the `groups` (m,) may be alike in any way: what is tested are the means of the groups.
+    """
+    power = float(np.nanmean(e**2))
+    if groups is not None:
+        e = _group_means(e, groups)
+    m, S, _ = e.shape
+    if m < MIN_TRAJECTORIES or S < MIN_SLICES - 1:
+        few = f"{m} trajectories" if m < MIN_TRAJECTORIES else f"{S + 1} slices"
+        return not_tested(f"{few} are too few")
+    share = common_share(e, power)
+    p = cd_p_value(e)
+    lm = lm_p_value(e)
+    kind = DependenceKind.COMMON if p <= LEVEL else DependenceKind.INDEPENDENT
+    if kind is DependenceKind.INDEPENDENT:
+        share = 0.0
+        if lm <= LEVEL:
+            kind = DependenceKind.CORRELATED
+    return Dependence(kind, p, lm, share, effective_number(n, share))
+
+
+def cleared(e: Array, x: Array) -> Array:
+    """Residuals (n, T − 2, d) after least squares on states (n, T, d), their products and the states before, where there are enough.
+
+    Too many regressors would explain the shocks of a short panel.
+    """
+    n, S, d = e.shape
+    i, j = np.triu_indices(d)
+    size = 1 + 2 * d + len(i)
+    if n * (S - 1) < ROWS_PER_REGRESSOR * size or np.isnan(x).any():
+        return e
+    x = (x - x.mean(axis=(0, 1))) / np.maximum(x.std(axis=(0, 1)), 1e-300)
+    now = x[:, 1:-1]
+    z = np.concatenate(
+        [np.ones((n, S - 1, 1)), now, x[:, :-2], now[:, :, i] * now[:, :, j]], axis=2
+    )
+    rest = e[:, 1:].copy()
+    for k in range(d):
+        there = ~np.isnan(rest[:, :, k])
+        rows, y = z[there], rest[:, :, k][there]
+        rest[:, :, k][there] = y - rows @ np.linalg.lstsq(rows, y, rcond=None)[0]
+    return rest
+
+
+def effective_number(n: int, share: float) -> float:
+    """`1 / ((1 − ρ)/n + ρ)`: independent trajectories whose mean has the variance of n that share ρ of theirs."""
+    return 1 / ((1 - share) / n + share)
+
+
+def _group_means(e: Array, groups: Indices) -> Array:
+    """Mean residuals (G, T − 1, d) of groups of trajectories; NaN where none of a group has one."""
+    _, index = np.unique(groups, return_inverse=True)
+    seen = np.zeros((index.max() + 1, *e.shape[1:]))
+    sums = np.zeros_like(seen)
+    np.add.at(sums, index, np.nan_to_num(e))
+    np.add.at(seen, index, ~np.isnan(e))
+    return np.where(seen > 0, sums / np.maximum(seen, 1), np.nan)
+
+
+def common_share(e: Array, power: float | None = None) -> float:
+    """ρ from the variance of slice means over n trajectories, or groups, beyond that of n independent ones.
+
+    In units of `power`, the variance of a residual.
+    """
+    counts = (~np.isnan(e)).sum(axis=0)
+    mean = np.nansum(e, axis=0) / np.maximum(counts, 1)
+    spread = np.nansum((e - mean) ** 2, axis=0) / np.maximum(counts - 1, 1)
+    beyond = float(np.mean((mean**2 - spread / np.maximum(counts, 1))[counts > 1]))
+    return float(np.clip(beyond / (np.nanmean(e**2) if power is None else power), 0.0, 1.0))
+
+
+def cd_p_value(e: Array) -> float:
+    """Of Pesaran's CD: by random signs of whole trajectories, or of few or many trajectories by an F test of the slice means."""
+    if not MIN_SIGNED <= len(e) <= MAX_SIGNED:
+        return _f_test(e)
+    flat = np.nan_to_num(e.reshape(len(e), -1))
+    K = flat @ flat.T
+    np.fill_diagonal(K, 0.0)
+    # The same sign patterns for every panel: an answer does not depend on a seed.
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(SIGN_PATTERNS, len(e)))
+    null = ((signs @ K) * signs).sum(axis=1)
+    return float((1 + (null >= K.sum()).sum()) / (SIGN_PATTERNS + 1))
+
+
+def _f_test(e: Array) -> float:
+    """Slice means against the spread about them; an offset was fitted, so that one mean of each variable is taken."""
+    seen = ~np.isnan(e)
+    counts = seen.sum(axis=0)
+    mean = np.nansum(e, axis=0) / np.maximum(counts, 1)
+    between, within = (counts * mean**2).sum(), np.nansum((e - mean) ** 2)
+    free = (counts > 0).sum() - e.shape[2], np.maximum(counts - 1, 0).sum()
+    return float(stats.f.sf((between / free[0]) / (within / free[1]), *free))
+
+
+def lm_p_value(e: Array) -> float:
+    """Of the Lagrange multiplier test, by random circular shifts of each trajectory."""
+    e = np.nan_to_num(e[evenly(len(e), min(len(e), MAX_SHIFTED))])
+    m, S, _ = e.shape
+    e = e / np.sqrt(np.maximum((e**2).sum(axis=(1, 2), keepdims=True), 1e-300))
+    shifts = np.random.default_rng(0).integers(0, S, (SHIFTS + 1, m, 1))
+    shifts[0] = 0
+    moved = e[np.arange(m)[:, None], (np.arange(S) + shifts) % S].reshape(SHIFTS + 1, m, -1)
+    K = moved @ moved.transpose(0, 2, 1)
+    squares = (K * K).sum(axis=(1, 2))  # the diagonal is the same in all of them
+    return float((squares >= squares[0] * (1 - 1e-12)).mean())

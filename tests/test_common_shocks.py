@@ -1,0 +1,173 @@
+"""`common_shocks`: order, parameters, errors and forecasts of trajectories that share shocks or plates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import retrace_sde as rt
+from retrace_sde.fit.regression import ErrorKind
+
+A = np.array([[-1.0, 0.5, 0.0], [-0.5, -1.0, 0.3], [0.0, -0.3, -0.8]])
+DT = 0.1
+
+
+def panel(seed, *, n=30, T=16, common=0.0, plates=0.0):
+    """At rest, H = (1 − common) I and U = common I; plates: an offset of so many standard deviations for each slice."""
+    rng = np.random.default_rng(seed)
+
+    def noise():
+        return np.sqrt(1 - common) * rng.standard_normal((n, 3)) + np.sqrt(
+            common
+        ) * rng.standard_normal(3)
+
+    F, x = np.eye(3) + A * DT, [0.75 * noise()]
+    for _ in range(T - 1):
+        x.append(x[-1] @ F.T + np.sqrt(DT) * noise())
+    X = np.stack(x, axis=1)
+    return X + plates * X.std(axis=(0, 1)) * rng.standard_normal((1, T, 3))
+
+
+def fitted(X, seed=0, **options):
+    shuffled, truth = rt.simulate.shuffle(X, random_state=seed)
+    return rt.ReTrace(dt=DT, random_state=0, **options).fit(shuffled), shuffled, truth
+
+
+def right(order, truth):
+    return np.array_equal(order, truth) or np.array_equal(order, truth[::-1])
+
+
+def test_plates_of_one_standard_deviation_do_not_disturb_order_or_parameters():
+    model, _, truth = fitted(panel(1, plates=1.0))
+    found = model.result_.dependence
+    assert found.kind == "common shocks"
+    assert found.removed
+    assert found.p_value <= 0.01
+    assert right(model.order_, truth)
+    assert not model.direction_.identified
+    ways = [(model.drift_, model.standard_errors_.drift)]
+    twin = model.alternative_
+    ways.append((twin.drift, twin.standard_errors.drift))
+    forwards = ways[0 if np.array_equal(model.order_, truth) else 1]
+    assert np.mean(np.abs(forwards[0] - A) < 2.05 * forwards[1]) >= 7 / 9
+    assert "share shocks" in model.summary()
+
+
+def test_independent_trajectories_are_fitted_as_they_are():
+    X = panel(2)
+    auto, _, _ = fitted(X)
+    plain, _, _ = fitted(X, common_shocks=False)
+    assert auto.result_.dependence.kind == "independent"
+    np.testing.assert_array_equal(auto.drift_, plain.drift_)
+    assert auto.log_likelihood_ == plain.log_likelihood_
+
+
+def test_what_a_slice_adds_to_all_changes_neither_order_nor_drift_nor_diffusion():
+    X = panel(3, common=0.3)
+    rng = np.random.default_rng(0)
+    one, _, truth = fitted(X, common_shocks=True)
+    two, _, _ = fitted(X + rng.standard_normal((1, 16, 3)), common_shocks=True)
+    same = np.array_equal(one.order_, two.order_)
+    assert same or np.array_equal(one.order_, two.order_[::-1])
+    assert right(one.order_, truth)
+    other = two if same else two.alternative_
+    np.testing.assert_allclose(other.drift if not same else two.drift_, one.drift_, atol=1e-8)
+    H = two.diffusion_ if same else other.diffusion
+    np.testing.assert_allclose(H, one.diffusion_, atol=1e-8)
+
+
+def test_the_common_covariance_is_found_in_the_units_of_the_data():
+    X = panel(4, T=60, common=0.5) * np.array([1.0, 100.0, 0.01])
+    model, _, truth = fitted(X)
+    U = model.result_.dependence.common_covariance
+    scale = np.array([1.0, 100.0, 0.01])
+    assert right(model.order_, truth)
+    np.testing.assert_allclose(np.sqrt(np.diag(U)) / scale, np.sqrt(0.5), rtol=0.3)
+    assert abs(model.result_.dependence.common_share - 0.5) < 0.15
+
+
+def test_missing_values_and_noise_are_fitted_on_deviations_too():
+    X = panel(5, n=20, T=12, plates=1.0)
+    rng = np.random.default_rng(1)
+    holes = np.where(rng.random(X.shape) < 0.15, np.nan, X)
+    model, given, truth = fitted(holes)
+    assert model.result_.dependence.removed
+    assert right(model.order_, truth)
+    filled = model.impute(given)
+    missing = np.isnan(given)
+    complete = rt.simulate.shuffle(X, random_state=0)[0]
+    held = (filled.low <= complete) & (complete <= filled.high)
+    assert held[missing].mean() > 0.85
+    np.testing.assert_array_equal(filled.values[~missing], given[~missing])
+
+
+def test_smoothed_states_are_those_of_the_trajectories():
+    model, shuffled, _ = fitted(panel(6, common=0.5))
+    np.testing.assert_allclose(model.states_, shuffled[:, model.order_], atol=1e-10)
+
+
+def test_forecasts_of_the_mean_carry_the_common_part():
+    """Coverage of the mean over trajectories, and of single ones, one and two steps ahead; forwards, in the known order."""
+    means, single = [], []
+    for seed in range(25):
+        X = panel(100 + seed, T=22, common=0.5)
+        known = rt.Knowledge(timestamps=DT * np.arange(20))
+        model = rt.ReTrace(dt=DT, random_state=0).fit(X[:, :20], knowledge=known)
+        ahead = model.forecast(X[:, :20], 2)
+        middle, low, high = ahead.average
+        np.testing.assert_allclose(middle, ahead.mean.mean(axis=0), atol=1e-9)
+        truth = X[:, 20:]
+        means.append((low <= truth.mean(axis=0)) & (truth.mean(axis=0) <= high))
+        single.append((ahead.low <= truth) & (truth <= ahead.high))
+    assert 0.85 <= np.mean(means) <= 1.0  # intervals of independent errors would hold .4
+    assert 0.88 <= np.mean(single) <= 0.99
+
+
+def test_errors_allow_for_shocks_that_are_kept():
+    X = panel(7, T=40, common=0.5)
+    kept, _, _ = fitted(X, common_shocks=False, subjects="alike")
+    assert kept.standard_errors_.kind is ErrorKind.DRISCOLL_KRAAY
+    assert "Driscoll" in kept.result_.dependence.verdict
+
+
+def test_other_trajectories_are_ordered_by_the_same_model():
+    X = panel(8, n=40, common=0.5)
+    model, _, truth = fitted(X[:30])
+    others, hidden = rt.simulate.shuffle(X[30:], random_state=9)
+    found = model.reorder(others)
+    forwards = np.array_equal(model.order_, truth)
+    np.testing.assert_array_equal(found, others[:, hidden if forwards else hidden[::-1]])
+    assert np.isfinite(model.score(others))
+
+
+def test_the_result_keeps_what_was_found(tmp_path):
+    model, _, _ = fitted(panel(9, common=0.5))
+    path = model.result_.save(tmp_path / "fit.npz")
+    found = rt.ReTraceResult.load(path)
+    assert found == model.result_
+    assert found.dependence.verdict == model.result_.dependence.verdict
+
+
+def test_own_orders_cannot_be_tested():
+    X = panel(10, n=6, T=7)
+    shuffled, _ = rt.simulate.shuffle(X, permutation="independent", random_state=0)
+    model = rt.ReTrace(dt=DT, permutation="independent", random_state=0).fit(shuffled)
+    assert model.result_.dependence.kind == "not tested"
+    assert "cannot be aligned" in model.result_.dependence.verdict
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"permutation": "independent"}, {"order": "score"}, {"drift": rt.drift.Polynomial(2)}],
+)
+def test_what_cannot_be_split_is_refused(options):
+    with pytest.raises(ValueError, match="common_shocks"):
+        rt.ReTrace(common_shocks=True, **options).fit(panel(0))
+
+
+def test_an_input_common_to_all_is_not_removed():
+    X = panel(11, common=0.5)
+    u = np.broadcast_to(np.random.default_rng(2).standard_normal((1, 16, 1)), (30, 16, 1))
+    model = rt.ReTrace(dt=DT, random_state=0).fit(X, covariates=u)
+    assert not model.result_.dependence.removed
+    assert "input is common" in model.result_.dependence.verdict
