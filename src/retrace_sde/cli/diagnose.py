@@ -60,16 +60,11 @@ def _lines(
     low, middle, high = found.observations_per_subject
     per = f"{low}" if low == high else f"{low} to {high} (median {middle:g})"
     shared = found.slices is not None
-    kind = (
-        f"{found.slices} slices in one order shared by all"
-        if shared
-        else "each subject has its own order"
-    )
-    yield (
-        "Data",
-        f"{found.subjects} subjects, {found.observations} observations, {per} each; {kind}; "
-        f"variables {listed(found.variables)}.",
-    )
+    kind = "each subject has its own order"
+    if shared:
+        kind = f"{found.slices} slices in one order shared by all"
+    size = f"{found.subjects} subjects, {found.observations} observations, {per} each"
+    yield "Data", f"{size}; {kind}; variables {listed(found.variables)}."
     for finding in found.findings:
         mark = f"{diagnosis.MARKS[finding.kind]} {finding.topic}"
         yield mark, f"{finding.sentence} {finding.advice}".rstrip()

@@ -89,12 +89,9 @@ class EffectGraph:
     def __str__(self) -> str:
         head = f"{len(self.edges)} of {self.values.size} effects ({self.kind}) have a simultaneous {self.level:.0%} interval that excludes zero"
         lines = [f"{e.cause} → {e.effect}: {e.value:.4g} [{e.low:.4g}, {e.high:.4g}]" for e in self.edges]  # fmt: skip
-        twin = (
-            []
-            if self.twin is None
-            else ["in the reversed order, which is as likely:", str(self.twin)]
-        )
-        return "\n".join([head, *lines, *twin])
+        if self.twin is not None:
+            lines += ["in the reversed order, which is as likely:", str(self.twin)]
+        return "\n".join([head, *lines])
 
 
 def effect_graph(

@@ -67,10 +67,8 @@ class Interventions:
             raise ValueError(
                 "the fit has no covariates and no arms, so there is no treatment to compare."
             )
-        if T is None:
-            T = np.zeros(k) if first else self.largest
         try:
-            value = np.asarray(T, dtype=float)
+            value = self._amounts(T, first)
         except (TypeError, ValueError):
             raise ValueError(
                 f"a treatment must be numbers of {self.covariates}; got {T!r}."
@@ -87,13 +85,17 @@ class Interventions:
         self.regimes[""].check_treatment(value[:, :1] if constant else value, self.features)
         return "", value
 
+    def _amounts(self, T: Treatment, first: bool) -> Array:
+        """Of each covariate; None: nothing if `first`, else the most that was given."""
+        if T is None:
+            T = np.zeros(len(self.covariates)) if first else self.largest
+        return np.asarray(T, dtype=float)
+
     def named(self, T: Treatment, *, first: bool = False) -> str:
         """A treatment in words: an arm, or how much of each covariate."""
         if self.arms:
             return repr(self.given(T, 1, first=first)[0])
-        if T is None:
-            T = np.zeros(len(self.covariates)) if first else self.largest
-        value = np.asarray(T, dtype=float)
+        value = self._amounts(T, first)
         if value.ndim > 1:
             return f"a schedule of {', '.join(self.covariates)}"
         pairs = zip(self.covariates, value, strict=True)
