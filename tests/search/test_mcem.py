@@ -25,7 +25,7 @@ from retrace_sde.orders.own import EulerLaw
 from retrace_sde.panel.blocks import Data, in_order
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.search.bridge import bridge
-from retrace_sde.search.louis import _squares, floored_inverse, louis_covariance
+from retrace_sde.search.louis import _crossed, _squares, floored_inverse, louis_covariance
 from retrace_sde.search.mcem import MONTE_CARLO_TOLERANCE, Run, _mean, run
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.posterior import order_posterior
@@ -429,7 +429,8 @@ def test_louis_information_is_the_hessian_of_the_enumerated_likelihood():
     scoring = problem.scoring(law, sums)
     complete = scoring.information(rng)
     draws = Draws(kept, np.empty((0, 0, 0), dtype=np.int32))
-    square, product = _squares(scoring, draws)
+    square, means = _squares(scoring, draws)
+    product = _crossed(*means)
     information = complete - (square - product)
     unit = 1 / np.sqrt(np.diag(complete))
     scale = np.outer(unit, unit)

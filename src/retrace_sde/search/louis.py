@@ -16,7 +16,6 @@ from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.scores import errors_of_scores
 from retrace_sde.io.arrays import Array
 from retrace_sde.orders.draws import Draws
-from retrace_sde.panel.blocks import Data
 from retrace_sde.search.protocols import Averages, Scoring
 
 MAX_LOUIS_PARAMETERS = 500
@@ -60,15 +59,16 @@ def louis_covariance(
 ) -> tuple[Array, Array, bool]:
     """The inverse of Louis' information, `Σ_j E[s_j] E[s_j]ᵀ` of all trajectories (or groups), and whether a floor mattered."""
     complete = model.scoring(law, sums).information(rng)
-    square, cross = _squares(few.scoring(law, sums), draws, few.data)
+    square, means = _squares(few.scoring(law, sums), draws)
     share = model.data.shape[0] / few.data.shape[0]
-    lost = (square - cross) * share
+    lost = (square - _crossed(*means)) * share
     covariance, floored = floored_inverse(complete - lost, complete, _floor(draws.kept))
-    return covariance, cross * share, floored
+    meat = _crossed(*(few.data.by_group(each) for each in means)) * share
+    return covariance, meat, floored
 
 
-def _squares(scoring: Scoring, draws: Draws, data: Data) -> tuple[Array, Array]:
-    """`Σ_j E[s_j s_jᵀ]`, and `Σ_j E[s_j] E[s_j]ᵀ` across two chains, of trajectories and of groups."""
+def _squares(scoring: Scoring, draws: Draws) -> tuple[Array, list[Array]]:
+    """`Σ_j E[s_j s_jᵀ]`, and `E[s_j]` (n, size) of each of two chains."""
     _, m, R, _ = draws.kept.shape
     means, square = [np.zeros((m, scoring.size)) for _ in range(2)], 0.0
     for k, (order, gaps) in enumerate(zip(draws.orders(), draws.crossed(), strict=True)):
@@ -76,8 +76,13 @@ def _squares(scoring: Scoring, draws: Draws, data: Data) -> tuple[Array, Array]:
             each = scoring.of(order, gaps)
             square = square + each.T @ each / (2 * R)
             means[k // R] += each / R
-    product = data.by_group(means[0]).T @ data.by_group(means[1])
-    return np.asarray(square), 0.5 * (product + product.T)
+    return np.asarray(square), means
+
+
+def _crossed(one: Array, two: Array) -> Array:
+    """`Σ_j E[s_j] E[s_j]ᵀ` across two chains."""
+    product = one.T @ two
+    return 0.5 * (product + product.T)
 
 
 def floored_inverse(information: Array, complete: Array, floor: float) -> tuple[Array, bool]:
