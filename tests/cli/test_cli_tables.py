@@ -308,3 +308,22 @@ def test_subjects_and_bootstrap_are_one_option_away(simulated, tmp_path):
     assert len(asked["subject_effects"]["intercepts"]) == 40
     report = (tmp_path / "b" / "report.html").read_text()
     assert "bootstrap" in report
+
+
+def test_subjects_of_one_group_are_not_taken_for_independent(simulated, tmp_path):
+    file, _ = simulated
+    table = pd.read_csv(file)
+    table["centre"] = "c" + (pd.factorize(table["subject"])[0] % 10).astype(str)
+    grouped = tmp_path / "grouped.csv"
+    table.to_csv(grouped, index=False)
+    given = ("--subject", "subject", "--slice", "slice", "--group", "centre")
+    options = ("--dt", 0.05, "--subjects", "alike", "--out", tmp_path / "out", "--json")
+    answer = json.loads(retrace("fit", grouped, *given, *options))
+    assert (answer["subjects"], answer["groups"]) == (40, 10)
+    assert answer["standard_errors"]["kind"] == "sandwich by group"
+    assert "centre" not in answer["variables"]
+    assert (
+        "40 trajectories in 10 groups"
+        in rt.ReTraceResult.load(tmp_path / "out/result.npz").summary()
+    )
+    assert "--group centre" in retrace("diagnose", grouped, *given)
