@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from retrace_sde.estimator.cells import with_cells_checked
 from retrace_sde.estimator.checks import (
     check_centred,
     check_enough,
@@ -34,7 +35,7 @@ class Entry:
     """A panel as it is fitted, and what is known of its orders and of its times.
 
     Everything stands where its content puts it, whatever order rows came in; `places` puts answers back. `whole` is the
-    panel in its places, `panel` the same with visits laid out on a schedule where there is one. `notes`: on what was noticed.
+    panel in its places, `panel` the same with visits laid out on a schedule where there is one. `notes` and `cautions`: on what was noticed.
     """
 
     whole: Panel
@@ -44,6 +45,7 @@ class Entry:
     dt: float
     places: RowPermutation
     notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
 
 
 def entered(
@@ -75,6 +77,7 @@ def entered(
     names = request.drift.feature_names(panel.names, panel.covariate_names)
     check_enough(panel, len(names))
     check_centred(panel, request.drift)
+    panel, cautions = with_cells_checked(panel, request)
     dt, prior = request.dt if panel.dt is None else float(panel.dt), None
     if knowledge is not None:
         prior = consistent_prior(knowledge, panel, shared=shared, dt=dt)
@@ -91,7 +94,7 @@ def entered(
         prior = prior.relabelled(placed.wide(panel.values.shape[1]), placed.rows)
     lengths = Lengths.of(panel.values, panel.lengths)
     timing, dt = known_clock(knowledge, lengths, dt, shared=shared)
-    return Entry(whole, panel, prior, timing, dt, placed, notes)
+    return Entry(whole, panel, prior, timing, dt, placed, notes, cautions)
 
 
 def in_units(panel: Panel, units: Units | None, n_jobs: int | None) -> Data:

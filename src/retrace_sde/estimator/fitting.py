@@ -86,6 +86,7 @@ def fit_entry(entry: Entry, request: Request, rng: np.random.Generator) -> Panel
     cautions = (
         *([] if stopped is None else [stopped]),
         *(each.sentence for each in panel.left_out),
+        *entry.cautions,
         *outcome.cautions,
     )
     converged = outcome.converged and stopped is None

@@ -23,9 +23,11 @@ from retrace_sde.evidence.direction.verdict import (
     cyclic_direction,
     direction_test,
     doubtful_direction,
+    equal_cells_direction,
     folded_direction,
     known_direction,
 )
+from retrace_sde.evidence.tied_cells import doubtful_cells
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.start_law import is_point, start_log_densities
 from retrace_sde.fit.unequal_steps import dispersion
@@ -164,11 +166,23 @@ def unequal_gaps(case: GuardedCase) -> GuardFinding | None:
     return None if test is case.test else GuardFinding(test)
 
 
+def equal_cells(case: GuardedCase) -> GuardFinding | None:
+    """Values carried forward, or a detection limit that a changing share of the values reaches."""
+    if not case.called or case.model.data.viewed:
+        return None
+    data = case.model.data
+    x = np.where(data.lengths.mask[:, :, None], to_numpy(data.values), np.nan)
+    if not doubtful_cells(x, case.order):
+        return None
+    return GuardFinding(equal_cells_direction(case.test))
+
+
 GUARDS: list[Callable[[GuardedCase], GuardFinding | None]] = [
     closed_loop,
     folded_path,
     too_few_to_exclude_a_fold,
     unequal_gaps,
+    equal_cells,
 ]
 """Every guard, in the order in which they look.
 

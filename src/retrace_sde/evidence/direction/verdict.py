@@ -35,6 +35,7 @@ class Reason(StrEnum):
     CYCLE = "cycle"
     FOLD = "fold"
     UNEQUAL_STEPS = "unequal steps"
+    EQUAL_CELLS = "equal cells"
     MODELS_DISAGREE = "models disagree"
     RESIDUALS = "residuals"
     STOPPED = "stopped"
@@ -358,6 +359,11 @@ def folded_direction(test: DirectionTest) -> DirectionTest:
     return _open(test, Reason.FOLD)
 
 
+def equal_cells_direction(test: DirectionTest) -> DirectionTest:
+    """Of values carried forward, or cut off at a limit that more or fewer of them reach in time."""
+    return _open(test, Reason.EQUAL_CELLS)
+
+
 def doubtful_direction(test: DirectionTest, other: DirectionTest, *, shared: bool) -> DirectionTest:
     """Of steps too unequal for equal gaps, where gaps estimated from the data say the opposite."""
     doubt = _open(test, Reason.UNEQUAL_STEPS)
@@ -466,6 +472,13 @@ def _folded(test: DirectionTest) -> str:
     )
 
 
+def _equal_cells(test: DirectionTest) -> str:
+    return (
+        f"The direction of time is not called: values are carried forward, or cut off at a limit that a changing share of them reaches, and that alone "
+        f"can make one direction fit better ({test.evidence})."
+    )
+
+
 def _unequal_steps(test: DirectionTest) -> str:
     advice = "Give times if there are any" + (", or use spacing='estimate'" if test.shared else "")
     return (
@@ -490,6 +503,7 @@ _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.CYCLE: _cyclic,
     Reason.FOLD: _folded,
     Reason.UNEQUAL_STEPS: _unequal_steps,
+    Reason.EQUAL_CELLS: _equal_cells,
     Reason.MODELS_DISAGREE: _models_disagree,
     Reason.RESIDUALS: _residuals,
     Reason.STOPPED: _stopped,
