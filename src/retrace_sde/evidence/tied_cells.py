@@ -20,8 +20,9 @@ from scipy.stats import binom
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly, in_order
 
-COPY_LEVEL, MIN_COPIES = 1e-4, 4
-"""Level at which repeated rows are more than chance, and how many there are at least."""
+COPY_LEVEL, MIN_COPIES, MIN_COPY_SHARE = 1e-4, 4, 0.05
+"""Level at which repeated rows are more than chance, how many there are at least, and their share: fewer (exchange rates that are
+pegged for some months) hardly change an answer."""
 
 ROUNDING_MARGIN = 1.5
 """Rows that agree in a variable by rounding, relative to those one unit away from another on either side: half as many if
@@ -80,7 +81,7 @@ def carried_forward(x: Array) -> Mask | None:
         j, t = np.nonzero(same)
         copies[j, side[j, t]] = True
     count, total = int(copies.sum()), int(known.sum())
-    if count < MIN_COPIES:
+    if count < max(MIN_COPIES, MIN_COPY_SHARE * total):
         return None
     expected = math.prod(min(_equal_by_chance(x[:, :, k]), 1.0) for k in range(d))
     return copies if binom.sf(count - 1, total, expected) <= COPY_LEVEL else None
