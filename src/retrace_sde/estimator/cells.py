@@ -16,9 +16,12 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 
 MIN_SEEN = 2
-"""Values of a slice, and of a trajectory, that are left where rows become missing."""
+"""Rows of a slice that are left at least where rows become missing; of a trajectory, one."""
 
 SUBJECTS_NAMED = 6
+
+MOSTLY_TIED = 0.5
+"""Probability that two cells of different subjects are equal from which the user is cautioned; `uninformative.coarse` notes the rest."""
 
 
 def with_cells_checked(panel: Panel, request: Request) -> tuple[Panel, tuple[str, ...]]:
@@ -33,15 +36,15 @@ def with_cells_checked(panel: Panel, request: Request) -> tuple[Panel, tuple[str
     if lengths.ragged:
         x = np.where(lengths.mask[:, :, None], x, np.nan)
     said = [each.sentence(panel.names[each.variable]) for each in piles(x)]
-    few = tied(x)
+    few = [(k, share) for k, share in tied(x) if share > MOSTLY_TIED]
     if few:
         said.append(_few_values([panel.names[k] for k, _ in few], max(share for _, share in few)))
     copies = carried_forward(x)
     if copies is None:
         return panel, tuple(said)
     can = request.shared and request.by_likelihood and request.estimator in ("auto", "em")
-    left = ~np.isnan(np.where(copies[:, :, None], np.nan, x)).all(axis=2)
-    can = can and bool((left.sum(axis=0) >= MIN_SEEN).all() and left.any(axis=1).all())
+    left: Mask = ~np.isnan(x).all(axis=2) & ~copies
+    can = can and bool(left.sum(axis=0).min() >= MIN_SEEN and left.sum(axis=1).min() >= 1)
     said.append(_copied(panel, copies, missing=can))
     if can:
         hole = like(np.where(copies, np.nan, 0.0)[:, :, None], panel.values)
