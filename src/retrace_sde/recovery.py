@@ -88,8 +88,8 @@ class Recovery:
         """The table, same kind of frame, subject by subject in time order, with a few columns more.
 
         `position` counts from 0, the earliest, `time` is in units of dt, and `position_probability` is the
-        posterior probability of that position given the fitted parameters (so given the direction; empty where
-        there are too many to compute). `direction` is "identified", "known" (from what was given) or "open"; where it
+        posterior probability of that position given the fitted parameters (where the direction of a shared order is open it
+        counts for half, so that most are near .5; empty where there are too many to compute). `direction` is "identified", "known" (from what was given) or "open"; where it
         is open, `position_reversed` is the position if time runs the other way. A row without any value has no
         position. Where the table already has such a column the new one is called `retrace_position` and so on.
         """

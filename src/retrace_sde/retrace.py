@@ -445,8 +445,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def sample_orders(self, *, draws: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
 
-        For one shared order, or for each trajectory's own. Parameters are taken for known, and so is the direction; chains that
-        start alike cannot show other modes (`r_hat`, `effective_size`).
+        For one shared order, or for each trajectory's own. Parameters are taken for known; an open direction of a shared order
+        counts for half either way, and other optima that are nearly as likely count by their likelihood. Chains that start alike cannot show
+        further modes (`r_hat`, `effective_size`).
 
         Parameters
         ----------

@@ -34,6 +34,7 @@ from retrace_sde.io.outputs import check_outputs
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.recovery import Recovery, recover
 from retrace_sde.result import ReTraceResult
+from retrace_sde.show.verdicts import placement
 
 RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
 """What a fit writes."""
@@ -268,13 +269,17 @@ def _answer(
 
 
 def _order(found: Recovery, answer: dict[str, Any]) -> str:
-    sure = found.columns()["position_probability"]
+    either = found.model.result_.shared_order and found.direction == "open"
+    sure: Array | None = found.columns()["position_probability"]
+    if either:  # now sampled, unless there are too many
+        sure = placement(found.model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # all of them empty: a mean of nothing
-        mean = float(np.nanmean(sure))
+        mean = float("nan") if sure is None else float(np.nanmean(sure))
     shown = "too many observations to sample orders"
     if np.isfinite(mean):
-        shown = f"mean posterior probability of a position {mean:.0%}"
+        which = "a position or its mirror image" if either else "a position"
+        shown = f"mean posterior probability of {which} {mean:.0%}"
     if answer["order"] is None:
         return f"in column position of ordered.csv; {shown}."
     labels = [str(label) for label in answer["order"]]

@@ -240,7 +240,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             )
         draws = None
         if self.permutation == "shared":
-            samples = model.sample_orders(draws=500).samples
+            samples = model.sample_orders(draws=500).along(model.order_)
             draws = samples[evenly(len(samples), SHARED_ORDER_DRAWS)].astype(np.intp)
         return fit_regime(
             problem, model.order_, rng, columns=self._columns(problem, model.order_), direction=test, draws=draws, report=report,

@@ -33,6 +33,7 @@ from retrace_sde.io.lazy.array import LazyArray
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.inputs import filled_inputs
 from retrace_sde.panel.uninformative import coarse
+from retrace_sde.process.drift import is_linear
 from retrace_sde.progress import cut_short, report
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.plan import Plan, planned_drift
@@ -88,9 +89,32 @@ def fit_entry(entry: Entry, request: Request, rng: np.random.Generator) -> Panel
         *(each.sentence for each in panel.left_out),
         *entry.cautions,
         *outcome.cautions,
+        *_jumping(outcome),
     )
     converged = outcome.converged and stopped is None
     return replace(fitted, outcome=replace(fitted.outcome, cautions=cautions, converged=converged))
+
+
+JUMPING_EIGENVALUE = 0.5
+"""Size of an eigenvalue of F, with a negative real part, from which neighbours are said to lie on opposite sides."""
+
+
+def _jumping(outcome: Outcome) -> tuple[str, ...]:
+    """A caution where the process along a shared order turns by more than a quarter, or changes its sign, in one step."""
+    step = outcome.found.step
+    if not outcome.found.ordering.shared or not is_linear(step.drift):
+        return ()
+    d = len(step.diffusion)
+    values = np.linalg.eigvals(np.eye(d) + step.coefficients[:, :d] * step.dt)
+    far = values[(values.real < 0) & (np.abs(values) > JUMPING_EIGENVALUE)]
+    if not len(far):
+        return ()
+    turn = np.degrees(np.abs(np.angle(far)).max())
+    return (
+        f"The steps are too coarse: along the order found the process turns by {turn:.0f} degrees in one step, so that slices two or three steps apart are "
+        "nearer to each other than neighbours. Orders that visit those first, and continuous-time parameters with further turns between observations, may "
+        "explain the data as well (aliasing). Give the positions of some slices (Knowledge), or observe more often.",
+    )
 
 
 def _fit_with_inputs(entry: Entry, request: Request, rng: np.random.Generator) -> PanelFit:

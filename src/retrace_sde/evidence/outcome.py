@@ -31,7 +31,7 @@ from retrace_sde.orders.own import KICKS
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import cut_short
-from retrace_sde.search.alternate import Found, recover
+from retrace_sde.search.alternate import Found, recover, rivals
 from retrace_sde.search.louis import louis_errors
 from retrace_sde.search.mcem import Averaged, Run, average
 from retrace_sde.search.model import Fit, Round
@@ -48,6 +48,13 @@ HARDLY = 0.95
 
 POSTERIOR_NUMBERS = 20_000_000
 """Numbers (n T²) up to which a fit computes position probabilities; beyond, a subset is diagnosed."""
+
+RIVAL_ROUNDS = 5
+"""Rounds of the search for other optima of a shared order."""
+
+LOOP_LOSS = 0.1
+"""Nats for each number by which an order that is cut from a closed loop may be less likely than the one found: a tenth, as from
+steps that are a tenth longer. A process that jumps across in every step closes, too, but not along its shortest tour."""
 
 Search = Callable[[Model], tuple[Found, tuple[str, ...], tuple[str, ...]]]
 """Another way to an order than the engine's: what was found, notes and cautions."""
@@ -124,7 +131,10 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
         found = recover(model, space, rng, max_iter=options.max_iter)
         found = search_reversals(model, space, found, max_iter=options.max_iter)
         if loops(model, found.better):
-            return _of_found(model, cut(model, found), options, rng, cycle=True)
+            tour = cut(model, found)
+            lost = found.better.objective - tour.better.objective
+            if lost <= LOOP_LOSS * np.prod(model.data.shape):
+                return _of_found(model, tour, options, rng, cycle=True)
     else:
         return _fit_own(model, space, options, rng)
     outcome = _of_found(model, found, options, rng)
@@ -425,15 +435,43 @@ def sample_posterior(
     """The posterior over orders under the parameters of an outcome, for either space."""
     order = outcome.found.order
     if outcome.found.ordering.shared:
-        orders = (model.made_robust(outcome.found) or model).shared_orders(outcome.found)
-        found = shared_posterior(orders, order, rng, samples=samples)
-        if outcome.folded and model.prior is None:
-            found = found.unfolded(order, outcome.folded, rng)
-        return found
+        return _shared_posterior(model, outcome, rng, samples=samples)
     found = order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
     if outcome.direction.identified or outcome.estimator != "mcem":
         return found  # of orders that are certain, as of one for all: the direction is a question of its own
     return found.either_way(_may_turn(model), model.data.lengths)
+
+
+def _shared_posterior(
+    model: Model, outcome: Outcome, rng: np.random.Generator, *, samples: int
+) -> OrderPosterior:
+    """The posterior over one order: over the optima that are nearly as likely, over folds, and over an open direction."""
+
+    def of_mode(fit: Fit) -> OrderPosterior:
+        orders = (model.made_robust(fit) or model).shared_orders(fit)
+        return shared_posterior(orders, fit.order, rng, samples=samples)
+
+    best = outcome.found
+    found = of_mode(best)
+    others = [] if outcome.cycle or model.timing.gaps_known else _rivals(model, best, found, rng)
+    if others:
+        weights = np.exp([min(each.objective - best.objective, 0.0) for each in others])
+        shares = weights / (1 + weights.sum())
+        found = found.mixed_with(list(zip(map(of_mode, others), shares.tolist(), strict=True)))
+    if outcome.folded and model.prior is None:
+        found = found.unfolded(best.order, outcome.folded, rng)
+    if outcome.direction.identified:
+        return found
+    back = best.order[::-1].copy()
+    odds = model.prior_costs(back).sum() - model.prior_costs(best.order).sum()
+    return found.either_direction(float(1 / (1 + np.exp(np.minimum(odds, 700.0)))))
+
+
+def _rivals(model: Model, best: Fit, found: OrderPosterior, rng: np.random.Generator) -> list[Fit]:
+    """Other optima that the chains, which start at the best, did not visit in either direction."""
+    visited = {tuple(way) for each in found.samples.tolist() for way in (each, each[::-1])}
+    every = rivals(model, Shared.of(model, rng), best, max_iter=RIVAL_ROUNDS)
+    return [each for each in every if tuple(each.order.tolist()) not in visited]
 
 
 def _may_turn(model: Model) -> Mask:

@@ -6,6 +6,7 @@ spectral start is close, and local search closes the rest; neither promises the 
 
 from __future__ import annotations
 
+from itertools import combinations, pairwise, permutations, product
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,42 @@ def shortest_path(squared_distances: Array) -> Indices:
         return first
     second = improve(squared_distances, nothing, start)
     return min(first, second, key=lambda order: path_cost(squared_distances, nothing, order))
+
+
+MAX_STRIDE = 3
+"""Strides of an order that are undone: from four on their pieces have hundreds of arrangements."""
+
+
+def interleaved(order: Indices) -> list[Indices]:
+    """Orders of which this one is every second, or third, slice after the other.
+
+    Where the process jumps across in one step (an eigenvalue of F that is negative, or turns by more than a quarter), slices two or three
+    steps apart are nearer than neighbours, and a short path visits those first: it is a piece for each remainder, either way
+    round. Each arrangement of the pieces is undone; of an order and its reverse one is returned.
+    """
+    found = []
+    for stride in range(2, min(MAX_STRIDE, len(order) // 3) + 1):
+        for longer in combinations(range(stride), len(order) % stride):
+            sizes = [len(order) // stride + (k in longer) for k in range(stride)]
+            pieces = np.split(order, np.cumsum(sizes)[:-1])
+            for way in product((1, -1), repeat=stride - 1):
+                turned = [pieces[0], *(p[::w] for p, w in zip(pieces[1:], way, strict=True))]
+                found += [
+                    np.array([row[k] for k in range(max(sizes)) for row in each if k < len(row)])
+                    for each in permutations(turned)
+                    if all(len(a) >= len(b) for a, b in pairwise(each))
+                ]
+    return found
+
+
+def strided(order: Indices) -> list[Indices]:
+    """Every second, or third, slice of an order after the other, each remainder forwards or by turns back and forth."""
+    found = []
+    for stride in range(2, min(MAX_STRIDE, len(order) // 3) + 1):
+        pieces = [order[k::stride] for k in range(stride)]
+        turned = [p[:: -1 if k % 2 else 1] for k, p in enumerate(pieces)]
+        found += [np.concatenate(pieces), np.concatenate(turned)]
+    return found
 
 
 def guided_paths(squared_distances: Array, numbers: int, prior: Prior) -> list[Indices]:

@@ -7,12 +7,14 @@ averages over orders.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from retrace_sde.io.arrays import Indices
+from retrace_sde.orders.paths import interleaved, strided
 from retrace_sde.progress import steps
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.protocols import Model
@@ -23,6 +25,12 @@ FIRST_ROUNDS, HARDER_ROUNDS = 4, 3
 
 ENLARGEMENT = 8
 """Factor by which the number of trajectories grows when an order fails verification and the data are not in memory."""
+
+MIN_INTERLEAVED, MAX_INTERLEAVED = 6, 100
+"""Slices for which the search is repeated from interleaved orders."""
+
+RIVAL_STARTS, RIVAL_NATS = 6, 10.0
+"""Orders from which other optima are searched, and nats below the best up to which they count: e⁻¹⁰ is nothing."""
 
 SEARCHING = "searching for the order"
 
@@ -96,7 +104,47 @@ def _searched(
     starts = space.starts(few, rng)
     trails = [_from_start(few, space, start, max_iter) for start in steps(starts, SEARCHING)]
     worth = [few.score(each.pair.better) for each in trails] if len(trails) > 1 else [0.0]
-    return trails[int(np.argmax(worth))], None if few is model else few.data.shape[0]
+    best = trails[int(np.argmax(worth))]
+    best = _across(few, space, best, max_iter)
+    return best, None if few is model else few.data.shape[0]
+
+
+def _across(model: Model, space: Space, found: Trail, max_iter: int) -> Trail:
+    """The search once more from the most likely order that the one found may be every second or third slice of."""
+    starts = _rearranged(model, space, found.order, interleaved)
+    if not starts:
+        return found
+    trail = _from_start(model, space, starts[0], max_iter)
+    return trail if trail.pair.better.objective > found.pair.better.objective else found
+
+
+def _rearranged(
+    model: Model, space: Space, order: Indices, ways: Callable[[Indices], list[Indices]]
+) -> list[Indices]:
+    """Orders made of another, in the more likely direction, the most likely first, where a fit takes no longer than a regression."""
+    if not model.closed_form or len(order) > MAX_INTERLEAVED or len(order) < MIN_INTERLEAVED:
+        return []
+    allowed = [each for each in ways(order) if np.isfinite(model.prior_costs(each)).all()]
+    fits = [space.fit(model, each).better for each in allowed]
+    return [each.order for each in sorted(fits, key=lambda fit: -fit.objective)]
+
+
+def rivals(model: Model, space: Space, found: Fit, *, max_iter: int) -> list[Fit]:
+    """Other optima than an order and its reverse that are nearly as likely: the search from orders made of it by strides.
+
+    Each has parameters of its own. None where fits have no closed form: the search is then made once.
+    """
+    starts = _rearranged(model, space, found.order, lambda o: [*strided(o), *interleaved(o)])
+    fits: list[Fit] = []
+    for start in starts[:RIVAL_STARTS]:
+        fit = alternate(model, space, start, max_iter=max_iter).pair.better
+        known = [each.order for each in (found, *fits)]
+        seen = any(
+            np.array_equal(fit.order, o) or np.array_equal(fit.order[::-1], o) for o in known
+        )
+        if not seen and fit.objective > found.objective - RIVAL_NATS:
+            fits.append(fit)
+    return fits
 
 
 def _from_start(model: Model, space: Space, start: Indices, max_iter: int) -> Trail:

@@ -90,6 +90,33 @@ class OrderPosterior:
         P = (1 - probability) * self.position_probabilities + probability * where
         return replace(self, position_probabilities=P.astype(np.float32), samples=samples)
 
+    def mixed_with(self, others: list[tuple[OrderPosterior, float]]) -> OrderPosterior:
+        """A mixture of posteriors over one shared order, each with its share of the probability; this one has the rest."""
+        own = 1 - sum(share for _, share in others)
+        P = own * self.position_probabilities
+        samples = self.samples.copy()
+        end = len(samples)
+        for each, share in others:
+            P = P + share * each.position_probabilities
+            count = min(round(share * len(samples)), end, len(each.samples))
+            samples[end - count : end] = each.samples[evenly(len(each.samples), count)]
+            end -= count
+        return replace(self, position_probabilities=P.astype(np.float32), samples=samples)
+
+    def either_direction(self, probability: float) -> OrderPosterior:
+        """The posterior over a shared order that is, with a probability, to be read from its other end."""
+        P = (1 - probability) * self.position_probabilities
+        P = P + probability * self.position_probabilities[:, ::-1]
+        every = np.arange(len(self.samples))
+        back = np.floor((every + 1) * probability) > np.floor(every * probability)
+        samples = np.where(back[:, None], self.samples[:, ::-1], self.samples)
+        return replace(self, position_probabilities=P.astype(np.float32), samples=samples)
+
+    def along(self, order: Indices) -> NDArray[np.int16]:
+        """The orders drawn, those that run against a shared order reversed."""
+        back = np.array([kendall_tau(order, each.astype(np.intp)) < 0 for each in self.samples])
+        return np.where(back[:, None], self.samples[:, ::-1], self.samples)
+
     def halved(self, other: OrderPosterior) -> OrderPosterior:
         """Half of this and half of another posterior over the same orders: the other direction's."""
         probabilities = (self.position_probabilities + other.position_probabilities) / 2

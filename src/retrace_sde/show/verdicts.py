@@ -67,12 +67,17 @@ def verdicts(model: ReTrace, panel: Panel) -> tuple[Answer, ...]:
 def placement(model: ReTrace, *, lengths: Indices | None = None) -> Array | None:
     """The probability of each recovered position, `P[o_k, k]` for all k (and trajectories) in one row.
 
+    Of a shared order whose direction is open, that of the position or of its mirror image: which of them is a question of its own.
     None without a posterior: `sample_orders()` or `estimator="mcem"` give one.
     """
     if not hasattr(model, "posterior_"):
         return None
     P, order = model.position_probabilities_, model.order_
     own: Array = np.take_along_axis(P, order[..., None, :], axis=-2)[..., 0, :].astype(float)
+    if model.result_.shared_order and not model.direction_.identified:
+        T = len(order)
+        mirrored = P[order, T - 1 - np.arange(T)] * (2 * np.arange(T) != T - 1)
+        own = np.minimum(own + mirrored, 1.0)
     if lengths is not None and not model.result_.shared_order:
         own = own[Lengths.of(own, lengths).mask]
     return own.ravel()
@@ -102,7 +107,9 @@ def _order(model: ReTrace, panel: Panel) -> Answer:
     given = "These probabilities take the fitted parameters as known."
     if not model.direction_.identified:
         given += (
-            " They do not include the uncertainty of the direction of time."
+            " The direction is undetermined: they are of a position or of its mirror image."
+            if model.result_.shared_order
+            else " They do not include the uncertainty of the direction of time."
             if model.result_.settings["estimator"] != "mcem"
             else " The direction is undetermined: each direction counts for half."
         )
