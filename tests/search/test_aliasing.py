@@ -62,8 +62,8 @@ def test_slow_turns_are_not_said_to_be_coarse():
 
 
 def test_optima_that_are_as_likely_share_the_probability():
-    """Two trajectories of white noise: hardly any order is better than another, and the chains see one region."""
-    X = np.random.default_rng(3).standard_normal((2, 8, 1))
+    """Four trajectories of white noise: hardly any order is better than another, and the chains see one region."""
+    X = np.random.default_rng(3).standard_normal((4, 8, 1))
     model = fitted(X, drift="linear")
     P = model.position_probabilities_
     np.testing.assert_allclose(P.sum(axis=0), 1, atol=1e-5)

@@ -674,12 +674,15 @@ def test_sampled_shared_orders_match_enumeration(n, seed):
     weight = np.exp(cost.min() - cost)
     weight /= weight.sum()
     exact = frequencies(weight[None], T)[3][0]
+    if not model.direction_.identified:
+        exact = (exact + exact[:, ::-1]) / 2  # an open direction counts for half
     assert found.position_probabilities.shape == (T, T)
     # 80 000 correlated records: an error near 0.01 where the posterior has several modes.
     columns = model._memory.places.columns
     assert np.abs(found.position_probabilities[columns] - exact).max() < 0.04
     place, here = np.argsort(orders, axis=1), np.argsort(columns)
     before = weight @ (place[:, here[1]] < place[:, here[4]])
+    before = before if model.direction_.identified else 0.5
     assert abs(model.precedence_probability(1, 4) - before) < 0.15
     assert model.precedence_probability(1, 4) + model.precedence_probability(4, 1) == 1
     assert sorted(found.expected_order()) == list(range(T))

@@ -29,8 +29,8 @@ ENLARGEMENT = 8
 MIN_INTERLEAVED, MAX_INTERLEAVED = 6, 100
 """Slices for which the search is repeated from interleaved orders."""
 
-RIVAL_STARTS, RIVAL_NATS = 6, 10.0
-"""Orders from which other optima are searched, and nats below the best up to which they count: e⁻¹⁰ is nothing."""
+RIVAL_STARTS, RIVAL_NATS, MIN_TRAJECTORIES_FOR_RIVALS = 6, 10.0, 3
+"""Orders from which other optima are searched, nats below the best up to which they count (e⁻¹⁰ is nothing), and trajectories needed."""
 
 SEARCHING = "searching for the order"
 
@@ -132,8 +132,11 @@ def _rearranged(
 def rivals(model: Model, space: Space, found: Fit, *, max_iter: int) -> list[Fit]:
     """Other optima than an order and its reverse that are nearly as likely: the search from orders made of it by strides.
 
-    Each has parameters of its own. None where fits have no closed form: the search is then made once.
+    Each has parameters of its own. None where fits have no closed form, the search is then made once; nor of very few trajectories, to
+    which parameters fit along any order.
     """
+    if model.data.shape[0] < MIN_TRAJECTORIES_FOR_RIVALS:
+        return []
     starts = _rearranged(model, space, found.order, lambda o: [*strided(o), *interleaved(o)])
     fits: list[Fit] = []
     for start in starts[:RIVAL_STARTS]:
