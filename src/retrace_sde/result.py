@@ -358,6 +358,7 @@ class ReTraceResult:
             ("method", method),
             ("log-likelihood", f"{self.log_likelihood:,.1f}"),
             ("direction", self.direction.verdict),
+            ("assuming", " ".join(self.direction.assumptions) or None),
             ("dependence", _verdict(self.dependence)),
             ("alternative", None if self.alternative is None else twin),
             ("models compared", self._models()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -98,6 +98,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         Movement common to all trajectories at a slice: shocks, plates, batches. True: order and parameters come from deviations
         from the slice means, and the mean path counts as one trajectory. "auto": where a test finds it
         (`result_.dependence`). One shared order, linear and affine drifts only.
+    evidence : sequence of {"means", "spreads", "residuals"}
+        What may count for the direction: the slices' means, deviations from them, noise that is not Gaussian. Leave out what
+        your design, not time, may have made.
     max_iter : int
         Rounds at most.
     alpha : float
@@ -144,6 +147,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         missing_covariates: MissingInputs = "refuse",
         subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
         common_shocks: Literal["auto"] | bool = "auto",
+        evidence: Sequence[Literal["means", "spreads", "residuals"]] = (
+            "means",
+            "spreads",
+            "residuals",
+        ),
         max_iter: int = 10,
         alpha: float = 0.05,
         random_state: int | np.random.Generator | None = None,
@@ -160,6 +168,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.missing_covariates = missing_covariates
         self.subjects = subjects
         self.common_shocks = common_shocks
+        self.evidence = evidence
         self.max_iter = max_iter
         self.alpha = alpha
         self.random_state = random_state

@@ -40,7 +40,7 @@ def fit(X, seed=0, **options):
 WANTED = {
     "noise": CandidateKind.NOISE,
     "memory": CandidateKind.MEMORY,
-    "levels": CandidateKind.LEVELS,
+    "levels": CandidateKind.INTERCEPTS,
     "heavy tails": Aspect.TAILS,
     "one loud subject": Aspect.SUBJECTS,
     "one shifted subject": Aspect.SUBJECTS,

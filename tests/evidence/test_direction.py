@@ -136,7 +136,7 @@ def test_the_verdict_says_what_was_found() -> None:
     clear = direction_test(delta, zero, dimension=1)
     assert clear.identified
     assert clear.verdict == (
-        "The direction of time is identified: log-likelihood ratio +10.0 nats, z = 5.2, p = 0.0067."
+        "The direction of time is identified: log-likelihood ratio +10.0 nats, p = 0.0067."
     )
     strict = direction_test(delta, zero, dimension=1, alpha=0.001)
     assert not strict.identified
@@ -272,7 +272,7 @@ def test_knowledge_is_doubted_only_where_the_data_fit_the_reverse_better() -> No
     assert all(each.known and each.identified for each in (against, agreeing, untested))
     assert against.p_value is None
     assert against.evidence.p_value == pytest.approx(0.0067, abs=1e-4)
-    assert "nats, z = -5.2, p = 0.0067): check that knowledge." in against.verdict
+    assert "nats, p = 0.0067): check that knowledge." in against.verdict
     assert "check" not in agreeing.verdict + untested.verdict
 
 

@@ -8,6 +8,8 @@ from scipy.integrate import quad
 from scipy.stats import invgamma
 
 import retrace_sde as rt
+from retrace_sde.evidence.closed_form.panels import Form, Panels
+from retrace_sde.evidence.closed_form.steps import fit_directions
 from retrace_sde.fit.unequal_steps import dispersion
 from retrace_sde.orders.loops import closes
 from retrace_sde.panel.blocks import Data
@@ -144,8 +146,9 @@ def test_a_direction_that_unequal_gaps_turn_round_is_not_called():
         model = rt.ReTrace(drift="affine", n_jobs=1).fit(X)
         forward = rt.metrics.kendall_tau(truth, model.order_) > 0
         assert not model.direction_.identified or forward
-        equal = next(each for each in model.direction_.models if each.name == "Markov")
-        misled += (equal.log_likelihood_ratio > 0) != forward
+        x = X[:, truth]
+        one, two = fit_directions(Panels(((x - x.mean((0, 1))) / x.std((0, 1)))[None]), Form())
+        misled += bool(one.total[0] < two.total[0])
         spaced = rt.ReTrace(drift="affine", spacing="estimate", n_jobs=1).fit(X)
         assert not spaced.direction_.identified or rt.metrics.kendall_tau(truth, spaced.order_) > 0
     assert misled >= 2

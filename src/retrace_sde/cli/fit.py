@@ -72,7 +72,7 @@ def _times(text: str) -> list[float]:
 
 def _knowledge(
     frame: pd.DataFrame, slice_: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-    before: tuple[str, ...], schedule: str | None,
+    before: tuple[str, ...], schedule: str | None, aligned: str | None,
 ) -> Knowledge | None:  # fmt: skip
     """What the options say is known of time; labels are the table's own."""
     if slice_ is None and (positions or before):
@@ -88,6 +88,7 @@ def _knowledge(
         "positions": dict(_position(each) for each in positions) or None,
         "precedences": [_pair(each, labels) for each in before] or None,
         "schedule": None if schedule is None else _times(schedule),
+        "aligned": aligned,
     }
     return Knowledge(**known) if any(each is not None for each in known.values()) else None  # type: ignore[arg-type]
 
@@ -149,6 +150,9 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               show_default=True, help="One SDE for all, random intercepts, or random rates; auto: by evidence.")  # fmt: skip
 @click.option("--common-shocks", type=click.Choice(["auto", "yes", "no"]), default="auto", show_default=True,
               help="Remove what all subjects share at a slice (shocks, plates); auto: where a test finds it.")  # fmt: skip
+@click.option("--aligned", type=click.Choice(["start", "end", "neither"]),
+              help="At what subjects are aligned, selected or normalised; at the end, means and spreads say nothing of the "
+              "direction.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
               help="Standard errors by N bootstrap draws of subjects, instead of the sandwich estimate.")  # fmt: skip
 @click.option("--scheduler", metavar="ADDRESS|local", help="Dask's workers for a zarr array (trajectory, time, variable), which is "
@@ -162,7 +166,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @seed_option
 @json_option
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
-        spacing: str, schedule: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
+        spacing: str, schedule: str | None, aligned: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
         before: tuple[str, ...], missing_covariates: str, subjects: str, common_shocks: str, bootstrap: int | None, scheduler: str | None, out: Path | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
@@ -178,7 +182,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         from retrace_sde.cli.lazy import fit_lazy
 
         named = [columns[name] for name in ("subject", "slice_", "time", "group")]
-        if any((first, last, positions, before, schedule, *named)):
+        if any((first, last, positions, before, schedule, aligned, *named)):
             raise click.UsageError(
                 "--scheduler fits an array, which has no columns or labels: leave out options that name them."
             )
@@ -197,7 +201,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         frame, roles = load(file, **columns)
         options: dict[str, Any] = {} if dt is None else {"dt": dt}
         options["knowledge"] = _knowledge(
-            frame, roles["slice"], first, last, positions, before, schedule
+            frame, roles["slice"], first, last, positions, before, schedule, aligned
         )
         begin("recovering the order")
         found = recover(
@@ -250,6 +254,8 @@ def _answer(
     )
     yield "Order", _order(found, answer)
     yield "Direction", result.direction.verdict
+    if result.direction.assumptions:
+        yield "Assuming", " ".join(result.direction.assumptions)
     if result.dependence is not None:
         yield "Dependence", result.dependence.verdict
     choices = {

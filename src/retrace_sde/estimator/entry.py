@@ -46,6 +46,7 @@ class Entry:
     places: RowPermutation
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
+    aligned: str | None = None
 
 
 def entered(
@@ -94,7 +95,8 @@ def entered(
         prior = prior.relabelled(placed.wide(panel.values.shape[1]), placed.rows)
     lengths = Lengths.of(panel.values, panel.lengths)
     timing, dt = known_clock(knowledge, lengths, dt, shared=shared)
-    return Entry(whole, panel, prior, timing, dt, placed, notes, cautions)
+    aligned = None if knowledge is None else knowledge.aligned
+    return Entry(whole, panel, prior, timing, dt, placed, notes, cautions, aligned)
 
 
 def in_units(panel: Panel, units: Units | None, n_jobs: int | None) -> Data:

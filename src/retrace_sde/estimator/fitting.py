@@ -191,7 +191,7 @@ def _planned_fit(
     check_levels(request.subjects, model)
     features = tuple(model.drift.feature_names(panel.names, panel.covariate_names))
     volume = 0.0 if units is None else units.volume
-    outcome = fit(model, request.options(model, volume), rng)
+    outcome = fit(model, request.options(model, volume, entry.aligned), rng)
     return PanelFit(model, outcome, units, features).noted(*absorbed), plan
 
 
@@ -208,7 +208,8 @@ def _with_noise(
     elif chosen is not None:
         model = plan.with_noise(chosen)
         volume = 0.0 if units is None else units.volume
-        outcome = fit(model, request.options(model, volume), rng)
+        aligned = outcome.direction.aligned
+        outcome = fit(model, request.options(model, volume, aligned), rng)
     outcome = replace(outcome, noise=preferred, along=None)
     return replace(fitted, model=model, outcome=outcome)
 

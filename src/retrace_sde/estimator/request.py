@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrace_sde.estimator.checks import check_settings, is_auto
+from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.evidence.outcome import Options
 from retrace_sde.evidence.selection.accounts import Subjects
 from retrace_sde.panel.inputs import MissingInputs
@@ -34,6 +35,7 @@ class Request:
     missing_covariates: MissingInputs
     subjects: Subjects
     common_shocks: bool | str
+    grounds: frozenset[Ground]
     max_iter: int
     alpha: float
     n_jobs: int | None
@@ -51,6 +53,7 @@ class Request:
             drift=as_drift(given["drift"]),
             estimate_gaps=given["spacing"] == "estimate",
             subjects=Subjects(given["subjects"]),
+            grounds=frozenset(map(Ground, given["evidence"])),
             given=given,
             **{name: given[name] for name in AS_GIVEN},
         )
@@ -91,8 +94,11 @@ class Request:
             self.shared, self.estimator, noise, self.estimate_gaps, not self.by_likelihood
         )
 
-    def options(self, model: Model, volume: float) -> Options:
-        """What decides the search. `volume`: nats that a log-likelihood loses in the user's units."""
+    def options(self, model: Model, volume: float, aligned: str | None) -> Options:
+        """What decides the search and the direction.
+
+        `volume`: nats that a log-likelihood loses in the user's units; `aligned`: at what subjects are aligned, None: not told.
+        """
         search, subjects, estimator = None, self.subjects, self.estimator
         if self.score_order is not None:
             noise = given_noise_covariance(model)
@@ -110,6 +116,8 @@ class Request:
             search,
             subjects,
             volume,
+            self.grounds,
+            aligned,
         )
 
     def recorded(self, estimator: str) -> dict[str, Any]:
@@ -117,6 +125,7 @@ class Request:
         kept = {name: value for name, value in self.given.items() if name != "n_jobs"}
         for name in ("drift", "order"):
             kept[name] = str(kept[name])
+        kept["evidence"] = sorted(map(str, self.grounds))
         seed = kept["random_state"]
         seed = seed if isinstance(seed, int) else None
         return {**kept, "estimator": estimator, "random_state": seed}

@@ -90,7 +90,13 @@ class GuardFinding:
 def loops(model: Model, found: Fit) -> bool:
     """The states along the order found close to a loop; not asked where something is known of time."""
     view, order = model.smoothed_view(found)
-    return model.prior is None and closes(view.data, order)
+    return model.prior is None and closes(_with_mean_path(model, view.data), order)
+
+
+def _with_mean_path(model: Model, data: Data) -> Data:
+    """The data as they were: where they are deviations from slices' means, a loop or a fold may be in the means."""
+    path = getattr(model, "mean_path", None)
+    return data if path is None else replace(data, values=to_numpy(data.values) + path.means)
 
 
 def cut(model: Model, found: Found) -> Found:
@@ -201,7 +207,7 @@ def _folded(model: Model, found: Fit, rng: np.random.Generator | None) -> Fold |
         return None
     if not found.ordering.shared:
         return may_fold_each(model.data) if d == 1 else None
-    x = None if rng is None else on_line(model.data, found.order)
+    x = None if rng is None else on_line(_with_mean_path(model, model.data), found.order)
     if rng is None or x is None:
         return None
     if d > 1:
@@ -224,7 +230,7 @@ def from_knowledge(
     odds = np.minimum(back - model.prior_costs(order), 700.0)
     reverse = np.where(np.isfinite(back), 1 / (1 + np.exp(odds)), 0.0)
     middle = float(np.median(reverse))
-    return known_direction(test) if middle < alpha else test
+    return known_direction(test, float(np.median(odds))) if middle < alpha else test
 
 
 FOLD_CORRELATION_Z = -5.0

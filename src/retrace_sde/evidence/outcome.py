@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong
-from retrace_sde.evidence.direction.comparison import compare_directions
+from retrace_sde.evidence.closed_form.panels import Ground
+from retrace_sde.evidence.direction.comparison import compare_directions, restricted
 from retrace_sde.evidence.direction.marginal_test import marginal_test
 from retrace_sde.evidence.direction.reversal_search import search_reversals
 from retrace_sde.evidence.direction.verdict import DirectionTest, direction_test, stopped_direction
@@ -105,7 +106,8 @@ class Outcome:
 class Options:
     """What the user chose. `search`: another way to a shared order than maximum likelihood.
 
-    `volume`: the nats that a log-likelihood loses when it is said in the user's units.
+    `volume`: the nats that a log-likelihood loses when it is said in the user's units. `grounds`: what may count for the
+    direction; `aligned`: at what subjects are aligned, as far as that was told.
     """
 
     shared: bool
@@ -116,6 +118,13 @@ class Options:
     search: Search | None = None
     subjects: Subjects = Subjects.ALIKE
     volume: float = 0.0
+    grounds: frozenset[Ground] = frozenset(Ground)
+    aligned: str | None = None
+
+    @property
+    def counting(self) -> frozenset[Ground]:
+        """What counts for the direction: where subjects are aligned at the end, neither means nor spreads do."""
+        return self.grounds & {Ground.RESIDUALS} if self.aligned == "end" else self.grounds
 
 
 def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
@@ -282,7 +291,10 @@ def _directed(
     along = CandidatesAlong(model, (better, worse), test.contributions, chance)
     if cycle:
         return better, worse, test, along
-    test, reverse = compare_directions(along, test, chance, alpha=options.alpha)
+    test, reverse = compare_directions(
+        along, test, chance, alpha=options.alpha, grounds=options.counting
+    )
+    test = replace(test, aligned=options.aligned)
     return (worse, better, test.turned(), along) if reverse else (better, worse, test, along)
 
 
@@ -351,6 +363,8 @@ def _averaged(
     if not cycle:
         chance = rng.spawn(1)[0]
         test = marginal_test(model, averaged, found.order, test, chance, alpha=options.alpha)
+        test = restricted(test, options.counting)
+    test = replace(test, aligned=options.aligned)
     outcome = replace(outcome, direction=test)
     seen = guarded(model, found, test, alpha=options.alpha, cycle=cycle)
     outcome = _believed(outcome, seen)

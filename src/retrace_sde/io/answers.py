@@ -168,7 +168,8 @@ def parameters(result: Any, panel: Any) -> dict[str, Any]:
             "models": [vars(each) for each in test.models],
             "verdict": test.verdict,
             "log_likelihood_ratio": test.log_likelihood_ratio,
-            "z": test.z,
+            "rests_on": dict(test.rests_on),
+            "assumptions": list(test.assumptions),
         },
         "dependence": _fields(
             result.dependence,

@@ -46,6 +46,10 @@ class Knowledge:
     schedule : array (T,), optional
         Times of a protocol, growing, of which it is not known which observation is whose: positions then
         have known, unequal gaps. Independent: trajectories may have missed some of them, which ones is sought too.
+    aligned : {"start", "end", "neither"}, optional
+        At what subjects are aligned, selected or normalised: something at the start (an inclusion), at the end (a death, a
+        diagnosis, per cent of the last value), or neither. At the end, means and spreads say nothing of the direction: such
+        data look like ordinary data in reverse.
 
     Examples
     --------
@@ -68,6 +72,7 @@ class Knowledge:
     timestamps: ArrayLike | None = None
     timestamp_error: float | ArrayLike | None = None
     schedule: ArrayLike | None = None
+    aligned: str | None = None
 
 
 def with_bounded_errors(knowledge: Knowledge | None) -> Knowledge | None:

@@ -63,6 +63,10 @@ def _one_of(*words: str) -> Rule:
     return Rule(f"one of {listed}", lambda v: isinstance(v, str) and v in words)
 
 
+def _several_of(v: Any, *words: str) -> bool:
+    return isinstance(v, tuple | list | set | frozenset) and len(v) > 0 and set(v) <= set(words)
+
+
 def _seed(v: Any) -> bool:
     seeds = np.random.Generator | np.random.SeedSequence | np.random.BitGenerator
     return v is None or (_whole(v) and v >= 0) or isinstance(v, seeds)
@@ -102,6 +106,11 @@ RULES: Mapping[str, Rule] = {
     "ScoreOrder.drift": _one_of("absolute", "mean"),
     "ScoreOrder.keep": _one_of("best", "last"),
     "transform": _one_of("default", "pandas", "polars"),
+    "evidence": Rule(
+        "a sequence of 'means', 'spreads' and 'residuals', at least one of them",
+        lambda v: _several_of(v, "means", "spreads", "residuals"),
+    ),
+    "aligned": _one_of("start", "end", "neither").or_none(),
     "max_iter": _count(1),
     "alpha": BETWEEN,
     "random_state": Rule("a whole number of at least 0, a numpy.random.Generator, or None", _seed),

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.evidence.candidates.candidate import Candidate, CandidateFit, CandidateKind
-from retrace_sde.evidence.closed_form.linear import DirectedFit, regressed
 from retrace_sde.evidence.closed_form.missing_draws import draw_missing
 from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, noisy_simulator
 from retrace_sde.evidence.closed_form.panels import Form, Panels, Scale
+from retrace_sde.evidence.closed_form.steps import StepFit, fit_steps
 from retrace_sde.fit.start_law import Starts
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, evenly, to_numpy
@@ -76,6 +76,11 @@ class CandidatesAlong:
     def affine(self) -> bool:
         """The drift has an offset."""
         return isinstance(self.model.drift, Affine)
+
+    @property
+    def deviations(self) -> bool:
+        """The data are deviations from the slices' means: what all trajectories share was taken out."""
+        return getattr(self.model, "mean_path", None) is not None
 
     @cached_property
     def own_kind(self) -> CandidateKind | None:
@@ -150,7 +155,9 @@ class CandidatesAlong:
         x /= scale
         if missing or lengths.ragged:
             x = np.where(seen, x, 0.0)
-        found = Panels(x[None], lengths.counts, Scale(centre, scale))
+        aligned = fit.ordering.shared and not lengths.ragged
+        units, groups = Scale(centre, scale), few.data.groups
+        found = Panels(x[None], lengths.counts, units, groups=groups, aligned=aligned)
         if not missing:
             return None if _noiseless(found) else found
         laws = simulators(self.both, found, self.rng)
@@ -206,16 +213,17 @@ def _simulator(
     centre, scale = (np.zeros(d), np.ones(d)) if panels.units is None else panels.units
     A = law.theta[:, :d] * dt
     c = law.theta[:, d] * dt if law.theta.shape[1] > d else np.zeros(d)
-    theta = np.r_[(A * scale / scale[:, None]).T, ((c + A @ centre) / scale)[None]]
+    theta = (A * scale / scale[:, None]).T
+    S = panels.x.shape[2] - 1
+    offsets = np.broadcast_to((c + A @ centre) / scale, (1, S, d))
     square = np.outer(scale, scale)
     mean = np.tile((law.initial.mean - centre) / scale, (1, 2, 1))
     start = Starts(
         np.zeros((1, 1)), (law.initial.covariance / square)[None], mean, np.array([[1.0, 0.0]])
     )
-    way = DirectedFit(
-        Form(), np.zeros(1), theta[None], (law.H * dt / square)[None], start, backwards
-    )
-    return noisy_simulator(way, law.R / square, rng)
+    H = (law.H * dt / square)[None]
+    way = StepFit(Form(), np.zeros(1), theta[None], offsets, H, np.ones((1, S)), start)
+    return noisy_simulator(way, law.R / square, rng, backwards=backwards)
 
 
 def _deviation(x: Array, centre: Array) -> Array:
@@ -231,7 +239,5 @@ def _deviation(x: Array, centre: Array) -> Array:
 
 def _noiseless(panels: Panels) -> bool:
     """Some combination of variables has no measurable noise: second moments are then lost to rounding."""
-    leaves = regressed(panels, Form()).leaves[0]
-    # As a square: what keeps the regression solvable enters it in the second order only.
-    H = leaves.T @ panels.moments[0] @ leaves / panels.live(1).sum()
+    H = fit_steps(panels, Form()).H[0]
     return bool(np.linalg.eigvalsh(H)[0] < MIN_STEP_VARIANCE)

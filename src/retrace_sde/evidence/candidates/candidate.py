@@ -1,6 +1,6 @@
 """What a candidate model is: a name, when it applies, its fit in both directions, and how well it predicts steps.
 
-To add one, write a class like those beside this file and put an instance into `registry.CANDIDATES`; `quadratic` is a good one to
+To add one, write a class like those beside this file and put an instance into `registry.CANDIDATES`; `curved` is a good one to
 copy. The direction then compares its fit with those of the others, and the explanation of residuals asks how much better it
 predicts the next step. The choice of parameters (`evidence/selection`) knows noise, random intercepts and rates by name, and
 averages over uncertain orders compare no candidates: a new one is not heard there.
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from retrace_sde.evidence.candidates.prediction import Prediction, StepRows
-from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, SimulatedP
+from retrace_sde.evidence.closed_form.checks import Checks
+from retrace_sde.evidence.closed_form.null_simulation import NullSimulator
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.io.arrays import Array
 
@@ -34,12 +35,12 @@ class CandidateKind(StrEnum):
 
     MARKOV = "Markov"
     MEMORY = "memory"
-    LEVELS = "random intercepts"
-    MEMORY_LEVELS = "memory and random intercepts"
-    CURVED = "quadratic drift"
+    INTERCEPTS = "random intercepts"
+    MEMORY_INTERCEPTS = "memory and random intercepts"
+    QUADRATIC = "quadratic drift"
+    CUBIC = "cubic drift"
     NOISE = "measurement noise"
     GAPS = "unequal gaps"
-    VARIANCES = "unequal step variances"
     RESIDUALS = "non-Gaussian residuals"
 
 
@@ -48,9 +49,6 @@ class Role(StrEnum):
 
     VOTE = "vote"
     """The direction may be tested in it; candidates within a few nats of the best must agree."""
-
-    OVERRULE = "overrule"
-    """It decides where it explains more than every voter, in both directions."""
 
     VETO = "veto"
     """It may only oppose a direction."""
@@ -67,7 +65,7 @@ class CandidateFit:
     `penalty.penalty` of its parameters. `ratio`: `ℓ(order) − ℓ(reverse)`; `by_trajectory` gives each trajectory's share of it: a
     pass over the data, made only for candidates that are tested. `form`: the closed form whose ratio is the statistic of the
     simulated test (None: Vuong's test alone). `simulators`: null panels of the order and of its reverse, where they are not
-    those of `form`. `test`: the candidate's own simulated test.
+    those of `form`. `checks`: of its residuals; a candidate that fails them has no say (None: not checked).
     """
 
     kind: str
@@ -80,7 +78,7 @@ class CandidateFit:
     simulators: (
         Callable[[Panels, np.random.Generator], tuple[NullSimulator, NullSimulator]] | None
     ) = None
-    test: Callable[[np.random.Generator, float], SimulatedP] | None = None
+    checks: Checks | None = None
 
     @classmethod
     def of_trajectories(
@@ -95,6 +93,11 @@ class CandidateFit:
     def log_evidence(self) -> float:
         """Penalised log-likelihood (BIC) in the direction that fits better."""
         return max(self.log_likelihoods) - self.penalty
+
+    @property
+    def adequate(self) -> bool:
+        """Nothing that its residuals show speaks against it."""
+        return self.checks is None or self.checks.passed
 
     @property
     def forward_evidence(self) -> float:

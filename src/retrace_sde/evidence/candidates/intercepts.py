@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from retrace_sde.evidence.candidates.candidate import CandidateKind
-from retrace_sde.evidence.candidates.linear_step import LinearStep
+from retrace_sde.evidence.candidates.linear_step import StepCandidate
 from retrace_sde.evidence.candidates.prediction import Prediction, StepRows, profile, rows
 from retrace_sde.io.arrays import Array
 
@@ -16,7 +16,7 @@ SUBJECTS_PER_START = 6
 """Subjects for each variable without which Γ is left out: n intercepts are soon explained by d first states."""
 
 
-class RandomIntercepts(LinearStep):
+class RandomIntercepts(StepCandidate):
     """`Δx_i = Θ φ_i + c_j + ε_i`, with `c_j | x₀ ~ N(μ + Γ x₀, H/λ)`.
 
     Given the past, c_j is predicted by the mean residual so far with weight w_i = i/(i + λ), which leaves `Δx_i − w_i ΔX̄_{<i}`
@@ -49,15 +49,15 @@ def _predicted(y: Array, z: Array, first: Array, *, constant: bool) -> float:
 
 
 RANDOM_INTERCEPTS = RandomIntercepts(
-    CandidateKind.LEVELS,
+    CandidateKind.INTERCEPTS,
     "every subject has an intercept of its own",
     allows="random intercepts",
     remedy="trajectories have intercepts of their own. Try subjects='levels', or subtract each trajectory's mean",
     intercepts=True,
 )
 
-MEMORY_AND_INTERCEPTS = LinearStep(
-    CandidateKind.MEMORY_LEVELS,
+MEMORY_AND_INTERCEPTS = StepCandidate(
+    CandidateKind.MEMORY_INTERCEPTS,
     "momentum, and an intercept of every subject's own",
     allows="momentum and random intercepts",
     remedy="",

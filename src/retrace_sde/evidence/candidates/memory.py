@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from retrace_sde.evidence.candidates.candidate import CandidateKind
-from retrace_sde.evidence.candidates.linear_step import LinearStep
+from retrace_sde.evidence.candidates.linear_step import StepCandidate
 from retrace_sde.evidence.candidates.prediction import (
     Prediction,
     StepRows,
@@ -15,7 +15,7 @@ from retrace_sde.evidence.candidates.prediction import (
 )
 
 
-class Memory(LinearStep):
+class Memory(StepCandidate):
     """`Δx_i = Θ φ_i + M Δx_{i−1} + ε_i`."""
 
     def predict(self, steps: StepRows) -> Prediction | None:

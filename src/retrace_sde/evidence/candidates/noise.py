@@ -19,8 +19,7 @@ from retrace_sde.evidence.candidates.intercepts import (
 )
 from retrace_sde.evidence.candidates.linear_step import (
     MARKOV,
-    LinearStep,
-    lag_one_z,
+    StepCandidate,
     markov_penalty,
 )
 from retrace_sde.evidence.candidates.memory import MEMORY
@@ -32,11 +31,7 @@ from retrace_sde.evidence.candidates.prediction import (
     profile,
     rows,
 )
-from retrace_sde.evidence.closed_form.panels import Form
 from retrace_sde.io.arrays import Array
-
-NOISE_Z = -3.0
-"""Correlation of successive residuals, in standard errors, from which the direction considers noise."""
 
 MAX_STATE_SPACE_WORK = 3e6
 """n T d³ up to which a state-space model is fitted for a comparison."""
@@ -47,7 +42,7 @@ NOISE_SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.48)
 FILTER_SWEEPS = 4
 """Alternations between the filter and the drift that it implies."""
 
-CLOSED_FORMS: tuple[LinearStep, ...] = (MARKOV, MEMORY, RANDOM_INTERCEPTS, MEMORY_AND_INTERCEPTS)
+CLOSED_FORMS: tuple[StepCandidate, ...] = (MARKOV, MEMORY, RANDOM_INTERCEPTS, MEMORY_AND_INTERCEPTS)
 """Whose ratio may stand for that of a noisy model in simulations."""
 
 
@@ -68,7 +63,8 @@ class MeasurementNoise:
             return False
         n, T, d = panels.x.shape[1:]
         small = n * T * d**3 <= MAX_STATE_SPACE_WORK
-        return small and lag_one_z(panels, Form(affine=along.affine)) < NOISE_Z
+        steps = along.fit(MARKOV)
+        return small and steps is not None and steps.checks is not None and steps.checks.noisy
 
     def fit(self, along: CandidatesAlong) -> CandidateFit | None:
         price = markov_penalty(along, Block(1, along.steps))

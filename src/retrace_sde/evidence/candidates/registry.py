@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from retrace_sde.evidence.candidates.candidate import Candidate
-from retrace_sde.evidence.candidates.gaps import STEP_VARIANCES, UNEQUAL_GAPS
+from retrace_sde.evidence.candidates.curved import CUBIC_DRIFT, QUADRATIC_DRIFT
+from retrace_sde.evidence.candidates.gaps import UNEQUAL_GAPS
 from retrace_sde.evidence.candidates.intercepts import (
     MEMORY_AND_INTERCEPTS,
     RANDOM_INTERCEPTS,
@@ -11,7 +12,6 @@ from retrace_sde.evidence.candidates.intercepts import (
 from retrace_sde.evidence.candidates.linear_step import MARKOV
 from retrace_sde.evidence.candidates.memory import MEMORY
 from retrace_sde.evidence.candidates.noise import MEASUREMENT_NOISE
-from retrace_sde.evidence.candidates.quadratic import QUADRATIC_DRIFT
 
 CANDIDATES: list[Candidate] = [
     MARKOV,
@@ -19,7 +19,7 @@ CANDIDATES: list[Candidate] = [
     RANDOM_INTERCEPTS,
     MEMORY_AND_INTERCEPTS,
     QUADRATIC_DRIFT,
-    STEP_VARIANCES,
+    CUBIC_DRIFT,
     UNEQUAL_GAPS,
     MEASUREMENT_NOISE,
 ]

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
-from retrace_sde.evidence.closed_form.linear import fit_directions
-from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, pool
+from retrace_sde.evidence.closed_form.null_simulation import NullSimulator
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.fit.statespace.smoother import kalman
@@ -43,7 +42,7 @@ class MissingDraws:
         found = x.copy()
         for k, law in enumerate(self._resting if at_rest else self.laws):
             rows = slice(k, None, 2)
-            like, seen = Panels(x[:, rows]), self.seen[rows]
+            like, seen = Panels(x[:, rows], aligned=False), self.seen[rows]
             drawn = law.panels(like, len(x), rng).x
             gap = _along(law, np.where(seen, x[:, rows] - drawn, np.nan))
             smooth = kalman(
@@ -56,7 +55,7 @@ class MissingDraws:
     @property
     def _resting(self) -> tuple[NullSimulator, NullSimulator]:
         """The stationary laws: of each direction that is stable, or of the one that is for both."""
-        stable = [law._replace(stationary=True) for law in self.laws if law.stable]
+        stable = [replace(law, at_rest=True) for law in self.laws if law.fit.stable]
         return (stable[0], stable[-1]) if stable else self.laws
 
     def conditional(self, x: Array) -> float:
@@ -88,7 +87,9 @@ def draw_missing(
     how = MissingDraws(seen, laws)
     if laws[0].noise is None:
         first = replace(panels, x=how.fill(panels.x, rng))
-        one, two = (NullSimulator(way, pool(first, way)) for way in fit_directions(first, form))
+        # Single residuals: each half of the trajectories is drawn under one of the two laws.
+        first = replace(first, aligned=False)
+        one, two = (NullSimulator.of(first, form, backwards=back) for back in (False, True))
         how = MissingDraws(seen, (one, two))
     x = how.fill(panels.x, rng)
     return replace(panels, x=x, filled=replace(how, log_density=how.conditional(x[0])))
@@ -96,16 +97,16 @@ def draw_missing(
 
 def _along(law: NullSimulator, x: Array) -> Array:
     """Panels (B, n, T, d) in the direction of a law, or back."""
-    return x[:, :, ::-1] if law.way.backwards else x
+    return x[:, :, ::-1] if law.backwards else x
 
 
 def _space(law: NullSimulator, *, centred: bool = False) -> StateSpace:
     """The state-space model of a law; `centred`: of differences between two of its panels."""
-    way, d = law.way, law.way.H.shape[1]
+    way, d = law.fit, law.fit.H.shape[1]
     R = np.zeros((d, d)) if law.noise is None else law.noise.T @ law.noise
-    F, shift = way.step[0].T, way.c[0]
+    F, shift = way.step[0].T, way.offsets[0, 0]
     mean, width = way.start.moments
-    if law.stationary:
+    if law.at_rest:
         mean, width = np.linalg.inv(np.eye(d) - F) @ shift, solve_discrete_lyapunov(F, way.H[0])
     if centred:
         mean, shift = np.zeros(d), np.zeros(d)

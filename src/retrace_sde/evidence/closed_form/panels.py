@@ -1,30 +1,69 @@
-"""Panels along an order, in units of their own: what the closed forms are fitted to, many panels at once."""
+"""Panels along an order, in units of their own: what step models are fitted to, many panels at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
+from math import comb
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import BLOCK_ELEMENTS
 from retrace_sde.panel.lengths import Lengths
+
+STEPS_FOR_PRODUCTS, STEPS_BEYOND_MARKOV, STEPS_OF_MARKOV = 10, 5, 2
+"""Steps needed for each coefficient of a variable: where regressors are products; with memory, random intercepts or free offsets;
+and of plain Markov steps. Five trajectories of ten visits of four variables were called wrongly by richer models."""
+
+
+class Ground(StrEnum):
+    """What a direction may rest on."""
+
+    MEANS = "means"
+    """The slices' means follow the dynamics in one direction only."""
+
+    SPREADS = "spreads"
+    """Deviations from the slices' means do."""
+
+    RESIDUALS = "residuals"
+    """Noise that is not Gaussian is independent of the past in one direction only."""
 
 
 class Form(NamedTuple):
-    """Which linear model: lags of a step, whether there are random intercepts, whether there is a constant."""
+    """Which step model. Dynamics: `lags`, random intercepts (`levels`), the `degree` of the drift, a constant (`affine`).
+
+    Nuisances that are free: the offset of every step (`means`) and its variance (`spreads`).
+    """
 
     lags: int = 1
     levels: bool = False
     affine: bool = True
+    degree: int = 1
+    means: bool = False
+    spreads: bool = False
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The nuisances that are free, in words."""
+        words = (("offsets", self.means), ("variances", self.spreads))
+        return tuple(word for word, freed in words if freed)
+
+    def regressors(self, d: int) -> int:
+        """Regressors of a step, without a constant."""
+        curved = sum(comb(d + k - 1, k) for k in range(2, self.degree + 1))
+        return self.lags * d + curved
 
     def fits(self, n: int, T: int, d: int) -> bool:
         """There are enough observations for it."""
-        enough = self.lags + 1 < T and n * (T - self.lags) > 2 * (self.lags * d + 1) + d
-        return enough and (not self.levels or (n > self.lags * d + 3 and self.lags + 2 < T))
+        p, S = self.regressors(d), T - self.lags
+        rich = self.lags > 1 or self.levels or self.means
+        needed = STEPS_BEYOND_MARKOV if rich else STEPS_OF_MARKOV
+        if self.degree > 1:
+            needed = STEPS_FOR_PRODUCTS
+        enough = S > 1 and n * S > needed * (p + 1 + self.means * (S - 1)) + d
+        return enough and (not self.levels or (n > p + 3 and S > 2))
 
 
 class Filling(Protocol):
@@ -56,16 +95,17 @@ class Scale(NamedTuple):
 class Panels:
     """B panels (B, n, T, d) in time order; `lengths` (n,) of the trajectories where they differ.
 
-    `units`: centre and scale of the variables before standardisation. `spread` (T − 1,): the variances v of the steps, where
-    they are not all 1. `filled`: how missing values were drawn. `fits`: what was fitted to these panels so far, by form
-    (`linear.fit_directions`), so that every question reads the same fit.
+    `units`: centre and scale of the variables before standardisation. `filled`: how missing values were drawn. `groups` (n,):
+    trajectories that may be alike. `aligned`: slices hold the same time of all trajectories, so that what moves all of them at
+    once can be seen. `fits`: what was fitted to these panels so far, by form (`steps.fit_directions`).
     """
 
     x: Array
     lengths: Indices | None = None
     units: Scale | None = None
-    spread: Array | None = None
     filled: Filling | None = None
+    groups: Indices | None = None
+    aligned: bool = True
     fits: dict[Any, Any] = field(init=False, repr=False, default_factory=dict)
 
     @property
@@ -79,10 +119,15 @@ class Panels:
             return float(self.filled.counts @ np.log(scale)) + self.filled.log_density
         return float(self.live(0).sum() * np.log(scale).sum())
 
-    @property
+    @cached_property
     def visits(self) -> Lengths:
         """How many observations each trajectory has."""
         return Lengths.of(self.x[0], self.lengths)
+
+    @cached_property
+    def reverse(self) -> Panels:
+        """The same panels time-reversed."""
+        return replace(self, x=self.turned(self.x))
 
     def turned(self, x: Array) -> Array:
         """Panels (B, n, T, d) of these lengths, time-reversed."""
@@ -90,83 +135,26 @@ class Panels:
             return np.ascontiguousarray(x[:, :, ::-1])
         return np.take_along_axis(x, self.visits.reversal[None, :, :, None], axis=2)
 
-    def weights(self, lags: int, *, backwards: bool) -> Array:
-        """1/v of the steps that are explained, by position; backwards, those of the intervals counted from the end."""
-        S = self.x.shape[2] - lags
-        if self.spread is None:
-            return np.ones(S)
-        found: Array = 1 / (self.spread[:S] if backwards else self.spread[lags - 1 :])
-        return found
-
     def live(self, lags: int) -> Array:
         """Which steps (n, T − lags) exist."""
         return self.visits.mask[:, lags:].astype(float)
 
-    def ends(self, lags: int) -> tuple[Array, Array]:
-        """First states in both directions, (B, n, lags·d): with two lags the first slice and the step to the second."""
-        x, n = self.x, self.x.shape[1]
-        last = self.visits.each
-        sides = []
-        for at, step in ((np.zeros(n, dtype=np.intp), 1), (last - 1, -1)):
-            first = x[:, np.arange(n), at]
-            parts = [first]
-            if lags == 2:
-                parts.append(x[:, np.arange(n), at + step] - first)
-            sides.append(np.concatenate(parts, axis=2))
-        return sides[0], sides[1]
+    def first(self, lags: int) -> Array:
+        """First states (B, n, lags·d): with two lags the first slice and the step to the second."""
+        x = self.x
+        if lags == 1:
+            return np.ascontiguousarray(x[:, :, 0])
+        return np.concatenate([x[:, :, 0], x[:, :, 1] - x[:, :, 0]], axis=2)
 
-    @cached_property
-    def moments(self) -> Array:
-        """`Σ z zᵀ` of the steps' rows z = (x_t, Δ_t, 1), (B, 2d + 1, 2d + 1)."""
-        d = self.x.shape[3]
-        total = np.zeros((len(self.x), 2 * d + 1, 2 * d + 1))
-        for some in self.parts(1):
-            rows = step_rows(some, Form())[0]
-            rows = rows.reshape(len(rows), -1, rows.shape[3])
-            total += rows.transpose(0, 2, 1) @ rows
-        return total
+    def widths(self, lags: int) -> Array:
+        """Variances of what `first` holds, over all slices, (B, lags·d)."""
+        found = [self._variances(self.x, 0)]
+        if lags == 2:
+            found.append(self._variances(np.diff(self.x, axis=2), 1))
+        return np.concatenate(found, axis=1)
 
-    @cached_property
-    def successive(self) -> Array:
-        """`Σ Δ_t Δ_{t+1}ᵀ`, (B, d, d)."""
-        d = self.x.shape[3]
-        total = np.zeros((len(self.x), d, d))
-        for some in self.parts(1):
-            step = np.diff(some.x, axis=2) * some.live(1)[None, :, :, None]
-            shape = len(step), -1, d
-            one, two = step[:, :, :-1].reshape(shape), step[:, :, 1:].reshape(shape)
-            total += one.transpose(0, 2, 1) @ two
-        return total
-
-    def parts(self, lags: int) -> Iterator[Panels]:
-        """Some trajectories at a time, whose rows fit the processor's cache."""
-        B, n, T, d = self.x.shape
-        size = max(1, BLOCK_ELEMENTS // (B * T * ((lags + 1) * d + 1)))
-        if size >= n:
-            yield self
-            return
-        for begin in range(0, n, size):
-            some = slice(begin, begin + size)
-            lengths = None if self.lengths is None else self.lengths[some]
-            yield replace(self, x=self.x[:, some], lengths=lengths)
-
-    @cached_property
-    def variances(self) -> Array:
-        """Each variable's, (B, d)."""
-        B, n, T, d = self.x.shape
-        x = self.x.reshape(B, n * T, d) if self.lengths is None else self.x[:, self.live(0) > 0]
-        squares = np.einsum("bid,bid->bd", x, x) / x.shape[1]
-        return np.asarray(np.maximum(squares - x.mean(axis=1) ** 2, 1e-9 * squares))
-
-
-def step_rows(panels: Panels, form: Form) -> tuple[Array, Array]:
-    """Rows (x_t, Δ_1, …, Δ_L, 1) of the steps, (B, n, S, p), zero where there is none, and which exist (n, S)."""
-    x, lags = panels.x, form.lags
-    T = x.shape[2]
-    live = panels.live(lags)
-    step = np.diff(x, axis=2)
-    parts = [x[:, :, : T - lags], *(step[:, :, k : T - lags + k] for k in range(lags))]
-    if form.affine and not form.levels:
-        parts.append(np.ones((*parts[0].shape[:3], 1)))
-    rows = np.concatenate(parts, axis=3)
-    return (rows if panels.lengths is None else rows * live[None, :, :, None]), live
+    def _variances(self, x: Array, lags: int) -> Array:
+        B, n, T, d = x.shape
+        flat = x.reshape(B, n * T, d) if self.lengths is None else x[:, self.live(lags) > 0]
+        squares = np.einsum("bid,bid->bd", flat, flat) / flat.shape[1]
+        return np.asarray(np.maximum(squares - flat.mean(axis=1) ** 2, 1e-9 * squares + 1e-300))

@@ -1,14 +1,15 @@
 """The direction by the candidate models: each fitted in both directions, compared by BIC, and tested in the preferred one.
 
-One model alone can be confidently wrong about the direction: a hidden velocity, random intercepts or unequal gaps look to a
-Markov model like a transient. So all candidates (`candidates.registry`) are fitted along the order found and along its reverse,
-each with its own start law, and compared by penalised log-likelihood in the direction that suits them better. The direction is
-tested in the preferred one; candidates within `TIE_NATS` of it must agree, or the direction is left open.
+One model alone can be confidently wrong about the direction: a hidden velocity, random intercepts, unequal gaps, an outside
+trend or changing volatility look to a Markov model like a transient. So all candidates (`candidates.registry`) are fitted along
+the order found and along its reverse, each with its own start law and with the nuisances free that its residuals ask for
+(`closed_form.checks`). Those whose residuals show nothing more are compared by penalised log-likelihood in the direction that
+suits them better. The direction is tested in the simplest of those within `TIE_NATS` of the best; the others among them must not
+oppose, or the direction is left open.
 
-A candidate that may overrule (the quadratic drift) decides where it explains more than every voter. Where it leaves the
-direction open, theirs is kept unless it opposes. One that may veto (estimated gaps) can only oppose. Heavy tails have no
-likelihood here: one would compare more than first and second moments, and that comparison errs on real panels. They count in
-the simulated test, which resamples residuals.
+Three further rules, each with its reason. Memory and random intercepts can imitate an outside trend: in them the direction must
+show in the deviations from slices' means. One that may veto (estimated gaps) can only oppose. And a panel that does not differ
+from its time reverse at all (`closed_form.reversibility`) has no direction, whatever a model says of it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,11 @@ import numpy as np
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind, Role
-from retrace_sde.evidence.candidates.linear_step import misfit_p_value
 from retrace_sde.evidence.candidates.registry import CANDIDATES
-from retrace_sde.evidence.closed_form.null_simulation import (
-    SimulatedP,
-    random_reversal_test,
-    simulated_test,
-)
-from retrace_sde.evidence.closed_form.panels import Panels
+from retrace_sde.evidence.closed_form.null_simulation import SimulatedP, simulated_test
+from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
+from retrace_sde.evidence.closed_form.reversibility import reversibility_p
+from retrace_sde.evidence.closed_form.steps import contributions, fit_directions, ratios
 from retrace_sde.evidence.direction.independence import Independence, independence
 from retrace_sde.evidence.direction.verdict import (
     DirectionTest,
@@ -35,26 +33,20 @@ from retrace_sde.evidence.direction.verdict import (
     Reason,
     direction_test,
 )
+from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.process.drift import is_linear
 
 TIE_NATS = 3.0
 """Nats of penalised log-likelihood within which candidates are considered equally good."""
 
-SKIP_SIMULATION_P, SKIP_SIMULATION_NATS = 1e-6, 1.0
-"""Below this p-value of Vuong's, and below this ratio in nats, a simulation would change nothing."""
+MIN_NATS = 2.0
+"""Ratio in nats below which no p-value makes it evidence: one real panel had −.2 nats with p = .01."""
 
 FEW_TRAJECTORIES_P = 0.3
 """Above this p-value of Vuong's a ratio comes from a few trajectories, and no simulation makes it evidence."""
 
-MISFIT_LEVEL = 0.005
-"""Level at which residuals reject a candidate; Vuong's p-value must then be small, too."""
-
-MIN_SUBJECTS_FOR_REVERSAL = 12
-"""Trajectories that the randomisation test needs: of fewer, too many of the 2ⁿ reversals are nearly the panel itself (with eight,
-a fifth of the right calls would be lost)."""
-
-CLEAR_P = 1e-3
-"""Vuong's p-value below which linear candidates are believed though one that overrules explains more."""
+CLEAR_P = 1e-6
+"""p-value below which residuals that are not Gaussian are not asked: they would change nothing."""
 
 
 class DirectionCall(NamedTuple):
@@ -64,12 +56,29 @@ class DirectionCall(NamedTuple):
     reverse: bool
 
 
+class Tested(NamedTuple):
+    """A candidate's ratio, by what may count, its p-value, and each trajectory's share of the ratio."""
+
+    ratio: float
+    p: SimulatedP
+    shares: Array
+
+    def opposes(self, ratio: float) -> bool:
+        """It points the other way, by more than nothing."""
+        return bool(self.ratio * np.sign(ratio) <= -MIN_NATS)
+
+
 def compare_directions(
-    along: CandidatesAlong, test: DirectionTest, rng: np.random.Generator, *, alpha: float
+    along: CandidatesAlong,
+    test: DirectionTest,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+    grounds: frozenset[Ground] = frozenset(Ground),
 ) -> DirectionCall:
     """The direction of the order found, or of its reverse, by the candidates that the data prefer.
 
-    `test`: Vuong's, of the searched model.
+    `test`: Vuong's, of the searched model. `grounds`: what may count.
     """
     if test.reason is not Reason.TESTED or not is_linear(along.model.drift):
         return DirectionCall(test, False)
@@ -77,88 +86,166 @@ def compare_directions(
     listed = along.every(CANDIDATES)
     voting = [each for each in listed if each.role is Role.VOTE]
     if not voting:
-        return DirectionCall(test, False)
-    best = max(voting, key=lambda each: each.log_evidence)
-    tied = [each for each in voting if each.log_evidence >= best.log_evidence - TIE_NATS]
-    tests = {each.kind: _tested(each, panels, rng, test, alpha=alpha) for each in tied}
-    heard = [*tied, *(each for each in listed if each.role is Role.VETO)]
-    worst = max(tests.values(), key=lambda each: each.p_value)
-    agree = len({each.ratio > 0 for each in heard}) == 1
-    said = replace(
-        _vuong(best, test, alpha=alpha),
-        # A p-value within its own error of the level decides nothing.
-        identified=agree and worst.p_value + worst.p_error < alpha,
-        p_value=worst.p_value if agree else None,
-        p_error=worst.p_error if agree else None,
-        reason=Reason.TESTED if agree else Reason.MODELS_DISAGREE,
-        models=_records(listed, tests, {each.kind for each in heard}),
-    )
+        return DirectionCall(restricted(test, grounds), False)
+    heard = [each for each in voting if each.adequate]
+    if not heard:
+        best = max(voting, key=lambda each: each.log_evidence)
+        why = None if best.checks is None else best.checks.unexplained
+        return DirectionCall(_unexplained(test, _records(listed, {}, set()), why), False)
     most = max(each.log_evidence for each in heard)
-    for each in listed:
-        # What is curved is so in both directions; noise that is not Gaussian makes the reverse alone look curved.
-        worse = each.log_evidence - abs(each.ratio)
-        if each.role is Role.OVERRULE and each.test is not None and worse > most + TIE_NATS:
-            said = _overruled(said, each, each.test(rng, alpha))
-            if said.identified:
-                return DirectionCall(said, said.log_likelihood_ratio < 0)
-    asked = worst.p_value > SKIP_SIMULATION_P or not agree
-    if asked and panels is not None and panels.filled is None and best.form is not None:
-        said = _with_residuals(said, best, independence(panels, best.form, rng))
-        if said.reason is Reason.RESIDUALS:
-            return DirectionCall(said, said.models[-1].log_likelihood_ratio < 0)
+    tied = [each for each in heard if each.log_evidence >= most - TIE_NATS]
+    best, *others = tied  # of equally good models the simplest comes first in the list
+    decided = _tested(best, panels, rng, alpha=alpha, grounds=grounds)
+    vetoes = [each for each in listed if each.role is Role.VETO]
+    equals = (_ratio(each, panels, grounds) for each in others)
+    against = [
+        *(each for each in equals if each.p.p_value < alpha),
+        *(_ratio(each, panels, grounds) for each in vetoes),
+    ]
+    agree = not any(each.opposes(decided.ratio) for each in against)
+    p = decided.p
+    said = replace(
+        _vuong(decided, test, panels),
+        # A p-value within its own error of the level decides nothing.
+        identified=agree and p.p_value + p.p_error < alpha and abs(decided.ratio) >= MIN_NATS,
+        p_value=p.p_value if agree else None,
+        p_error=p.p_error if agree else None,
+        reason=Reason.TESTED if agree else Reason.MODELS_DISAGREE,
+        models=_records(listed, {best.kind: decided}, {each.kind for each in (*tied, *vetoes)}),
+        rests_on=_rests_on(best, panels, grounds),
+    )
+    if Ground.RESIDUALS in grounds and panels is not None and panels.filled is None:
+        # Noise that is not Gaussian makes the reverse look curved: residuals are those of linear steps.
+        straight = [each for each in heard if each.form is not None and each.form.degree == 1]
+        if straight and (p.p_value > CLEAR_P or not agree):
+            form = max(straight, key=lambda each: each.log_evidence).form
+            assert form is not None
+            said = _with_residuals(said, best, independence(panels, form, rng))
+    if said.reason is Reason.RESIDUALS:
+        return DirectionCall(said, said.models[-1].log_likelihood_ratio < 0)
     return DirectionCall(said, said.identified and said.log_likelihood_ratio < 0)
 
 
+def restricted(test: DirectionTest, grounds: frozenset[Ground]) -> DirectionTest:
+    """Vuong's test, where no candidate applies: means and spreads are not told apart there, and both must be allowed."""
+    if test.known or {Ground.MEANS, Ground.SPREADS} <= grounds:
+        return test
+    return replace(test, identified=False, p_value=None, reason=Reason.NOT_ALLOWED)
+
+
+def _tested(
+    found: CandidateFit,
+    panels: Panels | None,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+    grounds: frozenset[Ground],
+) -> Tested:
+    """The test in one candidate: by simulation where there is a closed form, else by Vuong's statistic."""
+    rough = _ratio(found, panels, grounds)
+    if panels is None or found.form is None:
+        return rough
+    if rough.p.p_value > FEW_TRAJECTORIES_P or abs(rough.ratio) < MIN_NATS:
+        return rough._replace(p=SimulatedP(max(rough.p.p_value, alpha), 0.0))
+    form = tested_form(found.form, panels)
+    reversible = reversibility_p(panels, rng, means=form.means or Ground.MEANS not in grounds)
+    if reversible > alpha:
+        return rough._replace(p=SimulatedP(reversible, 0.0))
+    simulators = None if found.simulators is None else found.simulators(panels, rng)
+    p = simulated_test(panels, form, rng, alpha=alpha, simulators=simulators, grounds=grounds)
+    return rough._replace(p=max(p, SimulatedP(reversible, 0.0)))
+
+
+def _ratio(found: CandidateFit, panels: Panels | None, grounds: frozenset[Ground]) -> Tested:
+    """A candidate's ratio with Vuong's p-value."""
+    if panels is None or found.form is None:
+        return Tested(
+            found.ratio,
+            SimulatedP(_vuong_p(found.contributions, None, 0), 0.0),
+            found.contributions,
+        )
+    form = tested_form(found.form, panels)
+    plain = form == found.form and {Ground.MEANS, Ground.SPREADS} <= grounds
+    ratio = found.ratio if plain else float(ratios(panels, form, grounds)[0])
+    shares = found.contributions if plain else _shares(panels, form)
+    p = _vuong_p(shares, panels.groups, panels.x.shape[3])
+    return Tested(ratio, SimulatedP(p, 0.0), shares)
+
+
+def tested_form(form: Form, panels: Panels) -> Form:
+    """The form in which a direction is tested: with memory or random intercepts, by deviations from slices' means."""
+    rich = form.lags > 1 or form.levels
+    freed = form._replace(means=True)
+    return freed if rich and panels.aligned and freed.fits(*panels.x.shape[1:]) else form
+
+
+def _shares(panels: Panels, form: Form) -> Array:
+    one, two = fit_directions(panels, form)
+    return np.asarray(contributions(panels, one)[0] - contributions(panels.reverse, two)[0])
+
+
+def _vuong_p(shares: Array, groups: Indices | None, dimension: int) -> float:
+    found = direction_test(shares, np.zeros_like(shares), dimension=dimension, groups=groups)
+    return 1.0 if found.p_value is None else found.p_value
+
+
+def _vuong(found: Tested, test: DirectionTest, panels: Panels | None) -> DirectionTest:
+    """The test with a candidate's ratio and contributions."""
+    if found.shares is test.contributions:
+        return test
+    groups = None if panels is None else panels.groups
+    zeros = np.zeros_like(found.shares)
+    said = direction_test(
+        found.shares, zeros, dimension=test.dimension, alpha=test.alpha, groups=groups
+    )
+    return replace(said, log_likelihood_ratio=found.ratio)
+
+
+def _rests_on(
+    best: CandidateFit, panels: Panels | None, grounds: frozenset[Ground]
+) -> dict[str, float]:
+    """Nats of the ratio that come from the slices' means, and from the deviations from them."""
+    if panels is None or best.form is None:
+        return {}
+    form = tested_form(best.form, panels)
+    counted = (each for each in (Ground.MEANS, Ground.SPREADS) if each in grounds)
+    return {str(each): float(ratios(panels, form, frozenset({each}))[0]) for each in counted}
+
+
 def _records(
-    listed: list[CandidateFit], tests: dict[str, SimulatedP], counted: set[str]
+    listed: list[CandidateFit], tests: dict[str, Tested], counted: set[str]
 ) -> tuple[ModelEvidence, ...]:
     """What users see of the candidates, the one with the highest penalised log-likelihood first."""
-    return tuple(
-        ModelEvidence(
-            each.kind,
-            float(each.log_evidence),
-            each.ratio,
-            tests[each.kind].p_value if each.kind in tests else None,
-            tests[each.kind].p_error if each.kind in tests else None,
-            each.kind in counted,
+    found = []
+    for each in sorted(listed, key=lambda each: -each.log_evidence):
+        p = tests[each.kind].p if each.kind in tests else None
+        found.append(
+            ModelEvidence(
+                each.kind,
+                float(each.log_evidence),
+                tests[each.kind].ratio if each.kind in tests else each.ratio,
+                None if p is None else p.p_value,
+                None if p is None else p.p_error,
+                each.kind in counted,
+                () if each.form is None else each.form.free,
+                None if each.checks is None else each.checks.unexplained,
+            )
         )
-        for each in sorted(listed, key=lambda each: -each.log_evidence)
-    )
+    return tuple(found)
 
 
-def _overruled(said: DirectionTest, better: CandidateFit, found: SimulatedP) -> DirectionTest:
-    """The voters' direction, after a candidate that explains more than all of them was tested.
-
-    It decides, or leaves the direction open. Then theirs, of models that are wrong, stands only where it is beyond doubt and the
-    better one does not oppose it.
-    """
-    decided = found.p_value + found.p_error < said.alpha
-    p, error = (found.p_value, found.p_error) if decided else (None, None)
-    models = tuple(
-        replace(each, p_value=p, p_error=error, counted=True) if each.name == better.kind else each
-        for each in said.models
-    )
-    if decided:
-        test = _vuong(better, said, alpha=said.alpha)
-        return replace(test, identified=True, p_value=p, p_error=error, models=models)
-    said = replace(said, models=models)
-    if not said.identified:
-        return said
-    opposed = better.ratio * np.sign(said.log_likelihood_ratio) < -TIE_NATS
-    if not opposed and _vuong_p(said) < CLEAR_P:
-        return said
-    return _disagreeing(said)
-
-
-def _disagreeing(said: DirectionTest) -> DirectionTest:
+def _unexplained(
+    test: DirectionTest, models: tuple[ModelEvidence, ...], why: str | None
+) -> DirectionTest:
     return replace(
-        said, identified=False, p_value=None, p_error=None, reason=Reason.MODELS_DISAGREE
+        test,
+        identified=False,
+        p_value=None,
+        p_error=None,
+        reason=Reason.UNEXPLAINED,
+        models=models,
+        unexplained=why,
     )
-
-
-def _vuong_p(test: DirectionTest) -> float:
-    """Vuong's p-value of a test, whatever its own is."""
-    return replace(test, p_value=None).evidence.p_value
 
 
 def _with_residuals(
@@ -177,41 +264,10 @@ def _with_residuals(
     if heard == 0 or (said.identified and heard * said.log_likelihood_ratio > 0):
         return said
     if said.identified:
-        return _disagreeing(said)
-    return replace(said, identified=True, p_value=p, p_error=None, reason=Reason.RESIDUALS)
-
-
-def _vuong(found: CandidateFit, test: DirectionTest, *, alpha: float) -> DirectionTest:
-    """Vuong's test in a candidate; of all the trajectories where it is the searched model."""
-    if found.contributions is test.contributions:
-        return test
-    shares = found.contributions
-    return direction_test(shares, np.zeros_like(shares), dimension=test.dimension, alpha=alpha)
-
-
-def _tested(
-    found: CandidateFit,
-    panels: Panels | None,
-    rng: np.random.Generator,
-    test: DirectionTest,
-    *,
-    alpha: float,
-) -> SimulatedP:
-    """The p-value in one candidate: by simulation where there is a closed form and Vuong's statistic leaves doubt.
-
-    Null panels are simulated from the candidate. Where its residuals reject it, Vuong's p-value, which rests on how trajectories
-    differ and on no model, must be small, too. And the randomisation test, where there are enough trajectories, must be
-    significant: linear models call nonlinear stationary processes else.
-    """
-    p = _vuong(found, test, alpha=alpha).p_value
-    assert p is not None  # there are enough trajectories
-    clear = p < SKIP_SIMULATION_P or p > FEW_TRAJECTORIES_P
-    if clear or abs(found.ratio) < SKIP_SIMULATION_NATS or panels is None or found.form is None:
-        return SimulatedP(p, 0.0)
-    simulators = None if found.simulators is None else found.simulators(panels, rng)
-    simulated = simulated_test(panels, found.form, rng, alpha=alpha, simulators=simulators)
-    misfit = simulators is None and misfit_p_value(panels, found.form) < MISFIT_LEVEL
-    simulated = SimulatedP(p, 0.0) if misfit and p > simulated.p_value else simulated
-    if simulated.p_value < alpha and panels.x.shape[1] >= MIN_SUBJECTS_FOR_REVERSAL:
-        simulated = max(simulated, random_reversal_test(panels, found.form, rng, alpha=alpha))
-    return simulated
+        return replace(
+            said, identified=False, p_value=None, p_error=None, reason=Reason.MODELS_DISAGREE
+        )
+    rests_on = {str(Ground.RESIDUALS): float(-np.log(p)) * heard}
+    return replace(
+        said, identified=True, p_value=p, p_error=None, reason=Reason.RESIDUALS, rests_on=rests_on
+    )

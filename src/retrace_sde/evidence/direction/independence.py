@@ -17,13 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.evidence.closed_form.linear import (
-    each_trajectory,
-    fit_directions,
-    regressors,
-    unequal,
-)
 from retrace_sde.evidence.closed_form.panels import Form, Panels
+from retrace_sde.evidence.closed_form.steps import centred_rows, fit_directions, residuals
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import evenly
 
@@ -65,11 +60,10 @@ def independence(panels: Panels, form: Form, rng: np.random.Generator) -> Indepe
     live = panels.live(form.lags) > 0
     if live.sum() < MIN_STEPS:
         return None
-    panels = unequal(panels, form) or panels
+    form = form._replace(spreads=True) if panels.aligned else form
     found = []
-    for way in fit_directions(panels, form):
-        e = each_trajectory(panels, way)[1][0][live]
-        past = regressors(panels, way)[0][live]
+    for along, way in zip((panels, panels.reverse), fit_directions(panels, form), strict=True):
+        e, past = residuals(along, way)[0][live], centred_rows(along, way)[live]
         rows = evenly(len(e), MAX_STEPS)
         p = min(_p_value(e[rows], past[rows], widths, rng) for widths in WIDTHS)
         found.append(min(1.0, len(WIDTHS) * p))

@@ -18,7 +18,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from retrace_sde.evidence.closed_form.null_simulation import SimulatedP
 from retrace_sde.evidence.direction.comparison import (
     FEW_TRAJECTORIES_P,
-    SKIP_SIMULATION_NATS,
+    MIN_NATS,
 )
 from retrace_sde.evidence.direction.verdict import DirectionTest, Reason
 from retrace_sde.io.arrays import Array, Indices
@@ -92,9 +92,7 @@ def marginal_test(
         return test
     known = model.prior is not None or not model.timing.silent
     plain = is_linear(model.drift) and model.data.covariates is None and not known
-    doubt = (
-        alpha <= p < FEW_TRAJECTORIES_P and abs(test.log_likelihood_ratio) > SKIP_SIMULATION_NATS
-    )
+    doubt = alpha <= p < FEW_TRAJECTORIES_P and abs(test.log_likelihood_ratio) > MIN_NATS
     if (
         not plain
         or not doubt

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from retrace_sde.evidence.closed_form.linear import fit_directions
+from retrace_sde.evidence.closed_form.null_simulation import SIMULATED_NUMBERS
 from retrace_sde.evidence.closed_form.panels import Form, Panels
+from retrace_sde.evidence.closed_form.steps import fit_directions
 from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Affine, is_linear
@@ -72,7 +73,10 @@ def _best_reversal(model: Model, order: Indices) -> Indices:
     x = to_numpy(model.data.block(slice(None))[0])
     affine = isinstance(model.drift, Affine)
     x = (x - (x.mean(axis=(0, 1)) if affine else 0.0)) / x.std(axis=(0, 1))
-    stack = np.array(orders)
-    panels = Panels(np.ascontiguousarray(x[:, stack].transpose(1, 0, 2, 3)))
-    one, two = fit_directions(panels, Form(affine=affine))
-    return orders[int(np.argmax(np.maximum(one.total, two.total)))]
+    stack, size = np.array(orders), max(1, SIMULATED_NUMBERS // x.size)
+    totals = []
+    for begin in range(0, len(stack), size):
+        some = Panels(np.ascontiguousarray(x[:, stack[begin : begin + size]].transpose(1, 0, 2, 3)))
+        one, two = fit_directions(some, Form(affine=affine))
+        totals.append(np.maximum(one.total, two.total))
+    return orders[int(np.argmax(np.concatenate(totals)))]

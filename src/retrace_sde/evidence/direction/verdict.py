@@ -8,8 +8,8 @@ or in a drift whose reversal leaves its class. So it is tested, and the test may
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -17,6 +17,7 @@ from scipy import stats
 
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.registry import candidate
+from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.io.arrays import Array, Indices
 
 MIN_TRAJECTORIES = 3
@@ -37,6 +38,8 @@ class Reason(StrEnum):
     UNEQUAL_STEPS = "unequal steps"
     EQUAL_CELLS = "equal cells"
     MODELS_DISAGREE = "models disagree"
+    UNEXPLAINED = "unexplained"
+    NOT_ALLOWED = "not allowed"
     RESIDUALS = "residuals"
     STOPPED = "stopped"
 
@@ -84,9 +87,7 @@ class Evidence:
         shown = _p(self.p_value)
         if self.p_error:
             shown += f" ± {self.p_error:.1g} by simulation"
-        return (
-            f"log-likelihood ratio {self.log_likelihood_ratio:+.1f} nats, z = {self.z:.1f}, {shown}"
-        )
+        return f"log-likelihood ratio {self.log_likelihood_ratio:+.1f} nats, {shown}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class ModelEvidence:
 
     `log_evidence`: penalised log-likelihood (BIC) in nats, in the direction that fits better; `log_likelihood_ratio` of the order
     returned against its reverse; `p_value` with its Monte-Carlo error where the direction was tested in it, None elsewhere.
-    `counted`: it is within a few nats of the best, or may oppose a direction; all that count must agree.
+    `counted`: it is within a few nats of the best, or may oppose a direction; all that count must agree. `free`: what the
+    steps of all trajectories share and the model leaves free. `unexplained`: what its residuals still show; it then has no say.
     """
 
     name: str
@@ -104,6 +106,8 @@ class ModelEvidence:
     p_value: float | None = None
     p_error: float | None = None
     counted: bool = False
+    free: tuple[str, ...] = ()
+    unexplained: str | None = None
 
     def said(self, most: float) -> str:
         """The model in a few words, its penalised log-likelihood relative to the `most` that one has."""
@@ -194,6 +198,14 @@ class DirectionTest:
         Level of the test.
     n_groups : int or None
         Groups whose contributions are independent; None: those of all trajectories are.
+    rests_on : dict
+        What the direction rests on, in nats for this order: "means" and "spreads" (the slices' means, and deviations from them,
+        follow the dynamics in one direction only; they add up to the ratio), "residuals" (noise that is not Gaussian: −log p,
+        which is no likelihood ratio) or "knowledge" (the log-odds of what is known).
+    unexplained : str or None
+        What the residuals of every model still show, where that left the direction open.
+    aligned : str or None
+        At what subjects are aligned, as far as that was told: "start", "end" or "neither".
 
     Examples
     --------
@@ -220,6 +232,14 @@ class DirectionTest:
     models: tuple[ModelEvidence, ...] = ()
     alpha: float = 0.05
     n_groups: int | None = None
+    rests_on: Mapping[str, float] = field(default_factory=dict)
+    unexplained: str | None = None
+    aligned: str | None = None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must hold for the direction to be right, one plain sentence each; empty where none is identified."""
+        return tuple(_assumptions(self)) if self.identified else ()
 
     @property
     def p_source(self) -> Source | None:
@@ -253,6 +273,7 @@ class DirectionTest:
             z=-self.z,
             contributions=-self.contributions,
             models=tuple(each.turned() for each in self.models),
+            rests_on={name: -nats for name, nats in self.rests_on.items()},
         )
 
     @property
@@ -344,9 +365,19 @@ def _two_sided(z: float, n: int) -> float:
     return float(2 * stats.t.sf(abs(z), n - 1))
 
 
-def known_direction(test: DirectionTest) -> DirectionTest:
-    """The direction that follows from the knowledge of time: nothing to test, though the data may contradict it."""
-    return replace(test, identified=True, p_value=None, p_error=None, reason=Reason.KNOWN)
+def known_direction(test: DirectionTest, nats: float = float("inf")) -> DirectionTest:
+    """The direction that follows from the knowledge of time: nothing to test, though the data may contradict it.
+
+    `nats`: the log-odds of a typical order against its reverse, by what is known.
+    """
+    return replace(
+        test,
+        identified=True,
+        p_value=None,
+        p_error=None,
+        reason=Reason.KNOWN,
+        rests_on={"knowledge": nats},
+    )
 
 
 def cyclic_direction(test: DirectionTest) -> DirectionTest:
@@ -438,6 +469,47 @@ def _residuals(test: DirectionTest) -> str:
     )
 
 
+def _unexplained(test: DirectionTest) -> str:
+    seen = "" if test.unexplained is None else f": {test.unexplained}"
+    return (
+        f"The direction of time is not determined: no model explains these data{seen}. A direction would rest on what is left "
+        "unexplained. Both directions are returned."
+    )
+
+
+def _not_allowed(test: DirectionTest) -> str:
+    return (
+        "The direction of time was not tested: what may count for it was restricted, and with known gaps or inputs means and "
+        "spreads cannot be told apart. Both directions are returned."
+    )
+
+
+def _assumptions(test: DirectionTest) -> Iterator[str]:
+    """What a direction rests on that data cannot show, in plain words."""
+    if test.known:
+        yield "What was given as known of time is right."
+        return
+    if test.aligned is None:
+        yield (
+            "Subjects were not selected, aligned or normalised by what comes last: such data look like ordinary data in "
+            "reverse."
+        )
+    elif test.aligned != "end":
+        yield f"As told, subjects are not aligned or selected by what comes last (aligned: {test.aligned})."
+    who = "Groups of trajectories are" if test.n_groups is not None else "Trajectories are"
+    best = test.preferred
+    free = () if best is None else best.free
+    common = ", given what is common to a slice" if "offsets" in free else ""
+    yield f"{who} independent of one another{common}."
+    yield "The dynamics are the same at every step, and steps are equally long or their lengths known."
+    if test.rests_on.get(Ground.MEANS, 0.0) > 0 and "offsets" not in free:
+        yield "Nothing outside moves the means: they follow the same dynamics as the trajectories do."
+    if test.rests_on.get(Ground.SPREADS, 0.0) > 0 and "variances" not in free:
+        yield "The size of the noise does not change with time."
+    if Ground.RESIDUALS in test.rests_on:
+        yield "The noise of a step is independent of the past."
+
+
 def _too_few(test: DirectionTest) -> str:
     n, one = test._independent, test._independent == 1
     what = (
@@ -506,5 +578,7 @@ _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.EQUAL_CELLS: _equal_cells,
     Reason.MODELS_DISAGREE: _models_disagree,
     Reason.RESIDUALS: _residuals,
+    Reason.UNEXPLAINED: _unexplained,
+    Reason.NOT_ALLOWED: _not_allowed,
     Reason.STOPPED: _stopped,
 }

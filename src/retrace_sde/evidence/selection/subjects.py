@@ -19,6 +19,7 @@ from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.intercepts import RANDOM_INTERCEPTS
 from retrace_sde.evidence.candidates.linear_step import MARKOV
 from retrace_sde.evidence.candidates.penalty import Block, akaike, penalty
+from retrace_sde.evidence.closed_form.steps import fit_directions
 from retrace_sde.evidence.selection.accounts import Subjects, Tried, sampled_order
 from retrace_sde.evidence.selection.hidden_intercepts import HiddenAccount
 from retrace_sde.evidence.selection.intercepts import INTERCEPT_SAMPLE, ObservedAccount
@@ -191,13 +192,16 @@ def _by_closed_form(along: CandidatesAlong | None, found: Found) -> Tried | None
         or along.model.prior is not None
     ):
         return None
-    one, two = along.fit(RANDOM_INTERCEPTS), along.fit(MARKOV)
+    one, two = (each.form(along) for each in (RANDOM_INTERCEPTS, MARKOV))
     first, d = along.model.data.states(found.better.order), along.model.data.shape[2]
-    if one is None or two is None or len(independent_starts(first, first.mean(axis=0))) < d:
+    panels = along.whole_panels
+    enough = one.fits(*panels.x.shape[1:])
+    if not enough or len(independent_starts(first, first.mean(axis=0))) < d:
         return None
     extra = d * d + d * (d + 1) // 2
     backwards = not np.array_equal(found.better.order, along.both[0].order)
-    nats = max(one.log_likelihoods) - two.log_likelihoods[int(backwards)] - akaike(extra)
+    own = max(float(each.total[0]) for each in fit_directions(panels, one))
+    nats = own - float(fit_directions(panels, two)[int(backwards)].total[0]) - akaike(extra)
     return Tried(float(nats), extra, list) if nats < -CLEARLY_WORSE_NATS else None
 
 

@@ -1,0 +1,401 @@
+"""Step models of panels in time order, fitted to many panels at once:
+
+    x_{t+1} = x_t + c_t + a_j + Θᵀ φ(x_t, x_{t−1}) + √v_t e_t,      e_t ~ N(0, H),      a_j | x₀ ~ N(μ + Γ x₀, Ω),
+
+with regressors φ that are linear or polynomial in the last state, with or without memory (x_{t−1}) and random intercepts a_j.
+Two nuisances may be free: the offsets c_t and the variances v_t of the steps, each its own or one for all. They are what the
+outside world does to all trajectories alike: shocks, plates, trends, changing volatility. What must stay the same from step to
+step is Θ, the dynamics; the direction of time is the one along which one Θ serves all steps.
+
+Such models judge the direction along an order that was found. Orders are never searched with them: richer models excuse wrong
+orders. Variables are standardised. A fit is in one direction; the reverse is a panel of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+import numpy as np
+
+from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
+from retrace_sde.fit.start_law import Starts, inverted, starts
+from retrace_sde.io.arrays import Array
+
+RIDGE = 1e-10
+"""Added to moments of standardised variables: smaller differences are rounding."""
+
+START_ALTERNATIONS, MAX_ALTERNATIONS, MIN_GAIN_NATS = 3, 12, 5e-2
+"""Alternations between Θ and the covariances within and between subjects: from each of two starts; from the better of them, at
+most; and the gain in nats below which they end."""
+
+VARIANCE_ROUNDS, MIN_VARIANCE = 5, 1e-8
+"""Alternations between Θ and the variances of the steps; and the smallest of these, in units of their geometric mean."""
+
+
+@dataclass(frozen=True, eq=False)
+class Intercepts:
+    """The law of random intercepts of B panels: `of_start` (B, 1 + k, d) is their mean given (1, first state), `omega`
+    (B, d, d) their covariance; `own` (B, n, d) each subject's mean residual, which has the covariance Ω + H/W."""
+
+    of_start: Array
+    omega: Array
+    own: Array
+    weight: Array
+
+
+@dataclass(frozen=True, eq=False)
+class StepFit:
+    """A form fitted to B panels in one direction: `total` log-likelihood (B,), start included.
+
+    `theta` (B, p, d) multiplies the regressors; `offsets` (B, S, d); `variances` (B, S) of the steps, with geometric mean 1.
+    """
+
+    form: Form
+    total: Array
+    theta: Array
+    offsets: Array
+    H: Array
+    variances: Array
+    start: Starts
+    intercepts: Intercepts | None = None
+
+    @property
+    def step(self) -> Array:
+        """F (B, lags·d, d), multiplying rows (x_t, x_{t−1}); of the linear part."""
+        d = self.H.shape[1]
+        one = self.theta[:, :d] + np.eye(d)
+        if self.form.lags == 1:
+            return one
+        return np.concatenate([one, self.theta[:, d : 2 * d]], axis=1)
+
+    @property
+    def companion(self) -> Array:
+        """The step of the state (x_t, x_{t−1}) of the first panel, as it multiplies columns."""
+        lags, d = self.form.lags, self.H.shape[1]
+        found = np.zeros((lags * d, lags * d))
+        found[:d] = self.step[0].T
+        found[d:, : (lags - 1) * d] = np.eye((lags - 1) * d)
+        return found
+
+    @property
+    def stable(self) -> bool:
+        """The first panel's fit has a stationary law."""
+        linear = self.form.degree == 1
+        return linear and float(np.abs(np.linalg.eigvals(self.companion)).max()) < 1 - 1e-6
+
+
+def fit_directions(panels: Panels, form: Form) -> tuple[StepFit, StepFit]:
+    """The fit to every panel as it stands, and to its reverse; fitted once for each form, and kept with the panels."""
+    if form not in panels.fits:
+        panels.fits[form] = fit_steps(panels, form), fit_steps(panels.reverse, form)
+    found: tuple[StepFit, StepFit] = panels.fits[form]
+    return found
+
+
+def ratios(panels: Panels, form: Form, grounds: frozenset[Ground]) -> Array:
+    """Log-likelihood ratios (B,) of panels against their reverses, by what may count.
+
+    With free offsets only the deviations from the slices' means tell; what the ratio loses by freeing them is the means'.
+    """
+    apart = form._replace(means=True)
+    total = np.zeros(len(panels.x))
+    means, spreads = Ground.MEANS in grounds, Ground.SPREADS in grounds
+    if means and not form.means:
+        total += _ratio(panels, form)
+        if not spreads:
+            total -= _ratio(panels, apart)
+    elif spreads:
+        total += _ratio(panels, apart if panels.aligned else form)
+    return total
+
+
+def _ratio(panels: Panels, form: Form) -> Array:
+    one, two = fit_directions(panels, form)
+    return np.asarray(one.total - two.total)
+
+
+def fit_steps(panels: Panels, form: Form) -> StepFit:
+    """Maximum likelihood of a form, in the direction of the panels."""
+    parts = _Rows.of(panels, form)
+    B, d, S = len(panels.x), panels.x.shape[3], parts.z.shape[2]
+    v = np.ones((B, S))
+    solved = parts.solve(v)
+    for _ in range(VARIANCE_ROUNDS if form.spreads else 0):
+        v = parts.variances(solved, v)
+        solved = parts.solve(v)
+    theta, H, offsets, steps, intercepts = solved
+    first = panels.first(form.lags)
+    noise = H if form.lags == 1 else np.asarray(np.kron(np.eye(2)[None], H))
+    start = starts(first, noise, panels.widths(form.lags))
+    total = steps - 0.5 * d * (parts.live.sum(axis=0) * np.log(v)).sum(axis=1)
+    return StepFit(
+        form, total + start.log_densities.sum(axis=1), theta, offsets, H, v, start, intercepts
+    )
+
+
+def residuals(panels: Panels, fit: StepFit) -> Array:
+    """Residuals (B, n, S, d) divided by √v, about subjects' own intercepts where there are such; zero where there is no step."""
+    parts = _Rows.of(panels, fit.form)
+    d = fit.H.shape[1]
+    e = parts.raw[..., -d:] - parts.raw[..., :-d] @ fit.theta[:, None]
+    e = e - fit.offsets[:, None]
+    if fit.intercepts is not None:
+        e = e - fit.intercepts.own[:, :, None]
+    found: Array = e / np.sqrt(fit.variances)[:, None, :, None] * parts.live[None, :, :, None]
+    return found
+
+
+def centred_rows(panels: Panels, fit: StepFit) -> Array:
+    """Regressors (n, S, p) of the first panel about what is free, divided by √v."""
+    parts = _Rows.of(panels, fit.form)
+    z = parts.z[0][..., : -parts.d]
+    if fit.form.levels:
+        z = (z - z.sum(axis=1, keepdims=True) / z.shape[1]) * parts.live[..., None]
+    elif not fit.form.means:
+        z = (z - z.sum(axis=(0, 1)) / parts.live.sum()) * parts.live[..., None]
+    found: Array = z / np.sqrt(fit.variances[0])[None, :, None]
+    return found
+
+
+def contributions(panels: Panels, fit: StepFit) -> Array:
+    """Log-likelihoods (B, n) of the trajectories."""
+    e, live = residuals(panels, fit), panels.live(fit.form.lags)
+    d, S = fit.H.shape[1], e.shape[2]
+    squares, log_H = squared(e, fit.H)
+    constant = d * np.log(2 * np.pi)
+    volume = d * (live @ np.log(fit.variances).T).T
+    if fit.intercepts is None:
+        steps = squares.sum(axis=2) + live.sum(axis=1) * (log_H[:, None] + constant) + volume
+        return fit.start.log_densities - 0.5 * steps
+    law = fit.intercepts
+    known = _known(panels.first(fit.form.lags))
+    W = law.weight[:, None, None]
+    outer, log_B = squared(law.own - known @ law.of_start, law.omega + fit.H / W)
+    steps = squares.sum(axis=2) + (S - 1) * (log_H[:, None] + constant) + volume
+    steps = steps + outer + log_B[:, None] + constant + d * np.log(law.weight)[:, None]
+    return fit.start.log_densities - 0.5 * steps
+
+
+def squared(e: Array, H: Array) -> tuple[Array, Array]:
+    """`eᵀ H⁻¹ e` over the last axis of e (B, ..., d), and log|H|."""
+    lower = np.linalg.cholesky(H)
+    white = e.reshape(len(e), -1, e.shape[-1]) @ inverted(lower).transpose(0, 2, 1)
+    log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+    return np.einsum("bid,bid->bi", white, white).reshape(e.shape[:-1]), log_det
+
+
+def regressors(x: Array, form: Form) -> Array:
+    """φ (..., S, p) of panels x (..., T, d): the last state, the one before it, and products of the last state's variables."""
+    T = x.shape[-2]
+    last = x[..., form.lags - 1 : T - 1, :]
+    parts = [last] if form.lags == 1 else [last, x[..., : T - 2, :]]
+    parts += products(last, form.degree)
+    return np.concatenate(parts, axis=-1)
+
+
+def products(last: Array, degree: int) -> list[Array]:
+    """Products of two up to `degree` variables of a state (..., d)."""
+    d = last.shape[-1]
+    return [
+        np.prod(last[..., each], axis=-1, keepdims=True)
+        for k in range(2, degree + 1)
+        for each in map(list, combinations_with_replacement(range(d), k))
+    ]
+
+
+Solved = tuple[Array, Array, Array, Array, Intercepts | None]
+"""Θ, H, the offsets of the steps, their log-likelihood without log v, and the law of intercepts."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows (φ, Δ) of the steps (B, n, S, q), as they are and about what is free, and which steps exist (n, S)."""
+
+    form: Form
+    raw: Array
+    z: Array
+    live: Array
+    first: Array
+    d: int
+
+    @classmethod
+    def of(cls, panels: Panels, form: Form) -> _Rows:
+        x, lags = panels.x, form.lags
+        live = panels.live(lags)
+        raw = np.concatenate([regressors(x, form), np.diff(x[:, :, lags - 1 :], axis=2)], axis=3)
+        raw = raw * live[None, :, :, None]
+        z = raw
+        if form.means:
+            middle = raw.sum(axis=1) / np.maximum(live.sum(axis=0), 1)[:, None]
+            z = (raw - middle[:, None]) * live[None, :, :, None]
+        return cls(form, raw, z, live, panels.first(lags), x.shape[3])
+
+    def solve(self, v: Array) -> Solved:
+        """The regression with steps weighted by 1/v."""
+        B, n, S, q = self.z.shape
+        d, p = self.d, q - self.d
+        w = self.live[None] / v[:, None]
+        if self.form.levels:
+            return self._with_intercepts(w)
+        z = self.z
+        if self.form.affine and not self.form.means:
+            ones = np.broadcast_to(self.live[None, :, :, None], (B, n, S, 1))
+            z = np.concatenate([z[..., :p], ones, z[..., p:]], axis=3)
+        rows = (z * np.sqrt(w)[..., None]).reshape(B, n * S, -1)
+        G = rows.transpose(0, 2, 1) @ rows
+        k = G.shape[1] - d
+        theta = _solved(_ridged(G[:, :k, :k]), G[:, :k, k:])
+        count = self.live.sum()
+        H = _ridged((G[:, k:, k:] - G[:, k:, :k] @ theta) / count)
+        log_det: Array = np.linalg.slogdet(H)[1]
+        total: Array = -0.5 * count * (log_det + d + d * np.log(2 * np.pi))
+        offsets = self._offsets(theta[:, :p])
+        if not self.form.means:
+            own = theta[:, p:] if self.form.affine else np.zeros((B, 1, d))
+            offsets = np.broadcast_to(own, (B, S, d))
+        return theta[:, :p], H, offsets, total, None
+
+    def _offsets(self, theta: Array) -> Array:
+        """The mean residual of every slice, (B, S, d)."""
+        count = np.maximum(self.live.sum(axis=0), 1)[:, None]
+        middle = self.raw.sum(axis=1) / count
+        found: Array = middle[..., -self.d :] - middle[..., : -self.d] @ theta
+        return found
+
+    def variances(self, solved: Solved, v: Array) -> Array:
+        """Each step's own, (B, S), given a regression: `Σ_j eᵀ H⁻¹ e / (n d)`, relative to their geometric mean."""
+        theta, H, offsets, _, intercepts = solved
+        e = self.raw[..., -self.d :] - self.raw[..., : -self.d] @ theta[:, None] - offsets[:, None]
+        if intercepts is not None:
+            e = e - intercepts.own[:, :, None]
+        squares = squared(e, H)[0] * self.live[None]
+        new = squares.sum(axis=1) / (np.maximum(self.live.sum(axis=0), 1) * self.d)
+        new = np.maximum(new, MIN_VARIANCE * new.max(axis=1, keepdims=True))
+        found: Array = new / np.exp(np.log(new).mean(axis=1, keepdims=True))
+        return found
+
+    def _with_intercepts(self, w: Array) -> Solved:
+        """Within and between residuals by generalised least squares: H from the one, H/W + Ω from the other."""
+        B, n, S, _ = self.z.shape
+        d, W = self.d, w[:, 0].sum(axis=1)
+        middle = (self.z * w[..., None]).sum(axis=2) / W[:, None, None]
+        inner = ((self.z - middle[:, :, None]) * np.sqrt(w)[..., None]).reshape(B, n * S, -1)
+        known = _known(self.first)
+        gram = _ridged(known.transpose(0, 2, 1) @ known)
+        explained = _solved(gram, known.transpose(0, 2, 1) @ middle)
+        rest = middle - known @ explained
+        parts = _Between.of(
+            inner.transpose(0, 2, 1) @ inner, rest.transpose(0, 2, 1) @ rest, n, S, W, d
+        )
+        value, theta, H, apart = parts.fitted()
+        p = theta.shape[1]
+        total = value - 0.5 * n * d * (S * np.log(2 * np.pi) + np.log(W))
+        own = middle[..., p:] - middle[..., :p] @ theta
+        of_start = explained[..., p:] - explained[..., :p] @ theta
+        offsets = np.zeros((B, S, d))
+        if self.form.means:
+            offsets = self._offsets(theta)
+        law = Intercepts(of_start, apart - H / W[:, None, None], own, W)
+        return theta, H, offsets, total, law
+
+
+def _known(first: Array) -> Array:
+    """(1, first state) of every trajectory."""
+    return np.concatenate([np.ones((*first.shape[:2], 1)), first], axis=2)
+
+
+@dataclass(frozen=True, eq=False)
+class _Between:
+    """Moments within subjects, and between them after regression on the start; S steps of n subjects.
+
+    `W` (B,) is the total weight of the steps, S where their variances are equal.
+    """
+
+    within: tuple[Array, Array, Array]
+    between: tuple[Array, Array, Array]
+    n: int
+    S: int
+    W: Array
+
+    @classmethod
+    def of(cls, inner: Array, outer: Array, n: int, S: int, W: Array, d: int) -> _Between:
+        p = inner.shape[1] - d
+
+        def split(G: Array) -> tuple[Array, Array, Array]:
+            return G[:, :p, :p], G[:, :p, p:], G[:, p:, p:]
+
+        return cls(split(inner), split(outer), n, S, W)
+
+    def fitted(self) -> tuple[Array, Array, Array, Array]:
+        """The log-likelihood but for constants, Θ, H and H/W + Ω, from the better of two starts.
+
+        Mean reversion as seen within subjects, and over all of them.
+        """
+        W = self.W[:, None, None]
+        pooled = tuple(a + W * b for a, b in zip(self.within[:2], self.between[:2], strict=True))
+        begins = [_solved(_ridged(xx), xy) for xx, xy in (self.within[:2], pooled)]
+        tried = [self._alternated(theta, START_ALTERNATIONS) for theta in begins]
+        better = (tried[1][0] > tried[0][0])[:, None, None]
+        return self._alternated(np.where(better, tried[1][1], tried[0][1]), MAX_ALTERNATIONS)
+
+    def _axes(self) -> tuple[Array, Array]:
+        """Coordinates M with `Mᵀ (wxx + W bxx) M = 1` and `Mᵀ W bxx M` diagonal, and that diagonal, in [0, 1]."""
+        outer = self.W[:, None, None] * self.between[0]
+        inverse = inverted(np.linalg.cholesky(_ridged(self.within[0] + outer)))
+        share, U = np.linalg.eigh(inverse @ outer @ inverse.transpose(0, 2, 1))
+        return inverse.transpose(0, 2, 1) @ U, np.clip(share, 0.0, 1.0)
+
+    def _alternated(self, theta: Array, steps: int) -> tuple[Array, Array, Array, Array]:
+        """Θ and the covariances in turn, H/W + Ω with Ω ⪰ 0.
+
+        In the coordinates where H is 1 and the rest diagonal, D, every equation stands alone, `(wxx + bxx/D_i) θ_i = …`; where
+        `wxx + W bxx` is 1 and W bxx diagonal, β, all of them are: `1 − β + β/(W D_i)`.
+        """
+        wxy, bxy = self.within[1], self.between[1]
+        back, share = self._axes()
+        W = self.W[:, None, None]
+        before = np.full(len(theta), -np.inf)
+        value, H, V, D = self._log_likelihood(theta)
+        for _ in range(steps):
+            if not (value > before + MIN_GAIN_NATS).any():
+                break
+            before = value
+            white = np.linalg.inv(V).transpose(0, 2, 1)
+            right = back.transpose(0, 2, 1) @ (wxy @ white + (bxy @ white) / D[:, None, :])
+            left = 1 - share[:, :, None] * (1 - 1 / (W * D[:, None, :]))
+            theta = back @ (right / np.maximum(left, RIDGE)) @ V.transpose(0, 2, 1)
+            value, H, V, D = self._log_likelihood(theta)
+        return value, theta, H, (V * D[:, None, :]) @ V.transpose(0, 2, 1)
+
+    def _log_likelihood(self, theta: Array) -> tuple[Array, Array, Array, Array]:
+        """But for constants, at Θ; H, coordinates V with V Vᵀ = H, and the variances between in them, at least 1/W."""
+        found = []
+        counts = self.n * (self.S - 1), self.n
+        for (xx, xy, yy), count in zip((self.within, self.between), counts, strict=True):
+            cross = xy.transpose(0, 2, 1) @ theta
+            rest = yy - cross - cross.transpose(0, 2, 1) + theta.transpose(0, 2, 1) @ xx @ theta
+            found.append(_ridged(rest / count))
+        H, between = found
+        d = H.shape[1]
+        lower = np.linalg.cholesky(H)
+        inverse = inverted(lower)
+        values, U = np.linalg.eigh(inverse @ between @ inverse.transpose(0, 2, 1))
+        D = np.maximum(values, 1 / self.W[:, None])
+        log_H = np.linalg.slogdet(H)[1]
+        inner = self.n * (self.S - 1) * (log_H + d)
+        outer = self.n * (log_H + (np.log(D) + values / D).sum(axis=1))
+        return -0.5 * (inner + outer), H, lower @ U, D
+
+
+def _solved(A: Array, b: Array) -> Array:
+    found: Array = np.linalg.solve(A, b)  # type: ignore[assignment]
+    return found
+
+
+def _ridged(gram: Array) -> Array:
+    """Positive definite in spite of rounding."""
+    diagonal = np.diagonal(gram, axis1=1, axis2=2)
+    floor = RIDGE * (diagonal + diagonal.mean(axis=1, keepdims=True)) + 1e-300
+    found: Array = gram + floor[:, :, None] * np.eye(gram.shape[1])
+    return found
