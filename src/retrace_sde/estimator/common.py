@@ -25,7 +25,7 @@ from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.regression import Estimate, StandardErrors
 from retrace_sde.fit.scores import driscoll_kraay
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import to_numpy
+from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, has_offset, has_state_space, parted
 from retrace_sde.process.sde import Gaussian, Scheme
@@ -38,6 +38,10 @@ from retrace_sde.search.mean_path import (
 )
 from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model
+
+TESTED_VALUES, TESTED_FRACTION = 20_000, 10
+"""Values (n T d) the test of independence uses, and one trajectory in so many where that is more: it must not take longer than
+a twentieth of the fit."""
 
 OWN_ORDERS = "each trajectory has an order of its own, so that slices cannot be aligned (a schedule or known times would align them)"
 
@@ -166,11 +170,16 @@ def tested(model: Model, found: Fit) -> Dependence:
     """The tests of independence on residuals along the order found, of data as they were given."""
     if not found.ordering.shared and not _aligned(model, found):
         return not_tested(OWN_ORDERS)
-    steps = steps_of(model, found)
-    states = steps.states if found.states is None else found.states[steps.rows]
+    n, T, d = model.data.shape
+    rows = evenly(n, min(n, max(TESTED_VALUES // (T * d), n // TESTED_FRACTION)))
+    along = found.ordering.take(rows).index
+    states = None if found.states is None else found.states[rows]
+    part = replace(found, order=along, gaps=found.gaps.take(rows), states=states, reverse=None)
+    steps = steps_of(model.some(len(rows)), part)
+    states = steps.states if states is None else states[steps.rows]
     groups = model.data.groups
-    some = None if groups is None else groups[steps.rows]
-    return dependence_of(cleared(steps.residuals, states), model.data.shape[0], some)
+    some = None if groups is None else groups[rows][steps.rows]
+    return dependence_of(cleared(steps.residuals, states), n, some)
 
 
 def _aligned(model: Model, found: Fit) -> bool:

@@ -33,7 +33,7 @@ MIN_TRAJECTORIES, MIN_SLICES = 4, 4
 MIN_SIGNED, MAX_SIGNED = 10, 100
 """Trajectories from which, and up to which, signs are changed at random: fewer have less than 2⁹ patterns."""
 
-MAX_SHIFTED = 30
+MAX_SHIFTED = 20
 """Trajectories used by LM, which is quadratic in their number."""
 
 SIGN_PATTERNS, SHIFTS = 999, 99
@@ -148,6 +148,10 @@ def cleared(e: Array, x: Array) -> Array:
         [np.ones((n, S - 1, 1)), now, x[:, :-2], now[:, :, i] * now[:, :, j]], axis=2
     )
     rest = e[:, 1:].copy()
+    if not np.isnan(rest).any():
+        rows, y = z.reshape(-1, size), rest.reshape(-1, d)
+        found: Array = y - rows @ np.linalg.lstsq(rows.T @ rows, rows.T @ y, rcond=1e-12)[0]
+        return found.reshape(rest.shape)
     for k in range(d):
         there = ~np.isnan(rest[:, :, k])
         rows, y = z[there], rest[:, :, k][there]
