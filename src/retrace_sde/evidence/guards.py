@@ -90,7 +90,7 @@ class GuardFinding:
 def loops(model: Model, found: Fit) -> bool:
     """The states along the order found close to a loop; not asked where something is known of time."""
     view, order = model.smoothed_view(found)
-    return model.prior is None and closes(_with_mean_path(model, view.data), order)
+    return model.prior is None and closes(_with_mean_path(view, view.data), order)
 
 
 def _with_mean_path(model: Model, data: Data) -> Data:

@@ -119,6 +119,11 @@ class MeanPath:
         V = lower @ ratio @ lower.T
         return PathFit(c, ratio, bread @ (S * V) @ bread.T, value)
 
+    def along_time(self, order: Indices) -> MeanPath:
+        """The same with slices in the order of time."""
+        inputs = None if self.inputs is None else self.inputs[order]
+        return replace(self, means=self.means[order], inputs=inputs)
+
     def costs(self, order: Indices, Q: Array) -> Array:
         """Costs (T, T) of one slice's mean after another's, under the fit along an order; constants left out.
 

@@ -645,7 +645,8 @@ class HiddenModel(Problem):
         u = self.data.covariates
         u = None if u is None else in_order(u, found.order)
         data = replace(self.data, values=states, covariates=u)
-        seen = EulerModel(data, self.dt, self.drift)
+        mean = None if self.mean_path is None else self.mean_path.along_time(found.order)
+        seen = EulerModel(data, self.dt, self.drift, mean_path=mean)
         return seen, order if found.ordering.shared else np.tile(order, (n, 1))
 
     def effective(self, found: Moments, errors: StandardErrors) -> Moments:
