@@ -114,7 +114,7 @@ def _agreement(column: Array) -> float:
     j = np.nonzero(known)[0]
     level = np.unique(column[known], return_inverse=True)[1]
     every = np.bincount(level).astype(float)
-    own = np.unique(np.stack([j, level]), axis=1, return_counts=True)[1].astype(float)
+    own = np.unique(j * len(every) + level, return_counts=True)[1].astype(float)
     each = known.sum(axis=1).astype(float)
     pairs = each.sum() ** 2 - (each**2).sum()
     return float(((every**2).sum() - (own**2).sum()) / pairs) if pairs > 0 else 0.0
