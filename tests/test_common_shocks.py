@@ -171,3 +171,11 @@ def test_an_input_common_to_all_is_not_removed():
     model = rt.ReTrace(dt=DT, random_state=0).fit(X, covariates=u)
     assert not model.result_.dependence.removed
     assert "input is common" in model.result_.dependence.verdict
+
+
+def test_plates_that_noise_of_measurement_would_explain_away():
+    """Fitted as they are, such data leave no diffusion; their deviations do."""
+    X = panel(12, plates=1.0) + 0.1 * np.random.default_rng(0).standard_normal((30, 16, 3))
+    model, _, truth = fitted(X, observation_noise="diagonal")
+    assert model.result_.dependence.removed
+    assert right(model.order_, truth)

@@ -25,9 +25,9 @@ from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.regression import Estimate, StandardErrors
 from retrace_sde.fit.scores import driscoll_kraay
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import evenly, to_numpy
+from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.panel import Panel
-from retrace_sde.process.drift import Drift, has_offset, has_state_space, parted
+from retrace_sde.process.drift import Drift, has_offset, parted
 from retrace_sde.process.sde import Gaussian, Scheme
 from retrace_sde.search.mean_path import (
     MeanPath,
@@ -142,7 +142,7 @@ def without_common_inputs(panel: Panel) -> Panel:
     return panel if u is None else replace(panel, covariates=without_slice_effects(u))
 
 
-def removable(entry: Entry, model: Model, request: Request) -> str | None:
+def removable(entry: Entry, request: Request) -> str | None:
     """Why slice effects cannot be removed; None: they can."""
     panel = entry.panel
     if not request.shared:
@@ -151,9 +151,9 @@ def removable(entry: Entry, model: Model, request: Request) -> str | None:
         )
     if not request.by_likelihood:
         return "Order by score is the paper's, and knows no common shocks"
-    if not has_state_space(model.drift):
+    if not request.has_state_space:
         return "A drift that is not linear does not split into deviations and mean path"
-    if model.data.lazy:
+    if Data(panel.values).lazy:
         return "Slice effects are removed in memory only: fit a part of the trajectories"
     if panel.covariates is not None:
         apart = to_numpy(without_slice_effects(panel.covariates))

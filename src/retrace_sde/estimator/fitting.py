@@ -68,6 +68,11 @@ class PanelFit:
         """The outcome of trajectories as they were given."""
         return self.outcome if self.common is None else self.common.added(self.outcome)
 
+    def cautioned(self, *cautions: str) -> PanelFit:
+        """The same with further cautions, each once."""
+        every = tuple(dict.fromkeys([*self.outcome.cautions, *cautions]))
+        return replace(self, outcome=replace(self.outcome, cautions=every))
+
     def noted(self, *notes: str) -> PanelFit:
         """The same with further notes."""
         return replace(self, outcome=replace(self.outcome, notes=(*self.outcome.notes, *notes)))
@@ -140,23 +145,22 @@ def _fit_with_inputs(entry: Entry, request: Request, rng: np.random.Generator) -
 
 def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> PanelFit:
     """Plan a model and fit it; where the evidence asks for common shocks or noise, fit the model that has them."""
-    deviations = request.common_shocks is True
-    fitted, plan = _planned_fit(entry, request, rng, deviations=deviations)
-    raw = fitted.model
-    if deviations and fitted.units is not None:
-        values = fitted.units.standardised(entry.panel.values)
-        raw = raw.about(None, values)
-    report("testing independence")
-    dependence = tested(raw, fitted.outcome.found)
-    if dependence.kind is DependenceKind.COMMON and request.common_shocks == "auto":
-        why = removable(entry, raw, request)
+    deviations, auto = request.common_shocks is True, request.common_shocks == "auto"
+    try:
+        fitted, plan = _planned_fit(entry, request, rng, deviations=deviations)
+    except np.linalg.LinAlgError:  # plates can leave nothing but noise of measurement
+        if not auto or removable(entry, request) is not None:
+            raise
+        deviations = True
+        fitted, plan = _planned_fit(entry, request, rng, deviations=True)
+    dependence = _tested(entry, fitted)
+    if dependence.kind is DependenceKind.COMMON and auto and not deviations:
+        why = removable(entry, request)
         dependence = replace(dependence, why=why or "")
         if why is None:
-            folded = [each for each in fitted.outcome.cautions if each == Caution.FOLD]
+            first, deviations = fitted.outcome, True
             fitted, plan = _planned_fit(entry, request, rng, deviations=True)
-            deviations = True
-            kept_cautions = dict.fromkeys([*fitted.outcome.cautions, *folded])
-            fitted = replace(fitted, outcome=replace(fitted.outcome, cautions=tuple(kept_cautions)))
+            fitted = fitted.cautioned(*(each for each in first.cautions if each == Caution.FOLD))
     fitted = _with_noise(fitted, plan, request, rng)
     model, outcome = fitted.model, fitted.outcome
     if deviations:
@@ -165,6 +169,15 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
     if dependence.kind is DependenceKind.COMMON:
         outcome, dependence = kept(model, outcome, dependence)
     return replace(fitted, outcome=outcome, dependence=dependence)
+
+
+def _tested(entry: Entry, fitted: PanelFit) -> Dependence:
+    """The tests of independence on trajectories as they were given, also where their deviations were fitted."""
+    report("testing independence")
+    model, units = fitted.model, fitted.units
+    if units is not None and model.mean_path is not None:
+        model = model.about(None, units.standardised(entry.panel.values))
+    return tested(model, fitted.outcome.found)
 
 
 def _planned_fit(
