@@ -69,9 +69,9 @@ class Recovery:
     >>> table, truth = rt.datasets.lose_time(rt.datasets.load_icu(), time="hour", random_state=0)
     >>> found = rt.recover(table, subject="patient", slice="slice", dt=4.0, random_state=0, subjects="alike", observation_noise=None)
     >>> list(found.ordered.columns[-4:])
-    ['position', 'time', 'position_probability', 'direction']
-    >>> sorted(found.columns())
-    ['position', 'position_probability', 'time']
+    ['time', 'position_probability', 'position_reversed', 'direction']
+    >>> sorted(found.columns())  # the direction of these data is open: positions in both
+    ['position', 'position_probability', 'position_reversed', 'time']
     >>> found.report("icu.html").name
     'icu.html'
     >>> "direction" in found.summary().lower()

@@ -121,6 +121,8 @@ def test_what_fit_prints_says_order_direction_and_files(fitted):
         "Data",
         "Order",
         "Direction",
+        "Assuming",
+        "Dependence",
         "Drift",
         "Noise",
         "Subjects",

@@ -34,7 +34,7 @@ def test_every_permutation_has_its_joint_likelihood(short) -> None:
     exact = enumerated(model, panel)
     assert exact.orders.shape == (720, 6)
     assert_allclose(np.exp(exact.log_probabilities).sum(axis=1), 1)
-    problem, outcome, _, places = model._memory
+    problem, outcome, _, places, _ = model._memory
     one, two = (np.tile(exact.orders[k], (40, 1)) for k in (17, 502))
     one, two = (problem.log_joint(places.sorted_orders(each), outcome.law) for each in (one, two))
     gap = places.given_rows(one - two)

@@ -515,7 +515,7 @@ def test_the_orders_of_a_fit_are_permutations_and_the_most_probable_is_the_most_
     _, _, truth, model = averaged
     for orders in (model.order_, model.posterior_.expected_order(), model.posterior_.samples[:, 0]):
         np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(12), (150, 1)))
-    problem, outcome, _, places = model._memory
+    problem, outcome, _, places, _ = model._memory
     law = outcome.law
     best = problem.log_joint(places.sorted_orders(model.order_), law)
     for r in range(0, 100, 20):
