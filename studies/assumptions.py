@@ -303,7 +303,14 @@ def answer(name: str, seed: int, asked: argparse.Namespace) -> dict[str, object]
         try:
             called, right, reason = of(X)
         except ValueError:  # of sparse tables two slices may be identical: refused, with a reason
-            return {"seed": seed, "called": 0, "right": True, "reason": "refused", "mirrored": True, "seconds": 0.0}
+            return {
+                "seed": seed,
+                "called": 0,
+                "right": True,
+                "reason": "refused",
+                "mirrored": True,
+                "seconds": 0.0,
+            }
         mirrored = not asked.mirrored or of(X[:, ::-1])[0] == -called
     return {"seed": seed, "called": called, "right": right, "reason": reason, "mirrored": mirrored,
             "seconds": time.perf_counter() - begin}  # fmt: skip

@@ -33,7 +33,7 @@ def test_a_decline_in_two_phases_is_not_taken_to_end_with_the_first():
     X = course + 0.2 * rng.standard_normal((80, 1)) + 0.1 * rng.standard_normal((80, 12))
     shares, found = held(X[:, :, None], TIMES)
     assert shares.min() >= 0.85
-    assert found.widened[1, 0] > 1.5
+    assert found.widened[1, 0] > 1.2  # beside the mean path's own errors, which are counted before
 
 
 def test_a_drift_that_holds_is_believed():
