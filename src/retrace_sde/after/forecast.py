@@ -39,7 +39,7 @@ HIDDEN_SHARE = 0.05
 class Forecast:
     """Means and intervals (n, steps, d) at `times` (steps,), or (n, steps), that hold with probability `level`.
 
-    `widened` (steps, d): how many times longer the intervals are than the model alone would make them. `average` (3, steps, d): the mean
+    `widened` (steps, d): how many times longer the intervals are than the model of independent trajectories alone would make them. `average` (3, steps, d): the mean
     over trajectories with its interval (mean, low, high), where they share shocks; their sum is n times that. Elsewhere None: the
     forecasts' errors are independent given the parameters.
     """

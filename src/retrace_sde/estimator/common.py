@@ -117,6 +117,7 @@ class CommonPart:
             mean=middle,
             low=middle - whole,
             high=middle + whole,
+            widened=deviations.widened * (whole / np.maximum(own, 1e-300)).mean(axis=0),
             average=np.stack([mean, mean - reach, mean + reach]),
         )
 

@@ -90,7 +90,7 @@ class Dependence:
                 "copies, groups, or shocks of either sign. Standard errors assume independence; give groups if there are any."
             )
         said = (
-            f"Trajectories share shocks (CD test, {p}): {self.common_share:.0%} of the variance of a step is common to all, so "
+            f"Trajectories share shocks, or a course that the drift does not explain (CD test, {p}): {self.common_share:.0%} of the variance of a step is common to all, so "
             f"that their mean is as uncertain as that of {self.effective_n:.3g} independent ones."
         )
         if self.removed:
