@@ -42,7 +42,7 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.parameters import checked
 from retrace_sde.panel.validation import ReTraceWarning, check_panel, has_missing
 from retrace_sde.paper.algorithm1 import ScoreOrder
-from retrace_sde.process.drift import Drift, has_state_space, is_linear
+from retrace_sde.process.drift import Drift, has_state_space
 from retrace_sde.progress import Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult
 from retrace_sde.search.plan import nonlinear, planned_with_missing
@@ -268,6 +268,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"X has {whole.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
+        if self.result_.inputs is not None and whole.covariates is None:
+            raise ValueError(
+                "the fit had inputs, so these trajectories need them, too: pass a Panel with covariates, or a table and "
+                "covariates=[…]."
+            )
         panel = whole.without(self.result_.left_out)
         placed = content_permutation(panel, shared=not ragged)
         data = in_units(placed.panel(panel), memory.units, self.n_jobs)
@@ -414,7 +419,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         (True, 0.95)
         """
         check_is_fitted(self, "result_")
-        if not is_linear(self._memory.model.drift):
+        if not has_state_space(self._memory.model.drift):
             raise ValueError(
                 "impute needs a linear or affine drift: missing values have no smoother otherwise."
             )
@@ -438,7 +443,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         model, outcome, units, _, _ = self._memory
         panel = check_panel(
             X, n_jobs=self.n_jobs, ragged=self.permutation == "independent",
-            missing=is_linear(model.drift),
+            missing=has_state_space(model.drift), missing_covariates=self.missing_covariates != "refuse",
         )  # fmt: skip
         if panel.values.shape == model.data.shape:
             placed = content_permutation(panel, shared=self.permutation == "shared")

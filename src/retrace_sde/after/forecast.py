@@ -20,7 +20,7 @@ from scipy import stats
 from retrace_sde.after.steps import RESIDUAL_SAMPLE
 from retrace_sde.fit.statespace.model import StateSpace, StepModel
 from retrace_sde.fit.statespace.observations import Observations
-from retrace_sde.fit.statespace.smoother import filtered, kalman
+from retrace_sde.fit.statespace.smoother import filtered, states
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.clock import same_for_all
@@ -120,15 +120,17 @@ def forecasts(
     *,
     errors: Array | None = None,
     elapsed: Array | None = None,
+    features: Array | None = None,
 ) -> tuple[Array, Array]:
     """Means and standard deviations (n, steps, d) ahead of what is known of last states, one space for each step.
 
     `errors` (d, p, p) are the covariances of the drift's coefficients; they add `t² φᵀ C φ` after the time t = `elapsed` (steps,).
+    `features` (n, p): φ there, where inputs are among them.
     """
     n, d = last.mean.shape
     extra = np.zeros((n, d))
     if errors is not None:
-        phi = np.c_[last.mean, np.ones(n)][:, : errors.shape[1]]
+        phi = np.c_[last.mean, np.ones(n)][:, : errors.shape[1]] if features is None else features
         extra = np.einsum("np,kpq,nq->nk", phi, errors, phi)
     means, deviations = [], []
     for k, space in enumerate(spaces):
@@ -150,6 +152,7 @@ def missed(
     n, T, d = y.shape
     rows = evenly(n, max(20, RESIDUAL_SAMPLE // (T * d * d)))
     y, states = y[rows], states.some(rows)
+    spaces = [_of_rows(space, rows) for space in spaces]
     ratios: list[list[Array]] = [[] for _ in range(steps)]
     for t in range(T - 1):
         spread = states.covariance if states.covariance.ndim == 2 else states.covariance[:, t]
@@ -162,6 +165,14 @@ def missed(
         for h, each in enumerate(ratios)
     ]
     return np.maximum.accumulate(np.array(found), axis=0)
+
+
+def _of_rows(space: StateSpace, rows: Indices) -> StateSpace:
+    """A step of some trajectories: inputs give each a shift of its own."""
+    step = space.transition
+    if step.shift.ndim == 1:
+        return space
+    return replace(space, transition=replace(step, shift=step.shift[rows]))
 
 
 def together_wrong(ratios: Array, horizon: int, level: float) -> Array:
@@ -202,10 +213,11 @@ def _factors(ratios: Array, level: float) -> Array:
 
 
 def filled(
-    y: Array, space: StateSpace, level: float, half: float, rng: np.random.Generator
+    observed: Observations, steps: StepModel, level: float, half: float, rng: np.random.Generator
 ) -> Imputed:
-    """y (n, T, d) in time order with its missing values filled in by the smoother; `half`: the quantile that level means."""
-    mean, deviation = _smoothed(y, space)
+    """Values (n, T, d) in time order, missing ones filled in by the smoother; `half`: the quantile that level means."""
+    mean, deviation = _smoothed(observed, steps)
+    y = observed.values
     seen = ~np.isnan(y)
     trial = seen & (rng.random(y.shape) < HIDDEN_SHARE)
     trial &= (seen & ~trial).any(
@@ -213,7 +225,7 @@ def filled(
     )  # something must be left of every trajectory
     widened = np.ones(y.shape[2])
     if trial.sum() >= MIN_ERRORS_TO_WIDEN:
-        guess, error = _smoothed(np.where(trial, np.nan, y), space)
+        guess, error = _smoothed(replace(observed, values=np.where(trial, np.nan, y)), steps)
         ratios = np.where(trial, np.abs(y - guess) / np.where(trial, error, 1.0), np.nan)
         widened = _factors(ratios.reshape(-1, y.shape[2]), level)
     reach = half * widened * deviation
@@ -222,8 +234,8 @@ def filled(
     return Imputed(values, low, high, level, widened)
 
 
-def _smoothed(y: Array, space: StateSpace) -> tuple[Array, Array]:
+def _smoothed(seen: Observations, steps: StepModel) -> tuple[Array, Array]:
     """Means and standard deviations (n, T, d) of what would have been observed, given all that was."""
-    found = kalman(y, space)
+    found = states(seen, steps, times=seen.values.shape[1])
     own = np.diagonal(found.covariances, axis1=2, axis2=3)[found.pattern]
-    return found.means, np.sqrt(np.maximum(own, 0.0) + np.diag(space.noise))
+    return found.means, np.sqrt(np.maximum(own, 0.0) + np.diag(steps.noise))

@@ -123,7 +123,11 @@ class Plan:
 
 def planned_with_missing(model: Model, found: Fit, initial: Gaussian) -> tuple[Model, Fit]:
     """A model of complete states, and its fit, for other data in which values are missing."""
-    hidden = HiddenModel.of(model.plain(), noise=0.0)
+    plain = model.plain()
+    hidden = HiddenModel.of(plain, noise=0.0)
+    if plain.data.covariates is not None:
+        equal = np.full(plain.data.shape[1] - 1, plain.dt)
+        hidden = HiddenModel.across(plain, equal, noise=0.0, scheme="euler")
     return hidden, hidden.adopted(found, initial)
 
 
