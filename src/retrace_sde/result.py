@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from types import UnionType
@@ -490,6 +491,23 @@ class ReTraceResult:
         arrays: dict[str, NDArray[Any]] = {}
         text = {"format": FORMAT, **_pack(self, "", arrays)}
         return json.dumps(text, default=_setting), arrays
+
+    def model(self) -> Any:
+        """A fitted `ReTrace` with these parameters: it orders, scores and forecasts other trajectories of the process.
+
+        The data are not kept in a result, so that position probabilities, smoothed states and the bootstrap need a new fit.
+        Linear and affine drifts only.
+
+        Examples
+        --------
+        >>> import numpy as np, retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
+        >>> path = rt.ReTrace(dt=0.05, random_state=0).fit(Y[:20]).result_.save("saved.npz")
+        >>> lost, truth = rt.simulate.shuffle(Y[20:], random_state=2)
+        >>> np.array_equal(rt.ReTraceResult.load(path).model().reorder(lost), Y[20:])
+        True
+        """
+        return import_module("retrace_sde.retrace").ReTrace.of_result(self)
 
     @classmethod
     def load(cls, path: str | Path) -> ReTraceResult:

@@ -27,6 +27,7 @@ from retrace_sde.estimator.entry import Entry, entered, in_units
 from retrace_sde.estimator.fitted import Fitted, Memory
 from retrace_sde.estimator.fitting import PanelFit, fit_entry
 from retrace_sde.estimator.request import Request
+from retrace_sde.estimator.restored import restored, settings_of
 from retrace_sde.estimator.units import as_given, posterior_as_given
 from retrace_sde.evidence.outcome import Outcome, order_others, sample_posterior
 from retrace_sde.evidence.selection.bootstrap import bootstrap
@@ -174,6 +175,20 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+
+    @classmethod
+    def of_result(cls, result: ReTraceResult) -> Self:
+        """A fitted model from a result, which may have been saved: `result.model()`.
+
+        Parameters
+        ----------
+        result : ReTraceResult
+            Of a linear or affine drift.
+        """
+        found = cls(**settings_of(result))
+        found.result_, found._memory = result, restored(result)
+        found.n_features_in_ = len(result.names) + len(result.left_out)
+        return found
 
     def __sklearn_tags__(self) -> Any:
         """For scikit-learn: three axes, values may be missing, no target."""
@@ -481,6 +496,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         True
         """
         check_is_fitted(self, "result_")
+        self._memory.check_data()
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
             model, outcome, _, placed, _ = self._memory
@@ -516,6 +532,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         True
         """
         check_is_fitted(self, "result_")
+        self._memory.check_data()
         model, outcome, units, _, common = self._memory
         report("resampling subjects")
         with one_blas_thread():

@@ -48,6 +48,14 @@ class Memory(NamedTuple):
     places: RowPermutation
     common: CommonPart | None = None
 
+    def check_data(self) -> None:
+        """Refuse what needs the data that were fitted, where the model comes from a saved result."""
+        if not self.model.data.shape[0]:
+            raise ValueError(
+                "this needs the data, which a saved result does not keep: fit again. A saved result can reorder, score and "
+                "forecast other trajectories."
+            )
+
 
 class Fitted:
     """Names that end in `_`, each read off the result or the posterior over orders.
@@ -178,6 +186,8 @@ class Fitted:
     @property
     def states_(self) -> Array:
         """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
+        check_is_fitted(self, "result_")
+        self._memory.check_data()
         model, outcome, units, places, common = self._memory
         means = outcome.found.states
         if means is None:
