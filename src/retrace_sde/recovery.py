@@ -19,8 +19,10 @@ from retrace_sde.evidence.selection.drift import DriftChoice, drift_by_evidence
 from retrace_sde.io.answers import (
     anchored,
     certainties,
+    forecast_columns,
     parameters,
     positions,
+    present,
     table_notes,
     times,
     to_rows,
@@ -117,6 +119,41 @@ class Recovery:
         """The outcome of the direction test in a word."""
         test = self.model.result_.direction
         return "known" if test.known else "identified" if test.identified else "open"
+
+    def forecast(self, steps: int, *, gaps: Any | None = None, level: float = 0.95) -> Any:
+        """The next observations of each subject as a table, same kind of frame: subject, step, time, variable, mean, low, high.
+
+        `time` goes on from the column `time` of `ordered`; intervals hold with probability `level`, and are widened where the fit's past
+        predictions were too sure. Where the direction is open a warning says so: this is a forecast from the order shown.
+
+        Parameters
+        ----------
+        steps : int
+            Observations ahead, dt apart.
+        gaps : array (steps,), optional
+            Times between them, where they are not dt apart.
+        level : float
+            Probability that the intervals hold.
+
+        Examples
+        --------
+        >>> import warnings, retrace_sde as rt
+        >>> table, truth = rt.datasets.lose_time(rt.datasets.load_icu(), time="hour", random_state=0)
+        >>> found = rt.recover(table, subject="patient", slice="slice", dt=4.0, random_state=0, subjects="alike", observation_noise=None)
+        >>> with warnings.catch_warnings(action="ignore"):  # the direction is open
+        ...     ahead = found.forecast(2)
+        >>> list(ahead.columns), len(ahead) == 120 * 2 * 5
+        (['patient', 'step', 'time', 'variable', 'mean', 'low', 'high'], True)
+        """
+        ahead = self.model.forecast(None, steps, gaps=gaps, level=level)
+        panel, known = self.panel, self.model.result_.times
+        raw = times(known, positions(self.model.order_, len(panel.ids)))
+        last = np.where(present(panel), raw, -np.inf).argmax(axis=1)[:, None]
+        moved = np.take_along_axis(anchored(raw, panel) - raw, last, axis=1)
+        columns = forecast_columns(
+            replace(ahead, times=ahead.times + moved), panel.ids, panel.names, self.subject
+        )
+        return nw.from_dict(columns, backend=as_frame(self.table).implementation).to_native()
 
     def columns(self) -> dict[str, Array]:
         """Position, time and position probability of each row of the table, NaN for rows without a value.
@@ -242,7 +279,7 @@ def recover(
     Returns
     -------
     Recovery
-        With `.ordered`, the table in time order, `.model`, `.summary()` and `.report(path)`.
+        With `.ordered`, the table in time order, `.forecast(steps)`, `.model`, `.summary()` and `.report(path)`.
 
     Examples
     --------

@@ -279,7 +279,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         linear = has_state_space(memory.model.drift)
         refusal = None if linear else nonlinear("Missing values", memory.model.drift)
         whole = check_panel(X, n_jobs=self.n_jobs, ragged=ragged, missing=linear, refusal=refusal)
-        if whole.values.shape[2] != self.n_features_in_:
+        if len(whole.without(self.result_.left_out).names) != len(self.result_.names):
             raise ValueError(
                 f"X has {whole.values.shape[2]} variables; the fit had {self.n_features_in_}."
             )
@@ -300,15 +300,59 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         rng = np.random.default_rng(self.random_state)
         return whole, placed, model, outcome, order_others(model, outcome, rng)
 
-    def reorder(self, X: Any) -> Any:
+    def _given(self, X: Any, columns: dict[str, Any]) -> Any:
+        """Trajectories as given; of a table the Panel of its columns, with the variables and the inputs of the fit."""
+        if isinstance(X, Panel) or not (columns or hasattr(X, "columns")):
+            return X
+        result = self.result_
+        if "subject" not in columns:
+            raise ValueError("a table needs subject=, the column that says whose row it is.")
+        if result.shared_order and columns.get("slice") is None:
+            raise ValueError(
+                "the fit has one order for all: slice= must name the column with the label that the subjects share."
+            )
+        if columns.get("time") is not None:
+            raise ValueError(
+                "known times of other trajectories are not used: leave time= out, or fit these data with recover."
+            )
+        inputs = [] if result.inputs is None else result.feature_names[-result.inputs.shape[1] :]
+        roles = {"variables": list(result.names), "covariates": list(inputs) or None, **columns}
+        return Panel.from_frame(X, **roles)
+
+    def place(self, X: Any, **columns: Any) -> Indices:
+        """The order (T,), or (n, T), of X that is most likely under the fit: what `reorder` applies.
+
+        Parameters
+        ----------
+        X : array (n, T, d), Panel or DataFrame
+            Trajectories of the same process, of the same variables.
+        **columns
+            Of a table: `subject=` and `slice=`, as in `recover`.
+
+        Examples
+        --------
+        >>> import numpy as np, retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(40, 12, 0.05, random_state=1)
+        >>> lost, truth = rt.simulate.shuffle(Y[30:], random_state=2)
+        >>> np.array_equal(rt.ReTrace(dt=0.05, random_state=0).fit(Y[:30]).place(lost), truth)
+        True
+        """
+        check_is_fitted(self, "result_")
+        with one_blas_thread():
+            _, placed, _, _, order = self._ordered(self._given(X, columns))
+            return placed.given_orders(order)
+
+    def reorder(self, X: Any, **columns: Any) -> Any:
         """X (n, T, d), shuffled, in the order most likely under the fit.
 
         The permutation belongs to the data it is found for: it need not be `order_`.
 
         Parameters
         ----------
-        X : array (n, T, d) or Panel
+        X : array (n, T, d), Panel or DataFrame
             Trajectories of the same process, of the same variables.
+        **columns
+            Of a table: `subject=` and `slice=`, as in `recover`.
 
         Examples
         --------
@@ -322,7 +366,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "result_")
         with one_blas_thread():
-            panel, placed, _, _, order = self._ordered(X)
+            panel, placed, _, _, order = self._ordered(self._given(X, columns))
             order = placed.given_orders(order)
         return self._shown(panel, in_order(panel.values, order), order)
 
@@ -360,7 +404,13 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
 
     @checked
     def forecast(
-        self, X: Any, steps: int, *, gaps: Any | None = None, level: float = 0.95
+        self,
+        X: Any,
+        steps: int,
+        *,
+        gaps: Any | None = None,
+        level: float = 0.95,
+        **columns: Any,
     ) -> Forecast:
         """Means and intervals of the next `steps` observations of each trajectory of X, put in order first.
 
@@ -369,14 +419,16 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array (n, T, d) or Panel
-            What was fitted, or other trajectories.
+        X : array (n, T, d), Panel, DataFrame or None
+            What was fitted, which None stands for, or other trajectories.
         steps : int
-            Observations ahead, dt apart. A drift that is not linear is simulated, covariates as they were last.
+            Observations ahead, dt apart, under covariates as they were last. A drift that is not linear is simulated.
         gaps : array (steps,), optional
             Times between them, where they are not dt apart.
         level : float
             Probability that the intervals hold.
+        **columns
+            Of a table: `subject=` and `slice=`, as in `recover`.
 
         Examples
         --------
@@ -398,7 +450,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 stacklevel=2,
             )
         with one_blas_thread():
-            _, placed, model, outcome, order, times = self._placed(X)
+            _, placed, model, outcome, order, times = self._placed(self._given(X, columns))
             every = np.broadcast_to(times, model.data.shape[:2])
             last = np.take_along_axis(every, model.data.observed[:, None] - 1, axis=1)
             rng = np.random.default_rng(self.random_state)
@@ -453,9 +505,14 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         found = (found if units is None else units.imputed(found)).moved(placed.given_observations)
         return found.keeping(to_numpy(panel.without(self.result_.left_out).values))
 
-    def _placed(self, X: Any) -> tuple[Panel, RowPermutation, Model, Outcome, Indices, Array]:
+    def _placed(self, X: Any) -> tuple[Any, RowPermutation, Model, Outcome, Indices, Array]:
         """The fitted data in the order found, or others in their most likely one; their places, and the times along it."""
-        model, outcome, units, _, _ = self._memory
+        model, outcome, units, places, _ = self._memory
+        found = outcome.found
+        if X is None:
+            self._memory.check_data()
+            times = model.timing.times(found.order, found.gaps)
+            return None, places, model, outcome, found.order, times
         panel = check_panel(
             X, n_jobs=self.n_jobs, ragged=self.permutation == "independent",
             missing=has_state_space(model.drift), missing_covariates=self.missing_covariates != "refuse",
@@ -464,7 +521,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             placed = content_permutation(panel, shared=self.permutation == "shared")
             values = in_units(placed.panel(panel), units, self.n_jobs).values
             if np.array_equal(to_numpy(values), to_numpy(model.data.values), equal_nan=True):
-                found = outcome.found
                 times = model.timing.times(found.order, found.gaps)
                 return panel, placed, model, outcome, found.order, times
         panel, placed, other, judged, order = self._ordered(X)

@@ -15,6 +15,8 @@ COMMANDS = {
     "diagnose": "Say what can be learned from FILE, before any fit.",
     "effect": "Estimate what treatment does to the subjects of FILE.",
     "fit": "Recover the order of FILE's rows, its direction, and its SDE.",
+    "forecast": "Forecast the next observations of FILE's subjects, with intervals.",
+    "place": "Put new subjects in order by a saved fit.",
     "reproduce": "Run the paper's experiments, beside stronger methods.",
     "simulate": "Simulate subjects from a random SDE and shuffle their time order.",
 }

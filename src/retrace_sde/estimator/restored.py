@@ -68,9 +68,7 @@ def restored(result: ReTraceResult) -> Memory:
         law = Parameters(step.coefficients, step.diffusion, R, initial, scheme="euler")
     n, nothing = result.n_trajectories, np.zeros(1)
     missing: Any = None  # sums over the data, which a result does not keep
-    found = Fit(
-        result.order, step, missing, np.zeros(n), nothing, law, gaps=EqualGaps(result.dt)
-    )
+    found = Fit(result.order, step, missing, np.zeros(n), nothing, law, gaps=EqualGaps(result.dt))
     outcome = Outcome(
         found, found, estimate, estimate, missing, initial, result.direction, result.history,
         result.converged, result.settings["estimator"], law=law,
@@ -127,9 +125,7 @@ def _step(result: ReTraceResult, estimate: Estimate) -> tuple[Array, Array]:
         return rounds[-1].drift, rounds[-1].diffusion
     if estimator != "exact":
         return theta, estimate.diffusion
-    F, S, Q = (
-        each[0] for each in transitions(theta, estimate.diffusion, np.array([result.dt]))
-    )
+    F, S, Q = (each[0] for each in transitions(theta, estimate.diffusion, np.array([result.dt])))
     return np.column_stack([F - np.eye(len(F)), S]) / result.dt, Q / result.dt
 
 

@@ -86,6 +86,23 @@ def anchored(grid: Array, panel: Any) -> Array:
     return found
 
 
+def forecast_columns(
+    ahead: Any, ids: Sequence[Any], names: Sequence[str], subject: str
+) -> dict[str, Any]:
+    """A forecast as the columns of a table, one row for each subject, step and variable."""
+    n, steps, d = ahead.mean.shape
+    when = np.broadcast_to(ahead.times, (n, steps))
+    return {
+        subject: [who for who in ids for _ in range(steps * d)],
+        "step": np.tile(np.repeat(np.arange(1, steps + 1), d), n),
+        "time": np.repeat(when.ravel(), d),
+        "variable": list(names) * (n * steps),
+        "mean": ahead.mean.ravel(),
+        "low": ahead.low.ravel(),
+        "high": ahead.high.ravel(),
+    }
+
+
 def certainties(probabilities: NDArray[np.float32], position: Indices) -> Array:
     """The posterior probability of each observation's position, (n, T)."""
     P = np.broadcast_to(probabilities, (len(position), *probabilities.shape[-2:]))
