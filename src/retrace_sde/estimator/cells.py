@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from retrace_sde.estimator.request import Request
-from retrace_sde.evidence.tied_cells import carried_forward, piles, tied
+from retrace_sde.evidence.tied_cells import SPARSE_SHARE, carried_forward, piles, tied
 from retrace_sde.io.arrays import Mask
 from retrace_sde.io.lazy.array import LazyArray
 from retrace_sde.io.lazy.view import ArrayView
@@ -19,9 +19,6 @@ MIN_SEEN = 2
 """Rows of a slice that are left at least where rows become missing; of a trajectory, one."""
 
 SUBJECTS_NAMED = 6
-
-MOSTLY_TIED = 0.5
-"""Probability that two cells of different subjects are equal from which the user is cautioned; `uninformative.coarse` notes the rest."""
 
 
 def with_cells_checked(panel: Panel, request: Request) -> tuple[Panel, tuple[str, ...]]:
@@ -36,7 +33,7 @@ def with_cells_checked(panel: Panel, request: Request) -> tuple[Panel, tuple[str
     if lengths.ragged:
         x = np.where(lengths.mask[:, :, None], x, np.nan)
     said = [each.sentence(panel.names[each.variable]) for each in piles(x)]
-    few = [(k, share) for k, share in tied(x) if share > MOSTLY_TIED]
+    few = [(k, share) for k, share in tied(x) if share > SPARSE_SHARE]
     if few:
         said.append(_few_values([panel.names[k] for k, _ in few], max(share for _, share in few)))
     copies = carried_forward(x)

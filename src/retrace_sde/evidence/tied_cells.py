@@ -41,6 +41,9 @@ MIN_PILE_LEVELS = 10
 TREND_LEVEL = 0.2
 """Level at which the share of a pile changes along the order: a small change suffices to bend means and spreads."""
 
+SPARSE_SHARE = 0.5
+"""Share of pairs of cells that are equal, from which a variable says little of time."""
+
 TIED_SHARE = 0.15
 """Probability that two cells of different subjects are equal, above which a column counts as tied. Rounding to a step of u standard
 deviations gives u/(2√π): it is reached at half a standard deviation."""
@@ -170,8 +173,13 @@ def changing(along: Mask) -> bool:
 
 
 def doubtful_cells(x: Array, order: Indices) -> bool:
-    """Equal cells may have made the direction: rows of x (n, T, d) are carried forward, or a pile changes along the order, (T,) or (n, T)."""
-    if carried_forward(x) is not None:
+    """Equal cells may have made the direction.
+
+    Rows of x (n, T, d) are carried forward, a pile changes along the order, (T,) or (n, T), or most cells of every variable are
+    equal: the search then orders the few that are not, and of 32 sparse tables without any time five were called.
+    """
+    sparse = [share for _, share in tied(x) if share >= SPARSE_SHARE]
+    if carried_forward(x) is not None or len(sparse) == x.shape[2]:
         return True
     return any(changing(in_order(each.cells[:, :, None], order)[:, :, 0]) for each in piles(x))
 

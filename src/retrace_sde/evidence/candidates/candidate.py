@@ -66,6 +66,7 @@ class CandidateFit:
     pass over the data, made only for candidates that are tested. `form`: the closed form whose ratio is the statistic of the
     simulated test (None: Vuong's test alone). `simulators`: null panels of the order and of its reverse, where they are not
     those of `form`. `checks`: of its residuals; a candidate that fails them has no say (None: not checked).
+    `less`: the form with equal variances, where it is not beyond doubt that they differ. `fitted`: the form that `ratio` is of.
     """
 
     kind: str
@@ -79,6 +80,8 @@ class CandidateFit:
         Callable[[Panels, np.random.Generator], tuple[NullSimulator, NullSimulator]] | None
     ) = None
     checks: Checks | None = None
+    less: Form | None = None
+    fitted: Form | None = None
 
     @classmethod
     def of_trajectories(

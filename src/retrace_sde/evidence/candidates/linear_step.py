@@ -86,7 +86,7 @@ def markov_penalty(along: CandidatesAlong, *more: Block) -> float:
 
 def step_fit(kind: str, panels: Panels, form: Form, role: Role = Role.VOTE) -> CandidateFit:
     """A form in both directions, as a candidate, with the nuisances free that its residuals, or its evidence, ask for."""
-    form, checks = free_nuisances(panels, form, form_penalty)
+    form, checks, less = free_nuisances(panels, form, form_penalty)
     one, two = fit_directions(panels, form)
     first, second = float(one.total[0]), float(two.total[0])
     found = first - panels.log_volume, second - panels.log_volume
@@ -97,7 +97,16 @@ def step_fit(kind: str, panels: Panels, form: Form, role: Role = Role.VOTE) -> C
 
     price = form_penalty(panels, form)
     return CandidateFit(
-        kind, found, price, first - second, by_trajectory, role, form, checks=checks
+        kind,
+        found,
+        price,
+        first - second,
+        by_trajectory,
+        role,
+        form,
+        checks=checks,
+        less=less,
+        fitted=form,
     )
 
 

@@ -28,6 +28,10 @@ from retrace_sde.io.arrays import Array
 CHECK_LEVEL = 0.02
 """Level of each check. A nuisance freed in vain costs power in few panels of a hundred; one kept in error calls a direction."""
 
+BEYOND_DOUBT_P = 1e-4
+"""p-value above which freed variances may be chance: the direction must then be significant with equal ones, too. With free variances
+there is no null at rest, and of 32 shifted panels one was called wrongly."""
+
 CORRELATED_Z = 3.0
 """Correlation of successive residuals, in standard errors, beyond which a model has left something out: measurement noise where
 it is negative."""
@@ -82,15 +86,24 @@ def checked(panels: Panels, fit: StepFit) -> Checks:
     )
 
 
-def free_nuisances(
-    panels: Panels, form: Form, price: Callable[[Panels, Form], float]
-) -> tuple[Form, Checks]:
-    """The form with as few free nuisances as its residuals allow, and its checks, in the direction that fits better.
+class Freed(NamedTuple):
+    """A form with the nuisances free that its residuals ask for, and their checks.
+
+    `less`: the form before its variances were freed, where that was not beyond doubt.
+    """
+
+    form: Form
+    checks: Checks
+    less: Form | None = None
+
+
+def free_nuisances(panels: Panels, form: Form, price: Callable[[Panels, Form], float]) -> Freed:
+    """The form with as few free nuisances as its residuals allow, in the direction that fits better.
 
     Offsets come first: what moves all trajectories at once looks like a change of spread. Variances are freed, too, where the
     penalised log-likelihood asks for them (`price`: the penalty): of tied values some slices hold hardly any change.
     """
-    size = panels.x.shape[1:]
+    size, less = panels.x.shape[1:], None
     found = _better(panels, form)
     for nuisance in ("means", "spreads", "means") if panels.aligned else ():
         freed = form._replace(**{nuisance: True})
@@ -101,8 +114,10 @@ def free_nuisances(
             gain = _best(panels, freed) - _best(panels, form)
             asked = gain > price(panels, freed) - price(panels, form)
         if asked:
+            if nuisance == "spreads" and found.spreads > BEYOND_DOUBT_P:
+                less = form
             form, found = freed, _better(panels, freed)
-    return form, found
+    return Freed(form, found, less)
 
 
 def _best(panels: Panels, form: Form) -> float:

@@ -98,12 +98,18 @@ def compare_directions(
     decided = _tested(best, panels, rng, alpha=alpha, grounds=grounds)
     vetoes = [each for each in listed if each.role is Role.VETO]
     equals = (_ratio(each, panels, grounds) for each in others)
+    vetoed = (_ratio(each, panels, grounds) for each in vetoes)
     against = [
         *(each for each in equals if each.p.p_value < alpha),
-        *(_ratio(each, panels, grounds) for each in vetoes),
+        *(each for each in vetoed if each.p.p_value <= FEW_TRAJECTORIES_P),
     ]
-    agree = not any(each.opposes(decided.ratio) for each in against)
     p = decided.p
+    if best.less is not None and p.p_value < alpha:
+        plainer = replace(best, form=best.less, less=None)
+        beside = _tested(plainer, panels, rng, alpha=alpha, grounds=grounds)
+        against.append(beside)
+        p = max(p, beside.p)
+    agree = not any(each.opposes(decided.ratio) for each in against)
     said = replace(
         _vuong(decided, test, panels),
         # A p-value within its own error of the level decides nothing.
@@ -165,7 +171,7 @@ def _ratio(found: CandidateFit, panels: Panels | None, grounds: frozenset[Ground
             found.contributions,
         )
     form = tested_form(found.form, panels)
-    plain = form == found.form and {Ground.MEANS, Ground.SPREADS} <= grounds
+    plain = form == found.fitted and {Ground.MEANS, Ground.SPREADS} <= grounds
     ratio = found.ratio if plain else float(ratios(panels, form, grounds)[0])
     shares = found.contributions if plain else _shares(panels, form)
     p = _vuong_p(shares, panels.groups, panels.x.shape[3])

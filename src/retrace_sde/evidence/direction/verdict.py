@@ -546,8 +546,8 @@ def _folded(test: DirectionTest) -> str:
 
 def _equal_cells(test: DirectionTest) -> str:
     return (
-        f"The direction of time is not called: values are carried forward, or cut off at a limit that a changing share of them reaches, and that alone "
-        f"can make one direction fit better ({test.evidence})."
+        f"The direction of time is not called: most cells are equal, values are carried forward, or cut off at a limit that a changing share of them "
+        f"reaches, and that alone can make one direction fit better ({test.evidence})."
     )
 
 
