@@ -507,7 +507,7 @@ class ReTraceResult:
         >>> np.array_equal(rt.ReTraceResult.load(path).model().reorder(lost), Y[20:])
         True
         """
-        return import_module("retrace_sde.retrace").ReTrace.of_result(self)
+        return import_module("retrace_sde.retrace").ReTrace._of_result(self)
 
     @classmethod
     def load(cls, path: str | Path) -> ReTraceResult:

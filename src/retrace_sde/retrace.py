@@ -177,7 +177,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     @classmethod
-    def of_result(cls, result: ReTraceResult) -> Self:
+    def _of_result(cls, result: ReTraceResult) -> Self:
         """A fitted model from a result, which may have been saved: `result.model()`.
 
         Parameters

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
@@ -182,6 +183,17 @@ class Fitted:
         """
         check_is_fitted(self, "result_")
         return self.result_.summary()
+
+    def _repr_html_(self) -> str:
+        """In notebooks: the answer of a fit; before one, the settings."""
+        if hasattr(self, "result_"):
+            return self.result_._repr_html_()
+        found: str = estimator_html_repr(self)
+        return found
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What Jupyter asks for first."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     @property
     def states_(self) -> Array:

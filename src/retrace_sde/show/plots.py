@@ -1,4 +1,8 @@
-"""Pictures of a result. Every function takes and returns a matplotlib Axes."""
+"""Pictures of a result. Every function takes and returns a matplotlib Axes.
+
+In the place of its first arguments each takes a fitted `ReTrace`, a `Recovery` or, where no data are needed, a `ReTraceResult`:
+`rt.plots.order_certainty(model)`. Of a `Recovery` the axes have the labels of its slices.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.after.residuals import ResidualCheck
-from retrace_sde.effects.graph import EffectGraph
+from retrace_sde.effects.graph import EffectGraph, effect_graph
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.fit.intervals import clearest, half_widths
 from retrace_sde.io.arrays import Array, Indices
@@ -26,6 +30,7 @@ from retrace_sde.show.numbers import (
     histogram,
     significant_edges,
 )
+from retrace_sde.show.sources import Drawn, Source, slice_ticks, takes_fits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +43,46 @@ FORWARD, BACKWARD, NEUTRAL = "#0072B2", "#D55E00", "#666666"
 
 MAX_LEGEND = 8
 """Variables up to which a legend names their lines."""
+
+
+MAX_LABELS = 24
+"""Labels of slices along an axis, at most."""
+
+
+def _drift_matrix(fit: Source) -> Drawn:
+    found = fit.result
+    columns = fit.coefficients["features"]
+    look: dict[str, Any] = {"title": "Drift A", "names": found.names, "features": columns}
+    if found.drift.shape == found.diffusion.shape:
+        look["shade"] = comparable(found.drift, found.diffusion)
+    return (found.drift,), look
+
+
+def _without_features(fit: Source) -> dict[str, Any]:
+    return {"names": fit.result.names, "n": fit.result.n_groups}
+
+
+def _eigenvalues(fit: Source) -> Drawn:
+    found = fit.result.sde.drift  # refused where the drift is not linear
+    twin = fit.result.alternative
+    return (found,), {"twin": None if twin is None else twin.drift}
+
+
+def _gaps(fit: Source) -> Drawn:
+    found, times = fit.result.gap_intervals, fit.result.times
+    low, high = (None, None) if found is None else found.T
+    return (np.diff(times if times.ndim == 1 else times[0]),), {"low": low, "high": high}
+
+
+def _trajectories(fit: Source) -> Drawn:
+    values = np.asarray(fit.panel.values)
+    return (values, fit.result.order), {"name": fit.result.names[0], **fit.labels}
+
+
+def _fan(fit: Source) -> Drawn:
+    times = fit.result.times
+    found = fit.residuals
+    return (found, 0), {"times": times if times.ndim == 1 else None, **fit.names}
 
 
 def _axes(ax: Axes | None, title: str, x: str, y: str, **more: Any) -> Axes:
@@ -57,7 +102,14 @@ def _heat(ax: Axes, values: Array, colours: str, low: float, high: float, **bar:
     return ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04, **bar)
 
 
-def cost_matrix(costs: Array, order: Indices | None = None, *, ax: Axes | None = None) -> Axes:
+@takes_fits(lambda fit: ((fit.costs, fit.order), fit.labels))
+def cost_matrix(
+    costs: Array,
+    order: Indices | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
     """Cost of slice b (column) right after slice a (row), as stored or along an order.
 
     Along the right order pairs of low cost are next to the diagonal. Colours are ranks, so that a few
@@ -69,6 +121,8 @@ def cost_matrix(costs: Array, order: Indices | None = None, *, ax: Axes | None =
         Of b after a, such as `rt.baselines.slice_distances(X)`.
     order : array (T,), optional
         Along which they are drawn.
+    labels : sequence of str, optional
+        Names of the slices, as stored; they stand along the axis instead of numbers.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new one if left out.
 
@@ -87,9 +141,12 @@ def cost_matrix(costs: Array, order: Indices | None = None, *, ax: Axes | None =
     ranks = np.full((T, T), np.nan)
     ranks[off] = np.argsort(np.argsort(costs[off])) / max(T * (T - 1) - 1, 1)
     _heat(ax, ranks, "viridis", 0, 1, ticks=[0, 1]).ax.set_yticklabels(["low", "high"])
+    for axis in (ax.xaxis, ax.yaxis):
+        slice_ticks(axis, labels, order, MAX_LABELS)
     return ax
 
 
+@takes_fits(_drift_matrix)
 def matrix(
     values: Array,
     *,
@@ -158,6 +215,9 @@ def comparable(drift: Array, diffusion: Array) -> Array:
     return scaled
 
 
+@takes_fits(
+    lambda fit: ((fit.result.drift, fit.result.standard_errors.drift), _without_features(fit))
+)
 def drift_graph(
     values: Array,
     errors: Array,
@@ -197,6 +257,7 @@ def drift_graph(
     return _circle(ax, values, edges, _names(names, len(values)), "Effects significant at 5 %")
 
 
+@takes_fits(lambda fit: ((effect_graph(fit.result),), {}))
 def effects(graph: EffectGraph, *, most: int = 60, ax: Axes | None = None) -> Axes:
     """The graph of `rt.effect_graph`: an arrow for each effect that is significant when all are tested at once.
 
@@ -255,6 +316,7 @@ def _circle(
     return ax
 
 
+@takes_fits(_eigenvalues)
 def eigenvalues(drift: Array, *, twin: Array | None = None, ax: Axes | None = None) -> Axes:
     """Eigenvalues of A in the complex plane: on the left decay, on the right growth, off the axis rotation.
 
@@ -285,6 +347,7 @@ def eigenvalues(drift: Array, *, twin: Array | None = None, ax: Axes | None = No
     return ax
 
 
+@takes_fits(lambda fit: ((fit.result.drift, fit.result.standard_errors.drift), fit.coefficients))
 def parameter_intervals(
     values: Array,
     errors: Array,
@@ -327,6 +390,7 @@ def parameter_intervals(
     return ax
 
 
+@takes_fits(_gaps)
 def gaps(
     values: Array, *, low: Array | None = None, high: Array | None = None, ax: Axes | None = None
 ) -> Axes:
@@ -353,6 +417,7 @@ def gaps(
     return ax
 
 
+@takes_fits(lambda fit: ((fit.result.direction,), {}))
 def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
     """Each trajectory's log-likelihood, this order minus its reverse: right of zero is evidence for this order.
 
@@ -390,8 +455,8 @@ def calibration(true: Indices, probabilities: NDArray[Any], *, ax: Axes | None =
     ----------
     true : array (T,) or (n, T)
         Orders.
-    probabilities : array (…, T, T)
-        `model.position_probabilities_`.
+    probabilities : array (…, T, T) or ReTrace
+        `model.position_probabilities_`, or the model.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new one if left out.
 
@@ -400,6 +465,8 @@ def calibration(true: Indices, probabilities: NDArray[Any], *, ax: Axes | None =
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.calibration(np.array([[0, 1]]), np.full((1, 2, 2), 0.5))
     """
+    source = Source.of(probabilities)
+    probabilities = probabilities if source is None else source.model.position_probabilities_
     labels = "Position probabilities", "probability given", "share that was right"
     ax = _axes(ax, *labels, xlim=(0, 1), ylim=(0, 1))
     bins = position_calibration(true, probabilities, edges=np.linspace(0.05, 1, 11))
@@ -411,8 +478,13 @@ def calibration(true: Indices, probabilities: NDArray[Any], *, ax: Axes | None =
     return ax
 
 
+@takes_fits(lambda fit: ((fit.probabilities, fit.order), fit.labels))
 def position_probabilities(
-    probabilities: NDArray[Any], order: Indices, *, ax: Axes | None = None
+    probabilities: NDArray[Any],
+    order: Indices,
+    *,
+    labels: Sequence[str] | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """The position probabilities of each observation of one trajectory (or of a shared order); dark is likely.
 
@@ -422,6 +494,8 @@ def position_probabilities(
         `[a, k]`, that observation a is at position k.
     order : array (T,)
         The order found.
+    labels : sequence of str, optional
+        Names of the slices, as stored; they stand along the axis instead of numbers.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new one if left out.
 
@@ -433,10 +507,18 @@ def position_probabilities(
     y = "observation, in the most probable order"
     ax = _axes(ax, "Position probabilities", "position", y)
     _heat(ax, probabilities[order], "Blues", 0, 1)
+    slice_ticks(ax.yaxis, labels, order, MAX_LABELS)
     return ax
 
 
-def order_certainty(probabilities: NDArray[Any], order: Indices, *, ax: Axes | None = None) -> Axes:
+@takes_fits(lambda fit: ((fit.probabilities, fit.order), fit.labels))
+def order_certainty(
+    probabilities: NDArray[Any],
+    order: Indices,
+    *,
+    labels: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
     """The probability `P[o_k, k]` that each position holds the observation placed there.
 
     Parameters
@@ -445,6 +527,8 @@ def order_certainty(probabilities: NDArray[Any], order: Indices, *, ax: Axes | N
         `[a, k]`, that observation a is at position k.
     order : array (T,)
         The order found.
+    labels : sequence of str, optional
+        Names of the slices, as stored; they stand along the axis instead of numbers.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new one if left out.
 
@@ -458,15 +542,18 @@ def order_certainty(probabilities: NDArray[Any], order: Indices, *, ax: Axes | N
     ax.vlines(np.arange(len(order)), 0, own, color=NEUTRAL, linewidth=0.8)
     ax.plot(own, "o", markersize=4, color=FORWARD)
     ax.axhline(0.95, color=NEUTRAL, linewidth=0.8, linestyle=":")
+    slice_ticks(ax.xaxis, labels, order, MAX_LABELS)
     return ax
 
 
+@takes_fits(_trajectories)
 def trajectories(
     X: Array,
     order: Indices | None = None,
     *,
     variable: int = 0,
     name: str | None = None,
+    labels: Sequence[str] | None = None,
     most: int = 30,
     ax: Axes | None = None,
 ) -> Axes:
@@ -482,6 +569,8 @@ def trajectories(
         Which.
     name : str, optional
         Of the variable.
+    labels : sequence of str, optional
+        Names of the slices, as stored; they stand along the axis instead of numbers.
     most : int
         Trajectories, at most.
     ax : matplotlib.axes.Axes, optional
@@ -495,10 +584,15 @@ def trajectories(
     """
     ax = _axes(ax, "as stored" if order is None else "restored", "slice", name or "value")
     lines = X[evenly(len(X), most), :, variable]
-    ax.plot(lines.T if order is None else lines[:, order].T, linewidth=0.7, alpha=0.6)
+    if order is not None:
+        own = np.broadcast_to(order, (len(X), np.shape(order)[-1]))[evenly(len(X), most)]
+        lines = np.take_along_axis(lines, own, axis=1)
+    ax.plot(lines.T, linewidth=0.7, alpha=0.6)
+    slice_ticks(ax.xaxis, labels, order, MAX_LABELS)
     return ax
 
 
+@takes_fits(lambda fit: ((fit.model, fit.panel), {}))
 def courses(
     model: ReTrace,
     panel: Panel,
@@ -552,6 +646,7 @@ def courses(
     return ax
 
 
+@takes_fits(lambda fit: ((fit.model, fit.panel), {}))
 def both_ways(
     model: ReTrace, panel: Panel, *, unit: str | None = None, most: int = 4
 ) -> NDArray[Any]:
@@ -592,6 +687,7 @@ def both_ways(
     return found
 
 
+@takes_fits(lambda fit: ((fit.residuals,), fit.names))
 def residual_quantiles(
     check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
@@ -620,6 +716,7 @@ def residual_quantiles(
     return ax
 
 
+@takes_fits(lambda fit: ((fit.residuals,), fit.names))
 def residual_positions(
     check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
@@ -652,6 +749,7 @@ def residual_positions(
     return ax
 
 
+@takes_fits(lambda fit: ((fit.residuals,), fit.names))
 def autocorrelation(
     check: ResidualCheck, *, names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
@@ -681,12 +779,14 @@ def autocorrelation(
     return ax
 
 
+@takes_fits(_fan)
 def simulated_fan(
     check: ResidualCheck,
     variable: int,
     *,
     times: Array | None = None,
     name: str | None = None,
+    names: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Paths simulated from the fit (band from 5 to 95 %, median) beside the observed ones (lines: the same quantiles).
@@ -699,8 +799,8 @@ def simulated_fan(
         Which.
     times : array (T,), optional
         Of the positions.
-    name : str, optional
-        Of the variable.
+    name, names : str and sequence of str, optional
+        Of the variable, or of all of them.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new one if left out.
 
@@ -711,7 +811,7 @@ def simulated_fan(
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.simulated_fan(model.residuals_, 0, times=model.times_)
     """
-    shown = f"x{variable}" if name is None else name
+    shown = name or _names(names, variable + 1)[variable]
     x = "position" if times is None else "time"
     ax = _axes(ax, f"{shown}: simulated and observed", x, shown)
     low, middle, high = check.band[:, :, variable]
