@@ -19,7 +19,7 @@ true_effect = (cohort.paths["treated"][:, -1] - cohort.paths["untreated"][:, -1]
 asked = {"T0": [0, 0], "T1": [5, 1]}
 rows = []
 for name, order in (("order found", None), ("order known", truth), ("reversed", truth[::-1])):
-    effects = rt.TreatmentEffect(dt=cohort.dt, permutation="shared", random_state=0)
+    effects = rt.TreatmentEffect(dt=cohort.dt, permutation="shared", drift="tumour", random_state=0)
     effects.fit(panel, inputs, order=order)
     low, high = effects.ate_interval(**asked, draws=100)
     rows.append((name, effects.ate(**asked), low, high))

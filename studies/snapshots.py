@@ -289,7 +289,7 @@ def treatment() -> Record:
     cohort = rt.tumour.simulate_cohort(60, steps=15, random_state=0)
     place = np.random.default_rng(1).permutation(16)
     asked = rt.treatment.TreatmentEffect(
-        dt=cohort.dt, permutation="shared", random_state=0, n_jobs=1
+        dt=cohort.dt, permutation="shared", drift="tumour", random_state=0, n_jobs=1
     )
     found = asked.fit(cohort.states[:, place], cohort.covariates[:, place])
     arms = {"T0": [0, 0], "T1": [5, 1]}

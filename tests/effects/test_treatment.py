@@ -261,7 +261,7 @@ def test_values_that_are_no_volumes_are_refused_and_small_errors_are_floored() -
     cohort = simulate_cohort(20, random_state=0)
     known = np.arange(61)
     shown = "zero or negative.*subject '3', row 2.*0.001 cm³"
-    for model in (TreatmentEffect(), rt.ReTrace(drift="tumour")):
+    for model in (TreatmentEffect(drift="tumour"), rt.ReTrace(drift="tumour")):
         for X in (cohort.observed - 3, cohort.observed.copy()):  # most values, or one far too low
             X[3, 2] = -9.0
             with pytest.raises(ValueError, match=shown):
@@ -270,11 +270,10 @@ def test_values_that_are_no_volumes_are_refused_and_small_errors_are_floored() -
     X[3, 2], X[4, 1] = -0.01, 0.0
     floored = np.where(X <= 0, 1e-3, X)
     with pytest.warns(rt.ReTraceWarning, match="^2 of 1220 values.*'3', row 2.*taken as its floor"):
-        found = TreatmentEffect().fit(X, cohort.covariates, order=known)
+        found = TreatmentEffect(drift="tumour").fit(X, cohort.covariates, order=known)
     assert X[3, 2] == -0.01
-    assert_allclose(
-        found.effect(), TreatmentEffect().fit(floored, cohort.covariates, order=known).effect()
-    )
+    other = TreatmentEffect(drift="tumour").fit(floored, cohort.covariates, order=known)
+    assert_allclose(found.effect(), other.effect())
     with pytest.raises(ValueError, match="1 of the 2 starting states"):
         found.effect([[1.0], [-1.0]])
 

@@ -16,6 +16,8 @@ def recover_options(roles: dict[str, Any], options: dict[str, Any]) -> dict[str,
         found["dt"] = float(options["dt"])
     if options.get("common_shocks") in ("yes", "no"):
         found["common_shocks"] = options["common_shocks"] == "yes"
+    if options.get("missing_covariates") in ("carry", "interpolate"):
+        found["missing_covariates"] = options["missing_covariates"]
     ends = {key: options[key] for key in ("first", "last") if options.get(key)}
     if ends and roles.get("slice"):
         found["knowledge"] = Knowledge(**ends)

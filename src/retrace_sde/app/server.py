@@ -255,6 +255,8 @@ def _options(given: Any) -> dict[str, Any]:
             found[key] = str(given[key])
     if given.get("common_shocks") in ("yes", "no"):
         found["common_shocks"] = given["common_shocks"]
+    if given.get("missing_covariates") in ("carry", "interpolate"):
+        found["missing_covariates"] = given["missing_covariates"]
     return found
 
 

@@ -24,6 +24,7 @@ from retrace_sde.effects.response import responses
 from retrace_sde.io.answers import plain
 from retrace_sde.io.files import read_table
 from retrace_sde.panel.blocks import evenly, to_numpy
+from retrace_sde.panel.inputs import MissingInputsError
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.progress import Progress, report, reporting, told
@@ -231,7 +232,10 @@ def serve(tasks: Connection, folder: str) -> None:
 
 def _sentence(error: Exception, task: Message) -> str:
     """The message, with the user's name of the file instead of where it lies."""
-    text = str(error).replace(str(task["path"]), str(task.get("name", "the file")))
+    text = str(error)
+    if isinstance(error, MissingInputsError):
+        text = f"{error.finding} Choose under “Inputs that are missing” how to fill them, or leave that column out."
+    text = text.replace(str(task["path"]), str(task.get("name", "the file")))
     return text[:1].upper() + text[1:]
 
 

@@ -123,13 +123,21 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+MISSING_INPUTS = "Add --missing-covariates carry (the last value before holds on) or --missing-covariates interpolate, or leave that column out."
+"""What to do about missing inputs, in a command."""
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
     """Data that cannot be used become one clear line, whatever part of the package refused them."""
     from numpy.linalg import LinAlgError
 
+    from retrace_sde.panel.inputs import MissingInputsError
+
     try:
         yield
+    except MissingInputsError as error:
+        raise click.ClickException(f"{error.finding} {MISSING_INPUTS}") from None
     except LinAlgError as error:
         raise click.ClickException(
             f"the computation broke down ({error}): a variable barely varies or depends on others; "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +25,25 @@ from retrace_sde.cli.common import (
     table_options,
     working,
 )
-from retrace_sde.effects.treatment import TreatmentEffect, UndeterminedDirectionError
+from retrace_sde.effects.missing_values import affine_in_state
+from retrace_sde.effects.treatment import (
+    TreatmentEffect,
+    UndeterminedDirectionError,
+    effect_drift,
+)
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.files import check_target, whole_or_nothing, write_table
 from retrace_sde.io.outputs import check_outputs
+from retrace_sde.panel.inputs import filled_inputs
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
-from retrace_sde.process.drift import Drift, Polynomial, as_drift
+from retrace_sde.panel.validation import ReTraceWarning
 
 KINDS = ("auto", "alike", "levels")
 """Ways in which subjects may differ that go by a name."""
+
+MOST_MISSED = 4
+"""Visits after empty ones are laid out, as a multiple of those that took place, at most: beyond, --dt is not their step."""
 
 COMMAND_ADVICE = (
     "Name the column of times with --time if they are known, or ask for both answers with "
@@ -64,8 +75,11 @@ COMMAND_ADVICE = (
     show_default=True,
     help="Time between neighbouring visits.",
 )
-@click.option("--drift", type=click.Choice(["tumour", "affine"]), default="tumour", show_default=True,
-              help="tumour: growth of one positive variable; affine: A x + c, both changed by treatment.")  # fmt: skip
+@click.option("--drift", type=click.Choice(["auto", "affine", "tumour"]), default="auto", show_default=True,
+              help="affine: A x + c, both changed by treatment; tumour: growth of a volume; auto: tumour where the only variable is "
+              "named as a volume, else affine.")  # fmt: skip
+@click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
+              show_default=True, help="What to do where the treatment is missing, unless it never changes.")  # fmt: skip
 @click.option("--subjects", metavar="auto|alike|levels|FEATURE[,FEATURE…]", default="levels", show_default=True,
               help="Random intercepts (levels), none (alike), or by AIC (auto); or the features of the drift whose coefficients "
               "vary between subjects.")  # fmt: skip
@@ -84,7 +98,7 @@ COMMAND_ADVICE = (
 @seed_option
 @json_option
 def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
-           t1: str | None, horizon: float | None, dt: float, drift: str, subjects: Any, both_directions: bool,
+           t1: str | None, horizon: float | None, dt: float, drift: str, missing_covariates: Any, subjects: Any, both_directions: bool,
            draws: int, out: Path | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Estimate what treatment does to the subjects of FILE, whose rows have lost their time order.
 
@@ -107,12 +121,15 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         frame, roles = load(file, **columns)
         roles["covariates"] = columns_of(treatment, frame) or None
         panels = _panels(frame, roles, arm)
+        if affine_in_state(effect_drift(drift, next(iter(panels.values())).names)):
+            panels = {name: _with_missed_visits(panel, dt) for name, panel in panels.items()}
         if arm is not None:
             t0, t1 = _compared(list(panels), control, t0, t1)
         model = TreatmentEffect(
             dt=dt,
             permutation="independent" if roles["slice"] is None else "shared",
-            drift=_drift(drift),
+            drift=drift,
+            missing_covariates=missing_covariates,
             subjects=_subjects(subjects, drift, panels),
             direction="both" if both_directions else "test",
             random_state=seed,
@@ -131,7 +148,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             _answer(each, asked, draws) for each in (model, model.alternative_) if each is not None
         ]
         begin("writing")
-        ids = [str(name) for panel in panels.values() for name in panel.ids]
+        ids = [str(name) for name in model.ids_]
         if out is not None:
             table = _table(ids, answers, model)
             with whole_or_nothing(out.absolute().parent) as folder:
@@ -154,16 +171,12 @@ def _not_used(columns: dict[str, Any], *, known: bool, both: bool) -> list[str]:
     return [f"Not used: {', '.join(used)}."] if used else []
 
 
-def _drift(name: str) -> str | Drift:
-    return name if name == "tumour" else Polynomial(1, interactions=True)
-
-
 def _subjects(asked: str, drift: str, panels: dict[str, Panel]) -> Any:
     """A kind by name, or the places of features by theirs."""
     if asked in KINDS:
         return asked
     panel = next(iter(panels.values()))
-    names = list(as_drift(_drift(drift)).feature_names(panel.names, panel.covariate_names))
+    names = effect_drift(drift, panel.names).feature_names(panel.names, panel.covariate_names)
     chosen = [each.strip() for each in asked.split(",")]
     unknown = [each for each in chosen if each not in names]
     if unknown:
@@ -215,6 +228,43 @@ def _compared(
     if before == after:
         raise ValueError(f"{before!r} is compared with itself; the arms are {names}.")
     return before, after
+
+
+def _with_missed_visits(panel: Panel, dt: float) -> Panel:
+    """A panel of known times with empty visits where a subject missed some, whole steps apart: they are integrated out."""
+    if panel.slices is not None or panel.times is None:
+        return panel
+    inside = Lengths.of(panel.values, panel.lengths).mask
+    first = np.where(inside, panel.times, np.inf).min(axis=1, keepdims=True)
+    since = np.where(inside, (panel.times - first) / dt, 0.0)
+    if np.isnan(since).any() or np.abs(since - np.rint(since)).max() > 1e-3:
+        return panel
+    at, (who, where) = np.rint(since).astype(np.intp), np.nonzero(inside)
+    lengths, seen = at.max(axis=1) + 1, inside.sum(axis=1)
+    twice = len(np.unique(np.c_[who, at[who, where]], axis=0)) < len(who)
+    if twice or (lengths == seen).all() or lengths.sum() > MOST_MISSED * seen.sum():
+        return panel
+
+    def spread(array: Array) -> Array:
+        found = np.full((len(lengths), lengths.max(), *array.shape[2:]), np.nan)
+        found[who, at[who, where]] = array[who, where]
+        return found
+
+    u = panel.covariates
+    if u is not None:
+        wide, order = spread(u), np.arange(lengths.max())
+        missed = np.isnan(spread(panel.times))[:, :, None]
+        u = np.where(missed, filled_inputs(wide, "carry", order), wide)
+    count = int((lengths - seen).sum())
+    warnings.warn(
+        f"{count} visits that subjects missed are integrated out; the treatment before them is taken to hold on.",
+        ReTraceWarning,
+        stacklevel=2,
+    )
+    times = first + dt * np.arange(lengths.max())
+    return replace(
+        panel, values=spread(panel.values), covariates=u, lengths=lengths, times=times, rows=None
+    )
 
 
 def _known_order(panel: Panel, dt: float) -> Indices | None:

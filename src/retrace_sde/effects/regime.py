@@ -19,17 +19,18 @@ from retrace_sde.fit.subjects import (
     subject_grams,
     subject_scores,
 )
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.process.drift import Independent
 from retrace_sde.search.models.euler import EulerModel
 
 
 @dataclass(frozen=True, eq=False)
 class Regime:
-    """Data along an order with its mixed model; `orders` (K, n, T) and `grams` (K, n, …) are draws of them.
+    """Data along an order with its mixed model; `orders` (K, n, T), `grams` (K, n, …) and first states `starts` (K, n, d) are draws
+    of them, missing values drawn, too.
 
     `order` is the most likely one; K = 1 where it was given or is certain. `direction` is None for an order
-    that was given. `error` is the variance of measurement error (one variable only).
+    that was given. `error` is the variance of measurement error (one variable only); `missing` (n, T, d) where values are.
     """
 
     problem: EulerModel
@@ -37,8 +38,10 @@ class Regime:
     fit: SubjectFit
     orders: Indices
     grams: Array
+    starts: Array
     direction: DirectionTest | None = None
     error: float = 0.0
+    missing: Mask | None = None
 
     @property
     def diffusion(self) -> Array:
@@ -49,11 +52,6 @@ class Regime:
     @property
     def size(self) -> int:
         return self.problem.data.shape[0]
-
-    @cached_property
-    def starts(self) -> Array:
-        """First states (K, n, d), draw by draw."""
-        return np.stack([self.problem.data.states(order) for order in self.orders])
 
     @cached_property
     def covariance(self) -> Array:
@@ -166,10 +164,9 @@ class Regime:
             deviations=self.fit.deviations[rows],
             uncertainty=self.fit.uncertainty[rows],
         )
-        found = replace(self, fit=fit, grams=self.grams[:, rows])
+        found = replace(self, fit=fit, grams=self.grams[:, rows], starts=self.starts[:, rows])
         # What was estimated from all subjects stays as it is.
         found.__dict__["covariance"] = self.covariance
-        found.__dict__["starts"] = self.starts[:, rows]
         return found
 
 
@@ -187,13 +184,23 @@ def fit_regime(
     average: bool,
     draws: Indices | None = None,
     direction: DirectionTest | None = None,
+    missing: Mask | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Regime:
-    """The mixed model along an order: given, averaged over each subject's orders, or over `draws` (K, T)."""
-    if average:
-        found = average_orders(problem, order, rng, columns=columns, report=report)
-        return Regime(problem, order, found.fit, found.orders, found.grams, direction, found.error)
+    """The mixed model along an order: given, averaged over each subject's orders, or over `draws` (K, T).
+
+    It is averaged over the values that are `missing` (n, T, d), too.
+    """
     orders = order[None] if draws is None else draws
+    if average or missing is not None:
+        n, T, _ = problem.data.shape
+        found = average_orders(
+            problem, np.broadcast_to(order, (n, T)), rng, columns=columns, missing=missing, report=report,
+            given=None if average else np.array([np.broadcast_to(each, (n, T)) for each in orders]),
+        )  # fmt: skip
+        return Regime(
+            problem, order, found.fit, found.orders, found.grams, found.starts, direction, found.error, missing
+        )  # fmt: skip
     grams = np.stack(
         [subject_grams(problem.data, each, problem.dt, problem.drift) for each in orders]
     )
@@ -203,4 +210,5 @@ def fit_regime(
     if problem.data.shape[2] == 1:
         each = np.broadcast_to(order, problem.data.shape[:2])
         error = measurement_error(problem, fit, each)
-    return Regime(problem, order, fit, orders, grams, direction, error)
+    starts = np.stack([problem.data.states(each) for each in orders])
+    return Regime(problem, order, fit, orders, grams, starts, direction, error)

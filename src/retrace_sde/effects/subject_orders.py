@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.effects.innovations import innovation_gains, sample_noisy_block
+from retrace_sde.effects.missing_values import with_missing_drawn
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.start_law import start_law
 from retrace_sde.fit.subjects import SubjectFit, fit_subjects, subject_grams
-from retrace_sde.io.arrays import Array, Indices, State
+from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.own import BLOCK, EulerLaw
 from retrace_sde.orders.search import BlockCosts
@@ -38,12 +39,13 @@ REACH = 12
 
 @dataclass(frozen=True, eq=False)
 class OrderDraws:
-    """The mixed model averaged over orders, each subject's orders and Gram matrices, draw by draw, and the
+    """The mixed model averaged over orders, each subject's orders, Gram matrices and first states, draw by draw, and the
     variance of the measurement error (one variable only; else zero)."""
 
     fit: SubjectFit
     orders: Indices
     grams: Array
+    starts: Array
     error: float
 
 
@@ -140,11 +142,14 @@ def average_orders(
     *,
     columns: Sequence[int] = (0,),
     rounds: int = ROUNDS,
+    given: Indices | None = None,
+    missing: Mask | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> OrderDraws:
-    """From best orders (n, T), their direction known, to the mixed model averaged over orders.
+    """From best orders (n, T), their direction known, to the mixed model averaged over orders and missing values.
 
-    One variable: measurement error is part of the model, its variance estimated. Several: there is none.
+    One variable: measurement error is part of the model, its variance estimated. Several: there is none. `given` (K, n, T):
+    orders that were drawn before, or the one that is known. `missing` (n, T, d): values to be drawn, too.
     The answer is the fit to the averages of the last half of the rounds.
     """
     _, T, d = problem.data.shape
@@ -156,18 +161,26 @@ def average_orders(
     chains = Chains.start(orders, rng, chains=1)
     kept: list[Indices] = []
     grams: list[Array] = []
+    starts: list[Array] = []
     errors: list[float] = []
     for k in range(rounds):
-        if d == 1:
+        if given is not None:
+            drawn = np.repeat(given[k % len(given)][None], KEPT, axis=0)
+        elif d == 1:
             drawn = _draw_noisy(problem, fit, error, chains.orders[0], chains.states[0])
         else:
             there, law = own_law(problem, fit, chains.orders[0])
             draws = there.draw(law, chains, Stretch(KEPT, 2 * T, KEPT))
             drawn = draws.kept[0].transpose(1, 0, 2).astype(np.intp)
-        found = [subject_grams(problem.data, each, problem.dt, problem.drift) for each in drawn]
+        found = []
+        for each in drawn:
+            if missing is not None:
+                problem = with_missing_drawn(problem, fit, each, missing, rng)
+            found.append(subject_grams(problem.data, each, problem.dt, problem.drift))
         if 2 * k >= rounds:
             kept.append(drawn[-1])
             grams.append(found[-1])
+            starts.append(problem.data.states(drawn[-1]))
         before, mean = fit, np.mean(found, axis=0)
         fit = fit_subjects(mean, count, p, columns=columns, begin=fit)
         if d == 1:
@@ -180,4 +193,4 @@ def average_orders(
     whole = np.stack(grams)
     fit = fit_subjects(whole.mean(axis=0), count, p, columns=columns, begin=fit)
     error = float(np.mean(errors[rounds // 2 :])) if errors else 0.0
-    return OrderDraws(fit, np.stack(kept), whole, error)
+    return OrderDraws(fit, np.stack(kept), whole, np.stack(starts), error)

@@ -6,7 +6,9 @@ flips the sign of an effect, so no effect is given while the direction of time i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, TypedDict, Unpack
 
@@ -18,18 +20,22 @@ from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.effects.counterfactual import Counterfactual
 from retrace_sde.effects.interventions import Given, Interventions, Treatment
+from retrace_sde.effects.missing_values import affine_in_state, interpolated
 from retrace_sde.effects.regime import Regime, fit_regime
 from retrace_sde.estimator.checks import check_enough, check_features, check_volumes
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.fit.intervals import coefficients, covariances, half_widths, table
 from retrace_sde.fit.subjects import fit_subjects, log_likelihood, subject_grams
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.io.columns import shown
 from retrace_sde.panel.blocks import Data, evenly, one_blas_thread, to_numpy
+from retrace_sde.panel.inputs import MissingInputs, filled_inputs
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.order import Order
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.parameters import check, checked
-from retrace_sde.panel.validation import check_panel
-from retrace_sde.process.drift import Drift, as_drift
+from retrace_sde.panel.validation import ReTraceWarning, check_panel
+from retrace_sde.process.drift import Drift, Polynomial, as_drift
 from retrace_sde.retrace import ReTrace
 from retrace_sde.search.models.euler import EulerModel
 
@@ -39,6 +45,12 @@ SHARED_ORDER_DRAWS = 20
 SUBJECTS_AT_ONCE = 500
 """Subjects whose sampled paths are held in memory at once."""
 
+
+VOLUME = re.compile(r"(?i)volume|tumou?r")
+"""Names of a variable that drift="auto" takes for the volume of a tumour."""
+
+TUMOUR_IS_COMPLETE = "Missing values cannot be integrated out of the tumour model: use drift='affine' (--drift affine), or leave out those slices."
+"""Why a tumour's missing values are refused, and what to do."""
 
 ADVICE = "Pass the order if it is known, or ask for both answers with direction='both'."
 """What to do when the direction of time is not determined."""
@@ -93,14 +105,17 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         Time between neighbouring observations; a `Panel` may bring its own.
     permutation : {"independent", "shared"}
         Each subject's visits in an order of their own, or one for all.
-    drift : "tumour" or object of `retrace_sde.drift`
-        "tumour", Gompertz growth under treatment (one positive variable), or any drift of
-        `retrace_sde.drift`; `Polynomial(1, interactions=True)` is an affine drift that treatment changes.
+    drift : {"auto", "affine", "tumour"} or object of `retrace_sde.drift`
+        "affine", A x + c, both changed by treatment (`Polynomial(1, interactions=True)`); "tumour", Gompertz growth under
+        treatment; "auto", "tumour" where the only variable is named as a volume, else "affine". Values may be missing where the
+        drift is affine in the state: they are integrated out.
     subjects : {"levels", "alike", "auto"} or tuple of int
         What varies between subjects, shrunk to the population's: "levels", the coefficient of the first feature (the growth
         rate; the constant of a polynomial); "alike", none; "auto", levels where the data prefer them (AIC); a tuple, the
         coefficients of these features. With one panel per arm a subject's own
         deviation is used in its own arm; nothing tells what it would be in the other.
+    missing_covariates : {"refuse", "carry", "interpolate"}
+        What to do where the treatment is missing, as in `ReTrace`. One that is constant within every subject is filled in anyway.
     average : bool
         Average over uncertain independent orders rather than trust the best one.
     direction : {"test", "both"}
@@ -123,7 +138,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     >>> cohort = rt.tumour.simulate_cohort(60, steps=15, random_state=0)
     >>> panel, truth = rt.simulate.shuffle(cohort.states, random_state=1)
     >>> inputs, _ = rt.simulate.shuffle(cohort.covariates, random_state=1)
-    >>> asked = rt.treatment.TreatmentEffect(dt=cohort.dt, permutation="shared", random_state=0)
+    >>> asked = rt.treatment.TreatmentEffect(dt=cohort.dt, permutation="shared", drift="tumour", random_state=0)
     >>> effects = asked.fit(panel, inputs)
     >>> low, high = effects.ate_interval(T0=[0, 0], T1=[5, 1], draws=50)
     >>> bool(low < effects.ate(T0=[0, 0], T1=[5, 1]) < high < 0)  # treatment shrinks tumours
@@ -145,8 +160,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         *,
         dt: float = 1.0,
         permutation: Literal["shared", "independent"] = "independent",
-        drift: str | Drift = "tumour",
+        drift: str | Drift = "auto",
         subjects: Literal["auto", "alike", "levels"] | tuple[int, ...] = "levels",
+        missing_covariates: MissingInputs = "refuse",
         average: bool = True,
         direction: Literal["test", "both"] = "test",
         alpha: float = 0.05,
@@ -159,6 +175,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self.permutation = permutation
         self.drift = drift
         self.subjects = subjects
+        self.missing_covariates = missing_covariates
         self.average = average
         self.alpha, self.direction = alpha, direction
         self.max_iter = max_iter
@@ -179,11 +196,12 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             An order that is known; then nothing is recovered.
         """
         check("TreatmentEffect", self.get_params(deep=False))
-        drift = as_drift(self.drift)
         by_arm = isinstance(X, Mapping)
         arms = dict(X) if isinstance(X, Mapping) else {"": X}
         if by_arm and len(arms) < 2:
             raise ValueError(f"at least two arms are needed to compare; got {list(arms)}.")
+        known = dict(order) if by_arm and order is not None else dict.fromkeys(arms, order)
+        drift = effect_drift(self.drift, getattr(next(iter(arms.values())), "names", ()))
         rng = np.random.default_rng(self.random_state)
         self.models_: dict[str, ReTrace] = {}
         regimes = {}
@@ -191,7 +209,11 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             ragged = self.permutation == "independent"
             panels = {}
             for name, data in arms.items():
-                panel = check_panel(data, covariates, n_jobs=self.n_jobs, ragged=ragged)
+                panel, known[name] = _with_steps(data, covariates, known[name])
+                panel = check_panel(
+                    panel, covariates, n_jobs=self.n_jobs, ragged=ragged, missing=affine_in_state(drift), refusal=TUMOUR_IS_COMPLETE,
+                    missing_covariates=self.missing_covariates != "refuse",
+                )  # fmt: skip
                 panels[name] = check_volumes(panel, drift)
             if not by_arm and panels[""].covariates is None:
                 raise ValueError(
@@ -201,34 +223,36 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             for name, panel in panels.items():
                 if by_arm:  # the arm is the treatment
                     panel = replace(panel, covariates=None, covariate_names=())
-                known = order[name] if by_arm and order is not None else order
-                regimes[name] = self._fit_one(name, panel, known, rng)
+                regimes[name] = self._fit_one(name, panel, drift, known[name], rng)
+            self.ids_ = tuple(each for panel in panels.values() for each in panel.ids)
             u = panel.covariates
             self.interventions_ = Interventions(
                 regimes,
                 tuple(arms) if by_arm else (),
                 panel.covariate_names,
                 drift.feature_names(panel.names, panel.covariate_names),
-                None if u is None else to_numpy(u).max(axis=(0, 1)),
+                None if u is None else np.nanmax(to_numpy(u), axis=(0, 1)),
                 panel.names,
             )
             self.alternative_ = self._reverse(rng) if self.direction == "both" else None
         return self
 
-    def _fit_one(self, name: str, panel: Panel, order: Any, rng: np.random.Generator) -> Regime:
-        drift, _ = check_features(panel, as_drift(self.drift))
-        check_enough(panel, len(drift.feature_names(panel.names, panel.covariate_names)))
+    def _fit_one(
+        self, name: str, panel: Panel, whole: Drift, order: Any, rng: np.random.Generator
+    ) -> Regime:
         dt = float(self.dt if panel.dt is None else panel.dt)
-        data = Data(panel.values, panel.covariates, self.n_jobs, panel.lengths)
-        problem = EulerModel(data, dt, drift)
-        report = print if self.verbose else (lambda line: None)
+        missing = _missing(panel)
         if order is not None:
-            known = _check_order(order, problem.data)
+            known = _check_order(order, Data(panel.values))
+            problem = self._problem(panel, whole, dt, known)
             columns = self._columns(problem, known)
-            return fit_regime(problem, known, rng, columns=columns, average=False)
+            return fit_regime(problem, known, rng, columns=columns, average=False, missing=missing)
+        # Interactions are not in the order's model where values are missing: there, they have no state space.
+        complete = missing is None
         model = ReTrace(
-            dt=dt, permutation=self.permutation, estimator="mle", drift=as_drift(self.drift), alpha=self.alpha,
-            max_iter=self.max_iter, random_state=rng, n_jobs=self.n_jobs, verbose=self.verbose,
+            dt=dt, permutation=self.permutation, estimator="mle" if complete else "auto", drift=whole if complete else "affine",
+            missing_covariates=self.missing_covariates, alpha=self.alpha, max_iter=self.max_iter, random_state=rng,
+            n_jobs=self.n_jobs, verbose=self.verbose,
         ).fit(panel)  # fmt: skip
         self.models_[name] = model
         test = model.direction_
@@ -242,10 +266,25 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         if self.permutation == "shared":
             samples = model.sample_orders(draws=500).along(model.order_)
             draws = samples[evenly(len(samples), SHARED_ORDER_DRAWS)].astype(np.intp)
+        problem = self._problem(panel, whole, dt, model.order_)
         return fit_regime(
-            problem, model.order_, rng, columns=self._columns(problem, model.order_), direction=test, draws=draws, report=report,
+            problem, model.order_, rng, columns=self._columns(problem, model.order_), direction=test, draws=draws,
+            missing=missing, report=print if self.verbose else (lambda line: None),
             average=self.average and self.permutation == "independent",
         )  # fmt: skip
+
+    def _problem(self, panel: Panel, whole: Drift, dt: float, order: Indices) -> EulerModel:
+        """Euler's steps of a panel, what is missing filled in along an order: treatment as asked for, values as a start."""
+        u = panel.covariates
+        if u is not None and np.isnan(to_numpy(u)).any():
+            u = filled_inputs(to_numpy(u), self.missing_covariates, order)
+        values = (
+            panel.values if _missing(panel) is None else interpolated(to_numpy(panel.values), order)
+        )
+        filled = replace(panel, values=values, covariates=u)
+        drift, _ = check_features(filled, whole)
+        check_enough(filled, len(drift.feature_names(panel.names, panel.covariate_names)))
+        return EulerModel(Data(values, u, self.n_jobs, panel.lengths), dt, drift)
 
     def _columns(self, problem: EulerModel, order: Indices) -> tuple[int, ...]:
         """The features that vary between subjects; "auto": the first, where it is worth its parameters (Akaike)."""
@@ -266,12 +305,12 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         regimes = {}
         for name, each in self.interventions_.regimes.items():
             back = each.problem.data.reversed(each.order)
-            averaged = len(each.orders) > 1 and not Order.of(back).shared
+            averaged = each.direction is not None and self.average and not Order.of(back).shared
             regimes[name] = fit_regime(
-                each.problem, back, rng, columns=each.fit.columns, average=averaged
-            )
+                each.problem, back, rng, columns=each.fit.columns, average=averaged, missing=each.missing
+            )  # fmt: skip
         other = type(self)(**{**self.get_params(deep=False), "direction": "test"})
-        other.models_, other.alternative_ = {}, None
+        other.models_, other.alternative_, other.ids_ = {}, None, self.ids_
         other.interventions_ = replace(self.interventions_, regimes=regimes)
         return other
 
@@ -542,6 +581,40 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         model, steps, before, after, start = self._question(X, **asked)
         rng = np.random.default_rng(self.random_state)
         return map(_flat, model.effect_draws(before, after, steps, draws, rng, start))
+
+
+def effect_drift(drift: str | Drift, names: Sequence[str]) -> Drift:
+    """The drift behind a name, for a panel of these variables."""
+    if drift == "auto":
+        drift = "tumour" if len(names) == 1 and VOLUME.search(names[0]) else "affine"
+    return Polynomial(1, interactions=True) if drift == "affine" else as_drift(drift)
+
+
+def _with_steps(data: Any, covariates: Any | None, order: Any) -> tuple[Any, Any]:
+    """A panel, and its order, without subjects of a single visit, who are named: an effect shows in steps between visits."""
+    if isinstance(data, np.ndarray) and data.ndim == 3 and data.dtype.kind == "f":
+        data = Panel.from_array(data, covariates=covariates)
+    if not isinstance(data, Panel):
+        return data, order
+    inside = Lengths.of(data.values, data.lengths).mask
+    seen = (inside & ~np.isnan(to_numpy(data.values)).all(axis=2)).sum(axis=1)
+    few = seen < 2
+    if not few.any() or few.all():
+        return data, order
+    gone = shown([data.ids[j] for j in np.flatnonzero(few)])
+    warnings.warn(
+        f"Left out, for an effect needs two visits and these have {'one' if seen[few].all() else 'one or none'}: {gone}.",
+        ReTraceWarning,
+        stacklevel=4,
+    )
+    kept = np.asarray(order)[~few] if np.ndim(order) == 2 else order
+    return data[~few], kept
+
+
+def _missing(panel: Panel) -> Mask | None:
+    """Where values are missing, (n, T, d); None where none are."""
+    found: Mask = np.isnan(to_numpy(panel.values))
+    return found if found.any() else None
 
 
 def _check_order(order: Any, data: Data) -> Indices:

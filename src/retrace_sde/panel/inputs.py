@@ -12,6 +12,32 @@ from retrace_sde.panel.order import Order
 
 MissingInputs = Literal["refuse", "carry", "interpolate"]
 
+ADVICE = "Choose missing_covariates='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
+"""What to do about missing inputs, in Python."""
+
+
+class MissingInputsError(ValueError):
+    """Inputs are missing, and it was not said how to fill them; each interface says what to do in its own words."""
+
+    def __init__(self, finding: str) -> None:
+        super().__init__(finding, ADVICE)
+        self.finding = finding
+
+    def __str__(self) -> str:
+        return " ".join(self.args)
+
+
+def constants_filled(u: Array) -> Array:
+    """Inputs (n, T, k) whose known values are the same throughout every trajectory, filled in where they are missing."""
+    gone = np.isnan(u)
+    if not gone.any():
+        return u
+    low = np.where(gone, np.inf, u).min(axis=1)
+    high = np.where(gone, -np.inf, u).max(axis=1)
+    again = ((~gone).sum(axis=1) > 1).any(axis=0)  # one value in each would say nothing
+    constant = np.isfinite(low) & again & (high <= low).all(axis=0)
+    return np.where(gone & constant[:, None], low[:, None], u)
+
 
 def filled_inputs(
     u: Array, how: MissingInputs, order: Indices | None = None, times: Array | None = None

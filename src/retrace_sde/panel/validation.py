@@ -17,6 +17,7 @@ from retrace_sde.io.formats import door
 from retrace_sde.io.lazy.array import LazyArray, as_lazy
 from retrace_sde.panel.blocks import Data, to_numpy, unmasked
 from retrace_sde.panel.groups import group_codes
+from retrace_sde.panel.inputs import MissingInputsError, constants_filled
 from retrace_sde.panel.lazy.survey import glanced, surveyed
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.uninformative import by_least, without_dynamics
@@ -88,10 +89,10 @@ def check_panel(
                 f"covariates must have shape ({n}, {T}, k), one row per observation of X; "
                 f"got {tuple(u.shape)}."
             )
+        if not isinstance(u, LazyArray) and np.isnan(to_numpy(u)).any():
+            u = constants_filled(to_numpy(u))
         inputs = Data(u, n_jobs=n_jobs)
-        _check_finite(
-            inputs, panel, "covariates", missing=missing_covariates, refusal=COVARIATES_MISSING
-        )
+        _check_finite(inputs, panel, "covariates", missing=missing_covariates)
     lengths = _check_lengths(panel, ragged)
     groups = _check_groups(panel, groups)
     view = look and u is None and not ragged
@@ -268,7 +269,6 @@ def _numbers(values: Any, name: str) -> Array:
         ) from None
 
 
-COVARIATES_MISSING = "Choose missing_covariates='carry' (the last value before holds on) or 'interpolate', or leave that covariate out."
 VALUES_MISSING = "Drop those trajectories or slices; do not interpolate along an unknown order."
 MISSING_OUTSIDE_MEMORY = (
     "Values that are missing are fitted in memory only: pass a part of the trajectories, e.g. X[:5000] read by numpy, or drop "
@@ -298,8 +298,10 @@ def _check_finite(
         values = to_numpy(data.values)
         bad = np.argwhere(np.isinf(values) if missing else ~np.isfinite(values))
         if len(bad):
-            remedy = refusal if refusal is not None and np.isnan(values).any() else VALUES_MISSING
-            raise _not_finite(panel, what, len(bad), tuple(bad[0]), remedy, missing=missing)
+            gone = bool(np.isnan(values).any())
+            remedy = refusal if refusal is not None and gone else VALUES_MISSING
+            found = _not_finite(panel, what, len(bad), tuple(bad[0]), missing=missing)
+            raise MissingInputsError(found) if gone and what != "X" else ValueError(f"{found} {remedy}")  # fmt: skip
         seen = ~np.isnan(values)
         each_low = np.where(seen, values, np.inf).min(axis=1)
         lows, low = each_low[:, :SORT_VARIABLES], each_low.min(axis=0)
@@ -310,21 +312,15 @@ def _check_finite(
 
 
 def _not_finite(
-    panel: Panel,
-    what: str,
-    count: int,
-    first: tuple[int, int, int],
-    remedy: str,
-    *,
-    missing: bool = False,
-) -> ValueError:
-    """Values that are not finite: how many, the first of them, and what to do."""
+    panel: Panel, what: str, count: int, first: tuple[int, int, int], *, missing: bool = False
+) -> str:
+    """Values that are not finite: how many, and the first of them."""
     j, t, k = first
     name = (panel.names if what == "X" else panel.covariate_names)[k]
     kind, verb = "infinite" if missing else "missing or infinite", "has" if what == "X" else "have"
-    return ValueError(
+    return (
         f"{what} {verb} {count} {kind} value{'s' * (count > 1)}, the first in {panel.trajectory(j)}, "
-        f"{panel.observation(j, t)}, variable {name!r}. {remedy}"
+        f"{panel.observation(j, t)}, variable {name!r}."
     )
 
 
@@ -354,7 +350,8 @@ def _check_facts(data: Data, panel: Panel) -> Examined:
     """The same of a panel that is read where it is, from what a survey found."""
     facts = data.values.facts
     if facts.first is not None:
-        raise _not_finite(panel, "X", facts.bad, facts.first, MISSING_OUTSIDE_MEMORY)
+        found = _not_finite(panel, "X", facts.bad, facts.first)
+        raise ValueError(f"{found} {MISSING_OUTSIDE_MEMORY}")
     if max(np.abs(facts.low).max(), np.abs(facts.high).max()) >= MAX_MAGNITUDE:
         raise _too_large("X")
     return Examined(data, facts.rows, facts.low, facts.high)

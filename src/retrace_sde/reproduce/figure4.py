@@ -112,7 +112,7 @@ def _scores(model: TreatmentEffect, data: dict[str, Shuffled]) -> dict[str, floa
 def _fit(
     data: dict[str, Shuffled], order: Any, seed: int, *, subjects: Literal["levels", "alike"]
 ) -> TreatmentEffect:
-    model = TreatmentEffect(subjects=subjects, random_state=seed, n_jobs=1)
+    model = TreatmentEffect(drift="tumour", subjects=subjects, random_state=seed, n_jobs=1)
     if len(data) > 1:
         return model.fit({name: each.panel for name, each in data.items()}, order=order)
     name = next(iter(data))

@@ -156,7 +156,7 @@ function ready() {
 $("diagnose").addEventListener("click", () => { trouble(""); stopped(""); post("do/diagnose", { roles: chosen() }); });
 $("fit").addEventListener("click", () => {
   trouble(""); stopped("");
-  post("do/fit", { roles: chosen(), options: { dt: $("dt").value, first: $("first").value, last: $("last").value, common_shocks: $("common-shocks").value } });
+  post("do/fit", { roles: chosen(), options: { dt: $("dt").value, first: $("first").value, last: $("last").value, common_shocks: $("common-shocks").value, missing_covariates: $("missing-inputs").value } });
 });
 
 function drawDiagnosis() {
