@@ -101,7 +101,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         (`result_.dependence`). One shared order, linear and affine drifts only.
     evidence : sequence of {"means", "spreads", "residuals"}
         What may count for the direction: the slices' means, deviations from them, noise that is not Gaussian. Leave out what
-        your design, not time, may have made.
+        your design, not time, may have made. Without spreads means do not count either: they are one path, and selection at the
+        end moves both.
     max_iter : int
         Rounds at most.
     alpha : float

@@ -595,6 +595,39 @@ def test_a_stretch_that_runs_the_wrong_way_is_turned() -> None:
         assert rt.metrics.kendall_tau(truth, model.order_) > 0.9
 
 
+def test_what_may_count_is_restricted_and_what_is_assumed_is_said() -> None:
+    """A start off the equilibrium rests on means: without them, or aligned at the end, it is open."""
+    X, truth = rt.simulate.shuffle(panel(3, 40, 15, 2, "shifted"), random_state=0)
+    model = rt.ReTrace(dt=DT, n_jobs=1, random_state=0).fit(X)
+    test = model.direction_
+    assert test.identified
+    assert rt.metrics.kendall_tau(truth, model.order_) > 0.9
+    assert test.rests_on["means"] > 10
+    assert sum(test.rests_on.values()) == pytest.approx(test.log_likelihood_ratio, abs=0.01)
+    assert any("selected, aligned or normalised" in each for each in test.assumptions)
+    assert any("Nothing outside moves the means" in each for each in test.assumptions)
+    assert (
+        test.assumptions[0] in model.summary().replace("\n", " ") or "assuming" in model.summary()
+    )
+    for options, known in (
+        ({"evidence": ("spreads", "residuals")}, None),
+        ({"evidence": ("means", "residuals")}, None),
+        ({}, rt.Knowledge(aligned="end")),
+    ):
+        said = rt.ReTrace(dt=DT, n_jobs=1, random_state=0, **options).fit(X, knowledge=known)
+        assert not said.direction_.identified
+        assert said.direction_.assumptions == ()
+    told = rt.ReTrace(dt=DT, n_jobs=1, random_state=0).fit(
+        X, knowledge=rt.Knowledge(aligned="start")
+    )
+    assert told.direction_.identified
+    assert any("As told" in each for each in told.direction_.assumptions)
+    with pytest.raises(ValueError, match="evidence must be a sequence of"):
+        rt.ReTrace(evidence=("means", "time")).fit(X)
+    with pytest.raises(ValueError, match="aligned must be one of"):
+        rt.ReTrace().fit(X, knowledge=rt.Knowledge(aligned="left"))
+
+
 # Residuals
 
 

@@ -116,3 +116,15 @@ def test_collinear_regressors_are_reported():
     assert report.gram_condition > 1e4
     assert np.isnan(report.entropy_production)
     assert any("unstable" in sentence for sentence in report.cannot)
+
+
+@pytest.mark.parametrize("identified", [True, False])
+def test_an_identified_direction_never_stands_beside_data_that_look_stationary(identified):
+    from dataclasses import replace
+
+    from retrace_sde.evidence.direction.verdict import direction_test
+    from retrace_sde.evidence.identifiability import _stationarity
+
+    test = replace(direction_test(np.arange(5.0), np.zeros(5), dimension=1), identified=identified)
+    said = _stationarity(0.5, 0.05, test).sentence
+    assert ("look stationary" in said) is not identified

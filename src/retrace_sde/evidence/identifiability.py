@@ -101,7 +101,7 @@ def identify(
         balance = _reversibility(p_balance, production, alpha, stable=stable)
     findings = [
         *(_loop() if cycle else ()),
-        *(() if cycle else (_stationarity(p_stationary, alpha),)),
+        *(() if cycle else (_stationarity(p_stationary, alpha, direction),)),
         IdentifiabilityFinding(Topic.DIRECTION, direction.identified, direction.verdict),
         *balance,
         _rank(statistics.condition),
@@ -125,7 +125,8 @@ def _loop() -> Iterator[IdentifiabilityFinding]:
     )
 
 
-def _stationarity(p_value: float, alpha: float) -> IdentifiabilityFinding:
+def _stationarity(p_value: float, alpha: float, direction: DirectionTest) -> IdentifiabilityFinding:
+    """Whether the mean or the spread changes; what that says of the direction only where none is identified."""
     if np.isnan(p_value):
         sentence = "Stationarity cannot be tested with so few trajectories."
     elif p_value < alpha:
@@ -134,9 +135,11 @@ def _stationarity(p_value: float, alpha: float) -> IdentifiabilityFinding:
             "time."
         )
     else:
-        sentence = (
-            f"No significant change of mean or spread along the order ({_p(p_value)}): the data look stationary, and a linear "
-            "SDE then fits both directions equally well."
+        sentence = f"No significant change of mean or spread between the first and the last third of the order ({_p(p_value)})"
+        sentence += (
+            ": what tells the direction is finer, or knowledge."
+            if direction.identified
+            else ": the data look stationary, and a linear SDE then fits both directions equally well."
         )
     return IdentifiabilityFinding(Topic.STATIONARITY, p_value < alpha, sentence)
 

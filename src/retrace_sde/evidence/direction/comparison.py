@@ -82,6 +82,10 @@ def compare_directions(
     """
     if test.reason is not Reason.TESTED or not is_linear(along.model.drift):
         return DirectionCall(test, False)
+    if (
+        Ground.SPREADS not in grounds
+    ):  # the means are one path, which has hardly a direction of its own
+        grounds = grounds & {Ground.RESIDUALS}
     panels = along.panels
     listed = along.every(CANDIDATES)
     voting = [each for each in listed if each.role is Role.VOTE]
@@ -120,6 +124,8 @@ def compare_directions(
         models=_records(listed, {best.kind: decided}, {each.kind for each in (*tied, *vetoes)}),
         rests_on=_rests_on(best, panels, grounds),
     )
+    if Ground.SPREADS not in grounds:
+        said = replace(said, p_value=None, p_error=None, reason=Reason.NOT_ALLOWED, rests_on={})
     if Ground.RESIDUALS in grounds and panels is not None and panels.filled is None:
         # Noise that is not Gaussian makes the reverse look curved: residuals are those of linear steps.
         straight = [each for each in heard if each.form is not None and each.form.degree == 1]

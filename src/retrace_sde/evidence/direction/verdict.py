@@ -479,8 +479,8 @@ def _unexplained(test: DirectionTest) -> str:
 
 def _not_allowed(test: DirectionTest) -> str:
     return (
-        "The direction of time was not tested: what may count for it was restricted, and with known gaps or inputs means and "
-        "spreads cannot be told apart. Both directions are returned."
+        "The direction of time is not determined: means and spreads were not to count for it, and nothing else decides. Both "
+        "directions are returned."
     )
 
 
