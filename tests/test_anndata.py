@@ -57,3 +57,35 @@ def test_a_copy_leaves_the_object_as_it_was(shuffled):
 def test_recover_points_to_the_right_door(shuffled):
     with pytest.raises(ValueError, match=r"retrace_sde\.anndata\.order"):
         rt.recover(shuffled[0], subject="donor")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_representation_takes_the_place_of_x(shuffled):
+    adata = shuffled[0].copy()
+    adata.obsm["X_pca"] = np.asarray(adata.X)[:, :2] * 3
+    found = rt.anndata.order(
+        adata, subject="donor", slice="plate", use_rep="X_pca", dt=0.1, copy=True, random_state=0
+    )
+    assert list(found.uns["retrace"]["variables"]) == ["pca1", "pca2"]
+    with pytest.raises(ValueError, match=r"no 'X_umap' in obsm; it has: 'X_pca'"):
+        rt.anndata.panel(adata, subject="donor", use_rep="X_umap")
+    with pytest.raises(ValueError, match="not both"):
+        rt.anndata.panel(adata, subject="donor", use_rep="X_pca", layer="counts")
+
+
+def test_hundreds_of_genes_are_pointed_to_principal_components(shuffled):
+    adata, _ = shuffled
+    rng = np.random.default_rng(0)
+    many = anndata.AnnData(rng.normal(size=(adata.n_obs, 300)), obs=adata.obs.copy())
+    with pytest.warns(rt.ReTraceWarning, match=r"300 variables.*use_rep='X_pca'"):
+        rt.anndata.panel(many, subject="donor", slice="plate")
+
+
+def test_a_snapshot_is_recognised(shuffled):
+    adata = shuffled[0].copy()
+    adata.obs["cell"] = adata.obs_names
+    with pytest.raises(ValueError, match="has one observation: a snapshot"):
+        rt.anndata.order(adata, subject="cell")
+    frame = pd.DataFrame({"cell": list("abcd"), "x": [1.0, 2, 3, 4], "s": [0, 1, 0, 1]})
+    with pytest.raises(ValueError, match="seen again"):
+        rt.recover(frame, subject="cell", slice="s")

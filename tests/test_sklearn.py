@@ -6,10 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.utils import get_tags
 
 import retrace_sde as rt
+from retrace_sde.recovery import Options
 
 N, T, DT = 30, 6, 0.1
 
@@ -106,3 +108,40 @@ def test_xarray_in_and_out(values):
     np.testing.assert_allclose(found["time"].values, np.arange(T) * DT)
     np.testing.assert_array_equal(found["drift"].values, model.drift_)
     assert found.attrs["direction"] == model.direction_.verdict
+
+
+def test_transform_restores_the_order(values, panel):
+    lost, truth = rt.simulate.shuffle(values, random_state=3)
+    model = rt.ReTrace(dt=DT, subjects="alike", random_state=0).fit(lost)
+    np.testing.assert_array_equal(model.transform(lost), lost[:, model.order_])
+    again = rt.ReTrace(dt=DT, subjects="alike", random_state=0).fit_transform(lost)
+    np.testing.assert_array_equal(again, lost[:, model.order_])
+    assert list(model.set_output(transform="pandas").transform(lost[:9]).columns[:2]) == ["subject", "position"]  # fmt: skip
+    assert sorted(truth) == sorted(model.order_)
+
+
+METHODS = {
+    "forecast": (np.zeros((3, 4, 2)), 1),
+    "precedence_probability": (0, 1),
+    **dict.fromkeys(("impute", "place", "reorder", "score", "transform"), (np.zeros((3, 4, 2)),)),
+    **dict.fromkeys(("summary", "conf_int", "sample_orders", "bootstrap_errors"), ()),
+}
+BEFORE_FIT = {"fit", "fit_transform", "set_output", "get_params", "set_params"}
+OTHERS = {"get_metadata_routing", "set_fit_request", "set_score_request"}
+
+
+@pytest.mark.parametrize(
+    "name", sorted({each for each in dir(rt.ReTrace) if each[0] != "_"} - BEFORE_FIT - OTHERS)
+)
+def test_before_fit_everything_says_so(name):
+    with pytest.raises(NotFittedError):
+        getattr(rt.ReTrace(), name)(*METHODS.get(name, ()))
+
+
+def test_options_of_recover_are_typed():
+    extra = {"group", "bootstrap"}
+    assert set(Options.__annotations__) == set(rt.ReTrace().get_params()) | extra
+
+
+def test_the_package_lists_its_public_names_only():
+    assert set(dir(rt)) == {*rt.__all__, "__version__"}

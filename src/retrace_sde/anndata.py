@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from retrace_sde.io.answers import unstructured
 from retrace_sde.io.formats import anndata_of_panel, frame_of_anndata
 from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.recovery import Recovery, recover
 
 __all__ = ["annotate", "order", "panel"]
 
+MANY_GENES = 100
+"""Variables from which a representation in few dimensions is advised: A has as many entries as their square."""
 
-def panel(adata: Any, *, subject: str, layer: str | None = None, **options: Any) -> Panel:
+
+def panel(
+    adata: Any,
+    *,
+    subject: str,
+    layer: str | None = None,
+    use_rep: str | None = None,
+    **options: Any,
+) -> Panel:
     """A panel from an AnnData (extra `formats`).
 
     Parameters
@@ -23,6 +36,8 @@ def panel(adata: Any, *, subject: str, layer: str | None = None, **options: Any)
         Column of `obs` that says whose observation it is.
     layer : str, optional
         Take a layer in place of X.
+    use_rep : str, optional
+        Take a representation of `obsm`, such as "X_pca"; its variables are pca1, pca2 and so on.
     **options
         `slice`, `time` and `covariates`, columns of `obs`, and the others of `Panel.from_frame`.
 
@@ -35,9 +50,28 @@ def panel(adata: Any, *, subject: str, layer: str | None = None, **options: Any)
     >>> rt.anndata.panel(cells, subject="patient", slice="hour").values.shape
     (120, 12, 5)
     """
-    frame = frame_of_anndata(adata, layer=layer)
-    options.setdefault("variables", list(adata.var_names))
+    frame = _frame(adata, options, layer=layer, use_rep=use_rep)
     return Panel.from_frame(frame, subject=subject, **options)
+
+
+def _hint_to_components(names: Sequence[str]) -> None:
+    """A warning where there are more variables than a drift can be estimated for."""
+    if len(names) > MANY_GENES:
+        warnings.warn(
+            f"There are {len(names)} variables, and so {len(names) ** 2:,} effects to estimate: order principal components "
+            "instead (scanpy.pp.pca(adata, n_comps=10), then use_rep='X_pca'), or name a few with variables=[…].",
+            ReTraceWarning,
+            stacklevel=4,
+        )
+
+
+def _frame(adata: Any, options: dict[str, Any], **where: str | None) -> Any:
+    """The table of an AnnData; its variables join the options unless they name some."""
+    frame, names = frame_of_anndata(adata, **where)
+    if options.get("variables") is None:
+        _hint_to_components(names)
+        options["variables"] = names
+    return frame
 
 
 def annotate(panel: Panel, model: Any, *, adata: Any | None = None) -> Any:
@@ -66,7 +100,13 @@ def annotate(panel: Panel, model: Any, *, adata: Any | None = None) -> Any:
 
 
 def order(
-    adata: Any, *, subject: str, layer: str | None = None, copy: bool = False, **options: Any
+    adata: Any,
+    *,
+    subject: str,
+    layer: str | None = None,
+    use_rep: str | None = None,
+    copy: bool = False,
+    **options: Any,
 ) -> Any | None:
     """Put the observations of an AnnData in time order, in place: `obs` and `uns` get the answer (extra `formats`).
 
@@ -83,6 +123,8 @@ def order(
         Column of `obs` that says whose observation it is.
     layer : str, optional
         Take a layer in place of X.
+    use_rep : str, optional
+        Take a representation of `obsm`, such as "X_pca"; its variables are pca1, pca2 and so on.
     copy : bool
         Return a copy that has the answer; else None is returned.
     **options
@@ -98,8 +140,7 @@ def order(
     >>> "retrace_position" in cells.obs, "retrace" in cells.uns
     (True, True)
     """
-    frame = frame_of_anndata(adata, layer=layer)
-    options.setdefault("variables", list(adata.var_names))
+    frame = _frame(adata, options, layer=layer, use_rep=use_rep)
     found: Recovery = recover(frame.reset_index(drop=True), subject=subject, **options)
     target = adata.copy() if copy else adata
     for name, column in found.columns().items():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import narwhals as nw
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from retrace_sde.diagnosis import known_times
 from retrace_sde.evidence.selection.drift import DriftChoice, drift_by_evidence
+from retrace_sde.fit.statespace.parameters import Noise
 from retrace_sde.io.answers import (
     anchored,
     certainties,
@@ -33,10 +35,12 @@ from retrace_sde.io.tables import Names, as_frame
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.prior import compiled
 from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.inputs import MissingInputs
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.labels import by_labels, by_marks, marks_of
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
+from retrace_sde.paper.algorithm1 import ScoreOrder
 from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
 from retrace_sde.result import html_row
@@ -48,6 +52,29 @@ MOST_PROBABILITIES = 50_000_000
 
 PREVIEW_ROWS = 8
 """Rows that a notebook shows of the ordered table."""
+
+
+class Options(TypedDict, total=False):
+    """What `recover` takes besides columns: the settings of `ReTrace`, and `group`, `bootstrap` and the drift "auto"."""
+
+    dt: float
+    permutation: Literal["shared", "independent"]
+    order: Literal["likelihood", "score"] | ScoreOrder
+    estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"]
+    drift: Literal["auto", "linear", "affine"] | Drift
+    observation_noise: Noise | Literal["auto"] | None
+    spacing: Literal["regular", "estimate"]
+    missing_covariates: MissingInputs
+    subjects: Literal["auto", "alike", "levels", "rates"]
+    common_shocks: Literal["auto"] | bool
+    evidence: Sequence[Literal["means", "spreads", "residuals"]]
+    max_iter: int
+    alpha: float
+    random_state: int | np.random.Generator | None
+    n_jobs: int | None
+    verbose: bool
+    group: str | None
+    bootstrap: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +266,7 @@ def recover(
     covariates: Names = None,
     knowledge: Knowledge | None = None,
     progress: Callback | bool | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Recovery:
     """Put a table with lost or partial time in order, and fit the SDE behind it.
 
@@ -273,7 +300,7 @@ def recover(
     progress : callable, bool or None
         Called with what is being done; True shows a bar.
     **options
-        Of `ReTrace`; `group="litter"`, a column with the group (litter, centre) of each subject: subjects of one group may be
+        Of `ReTrace` (`retrace_sde.recovery.Options` lists them); `group="litter"`, a column with the group (litter, centre) of each subject: subjects of one group may be
         alike in any way; and `bootstrap=200`: standard errors by so many bootstrap draws of subjects, or groups.
 
     Returns

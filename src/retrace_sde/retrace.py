@@ -371,6 +371,49 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             order = placed.given_orders(order)
         return self._shown(panel, in_order(panel.values, order), order)
 
+    def transform(self, X: Any) -> Any:
+        """X in time order: what was fitted in the order found, other trajectories in their most likely one (`reorder`).
+
+        Parameters
+        ----------
+        X : array (n, T, d) or Panel
+            Trajectories of the same process, of the same variables.
+
+        Examples
+        --------
+        >>> import numpy as np, retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(40, 12, 0.05, random_state=1)
+        >>> lost, truth = rt.simulate.shuffle(Y, random_state=2)
+        >>> np.array_equal(rt.ReTrace(dt=0.05, random_state=0).fit(lost).transform(lost), Y)
+        True
+        """
+        check_is_fitted(self, "result_")
+        with one_blas_thread():
+            panel, placed, _, _, order, _ = self._placed(X)
+            order = placed.given_orders(order)
+        return self._shown(panel, in_order(panel.values, order), order)
+
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Any:
+        """Fit X and return it in time order.
+
+        Parameters
+        ----------
+        X : array (n, T, d) or Panel
+            Trajectories in an order along T that is not known.
+        y : None
+            Ignored, for scikit-learn.
+        **options
+            Of `fit`.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
+        >>> rt.ReTrace(dt=0.05, random_state=0).fit_transform(Y).shape
+        (20, 8, 2)
+        """
+        return self.fit(X, **options).transform(X)
+
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-likelihood per trajectory of X, ordered first, under the fitted parameters and p₀.
 

@@ -199,14 +199,20 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         check_target(out, folder=True)
         replaced = check_outputs([out / name for name in RESULTS], source=file, force=force)
         frame, roles = load(file, **columns)
-        options: dict[str, Any] = {} if dt is None else {"dt": dt}
+        options: dict[str, Any] = {
+            "drift": drift,
+            "estimator": estimator,
+            "spacing": spacing,
+            "missing_covariates": missing_covariates,
+            "subjects": subjects,
+            **({} if dt is None else {"dt": dt}),
+        }
         options["knowledge"] = _knowledge(
             frame, roles["slice"], first, last, positions, before, schedule, aligned
         )
         begin("recovering the order")
         found = recover(
-            frame, **roles, drift=drift, estimator=estimator, spacing=spacing,
-            observation_noise=_noise(observation_noise), missing_covariates=missing_covariates, subjects=subjects,
+            frame, **roles, observation_noise=_noise(observation_noise),
             common_shocks=COMMON_SHOCKS[common_shocks],
             random_state=seed, bootstrap=bootstrap, **options,
         )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -33,7 +32,12 @@ from retrace_sde.search.protocols import Model
 
 def _read(name: str) -> Any:
     """The field of the result that is shown under a name ending in `_`."""
-    return property(attrgetter(f"result_.{name}"), doc=f"`result_.{name}`.")
+
+    def read(model: Any) -> Any:
+        check_is_fitted(model, "result_")
+        return getattr(model.result_, name)
+
+    return property(read, doc=f"`result_.{name}`.")
 
 
 class Memory(NamedTuple):
@@ -120,7 +124,7 @@ class Fitted:
     def set_output(
         self, *, transform: Literal["default", "pandas", "polars"] | None = None
     ) -> Self:
-        """What `reorder` returns: arrays, or tables with `subject`, `position` and the variables.
+        """What `reorder` and `transform` return: arrays, or tables with `subject`, `position` and the variables.
 
         Parameters
         ----------
@@ -221,9 +225,11 @@ class Fitted:
     @property
     def n_iter_(self) -> int:
         """Rounds of the search."""
+        check_is_fitted(self, "result_")
         return len(self.result_.history)
 
     @property
     def gaps_(self) -> Array:
         """Times between neighbours along the order."""
+        check_is_fitted(self, "result_")
         return np.diff(self.result_.times)

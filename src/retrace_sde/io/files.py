@@ -184,7 +184,7 @@ def _text(arrays: dict[str, Any], name: str) -> list[str] | None:
 
 def _anndata(adata: Any, budget: Budget) -> pd.DataFrame:
     budget.take_table(adata.n_obs, adata.n_vars + adata.obs.shape[1])  # also where X is sparse
-    return frame_of_anndata(adata)
+    return frame_of_anndata(adata)[0]
 
 
 def _read_zarr(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:

@@ -57,20 +57,38 @@ def main_array(axes: Mapping[str, int]) -> str | None:
     return (named or solid or [None])[0]
 
 
-def frame_of_anndata(adata: Any, *, layer: str | None = None) -> pd.DataFrame:
-    """One row per observation: the columns of `obs`, then one for each variable."""
+def frame_of_anndata(
+    adata: Any, *, layer: str | None = None, use_rep: str | None = None
+) -> tuple[pd.DataFrame, list[str]]:
+    """One row per observation, the columns of `obs`, then one for each variable; and the names of the variables."""
+    if use_rep is not None:
+        return _with_variables(adata, *_representation(adata, use_rep, layer))
     known = ", ".join(map(repr, adata.layers)) or "none"
     if layer is not None and layer not in adata.layers:
         raise ValueError(f"this AnnData has no layer {layer!r}; its layers: {known}.")
     X = adata.X if layer is None else adata.layers[layer]
     if X is None:
         raise ValueError(f"this AnnData has no X; name one of its layers: {known}.")
-    both = sorted(set(adata.obs.columns) & set(adata.var_names))
+    return _with_variables(adata, _dense(X), list(adata.var_names))
+
+
+def _representation(adata: Any, use_rep: str, layer: str | None) -> tuple[Any, list[str]]:
+    """An array of `obsm`, and names for its columns: X_pca has pca1, pca2 and so on."""
+    if layer is not None:
+        raise ValueError("give layer or use_rep, not both: a representation is no layer.")
+    if use_rep not in adata.obsm:
+        known = ", ".join(map(repr, adata.obsm)) or "none"
+        raise ValueError(f"this AnnData has no {use_rep!r} in obsm; it has: {known}.")
+    found = _dense(adata.obsm[use_rep])
+    return found, [f"{use_rep.removeprefix('X_')}{k + 1}" for k in range(found.shape[1])]
+
+
+def _with_variables(adata: Any, values: Any, names: list[str]) -> tuple[pd.DataFrame, list[str]]:
+    both = sorted(set(adata.obs.columns) & set(names))
     if both:
         raise ValueError(f"{both[0]!r} is both a column of obs and a variable: rename one of them.")
-    dense = _dense(X)
-    values = pd.DataFrame(dense, index=adata.obs.index, columns=list(adata.var_names))
-    return pd.concat([adata.obs, values], axis=1)
+    table = pd.DataFrame(values, index=adata.obs.index, columns=names)
+    return pd.concat([adata.obs, table], axis=1), names
 
 
 def _dense(X: Any) -> Any:

@@ -188,7 +188,13 @@ ID_COLUMN = re.compile(
 def _check_subjects(
     frame: nw.DataFrame[Any], subject: str, who: Indices, special: set[str]
 ) -> None:
-    """Not a property of few values, such as sex, where another column names those who have it."""
+    """Seen again, and not a property of few values, such as sex, where another column names those who have it."""
+    if len(who) > 1 and who.max() + 1 == len(who):
+        raise ValueError(
+            f"each of the {len(who)} subjects in {subject!r} has one observation: a snapshot. An order in time is read off subjects "
+            "that are seen again (a patient, a donor, a well, a clone): is another column the subject? For cells of one time point "
+            "use a pseudotime, such as scanpy's dpt."
+        )
     if who.max() >= FEW_SUBJECTS:
         return
     for name in frame.columns:

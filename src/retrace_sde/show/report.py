@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from sklearn.exceptions import NotFittedError
 
 from retrace_sde.fit.intervals import clearest, critical, half_widths
 from retrace_sde.io.arrays import Array
@@ -187,7 +188,7 @@ def number(value: float, digits: int = 4) -> str:
 
 def _panel(model: ReTrace, X: Any) -> Panel:
     if not hasattr(model, "result_"):
-        raise ValueError("the model is not fitted: call fit(X) before the report.")
+        raise NotFittedError("the model is not fitted: call fit(X) before the report.")
     result = model.result_
     panel = (X if isinstance(X, Panel) else Panel.from_array(X)).without(result.left_out)
     fitted = (result.n_trajectories, result.order.shape[-1], len(result.names))
