@@ -135,6 +135,10 @@ class CandidatesAlong:
             return None
         few, fit = self.sample
         x = to_numpy(few.data.block(slice(None), fit.order)[0])
+        path = getattr(model, "mean_path", None)
+        if path is not None and not model.states_hidden:
+            # Offsets are free, so that linear steps do not see the means; products of variables need the states themselves.
+            x = x * np.sqrt(1 - 1 / model.data.shape[0]) + path.means[fit.order]
         lengths = few.data.lengths
         inside = lengths.mask
         if len(x) < MIN_SUBJECTS or few.data.observed.min() < MIN_VISITS:
