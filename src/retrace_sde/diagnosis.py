@@ -23,7 +23,7 @@ from retrace_sde.io.columns import shown
 from retrace_sde.orders.hidden.pair_moments import seen_distances
 from retrace_sde.orders.loops import closes
 from retrace_sde.orders.paths import shortest_path
-from retrace_sde.panel.blocks import Data, evenly
+from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.uninformative import by_least, rounding, without_dynamics
 from retrace_sde.search.mean_path import slice_effects
@@ -39,6 +39,9 @@ SLICES_COMPARED = 12
 
 MANY_MISSING, FEW_VALUES, SKEWED = 0.5, 5, 2.0
 """A caution is given above this share missing, up to so many distinct values, and above this skewness."""
+
+VAGUE_TIMES = 0.5
+"""Standard error of the times, as a share of their span, from which a caution is given."""
 
 TEST_LEVEL = 0.05
 """Significance level of the tests."""
@@ -240,7 +243,10 @@ def _times(panel: Panel) -> Iterator[Finding]:
     known = known_times(panel)
     what = "observations" if panel.slices is None else "slices"
     text = f"The time is known of {known.sum()} of {known.size} {what}"
-    if panel.time_error is not None:
+    vague = vague_times(panel)
+    if vague is not None:
+        yield Finding("time", "caution", vague)
+    elif panel.time_error is not None:
         yield Finding("time", "good", f"{text}, with a standard error of {panel.time_error:g}.")
     elif known.all():
         advice = "Order and direction are given; the fit estimates the SDE."
@@ -252,18 +258,43 @@ def _times(panel: Panel) -> Iterator[Finding]:
         yield Finding("time", "caution", f"{text}.")
 
 
+def with_values(panel: Panel, most: int) -> list[str]:
+    """The variables of a panel in which at most so many values occur."""
+    found = []
+    for k, name in enumerate(panel.names):
+        column = to_numpy(panel.values[:, :, k])
+        if len(np.unique(column[~np.isnan(column)])) <= most:
+            found.append(name)
+    return found
+
+
+def vague_times(panel: Panel) -> str | None:
+    """A caution of times whose error is as long as what they span; None where they say something."""
+    if panel.times is None or panel.time_error is None or not known_times(panel).any():
+        return None
+    span = float(np.nanmax(panel.times) - np.nanmin(panel.times))
+    if panel.time_error < VAGUE_TIMES * span:
+        return None
+    return (
+        f"The times span {span:.3g} and have a standard error of {panel.time_error:.3g}: they say hardly anything of the order. Is the "
+        "error in the unit of the times?"
+    )
+
+
 def _variables(panel: Panel, values: Array) -> Iterator[Finding]:
-    few, skewed = [], []
+    few, skewed = with_values(panel, FEW_VALUES), []
     for k, name in enumerate(panel.names):
         column = values[:, :, k]
         column = column[~np.isnan(column)]
-        if len(np.unique(column)) <= FEW_VALUES:
-            few.append(name)
-        elif column.min() > 0 and stats.skew(column) > SKEWED:
+        if name not in few and column.min() > 0 and stats.skew(column) > SKEWED:
             skewed.append(name)
     if few:
-        text = f"At most {FEW_VALUES} values occur in {shown(few)}: a diffusion describes them only roughly."
-        yield Finding("variables", "caution", text, "Leave them out, or take them as covariates.")
+        switched = with_values(panel, 2)
+        text = f"At most {FEW_VALUES} values occur in {shown(few)}: a diffusion describes them only roughly, and their effects may be spurious."
+        advice = "Leave them out, or take them as covariates."
+        if switched and len(switched) < len(panel.names):
+            advice = f"Take what was given or done to the subjects as an input (--covariates {','.join(switched)}), or leave it out."
+        yield Finding("variables", "caution", text, advice)
     if skewed:
         text = f"Positive with a long upper tail: {shown(skewed)}."
         advice = "Their logarithms are likely to follow the model better."

@@ -29,6 +29,9 @@ Item = TypeVar("Item")
 OFTEN = 0.05
 """Seconds between two reports of the same step, at least."""
 
+LINE_EVERY = 10.0
+"""Seconds between two plain lines of the same step."""
+
 TOLD = 1.0
 """Seconds into a step from which its pace says how long the rest will take."""
 
@@ -115,7 +118,7 @@ def reporting(callback: Callback | bool | None) -> Iterator[None]:
     Parameters
     ----------
     callback : callable, bool or None
-        Called with a `Progress`. True: a bar; None or False: whoever listened before.
+        Called with a `Progress`. True: a bar, and plain lines where there is no terminal; None or False: whoever listened before.
 
     Examples
     --------
@@ -130,7 +133,10 @@ def reporting(callback: Callback | bool | None) -> Iterator[None]:
         with telling_of_compiling():
             yield
         return
-    with bar() if callback is True else nullcontext(callback) as tell, telling_of_compiling():
+    with (
+        bar(lines=True) if callback is True else nullcontext(callback) as tell,
+        telling_of_compiling(),
+    ):
         token = _listening.set(Listener(tell))
         try:
             yield
@@ -227,7 +233,9 @@ def told(step: Progress) -> str:
 
 
 @contextmanager
-def bar(*, shown: bool = True, console: Console | None = None) -> Iterator[Callback]:
+def bar(
+    *, shown: bool = True, lines: bool = False, console: Console | None = None
+) -> Iterator[Callback]:
     """A bar in a terminal or a notebook, with what is being done and how long it will take.
 
     The first Ctrl-C asks for what there is, the second ends it.
@@ -236,6 +244,8 @@ def bar(*, shown: bool = True, console: Console | None = None) -> Iterator[Callb
     ----------
     shown : bool
         False for the Ctrl-C alone.
+    lines : bool
+        Where there is neither a terminal nor a notebook, a plain line for each step, and every few seconds of it.
     console : rich.console.Console, optional
         Where to draw.
 
@@ -253,14 +263,24 @@ def bar(*, shown: bool = True, console: Console | None = None) -> Iterator[Callb
     from rich.progress import Progress as Bar
 
     console = console or Console(stderr=True)
+    live = console.is_terminal or console.is_jupyter
     drawn = Bar(
         TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
-        console=console, transient=True, disable=not (shown and (console.is_terminal or console.is_jupyter)),
+        console=console, transient=True, disable=not (shown and live),
     )  # fmt: skip
     with drawn, polite_interrupts(console) as asked:
         task = drawn.add_task("starting", total=None, left="")
+        said = ("", -LINE_EVERY)
 
         def tell(step: Progress) -> None:
+            nonlocal said
+            if lines and shown and not live and (step.doing != said[0] or step.elapsed >= said[1] + LINE_EVERY):  # fmt: skip
+                said = step.doing, step.elapsed
+                share = "" if not step.fraction else f" {step.fraction:.0%}"
+                text = f"{step.elapsed:.0f} s: {step.doing}{share}, {told(step)}"
+                console.print(
+                    text.removesuffix(", "), markup=False, highlight=False, soft_wrap=True
+                )
             done = None if step.fraction is None else 100 * step.fraction
             drawn.update(
                 task,

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from retrace_sde.diagnosis import known_times
+from retrace_sde.diagnosis import known_times, vague_times
 from retrace_sde.evidence.selection.drift import DriftChoice, drift_by_evidence
 from retrace_sde.fit.statespace.parameters import Noise
 from retrace_sde.io.answers import (
@@ -39,7 +39,8 @@ from retrace_sde.panel.inputs import MissingInputs
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.labels import by_labels, by_marks, marks_of
 from retrace_sde.panel.lengths import Lengths
-from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.panel import PER_VISIT, Panel
+from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.paper.algorithm1 import ScoreOrder
 from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
@@ -396,6 +397,11 @@ def recover_panel(
         knowledge = replace(
             knowledge or Knowledge(), timestamps=panel.times, timestamp_error=panel.time_error
         )
+    vague = vague_times(panel)
+    if vague is not None:
+        warnings.warn(vague, ReTraceWarning, stacklevel=3)
+    if not _has_times(panel) and panel.dt is None and "dt" not in options:
+        panel = replace(panel, notes=(*panel.notes, PER_VISIT))
     bare = _fit_without_times(panel, knowledge, options)
     if _has_times(panel) and "dt" not in options and panel.dt is None:
         options["dt"], note = _step(panel, knowledge, options, bare)

@@ -165,9 +165,9 @@ def collected_warnings() -> Iterator[list[str]]:
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """A bar on stderr that names each step as it begins; nothing where stderr is not a terminal."""
-    from retrace_sde.progress import report, reporting
+    from retrace_sde.progress import bar, report, reporting
 
-    with reporting(True):
+    with bar() as tell, reporting(tell):
         yield report
 
 

@@ -39,6 +39,12 @@ def diagnose(file: Path, as_json: bool, **columns: Any) -> None:
         found = diagnosis.diagnose(panel)
         if roles["time"] is None:
             found = replace(found, findings=(*_dated(frame, roles), *found.findings))
+    switched = diagnosis.with_values(panel, 2)
+    if switched and len(switched) < len(
+        panel.names
+    ):  # the command that is proposed takes them for inputs
+        left = [name for name in roles["variables"] or () if name not in switched] or None
+        roles |= {"variables": left, "covariates": [*(roles["covariates"] or ()), *switched]}
     give(found.to_dict(), _lines(found, file, roles), as_json=as_json)
 
 

@@ -35,7 +35,12 @@ def with_cells_checked(panel: Panel, request: Request) -> tuple[Panel, tuple[str
     said = [each.sentence(panel.names[each.variable]) for each in piles(x)]
     few = [(k, share) for k, share in tied(x) if share > SPARSE_SHARE]
     if few:
-        said.append(_few_values([panel.names[k] for k, _ in few], max(share for _, share in few)))
+        two = [
+            panel.names[k] for k, _ in few if len(np.unique(x[:, :, k][~np.isnan(x[:, :, k])])) == 2
+        ]
+        said.append(
+            _few_values([panel.names[k] for k, _ in few], max(share for _, share in few), two)
+        )
     copies = carried_forward(x)
     if copies is None:
         return panel, tuple(said)
@@ -49,13 +54,14 @@ def with_cells_checked(panel: Panel, request: Request) -> tuple[Panel, tuple[str
     return panel, tuple(said)
 
 
-def _few_values(names: list[str], share: float) -> str:
-    """Columns that tie, in words."""
+def _few_values(names: list[str], share: float, two: list[str]) -> str:
+    """Columns that tie, in words; `two`: those of two values, which may be a treatment."""
     one = len(names) == 1
+    inputs = f" If {', '.join(map(repr, two))} was given or done to the subjects, take it as an input: --covariates {','.join(two)} (in Python covariates={two})."
     return (
         f"{', '.join(map(repr, names))} {'holds' if one else 'hold'} few distinct values (two cells of different subjects are equal with probability up to "
         f"{share:.2g}): a law of continuous values describes {'it' if one else 'them'} poorly. Sum counts over longer periods or over "
-        "related items, or use the measurements behind the categories, where there are any."
+        f"related items, or use the measurements behind the categories, where there are any.{inputs if two else ''}"
     )
 
 

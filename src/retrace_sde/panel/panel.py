@@ -42,6 +42,12 @@ class Numbers(Sequence[str]):
         return [str(j) for j in found] if isinstance(found, range) else str(found)
 
 
+PER_VISIT = (
+    "coefficients are per visit, for no step (dt) was given: neighbours are one unit of time apart"
+)
+"""The unit of coefficients where nothing is known of time."""
+
+
 @dataclass(frozen=True, eq=False)
 class Panel:
     """n trajectories of T observations of d variables, in an order along T that need not be known.

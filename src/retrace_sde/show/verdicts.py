@@ -16,9 +16,10 @@ import numpy as np
 from retrace_sde.after.residuals import NOT_LOOKED
 from retrace_sde.evidence.direction.verdict import Caution, Reason
 from retrace_sde.evidence.identifiability import IdentifiabilityFinding, Topic
+from retrace_sde.fit.intervals import clearest, critical
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.lengths import Lengths
-from retrace_sde.panel.panel import Panel
+from retrace_sde.panel.panel import PER_VISIT, Panel
 from retrace_sde.retrace import ReTrace
 
 Standing = Literal["good", "mixed", "open"]
@@ -40,6 +41,9 @@ CERTAINTIES: dict[float, tuple[str, Standing]] = {
 MAX_SLICES_NAMED = 30
 """Slices named in the sentence that gives the order."""
 
+MAX_INPUT_EFFECTS = 6
+"""Effects of inputs that are shown."""
+
 FEW_TRAJECTORIES = 20
 """Trajectories below which tests are weak, and errors that assume many are too small."""
 
@@ -55,8 +59,9 @@ class Answer:
 
 
 def verdicts(model: ReTrace, panel: Panel) -> tuple[Answer, ...]:
-    """Order, direction, identifiability and what to do next."""
+    """What inputs do, where there are some; order, direction, identifiability and what to do next."""
     return (
+        *_inputs(model, panel),
         _order(model, panel),
         _direction(model),
         _identifiability(model),
@@ -81,6 +86,31 @@ def placement(model: ReTrace, *, lengths: Indices | None = None) -> Array | None
     if lengths is not None and not model.result_.shared_order:
         own = own[Lengths.of(own, lengths).mask]
     return own.ravel()
+
+
+def _inputs(model: ReTrace, panel: Panel) -> Iterator[Answer]:
+    """The coefficients of the inputs, those with the largest |z|; of both directions where it is open."""
+    result = model.result_
+    if result.inputs is None or not result.inputs.size:
+        return
+    d, (causes, ways) = result.drift.shape[1], result._effects
+    values, errors = (each[:, d:] for each in ways[0])
+    reach = critical(result.n_groups) * errors
+    told = np.abs(values) > reach
+    unit = "visit" if PER_VISIT in panel.notes else "unit of time"
+    lines = []
+    for i, j in clearest(values, errors, MAX_INPUT_EFFECTS):
+        line = f"{causes[d + j]} changes the rate of {result.names[i]} by {values[i, j]:+.3g} per {unit}"
+        line += f" (95 % interval {values[i, j] - reach[i, j]:+.3g} to {values[i, j] + reach[i, j]:+.3g})"
+        if len(ways) > 1:
+            line += f"; in the reversed order by {ways[1][0][i, d + j]:+.3g}"
+        lines.append(f"{line}.")
+    names = ", ".join(dict.fromkeys(causes[d + j] for _, j in np.argwhere(told)))
+    answer = f"{names}: significant at 5 %" if names else "No effect is significant at 5 %"
+    standing: Standing = "good" if names else "mixed"
+    if not model.direction_.identified:
+        answer, standing = f"{answer}, for either direction of time", "open"
+    yield Answer(f"What does {', '.join(causes[d:])} do?", answer, standing, tuple(lines))
 
 
 def _order(model: ReTrace, panel: Panel) -> Answer:
