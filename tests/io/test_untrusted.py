@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
+from retrace_sde.io import files
 from retrace_sde.io.files import read_table
 from retrace_sde.io.untrusted import sizes, trial
 
@@ -272,7 +273,7 @@ def test_ordinary_files_of_all_formats_are_far_from_their_budget():
     n = 10**6
     for per_number in (4, 8, 18):  # float32, float64, text
         size = 5 * n * per_number
-        budget = sizes.Budget(size)
+        budget = sizes.Budget.of(size)
         before = budget.left
         budget.take(size)
         budget.take_table(n, 5)
@@ -325,17 +326,133 @@ def test_h5ad_does_not_reach_into_other_files(tmp_path):
             read_table(path)
 
 
+@pytest.fixture(params=["a fork", "a new interpreter"])
+def reader(request, monkeypatch):
+    """Both ways in which files are read apart: forks where this is the only thread, which the tests pretend."""
+    threads = {"a fork": 1, "a new interpreter": 2}[request.param]
+    monkeypatch.setattr(trial.threading, "active_count", lambda: threads)
+    if threads == 1 and sys.platform != "linux":
+        pytest.skip("no forks here")
+    return request.param
+
+
 @pytest.mark.parametrize(
     ("reading", "said"),
-    [("import os; os.abort()", "crashes"), ("while True: pass", "did not end in 2 s")],
+    [("import os; os.abort()", "crash"), ("while True: pass", "did not end in 2 s")],
 )
 def test_what_a_damaged_file_does_to_its_library_is_not_done_to_us(
-    tmp_path, monkeypatch, reading, said
+    tmp_path, monkeypatch, reading, said, reader
 ):
-    anndata = pytest.importorskip("anndata")
-    path = tmp_path / "t.h5ad"
-    anndata.AnnData(np.eye(3)).write_h5ad(path)
+    path = tmp_path / "t.npz"
+    np.savez(path, a=np.zeros(3))
+
+    def read(**job):
+        exec(reading)
+
+    monkeypatch.setattr(files, "read_untrusted", read)
     monkeypatch.setattr(trial, "READ_SCRIPT", reading)
     monkeypatch.setattr(trial, "MAX_SECONDS", 2.0)
     with pytest.raises(ValueError, match=said):
         read_table(path)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the writers
+def test_a_table_comes_through_either_process_as_it_is(tmp_path, reader):
+    frame = table().assign(
+        day=pd.Timestamp("2024-05-01").as_unit("ns"),
+        kind=pd.Categorical(list("ababab")),
+        word="é\r\n",
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    pd.testing.assert_frame_equal(read_table(tmp_path / "t.parquet"), frame)
+    (tmp_path / "hurt.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"hurt\.parquet"):
+        read_table(tmp_path / "hurt.parquet")
+
+
+def sheet(rows, *, encoding="UTF-8", place="xl/worksheets/sheet1.xml"):
+    """A writer of workbooks with one sheet of this XML, where other readers would not look for it."""
+
+    def write(path):
+        book = pytest.importorskip("openpyxl").Workbook()
+        book.active["A1"] = "s"
+        plain = io.BytesIO()
+        book.save(plain)
+        name = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+        text = f'<?xml version="1.0" encoding="{encoding}"?><worksheet xmlns="{name}"><sheetData>{rows}</sheetData></worksheet>'
+        usual = "xl/worksheets/sheet1.xml"
+        with zipfile.ZipFile(plain) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+            for each in old.namelist():
+                content = old.read(each).replace(usual.encode(), place.encode())
+                new.writestr(place if each == usual else each,
+                             text.encode(encoding) if each == usual else content)  # fmt: skip
+
+    return write
+
+
+HEADER = '<row r="1">' + '<c t="str"><v>a</v></c>' * 400 + "</row>"
+FAR = '<row r="{row}"><c{r} t="n"><v>1</v></c></row>'
+XLSX_BOMBS = {
+    "cells without r": HEADER + FAR.format(row=1_000_000, r=""),
+    "rows that jump": HEADER + "".join(FAR.format(row=k * 40_000 + 1, r="") for k in range(1, 26)),
+    "entities in r": HEADER + FAR.format(row="&#49;000000", r=' r="&#65;&#49;000000"'),
+    "one long row": '<row r="1">' + "<c/>" * 30_000_000 + "</row>",
+}
+
+
+def nested(kind):
+    """A value of a megabyte, stored once, that 4000 rows repeat."""
+
+    def write(path):
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        value, n = b"x" * 2**20, 50
+        small = {
+            "fixed": lambda: pa.array([value], pa.binary(len(value))),
+            "list": lambda: pa.array([[value.decode()]], pa.list_(pa.string())),
+            "struct": lambda: pa.array([{"k": value.decode()}]),
+        }[kind]()  # fmt: skip
+        schema = pa.schema([("s", pa.int64()), ("v", small.type)])
+        with pq.ParquetWriter(
+            path, schema, compression="zstd", use_dictionary=True, data_page_size=1 << 30
+        ) as out:
+            rows = pa.table(
+                {"s": pa.array(range(n)), "v": pa.chunked_array([small] * n)}, schema=schema
+            )
+            for _ in range(80):  # a group at a time, so that writing takes little
+                out.write_table(rows)
+
+    return write
+
+
+MADE_BOMBS = {
+    **{f"xlsx: {name}": (".xlsx", sheet(rows)) for name, rows in XLSX_BOMBS.items()},
+    "xlsx: in UTF-16": (".xlsx", sheet(XLSX_BOMBS["cells without r"], encoding="UTF-16")),
+    "xlsx: elsewhere": (".xlsx", sheet(XLSX_BOMBS["cells without r"], place="xl/other/s.xml")),
+    **{f"parquet: {kind}": (".parquet", nested(kind)) for kind in ("fixed", "list", "struct")},
+}
+
+MEASURED = """
+import resource, runpy, sys
+sys.argv = ["retrace", *sys.argv[1:]]
+try:
+    runpy.run_module("retrace_sde", run_name="__main__")
+finally:
+    own = next(each for each in open("/proc/self/status") if each.startswith("VmHWM"))
+    print(max(int(own.split()[1]), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces a limit on memory")
+@pytest.mark.parametrize("kind", MADE_BOMBS)
+def test_what_a_file_makes_while_it_is_read_is_bounded(kind, tmp_path):
+    """At most a gigabyte over its size, whatever it claims."""
+    suffix, write = MADE_BOMBS[kind]
+    path = tmp_path / f"t{suffix}"
+    write(path)
+    assert path.stat().st_size < 1_000_000
+    command = [sys.executable, "-c", MEASURED, "diagnose", str(path), "--subject", "s"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 2, (run.stdout, run.stderr)
+    assert run.stderr.count("\n") == 1
+    assert "--large" in run.stderr
+    assert 1024 * int(run.stdout) < 10**9 + path.stat().st_size

@@ -27,7 +27,8 @@ from retrace_sde.io.formats import (
     need,
 )
 from retrace_sde.io.outputs import RECORD_FILE, check_outputs, record
-from retrace_sde.io.untrusted.sizes import Budget, check_size
+from retrace_sde.io.untrusted.sizes import Budget, check_size, disk_size
+from retrace_sde.io.untrusted.trial import read_apart
 
 
 def read_table(
@@ -85,11 +86,14 @@ def read_table(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            budget = check_size(path, large=large)
+            size = disk_size(path)
+            budget = Budget.of(size, large=large)
             if suffix in TEXT_EXTENSIONS:
+                check_size(path, budget)
                 frame = read_text(path, text, dialect)
             else:
-                frame = READERS[suffix](path, text, budget)
+                job = {"path": str(path.absolute()), "text": list(text), "budget": budget.left}
+                frame = read_apart(read_untrusted, size, **job)
     except ValueError as error:
         raise ValueError(f"{path}: {_one_line(error)}") from None
     except Exception as error:  # whatever a library makes of a damaged file
@@ -97,6 +101,13 @@ def read_table(
     if len(frame) == 0:
         raise ValueError(f"{path} has columns but no rows.")
     return frame if isinstance(frame.index, pd.RangeIndex) else _with_row_names(frame)
+
+
+def read_untrusted(path: str, text: Sequence[str], budget: float) -> pd.DataFrame:
+    """A table that is not text; called in a process of its own."""
+    where, left = Path(path), Budget(budget)
+    check_size(where, left)
+    return READERS[where.suffix.lower()](where, text, left)
 
 
 def _with_row_names(frame: pd.DataFrame) -> pd.DataFrame:

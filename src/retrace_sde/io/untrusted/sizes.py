@@ -19,7 +19,7 @@ import numpy as np
 from retrace_sde.io.formats import need
 from retrace_sde.io.npz import array_header
 from retrace_sde.io.untrusted import zarr_store
-from retrace_sde.io.untrusted.trial import tried
+from retrace_sde.io.untrusted.trial import TooLargeError
 
 ALWAYS_ALLOWED_BYTES, MAX_EXPANSION = 1 << 28, 32
 """Bytes to which any file may expand, and how many times its own size a larger one may."""
@@ -34,14 +34,13 @@ READ_BYTES, HEADER_LINES, COLUMN_BYTES = 1 << 20, 5, 1024
 class Budget:
     """The bytes that a file may take in memory; what it claims is counted, and too much refused."""
 
-    def __init__(self, size: int, *, large: bool = False) -> None:
-        self.left = math.inf if large else float(max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size))
+    def __init__(self, left: float) -> None:
+        self.left = left
 
     @classmethod
-    def of(cls, path: Path, *, large: bool = False) -> Budget:
-        """That of a file, or of all files of a store."""
-        files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-        return cls(sum(each.stat().st_size for each in files), large=large)
+    def of(cls, size: int, *, large: bool = False) -> Budget:
+        """That of a file, or of all files of a store, by its size on the disk."""
+        return cls(math.inf if large else float(max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size)))
 
     def take(self, amount: float) -> None:
         """Count bytes that the file will take."""
@@ -49,10 +48,7 @@ class Budget:
             raise ValueError("its sizes are damaged.")
         self.left -= amount
         if self.left < 0:
-            raise ValueError(
-                "it claims to hold far more than its size on the disk makes likely, and is not read. If you know where "
-                "it comes from, allow it with --large (in Python read_table(…, large=True))."
-            )
+            raise TooLargeError("it claims to hold")
 
     def take_table(self, rows: int, columns: int) -> None:
         """Count a table."""
@@ -64,13 +60,17 @@ class Budget:
         self.take(math.prod(map(float, shape)) * max(dtype.itemsize, least))
 
 
-def check_size(path: Path, *, large: bool = False) -> Budget:
-    """Refuse a file whose headers claim too much; the budget that is left, for what only reading shows."""
-    budget = Budget.of(path, large=large)
+def disk_size(path: Path) -> int:
+    """Bytes of a file, or of all files of a store."""
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    return sum(each.stat().st_size for each in files)
+
+
+def check_size(path: Path, budget: Budget) -> None:
+    """Refuse a file whose headers claim too much; what is left of the budget is for what only reading shows."""
     check = SIZE_CHECKS.get(path.suffix.lower())
     if check is not None:
         check(path, budget)
-    return budget
 
 
 def _csv(path: Path, budget: Budget) -> None:
@@ -170,11 +170,10 @@ def _h5ad(path: Path, budget: Budget) -> None:
     need("anndata")
     if not need("h5py").is_hdf5(path):
         raise ValueError("not an h5ad file (HDF5), or cut short.")
-    tried(path, large=budget.left == math.inf)
-    walk_h5(path, budget)
+    _walk_h5(path, budget)
 
 
-def walk_h5(path: Path, budget: Budget) -> None:
+def _walk_h5(path: Path, budget: Budget) -> None:
     """What an HDF5 file claims to hold, and that it holds it itself."""
     h5py = need("h5py")
     with h5py.File(path, "r") as file:
