@@ -160,6 +160,7 @@ def test_an_array_in_a_file_brings_its_names(tmp_path):
 
 def test_a_missing_library_is_named_with_the_cure(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "anndata", None)
+    monkeypatch.setattr("retrace_sde.io.untrusted.trial.forkable", lambda: True)
     (tmp_path / "x.h5ad").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"pip install 'retrace-sde\[formats\]'"):
         read_table(tmp_path / "x.h5ad")

@@ -52,8 +52,8 @@ def read_apart(read: Callable[..., Any], size: float, **job: Any) -> Any:
     """
     limit = MAX_SECONDS + size / BYTES_PER_SECOND
     late = threading.Event()
-    alone = sys.platform == "linux" and threading.active_count() == 1
-    reader: _Forked | subprocess.Popen[bytes] = _Forked(read, job) if alone else _interpreter(job)
+    reader: _Forked | subprocess.Popen[bytes]
+    reader = _Forked(read, job) if forkable() else _interpreter(job)
 
     def end() -> None:
         late.set()
@@ -85,6 +85,14 @@ def read_apart(read: Callable[..., Any], size: float, **job: Any) -> Any:
             "allow it more memory with --large (in Python read_table(…, large=True))."
         )
     raise (ValueError if kind == "refused" else RuntimeError)(found)
+
+
+def forkable() -> bool:
+    """No other thread runs but the one that draws the progress bar, whose streams a fork replaces."""
+    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
+    return sys.platform == "linux" and all(
+        type(each).__name__ == "_RefreshThread" for each in others
+    )
 
 
 def answer(out: BinaryIO, read: Callable[..., Any], *, budget: float, **job: Any) -> None:
@@ -146,6 +154,7 @@ class _Forked:
                     os.dup2(nothing, stream)
                 os.closerange(3, theirs)  # nobody waits for us to hang up but who reads this pipe
                 os.closerange(theirs + 1, os.sysconf("SC_OPEN_MAX"))
+                sys.stdout = sys.stderr = os.fdopen(1, "w")  # with locks that nobody holds
                 answer(os.fdopen(theirs, "wb"), read, **job)
                 code = 0
             finally:
