@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from served import TOKEN, site
 import retrace_sde as rt
 from retrace_sde.app.examples import EXAMPLES
 from retrace_sde.app.work import FILES
+from retrace_sde.cli.app import _private_page
 
 
 @pytest.fixture(scope="module")
@@ -225,3 +227,55 @@ def test_the_end_leaves_nothing_behind_and_a_file_given_stays(tmp_path):
     assert not folder.exists()
     assert not process.is_alive()
     assert len(pd.read_csv(path)) == 800
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(client, monkeypatch):
+    """Whatever is written to /dev/full fails as on a full disk."""
+    link = client.session.folder / "upload-full.csv"
+    link.symlink_to("/dev/full")
+    monkeypatch.setattr(client.session, "new_upload", lambda suffix: link)
+    status, _, said = client.post("/upload", b"a,b\n" * 100_000, X_File_Name="t.csv")
+    assert status == 507
+    assert b"cannot be stored: No space left on device" in said
+    assert kept(client) == []
+
+
+def test_a_second_fit_leaves_the_results_of_the_first(client):
+    client.post("/example", {"name": "recovering"})
+    roles = client.until("table")["roles"]
+    client.post("/do/fit", {"roles": roles})
+    written = client.session.folder / "ordered.csv"
+    written.write_text("half")
+    status, _, said = client.post("/do/fit", {"roles": roles})
+    assert status == 400
+    assert b"stop it first" in said
+    assert written.exists()
+    client.post("/do/stop")
+    client.post("/do/forget")
+
+
+@pytest.mark.parametrize("what", ["stop", "forget"])
+def test_a_process_that_is_starting_can_be_ended(client, what):
+    client.post("/do/forget")
+    if client.session._process is not None:
+        client.session._process.kill()
+        client.session._process.join()
+    with ThreadPoolExecutor() as pool:
+        begun = pool.submit(client.post, "/example", {"name": "resting"})
+        wait(lambda: client.session.busy or begun.done())
+        assert client.post(f"/do/{what}")[0] == 200
+        assert begun.result()[0] == 200
+    assert client.session.state["stage"] in ("empty", "table")
+    client.post("/example", {"name": "resting"})
+    client.until("table")
+    client.post("/do/forget")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no modes")
+def test_the_browser_is_given_a_file_that_only_its_user_can_read():
+    with _private_page("http://127.0.0.1:1/?token=secret") as page:
+        assert page.stat().st_mode & 0o777 == 0o600
+        assert page.parent.stat().st_mode & 0o777 == 0o700
+        assert "token=secret" in page.read_text()
+        assert "secret" not in page.as_uri()
+    assert not page.exists()

@@ -286,6 +286,10 @@ async def _upload(request: Request, session: Session, most: int) -> Response:
     except ClientDisconnect:
         target.unlink(missing_ok=True)
         return Response(status_code=400)
+    except OSError as error:  # a full disk; what was stored of the table must not keep it full
+        target.unlink(missing_ok=True)
+        text = f"The table cannot be stored: {error.strerror or error}."
+        return JSONResponse({"error": text}, 507)
     await session.take(target, name, ours=True)
     return JSONResponse({})
 

@@ -33,6 +33,7 @@ class Session:
         self._changed = asyncio.Condition()
         self._starting = asyncio.Lock()
         self._version = 0
+        self._asked: object | None = None
 
     # ---- what watchers see -------------------------------------------------------------------------------------
 
@@ -89,22 +90,28 @@ class Session:
 
     async def fit(self, roles: Message, options: Message) -> None:
         """Ask for the order."""
+        self._check_idle()  # results that are being written must stay
         self._drop_results()
         task = {"task": "fit", "roles": roles, "options": options}
         await self._begin("fitting", task, roles=roles, options=options, result=None)
 
     async def _begin(self, stage: str, task: Message, **changes: Any) -> None:
+        path, name = self._check_idle()
+        asked = self._asked = object()
+        await self._say(stage=stage, progress=None, error=None, stopped=False, **changes)
+        await self.ready()
+        if self._end is None or self._asked is not asked:  # stopped before it began
+            return
+        self._end.send({**task, "path": str(path), "name": name})
+        self._listening = asyncio.create_task(self._listen(self._end))
+
+    def _check_idle(self) -> tuple[Path, str]:
+        """The table and its name, where there is one and nothing is being computed."""
         if self._source is None:
             raise ValueError("There is no table yet.")
         if self.busy:
             raise ValueError("Something is being computed: stop it first.")
-        path, name = self._source
-        await self._say(stage=stage, progress=None, error=None, stopped=False, **changes)
-        await self.ready()
-        if self._end is None:  # stopped before it began
-            return
-        self._end.send({**task, "path": str(path), "name": name})
-        self._listening = asyncio.create_task(self._listen(self._end))
+        return self._source
 
     async def ready(self) -> None:
         """A process that waits for tasks; starting one takes seconds, so it is best asked for ahead."""
@@ -175,8 +182,9 @@ class Session:
         await self.ready()
 
     async def _kill(self) -> None:
-        process, end = self._process, self._end
-        self._process = self._end = None
+        async with self._starting:  # a process that is not yet started cannot be ended
+            process, end = self._process, self._end
+            self._process = self._end = self._asked = None
         if process is not None:
             process.kill()
             await asyncio.to_thread(process.join)

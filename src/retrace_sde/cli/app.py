@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import webbrowser
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
 from retrace_sde.cli.common import refusing, say
 from retrace_sde.io.formats import need
+
+
+@contextmanager
+def _private_page(link: str) -> Iterator[Path]:
+    """A file that leads to the link and that only its user can read: a browser's command line is seen by everyone on the machine."""
+    with TemporaryDirectory(prefix="retrace-link-") as folder:
+        page = Path(folder) / "open.html"
+        with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={link}">')
+        yield page
 
 
 @click.command("app")
@@ -41,10 +54,10 @@ def app(file: Path | None, port: int, max_upload: int, no_browser: bool) -> None
     link = f"http://127.0.0.1:{port}/?token={token}"
     say("Open", link)
     say("Stop", "Ctrl-C; uploads and results that were not downloaded are deleted then.")
-    if not no_browser:
-        webbrowser.open(link)
     config = uvicorn.Config(served, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=3)  # fmt: skip
     server = uvicorn.Server(config)
     served.state.site.ending = lambda: server.should_exit
-    with listening, suppress(KeyboardInterrupt):  # which is how it ends
+    with listening, _private_page(link) as page, suppress(KeyboardInterrupt):  # how it ends
+        if not no_browser:
+            webbrowser.open(page.as_uri())
         server.run(sockets=[listening])
