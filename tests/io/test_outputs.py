@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -244,6 +246,46 @@ def test_fit_writes_formulas_defused_where_asked(tmp_path):
     run = CliRunner().invoke(main, given)
     assert run.exit_code == 0, run.output
     assert (pd.read_csv(tmp_path / "o" / "ordered.csv")["note"] == "'=HYPERLINK(1)").all()
+
+
+@pytest.mark.parametrize("safe", [False, True])
+def test_returns_inside_cells_make_no_rows(safe, tmp_path):
+    """A spreadsheet begins a row at a carriage return that is not quoted, here with a formula."""
+    frame = pd.DataFrame({"a\r=b": ["x\r=1+1", "y\n=2", "z"], "n": [1.0, 2.0, 3.0]})
+    write_table(frame, tmp_path / "t.csv", safe=safe)
+    raw = (tmp_path / "t.csv").read_bytes().decode()
+    rows = list(csv.reader(io.StringIO(raw, newline="")))
+    assert rows == [["a\r=b", "n"], ["x\r=1+1", "1.0"], ["y\n=2", "2.0"], ["z", "3.0"]]
+    assert '"x\r=1+1"' in raw
+
+
+def test_a_file_name_that_is_no_utf8_is_fitted(tmp_path):
+    name = os.fsdecode(b"t\xff.csv")
+    visits().to_csv(tmp_path / name, index=False)
+    given = ["fit", str(tmp_path / name), "--subject", "id", "--slice", "day", "--variables", "x",
+             "--out", str(tmp_path / "o"), "--json"]  # fmt: skip
+    run = CliRunner().invoke(main, given)
+    assert run.exit_code == 0, (run.stderr, run.exception)
+    assert json.loads((tmp_path / "o" / "parameters.json").read_text())["file"] == "t\ufffd.csv"
+
+
+def test_a_link_to_nowhere_is_no_place_for_results(tmp_path):
+    visits().to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "o").symlink_to(tmp_path / "nowhere")
+    said = refused("fit", tmp_path / "t.csv", "--subject", "id", "--out", tmp_path / "o")
+    assert "which does not exist" in said
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_of_two_first_runs_to_one_place_one_is_written(tmp_path):
+    out = tmp_path / "out"
+    late = whole_or_nothing(out)
+    (late.__enter__() / "a").write_text("late")
+    put(out, a="first")
+    with pytest.raises(ValueError, match="by another run meanwhile"):
+        late.__exit__(None, None, None)
+    assert (out / "a").read_text() == "first"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out"]
 
 
 RUN = """

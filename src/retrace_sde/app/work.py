@@ -22,7 +22,7 @@ from retrace_sde.app.script import recover_options, script
 from retrace_sde.diagnosis import diagnose
 from retrace_sde.effects.response import responses
 from retrace_sde.io.answers import plain
-from retrace_sde.io.files import read_table
+from retrace_sde.io.files import read_table, write_table
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.panel.inputs import MissingInputsError
 from retrace_sde.panel.panel import Panel
@@ -41,6 +41,7 @@ PREVIEW = 5
 
 FILES = {
     "ordered.csv": "text/csv",
+    "ordered_safe.csv": "text/csv",
     "report.html": "text/html",
     "share.html": "text/html",
     "result.npz": "application/octet-stream",
@@ -114,7 +115,8 @@ class Desk:
             str(each.message) for each in caught if issubclass(each.category, ReTraceWarning)
         ]
         report("writing")
-        ordered.to_csv(self.folder / "ordered.csv", index=False)
+        write_table(ordered, self.folder / "ordered.csv")
+        write_table(ordered, self.folder / "ordered_safe.csv", safe=True)
         found.model.result_.save(self.folder / "result.npz")
         found.report(self.folder / "report.html", title=name)
         write_report(found.model, found.panel, self.folder / "share.html", share=True)

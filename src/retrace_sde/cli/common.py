@@ -211,6 +211,11 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else "�" for sign in text)
 
 
+def file_name(file: Path) -> str:
+    """The name of a file as text that every encoding of Unicode can hold: bytes that are no UTF-8 become �."""
+    return os.fsencode(file.name).decode("utf-8", "replace")
+
+
 def listed(names: Sequence[str], limit: int = 10) -> str:
     """Names, as many as one reads."""
     rest = len(names) - limit

@@ -15,6 +15,7 @@ import pandas as pd
 from retrace_sde.cli.common import (
     Finite,
     columns_of,
+    file_name,
     force_option,
     give,
     json_option,
@@ -355,7 +356,7 @@ def _summary(
         }
 
     return {
-        "file": file.name,
+        "file": file_name(file),
         "T0": asked["T0"] if found.arms else found.named(asked["T0"], first=True),
         "T1": asked["T1"] if found.arms else found.named(asked["T1"]),
         "horizon": found.steps(asked["horizon"]) * found.dt,

@@ -16,6 +16,7 @@ import pandas as pd
 
 from retrace_sde.cli.common import (
     Finite,
+    file_name,
     force_option,
     give,
     json_option,
@@ -219,11 +220,13 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         begin("sampling orders")
         table = found.ordered
         begin("writing")
-        answer = {**found.parameters, "file": file.name}
+        answer = {**found.parameters, "file": file_name(file)}
         with whole_or_nothing(out) as folder:
             write_table(table, folder / "ordered.csv", safe=safe_csv)
             found.model.result_.save(folder / "result.npz")
-            found.report(folder / "report.html", title=None if share else file.name, share=share)
+            found.report(
+                folder / "report.html", title=None if share else file_name(file), share=share
+            )
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
     files = [str(out / name) for name in RESULTS]
     lines = [

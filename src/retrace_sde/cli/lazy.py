@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from retrace_sde.cli.common import give, listed, working
+from retrace_sde.cli.common import file_name, give, listed, working
 
 RESULTS = ("parameters.json", "result.npz")
 """What such a fit writes; a table of all rows in order would be the data again."""
@@ -42,7 +42,7 @@ def fit_lazy(
             model = ReTrace(**settings).fit(panel)
             if bootstrap:
                 model.bootstrap_errors(draws=bootstrap, adopt=True)
-        answer = {**parameters(model.result_, panel), "file": file.name}
+        answer = {**parameters(model.result_, panel), "file": file_name(file)}
         begin("writing")
         with whole_or_nothing(out) as folder:
             model.result_.save(folder / "result.npz")

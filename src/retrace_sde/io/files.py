@@ -231,7 +231,9 @@ EXTENSIONS = (*TEXT_EXTENSIONS, *READERS)
 def write_table(frame: pd.DataFrame, path: Path, *, safe: bool = False) -> None:
     """A table as csv, parquet or npz (columns), by the extension; `safe`: no cell of a csv is a spreadsheet's formula."""
     if path.suffix == ".csv":
-        (defused(frame) if safe else frame).to_csv(path, index=False)
+        shown = defused(frame) if safe else frame
+        # The csv module quotes the signs that end a line: both, wherever a cell holds the one that does not.
+        shown.to_csv(path, index=False, lineterminator="\r\n" if _has_returns(shown) else None)
     elif path.suffix == ".parquet":
         frame.to_parquet(path, index=False)
     else:
@@ -240,6 +242,13 @@ def write_table(frame: pd.DataFrame, path: Path, *, safe: bool = False) -> None:
             for name, column in frame.items()
         }
         np.savez_compressed(path, **columns)  # type: ignore[arg-type]
+
+
+def _has_returns(frame: pd.DataFrame) -> bool:
+    """A name or a cell holds a carriage return, at which readers begin a new row unless it is quoted."""
+    text = [column for _, column in frame.items() if not pd.api.types.is_numeric_dtype(column)]
+    cells = (each for column in (frame.columns, *text) for each in column)
+    return any(isinstance(each, str) and "\r" in each for each in cells)
 
 
 def defused(frame: pd.DataFrame) -> pd.DataFrame:
@@ -268,6 +277,10 @@ def check_target(out: Path, *, folder: bool) -> None:
     """Results can be written there; said before the work, not after it."""
     if not out.name:
         raise ValueError(f"--out {str(out)!r} is no place for results: name a folder or a file.")
+    if out.is_symlink() and not out.exists():
+        raise ValueError(
+            f"{out} is a link to {out.readlink()}, which does not exist: name another place with --out."
+        )
     if out.exists() and out.is_dir() != folder:
         raise ValueError(
             f"{out} is a {'file' if folder else 'folder'}; name a {'folder' if folder else 'file'} for the results."
@@ -305,9 +318,21 @@ def whole_or_nothing(out: Path) -> Iterator[Path]:
         if there:
             _move([*files, work / RECORD_FILE], out)
         else:
-            work.rename(out)
+            _rename(work, out)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _rename(work: Path, out: Path) -> None:
+    """What was written becomes the folder `out`, unless somebody else was faster."""
+    try:
+        work.rename(out)
+    except OSError:
+        if not os.path.lexists(out):
+            raise
+        raise ValueError(
+            f"{out} was written by another run meanwhile, so nothing of this one is: name another place with --out."
+        ) from None
 
 
 def _move(files: Sequence[Path], out: Path) -> None:
