@@ -190,6 +190,8 @@ def test_a_fit_its_files_and_the_python_that_does_the_same(client, tmp_path):
     done = subprocess.run([sys.executable, "retrace_fit.py"], cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "ordered.csv").read_bytes() == found["ordered.csv"][2]
+    assert (tmp_path / "forecast.csv").read_bytes() == found["forecast.csv"][2]
+    assert set(pd.read_csv(tmp_path / "forecast.csv")["step"]) == {1, 2, 3}
     result = tmp_path / "served.npz"
     result.write_bytes(found["result.npz"][2])
     np.testing.assert_array_equal(

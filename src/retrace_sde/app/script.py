@@ -41,6 +41,7 @@ def script(file: str, roles: dict[str, Any], options: dict[str, Any]) -> str:
         "found = rt.recover(", "    table,", *lines, ")",
         "print(found.summary())",
         'found.ordered.to_csv("ordered.csv", index=False)',
+        'found.forecast(3).to_csv("forecast.csv", index=False)',
         'found.report("report.html")',
         'found.model.result_.save("result.npz")', "",
     ])  # fmt: skip

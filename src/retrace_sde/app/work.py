@@ -39,9 +39,13 @@ LINES, GROUPS, SHOWN = 6, 6, 60
 PREVIEW = 5
 """Rows of the table that are shown."""
 
+AHEAD = 3
+"""Observations of each subject that are forecast."""
+
 FILES = {
     "ordered.csv": "text/csv",
     "ordered_safe.csv": "text/csv",
+    "forecast.csv": "text/csv",
     "report.html": "text/html",
     "share.html": "text/html",
     "result.npz": "application/octet-stream",
@@ -111,12 +115,17 @@ class Desk:
             warnings.simplefilter("always")
             found = recover(frame, **recover_options(roles, options))
             ordered = found.ordered
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # the page says itself that the direction is open
+            ahead = found.forecast(AHEAD)
         cautions = [
             str(each.message) for each in caught if issubclass(each.category, ReTraceWarning)
         ]
         report("writing")
         write_table(ordered, self.folder / "ordered.csv")
         write_table(ordered, self.folder / "ordered_safe.csv", safe=True)
+        write_table(ahead, self.folder / "forecast.csv")
         found.model.result_.save(self.folder / "result.npz")
         found.report(self.folder / "report.html", title=name)
         write_report(found.model, found.panel, self.folder / "share.html", share=True)

@@ -8,7 +8,8 @@ const ROLES = [["subject", "subject: whose row it is"], ["slice", "slice: a labe
   ["variable", "variable"], ["input", "input: dose, treatment"], ["group", "group: litter, centre"], ["none", "left out"]];
 const EXAMPLES = [["recovering", "After an operation"], ["resting", "At rest"], ["treated", "A drug, on and off"]];
 const FILES = {
-  "ordered.csv": "The table in time order", "ordered_safe.csv": "The same for a spreadsheet: text that it would run as a formula begins with '", "report.html": "The report, with values of some subjects",
+  "ordered.csv": "The table in time order", "ordered_safe.csv": "The same for a spreadsheet: text that it would run as a formula begins with '",
+  "forecast.csv": "A forecast of each subject's next three observations, from the order shown", "report.html": "The report, with values of some subjects",
   "share.html": "The report to send: summaries only", "result.npz": "The result, for rt.ReTraceResult.load",
   "retrace_fit.py": "The Python that does the same",
 };
