@@ -48,12 +48,40 @@ class TooLargeError(ValueError):
 def read_apart(read: Callable[..., Any], size: float, **job: Any) -> Any:
     """What `read(**job)` returns, from another process; ValueError where it refuses, crashes, or takes too much.
 
-    A fork starts at once, but is safe only where no other thread holds a lock: else a new interpreter is started.
+    A fork starts at once, but is safe only where no other thread holds a lock: else a new interpreter is started. Threads of
+    compiled libraries cannot be seen; a fork that inherits a lock of theirs says nothing, and a new interpreter is asked instead.
     """
     limit = MAX_SECONDS + size / BYTES_PER_SECOND
+    kind, found, code = LATE, None, None
+    if forkable():
+        kind, found, code = _answered(_Forked(read, job), limit / 3)
+    if kind == LATE:
+        kind, found, code = _answered(_interpreter(job), limit)
+    if kind == "read":
+        return found
+    if kind == LATE:
+        raise ValueError(
+            f"reading it did not end in {limit:.0f} s: it is damaged, or too large. Save it again."
+        )
+    if kind == "memory" or (kind == "silent" and code == 1):
+        raise TooLargeError("reading it takes")
+    if kind == "silent":
+        raise ValueError(
+            "it makes its library run out of memory or crash: save it again, or, if you know where it comes from, "
+            "allow it more memory with --large (in Python read_table(…, large=True))."
+        )
+    raise (ValueError if kind == "refused" else RuntimeError)(found)
+
+
+LATE = "late"
+"""What is said of a reader that did not answer in time."""
+
+
+def _answered(
+    reader: _Forked | subprocess.Popen[bytes], limit: float
+) -> tuple[str, Any, int | None]:
+    """What a reader answered within a time in seconds, and its exit code."""
     late = threading.Event()
-    reader: _Forked | subprocess.Popen[bytes]
-    reader = _Forked(read, job) if forkable() else _interpreter(job)
 
     def end() -> None:
         late.set()
@@ -71,20 +99,7 @@ def read_apart(read: Callable[..., Any], size: float, **job: Any) -> Any:
         reader.kill()
         code = reader.wait()
         reader.stdout.close()
-    if kind == "read":
-        return found
-    if kind == "silent" and late.is_set():
-        raise ValueError(
-            f"reading it did not end in {limit:.0f} s: it is damaged, or too large. Save it again."
-        )
-    if kind == "memory" or (kind == "silent" and code == 1):
-        raise TooLargeError("reading it takes")
-    if kind == "silent":
-        raise ValueError(
-            "it makes its library run out of memory or crash: save it again, or, if you know where it comes from, "
-            "allow it more memory with --large (in Python read_table(…, large=True))."
-        )
-    raise (ValueError if kind == "refused" else RuntimeError)(found)
+    return (LATE if kind == "silent" and late.is_set() else kind), found, code
 
 
 def forkable() -> bool:
