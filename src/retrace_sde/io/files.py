@@ -92,7 +92,9 @@ def read_table(
                 check_size(path, budget)
                 frame = read_text(path, text, dialect)
             else:
+                load_library(path)
                 job = {"path": str(path.absolute()), "text": list(text), "budget": budget.left}
+                job["infer_string"] = bool(pd.get_option("future.infer_string"))
                 frame = read_apart(read_untrusted, size, **job)
     except ValueError as error:
         raise ValueError(f"{path}: {_one_line(error)}") from None
@@ -103,11 +105,21 @@ def read_table(
     return frame if isinstance(frame.index, pd.RangeIndex) else _with_row_names(frame)
 
 
-def read_untrusted(path: str, text: Sequence[str], budget: float) -> pd.DataFrame:
-    """A table that is not text; called in a process of its own."""
+def load_library(path: str | Path) -> None:
+    """Import what reading a file needs, or say what to install."""
+    library = LIBRARIES.get(Path(path).suffix.lower())
+    if library is not None:
+        need(library)
+
+
+def read_untrusted(
+    path: str, text: Sequence[str], budget: float, infer_string: bool
+) -> pd.DataFrame:
+    """A table that is not text; called in a process of its own, whose text is to be of the caller's kind."""
     where, left = Path(path), Budget(budget)
     check_size(where, left)
-    return READERS[where.suffix.lower()](where, text, left)
+    with pd.option_context("future.infer_string", infer_string):
+        return READERS[where.suffix.lower()](where, text, left)
 
 
 def _with_row_names(frame: pd.DataFrame) -> pd.DataFrame:
@@ -123,7 +135,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def _read_excel(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
-    need("openpyxl")
     with pd.ExcelFile(path, engine="openpyxl") as book:
         frame = book.parse(0, dtype=dict.fromkeys(text, "string"))
         others = [str(name) for name in book.sheet_names[1:]]
@@ -152,8 +163,13 @@ def _read_sas(path: Path, *_: Any) -> pd.DataFrame:
 
 
 def _read_spss(path: Path, *_: Any) -> pd.DataFrame:
-    need("pyreadstat")
     return pd.read_spss(path, convert_categoricals=False)
+
+
+def _read_parquet(path: Path, *_: Any) -> pd.DataFrame:
+    """Without threads, which wait for ever where a limit keeps memory from one of them."""
+    with need("pyarrow.parquet").ParquetFile(path) as file:
+        return file.read(use_threads=False).to_pandas(use_threads=False)
 
 
 def _read_npz(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
@@ -218,11 +234,19 @@ READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
     ".sas7bdat": _read_sas,
     ".xpt": _read_sas,
     ".sav": _read_spss,
-    ".parquet": lambda path, *_: pd.read_parquet(path),
+    ".parquet": _read_parquet,
     ".npz": _read_npz,
     ".h5ad": lambda path, _, budget: _anndata(need("anndata").read_h5ad(path), budget),
     ".zarr": _read_zarr,
 }
+
+LIBRARIES = {
+    ".xlsx": "openpyxl",
+    ".sav": "pyreadstat",
+    ".parquet": "pyarrow.parquet",
+    ".h5ad": "anndata",
+}
+"""What reading needs, looked for before another process is started."""
 
 EXTENSIONS = (*TEXT_EXTENSIONS, *READERS)
 """The extensions of tables that can be read."""

@@ -29,9 +29,11 @@ READ_SCRIPT = """
 import json, os, sys
 out = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)  # what libraries print is not part of the answer
-from retrace_sde.io.files import read_untrusted
+from retrace_sde.io.files import load_library, read_untrusted
 from retrace_sde.io.untrusted.trial import answer
-answer(out, read_untrusted, **json.loads(sys.argv[1]))
+job = json.loads(sys.argv[1])
+load_library(job["path"])  # before memory is limited: what a library takes is not the file's
+answer(out, read_untrusted, **job)
 """
 
 
