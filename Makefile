@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALLED := $(VENV)/.installed
 # Bytecode is made when a module is first imported, not for all of every package: it halves the installation.
+# Where the environment forbids writing it, each of the hundreds of processes that tests start would make all of it again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable
 
 
