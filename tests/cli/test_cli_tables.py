@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
-from retrace_sde.io.files import read_table, write_table
+from retrace_sde.io.files import read_table
+from retrace_sde.io.writing import write_table
 
 WRITTEN = [".retrace.json", "ordered.csv", "parameters.json", "report.html", "result.npz"]
 

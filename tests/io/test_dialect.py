@@ -215,7 +215,9 @@ def test_a_spreadsheet_is_read_from_its_first_sheet(tmp_path):
         table.to_excel(book, sheet_name="Old", index=False)
     frame = read_table(tmp_path / "t.xlsx", text=["id"])
     pd.testing.assert_frame_equal(frame.astype({"id": object}), table, check_dtype=False)
-    assert frame.attrs[NOTES_KEY] == ["sheet 'Data' was read, and not 'Old'"]
+    assert frame.attrs[NOTES_KEY] == [
+        "sheet 'Data' was read, and not 'Old' (--sheet names another)"
+    ]
     table.to_excel(tmp_path / "titled.xlsx", index=False, startrow=2)
     with pytest.raises(ValueError, match="must name every column"):
         read_table(tmp_path / "titled.xlsx")

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.io.files import read_table, write_table
+from retrace_sde.io.files import read_table
 from retrace_sde.io.formats import frame_of_array
+from retrace_sde.io.writing import write_table
 
 anndata = pytest.importorskip("anndata")
 xarray = pytest.importorskip("xarray")

@@ -20,8 +20,9 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
-from retrace_sde.io.files import defused, replacing, whole_or_nothing, write_table
+from retrace_sde.io.files import replacing, whole_or_nothing
 from retrace_sde.io.outputs import RECORD_FILE, check_outputs, is_ours, written
+from retrace_sde.io.writing import defused, write_table
 
 
 def files(folder):

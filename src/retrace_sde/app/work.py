@@ -22,7 +22,9 @@ from retrace_sde.app.script import recover_options, script
 from retrace_sde.diagnosis import diagnose
 from retrace_sde.effects.response import responses
 from retrace_sde.io.answers import plain
-from retrace_sde.io.files import read_table, write_table
+from retrace_sde.io.dialect import WRITTEN_KEY
+from retrace_sde.io.files import read_table
+from retrace_sde.io.writing import write_table
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.panel.inputs import MissingInputsError
 from retrace_sde.panel.panel import Panel
@@ -123,9 +125,10 @@ class Desk:
             str(each.message) for each in caught if issubclass(each.category, ReTraceWarning)
         ]
         report("writing")
-        write_table(ordered, self.folder / "ordered.csv")
-        write_table(ordered, self.folder / "ordered_safe.csv", safe=True)
-        write_table(ahead, self.folder / "forecast.csv")
+        form = frame.attrs.get(WRITTEN_KEY)
+        write_table(ordered, self.folder / "ordered.csv", written=form)
+        write_table(ordered, self.folder / "ordered_safe.csv", safe=True, written=form)
+        write_table(ahead, self.folder / "forecast.csv", written=form)
         found.model.result_.save(self.folder / "result.npz")
         found.report(self.folder / "report.html", title=name)
         write_report(found.model, found.panel, self.folder / "share.html", share=True)

@@ -264,6 +264,7 @@ def table_options(command: Command) -> Command:
         click.option("--sep", metavar="SIGN", help="What separates cells of a text file, or 'tab' [default: recognised]."),
         click.option("--decimal", metavar="SIGN", help="Decimal sign of a text file, '.' or ',' [default: recognised]."),
         click.option("--encoding", metavar="NAME", help="Encoding of a text file [default: recognised]."),
+        click.option("--sheet", metavar="NAME", help="Sheet of an Excel workbook [default: the first]."),
         click.option("--dayfirst/--monthfirst", "dayfirst", default=None,
                      help="How dates with the year last are read, 5.3.2024 [default: recognised]."),
     ]  # fmt: skip
@@ -280,6 +281,51 @@ force_option = click.option(
 )
 safe_option = click.option("--safe-csv", is_flag=True,
                            help="Write text that a spreadsheet would run as a formula with a ' before it.")  # fmt: skip
+
+
+format_option = click.option("--out-format", type=click.Choice(["csv", "tsv", "xlsx", "parquet"]),
+                             help="Kind of the tables written [default: csv, with FILE's separator, decimal sign and encoding].")  # fmt: skip
+
+
+def table_target(
+    out: Path | None, default: str, out_format: str | None, *, source: Path, force: bool
+) -> tuple[Path, bool]:
+    """Where one table goes, and whether it replaces an earlier one; refused before the work where that cannot be."""
+    from retrace_sde.io.files import check_target
+    from retrace_sde.io.outputs import check_outputs
+    from retrace_sde.io.writing import check_writable
+
+    out = out or Path(f"{source.stem}-{default}.{out_format or 'csv'}")
+    if out_format is not None and out.suffix.lower() != f".{out_format}":
+        raise ValueError(f"--out {out} is not called .{out_format}, as --out-format says.")
+    check_writable(out)
+    check_target(out, folder=False)
+    return out, check_outputs([out], source=source, force=force)
+
+
+def write_one(
+    table: pd.DataFrame, out: Path, like: pd.DataFrame, out_format: str | None, *, safe: bool
+) -> None:
+    """One table in its file, whole or not at all; as text like the user's own, unless a format was asked for."""
+    from retrace_sde.io.files import whole_or_nothing
+    from retrace_sde.io.writing import write_table
+
+    with whole_or_nothing(out.absolute().parent) as folder:
+        write_table(table, folder / out.name, safe=safe, written=text_form(like, out_format))
+
+
+def text_form(frame: pd.DataFrame, out_format: str | None) -> dict[str, str] | None:
+    """How a csv is written: as the table that was read, unless a format was asked for."""
+    from retrace_sde.io.dialect import WRITTEN_KEY
+
+    return frame.attrs.get(WRITTEN_KEY) if out_format is None else None
+
+
+def notes_of(frame: pd.DataFrame) -> list[str]:
+    """How a table was read, as sentences: the sheet, the separator, what was taken for missing."""
+    from retrace_sde.io.dialect import NOTES_KEY
+
+    return [f"{note[:1].upper()}{note[1:]}." for note in frame.attrs.get(NOTES_KEY, ())]
 
 
 def columns_of(names: Iterable[str], frame: pd.DataFrame) -> list[str]:
@@ -321,7 +367,7 @@ def load(
         raise ValueError(
             "--slice and --independent exclude each other: one order for all, or one each."
         )
-    written = {name: columns.pop(name) for name in ("sep", "decimal", "encoding")}
+    written = {name: columns.pop(name) for name in ("sep", "decimal", "encoding", "sheet")}
     roles = {**columns, "slice": slice_}
     text = [roles[name] for name in ("subject", "slice", "group") if roles[name] is not None]
     frame = read_table(file, text=text, **written, large=large)

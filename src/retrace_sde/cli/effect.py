@@ -17,14 +17,18 @@ from retrace_sde.cli.common import (
     columns_of,
     file_name,
     force_option,
+    format_option,
     give,
     json_option,
     listed,
     load,
+    notes_of,
     safe_option,
     seed_option,
     table_options,
+    table_target,
     working,
+    write_one,
 )
 from retrace_sde.effects.missing_values import affine_in_state
 from retrace_sde.effects.treatment import (
@@ -33,8 +37,6 @@ from retrace_sde.effects.treatment import (
     effect_drift,
 )
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.files import check_target, whole_or_nothing, write_table
-from retrace_sde.io.outputs import check_outputs
 from retrace_sde.panel.inputs import filled_inputs
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
@@ -91,16 +93,17 @@ COMMAND_ADVICE = (
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    metavar="FILE.csv",
-    help="Table of each subject's effect.",
+    metavar="FILE",
+    help="Table of each subject's effect, as csv, tsv, xlsx or parquet.",
 )
+@format_option
 @force_option
 @safe_option
 @seed_option
 @json_option
 def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
            t1: str | None, horizon: float | None, dt: float, drift: str, missing_covariates: Any, subjects: Any, both_directions: bool,
-           draws: int, out: Path | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+           draws: int, out: Path | None, out_format: str | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Estimate what treatment does to the subjects of FILE, whose rows have lost their time order.
 
     The order is recovered first. Where the direction of time is not identified no effect is given, since its sign
@@ -108,9 +111,8 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
     """
     with working() as (begin, cautions):
         begin("reading")
-        if out is not None:
-            check_target(out, folder=False)
-            check_outputs([out], source=file, force=force)
+        if out is not None or out_format is not None:
+            out, _ = table_target(out, "effects", out_format, source=file, force=force)
         if arm is not None and treatment:
             raise ValueError("--treatment and --arm exclude each other: give one, not both.")
         if arm is None and control is not None:
@@ -151,12 +153,11 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         begin("writing")
         ids = [str(name) for name in model.ids_]
         if out is not None:
-            table = _table(ids, answers, model)
-            with whole_or_nothing(out.absolute().parent) as folder:
-                write_table(table, folder / out.name, safe=safe_csv)
+            write_one(_table(ids, answers, model), out, frame, out_format, safe=safe_csv)
     idle = _not_used(columns, known=given is not None, both=both_directions)
     summary = _summary(file, model, answers, asked, ids)
-    summary |= {"warnings": [*idle, *cautions], "files": [] if out is None else [str(out)]}
+    summary |= {"notes": notes_of(frame), "warnings": [*idle, *cautions]}
+    summary["files"] = [] if out is None else [str(out)]
     give(summary, _lines(summary, answers, model), as_json=as_json)
 
 
@@ -394,6 +395,7 @@ def _lines(
     verdicts = summary["direction"]
     for name, verdict in verdicts.items() if found.arms else [("", verdicts)]:
         yield "Direction", f"{name}: {verdict}" if name else verdict
+    yield from (("Note", text) for text in summary["notes"])
     yield from (("Caution", text) for text in summary["warnings"])
     if summary["files"]:
         yield "Written", ", ".join(summary["files"])

@@ -18,6 +18,7 @@ from retrace_sde.cli.common import (
     Finite,
     file_name,
     force_option,
+    format_option,
     give,
     json_option,
     listed,
@@ -25,20 +26,22 @@ from retrace_sde.cli.common import (
     safe_option,
     seed_option,
     table_options,
+    text_form,
     working,
 )
 from retrace_sde.fit.intervals import clearest, clearness, critical
 from retrace_sde.fit.regression import ErrorKind
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.files import check_target, whole_or_nothing, write_table
+from retrace_sde.io.files import check_target, whole_or_nothing
 from retrace_sde.io.outputs import check_outputs
+from retrace_sde.io.writing import check_writable, write_table
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.recovery import Recovery, recover
 from retrace_sde.result import ReTraceResult
 from retrace_sde.show.verdicts import placement
 
-RESULTS = ("ordered.csv", "parameters.json", "report.html", "result.npz")
-"""What a fit writes."""
+RESULTS = ("parameters.json", "report.html", "result.npz")
+"""What a fit writes besides the table in order."""
 
 COMMON_SHOCKS: dict[str, Any] = {"auto": "auto", "yes": True, "no": False}
 """Values of --common-shocks."""
@@ -160,6 +163,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               "never read whole: their scheduler's address, or 'local' to start some here.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the results [default: FILE's name + '-retrace'].")  # fmt: skip
+@format_option
 @force_option
 @safe_option
 @click.option("--share", is_flag=True,
@@ -168,11 +172,13 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @json_option
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, aligned: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], missing_covariates: str, subjects: str, common_shocks: str, bootstrap: int | None, scheduler: str | None, out: Path | None, force: bool,
+        before: tuple[str, ...], missing_covariates: str, subjects: str, common_shocks: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
+        out_format: str | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
-    FILE is csv, tsv, parquet, npz, h5ad or zarr, one row per observation. With --slice all subjects share
+    FILE is csv, tsv, txt, xlsx (Excel), dta (Stata), sav (SPSS), sas7bdat or xpt (SAS), parquet, npz, h5ad or zarr, one row per
+    observation. With --slice all subjects share
     one unknown order of the slices; without it each subject's rows have their own. Writes
     ordered.csv (every row and column, and position, time, position_probability, direction; position_reversed where
     the direction is open), parameters.json,
@@ -198,8 +204,11 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     with working() as (begin, cautions):
         begin("reading")
         check_target(out, folder=True)
-        replaced = check_outputs([out / name for name in RESULTS], source=file, force=force)
+        ordered = f"ordered.{out_format or 'csv'}"
+        results = [out / name for name in (ordered, *RESULTS)]
+        replaced = check_outputs(results, source=file, force=force)
         frame, roles = load(file, **columns)
+        check_writable(out / ordered, frame.shape)
         options: dict[str, Any] = {
             "drift": drift,
             "estimator": estimator,
@@ -222,15 +231,16 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         begin("writing")
         answer = {**found.parameters, "file": file_name(file)}
         with whole_or_nothing(out) as folder:
-            write_table(table, folder / "ordered.csv", safe=safe_csv)
+            form = text_form(frame, out_format)
+            write_table(table, folder / ordered, safe=safe_csv, written=form)
             found.model.result_.save(folder / "result.npz")
             found.report(
                 folder / "report.html", title=None if share else file_name(file), share=share
             )
             (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
-    files = [str(out / name) for name in RESULTS]
+    files = [str(path) for path in results]
     lines = [
-        *_answer(found, answer, cautions),
+        *_answer(found, answer, cautions, ordered),
         ("Replaced" if replaced else "Written", ", ".join(files)),
     ]
     if share:
@@ -248,7 +258,7 @@ def _lines(answer: dict[str, Any]) -> str:
 
 
 def _answer(
-    found: Recovery, answer: dict[str, Any], cautions: list[str]
+    found: Recovery, answer: dict[str, Any], cautions: list[str], ordered: str
 ) -> Iterator[tuple[str, str]]:
     """Labels and sentences, the answer first."""
     panel, result = found.panel, found.model.result_
@@ -261,7 +271,7 @@ def _answer(
         "Data",
         f"{len(panel.ids)} subjects{several}, {size[0]}, variables {listed(panel.names)}; {size[1]}.",
     )
-    yield "Order", _order(found, answer)
+    yield "Order", _order(found, answer, ordered)
     yield "Direction", result.direction.verdict
     if result.direction.assumptions:
         yield "Assuming", " ".join(result.direction.assumptions)
@@ -283,7 +293,7 @@ def _answer(
     yield from (("Caution", text) for text in cautions if text not in result.notes)
 
 
-def _order(found: Recovery, answer: dict[str, Any]) -> str:
+def _order(found: Recovery, answer: dict[str, Any], ordered: str) -> str:
     either = found.model.result_.shared_order and found.direction == "open"
     sure: Array | None = found.columns()["position_probability"]
     if either:  # now sampled, unless there are too many
@@ -296,7 +306,7 @@ def _order(found: Recovery, answer: dict[str, Any]) -> str:
         which = "a position or its mirror image" if either else "a position"
         shown = f"mean posterior probability of {which} {mean:.0%}"
     if answer["order"] is None:
-        return f"in column position of ordered.csv; {shown}."
+        return f"in column position of {ordered}; {shown}."
     labels = [str(label) for label in answer["order"]]
     if len(labels) > 2 * ENDS:
         labels = [*labels[:ENDS], "…", *labels[-ENDS:]]

@@ -11,17 +11,19 @@ import pandas as pd
 from retrace_sde.cli.common import (
     Finite,
     force_option,
+    format_option,
     give,
     json_option,
     load,
+    notes_of,
     safe_option,
     seed_option,
     table_options,
+    table_target,
     working,
+    write_one,
 )
 from retrace_sde.io.answers import forecast_columns
-from retrace_sde.io.files import check_target, whole_or_nothing, write_table
-from retrace_sde.io.outputs import check_outputs
 from retrace_sde.recovery import recover
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
@@ -60,23 +62,22 @@ def saved_model(path: Path, roles: dict[str, Any]) -> tuple[ReTrace, dict[str, A
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
 @FITTED
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
-              help="Where to [default: FILE's name + '-forecast.csv'].")  # fmt: skip
+              help="Where to, as csv, tsv, xlsx or parquet [default: FILE's name + '-forecast.csv'].")  # fmt: skip
+@format_option
 @force_option
 @safe_option
 @seed_option
 @json_option
-def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Path | None, out: Path | None, force: bool,
-             safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Path | None, out: Path | None,
+             out_format: str | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Put FILE in time order and forecast the next K observations of each subject, with intervals.
 
     Writes a table: subject, step, time, variable, mean, low, high. With --fitted the parameters are those of a saved fit;
     for other options of a fit, run `retrace fit` first.
     """
-    out = out or Path(f"{file.stem}-forecast.csv")
     with working() as (begin, cautions):
         begin("reading")
-        check_target(out, folder=False)
-        replaced = check_outputs([out], source=file, force=force)
+        out, replaced = table_target(out, "forecast", out_format, source=file, force=force)
         frame, roles = load(file, **columns)
         if fitted is not None:
             if dt is not None:
@@ -95,15 +96,15 @@ def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Pat
             begin("forecasting")
             table = found.forecast(steps, level=level)
         begin("writing")
-        with whole_or_nothing(out.absolute().parent) as folder:
-            write_table(table, folder / out.name, safe=safe_csv)
+        write_one(table, out, frame, out_format, safe=safe_csv)
     test, subjects = model.direction_, table.iloc[:, 0].nunique()
     answer = {"file": str(out), "subjects": subjects, "steps": steps, "level": level,
-              "direction": test.verdict, "warnings": cautions}  # fmt: skip
+              "direction": test.verdict, "notes": notes_of(frame), "warnings": cautions}  # fmt: skip
     size = f"{steps} step{'s' * (steps > 1)} ahead of {subjects} subjects, {level:.0%} intervals"
     lines = [
         ("Forecast", f"{size}; {len(table)} rows."),
         ("Direction", test.verdict),
+        *(("Note", text) for text in answer["notes"]),
         *(("Caution", text) for text in cautions),
         ("Replaced" if replaced else "Written", str(out)),
     ]

@@ -24,6 +24,9 @@ from retrace_sde.io.columns import shown
 NOTES_KEY = "notes"
 """The key of `attrs` under which a table keeps the notes on how it was read."""
 
+WRITTEN_KEY = "written"
+"""The key of `attrs` under which a text table keeps how its like is written (`io/writing`)."""
+
 SAMPLE_CHARACTERS = 1 << 16
 """Characters at the beginning of a file from which its separator is recognised; the last line of them is read to its end."""
 
@@ -100,7 +103,7 @@ def read_text(path: Path, text: Sequence[str], dialect: Dialect | None = None) -
             f"only one column, {frame.columns[0]!r}, was found: if cells are separated by another sign, say --sep."
         )
     frame, dropped = _without_row_names(frame, text)
-    frame, found = _as_numbers(frame, path, options, text, dialect.decimal)
+    frame, found, decimal = _as_numbers(frame, path, options, text, dialect.decimal)
     said = (
         [] if separator == ("\t" if tabbed else ",") else [f"cells separated by {_sign(separator)}"]
     )
@@ -108,7 +111,21 @@ def read_text(path: Path, text: Sequence[str], dialect: Dialect | None = None) -
     said += ["the lines above the header skipped"] if skipped else []
     said += [*found, *dropped]
     frame.attrs[NOTES_KEY] = [f"the file was read with {', '.join(said)}"] if said else []
+    frame.attrs[WRITTEN_KEY] = _written(path, separator, decimal, encoding)
     return frame
+
+
+def _written(path: Path, separator: str, decimal: str, encoding: str) -> dict[str, str]:
+    """How a csv file is written that the same programs read: semicolons beside decimal commas, and the same encoding."""
+    european = separator == ";" or decimal == ","
+    with path.open("rb") as file:
+        marked = file.read(3) == codecs.BOM_UTF8
+    plain = encoding == "utf-8-sig" and not marked
+    return {
+        "sep": ";" if european else ",",
+        "decimal": decimal,
+        "encoding": "utf-8" if plain else encoding,
+    }
 
 
 def _sign(separator: str) -> str:
@@ -249,11 +266,11 @@ def _as_numbers(
     options: dict[str, Any],
     text: Sequence[str],
     decimal: str | None,
-) -> tuple[pd.DataFrame, list[str]]:
-    """Columns of numbers that pandas left as text: decimal commas, thousands apart, signs for missing values."""
+) -> tuple[pd.DataFrame, list[str], str]:
+    """Columns of numbers that pandas left as text (decimal commas, thousands apart, signs for missing values); the decimal sign."""
     words = [name for name in frame.columns if is_text(frame[name]) and name not in text]
     if not words and decimal != ",":
-        return frame, []
+        return frame, [], "."
     found: list[str] = []
     if decimal is None:
         decimal = _decimal(frame, words, options["sep"])
@@ -271,7 +288,7 @@ def _as_numbers(
             changed[name] = numbers
             absent += signs
     found += [f"{sign!r} as missing ({count} cells)" for sign, count in absent.items()]
-    return frame.assign(**changed), found
+    return frame.assign(**changed), found, decimal
 
 
 def _known(column: pd.Series) -> tuple[pd.Series, pd.Series]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import secrets
 import shutil
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from retrace_sde.io.columns import shown
-from retrace_sde.io.dialect import NOTES_KEY, Dialect, is_text, read_text
+from retrace_sde.io.dialect import NOTES_KEY, Dialect, read_text
 from retrace_sde.io.formats import (
     frame_of_anndata,
     frame_of_array,
@@ -38,6 +38,7 @@ def read_table(
     sep: str | None = None,
     decimal: str | None = None,
     encoding: str | None = None,
+    sheet: str | None = None,
     large: bool = False,
 ) -> pd.DataFrame:
     """Read a table from a file, by its extension: text, Excel, parquet, npz, h5ad, zarr, Stata, SPSS, SAS.
@@ -54,6 +55,8 @@ def read_table(
         Columns that are kept as they are written, such as subjects' ids: "007" stays "007".
     sep, decimal, encoding : str, optional
         How a text file is written; None: recognised. `sep` may be "tab".
+    sheet : str, optional
+        The sheet of an Excel workbook; None: the first. Of several, `attrs["notes"]` names the one that was read.
     large : bool
         Read a file even if it expands to far more than its size makes likely; otherwise it is refused before it is read.
 
@@ -83,6 +86,8 @@ def read_table(
         )
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path} is empty.")
+    if sheet is not None and suffix != ".xlsx":
+        raise ValueError(f"{path} is no workbook with sheets: leave --sheet out.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -94,6 +99,7 @@ def read_table(
             else:
                 load_library(path)
                 job = {"path": str(path.absolute()), "text": list(text), "budget": budget.left}
+                job["sheet"] = sheet
                 job["infer_string"] = bool(pd.get_option("future.infer_string"))
                 frame = read_apart(read_untrusted, size, **job)
     except ValueError as error:
@@ -113,13 +119,13 @@ def load_library(path: str | Path) -> None:
 
 
 def read_untrusted(
-    path: str, text: Sequence[str], budget: float, infer_string: bool
+    path: str, text: Sequence[str], budget: float, infer_string: bool, sheet: str | None = None
 ) -> pd.DataFrame:
     """A table that is not text; called in a process of its own, whose text is to be of the caller's kind."""
     where, left = Path(path), Budget(budget)
     check_size(where, left)
     with pd.option_context("future.infer_string", infer_string):
-        return READERS[where.suffix.lower()](where, text, left)
+        return READERS[where.suffix.lower()](where, text, left, sheet)
 
 
 def _with_row_names(frame: pd.DataFrame) -> pd.DataFrame:
@@ -134,13 +140,19 @@ def _one_line(error: BaseException) -> str:
     return text if len(text) <= 300 else text[:297] + "…"
 
 
-def _read_excel(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+def _read_excel(path: Path, text: Sequence[str], budget: Budget, sheet: str | None) -> pd.DataFrame:
     with pd.ExcelFile(path, engine="openpyxl") as book:
-        frame = book.parse(0, dtype=dict.fromkeys(text, "string"))
-        others = [str(name) for name in book.sheet_names[1:]]
-        first = book.sheet_names[0]
+        names = [str(name) for name in book.sheet_names]
+        if sheet is not None and sheet not in names:
+            near = get_close_matches(sheet, names, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"it has no sheet {sheet!r}; its sheets are {shown(names)}.{hint}")
+        read = names[0] if sheet is None else sheet
+        frame = book.parse(read, dtype=dict.fromkeys(text, "string"))
+    others = [name for name in names if name != read]
     if not len(frame.columns):
-        raise ValueError(f"its first sheet, {first!r}, is empty: put the table on the first sheet.")
+        hint = f"name another with --sheet: {shown(others)}" if others else "put the table there"
+        raise ValueError(f"its sheet {read!r} is empty: {hint}.")
     odd = [
         str(name)
         for name in frame.columns
@@ -148,13 +160,16 @@ def _read_excel(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame
     ]
     empty = [name for name in odd if name in frame.columns and frame[name].isna().all()]
     if len(odd) > len(empty):
+        another = f", or name another sheet with --sheet: {shown(others)}" if others else ""
         raise ValueError(
-            f"row 1 of sheet {first!r} must name every column; {odd[0]!r} has no name that is text: delete what is "
-            "above the names, and name the rest."
+            f"row 1 of sheet {read!r} must name every column; {odd[0]!r} has no name that is text: delete what is "
+            f"above the names, and name the rest{another}."
         )
     frame = frame.drop(columns=empty).dropna(how="all").reset_index(drop=True)
     if others:
-        frame.attrs[NOTES_KEY] = [f"sheet {first!r} was read, and not {shown(others)}"]
+        hint = " (--sheet names another)" if sheet is None else ""
+        frame.attrs[NOTES_KEY] = [f"sheet {read!r} was read, and not {shown(others)}{hint}"]
+        frame.attrs[SHEETS_KEY] = {"names": names, "read": read}
     return frame
 
 
@@ -172,7 +187,7 @@ def _read_parquet(path: Path, *_: Any) -> pd.DataFrame:
         return file.read(use_threads=False).to_pandas(use_threads=False)
 
 
-def _read_npz(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+def _read_npz(path: Path, *_: Any) -> pd.DataFrame:
     if not zipfile.is_zipfile(path):
         raise ValueError("not an npz file (a zip archive of arrays), or cut short.")
     with np.load(path, allow_pickle=False) as file:
@@ -214,7 +229,7 @@ def _anndata(adata: Any, budget: Budget) -> pd.DataFrame:
     return frame_of_anndata(adata)[0]
 
 
-def _read_zarr(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
+def _read_zarr(path: Path, text: Sequence[str], budget: Budget, *_: Any) -> pd.DataFrame:
     root = need("zarr").open(str(path), mode="r")
     if dict(root.attrs).get("encoding-type") == "anndata":
         return _anndata(need("anndata").io.read_zarr(path), budget)
@@ -228,7 +243,10 @@ def _read_zarr(path: Path, text: Sequence[str], budget: Budget) -> pd.DataFrame:
 TEXT_EXTENSIONS = (".csv", ".tsv", ".txt")
 """Text, whose dialect may be given."""
 
-READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
+SHEETS_KEY = "sheets"
+"""The key of `attrs` under which a table keeps the sheets of its workbook, where there are several, and which was read."""
+
+READERS: dict[str, Callable[[Path, Sequence[str], Budget, str | None], pd.DataFrame]] = {
     ".xlsx": _read_excel,
     ".dta": lambda path, *_: pd.read_stata(path, convert_categoricals=False),
     ".sas7bdat": _read_sas,
@@ -236,7 +254,7 @@ READERS: dict[str, Callable[[Path, Sequence[str], Budget], pd.DataFrame]] = {
     ".sav": _read_spss,
     ".parquet": _read_parquet,
     ".npz": _read_npz,
-    ".h5ad": lambda path, _, budget: _anndata(need("anndata").read_h5ad(path), budget),
+    ".h5ad": lambda path, _, budget, *__: _anndata(need("anndata").read_h5ad(path), budget),
     ".zarr": _read_zarr,
 }
 
@@ -250,51 +268,6 @@ LIBRARIES = {
 
 EXTENSIONS = (*TEXT_EXTENSIONS, *READERS)
 """The extensions of tables that can be read."""
-
-
-def write_table(frame: pd.DataFrame, path: Path, *, safe: bool = False) -> None:
-    """A table as csv, parquet or npz (columns), by the extension; `safe`: no cell of a csv is a spreadsheet's formula."""
-    if path.suffix == ".csv":
-        shown = defused(frame) if safe else frame
-        # The csv module quotes the signs that end a line: both, wherever a cell holds the one that does not.
-        shown.to_csv(path, index=False, lineterminator="\r\n" if _has_returns(shown) else None)
-    elif path.suffix == ".parquet":
-        frame.to_parquet(path, index=False)
-    else:
-        columns = {
-            name: column.to_numpy(dtype=str if is_text(column) else None)
-            for name, column in frame.items()
-        }
-        np.savez_compressed(path, **columns)  # type: ignore[arg-type]
-
-
-def _has_returns(frame: pd.DataFrame) -> bool:
-    """A name or a cell holds a carriage return, at which readers begin a new row unless it is quoted."""
-    text = [column for _, column in frame.items() if not pd.api.types.is_numeric_dtype(column)]
-    cells = (each for column in (frame.columns, *text) for each in column)
-    return any(isinstance(each, str) and "\r" in each for each in cells)
-
-
-def defused(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table whose text, names included, begins with `'` where a spreadsheet would take it for a formula."""
-    text = {
-        name: column.astype(object).map(_defused)
-        for name, column in frame.items()
-        if not pd.api.types.is_numeric_dtype(column)
-    }
-    return frame.assign(**text).rename(columns=_defused)  # type: ignore[arg-type]
-
-
-def _defused(cell: Any) -> Any:
-    if not isinstance(cell, str) or not cell.lstrip(" ").startswith(
-        ("=", "+", "-", "@", "\t", "\r", "\n")
-    ):
-        return cell
-    return cell if NUMBER_TEXT.fullmatch(cell) else f"'{cell}"
-
-
-NUMBER_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-"""Text that is a number, and no formula."""
 
 
 def check_target(out: Path, *, folder: bool) -> None:
