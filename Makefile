@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WARM := $(VENV)/.warm
 INSTALLED := $(VENV)/.installed
 # Bytecode is made when a module is first imported, not for all of every package: it halves the installation.
 # Where the environment forbids writing it, each of the hundreds of processes that tests start would make all of it again.
@@ -16,7 +17,7 @@ OLD_TESTS ?= tests/io tests/panel tests/cli/test_door.py tests/cli/test_cli_tabl
 
 .PHONY: demo test test-statistics test-minimum coverage calibration mutants lint format bench peers docs docs-numbers release-check clean
 
-demo: $(READY)
+demo: $(WARM)
 	$(BIN)/retrace demo --force
 
 # Workers take tests from each other when they run out, so that all are busy to the end; kernels compiled by one are
@@ -85,6 +86,10 @@ peers: $(INSTALLED)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) .
+	touch $@
+
+$(WARM): $(READY)
+	$(BIN)/retrace warmup
 	touch $@
 
 $(INSTALLED): $(READY)

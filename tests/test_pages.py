@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from functools import reduce
 from inspect import signature
@@ -118,3 +119,11 @@ def test_the_recipe_asks_for_what_the_package_asks_for():
     there = {name.removesuffix("-base"): floor for name, floor in asked}
     assert there == dict(each.split(">=") for each in project["dependencies"])
     assert f'version = "{project["version"]}"' in recipe
+
+
+def test_tables_are_those_of_the_files_that_commands_wrote():
+    """`python .ci/results.py` fills them in."""
+    results = runpy.run_path(str(ROOT / ".ci" / "results.py"))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert results["filled"](text) == text, page.name

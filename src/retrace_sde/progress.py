@@ -38,7 +38,7 @@ TOLD = 1.0
 __all__ = ["Progress", "bar", "reporting"]
 
 
-COMPILING = "retrace: compiling for this machine; what is compiled is kept, and the next run begins at once."
+COMPILING = "retrace: compiling for this machine; what is compiled is kept, and the next run begins at once (`retrace warmup` compiles all of it)."
 
 
 @dataclass(frozen=True)

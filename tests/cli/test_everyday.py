@@ -210,3 +210,11 @@ def test_diagnose_names_dates_as_candidates_for_time(table, tmp_path):
     assert (
         "There are dates" not in run("diagnose", file, "--subject", "id", "--time", "seen").stdout
     )
+
+
+def test_warmup_compiles_every_kind_of_fit():
+    said = CliRunner().invoke(main, ["warmup", "--json"])
+    assert said.exit_code == 0, said.output
+    spent = json.loads(said.stdout)["seconds"]
+    assert len(spent) == 5
+    assert min(spent.values()) > 0

@@ -11,6 +11,7 @@ from retrace_sde.cli.common import OneLine
 
 COMMANDS = {
     "app": "Open a local page: drop a table, see it put in time order.",
+    "benchmark": "Compare methods on panels whose order is hidden.",
     "demo": "Shuffle built-in data, recover their order, and compare with the truth.",
     "diagnose": "Say what can be learned from FILE, before any fit.",
     "effect": "Estimate what treatment does to the subjects of FILE.",
@@ -19,6 +20,7 @@ COMMANDS = {
     "place": "Put new subjects in order by a saved fit.",
     "reproduce": "Run the paper's experiments, beside stronger methods.",
     "simulate": "Simulate subjects from a random SDE and shuffle their time order.",
+    "warmup": "Compile what fits use, once, so that later calls start at once.",
 }
 """Each command, in the file of this room that has its name, and what it does in a line."""
 

@@ -1,0 +1,132 @@
+"""Methods that ship with the benchmark: ours, the paper's, and what people use instead."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.lost_time.answers import Answer, Method
+from retrace_sde.lost_time.panels import DT
+from retrace_sde.orders.paths import shortest_path, spectral_path
+from retrace_sde.paper.baselines import dpt_order, mst_order, slice_distances
+from retrace_sde.retrace import ReTrace
+
+FOREST_SEED = 0
+
+
+def retrace(X: Array) -> Answer:
+    """ReTrace with its defaults."""
+    model = ReTrace(dt=DT, n_jobs=1, random_state=0).fit(X)
+    found = np.asarray(model.position_probabilities_)
+    # Up to reversal: a position and its mirror image count together, along the order that was found.
+    along = found[model.order_, np.arange(len(found))]
+    mirrored = found[model.order_[::-1], np.arange(len(found))]
+    sure = max(
+        float(along.mean()), float(mirrored.mean()), float(np.minimum(along + mirrored, 1.0).mean())
+    )
+    return Answer(model.order_, model.direction_.identified, sure, model.drift_)
+
+
+def algorithm1(X: Array) -> Answer:
+    """The paper's Algorithm 1, which claims the direction that its scores prefer."""
+    model = ReTrace(
+        dt=DT, order="score", drift="linear", estimator="mle", n_jobs=1, random_state=0
+    ).fit(_filled(X))
+    return Answer(model.order_, True, None, model.drift_)
+
+
+def mst(X: Array) -> Indices:
+    """Minimum spanning tree, walked from an end of its longest path."""
+    return mst_order(_scaled(X), random_state=0)
+
+
+def dpt(X: Array) -> Indices:
+    """Diffusion pseudotime from an end."""
+    return dpt_order(_scaled(X), random_state=0)
+
+
+def tsp(X: Array) -> Indices:
+    """Seriation as a shortest path through the slices."""
+    return shortest_path(slice_distances(_scaled(X)) ** 2)
+
+
+def spectral(X: Array) -> Indices:
+    """Seriation by the Fiedler vector of the slices' similarities."""
+    return spectral_path(slice_distances(_scaled(X)) ** 2)
+
+
+def forest(X: Array, known: Array) -> Answer:
+    """A random forest that learns from other subjects which of two rows comes first; slices are ranked by their votes.
+
+    It sees what no other method here does: subjects of the same process in their true order.
+    """
+    from sklearn.ensemble import RandomForestClassifier
+
+    if not len(known):
+        raise ValueError("there are no other subjects whose order is known.")
+    X, known = _filled(X), _filled(known)
+    rng = np.random.default_rng(FOREST_SEED)
+    first, second = np.triu_indices(known.shape[1], 1)
+    pairs = np.concatenate([known[:, first], known[:, second]], axis=-1).reshape(-1, 2 * X.shape[2])
+    turned = rng.random(len(pairs)) < 0.5
+    d = X.shape[2]
+    pairs[turned] = np.concatenate([pairs[turned, d:], pairs[turned, :d]], axis=-1)
+    trees = RandomForestClassifier(200, min_samples_leaf=5, random_state=FOREST_SEED, n_jobs=1)
+    trees.fit(pairs, ~turned)
+    T = X.shape[1]
+    before = np.full((T, T), 0.5)
+    for a, b in zip(*np.triu_indices(T, 1), strict=True):
+        both = (
+            np.concatenate([X[:, a], X[:, b]], axis=-1),
+            np.concatenate([X[:, b], X[:, a]], axis=-1),
+        )
+        votes = [
+            np.log(np.clip(trees.predict_proba(each)[:, 1], 0.01, 0.99)).mean() for each in both
+        ]
+        before[a, b] = 1 / (1 + np.exp(votes[1] - votes[0]))
+        before[b, a] = 1 - before[a, b]
+    return Answer(np.argsort(-before.sum(axis=1), kind="stable"), True)
+
+
+METHODS: dict[str, Method] = {
+    "ReTrace": retrace,
+    "Algorithm 1": algorithm1,
+    "MST": mst,
+    "DPT": dpt,
+    "shortest path": tsp,
+    "spectral": spectral,
+    "random forest (learns from others)": forest,
+}
+"""By the name in the table."""
+
+
+def load(name: str) -> tuple[str, Method, bool]:
+    """A method by its name here, or `module:function`; and whether it takes other subjects whose order is known."""
+    if name in METHODS:
+        found: Callable[..., Any] = METHODS[name]
+    else:
+        module, _, function = name.partition(":")
+        if not function:
+            raise ValueError(f"{name!r} is none of {', '.join(METHODS)}, nor module:function.")
+        try:
+            found = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{name} cannot be imported: {error}.") from None
+    return name, found, "known" in inspect.signature(found).parameters
+
+
+def _filled(X: Array) -> Array:
+    """Missing values replaced by the slice's mean, for methods that know none."""
+    return np.where(np.isnan(X), np.nanmean(X, axis=0, keepdims=True), X)
+
+
+def _scaled(X: Array) -> Array:
+    """Variables of unit variance, so that distances do not depend on their units."""
+    X = _filled(X)
+    scale = X.std(axis=(0, 1))
+    return X / np.where(scale > 0, scale, 1.0)
