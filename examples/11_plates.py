@@ -34,17 +34,28 @@ print(table.head(3).to_string(index=False))
 found = rt.recover(table, subject="culture", slice="plate", dt=0.5, random_state=0)
 print(found.model.direction_.verdict)
 shared = found.model.result_.dependence
-print(f"{shared.common_share:.0%} of the noise is common to all cultures (p = {shared.p_value:.2g}).")
-print("in order, up to reversal:", rt.metrics.order_accuracy(truth, found.model.order_, up_to_reversal=True))
+print(
+    f"{shared.common_share:.0%} of the noise is common to all cultures (p = {shared.p_value:.2g})."
+)
+print(
+    "in order, up to reversal:",
+    rt.metrics.order_accuracy(truth, found.model.order_, up_to_reversal=True),
+)
 
 # %%
 # Without it the offsets pass for movement.
 
 naive = rt.ReTrace(dt=0.5, common_shocks=False, random_state=0).fit(measured)
-print("taken for independent:   ", rt.metrics.order_accuracy(truth, naive.order_, up_to_reversal=True))
+print(
+    "taken for independent:   ", rt.metrics.order_accuracy(truth, naive.order_, up_to_reversal=True)
+)
 
 fig, axes = plt.subplots(1, 3, figsize=(11, 3), sharey=True)
-orders = {"as stored": np.arange(12), "taken for independent": naive.order_, "with shared shocks": found.model.order_}
+orders = {
+    "as stored": np.arange(12),
+    "taken for independent": naive.order_,
+    "with shared shocks": found.model.order_,
+}
 for ax, (title, order) in zip(axes, orders.items(), strict=True):
     ax.plot(measured[:8, order, 0].T, color="0.7", lw=1)
     ax.plot(np.argsort(truth)[order], "o-", color="C3", ms=4)
