@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retrace_sde import anndata, datasets, metrics, paper, progress
     from retrace_sde.after.compare import compare_orders
+    from retrace_sde.arrow import arrow_of_time
     from retrace_sde.diagnosis import diagnose
     from retrace_sde.effects import treatment
     from retrace_sde.effects.graph import effect_graph
@@ -45,6 +46,7 @@ __all__ = [
     "Recovery",
     "TreatmentEffect",
     "anndata",
+    "arrow_of_time",
     "baselines",
     "compare_orders",
     "datasets",
@@ -93,6 +95,7 @@ _HOMES = {
     "ReTraceWarning": "panel.validation",
     "Recovery": "recovery",
     "TreatmentEffect": "effects.treatment",
+    "arrow_of_time": "arrow",
     "compare_orders": "after.compare",
     "diagnose": "diagnosis",
     "effect_graph": "effects.graph",

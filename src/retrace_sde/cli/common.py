@@ -358,9 +358,10 @@ def load(
     independent: bool,
     large: bool,
     dayfirst: bool | None,
+    one_series: bool = False,
     **columns: Any,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The table, and its columns as `Panel.from_frame` wants them named."""
+    """The table, and its columns as `Panel.from_frame` wants them named; `one_series`: without subjects it is one of them."""
     from retrace_sde.io.files import read_table
 
     if slice_ is not None and independent:
@@ -372,11 +373,11 @@ def load(
     text = [roles[name] for name in ("subject", "slice", "group") if roles[name] is not None]
     frame = read_table(file, text=text, **written, large=large)
     array = frame.attrs.get("array")
-    if roles["subject"] is None:
-        if not array:
-            some = ", ".join(map(str, frame.columns[:8]))
-            raise ValueError(f"--subject is missing: which column says whose row it is? ({some})")
+    if roles["subject"] is None and array:
         roles |= {"subject": "subject", "slice": slice_ or (None if independent else "slice")}
+    elif roles["subject"] is None and not one_series:
+        some = ", ".join(map(str, frame.columns[:8]))
+        raise ValueError(f"--subject is missing: which column says whose row it is? ({some})")
     if array and not roles["variables"]:
         roles["variables"] = [each for each in frame.columns if each not in ("subject", "slice")]
     if dayfirst is not None:

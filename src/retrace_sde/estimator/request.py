@@ -10,6 +10,7 @@ from retrace_sde.estimator.checks import check_settings, is_auto
 from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.evidence.outcome import Options
 from retrace_sde.evidence.selection.accounts import Subjects
+from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.inputs import MissingInputs
 from retrace_sde.paper.algorithm1 import ScoreOrder, as_score_order
 from retrace_sde.paper.search import ScoreSearch
@@ -23,7 +24,10 @@ AS_GIVEN = ("estimator", "observation_noise", "missing_covariates", "common_shoc
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is asked for. `score_order`: the order is sought by the paper's Algorithm 1."""
+    """What is asked for. `score_order`: the order is sought by the paper's Algorithm 1.
+
+    `known_order`: the order, where only its direction is asked for, in the places of the entry.
+    """
 
     dt: float
     shared: bool
@@ -41,6 +45,7 @@ class Request:
     n_jobs: int | None
     verbose: bool
     given: Mapping[str, Any]
+    known_order: Indices | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Request:
@@ -118,6 +123,7 @@ class Request:
             volume,
             self.grounds,
             aligned,
+            self.known_order,
         )
 
     def recorded(self, estimator: str) -> dict[str, Any]:

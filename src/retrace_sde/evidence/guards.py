@@ -51,7 +51,7 @@ class GuardedCase:
     """What a guard looks at: a model and its fit, the test of its direction as guards before it left that, and the level.
 
     `view` and `order`: the states as they are, or smoothed where they are hidden, and their order. `cycle`: the order closes to a
-    loop. `rng` is for folds of a shared order, of which some are simulated.
+    loop. `rng` is for folds of a shared order, of which some are simulated. `order_known`: an order that was given is not folded.
     """
 
     model: Model
@@ -62,6 +62,7 @@ class GuardedCase:
     alpha: float
     cycle: bool
     rng: np.random.Generator | None = None
+    order_known: bool = False
 
     @property
     def called(self) -> bool:
@@ -116,11 +117,12 @@ def guarded(
     alpha: float,
     cycle: bool,
     rng: np.random.Generator | None = None,
+    order_known: bool = False,
 ) -> GuardFinding:
     """The test of a fit's direction after every guard has looked at it, one after the other; `cycle`: it `loops`."""
     view, order = model.smoothed_view(found)
     test = replace(test, point_start=is_point(view.data.states(order), found.step))
-    case = GuardedCase(model, found, test, view, order, alpha, cycle, rng)
+    case = GuardedCase(model, found, test, view, order, alpha, cycle, rng, order_known)
     result = GuardFinding(test)
     for guard in GUARDS:
         finding = guard(case)
@@ -143,7 +145,7 @@ def closed_loop(case: GuardedCase) -> GuardFinding | None:
 
 def folded_path(case: GuardedCase) -> GuardFinding | None:
     """One variable, or several along one line, may lie folded onto itself."""
-    if case.cycle or case.mechanism:
+    if case.cycle or case.mechanism or case.order_known:
         return None
     fold = _folded(case.model, case.found, case.rng)
     if fold is None:
@@ -157,7 +159,7 @@ def too_few_to_exclude_a_fold(case: GuardedCase) -> GuardFinding | None:
     """One variable of a few subjects, whose order may be folded without a sign of it."""
     n, _, d = case.model.data.shape
     few = Order.of(case.order).shared and d == 1 and n < MIN_SUBJECTS_TO_EXCLUDE_FOLD
-    if not few or not case.called or case.mechanism:
+    if not few or not case.called or case.mechanism or case.order_known:
         return None
     return GuardFinding(folded_direction(case.test), (Caution.FOLD,))
 

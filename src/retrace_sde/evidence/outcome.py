@@ -107,7 +107,8 @@ class Options:
     """What the user chose. `search`: another way to a shared order than maximum likelihood.
 
     `volume`: the nats that a log-likelihood loses when it is said in the user's units. `grounds`: what may count for the
-    direction; `aligned`: at what subjects are aligned, as far as that was told.
+    direction; `aligned`: at what subjects are aligned, as far as that was told. `known_order`: the order, where only its direction
+    is asked for.
     """
 
     shared: bool
@@ -120,6 +121,7 @@ class Options:
     volume: float = 0.0
     grounds: frozenset[Ground] = frozenset(Ground)
     aligned: str | None = None
+    known_order: Indices | None = None
 
     @property
     def counting(self) -> frozenset[Ground]:
@@ -132,7 +134,9 @@ def fit(model: Model, options: Options, rng: np.random.Generator) -> Outcome:
     space: Space = (Shared if options.shared else Own).of(model, rng)
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
-    if model.timing.gaps_known:
+    if options.known_order is not None:
+        found = _along(model, options.known_order)
+    elif model.timing.gaps_known:
         found = _in_known_order(model, options)
     elif options.search is not None:
         found, notes, cautions = options.search(model)
@@ -203,7 +207,11 @@ def _in_known_order(model: Model, options: Options) -> Found:
     """All times are known: the one order that obeys them, fitted with its true gaps."""
     n, T, _ = model.data.shape
     every = np.arange(T, dtype=np.intp)
-    order = model.repaired(every if options.shared else np.tile(every, (n, 1)))
+    return _along(model, model.repaired(every if options.shared else np.tile(every, (n, 1))))
+
+
+def _along(model: Model, order: Indices) -> Found:
+    """An order, and its reverse, fitted."""
     found = model.fit(order, final=True)
     return Found(found, model.reversed_fit(found, final=True), (found.as_round(),), True)
 
@@ -237,7 +245,15 @@ def _of_found(
         account=choice.account,
         along=along,
     )
-    seen = guarded(model, better, test, alpha=options.alpha, cycle=cycle, rng=rng.spawn(1)[0])
+    seen = guarded(
+        model,
+        better,
+        test,
+        alpha=options.alpha,
+        cycle=cycle,
+        rng=rng.spawn(1)[0],
+        order_known=options.known_order is not None,
+    )
     return _believed(outcome, seen)
 
 

@@ -3,7 +3,7 @@
 Under any time-reversible process a trajectory is as likely as its reverse, so the signs of features that change sign with the direction are random:
 the change of the values from first to last, of their squares and products, the circulation `Σ_t x_t x_{t+1}ᵀ − x_{t+1} x_tᵀ`, and the skewness of
 steps. The test is exact for independent trajectories, or groups of them, and assumes no model. Step models call nonlinear processes in
-equilibrium; this does not.
+equilibrium; this does not. Where gaps are unequal features still have mean zero under reversibility, and the test holds for many trajectories.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from retrace_sde.evidence.closed_form.panels import Panels
-from retrace_sde.io.arrays import Array
+from retrace_sde.io.arrays import Array, Indices, Mask
 
 FLIPS = 999
 """Random reversals."""
@@ -26,34 +26,62 @@ def reversibility_p(panels: Panels, rng: np.random.Generator, *, means: bool) ->
 
     `means`: offsets of the steps are free, so that only deviations from the slices' means may tell.
     """
-    x = panels.x[0]
-    blocks = _features(x - x.mean(axis=0), panels)[1:] if means else _features(x, panels)
-    return _p(blocks, panels, rng)
+    x, there = panels.x[0], panels.visits.mask
+    blocks = _features(x - x.mean(axis=0), there)[1:] if means else _features(x, there)
+    return _p(blocks, panels.groups, rng)
 
 
-def _features(x: Array, panels: Panels) -> list[Array]:
+def irreversibility_p(
+    x: Array, there: Mask, rng: np.random.Generator, *, groups: Indices | None = None
+) -> float | None:
+    """The same of trajectories (n, T, d), complete where `there` (n, T); by more features, where nothing else is asked of them.
+
+    Further features: those of two steps at once, and `Σ x_t x_{t+1}³ − x_t³ x_{t+1}`, which symmetric processes may have. None: too few trajectories.
+    """
+    seen = x[there]
+    z = np.where(there[..., None], (x - seen.mean(axis=0)) / seen.std(axis=0), 0.0)
+    blocks = [*_features(z, there), *_step_features(z, there, 2), _fourth(z, there)]
+    found = _p(blocks, groups, rng)
+    return found or None
+
+
+def _features(x: Array, there: Mask) -> list[Array]:
     """Blocks (n, k) of features that change sign when a trajectory is reversed."""
-    n, d = len(x), x.shape[2]
-    last = panels.visits.each - 1
+    n, T, d = x.shape
     i, j = np.triu_indices(d)
-    first, end = x[:, 0], x[np.arange(n), last]
-    live = panels.live(1)[..., None]
-    step = np.diff(x, axis=1) * live
-    here, there = x[:, :-1] * live, x[:, 1:] * live
-    turning = np.einsum("nti,ntj->nij", here, there) - np.einsum("nti,ntj->nij", there, here)
-    a, b = np.triu_indices(d, 1)
+    first, last = there.argmax(axis=1), T - 1 - there[:, ::-1].argmax(axis=1)
+    first, end = x[np.arange(n), first], x[np.arange(n), last]
     return [
         end - first,
         end[:, i] * end[:, j] - first[:, i] * first[:, j],
-        turning[:, a, b],
-        (step**3).sum(axis=1),
+        *_step_features(x, there, 1),
     ]
 
 
-def _p(blocks: list[Array], panels: Panels, rng: np.random.Generator) -> float:
+def _pairs(x: Array, there: Mask, lag: int) -> tuple[Array, Array]:
+    """States `lag` steps apart, zero where one of them was not seen."""
+    live = (there[:, lag:] & there[:, :-lag])[..., None]
+    return x[:, :-lag] * live, x[:, lag:] * live
+
+
+def _step_features(x: Array, there: Mask, lag: int) -> list[Array]:
+    """Circulation, and skewness of the steps over a lag."""
+    here, after = _pairs(x, there, lag)
+    turning = np.einsum("nti,ntj->nij", here, after) - np.einsum("nti,ntj->nij", after, here)
+    a, b = np.triu_indices(x.shape[2], 1)
+    return [turning[:, a, b], ((after - here) ** 3).sum(axis=1)]
+
+
+def _fourth(x: Array, there: Mask) -> Array:
+    here, after = _pairs(x, there, 1)
+    return np.asarray((here * after**3 - here**3 * after).sum(axis=1))
+
+
+def _p(blocks: list[Array], groups: Indices | None, rng: np.random.Generator) -> float:
     """By random signs of the groups, the largest of the blocks' standardised sums of squares."""
-    groups = np.arange(len(blocks[0])) if panels.groups is None else panels.groups
-    _, code = np.unique(groups, return_inverse=True)
+    _, code = np.unique(
+        np.arange(len(blocks[0])) if groups is None else groups, return_inverse=True
+    )
     G = int(code.max()) + 1
     if G < MIN_GROUPS:
         return 0.0

@@ -68,7 +68,8 @@ INDEPENDENCE_MEANING = (
 )
 
 
-def _p(value: float | None) -> str:
+def p_words(value: float | None) -> str:
+    """A p-value in words."""
     if value is None:
         return "not tested"
     return f"p = {value:.2g}" if value >= 1e-4 else "p < 0.0001"
@@ -84,7 +85,7 @@ class Evidence:
     p_error: float | None = None
 
     def __str__(self) -> str:
-        shown = _p(self.p_value)
+        shown = p_words(self.p_value)
         if self.p_error:
             shown += f" ± {self.p_error:.1g} by simulation"
         return f"log-likelihood ratio {self.log_likelihood_ratio:+.1f} nats, {shown}"
@@ -111,7 +112,7 @@ class ModelEvidence:
 
     def said(self, most: float) -> str:
         """The model in a few words, its penalised log-likelihood relative to the `most` that one has."""
-        tested = "" if self.p_value is None else f", {_p(self.p_value)}"
+        tested = "" if self.p_value is None else f", {p_words(self.p_value)}"
         if not self.rated:
             return f"{self.name} ({self.ratio_said}{tested})"
         return f"{self.name} (evidence {self.log_evidence - most:+,.0f} nats, {self.ratio_said}{tested})"
@@ -239,7 +240,7 @@ class DirectionTest:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What must hold for the direction to be right, one plain sentence each; empty where none is identified."""
-        return tuple(_assumptions(self)) if self.identified else ()
+        return tuple(assumptions_of(self)) if self.identified else ()
 
     @property
     def p_source(self) -> Source | None:
@@ -313,7 +314,15 @@ class DirectionTest:
     @property
     def verdict(self) -> str:
         """The answer and its reason in words."""
-        return _SENTENCES[self.reason](self) + (CLOSE if self.close else "")
+        both = ""
+        if not self.identified and self.reason not in (Reason.TOO_FEW, Reason.EQUAL_CELLS):
+            both = " Both are returned." if self.reason is Reason.TESTED else BOTH_DIRECTIONS
+        return self.sentence + both + (CLOSE if self.close else "")
+
+    @property
+    def sentence(self) -> str:
+        """The verdict without what is done about it."""
+        return _SENTENCES[self.reason](self)
 
 
 def direction_test(
@@ -410,6 +419,8 @@ def _open(test: DirectionTest, reason: Reason) -> DirectionTest:
     return replace(test, identified=False, p_value=None, p_error=None, reason=reason)
 
 
+BOTH_DIRECTIONS = " Both directions are returned."
+
 CLOSE = " The p-value is within two simulation errors of the level: with another random_state the verdict may differ."
 
 EQUAL_FIT_NATS, EQUAL_FIT_P = 2.0, 0.5
@@ -433,17 +444,14 @@ def _tested(test: DirectionTest) -> str:
     if not test.identified and test.alike:
         return (
             f"{under}{the} direction of time is not determined by these data ({test.evidence}): the order and "
-            "its reverse fit equally well, as they do when the process is stationary. Both are returned."
+            "its reverse fit equally well, as they do when the process is stationary."
         )
     if not test.identified:
         side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
         doubt = "not significantly"
         if test.p_value is not None and test.p_value < test.alpha:
             doubt = f"the p-value is not below {test.alpha:.3g} by more than its simulation error"
-        return (
-            f"{under}{the} direction of time is not decided: {side} fits better ({test.evidence}), but {doubt}. "
-            "Both are returned."
-        )
+        return f"{under}{the} direction of time is not decided: {side} fits better ({test.evidence}), but {doubt}."
     sentence = f"{under}{the} direction of time is identified: {test.evidence}."
     if test.point_start:
         sentence += (
@@ -457,14 +465,14 @@ def _models_disagree(test: DirectionTest) -> str:
     said = [f"{each.name} {each.ratio_said}" for each in test.models if each.counted]
     return (
         "The direction of time is not determined: models that explain these data equally well disagree "
-        f"({', '.join(said)}). Both directions are returned."
+        f"({', '.join(said)})."
     )
 
 
 def _residuals(test: DirectionTest) -> str:
     return (
         "The direction of time is identified by non-Gaussian noise: residuals are independent of the past in this order, "
-        f"and not in its reverse ({_p(test.p_value)}). Means and variances alone do not decide "
+        f"and not in its reverse ({p_words(test.p_value)}). Means and variances alone do not decide "
         f"(log-likelihood ratio {test.log_likelihood_ratio:+.1f} nats)."
     )
 
@@ -473,18 +481,15 @@ def _unexplained(test: DirectionTest) -> str:
     seen = "" if test.unexplained is None else f": {test.unexplained}"
     return (
         f"The direction of time is not determined: no model explains these data{seen}. A direction would rest on what is left "
-        "unexplained. Both directions are returned."
+        "unexplained."
     )
 
 
 def _not_allowed(test: DirectionTest) -> str:
-    return (
-        "The direction of time is not determined: means and spreads were not to count for it, and nothing else decides. Both "
-        "directions are returned."
-    )
+    return "The direction of time is not determined: means and spreads were not to count for it, and nothing else decides."
 
 
-def _assumptions(test: DirectionTest) -> Iterator[str]:
+def assumptions_of(test: DirectionTest) -> Iterator[str]:
     """What a direction rests on that data cannot show, in plain words."""
     if test.known:
         yield "What was given as known of time is right."
@@ -533,14 +538,14 @@ def _known(test: DirectionTest) -> str:
 def _cyclic(test: DirectionTest) -> str:
     return (
         "The direction of time is not determined: the slices form a closed loop. The order is cyclic, and where it starts is "
-        "arbitrary. Both directions are returned."
+        "arbitrary."
     )
 
 
 def _folded(test: DirectionTest) -> str:
     return (
         "The direction of time is not determined: the path may be folded onto itself, or turns, and the ends of such "
-        "an order need not be the ends of time. Both directions are returned."
+        "an order need not be the ends of time."
     )
 
 
@@ -556,7 +561,7 @@ def _unequal_steps(test: DirectionTest) -> str:
     return (
         f"The direction of time is not determined: this order fits better with equal gaps ({test.evidence}), but its "
         f"steps differ too much in size for equal gaps, and with estimated gaps its reverse fits better ({test.opposed}). "
-        f"{advice}. Both directions are returned."
+        f"{advice}."
     )
 
 
@@ -564,7 +569,7 @@ def _stopped(test: DirectionTest) -> str:
     side = "this order" if test.log_likelihood_ratio > 0 else "the reverse"
     return (
         f"The direction of time was not tested: the fit was stopped. So far {side} fits better "
-        f"({test.log_likelihood_ratio:+.1f} nats). Fit again to test it. Both directions are returned."
+        f"({test.log_likelihood_ratio:+.1f} nats). Fit again to test it."
     )
 
 
