@@ -3,7 +3,7 @@
     python -m benchmarks.arrow --seeds 20000:20100 --jobs 2
     python -m benchmarks.arrow --seeds 20000:20100 --only "OU,telegraph" --methods "ReTrace,ordinal patterns"
 
-A panel is 40 trajectories of 30 observations. Peers test one variable: the first. A series is 1200 observations of the same process,
+A panel is 40 trajectories of 40 observations. Peers test one variable: the first. A series is 1600 observations of the same process,
 where that is stationary. Peers answer whether data differ from their reverse; ReTrace also says in which direction time runs, or that it
 does not show, and is counted as `called`, and as `wrong` where it calls the reverse.
 
@@ -26,7 +26,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-N, T = 40, 30
+N, T = 40, 40
 BURN = 100
 FLIPS = 999
 
@@ -142,7 +142,7 @@ def lorenz(rng: np.random.Generator, n: int, size: int) -> Floats:
             s = s + 0.01 * k2
         return s
 
-    x = recursion(step, rng.standard_normal((n, 3)) + [1, 1, 20], BURN + size, rng)[:, BURN:, :1]
+    x = recursion(step, rng.normal([1, 1, 20], 1.0, (n, 3)), BURN + size, rng)[:, BURN:, :1]
     return x + 0.2 * rng.standard_normal(x.shape)
 
 
@@ -281,7 +281,7 @@ PEERS: dict[str, tuple[Peer, str]] = {
 """Each peer and the package that it needs."""
 
 
-def blocks(x: Floats, length: int = 30) -> Floats:
+def blocks(x: Floats, length: int = 40) -> Floats:
     """One series as blocks, for baselines that flip trajectories."""
     return x[: len(x) // length * length].reshape(-1, length)
 

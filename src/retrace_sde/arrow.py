@@ -25,7 +25,7 @@ from retrace_sde.evidence.direction.verdict import (
     direction_test,
 )
 from retrace_sde.evidence.identifiability import detailed_balance_p_value, entropy_interval
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.io.formats import door
 from retrace_sde.io.tables import Names, as_frame
 from retrace_sde.panel.blocks import one_blas_thread, to_numpy, unmasked
@@ -127,7 +127,7 @@ def arrow_of_time(
     >>> for t in range(1499):
     ...     y[t + 1] = 0.7 * y[t] + rng.standard_normal()
     >>> found = rt.arrow_of_time(y)
-    >>> print(found.direction, found.blocks.count > 20)
+    >>> print(found.direction, found.blocks.number > 20)
     open True
     """
     given = _given(X, subject, time, variables, times, groups)
@@ -211,7 +211,7 @@ def _of_panel(panel: Panel, groups: Any, times: Any) -> Given:
     return Given(values, panel.names, stamps, panel.lengths, panel.groups if groups is None else groups)  # fmt: skip
 
 
-def _check_times(stamps: Array, inside: Array, panel: Panel) -> None:
+def _check_times(stamps: Array, inside: Mask, panel: Panel) -> None:
     """Every observation has a time, and no two of a trajectory the same."""
     missing = int(np.isnan(stamps[inside]).sum())
     if missing:
@@ -307,7 +307,7 @@ def _answer(
     dropped = {each.index for each in entry.panel.left_out}
     kept = [k for k in range(order.values.shape[2]) if k not in dropped]
     x = order.values[:, :, kept]
-    there = ~np.isnan(x).any(axis=2)
+    there: Mask = np.asarray(~np.isnan(x).any(axis=2))
     groups = None if entry.panel.groups is None else np.asarray(entry.panel.groups)[np.argsort(places.rows)]  # fmt: skip
     p = irreversibility_p(x, there, rng, groups=groups) if there.sum(axis=1).min() > 1 else None
     if order.gaps is not None and test.identified and p is not None and p > test.alpha:

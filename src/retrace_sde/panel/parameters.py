@@ -168,6 +168,7 @@ RULES: Mapping[str, Rule] = {
     "from_frame.dt": POSITIVE.or_none(),
     "time_error": POSITIVE.or_none("None where times are exact"),
     "subject": NAME,
+    "arrow_of_time.subject": NAME.or_none(),
     "slice": NAME.or_none(),
     "time": NAME.or_none(),
 }

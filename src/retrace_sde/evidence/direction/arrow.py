@@ -50,12 +50,12 @@ class EntropyProduction(NamedTuple):
 class Blocks(NamedTuple):
     """How one long series was split: number of blocks, their length, and observations left out between two of them."""
 
-    count: int
+    number: int
     length: int
     apart: int
 
     def __str__(self) -> str:
-        return f"{self.count} blocks of {self.length} observations, {self.apart} apart"
+        return f"{self.number} blocks of {self.length} observations, {self.apart} apart"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
