@@ -25,6 +25,9 @@ COMMANDS = {
 }
 """Each command, in the file of this room that has its name, and what it does in a line."""
 
+FOLDERS = {"arrow": "questions."}
+"""Commands whose file is in a folder of this room."""
+
 
 class Commands(OneLine):
     """Commands that are imported when they are asked for, so that `--help` answers at once."""
@@ -37,7 +40,7 @@ class Commands(OneLine):
         """One of them, imported now."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"retrace_sde.cli.{cmd_name}")
+        module = import_module(f"retrace_sde.cli.{FOLDERS.get(cmd_name, '')}{cmd_name}")
         found: click.Command = getattr(module, cmd_name)
         return found
 

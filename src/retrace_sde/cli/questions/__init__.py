@@ -1,0 +1,1 @@
+"""Commands that ask something of a file whose rows have times: its direction."""
