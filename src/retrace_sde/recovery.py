@@ -46,7 +46,7 @@ from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
 from retrace_sde.result import html_row
 from retrace_sde.retrace import ReTrace
-from retrace_sde.show.report import write_report
+from retrace_sde.show.report import FORECAST_STEPS, write_report
 
 MOST_PROBABILITIES = 50_000_000
 """Entries (n T²) up to which position probabilities are computed; beyond, they are left empty."""
@@ -235,7 +235,14 @@ class Recovery:
         body = f"<caption>The table in time order, first rows</caption>{html_row(head.columns, 'th')}{rows}"
         return f"{self.model.result_._repr_html_()}<table>{body}</table>"
 
-    def report(self, path: str | Path, *, title: str | None = None, share: bool = False) -> Path:
+    def report(
+        self,
+        path: str | Path,
+        *,
+        title: str | None = None,
+        share: bool = False,
+        steps: int = FORECAST_STEPS,
+    ) -> Path:
         """Write the result as one self-contained HTML page; returns its path.
 
         Parameters
@@ -246,9 +253,11 @@ class Recovery:
             Of the page.
         share : bool
             No single subject's values or id.
+        steps : int
+            Observations ahead that are forecast; 0: none.
         """
         _ = self._probabilities  # sampled first, so that the page says how sure each position is
-        return write_report(self.model, self.panel, path, title=title, share=share)
+        return write_report(self.model, self.panel, path, title=title, share=share, steps=steps)
 
 
 def _short(cell: Any) -> str:

@@ -270,3 +270,72 @@ def test_a_phone_in_light_and_dark(visit, scheme):
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     light = sum(map(int, paper[4:-1].split(","))) / 3
     assert (light > 200) == (scheme == "light")
+
+
+def test_greyed_buttons_say_why(visit):
+    page = visit()
+    page.get_by_role("button", name="At rest").click()
+    page.locator("#fit:enabled").wait_for()
+    assert page.locator("#why").inner_text() == ""
+    subject = page.get_by_label("What patient is")
+    subject.select_option("none")
+    assert page.locator("#fit").is_disabled()
+    assert "which column is the subject" in page.locator("#why").inner_text()
+    assert "which column is the subject" in page.locator("#fit").get_attribute("title")
+    subject.select_option("subject")
+    variables = page.locator("#columns tr.variable select")
+    while variables.count():
+        variables.first.select_option("none")
+    assert "which columns are variables" in page.locator("#why").inner_text()
+    assert page.locator("#diagnose").get_attribute("aria-describedby") == "why"
+
+
+def test_two_browsers_see_one_session_and_neither_spoils_the_others_results(browser, client):
+    client.post("/do/forget")
+    pages = [browser.new_context(reduced_motion="reduce").new_page() for _ in range(2)]
+    for page in pages:
+        page.set_default_timeout(LONG)
+        page.goto(client.link)
+    one, two = pages
+    one.get_by_role("button", name="At rest").click()
+    for page in pages:
+        page.locator("#fit:enabled").wait_for()
+    one.locator("#fit").click()
+    two.locator("#working").wait_for()  # it is seen there too
+    assert (
+        two.evaluate("post('do/fit', { roles: chosen() })") is False
+    )  # clicked before it was seen
+    assert "Something is being computed" in two.locator("#trouble").inner_text()
+    assert two.locator("#forget").is_disabled()
+    assert "being computed" in two.locator("#why").text_content()
+    for page in pages:
+        page.locator("#result").wait_for()
+        assert page.locator("#files a").count() == 7
+    assert client.get("/files/ordered.csv")[0] == 200
+    two.locator("#forget").click()
+    one.locator("#drop").wait_for()
+    assert one.locator("#result").is_hidden()
+    assert kept(client) == []
+    for page in pages:
+        page.context.close()
+
+
+def test_a_sheet_and_the_steps_of_the_forecast_are_chosen(visit, client):
+    file = io.BytesIO()
+    with pd.ExcelWriter(file) as book:
+        EXAMPLES["resting"]().to_excel(book, sheet_name="Visits", index=False)
+        EXAMPLES["resting"]().head(200).to_excel(book, sheet_name=HOSTILE[:28].replace("/", ""), index=False)  # fmt: skip
+    page = visit()
+    drop(page, "study.xlsx", file.getvalue())
+    page.locator("#table").wait_for()
+    assert "800 rows" in page.locator("#table-lead").inner_text()
+    page.locator("#sheet").select_option(index=1)
+    page.get_by_text("200 rows").wait_for()
+    assert page.locator("#sheet").input_value() == HOSTILE[:28]
+    page.locator("#steps").fill("4")
+    page.locator("#fit:enabled").click()
+    page.locator("#result").wait_for()
+    assert "next 4 observations" in page.locator("#files").inner_text()
+    figures = page.frame_locator("#report")
+    assert figures.locator("#forecast-plot svg").count() == 1
+    assert "The next 4 observations" in figures.locator("#forecast").inner_text()

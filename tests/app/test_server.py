@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from served import TOKEN, site
 
 import retrace_sde as rt
 from retrace_sde.app.examples import EXAMPLES
+from retrace_sde.app.script import script
 from retrace_sde.app.work import FILES
 from retrace_sde.cli.app import _private_page
 
@@ -203,6 +205,59 @@ def test_a_fit_its_files_and_the_python_that_does_the_same(client, tmp_path):
     client.post("/do/forget")
     assert kept(client) == []
     assert client.get("/files/ordered.csv")[0] == 404
+
+
+def workbook():
+    """Notes, then a table, then a sheet that is none."""
+    file = io.BytesIO()
+    with pd.ExcelWriter(file) as book:
+        pd.DataFrame({"about": ["exported in May"]}).to_excel(book, sheet_name="Info", index=False)
+        EXAMPLES["resting"]().to_excel(book, sheet_name="Visits", index=False)
+        EXAMPLES["resting"]().head(80).to_excel(book, sheet_name="Pilot", index=False)
+        pd.DataFrame().to_excel(book, sheet_name="Empty", index=False)
+    return file.getvalue()
+
+
+def test_sheets_of_a_workbook_are_chosen(client):
+    client.post("/upload", workbook(), X_File_Name="study.xlsx")
+    state = client.until("table", "failed")
+    names = ["Info", "Visits", "Pilot", "Empty"]
+    assert state["table"]["sheets"] == {"names": names, "read": "Visits"}
+    assert state["table"]["rows"] == 800
+    client.post("/do/sheet", {"sheet": "Pilot"})
+    assert client.until("table")["table"]["rows"] == 80
+    client.post("/do/sheet", {"sheet": "Empty"})  # the one before stays
+    state = client.until("table", "failed")
+    assert "'Empty' is empty" in state["error"]
+    assert state["table"]["sheets"]["read"] == "Pilot"
+    assert kept(client)
+    client.post("/do/diagnose", {"roles": state["roles"]})
+    assert client.until("diagnosed", "failed")["diagnosis"]["observations"] == 80
+    assert "sheet='Pilot'" in script("study.xlsx", state["roles"], {}, sheet="Pilot")
+    client.post("/do/forget")
+    assert kept(client) == []
+
+
+def test_a_table_is_written_as_it_was_read_and_forecast_as_far_as_asked(client):
+    text = EXAMPLES["resting"]().head(200).to_csv(index=False, sep=";", decimal=",")
+    client.post("/upload", text.encode(), X_File_Name="resting.csv")
+    state = client.until("table")
+    assert "decimal commas" in state["table"]["notes"][0]
+    for wrong in (0, 101, "x", 1.5):
+        status, _, said = client.post("/do/fit", {"roles": state["roles"], "options": {"steps": wrong}})  # fmt: skip
+        assert status == 400
+        assert b"whole number from 1 to 100" in said
+    client.post("/do/fit", {"roles": state["roles"], "options": {"steps": "5", "first": "visit C"}})
+    state = client.until("done", "failed")
+    assert state["result"]["steps"] == 5
+    ahead = pd.read_csv(io.BytesIO(client.get("/files/forecast.csv")[2]), sep=";", decimal=",")
+    assert set(ahead["step"]) == {1, 2, 3, 4, 5}
+    assert ahead["mean"].dtype == float
+    python = client.get("/files/retrace_fit.py")[2].decode()
+    assert "forecast(5).to_csv(\"forecast.csv\", index=False, sep=';', decimal=',')" in python
+    report = client.get("/files/report.html")[2].decode()
+    assert "The next 5 observations" in report
+    client.post("/do/forget")
 
 
 def test_a_fit_can_be_stopped_and_the_table_stays(client):

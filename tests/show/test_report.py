@@ -390,3 +390,20 @@ def test_wrong_use_is_refused_in_words(fit, tmp_path):
     with pytest.raises(ValueError, match="not fitted"):
         rt.write_report(rt.ReTrace(), panel, tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_observations_are_in_the_report(fit, page, tmp_path):
+    model, panel = fit
+    ahead, drawn = model.forecast(None, 3), embedded(page)["forecast"]
+    assert np.shape(drawn["mean"])[1:] == (len(panel.names), 3)
+    np.testing.assert_allclose(drawn["mean"][0], ahead.mean[0].T, rtol=1e-3)
+    np.testing.assert_allclose(drawn["high"][0], ahead.high[0].T, rtol=1e-3)
+    np.testing.assert_allclose(drawn["times"][0], ahead.times, rtol=1e-3)
+    assert "What comes next" in page
+    sent = rt.write_report(model, panel, tmp_path / "s.html", share=True, steps=2).read_text()
+    means = embedded(sent)["forecast"]
+    np.testing.assert_allclose(np.array(means["mean"])[0], model.forecast(None, 2).mean.mean(axis=0).T, rtol=1e-3)  # fmt: skip
+    assert "means over all subjects" in sent
+    none = rt.write_report(model, panel, tmp_path / "n.html", steps=0).read_text()
+    assert embedded(none)["forecast"] is None
+    assert "What comes next" not in none

@@ -39,6 +39,9 @@ from retrace_sde.io.files import EXTENSIONS
 LOOK_UP = 0.3
 """Seconds after which a watcher looks up, whether or not anything has changed."""
 
+MAX_STEPS = 100
+"""Observations of each subject that can be forecast."""
+
 SMALL = 1 << 20
 """Bytes of a request that is not an upload."""
 
@@ -171,6 +174,7 @@ class Site:
         acts: dict[str, Callable[[], Awaitable[None]]] = {
             "diagnose": partial(session.diagnose, roles),
             "fit": partial(session.fit, roles, options),
+            "sheet": partial(session.sheet, str(asked.get("sheet"))),
             "enough": session.enough,
             "stop": session.stop,
             "forget": session.forget,
@@ -240,7 +244,7 @@ def _roles(given: Any) -> dict[str, Any]:
 
 
 def _options(given: Any) -> dict[str, Any]:
-    """dt, the slices known to be first and last, and whether what subjects share is removed."""
+    """dt, the slices known to be first and last, whether what subjects share is removed, and the steps of the forecast."""
     given = given if isinstance(given, dict) else {}
     found: dict[str, Any] = {}
     if given.get("dt") not in (None, ""):
@@ -250,6 +254,11 @@ def _options(given: Any) -> dict[str, Any]:
             raise ValueError("The step is a number.") from None
         if not 0 < found["dt"] < float("inf"):
             raise ValueError("The step is a positive number.")
+    if given.get("steps") not in (None, ""):
+        steps = str(given["steps"])
+        if not steps.isdecimal() or not 1 <= int(steps) <= MAX_STEPS:
+            raise ValueError(f"Observations to forecast: a whole number from 1 to {MAX_STEPS}.")
+        found["steps"] = int(steps)
     for key in ("first", "last"):
         if given.get(key):
             found[key] = str(given[key])

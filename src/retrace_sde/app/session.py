@@ -27,6 +27,7 @@ class Session:
         self.state: Message = {"stage": "empty"}
         self._source: tuple[Path, str] | None = None
         self._ours = False
+        self._sheet: str | None = None
         self._process: Any = None
         self._end: Connection | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -58,8 +59,15 @@ class Session:
     async def take(self, path: Path, name: str, *, ours: bool) -> None:
         """Work on a table; `ours`: it was uploaded, and is deleted when it is not needed any more."""
         await self.forget(keep=path if ours else None)
-        self._source, self._ours = (path, name), ours
+        self._source, self._ours, self._sheet = (path, name), ours, None
         await self._begin("reading", {"task": "read"}, table={"name": name})
+
+    async def sheet(self, name: str) -> None:
+        """Work on another sheet of the workbook; where it cannot be read, on the one before."""
+        self._check_idle()
+        self._drop_results()
+        task = {"task": "read", "sheet": name}
+        await self._begin("reading", task, result=None, diagnosis=None)
 
     async def forget(self, *, keep: Path | None = None) -> None:
         """No table and no results; a process that computes ends, an idle one drops the table."""
@@ -102,7 +110,7 @@ class Session:
         await self.ready()
         if self._end is None or self._asked is not asked:  # stopped before it began
             return
-        self._end.send({**task, "path": str(path), "name": name})
+        self._end.send({"sheet": self._sheet, **task, "path": str(path), "name": name})
         self._listening = asyncio.create_task(self._listen(self._end))
 
     def _check_idle(self) -> tuple[Path, str]:
@@ -142,9 +150,12 @@ class Session:
                 await self._say(progress=message)
                 continue
             if message["kind"] == "failed":
+                stage = "failed"
                 if self.state["stage"] == "reading":
-                    self._drop_table()
-                await self._say(stage="failed", error=message["text"], progress=None)
+                    stage = "table" if self._was_read else "failed"
+                    if not self._was_read:
+                        self._drop_table()
+                await self._say(stage=stage, error=message["text"], progress=None)
                 return
             await self._done(message["task"], message["answer"])
             return
@@ -153,10 +164,16 @@ class Session:
         changes: Message = {"stage": "done", "result": answer}
         if task == "read":
             table = {**self.state["table"], **answer}
+            self._sheet = (answer["sheets"] or {}).get("read")
             changes = {"stage": "table", "table": table, "roles": answer["roles"]}
         elif task == "diagnose":
             changes = {"stage": "diagnosed", "diagnosis": answer}
         await self._say(**changes, progress=None)
+
+    @property
+    def _was_read(self) -> bool:
+        """The columns of the table, or of another sheet of it, are known."""
+        return "columns" in self.state.get("table", {})
 
     @property
     def busy(self) -> bool:
@@ -172,7 +189,7 @@ class Session:
         """End the computation now; the table stays."""
         if not self.busy:
             return
-        read = "columns" in self.state.get("table", {})
+        read = self._was_read
         await self._kill()
         if not read:
             await self.forget()

@@ -18,12 +18,12 @@ import numpy as np
 import pandas as pd
 
 from retrace_sde.app.guess import chosen, guess, short
-from retrace_sde.app.script import recover_options, script
+from retrace_sde.app.script import recover_options, script, steps_ahead
 from retrace_sde.diagnosis import diagnose
 from retrace_sde.effects.response import responses
 from retrace_sde.io.answers import plain
-from retrace_sde.io.dialect import WRITTEN_KEY
-from retrace_sde.io.files import read_table
+from retrace_sde.io.dialect import NOTES_KEY, WRITTEN_KEY
+from retrace_sde.io.files import SHEETS_KEY, read_table
 from retrace_sde.io.writing import write_table
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.panel.inputs import MissingInputsError
@@ -40,9 +40,6 @@ LINES, GROUPS, SHOWN = 6, 6, 60
 
 PREVIEW = 5
 """Rows of the table that are shown."""
-
-AHEAD = 3
-"""Observations of each subject that are forecast."""
 
 FILES = {
     "ordered.csv": "text/csv",
@@ -65,14 +62,15 @@ class Desk:
     def __init__(self, folder: Path, send: Send) -> None:
         self.folder = folder
         self.send = send
-        self._read: tuple[tuple[str, tuple[str, ...]], pd.DataFrame] | None = None
+        self._read: tuple[tuple[Any, ...], pd.DataFrame] | None = None
 
-    def table(self, path: str, text: tuple[str, ...] = ()) -> pd.DataFrame:
-        """The table, read again only where other columns are labels now."""
-        if self._read is None or self._read[0] != (path, text):
+    def table(self, task: Message, text: tuple[str, ...] = ()) -> pd.DataFrame:
+        """The table, read again only where other columns are labels now, or another sheet is asked for."""
+        path, sheet = task["path"], task.get("sheet")
+        if self._read is None or self._read[0] != (path, sheet, text):
             self._read = None
             report("reading the table")
-            self._read = (path, text), read_table(path, text=text)
+            self._read = (path, sheet, text), read_table(path, text=text, sheet=sheet)
         return self._read[1]
 
     def forget(self) -> None:
@@ -81,12 +79,14 @@ class Desk:
 
     def read(self, task: Message) -> Message:
         """Columns, what they may be, and the first rows."""
-        frame = self.table(task["path"])
+        frame = self.table(task)
         report("looking at the columns")
         found = guess(frame)
         head = frame.head(PREVIEW).astype(object).where(frame.head(PREVIEW).notna(), "")
         return {
             "rows": len(frame),
+            "notes": [f"{note[:1].upper()}{note[1:]}." for note in _page_notes(frame)],
+            "sheets": frame.attrs.get(SHEETS_KEY),
             "columns": [asdict(each) for each in found],
             "roles": chosen(found),
             "head": [[short(each, 60) for each in row] for row in head.to_numpy().tolist()],
@@ -97,7 +97,7 @@ class Desk:
         if not roles.get("subject"):
             raise ValueError("say which column is the subject: whose observation a row is.")
         labels = tuple(roles[key] for key in ("subject", "slice", "group") if roles.get(key))
-        return self.table(task["path"], labels)
+        return self.table(task, labels)
 
     def diagnose(self, task: Message) -> Message:
         """What can be learned, before any fit."""
@@ -113,6 +113,7 @@ class Desk:
         """Order, direction and SDE; files to download, and what the page draws."""
         frame = self._with_roles(task)
         roles, options, name = task["roles"], task["options"], task["name"]
+        steps = steps_ahead(options)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = recover(frame, **recover_options(roles, options))
@@ -120,7 +121,7 @@ class Desk:
         with warnings.catch_warnings(
             action="ignore"
         ):  # the page says itself that the direction is open
-            ahead = found.forecast(AHEAD)
+            ahead = found.forecast(steps)
         cautions = [
             str(each.message) for each in caught if issubclass(each.category, ReTraceWarning)
         ]
@@ -130,10 +131,17 @@ class Desk:
         write_table(ordered, self.folder / "ordered_safe.csv", safe=True, written=form)
         write_table(ahead, self.folder / "forecast.csv", written=form)
         found.model.result_.save(self.folder / "result.npz")
-        found.report(self.folder / "report.html", title=name)
-        write_report(found.model, found.panel, self.folder / "share.html", share=True)
-        (self.folder / "retrace_fit.py").write_text(script(name, roles, options), encoding="utf-8")
-        return plain(_answer(found, list(dict.fromkeys(cautions))))
+        found.report(self.folder / "report.html", title=name, steps=steps)
+        share = self.folder / "share.html"
+        write_report(found.model, found.panel, share, share=True, steps=steps)
+        python = script(name, roles, options, sheet=task.get("sheet"), written=form)
+        (self.folder / "retrace_fit.py").write_text(python, encoding="utf-8")
+        return plain({**_answer(found, list(dict.fromkeys(cautions))), "steps": steps})
+
+
+def _page_notes(frame: pd.DataFrame) -> list[str]:
+    """How the table was read; of sheets the page has a choice of its own."""
+    return [] if SHEETS_KEY in frame.attrs else frame.attrs.get(NOTES_KEY, [])
 
 
 def _answer(found: Recovery, cautions: list[str]) -> Message:

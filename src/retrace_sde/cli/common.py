@@ -264,7 +264,7 @@ def table_options(command: Command) -> Command:
         click.option("--sep", metavar="SIGN", help="What separates cells of a text file, or 'tab' [default: recognised]."),
         click.option("--decimal", metavar="SIGN", help="Decimal sign of a text file, '.' or ',' [default: recognised]."),
         click.option("--encoding", metavar="NAME", help="Encoding of a text file [default: recognised]."),
-        click.option("--sheet", metavar="NAME", help="Sheet of an Excel workbook [default: the first]."),
+        click.option("--sheet", metavar="NAME", help="Sheet of an Excel workbook [default: the first that holds a table]."),
         click.option("--dayfirst/--monthfirst", "dayfirst", default=None,
                      help="How dates with the year last are read, 5.3.2024 [default: recognised]."),
     ]  # fmt: skip

@@ -56,7 +56,7 @@ def read_table(
     sep, decimal, encoding : str, optional
         How a text file is written; None: recognised. `sep` may be "tab".
     sheet : str, optional
-        The sheet of an Excel workbook; None: the first. Of several, `attrs["notes"]` names the one that was read.
+        The sheet of an Excel workbook; None: the first that holds a table. Of several, `attrs["notes"]` names the one that was read.
     large : bool
         Read a file even if it expands to far more than its size makes likely; otherwise it is refused before it is read.
 
@@ -141,35 +141,50 @@ def _one_line(error: BaseException) -> str:
 
 
 def _read_excel(path: Path, text: Sequence[str], budget: Budget, sheet: str | None) -> pd.DataFrame:
+    """A sheet by its name, or the first that holds a table: notes and title pages often come before it."""
     with pd.ExcelFile(path, engine="openpyxl") as book:
         names = [str(name) for name in book.sheet_names]
         if sheet is not None and sheet not in names:
             near = get_close_matches(sheet, names, n=1, cutoff=0.5)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"it has no sheet {sheet!r}; its sheets are {shown(names)}.{hint}")
-        read = names[0] if sheet is None else sheet
-        frame = book.parse(read, dtype=dict.fromkeys(text, "string"))
-    others = [name for name in names if name != read]
-    if not len(frame.columns):
-        hint = f"name another with --sheet: {shown(others)}" if others else "put the table there"
-        raise ValueError(f"its sheet {read!r} is empty: {hint}.")
-    odd = [
-        str(name)
-        for name in frame.columns
-        if not isinstance(name, str) or name.startswith("Unnamed: ")
-    ]
-    empty = [name for name in odd if name in frame.columns and frame[name].isna().all()]
-    if len(odd) > len(empty):
-        another = f", or name another sheet with --sheet: {shown(others)}" if others else ""
-        raise ValueError(
-            f"row 1 of sheet {read!r} must name every column; {odd[0]!r} has no name that is text: delete what is "
-            f"above the names, and name the rest{another}."
-        )
-    frame = frame.drop(columns=empty).dropna(how="all").reset_index(drop=True)
-    if others:
+        refused: list[str] = []
+        for read in names if sheet is None else [sheet]:
+            frame = book.parse(read, dtype=dict.fromkeys(text, "string"))
+            try:
+                frame = _as_sheet(frame, read, alone=sheet is not None or len(names) == 1)
+                break
+            except ValueError as error:
+                refused.append(str(error))
+        else:
+            several = f" Other sheets: {shown(names[1:])}." if len(names) > 1 else ""
+            raise ValueError(f"{refused[0]}{several if sheet is None else ''}")
+    if len(names) > 1:
+        others = [name for name in names if name != read]
         hint = " (--sheet names another)" if sheet is None else ""
         frame.attrs[NOTES_KEY] = [f"sheet {read!r} was read, and not {shown(others)}{hint}"]
         frame.attrs[SHEETS_KEY] = {"names": names, "read": read}
+    return frame
+
+
+def _as_sheet(frame: pd.DataFrame, name: str, *, alone: bool) -> pd.DataFrame:
+    """What a sheet holds, if that is a table; where there are others (not `alone`), one of a single column is not."""
+    if not len(frame.columns):
+        raise ValueError(f"its sheet {name!r} is empty: put the table there.")
+    odd = [
+        str(each)
+        for each in frame.columns
+        if not isinstance(each, str) or each.startswith("Unnamed: ")
+    ]
+    empty = [each for each in odd if each in frame.columns and frame[each].isna().all()]
+    if len(odd) > len(empty):
+        raise ValueError(
+            f"row 1 of sheet {name!r} must name every column; {odd[0]!r} has no name that is text: delete what is "
+            "above the names, and name the rest."
+        )
+    frame = frame.drop(columns=empty).dropna(how="all").reset_index(drop=True)
+    if not alone and (len(frame.columns) < 2 or len(frame) == 0):
+        raise ValueError(f"its sheet {name!r} holds no table.")
     return frame
 
 

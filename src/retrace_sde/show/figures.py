@@ -7,6 +7,7 @@ costs under the fitted parameters and the eigenvalues of A.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.io.answers import plain
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.lazy.array import as_lazy
 from retrace_sde.metrics import neighbour_share, order_accuracy
 from retrace_sde.orders.costs import transition_costs
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
@@ -38,7 +40,7 @@ from retrace_sde.show.numbers import (
     significant_edges,
 )
 from retrace_sde.show.plots import comparable
-from retrace_sde.show.sharing import summarised
+from retrace_sde.show.sharing import MIN_SUBJECTS_OF_MEAN, summarised
 
 MAX_SLICES, MAX_TRAJECTORIES, MAX_OWN_TRAJECTORIES, MAX_NUMBERS = 100, 30, 12, 40_000
 """Slices, trajectories (fewer where each has its own cost matrix) and numbers per figure, at most."""
@@ -50,8 +52,11 @@ PAGE_DIGITS = 4
 """Significant digits of the numbers in the page."""
 
 
-def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, Any]:
-    """Everything that the page draws, by figure, and in `thinned` what was left out, in sentences; `share`: no single subject's."""
+def figures(model: ReTrace, panel: Panel, *, share: bool = False, steps: int = 0) -> dict[str, Any]:
+    """Everything that the page draws, by figure, and in `thinned` what was left out, in sentences.
+
+    `share`: no single subject's values; `steps`: observations ahead that are forecast.
+    """
     thinned: list[str] = []
     twin = model.alternative_
     units, rows, variables = _selection(model, panel, thinned, share=share)
@@ -69,6 +74,7 @@ def figures(model: ReTrace, panel: Panel, *, share: bool = False) -> dict[str, A
         "gaps": _gaps(model),
         "graphs": _graphs(model),
         "residuals": _residuals(model, variables),
+        "forecast": _forecast(model, panel, rows, variables, steps, share=share),
         "thinned": thinned,
     }
     return summarised(found, panel, variables, PAGE_DIGITS) if share else found
@@ -224,6 +230,33 @@ def _paths(
         "values": values,
         "times": [_numbers(times_of(times, j or 0)[positions]) for j, positions, _ in units],
     }
+
+
+def _forecast(
+    model: ReTrace, panel: Panel, rows: Indices, variables: Indices, steps: int, *, share: bool
+) -> dict[str, Any] | None:
+    """Means and limits [trajectory][variable][step] ahead of those drawn, or, shared, their means over all trajectories.
+
+    None without the data of the fit (a saved result has none), for arrays that are never read whole, and where means would
+    disclose a subject.
+    """
+    here = model._memory.model.data.shape[0] > 0 and as_lazy(panel.values) is None
+    hidden = share and (not model.result_.shared_order or len(panel.ids) < MIN_SUBJECTS_OF_MEAN)
+    if not steps or not here or hidden:
+        return None
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # the page says itself that the direction is open
+        ahead = model.forecast(None, steps)
+    lines = [
+        each[:, :, variables].transpose(0, 2, 1) for each in (ahead.mean, ahead.low, ahead.high)
+    ]
+    mean, low, high = (each.mean(axis=0)[None] if share else each[rows] for each in lines)
+    owners = [0] if model.result_.shared_order else rows
+    return {
+        "mean": _numbers(mean), "low": _numbers(low), "high": _numbers(high),
+        "times": [_numbers(times_of(ahead.times, int(j))) for j in owners], "level": ahead.level,
+    }  # fmt: skip
 
 
 def _drift(model: ReTrace) -> dict[str, Any]:

@@ -33,6 +33,9 @@ from retrace_sde.show.figures import figures
 from retrace_sde.show.sharing import contents, nameless
 from retrace_sde.show.verdicts import verdicts
 
+FORECAST_STEPS = 3
+"""Observations ahead that a report forecasts unless it is told otherwise."""
+
 MAX_TABLE_ROWS = 200
 """Rows of a table of parameters, at most: those with the largest |estimate| / standard error."""
 
@@ -72,7 +75,13 @@ VERSIONED_PACKAGES = ("retrace-sde", "numpy", "scipy", "numba", "scikit-learn")
 
 
 def write_report(
-    model: ReTrace, X: Any, path: str | Path, *, title: str | None = None, share: bool = False
+    model: ReTrace,
+    X: Any,
+    path: str | Path,
+    *,
+    title: str | None = None,
+    share: bool = False,
+    steps: int = FORECAST_STEPS,
 ) -> Path:
     """Write the report of a fit to one HTML file and return its path.
 
@@ -92,6 +101,8 @@ def write_report(
         Of the page.
     share : bool
         Summaries only, trajectories numbered.
+    steps : int
+        Observations ahead that are forecast; 0: none.
 
     Examples
     --------
@@ -103,7 +114,7 @@ def write_report(
     panel = _panel(model, X)
     panel = nameless(panel) if share else panel
     result = model.result_
-    data = figures(model, panel, share=share)
+    data = figures(model, panel, share=share, steps=steps)
     page = render(
         "report.html",
         title=title or "ReTrace report",

@@ -9,7 +9,7 @@ const ROLES = [["subject", "subject: whose row it is"], ["slice", "slice: a labe
 const EXAMPLES = [["recovering", "After an operation"], ["resting", "At rest"], ["treated", "A drug, on and off"]];
 const FILES = {
   "ordered.csv": "The table in time order", "ordered_safe.csv": "The same for a spreadsheet: text that it would run as a formula begins with '",
-  "forecast.csv": "A forecast of each subject's next three observations, from the order shown", "report.html": "The report, with values of some subjects",
+  "forecast.csv": "A forecast of each subject's next observations, from the order shown", "report.html": "The report, with values of some subjects",
   "share.html": "The report to send: summaries only", "result.npz": "The result, for rt.ReTraceResult.load",
   "retrace_fit.py": "The Python that does the same",
 };
@@ -103,7 +103,8 @@ function tick() { $("elapsed").textContent = since === null ? "" : `${Math.round
 setInterval(() => { if (!$("working").hidden) tick(); }, 500);
 
 $("stop").addEventListener("click", () => { if (uploading) uploading.abort(); else post("do/stop"); });
-$("enough").addEventListener("click", () => { $("enough").disabled = true; post("do/enough"); });
+const ENOUGH = $("enough").textContent;
+$("enough").addEventListener("click", () => { $("enough").disabled = true; $("enough").textContent = "Ending with what there is"; post("do/enough"); });
 $("forget").addEventListener("click", () => post("do/forget"));
 
 // ---- the table ----------------------------------------------------------------------------------------------------
@@ -119,6 +120,10 @@ function drawTable() {
   const guessed = table.columns.some((each) => each.role === "subject");
   $("table-lead").textContent = `${table.rows.toLocaleString("en")} rows, ${table.columns.length} columns. ` +
     (guessed ? "This is what they look like; change what is wrong." : "Which column says whose row it is? Nothing here looks like it.");
+  $("sheets").hidden = !table.sheets;
+  if (table.sheets) $("sheet").replaceChildren(...table.sheets.names.map((each) => new Option(each, each)));
+  $("table-notes").textContent = table.notes.join(" ");
+  $("table-notes").hidden = !table.notes.length;
   roles = Object.fromEntries(table.columns.map((each) => [each.name, each.role]));
   const body = $("columns").tBodies[0];
   body.replaceChildren(...table.columns.map((each) => {
@@ -148,17 +153,26 @@ function ends(labels) {
   for (const id of ["first", "last"]) $(id).replaceChildren(new Option("not known", ""), ...labels.map((each) => new Option(each, each)));
 }
 
+// A button that cannot be pressed says why, in words and to the pointer.
+function because(why) {
+  $("why").textContent = why;
+  for (const id of ["diagnose", "fit", "forget"]) $(id).title = $(id).disabled ? why : "";
+}
+
 function ready() {
-  const { subject, slice, variables } = chosen(), able = Boolean(subject && variables.length);
-  for (const id of ["diagnose", "fit"]) $(id).disabled = !able;
+  const { subject, slice, variables } = chosen();
+  const why = !subject ? "Say first which column is the subject: whose row it is." : variables.length ? "" : "Say first which columns are variables: numbers that change within subjects.";
+  for (const id of ["diagnose", "fit"]) $(id).disabled = Boolean(why);
+  because(why);
   for (const node of document.querySelectorAll(".shared-only")) node.hidden = !slice;
 }
 
 $("diagnose").addEventListener("click", () => { trouble(""); stopped(""); post("do/diagnose", { roles: chosen() }); });
 $("fit").addEventListener("click", () => {
   trouble(""); stopped("");
-  post("do/fit", { roles: chosen(), options: { dt: $("dt").value, first: $("first").value, last: $("last").value, common_shocks: $("common-shocks").value, missing_covariates: $("missing-inputs").value } });
+  post("do/fit", { roles: chosen(), options: { dt: $("dt").value, first: $("first").value, last: $("last").value, common_shocks: $("common-shocks").value, missing_covariates: $("missing-inputs").value, steps: $("steps").value } });
 });
+$("sheet").addEventListener("change", () => { trouble(""); stopped(""); post("do/sheet", { sheet: $("sheet").value }); });
 
 function drawDiagnosis() {
   const { diagnosis } = state, marks = { good: "✓", caution: "◐", stop: "×" };
@@ -186,7 +200,7 @@ function drawResult() {
   drawMoving(result);
   drawInputs(result);
   $("files").replaceChildren(...result.files.map((name) => tag("li", {}, tag("a", { href: url(`files/${name}`), download: name },
-    tag("strong", { textContent: name }), FILES[name]))));
+    tag("strong", { textContent: name }), name === "forecast.csv" ? FILES[name].replace("next", `next ${result.steps}`) : FILES[name]))));
   $("report").src = url("files/report.html", "&view=1#figures");
 }
 
@@ -347,16 +361,18 @@ function render() {
   $("table").hidden = Boolean(uploading) || !known || state.stage === "fitting";
   $("diagnosis").hidden = !known || !state.diagnosis || busy || state.stage === "done";
   $("result").hidden = state.stage !== "done";
-  for (const id of ["diagnose", "fit", "forget"]) $(id).disabled = Boolean(busy);
-  if (!busy && known) ready();
+  for (const id of ["diagnose", "fit", "forget", "sheet"]) $(id).disabled = Boolean(busy);
+  if (busy) because("Something is being computed: stop it, or wait for its end.");
+  else if (known) ready();
 }
 
 function receive(next) {
   const before = state.stage;
   state = next;
-  const name = JSON.stringify([state.table && state.table.name, state.table && state.table.rows]);
+  const name = JSON.stringify([state.table && state.table.name, state.table && state.table.rows, state.table && state.table.sheets]);
   if (state.table && state.table.columns && name !== drawnTable) { drawTable(); drawnTable = name; }
   if (!state.table) drawnTable = "";
+  if (state.table && state.table.sheets && state.stage !== "reading") $("sheet").value = state.table.sheets.read;
   if (!uploading && ["reading", "diagnosing", "fitting"].includes(state.stage)) {
     const step = state.progress;
     working(step ? step.doing[0].toUpperCase() + step.doing.slice(1) : { reading: "Reading the table", diagnosing: "Looking", fitting: "Starting" }[state.stage],
@@ -365,6 +381,7 @@ function receive(next) {
   }
   if (state.stage !== before) {
     $("enough").disabled = false;
+    $("enough").textContent = ENOUGH;
     if (state.error) trouble(state.error);
     else if (before !== "empty" || state.stage !== "empty") trouble("");
     stopped(state.stopped && ["table", "empty"].includes(state.stage) ? (state.stage === "table" ? "Nothing was computed; the table is still here." : "The table was not read; what was taken in is deleted.") : "");

@@ -383,6 +383,33 @@ for (const id of ["unit", "certain-unit"]) fill($(id), paths.ids, 0);
 for (const id of ["unit", "certain-unit", "trajectory"])
   if ($(id)) $(id).addEventListener("change", (event) => choose(+event.target.value));
 
+// ---- the forecast --------------------------------------------------------------------------------------------------
+
+const next = data.forecast;
+if (next) {
+  let variable = 0, who = 0;
+  const ahead = chart("forecast-plot", () => `${paths.variables[variable]} of ${paths.ids[who]}, observed and forecast.`, (svg, width) => {
+    const box = { x: 58, y: 8, w: width - 68, h: 250 }, one = data.units[owner(who)], order = one.steps[one.steps.length - 1].order;
+    const past = order.map((a, k) => [paths.times[owner(who)][k], paths.values[who][variable][a]]).filter(([, v]) => v !== null);
+    const times = next.times[owner(who)], [mean, low, high] = ["mean", "low", "high"].map((each) => next[each][who][variable]);
+    const x = extent([...past.map(([t]) => t), ...times], 0.02), y = extent([...past.map(([, v]) => v), ...low, ...high]);
+    const [px, py] = frame(svg, box, x, y, ["time", short(paths.variables[variable], 30)]);
+    if (past.length) make("path", { d: past.map(([t, v], k) => `${k ? "L" : "M"}${px(t).toFixed(1)} ${py(v).toFixed(1)}`).join(""), class: "path chosen" }, svg);
+    const marks = past.map(([t, v]) => ({ x: px(t), y: py(v), text: `time ${show(t)}: observed ${show(v)}` }));
+    times.forEach((t, k) => {
+      if (mean[k] === null) return;
+      make("path", { d: `M${px(t)} ${py(low[k])}V${py(high[k])}`, class: "strong" }, svg);
+      make("circle", { cx: px(t), cy: py(mean[k]), r: 4, class: "fill-neg" }, svg);
+      marks.push({ x: px(t), y: py(mean[k]), text: `time ${show(t)}: forecast ${show(mean[k])}\n${show(100 * next.level)} % interval ${show(low[k])} … ${show(high[k])}` });
+    });
+    return { height: 304, marks, bars: true };
+  });
+  fill($("next-variable"), paths.variables, 0);
+  fill($("next-trajectory"), paths.ids, 0);
+  $("next-variable").addEventListener("change", (event) => { variable = +event.target.value; ahead(); });
+  if ($("next-trajectory")) $("next-trajectory").addEventListener("change", (event) => { who = +event.target.value; ahead(); });
+}
+
 // ---- direction, gaps, eigenvalues ---------------------------------------------------------------------------------
 
 chart("evidence", "Histogram of the trajectories' log-likelihood ratios between this order and its reverse.", (svg, width) => {
