@@ -207,6 +207,18 @@ def test_a_fit_its_files_and_the_python_that_does_the_same(client, tmp_path):
     assert client.get("/files/ordered.csv")[0] == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/do/fit", b'{"a":' * 3000),
+        ("/example", b'{"name": ["resting"]}'),
+        ("/do/fit", b'{"options": {"steps": "' + b"9" * 5000 + b'"}}'),
+    ],
+)
+def test_odd_requests_are_refused_and_not_failed_on(client, path, body):
+    assert client.post(path, body)[0] == 400
+
+
 def workbook():
     """Notes, then a table, then a sheet that is none."""
     file = io.BytesIO()

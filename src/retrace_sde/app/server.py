@@ -159,7 +159,7 @@ class Site:
     async def example(self, request: Request) -> Response:
         """Take one of the examples."""
         name = (await _body(request)).get("name")
-        if name not in EXAMPLES:
+        if not isinstance(name, str) or name not in EXAMPLES:
             raise ValueError("There is no such example.")
         await self.session.forget()
         path = self.session.new_upload(".csv")
@@ -224,7 +224,7 @@ async def _body(request: Request) -> dict[str, Any]:
             raise ValueError("The request is too large.")
     try:
         found = json.loads(raw or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):  # nested thousands of times
         raise ValueError("The request is not JSON.") from None
     if not isinstance(found, dict):
         raise ValueError("The request is not an object.")
@@ -256,7 +256,7 @@ def _options(given: Any) -> dict[str, Any]:
             raise ValueError("The step is a positive number.")
     if given.get("steps") not in (None, ""):
         steps = str(given["steps"])
-        if not steps.isdecimal() or not 1 <= int(steps) <= MAX_STEPS:
+        if not steps.isdecimal() or len(steps) > 3 or not 1 <= int(steps) <= MAX_STEPS:
             raise ValueError(f"Observations to forecast: a whole number from 1 to {MAX_STEPS}.")
         found["steps"] = int(steps)
     for key in ("first", "last"):
