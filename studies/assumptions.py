@@ -184,6 +184,17 @@ def onsets(seed: int) -> Floats:
     return 0.5 * X + 2 * begun[:, :, None] * sd
 
 
+def asynchronous(seed: int) -> Floats:
+    """Logistic growth that subjects enter at stages of their own, seen at the same slices with measurement noise."""
+    rng = np.random.default_rng([seed, 17])
+    x, found = 1 / (1 + np.exp(-rng.uniform(-3, 1, (30, 2)))), []
+    for _ in range(14):
+        found.append(x)
+        x = x + 0.25 * x * (1 - x) + 0.01 * rng.standard_normal((30, 2))
+    X = np.stack(found, axis=1)
+    return X + 0.03 * rng.standard_normal(X.shape)
+
+
 def last_value(seed: int) -> Floats:
     X, _ = walk(np.random.default_rng([seed, 11]), 360, 14, 2)
     return X[np.argsort(-X[:, -1, 0])[:30]]
@@ -242,6 +253,7 @@ FORWARDS: dict[str, Callable[[int], Floats]] = {
     "detection limit": detection_limit,
     "carried forward": carried_forward,
     "onsets": onsets,
+    "asynchronous growth": asynchronous,
     "transient": transient,
     "transient, plates .3": lambda seed: transient(seed, plates=0.3),
     "transient, plates 1": lambda seed: transient(seed, plates=1.0),

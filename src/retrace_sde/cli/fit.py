@@ -16,6 +16,7 @@ import pandas as pd
 
 from retrace_sde.cli.common import (
     Finite,
+    columns_of,
     file_name,
     force_option,
     format_option,
@@ -76,7 +77,8 @@ def _times(text: str) -> list[float]:
 
 def _knowledge(
     frame: pd.DataFrame, slice_: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-    before: tuple[str, ...], schedule: str | None, aligned: str | None,
+    before: tuple[str, ...], schedule: str | None, aligned: str | None, increasing: tuple[str, ...] = (),
+    decreasing: tuple[str, ...] = (),
 ) -> Knowledge | None:  # fmt: skip
     """What the options say is known of time; labels are the table's own."""
     if slice_ is None and (positions or before):
@@ -93,6 +95,8 @@ def _knowledge(
         "precedences": [_pair(each, labels) for each in before] or None,
         "schedule": None if schedule is None else _times(schedule),
         "aligned": aligned,
+        "increasing": columns_of(increasing, frame) or None,
+        "decreasing": columns_of(decreasing, frame) or None,
     }
     return Knowledge(**known) if any(each is not None for each in known.values()) else None  # type: ignore[arg-type]
 
@@ -157,6 +161,10 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option("--aligned", type=click.Choice(["start", "end", "neither"]),
               help="At what subjects are aligned, selected or normalised; at the end, means and spreads say nothing of the "
               "direction.")  # fmt: skip
+@click.option("--increasing", multiple=True, metavar="COL[,COL…]",
+              help="Variables that grow most of the time: they settle the direction.")  # fmt: skip
+@click.option("--decreasing", multiple=True, metavar="COL[,COL…]",
+              help="Variables that fall most of the time.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=2), metavar="N",
               help="Standard errors by N bootstrap draws of subjects, instead of the sandwich estimate.")  # fmt: skip
 @click.option("--scheduler", metavar="ADDRESS|local", help="Dask's workers for a zarr array (trajectory, time, variable), which is "
@@ -172,7 +180,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @json_option
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, aligned: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], missing_covariates: str, subjects: str, common_shocks: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
+        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], missing_covariates: str, subjects: str, common_shocks: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
         out_format: str | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
@@ -189,7 +197,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         from retrace_sde.cli.lazy import fit_lazy
 
         named = [columns[name] for name in ("subject", "slice_", "time", "group")]
-        if any((first, last, positions, before, schedule, aligned, *named)):
+        if any((first, last, positions, before, schedule, aligned, increasing, decreasing, *named)):
             raise click.UsageError(
                 "--scheduler fits an array, which has no columns or labels: leave out options that name them."
             )
@@ -218,7 +226,16 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             **({} if dt is None else {"dt": dt}),
         }
         options["knowledge"] = _knowledge(
-            frame, roles["slice"], first, last, positions, before, schedule, aligned
+            frame,
+            roles["slice"],
+            first,
+            last,
+            positions,
+            before,
+            schedule,
+            aligned,
+            increasing,
+            decreasing,
         )
         begin("recovering the order")
         found = recover(

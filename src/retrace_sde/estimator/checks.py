@@ -170,7 +170,7 @@ def check_knowledge(knowledge: object, order: object) -> None:
     if not isinstance(knowledge, Knowledge):
         kind = type(knowledge).__name__
         raise ValueError(f"knowledge must be a retrace_sde.Knowledge(…); got {kind}.")
-    check("Knowledge", {"aligned": knowledge.aligned})
+    check("Knowledge", {"aligned": knowledge.aligned, "share": knowledge.share})
     if order != "likelihood":
         raise ValueError(
             "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "

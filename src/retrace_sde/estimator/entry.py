@@ -18,6 +18,7 @@ from retrace_sde.estimator.checks import (
 from retrace_sde.estimator.copies import with_copies
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
+from retrace_sde.evidence.growth import Growth
 from retrace_sde.orders.prior import Prior, known_clock
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.canonical import RowPermutation, content_permutation
@@ -47,6 +48,7 @@ class Entry:
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
     aligned: str | None = None
+    growth: Growth | None = None
 
 
 def entered(
@@ -96,7 +98,8 @@ def entered(
     lengths = Lengths.of(panel.values, panel.lengths)
     timing, dt = known_clock(knowledge, lengths, dt, shared=shared)
     aligned = None if knowledge is None else knowledge.aligned
-    return Entry(whole, panel, prior, timing, dt, placed, notes, cautions, aligned)
+    growth = Growth.of(knowledge, panel)
+    return Entry(whole, panel, prior, timing, dt, placed, notes, cautions, aligned, growth)
 
 
 def in_units(panel: Panel, units: Units | None, n_jobs: int | None) -> Data:

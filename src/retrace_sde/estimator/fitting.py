@@ -80,7 +80,7 @@ class PanelFit:
 
 def fit_entry(entry: Entry, request: Request, rng: np.random.Generator) -> PanelFit:
     """The fit of the data at the entry, with what was noticed on the way."""
-    panel = entry.panel
+    panel, request = entry.panel, replace(request, growth=entry.growth)
     fitted = _fit_with_inputs(entry, request, rng)
     fitted = fitted.noted(*entry.notes)
     model, outcome = fitted.model, fitted.outcome

@@ -8,6 +8,7 @@ from typing import Any
 
 from retrace_sde.estimator.checks import check_settings, is_auto
 from retrace_sde.evidence.closed_form.panels import Ground
+from retrace_sde.evidence.growth import Growth
 from retrace_sde.evidence.outcome import Options
 from retrace_sde.evidence.selection.accounts import Subjects
 from retrace_sde.io.arrays import Indices
@@ -26,7 +27,7 @@ AS_GIVEN = ("estimator", "observation_noise", "missing_covariates", "common_shoc
 class Request:
     """What is asked for. `score_order`: the order is sought by the paper's Algorithm 1.
 
-    `known_order`: the order, where only its direction is asked for, in the places of the entry.
+    `known_order`: the order, where only its direction is asked for, in the places of the entry. `growth`: variables known to grow or fall.
     """
 
     dt: float
@@ -46,6 +47,7 @@ class Request:
     verbose: bool
     given: Mapping[str, Any]
     known_order: Indices | None = None
+    growth: Growth | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Request:
@@ -124,6 +126,7 @@ class Request:
             self.grounds,
             aligned,
             self.known_order,
+            self.growth,
         )
 
     def recorded(self, estimator: str) -> dict[str, Any]:

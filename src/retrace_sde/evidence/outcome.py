@@ -13,7 +13,14 @@ from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.evidence.direction.comparison import compare_directions, restricted
 from retrace_sde.evidence.direction.marginal_test import marginal_test
 from retrace_sde.evidence.direction.reversal_search import search_reversals
-from retrace_sde.evidence.direction.verdict import DirectionTest, direction_test, stopped_direction
+from retrace_sde.evidence.direction.verdict import (
+    CONTRADICTION_LEVEL,
+    DirectionTest,
+    direction_test,
+    known_direction,
+    stopped_direction,
+)
+from retrace_sde.evidence.growth import Growth, GrowthSeen, look
 from retrace_sde.evidence.guards import GuardFinding, cut, from_knowledge, guarded, loops
 from retrace_sde.evidence.selection.accounts import Subjects
 from retrace_sde.evidence.selection.noise import NoiseChoice
@@ -34,7 +41,7 @@ from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import cut_short
 from retrace_sde.search.alternate import Found, recover, rivals
 from retrace_sde.search.louis import louis_errors
-from retrace_sde.search.mcem import Averaged, Run, average
+from retrace_sde.search.mcem import Averaged, Run, average, run
 from retrace_sde.search.model import Fit, Round
 from retrace_sde.search.posterior import OrderPosterior, order_posterior, shared_posterior
 from retrace_sde.search.protocols import Model, SharedOrders
@@ -108,7 +115,7 @@ class Options:
 
     `volume`: the nats that a log-likelihood loses when it is said in the user's units. `grounds`: what may count for the
     direction; `aligned`: at what subjects are aligned, as far as that was told. `known_order`: the order, where only its direction
-    is asked for.
+    is asked for. `growth`: variables that are known to grow or fall.
     """
 
     shared: bool
@@ -122,6 +129,7 @@ class Options:
     grounds: frozenset[Ground] = frozenset(Ground)
     aligned: str | None = None
     known_order: Indices | None = None
+    growth: Growth | None = None
 
     @property
     def counting(self) -> frozenset[Ground]:
@@ -222,7 +230,9 @@ def _of_found(
     """The outcome of one best order, or of one for each trajectory; `cycle`: it closes to a loop."""
     for k, each in enumerate(found.rounds, start=1):
         options.report(f"round {k}: log-likelihood {each.log_likelihood - options.volume:,.1f}")
-    better, worse, test, along = _directed(model, found, options, rng, cycle=cycle)
+    grown = None if cycle else _grown(model, found.better.order, options)
+    found = _as_told(found, grown)
+    better, worse, test, along = _directed(model, found, options, rng, cycle=cycle, grown=grown)
     found = replace(found, better=better, worse=worse)
     choice = compare_subjects(model, found, options.subjects, along)
     better, worse = choice.found.better, choice.found.worse
@@ -254,7 +264,33 @@ def _of_found(
         rng=rng.spawn(1)[0],
         order_known=options.known_order is not None,
     )
-    return _believed(outcome, seen)
+    return _told(_believed(outcome, seen), grown)
+
+
+def _grown(model: Model, order: Indices, options: Options) -> GrowthSeen | None:
+    """How variables that are known to grow do so along an order; None where none are."""
+    return (
+        None if options.growth is None else look(model, order, options.growth, alpha=options.alpha)
+    )
+
+
+def _as_told(found: Found, grown: GrowthSeen | None) -> Found:
+    """The fits of both directions, the one first in which variables grow as they were told to."""
+    if grown is None or grown.settled >= 0:
+        return found
+    return replace(found, better=found.worse, worse=found.better)
+
+
+def _told(outcome: Outcome, grown: GrowthSeen | None) -> Outcome:
+    """What is said of variables that are known to grow."""
+    if grown is None:
+        return outcome
+    if not grown.settled:
+        return replace(outcome, cautions=(*outcome.cautions, grown.caution))
+    test, told = outcome.direction, outcome.cautions
+    if test.known and test.log_likelihood_ratio < 0 and test.evidence.p_value < CONTRADICTION_LEVEL:
+        told = (*told, f"{grown.note} The data alone fit the reverse better ({test.evidence}).")
+    return replace(outcome, notes=(*outcome.notes, grown.note), cautions=told)
 
 
 def _initial(model: Model, choice: ComparedSubjects) -> Gaussian:
@@ -286,7 +322,13 @@ def _twin(model: Model, choice: ComparedSubjects, name: str) -> Estimate:
 
 
 def _directed(
-    model: Model, found: Found, options: Options, rng: np.random.Generator, *, cycle: bool
+    model: Model,
+    found: Found,
+    options: Options,
+    rng: np.random.Generator,
+    *,
+    cycle: bool,
+    grown: GrowthSeen | None,
 ) -> tuple[Fit, Fit, DirectionTest, CandidatesAlong]:
     """The fits of both directions, the one that is returned first, the test between them, and the candidates it compared.
 
@@ -301,6 +343,8 @@ def _directed(
         groups=model.data.groups,
     )
     test = from_knowledge(model, better.order, test, alpha=options.alpha)
+    if grown is not None and grown.settled and not cycle:
+        test = known_direction(test)
     chance = (
         np.random.default_rng(0) if cycle else rng.spawn(1)[0]
     )  # of a loop nothing is simulated
@@ -344,9 +388,14 @@ def _averaged(
             f"round {k + 1}: Monte-Carlo error {gap:.2f} standard errors"
         ),
     )
-    run, twin = averaged.run, averaged.twin or averaged.run
     orders = _best_orders(model, averaged, begin.order, rng)
-    found = model.averaged_fit(orders, run.law, run.sums)
+    grown = _grown(model, orders, options)
+    if grown is not None and grown.settled < 0 and averaged.twin is not None:
+        other = run(model, averaged.twin.law, averaged.twin.chains)
+        averaged = Averaged(other, averaged.run, -averaged.log_ratios)
+        orders = _best_orders(model, averaged, begin.order, rng)
+    one, twin = averaged.run, averaged.twin or averaged.run
+    found = model.averaged_fit(orders, one.law, one.sums)
     back = model.repaired(model.data.reversed(orders))
     reverse = model.averaged_fit(back, twin.law, twin.sums)
     posterior, errors, notes, cautions = _uncertainty(model, averaged, rng)
@@ -366,16 +415,18 @@ def _averaged(
         model.effective(found.moments, errors),
         model.initial(found),
         test,
-        run.rounds,
-        run.converged,
+        one.rounds,
+        one.converged,
         "mcem",
         (*found.notes, *notes),
         cautions,
-        law=run.law,
+        law=one.law,
         posterior=posterior,
     )
     test = from_knowledge(model, found.order, test, alpha=options.alpha)
     cycle = loops(model, found)
+    if grown is not None and grown.settled and not cycle:
+        test = known_direction(test)
     if not cycle:
         chance = rng.spawn(1)[0]
         test = marginal_test(model, averaged, found.order, test, chance, alpha=options.alpha)
@@ -383,7 +434,7 @@ def _averaged(
     test = replace(test, aligned=options.aligned)
     outcome = replace(outcome, direction=test)
     seen = guarded(model, found, test, alpha=options.alpha, cycle=cycle)
-    outcome = _believed(outcome, seen)
+    outcome = _told(_believed(outcome, seen), grown)
     if outcome.direction.identified or averaged.twin is None:
         return outcome
     return _over_twins(model, outcome, averaged.twin)

@@ -50,6 +50,11 @@ class Knowledge:
         At what subjects are aligned, selected or normalised: something at the start (an inclusion), at the end (a death, a
         diagnosis, per cent of the last value), or neither. At the end, means and spreads say nothing of the direction: such
         data look like ordinary data in reverse.
+    increasing, decreasing : str, int or sequence of these, optional
+        Variables, by name or number, that grow, or fall, most of the time: enough to settle the direction of growth data, which statistics
+        alone often cannot. The order itself is found without it. Data that contradict it are said to, in a warning.
+    share : float
+        In which share of steps at least, on average.
 
     Examples
     --------
@@ -73,6 +78,9 @@ class Knowledge:
     timestamp_error: float | ArrayLike | None = None
     schedule: ArrayLike | None = None
     aligned: str | None = None
+    increasing: str | int | Sequence[str | int] | None = None
+    decreasing: str | int | Sequence[str | int] | None = None
+    share: float = 0.8
 
 
 def with_bounded_errors(knowledge: Knowledge | None) -> Knowledge | None:
