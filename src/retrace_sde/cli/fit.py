@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,7 @@ def _times(text: str) -> list[float]:
 
 def _knowledge(
     frame: pd.DataFrame, slice_: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-    before: tuple[str, ...], schedule: str | None, aligned: str | None, increasing: tuple[str, ...] = (),
-    decreasing: tuple[str, ...] = (),
+    before: tuple[str, ...], schedule: str | None, aligned: str | None,
 ) -> Knowledge | None:  # fmt: skip
     """What the options say is known of time; labels are the table's own."""
     if slice_ is None and (positions or before):
@@ -95,10 +95,21 @@ def _knowledge(
         "precedences": [_pair(each, labels) for each in before] or None,
         "schedule": None if schedule is None else _times(schedule),
         "aligned": aligned,
-        "increasing": columns_of(increasing, frame) or None,
-        "decreasing": columns_of(decreasing, frame) or None,
     }
     return Knowledge(**known) if any(each is not None for each in known.values()) else None  # type: ignore[arg-type]
+
+
+def _with_growth(
+    known: Knowledge | None,
+    frame: pd.DataFrame,
+    increasing: tuple[str, ...],
+    decreasing: tuple[str, ...],
+) -> Knowledge | None:
+    """The same with variables that grow or fall."""
+    up, down = columns_of(increasing, frame) or None, columns_of(decreasing, frame) or None
+    if up is None and down is None:
+        return known
+    return replace(known or Knowledge(), increasing=up, decreasing=down)
 
 
 def _position(text: str) -> tuple[str, int]:
@@ -225,18 +236,8 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             "subjects": subjects,
             **({} if dt is None else {"dt": dt}),
         }
-        options["knowledge"] = _knowledge(
-            frame,
-            roles["slice"],
-            first,
-            last,
-            positions,
-            before,
-            schedule,
-            aligned,
-            increasing,
-            decreasing,
-        )
+        known = _knowledge(frame, roles["slice"], first, last, positions, before, schedule, aligned)
+        options["knowledge"] = _with_growth(known, frame, increasing, decreasing)
         begin("recovering the order")
         found = recover(
             frame, **roles, observation_noise=_noise(observation_noise),
