@@ -572,11 +572,12 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
 
     @checked
     def sample_orders(self, *, draws: int = 1500) -> OrderPosterior:
-        """Draw orders from their posterior under the fitted parameters; kept as `posterior_`.
+        """Draw orders from their posterior; kept as `posterior_`.
 
-        For one shared order, or for each trajectory's own. Parameters are taken for known; an open direction of a shared order
-        counts for half either way, and other optima that are nearly as likely count by their likelihood. Chains that start alike cannot show
-        further modes (`r_hat`, `effective_size`).
+        For one shared order, or for each trajectory's own. Parameters of a shared order of complete observations are integrated out, and
+        chains start apart; otherwise (noise, missing values, inputs, unequal gaps, random intercepts, own orders) parameters are taken
+        for known, and chains that start alike cannot show further modes (`r_hat`, `effective_size`). An open direction of a shared order
+        counts for half either way.
 
         Parameters
         ----------

@@ -40,6 +40,7 @@ from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import cut_short
 from retrace_sde.search.alternate import Found, recover, rivals
+from retrace_sde.search.collapsed import mixed, order_draws, over_orders, posterior_of
 from retrace_sde.search.louis import louis_errors
 from retrace_sde.search.mcem import Averaged, Run, average, run
 from retrace_sde.search.model import Fit, Round
@@ -56,6 +57,14 @@ HARDLY = 0.95
 
 POSTERIOR_NUMBERS = 20_000_000
 """Numbers (n T²) up to which a fit computes position probabilities; beyond, a subset is diagnosed."""
+
+FITTED_DRAWS = 800
+"""Orders that a fit draws where more than one shared order is likely."""
+
+ORDER_UNCERTAIN = (
+    "Other orders explain the data nearly as well: errors and position probabilities include them, the parameters are those "
+    "of the order shown."
+)
 
 RIVAL_ROUNDS = 5
 """Rounds of the search for other optima of a shared order."""
@@ -264,7 +273,10 @@ def _of_found(
         rng=rng.spawn(1)[0],
         order_known=options.known_order is not None,
     )
-    return _told(_believed(outcome, seen), grown)
+    outcome = _told(_believed(outcome, seen), grown)
+    if not options.shared or options.known_order is not None:
+        return outcome
+    return _over_orders(model, outcome, rng)
 
 
 def _grown(model: Model, order: Indices, options: Options) -> GrowthSeen | None:
@@ -291,6 +303,49 @@ def _told(outcome: Outcome, grown: GrowthSeen | None) -> Outcome:
     if test.known and test.log_likelihood_ratio < 0 and test.evidence.p_value < CONTRADICTION_LEVEL:
         told = (*told, f"{grown.note} The data alone fit the reverse better ({test.evidence}).")
     return replace(outcome, notes=(*outcome.notes, grown.note), cautions=told)
+
+
+def _collapses(outcome: Outcome) -> bool:
+    """Parameters of a shared order may be integrated out: subjects are alike, and the order neither closes to a loop nor folds."""
+    return outcome.account is None and not outcome.cycle and not outcome.folded
+
+
+def _over_orders(model: Model, outcome: Outcome, rng: np.random.Generator) -> Outcome:
+    """Errors and position probabilities over shared orders, where more than one has a share of the evidence."""
+    if not _collapses(outcome) or cut_short() is not None:
+        return outcome
+    drawn = order_draws(model, outcome.found, rng, draws=FITTED_DRAWS)
+    if drawn is None or len(drawn.orders) == 1:
+        return outcome
+    name, test = outcome.estimator, outcome.direction
+    estimate = over_orders(model, outcome.found, outcome.estimate, name, drawn.orders)
+    back = over_orders(
+        model, outcome.reverse, outcome.reverse_estimate, name, drawn.orders[:, ::-1]
+    )
+    posterior = posterior_of(
+        model,
+        drawn,
+        identified=test.identified,
+        level=0.0 if test.known else test.alpha,
+        draws=FITTED_DRAWS,
+    )
+    cautions = () if mixed(drawn.r_hat, drawn.effective_size) else (slow_chains(posterior),)
+    return replace(
+        outcome,
+        estimate=estimate,
+        reverse_estimate=back,
+        posterior=posterior,
+        notes=(*outcome.notes, ORDER_UNCERTAIN),
+        cautions=(*outcome.cautions, *cautions),
+    )
+
+
+def slow_chains(posterior: OrderPosterior) -> str:
+    """What is said where chains over orders have not converged."""
+    return (
+        f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
+        f"{posterior.effective_size:.0f}): read position probabilities with care."
+    )
 
 
 def _initial(model: Model, choice: ComparedSubjects) -> Gaussian:
@@ -496,10 +551,7 @@ def _uncertainty(
     if note is not None:
         notes.append(note)
     if not posterior.mixed:
-        cautions.append(
-            f"The chains over orders mix slowly (R-hat {posterior.r_hat:.2f}, effective size "
-            f"{posterior.effective_size:.0f}): read position probabilities with care."
-        )
+        cautions.append(slow_chains(posterior))
     if few is not model:
         notes.append("Call sample_orders() for the position probabilities of so many orders.")
     if not run.converged:
@@ -526,13 +578,26 @@ def sample_posterior(
 def _shared_posterior(
     model: Model, outcome: Outcome, rng: np.random.Generator, *, samples: int
 ) -> OrderPosterior:
-    """The posterior over one order: over the optima that are nearly as likely, over folds, and over an open direction."""
+    """The posterior over one order: over the optima that are nearly as likely, over folds, and over an open direction.
+
+    Parameters are integrated out where that has a closed form; else they are those fitted along each optimum.
+    """
 
     def of_mode(fit: Fit) -> OrderPosterior:
         orders = (model.made_robust(fit) or model).shared_orders(fit)
         return shared_posterior(orders, fit.order, rng, samples=samples)
 
     best = outcome.found
+    drawn = order_draws(model, best, rng, draws=samples) if _collapses(outcome) else None
+    if drawn is not None:
+        test = outcome.direction
+        return posterior_of(
+            model,
+            drawn,
+            identified=test.identified,
+            level=0.0 if test.known else test.alpha,
+            draws=samples,
+        )
     found = of_mode(best)
     others = [] if outcome.cycle or model.timing.gaps_known else _rivals(model, best, found, rng)
     if others:

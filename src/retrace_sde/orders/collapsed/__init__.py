@@ -1,0 +1,1 @@
+"""Parameters integrated out: the evidence of a shared order in closed form, and draws of orders by it."""
