@@ -33,7 +33,7 @@ class Check:
 START = re.findall(
     r"^\$ (retrace .*?)(?: +#.*)?$", (ROOT / "docs/start.md").read_text("utf-8"), re.MULTILINE
 )
-CHEAP = ("reversible", "known", "transient", "aliasing", "spread")
+CHEAP = ("reversible", "known", "transient", "aliasing", "spread", "exchange")
 CHECKS = (
     Check("docs/start.md", tuple(START), r"^(Data|Order|Direction|Drift|SDE|\+ )"),
     Check(

@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 from joblib import Parallel, delayed
+from scipy import stats
 from scipy.linalg import expm
 
 import retrace_sde as rt
@@ -175,6 +176,44 @@ def common(seed):
     return found
 
 
+def exchange(seed):
+    """Statement 18: short steps, N = 10: share of random walks that prefer two slices exchanged, at an end and within."""
+    u, v, w = np.random.default_rng(seed).standard_normal((3, 4000, 10))
+    size = [(each**2).sum(1) for each in (u, v, w, u + v, v + w)]
+    ends = size[3] < size[1]
+    inner = size[3] + size[4] < size[0] + size[2]
+    return [ends.mean(), stats.t.sf(np.sqrt(10) / 2, 10), inner.mean(), stats.t.sf(np.sqrt(5), 10)]
+
+
+def vuong(seed):
+    """Statement 20: at rest, n = 50: the spread of Vuong's z, and the share with p < .05, irreversible and reversible."""
+    found = []
+    for k, sde in enumerate((VORTEX, SADDLE)):
+        X = sde.simulate(5000, 8, 0.2, x0="stationary", scheme="exact", random_state=2 * seed + k)
+        z = [vuong_z(each) for each in X.reshape(100, 50, 8, 2)]
+        found += [np.std(z), np.mean(2 * stats.t.sf(np.abs(z), 49) < 0.05)]
+    return found
+
+
+def vuong_z(X):
+    """Of one panel: each direction with its own affine fit and initial distribution."""
+
+    def log_likelihoods(X):
+        early, late = X[:, :-1].reshape(-1, 2), X[:, 1:].reshape(-1, 2)
+        design = np.column_stack([early, np.ones(len(early))])
+        rest = late - design @ np.linalg.lstsq(design, late, rcond=None)[0]
+        first = X[:, 0] - X[:, 0].mean(axis=0)
+
+        def densities(e):
+            Q = e.T @ e / len(e)
+            return -0.5 * (np.linalg.slogdet(Q)[1] + (e @ np.linalg.inv(Q) * e).sum(1))
+
+        return densities(rest).reshape(len(X), -1).sum(axis=1) + densities(first)
+
+    delta = log_likelihoods(X) - log_likelihoods(X[:, ::-1])
+    return delta.sum() / (np.sqrt(len(X)) * delta.std(ddof=1))
+
+
 STATEMENTS = {
     "order": (order, ["n=2 shared", "own", "n=10 shared", "own", "n=50 shared", "own"]),
     "reversible": (reversible, ["largest |ratio|, nats"]),
@@ -186,6 +225,8 @@ STATEMENTS = {
     "memory": (memory, ["Markov, nats", "memory", "called", "forwards"]),
     "aliasing": (aliasing, ["|F − F'|", "|ratio|"]),
     "spread": (spread, ["τ, spread grows", "τ, spread shrinks"]),
+    "exchange": (exchange, ["ends", "by the formula", "inner", "by the formula"]),
+    "vuong": (vuong, ["irreversible: sd", "p < .05", "reversible: sd", "p < .05"]),
     "common": (common, ["n=10, T=20: F", "s", "n=1000, T=20: F", "s", "n=10, T=2000: F", "s"]),
 }
 

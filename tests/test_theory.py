@@ -1,0 +1,275 @@
+"""The identities and counterexamples of docs/theory.md, each computed from exact moments: nothing is estimated here."""
+
+from __future__ import annotations
+
+from itertools import combinations, combinations_with_replacement, pairwise, permutations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.linalg import expm, logm, solve_continuous_lyapunov, solve_discrete_lyapunov
+
+from retrace_sde.evidence.closed_form.panels import Panels
+from retrace_sde.evidence.closed_form.reversibility import antisymmetric_features
+
+Floats = NDArray[np.float64]
+VORTEX, CHAIN = np.array([[-1.0, 2.0], [-2.0, -1.0]]), np.array([[-1.0, 0.0], [2.0, -1.0]])
+
+
+def exact_step(A: Floats, H: Floats, dt: float) -> tuple[Floats, Floats]:
+    """F and Q of an SDE (Van Loan)."""
+    d = len(A)
+    M = expm(np.block([[-A, H], [np.zeros((d, d)), A.T]]) * dt)
+    F = M[d:, d:].T
+    return F, F @ M[:d, d:]
+
+
+def random_step(d: int, seed: int) -> tuple[Floats, Floats]:
+    """A stable invertible F, and Q ≻ 0."""
+    rng = np.random.default_rng(seed)
+    F, L = rng.standard_normal((d, d)), rng.standard_normal((d, d))
+    return 0.8 * F / np.abs(np.linalg.eigvals(F)).max(), L @ L.T + 0.3 * np.eye(d)
+
+
+def spreads(F: Floats, Q: Floats, first: Floats, T: int) -> list[Floats]:
+    """Covariances of the slices."""
+    found = [first]
+    for _ in range(T - 1):
+        found.append(F @ found[-1] @ F.T + Q)
+    return found
+
+
+def covariance(F: Floats, Q: Floats, first: Floats, T: int) -> Floats:
+    """Blocks (T, T, d, d) of the covariance of all slices: `Cov(X_i, X_k)`."""
+    S, d = spreads(F, Q, first, T), len(F)
+    C = np.empty((T, T, d, d))
+    for i, k in combinations_with_replacement(range(T), 2):
+        C[k, i] = np.linalg.matrix_power(F, k - i) @ S[i]
+        C[i, k] = C[k, i].T
+    return C
+
+
+def dense(C: Floats) -> Floats:
+    T, _, d, _ = C.shape
+    return C.transpose(0, 2, 1, 3).reshape(T * d, T * d)
+
+
+def blocks(V: Floats, d: int) -> Floats:
+    T = len(V) // d
+    return V.reshape(T, d, T, d).transpose(0, 2, 1, 3)
+
+
+def backward(C: Floats, i: int, after: int = 1) -> tuple[Floats, Floats]:
+    """Regression of slice i on the next ones: coefficients, and the residual covariance."""
+    rest = slice(i + 1, i + 1 + after)
+    cross = np.concatenate(list(C[i, rest]), axis=1)
+    B = cross @ np.linalg.inv(dense(C[rest, rest]))
+    return B, C[i, i] - B @ cross.T
+
+
+def test_statement_1_neighbours_are_the_non_zero_blocks_of_the_precision() -> None:
+    F, Q = random_step(3, 0)
+    P = blocks(np.linalg.inv(dense(covariance(F, Q, np.eye(3), 6))), 3)
+    size = np.abs(P).max(axis=(2, 3))
+    far = np.abs(np.subtract.outer(range(6), range(6))) > 1
+    assert size[far].max() < 1e-10
+    assert P[0, 1] == pytest.approx(-F.T @ np.linalg.inv(Q))
+
+
+def test_statement_3_half_a_turn_per_step_hides_the_direction() -> None:
+    for turn, hidden in ((3.0, False), (np.pi, True)):
+        A = np.array([[-1.0, turn], [-turn, -1.0]])
+        C = expm(A) @ solve_continuous_lyapunov(A, -np.eye(2))
+        assert np.allclose(C, C.T) is hidden
+
+
+def test_statement_4_the_twin_of_an_sde_has_the_same_h_and_of_steps_another_q() -> None:
+    F, Q = exact_step(CHAIN, np.eye(2), 0.3)
+    S = solve_continuous_lyapunov(CHAIN, -np.eye(2))
+    twin = S @ CHAIN.T @ np.linalg.inv(S)
+    F_rev, Q_rev = exact_step(twin, np.eye(2), 0.3)
+    assert F_rev == pytest.approx(S @ F.T @ np.linalg.inv(S))
+    assert Q_rev == pytest.approx(S - F_rev @ S @ F_rev.T)
+    for dt, apart in ((0.1, 0.12), (0.3, 0.51)):  # Euler's steps
+        F, Q = np.eye(2) + CHAIN * dt, dt * np.eye(2)
+        S = solve_discrete_lyapunov(F, Q)
+        F_rev, K = backward(covariance(F, Q, S, 2), 0)
+        assert F_rev == pytest.approx(S @ F.T @ np.linalg.inv(S))
+        assert np.abs(K / dt - np.eye(2)).max() == pytest.approx(apart, abs=0.005)
+        assert np.linalg.det(K) == pytest.approx(np.linalg.det(Q))
+
+
+def test_statement_5_the_backward_step_is_constant_only_at_rest() -> None:
+    F, Q = random_step(2, 1)
+    rest = solve_discrete_lyapunov(F, Q)
+    for first, constant in ((rest, True), (2 * rest, False)):
+        C = covariance(F, Q, first, 3)
+        (B, K), (B_next, K_next) = backward(C, 0), backward(C, 1)
+        assert (np.allclose(B, B_next) and np.allclose(K, K_next)) is constant
+
+
+def test_statement_5_two_slices_of_an_sde_whose_reverse_is_not_embeddable() -> None:
+    A, H = np.array([[-1.11, -3.09], [2.58, -0.24]]), np.array([[0.39, 0.34], [0.34, 0.49]])
+    first = np.array([[3.92, -1.19], [-1.19, 0.45]])
+    B, K = backward(covariance(*exact_step(A, H, 1.0), first, 2), 0)
+    assert min(np.linalg.eigvalsh(each)[0] for each in (H, first, K)) > 0
+    assert sorted(np.linalg.eigvals(B)) == pytest.approx([-1.54, -0.16], abs=0.005)
+    assert np.abs(logm(B).imag).max() > 1  # no real logarithm
+
+
+def test_statement_7_the_twin_has_the_same_rates() -> None:
+    S = solve_continuous_lyapunov(CHAIN, -np.eye(2))
+    twin = S @ CHAIN.T @ np.linalg.inv(S)
+    assert twin == pytest.approx(np.array([[-2.0, 1.0], [-1.0, 0.0]]))
+    assert np.poly(twin) == pytest.approx(np.poly(CHAIN))
+
+
+def test_statement_9_one_more_turn_per_step_is_not_seen() -> None:
+    turn, dt = np.array([[0.0, 1.0], [-1.0, 0.0]]), 0.5
+    one, two = (-np.eye(2) + w * turn for w in (1.0, 1.0 + 2 * np.pi / dt))
+    for a, b in zip(exact_step(one, np.eye(2), dt), exact_step(two, np.eye(2), dt), strict=True):
+        assert a == pytest.approx(b)
+
+
+def test_statement_11_deviations_from_slice_means_do_not_contain_common_shocks() -> None:
+    n, Q, U = 5, np.diag([1.0, 2.0]), np.array([[3.0, 1.0], [1.0, 4.0]])
+    rows = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0].T
+    V = np.kron(rows, np.eye(2)) @ (np.kron(np.eye(n), Q) + np.kron(np.ones((n, n)), U))
+    V = blocks(V @ np.kron(rows, np.eye(2)).T, 2)
+    assert V[0, 0] == pytest.approx(Q + n * U)
+    assert V[1:, 1:] == pytest.approx(blocks(np.kron(np.eye(n - 1), Q), 2))
+    assert np.abs(V[0, 1:]).max() < 1e-12
+
+
+def test_statement_12_noise_of_any_size_leaves_the_splits_of_four_slices() -> None:
+    F, Q = random_step(3, 2)
+    C = covariance(F, Q, 3 * np.eye(3), 7)
+    size = np.abs(np.linalg.det(C))  # the diagonal, which noise changes, is not used
+    for i, j, k, m in combinations(range(7), 4):
+        split, other, third = (
+            size[a, b] * size[c, e] for a, b, c, e in ((i, j, k, m), (i, k, j, m), (i, m, j, k))
+        )
+        assert split > other * (1 + 1e-9)
+        assert other == pytest.approx(third)
+
+
+def test_statement_12_the_noise_is_determined_by_three_slices() -> None:
+    F, Q = random_step(2, 3)
+    R = np.diag([0.5, 2.0])
+    Y = covariance(F, Q, np.eye(2), 3)
+    step = Y[2, 0] @ np.linalg.inv(Y[1, 0])
+    assert step == pytest.approx(F)
+    assert (Y[0, 0] + R) - np.linalg.inv(step) @ Y[1, 0] == pytest.approx(R)
+
+
+def test_statement_13_snapshots_do_not_show_rotation() -> None:
+    calm, turning = -np.eye(2), VORTEX
+    for A in (calm, turning):
+        F, Q = exact_step(A, np.eye(2), 0.4)
+        assert spreads(F, Q, 3 * np.eye(2), 4)[3] == pytest.approx(
+            spreads(*exact_step(calm, np.eye(2), 0.4), 3 * np.eye(2), 4)[3]
+        )
+
+
+def test_statement_14_hidden_variables_imitate_every_order() -> None:
+    T, delta = 4, 0.01
+    V = np.fromfunction(lambda i, k: 0.7 ** abs(i - k), (T, T))
+    shift = np.roll(np.eye(T), 1, axis=1)
+    for order in permutations(range(T)):
+        wanted = V[np.ix_(order, order)]
+        first = wanted - delta * np.diag(np.arange(T))
+        assert np.linalg.eigvalsh(first)[0] > 0
+        found = covariance(shift, delta * np.eye(T), first, T)[:, :, 0, 0]
+        assert found == pytest.approx(wanted)
+
+
+def test_statement_14_a_reversible_whole_has_distances_that_grow() -> None:
+    rng = np.random.default_rng(4)
+    L = rng.standard_normal((5, 5))
+    A = -(L @ L.T) - 0.1 * np.eye(5)  # symmetric, H = I: reversible
+    S = solve_continuous_lyapunov(A, -np.eye(5))
+    kept = [np.trace((expm(A * t) @ S)[:2, :2]) for t in np.linspace(0, 3, 12)]
+    assert (np.diff(kept) < 0).all()
+
+
+def test_statement_15_gaps_explain_the_reverse_only_at_rest() -> None:
+    f = np.exp(-np.array([0.3, 0.7, 0.2]))
+    for first, constant in ((1.0, True), (2.0, False)):  # the stationary variance is 1
+        S = [first]
+        for each in f:
+            S.append(1 + each**2 * (S[-1] - 1))
+        v = np.array(S)
+        asked = v[:-1] * v[1:] * (1 - f**2) / (v[1:] ** 2 - f**2 * v[:-1] ** 2)
+        assert np.allclose(asked, asked[0]) is constant
+
+
+def test_statement_16_memory_has_a_direction_only_off_rest() -> None:
+    F1, F2, Q = np.array([[0.5, 0.2], [-0.3, 0.6]]), 0.2 * np.eye(2), np.eye(2)
+    F = np.block([[np.zeros((2, 2)), np.eye(2)], [F2, F1]])  # of pairs (X_i, X_{i+1})
+    noise = np.zeros((4, 4))
+    noise[2:, 2:] = Q
+    rest = solve_discrete_lyapunov(F, noise)
+    for first, constant in ((rest, True), (rest + np.eye(4), False)):
+        C = covariance(F, noise, first, 5)[:, :, :2, :2]
+        B = [backward(C, i, after=2) for i in range(3)]
+        same = all(np.allclose(a, b) for each in B[1:] for a, b in zip(each, B[0], strict=True))
+        assert same is constant
+
+
+def test_statement_17_low_rank_noise_reaches_all_variables_under_kalmans_condition() -> None:
+    H = np.diag([0.0, 1.0])
+    reached = exact_step(np.array([[0.0, 1.0], [-4.0, -0.4]]), H, 0.1)[1]
+    assert np.linalg.eigvalsh(reached)[0] > 0
+    apart = exact_step(np.array([[-1.0, 0.0], [1.0, -1.0]]), H, 0.1)[1]
+    assert np.linalg.eigvalsh(apart)[0] == pytest.approx(0, abs=1e-15)
+
+
+def test_statement_18_divergence_from_wrong_orders_is_positive() -> None:
+    F, Q = random_step(2, 5)
+    C = covariance(F, Q, np.eye(2), 5)
+
+    def entropy(*slices: int) -> float:
+        return 0.5 * float(np.linalg.slogdet(dense(C[np.ix_(slices, slices)]))[1])
+
+    for order in permutations(range(5)):
+        chain = sum(entropy(a, b) for a, b in pairwise(order))
+        divergence = chain - sum(entropy(a) for a in order[1:-1]) - entropy(*range(5))
+        true = order in (tuple(range(5)), tuple(range(5))[::-1])
+        assert abs(divergence) < 1e-10 if true else divergence > 1e-4
+
+
+def test_statement_18_exchanges_follow_students_distribution() -> None:
+    N, rng = 6, np.random.default_rng(6)
+    u, v, w = rng.standard_normal((3, 40_000, N))
+    ends = 2 * (u * v).sum(1) < -(u**2).sum(1)
+    inner = (v * (u + w)).sum(1) < -(v**2).sum(1)
+    for seen, below, bound in ((ends, N / 4, 4 / 5), (inner, N / 2, 2 / 3)):
+        chance = stats.t.sf(np.sqrt(below), N)
+        assert abs(seen.mean() - chance) < 4 * np.sqrt(chance / len(seen))
+        assert chance <= 0.5 * bound ** (N / 2)
+
+
+def test_statement_19_features_change_sign_with_the_direction() -> None:
+    """So that random signs are random reversals; the p-value is then a rank among exchangeable numbers."""
+    rng = np.random.default_rng(7)
+    panels = Panels(rng.standard_normal((1, 6, 5, 2)), np.array([5, 5, 4, 3, 5, 5]))
+    back = panels.reverse
+    for one, two in zip(
+        antisymmetric_features(panels.x[0], panels.visits.mask),
+        antisymmetric_features(back.x[0], back.visits.mask),
+        strict=True,
+    ):
+        assert one == pytest.approx(-two)
+
+
+def test_statement_20_vuongs_limit_at_rest_has_a_variance_below_one_half() -> None:
+    rng = np.random.default_rng(8)
+    F, G = (np.linalg.qr(rng.standard_normal((12, 5)))[0] for _ in range(2))
+    D = F @ F.T - G @ G.T  # two projections of equal rank
+    values = np.linalg.eigvalsh(D)
+    assert values == pytest.approx(-values[::-1])
+    g = rng.standard_normal((40_000, 12))
+    z = 0.5 * np.einsum("bi,ij,bj->b", g, D, g) / np.linalg.norm(g @ D, axis=1)
+    assert 0.5 < z.std() < np.sqrt(0.5)
+    assert (np.abs(z) > 1.96).mean() < 0.01
