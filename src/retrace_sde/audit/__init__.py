@@ -1,0 +1,1 @@
+"""Which time stamps are wrong, and what data without dates still tell of time."""

@@ -1,0 +1,353 @@
+"""Which stamps are wrong, and what they should be: a law of steps and the true times, in turn.
+
+The law (`law`) is fitted robustly to the stamps as given, most of which are right; under it the true times of each sequence are
+sampled (`sampler`); stamps that are probably wrong are left out of the next fit. A sequence is one subject's observations, or
+the slices that all subjects share. What single wrong stamps explain badly is tried as one event: stamps that run backwards, a
+block shifted by a constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from retrace_sde.audit.law import StepLaw, fit_steps, gap_levels, pairs_in_order
+from retrace_sde.audit.sampler import Costs, Records, Stamps, path_cost, sample_grid, sample_times
+from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.orders.draws import random_states
+from retrace_sde.process.sde import Gaussian
+from retrace_sde.progress import steps
+
+ROUNDS = (60, 60, 300)
+"""Draws kept of each sequence in each round; the last are those that count."""
+
+THIN, BURN = 3, 120
+"""Sweeps between draws, and before them."""
+
+LEAST_ERROR = 0.02
+"""Error of stamps that are called exact, in median gaps: clocks are read, and rounded."""
+
+BANDWIDTH, BROAD = 0.15, 0.15
+"""Of the law of gaps: kernels of the logarithm of a gap, and the share of a wide one, so that no gap is impossible."""
+
+SIMULATED = 200
+"""Sequences that are simulated of regular and of random times, to be compared with the stamps."""
+
+NOISY = 0.2
+"""Errors of stamps, in gaps, from which a regular grid tells more than they do."""
+
+REVERSED_ODDS = 100.0
+"""Odds against a subject whose stamps all run backwards."""
+
+LEAST_BLOCK = 3
+"""Stamps that a common shift must explain, to be called one event."""
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Stamps (T,) in median gaps, of observations or slices, and what was found: all (T,), times in median gaps."""
+
+    values: Array
+    stamps: Array
+    error: Array
+    wrong: Array = field(default_factory=lambda: np.zeros(0))
+    draws: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    cost: float = np.inf
+    reversed: bool = False
+    shift: float = 0.0
+    shifted: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
+
+    @property
+    def expected(self) -> Array:
+        """The posterior median of each time."""
+        return np.asarray(np.median(self.draws, axis=0))
+
+    def in_unit(self, unit: float) -> Sequence:
+        """The same with times in another unit."""
+        stamps, error, shift = self.stamps / unit, self.error / unit, self.shift / unit
+        return replace(self, stamps=stamps, error=error, shift=shift, draws=self.draws / unit)
+
+    def interval(self, level: float) -> tuple[Array, Array]:
+        """Posterior intervals of each time."""
+        low, high = np.quantile(self.draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        return low, high
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """What times are judged by: the law of steps, of first observations, of gaps; and how often stamps are wrong."""
+
+    law: StepLaw
+    start: Gaussian
+    levels: Array
+    gap_costs: Array
+    wrong: float
+    regular: bool
+
+    def costs(self, sequence: Sequence) -> Costs:
+        """Those of one sequence; on a regular grid, of steps across one gap."""
+        start = -self.start.log_density(sequence.values).sum(axis=0)
+        if self.regular:
+            table = self.law.table(sequence.values, np.ones(1))
+            return Costs(table, np.ascontiguousarray(start), 0.0, 1.0)
+        table = self.law.table(sequence.values, self.levels) + self.gap_costs[:, None, None]
+        least, per = np.log(self.levels[0]), 1 / np.log(self.levels[1] / self.levels[0])
+        return Costs(table, np.ascontiguousarray(start), float(least), float(per))
+
+
+def audit_sequences(
+    sequences: list[Sequence], rng: np.random.Generator, *, wrong: float
+) -> tuple[list[Sequence], StepLaw]:
+    """The same with posteriors of their times, and the law that they were judged by."""
+    times = [each.stamps for each in sequences]
+    kept = [~np.isnan(each.stamps) for each in sequences]
+    law, regular, unit = None, on_a_grid(sequences, wrong=wrong), 1.0
+    for k, draws in enumerate(ROUNDS):
+        law = fitted_law(sequences, times, kept, robust=k == 0)
+        judge = Judge(law, _start(sequences, times, kept), *_gap_law(sequences, times, kept), wrong, regular)
+        last, found = k == len(ROUNDS) - 1, []
+        for each in steps(sequences, f"judging stamps, round {k + 1} of {len(ROUNDS)}", least=20):
+            found.append(_judged(judge, each, draws, rng, events=k > 0, alone=len(sequences) < 5))
+        sequences = found
+        if regular and not last:
+            factor = regridded(sequences)
+            sequences, unit = [each.in_unit(factor) for each in sequences], unit * factor
+        times = [each.expected for each in sequences]
+        # Time that was sampled is no measurement: it is left out, but for stamps shifted by a constant, or reversed.
+        kept = [each.wrong < 0.5 if not last else kept[i] for i, each in enumerate(sequences)]
+    assert law is not None
+    return [each.in_unit(1 / unit) for each in sequences], law
+
+
+def fitted_law(
+    sequences: list[Sequence], times: list[Array], kept: list[Mask], *, robust: bool
+) -> StepLaw:
+    """The law of steps between neighbours in time."""
+    before, after, gaps = [], [], []
+    for each, t, use in zip(sequences, times, kept, strict=True):
+        _, a, b, g = pairs_in_order(t[None], use[None])
+        before.append(each.values[:, a].reshape(-1, each.values.shape[2]))
+        after.append(each.values[:, b].reshape(-1, each.values.shape[2]))
+        gaps.append(np.tile(g, len(each.values)))
+    return fit_steps(*(np.concatenate(x) for x in (before, after, gaps)), robust=robust)
+
+
+def _start(sequences: list[Sequence], times: list[Array], kept: list[Mask]) -> Gaussian:
+    """The law of first observations, drawn towards that of all, which stands in where there are few."""
+    every = np.concatenate([each.values[:, use].reshape(-1, each.values.shape[2]) for each, use in zip(sequences, kept, strict=True)])  # fmt: skip
+    first = np.concatenate([
+        each.values[:, np.flatnonzero(use)[np.argmin(t[use])]]
+        for each, t, use in zip(sequences, times, kept, strict=True) if use.any()
+    ])  # fmt: skip
+    d = every.shape[1]
+    share = len(first) / (len(first) + 2.0 * d + 4.0)
+    whole = np.cov(every.T).reshape(d, d) + 1e-9 * np.eye(d)
+    mean = share * first.mean(axis=0) + (1 - share) * every.mean(axis=0)
+    off = first - mean
+    return Gaussian(mean, share * off.T @ off / len(first) + (1 - share) * whole)
+
+
+def _gap_law(
+    sequences: list[Sequence], times: list[Array], kept: list[Mask]
+) -> tuple[Array, Array]:
+    """Gaps at which costs are tabulated, and −log density of each."""
+    parts = [np.diff(np.sort(t[use])) for t, use in zip(times, kept, strict=True)]
+    gaps = np.maximum(np.concatenate(parts), 0.02)
+    spans = [2 * np.ptp(t[use]) for t, use in zip(times, kept, strict=True) if use.sum() > 1]
+    levels = gap_levels(np.array([*gaps, *spans]))
+    some = np.log(gaps if len(gaps) <= 2000 else np.quantile(gaps, np.linspace(0, 1, 2000)))
+    x = np.log(levels)
+    near = np.exp(-0.5 * ((x[:, None] - some) / BANDWIDTH) ** 2).mean(axis=1) / BANDWIDTH
+    wide = np.exp(-0.5 * ((x - np.median(some)) / 1.5) ** 2) / 1.5
+    density = ((1 - BROAD) * near + BROAD * wide) / np.sqrt(2 * np.pi) / levels
+    return levels, -np.log(density)
+
+
+def on_a_grid(sequences: list[Sequence], *, wrong: float) -> bool:
+    """Observations were made at regular times, of which the stamps tell with errors; then their number is knowledge, too.
+
+    Sorted stamps lie about a line, as closely as those of simulated regular times, and not as those of random ones. Where stamps are
+    as good as exact nothing is gained.
+    """
+    if any(len(each.stamps) < 4 or np.isnan(each.stamps).any() for each in sequences):
+        return False
+    error = float(np.median(np.concatenate([each.error for each in sequences])))
+    if error < NOISY:
+        return False
+    T = int(np.median([len(each.stamps) for each in sequences]))
+    rng = np.random.default_rng(0)
+    regular = np.tile(np.arange(float(T)), (SIMULATED, 1))
+    random = np.sort(rng.uniform(-0.5, T - 0.5, regular.shape), axis=1)
+    spreads = []
+    for times in (regular, random):
+        noisy = times + error * rng.normal(size=times.shape)
+        lost = rng.random(times.shape) < wrong
+        simulated = np.where(lost, rng.uniform(-0.5, T - 0.5, times.shape), noisy)
+        spreads.append(np.log(np.median([_about_a_line(each) for each in simulated])))
+    here = np.log(np.median([_about_a_line(each.stamps) for each in sequences]))
+    return bool(here < np.mean(spreads))
+
+
+def _about_a_line(stamps: Array) -> float:
+    """The spread of sorted stamps about a line of slope 1, robustly."""
+    rest = np.sort(stamps) - np.arange(len(stamps))
+    return 1.4826 * float(np.median(np.abs(rest - np.median(rest)))) + 1e-9
+
+
+def regridded(sequences: list[Sequence]) -> float:
+    """The spacing of a regular grid, in the present unit: the slope of stamps that are right by their positions."""
+    above, below = 0.0, 0.0
+    for each in sequences:
+        right = each.wrong < 0.5
+        if right.sum() < 3 or each.reversed:
+            continue
+        k, s = each.draws[:, right].mean(axis=0), each.stamps[right] + each.shift * each.shifted[right]
+        k = k - k.mean()
+        above, below = above + float(k @ s), below + float(k @ k)
+    return above / below if below > 0 and above > 0 else 1.0
+
+
+def time_range(stamps: Array) -> tuple[float, float]:
+    """Where true times lie: from the first to the last stamp, without some that lie far from most."""
+    known = np.sort(stamps[~np.isnan(stamps)])
+    while len(known) > 3:
+        gaps = np.diff(known)
+        k = int(np.argmax(gaps)) + 1
+        main = known[:k] if 2 * k > len(known) else known[k:]
+        if len(main) == len(known) or gaps[k - 1] <= 2 * np.ptp(main) + 5:
+            break
+        known = main
+    return float(known[0]), float(known[-1])
+
+
+def _judged(
+    judge: Judge, sequence: Sequence, draws: int, rng: np.random.Generator, *, events: bool, alone: bool
+) -> Sequence:
+    """Times sampled under a law; `events`: with stamps explained together where that is more likely."""
+    costs = judge.costs(sequence)
+    plain = replace(sequence, reversed=False, shift=0.0, shifted=np.zeros(len(sequence.stamps), dtype=bool))
+    found = _sampled(judge, costs, plain, sequence.stamps, draws, rng)
+    if not events:
+        return found
+    if not alone:
+        found = _or_reversed(judge, costs, found, draws, rng)
+    return _or_shifted(judge, costs, found, draws, rng)
+
+
+def _sampled(
+    judge: Judge, costs: Costs, sequence: Sequence, stamps: Array, draws: int, rng: np.random.Generator
+) -> Sequence:
+    """Draws of times with stamps as they would be without an event."""
+    T = len(stamps)
+    known = ~np.isnan(stamps)
+    if known.sum() < 2:
+        flat = np.tile(np.where(known, stamps, 0.0), (draws, 1))
+        return replace(sequence, wrong=np.where(known, judge.wrong, np.nan), draws=flat, cost=0.0)
+    low, high = time_range(stamps)
+    reach = 3 * float(sequence.error.max()) + 1.0
+    low, high = low - reach, high + reach
+    width = max(float(np.ptp(stamps[known])), high - low)
+    given = Stamps(stamps, sequence.error, low, high, judge.wrong, width)
+    seen = Records(np.zeros(T), np.empty((draws, T)), np.empty(draws))
+    if judge.regular:
+        order, origin = np.argsort(stamps), float(np.median(np.sort(stamps) - np.arange(T)))
+        state = random_states(rng, 1)
+        sample_grid(costs, given, order, origin, BURN, THIN, state, seen)
+        share = np.where(known, seen.wrong / draws, np.nan)
+        return replace(sequence, wrong=share, draws=seen.times, cost=float(seen.costs.mean()))
+    begin = np.where(known, stamps, rng.uniform(low, high, T))
+    begin = np.where((begin < low) | (begin > high), rng.uniform(low, high, T), begin)
+    sample_times(costs, given, begin, BURN, THIN, random_states(rng, 1), seen)
+    share = np.where(known, seen.wrong / draws, np.nan)
+    return replace(sequence, wrong=share, draws=seen.times, cost=float(seen.costs.mean()))
+
+
+def _or_reversed(
+    judge: Judge, costs: Costs, found: Sequence, draws: int, rng: np.random.Generator
+) -> Sequence:
+    """The same, or with all stamps mirrored, where that is more likely by more than its odds."""
+    known = ~np.isnan(found.stamps)
+    if known.sum() < LEAST_BLOCK:
+        return found
+    low, high = time_range(found.stamps)
+    mirrored = low + high - found.stamps
+    as_given, back = (np.argsort(each)[: known.sum()] for each in (found.stamps, mirrored))
+    if path_cost(costs, back, mirrored) > path_cost(costs, as_given, found.stamps):
+        return found
+    other = _sampled(judge, costs, replace(found, reversed=True), mirrored, draws, rng)
+    return other if other.cost + np.log(REVERSED_ODDS) < found.cost else found
+
+
+def _or_shifted(
+    judge: Judge, costs: Costs, found: Sequence, draws: int, rng: np.random.Generator
+) -> Sequence:
+    """The same, or with the stamps that are off by much the same explained by one shift."""
+    moved, gap = found.expected - found.stamps, 1.5 + 2 * found.error
+    suspect = np.flatnonzero(found.wrong > 0.5)
+    if found.reversed or len(suspect) < LEAST_BLOCK:
+        return found
+    near = np.abs(moved[suspect][:, None] - moved[suspect]) <= gap[suspect]
+    members = suspect[near[near.sum(axis=1).argmax()]]
+    if len(members) < LEAST_BLOCK:
+        return found
+    shift = float(np.median(moved[members]))
+    stamps = found.stamps.copy()
+    stamps[members] += shift
+    shifted = np.isin(np.arange(len(stamps)), members)
+    event = replace(found, shift=shift, shifted=shifted)
+    other = _sampled(judge, costs, event, stamps, draws, rng)
+    known = found.stamps[~np.isnan(found.stamps)]
+    price = np.log(1 / judge.wrong) + 2 * np.log(len(known))  # of an event, and of its two ends
+    if other.cost + price > found.cost:
+        return found
+    odds = np.exp(min(found.cost - other.cost - price, 50.0))
+    share = np.where(shifted, odds / (1 + odds), other.wrong)
+    return replace(other, wrong=share)
+
+
+def standardised(values: Array) -> Array:
+    """Variables with mean 0 and standard deviation 1, holes filled by their subject's median, or that of all."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of columns that a subject has no value of
+        own = np.nanmedian(values, axis=1, keepdims=True)
+    own = np.where(np.isnan(own), np.nanmedian(values, axis=(0, 1)), own)
+    centre, scale = np.nanmean(values, axis=(0, 1)), np.nanstd(values, axis=(0, 1))
+    return np.asarray((np.where(np.isnan(values), own, values) - centre) / np.where(scale > 0, scale, 1))
+
+
+def _typical_gap(rows: Array, gaps: Array, error: float) -> float:
+    """The median gap; where errors blur it, the median slope of sorted stamps, which wrong ones hardly change."""
+    if error < NOISY * np.median(gaps):
+        return float(np.median(gaps))
+    slopes = []
+    for each in rows:
+        known = np.sort(each[~np.isnan(each)])
+        half = len(known) // 2
+        if half:
+            slopes.append(np.median((known[-half:] - known[:half]) / (len(known) - half)))
+    return float(np.median(slopes))
+
+
+def sequences_of(
+    values: Array, stamps: Array, lengths: Indices, error: Array | float
+) -> tuple[list[Sequence], float]:
+    """Sequences of a panel, values (n, T, d), stamps (T,) shared or (n, T), and the median gap, which is their unit."""
+    shared = stamps.ndim == 1
+    rows = stamps[None] if shared else stamps
+    gaps = np.concatenate([np.diff(np.sort(each[~np.isnan(each)])) for each in rows])
+    gaps = gaps[gaps > 0]
+    if not len(gaps):
+        raise ValueError("the times are all the same, or known of single rows only: nothing can be judged.")
+    unit = _typical_gap(rows, gaps, float(np.median(error)))
+    sizes = np.maximum(np.broadcast_to(error, rows.shape) / unit, LEAST_ERROR)
+    y = standardised(values)
+    if shared:
+        return [Sequence(y, stamps / unit, sizes[0])], unit
+    found = [
+        Sequence(y[j : j + 1, :t], rows[j, :t] / unit, np.ascontiguousarray(sizes[j, :t]))
+        for j, t in enumerate(lengths.tolist())
+    ]
+    return found, unit
