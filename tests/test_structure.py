@@ -12,7 +12,7 @@ import retrace_sde as rt
 
 WAY = """
 metrics datasets progress io panel process fit orders search evidence paper after result estimator retrace effects show diagnosis
-arrow recovery anndata reproduce lost_time app cli
+arrow audit recovery anndata reproduce lost_time app cli
 """.split()  # noqa: SIM905 - a list to read, not to parse
 """Rooms and the faces in front of them; each uses only what comes before it."""
 

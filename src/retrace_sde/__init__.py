@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from retrace_sde import anndata, datasets, metrics, paper, progress
     from retrace_sde.after.compare import compare_orders
     from retrace_sde.arrow import arrow_of_time
+    from retrace_sde.audit.times import TimesAudit, audit_times
     from retrace_sde.diagnosis import diagnose
     from retrace_sde.effects import treatment
     from retrace_sde.effects.graph import effect_graph
@@ -44,9 +45,11 @@ __all__ = [
     "ReTraceResult",
     "ReTraceWarning",
     "Recovery",
+    "TimesAudit",
     "TreatmentEffect",
     "anndata",
     "arrow_of_time",
+    "audit_times",
     "baselines",
     "compare_orders",
     "datasets",
@@ -94,8 +97,10 @@ _HOMES = {
     "ReTraceResult": "result",
     "ReTraceWarning": "panel.validation",
     "Recovery": "recovery",
+    "TimesAudit": "audit.times",
     "TreatmentEffect": "effects.treatment",
     "arrow_of_time": "arrow",
+    "audit_times": "audit.times",
     "compare_orders": "after.compare",
     "diagnose": "diagnosis",
     "effect_graph": "effects.graph",

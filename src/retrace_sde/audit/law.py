@@ -16,7 +16,7 @@ from scipy.stats import chi2
 
 from retrace_sde.fit.irregular_times import StepLikelihood, maximum
 from retrace_sde.fit.statespace.transitions import transitions, van_loan_matrix
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, Mask
 
 GAP_BINS = 24
 """Bins of gaps, on a logarithmic scale, that the steps of a fit are sorted into: within a bin gaps differ by a few per cent."""
@@ -67,7 +67,7 @@ class StepLaw:
 
     def table(self, values: Array, levels: Array) -> Array:
         """Costs (K, T, T) of b after a over each tabulated gap, summed over n subjects of values (n, T, d)."""
-        n, T, d = values.shape
+        _, T, d = values.shape
         F, s, roots, logs = self.steps(levels)
         found = np.empty((len(levels), T, T))
         for k in range(len(levels)):
@@ -97,7 +97,7 @@ def fit_steps(before: Array, after: Array, gaps: Array, *, robust: bool) -> Step
     weights = np.ones(N)
     law = _fitted(before, after, gaps, weights)
     for _ in range(ROBUST_ROUNDS if robust else 1):
-        squares, logs = law.squares(before, after, gaps)
+        squares, _ = law.squares(before, after, gaps)
         values = [float(_minus_log_t(squares, each, d).sum()) for each in TAILS]
         law = StepLaw(law.theta, law.diffusion, TAILS[int(np.argmin(values))])
         if not robust:
@@ -145,10 +145,10 @@ def _euler(z: Array, gaps: Array, weights: Array, d: int) -> tuple[Array, Array]
     theta = np.linalg.solve(gram, (x * w[:, None]).T @ change).T
     rest = change - x @ theta.T
     H = (rest * w[:, None]).T @ rest / weights.sum()
-    return theta, H + 1e-6 * np.eye(d) * max(np.trace(H) / d, 1e-9)
+    return np.asarray(theta), np.asarray(H + 1e-6 * np.eye(d) * max(np.trace(H) / d, 1e-9))
 
 
-def pairs_in_order(times: Array, kept: Array) -> tuple[Indices, Indices, Indices, Array]:
+def pairs_in_order(times: Array, kept: Mask) -> tuple[Indices, Indices, Indices, Array]:
     """Neighbours in time among what is `kept` (n, T): rows, observations before and after, and gaps."""
     rows, first, second, gaps = [], [], [], []
     for j in range(len(times)):

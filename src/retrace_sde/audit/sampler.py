@@ -96,6 +96,30 @@ def path_cost(costs: Costs, order: Indices, t: Array) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def best_block(
+    costs: Costs, stamps: Stamps, least: int, shifts: Array
+) -> tuple[int, int, float, float]:
+    """The block of neighbouring rows [i, j), at most half of all, and the shift of its stamps that leave the least cost."""
+    T = len(stamps.given)
+    begin, end, best, shift = 0, 0, np.inf, 0.0
+    t = stamps.given.copy()
+    for i in range(T - least + 1):
+        for j in range(i + least, min(T, i + T // 2) + 1):
+            for each in shifts:
+                t[:] = stamps.given
+                t[i:j] += each
+                total = 0.0
+                for a in range(i, j):
+                    if t[a] < stamps.low or t[a] > stamps.high:
+                        total = np.inf
+                if total == 0.0:
+                    total = path_cost(costs, np.argsort(t), t)
+                if total < best:
+                    begin, end, best, shift = i, j, total, each
+    return begin, end, float(shift), float(best)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def removed(costs: Costs, order: Indices, t: Array, i: int) -> float:
     """What taking out the observation at position i adds to the cost."""
     T, a = len(order), order[i]
@@ -158,7 +182,14 @@ def try_time(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def try_exchange(
-    costs: Costs, stamps: Stamps, order: Indices, t: Array, i: int, j: int, heat: float, state: State
+    costs: Costs,
+    stamps: Stamps,
+    order: Indices,
+    t: Array,
+    i: int,
+    j: int,
+    heat: float,
+    state: State,
 ) -> None:
     """The observations at positions i and j exchange their times."""
     a, b = order[i], order[j]
@@ -300,7 +331,14 @@ def try_origin(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sample_grid(
-    costs: Costs, stamps: Stamps, order: Indices, origin: float, burn: int, thin: int, state: State, seen: Records
+    costs: Costs,
+    stamps: Stamps,
+    order: Indices,
+    origin: float,
+    burn: int,
+    thin: int,
+    state: State,
+    seen: Records,
 ) -> None:
     """Draw orders on a regular grid, and its origin; costs are those of a gap of 1."""
     T, R = len(order), len(seen.times)

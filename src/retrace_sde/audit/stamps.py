@@ -8,12 +8,21 @@ block shifted by a constant.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from retrace_sde.audit.law import StepLaw, fit_steps, gap_levels, pairs_in_order
-from retrace_sde.audit.sampler import Costs, Records, Stamps, path_cost, sample_grid, sample_times
+from retrace_sde.audit.sampler import (
+    Costs,
+    Records,
+    Stamps,
+    best_block,
+    path_cost,
+    sample_grid,
+    sample_times,
+)
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import random_states
 from retrace_sde.process.sde import Gaussian
@@ -37,11 +46,20 @@ SIMULATED = 200
 NOISY = 0.2
 """Errors of stamps, in gaps, from which a regular grid tells more than they do."""
 
-REVERSED_ODDS = 100.0
-"""Odds against a subject whose stamps all run backwards."""
+EVENT_ODDS = 100.0
+"""Odds against one event in a sequence: all stamps run backwards, or a block is shifted."""
+
+FEW_SEQUENCES = 5
+"""Below so many the others do not tell how one runs: neither whether it is reversed nor the spacing of a grid."""
+
+SHIFT_ERROR = 0.4
+"""Error of a shift that is tried, in gaps."""
 
 LEAST_BLOCK = 3
 """Stamps that a common shift must explain, to be called one event."""
+
+LONGEST_SEARCHED = 40
+"""Observations up to which all blocks of neighbouring rows are tried: some 10⁵ blocks and shifts, half a second."""
 
 
 @dataclass(eq=False)
@@ -84,6 +102,7 @@ class Judge:
     gap_costs: Array
     wrong: float
     regular: bool
+    alone: bool
 
     def costs(self, sequence: Sequence) -> Costs:
         """Those of one sequence; on a regular grid, of steps across one gap."""
@@ -105,10 +124,11 @@ def audit_sequences(
     law, regular, unit = None, on_a_grid(sequences, wrong=wrong), 1.0
     for k, draws in enumerate(ROUNDS):
         law = fitted_law(sequences, times, kept, robust=k == 0)
-        judge = Judge(law, _start(sequences, times, kept), *_gap_law(sequences, times, kept), wrong, regular)
+        laws = law, _start(sequences, times, kept), *_gap_law(sequences, times, kept)
+        judge = Judge(*laws, wrong, regular, alone=len(sequences) < FEW_SEQUENCES)
         last, found = k == len(ROUNDS) - 1, []
         for each in steps(sequences, f"judging stamps, round {k + 1} of {len(ROUNDS)}", least=20):
-            found.append(_judged(judge, each, draws, rng, events=k > 0, alone=len(sequences) < 5))
+            found.append(_judged(judge, each, draws, rng, events=k > 0))
         sequences = found
         if regular and not last:
             factor = regridded(sequences)
@@ -202,7 +222,10 @@ def regridded(sequences: list[Sequence]) -> float:
         right = each.wrong < 0.5
         if right.sum() < 3 or each.reversed:
             continue
-        k, s = each.draws[:, right].mean(axis=0), each.stamps[right] + each.shift * each.shifted[right]
+        k, s = (
+            each.draws[:, right].mean(axis=0),
+            each.stamps[right] + each.shift * each.shifted[right],
+        )
         k = k - k.mean()
         above, below = above + float(k @ s), below + float(k @ k)
     return above / below if below > 0 and above > 0 else 1.0
@@ -222,21 +245,33 @@ def time_range(stamps: Array) -> tuple[float, float]:
 
 
 def _judged(
-    judge: Judge, sequence: Sequence, draws: int, rng: np.random.Generator, *, events: bool, alone: bool
+    judge: Judge,
+    sequence: Sequence,
+    draws: int,
+    rng: np.random.Generator,
+    *,
+    events: bool,
 ) -> Sequence:
     """Times sampled under a law; `events`: with stamps explained together where that is more likely."""
     costs = judge.costs(sequence)
-    plain = replace(sequence, reversed=False, shift=0.0, shifted=np.zeros(len(sequence.stamps), dtype=bool))
+    plain = replace(
+        sequence, reversed=False, shift=0.0, shifted=np.zeros(len(sequence.stamps), dtype=bool)
+    )
     found = _sampled(judge, costs, plain, sequence.stamps, draws, rng)
     if not events:
         return found
-    if not alone:
+    if not judge.alone:
         found = _or_reversed(judge, costs, found, draws, rng)
     return _or_shifted(judge, costs, found, draws, rng)
 
 
 def _sampled(
-    judge: Judge, costs: Costs, sequence: Sequence, stamps: Array, draws: int, rng: np.random.Generator
+    judge: Judge,
+    costs: Costs,
+    sequence: Sequence,
+    stamps: Array,
+    draws: int,
+    rng: np.random.Generator,
 ) -> Sequence:
     """Draws of times with stamps as they would be without an event."""
     T = len(stamps)
@@ -248,7 +283,12 @@ def _sampled(
     reach = 3 * float(sequence.error.max()) + 1.0
     low, high = low - reach, high + reach
     width = max(float(np.ptp(stamps[known])), high - low)
-    given = Stamps(stamps, sequence.error, low, high, judge.wrong, width)
+    error = sequence.error
+    if judge.regular and judge.alone:
+        error = error * np.sqrt(
+            1 + 4 / T
+        )  # the spacing is known from this sequence only: least at its ends
+    given = Stamps(stamps, error, low, high, judge.wrong, width)
     seen = Records(np.zeros(T), np.empty((draws, T)), np.empty(draws))
     if judge.regular:
         order, origin = np.argsort(stamps), float(np.median(np.sort(stamps) - np.arange(T)))
@@ -260,7 +300,9 @@ def _sampled(
     begin = np.where((begin < low) | (begin > high), rng.uniform(low, high, T), begin)
     sample_times(costs, given, begin, BURN, THIN, random_states(rng, 1), seen)
     share = np.where(known, seen.wrong / draws, np.nan)
-    return replace(sequence, wrong=share, draws=seen.times, cost=float(seen.costs.mean()))
+    # Free energy, with the entropy of independent times: of two explanations, exact stamps are not the better for being exact.
+    spread = np.log(np.maximum(seen.times.std(axis=0), 0.5 * sequence.error)).sum()
+    return replace(sequence, wrong=share, draws=seen.times, cost=float(seen.costs.mean() - spread))
 
 
 def _or_reversed(
@@ -276,46 +318,73 @@ def _or_reversed(
     if path_cost(costs, back, mirrored) > path_cost(costs, as_given, found.stamps):
         return found
     other = _sampled(judge, costs, replace(found, reversed=True), mirrored, draws, rng)
-    return other if other.cost + np.log(REVERSED_ODDS) < found.cost else found
+    return other if other.cost + np.log(EVENT_ODDS) < found.cost else found
 
 
 def _or_shifted(
     judge: Judge, costs: Costs, found: Sequence, draws: int, rng: np.random.Generator
 ) -> Sequence:
-    """The same, or with the stamps that are off by much the same explained by one shift."""
-    moved, gap = found.expected - found.stamps, 1.5 + 2 * found.error
+    """The same, or with stamps that are off by the same explained by one shift."""
     suspect = np.flatnonzero(found.wrong > 0.5)
     if found.reversed or len(suspect) < LEAST_BLOCK:
         return found
+    known = int((~np.isnan(found.stamps)).sum())
+    # Of an event, of the two ends of a block, and of the choice of a shift.
+    price = (
+        np.log(EVENT_ODDS)
+        + 2 * np.log(known)
+        + np.log(2 * np.nanmax(found.stamps) - 2 * np.nanmin(found.stamps) + 1)
+    )
+    best, least = found, found.cost
+    for members, shift in (*_alike(found, suspect), *_block(costs, found, judge.wrong)):
+        stamps = found.stamps.copy()
+        stamps[members] += shift
+        shifted = np.isin(np.arange(len(stamps)), members)
+        loose = np.where(shifted, np.hypot(found.error, SHIFT_ERROR), found.error)
+        event = replace(found, shift=shift, shifted=shifted, error=loose)
+        other = _sampled(judge, costs, event, stamps, draws, rng)
+        moved = float(np.median((other.expected - found.stamps)[members]))
+        other = replace(other, shift=moved, error=found.error)
+        odds = np.exp(min(found.cost - other.cost - price, 50.0))
+        if other.cost + price < least:
+            least = other.cost + price
+            best = replace(other, wrong=np.where(shifted, odds / (1 + odds), other.wrong))
+    return best
+
+
+def _alike(found: Sequence, suspect: Indices) -> list[tuple[Indices, float]]:
+    """Stamps that were found to be wrong by much the same, and by how much."""
+    moved, gap = found.expected - found.stamps, 1.5 + 2 * found.error
     near = np.abs(moved[suspect][:, None] - moved[suspect]) <= gap[suspect]
     members = suspect[near[near.sum(axis=1).argmax()]]
     if len(members) < LEAST_BLOCK:
-        return found
-    shift = float(np.median(moved[members]))
-    stamps = found.stamps.copy()
-    stamps[members] += shift
-    shifted = np.isin(np.arange(len(stamps)), members)
-    event = replace(found, shift=shift, shifted=shifted)
-    other = _sampled(judge, costs, event, stamps, draws, rng)
-    known = found.stamps[~np.isnan(found.stamps)]
-    price = np.log(1 / judge.wrong) + 2 * np.log(len(known))  # of an event, and of its two ends
-    if other.cost + price > found.cost:
-        return found
-    odds = np.exp(min(found.cost - other.cost - price, 50.0))
-    share = np.where(shifted, odds / (1 + odds), other.wrong)
-    return replace(other, wrong=share)
+        return []
+    return [(members, float(np.median(moved[members])))]
+
+
+def _block(costs: Costs, found: Sequence, wrong: float) -> list[tuple[Indices, float]]:
+    """Neighbouring rows of the table, which a reset of the clock would have stamped alike, and their shift."""
+    stamps = found.stamps
+    if len(stamps) > LONGEST_SEARCHED or np.isnan(stamps).any():
+        return []
+    low, high = time_range(stamps)
+    given = Stamps(stamps, found.error, low - 1, high + 1, wrong, high - low)
+    reach = np.ptp(stamps)
+    shifts = np.arange(-np.floor(reach), reach + 0.5, 0.5)
+    i, j, shift, _ = best_block(costs, given, LEAST_BLOCK, shifts[np.abs(shifts) >= 2])
+    return [(np.arange(i, j), shift)] if j > i else []
 
 
 def standardised(values: Array) -> Array:
     """Variables with mean 0 and standard deviation 1, holes filled by their subject's median, or that of all."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of columns that a subject has no value of
         own = np.nanmedian(values, axis=1, keepdims=True)
     own = np.where(np.isnan(own), np.nanmedian(values, axis=(0, 1)), own)
     centre, scale = np.nanmean(values, axis=(0, 1)), np.nanstd(values, axis=(0, 1))
-    return np.asarray((np.where(np.isnan(values), own, values) - centre) / np.where(scale > 0, scale, 1))
+    return np.asarray(
+        (np.where(np.isnan(values), own, values) - centre) / np.where(scale > 0, scale, 1)
+    )
 
 
 def _typical_gap(rows: Array, gaps: Array, error: float) -> float:
@@ -340,7 +409,9 @@ def sequences_of(
     gaps = np.concatenate([np.diff(np.sort(each[~np.isnan(each)])) for each in rows])
     gaps = gaps[gaps > 0]
     if not len(gaps):
-        raise ValueError("the times are all the same, or known of single rows only: nothing can be judged.")
+        raise ValueError(
+            "the times are all the same, or known of single rows only: nothing can be judged."
+        )
     unit = _typical_gap(rows, gaps, float(np.median(error)))
     sizes = np.maximum(np.broadcast_to(error, rows.shape) / unit, LEAST_ERROR)
     y = standardised(values)

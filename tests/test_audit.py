@@ -1,0 +1,112 @@
+"""Wrong time stamps: single ones, swapped, shifted and reversed; shared and own; and the command."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import retrace_sde as rt
+from retrace_sde.audit.law import fit_steps
+from retrace_sde.cli.main import main
+
+N, T = 14, 12
+
+
+def table(seed=1):
+    """A process with a direction, seen by 14 subjects at 12 regular times."""
+    turn = np.kron(np.eye(2), [[0.0, 4.0], [-4.0, 0.0]]) - 0.5 * np.eye(4)
+    X = rt.LinearSDE(turn, np.eye(4)).simulate(N, T, 0.1, x0="stationary", random_state=seed)
+    found = pd.DataFrame(X.reshape(N * T, 4), columns=list("abcd"))
+    return found.assign(who=np.repeat(np.arange(N), T), day=np.tile(np.arange(float(T)), N))
+
+
+@pytest.fixture(scope="module")
+def audited():
+    """Three kinds of errors, in three subjects."""
+    data = table()
+    data.loc[[2, 9], "day"] = [9.0, 2.0]
+    data.loc[T + 4, "day"] = 10.6
+    back = slice(5 * T, 6 * T - 1)
+    data.loc[back, "day"] = data.loc[back, "day"].to_numpy()[::-1]
+    return rt.audit_times(data, subject="who", time="day", random_state=0)
+
+
+def test_wrong_stamps_are_found_and_corrected(audited):
+    found = audited.table.set_index("row")
+    assert found.loc[[2, 9], "kind"].tolist() == ["swapped", "swapped"]
+    assert found.loc[2, "partner"] == 9
+    assert found.loc[T + 4, "kind"] == "wrong"
+    assert found.loc[T + 4, "probability_wrong"] > 0.9
+    assert abs(found.loc[T + 4, "expected_time"] - 4) < 1.5
+    assert found.loc[T + 4, "low"] <= 4.2
+    assert found.loc[T + 4, "high"] >= 3.8
+    rest = found.drop(index=[2, 9, T + 4, *range(5 * T, 6 * T)])
+    assert (rest["probability_wrong"] < 0.5).mean() > 0.98
+
+
+def test_a_clock_that_was_reset():
+    data = table()
+    data.loc[3 * T + 6 : 3 * T + 10, "day"] -= 4.3
+    found = rt.audit_times(data, subject="who", time="day", random_state=0)
+    shifted = found.table[found.table["kind"] == "shifted"]
+    assert set(shifted["row"]) >= set(range(3 * T + 7, 3 * T + 10))
+    assert abs((shifted["expected_time"] - shifted["time"]).median() - 4.3) < 1
+    assert (found.table["probability_wrong"] > 0.5).sum() <= 7
+
+
+def test_a_subject_that_runs_backwards(audited):
+    assert (audited.table.set_index("row").loc[5 * T : 6 * T - 1, "kind"] == "reversed").all()
+    assert any("backwards" in each for each in audited.findings)
+
+
+def test_stamps_of_slices_with_errors():
+    data = table()
+    data["plate"] = np.tile([f"p{k}" for k in range(T)], N)
+    stamps = np.arange(float(T)) + 0.4 * np.random.default_rng(3).normal(size=T)
+    stamps[3] = 9.5
+    data["day"] = np.tile(stamps, N)
+    found = rt.audit_times(
+        data, subject="who", slice="plate", time="day", time_error=0.4, random_state=0
+    )
+    assert found.suspects["slice"].tolist() == ["p3"]
+    assert abs(found.suspects["expected_time"].item() - 3) < 1
+    assert found.plot().get_ylabel() == "expected time"
+
+
+def test_the_law_of_steps_survives_wrong_ones():
+    """Against the law fitted to the right steps alone: drift and diffusion."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 2))
+    gaps = rng.choice([0.5, 1.0, 2.0], 600)
+    after = x * np.exp(-0.3 * gaps)[:, None]
+    after = after + rng.normal(size=x.shape) * np.sqrt(1 - np.exp(-0.6 * gaps))[:, None]
+    clean = fit_steps(x, after, gaps, robust=False)
+    after[::10] = 6 * rng.normal(size=(60, 2))
+    found = fit_steps(x, after, gaps, robust=True)
+    np.testing.assert_allclose(np.diag(clean.theta), -0.3, atol=0.07)
+    np.testing.assert_allclose(np.diag(found.diffusion), np.diag(clean.diffusion), rtol=0.3)
+
+
+def test_the_command_writes_a_table_and_refuses_what_it_cannot_use(tmp_path):
+    data = table().head(6 * T)
+    data.loc[4, "day"] = 10.6
+    data["day"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(data["day"], unit="D")
+    file, out = tmp_path / "visits.csv", tmp_path / "audit.csv"
+    data.to_csv(file, index=False)
+    call = ["audit", str(file), "--subject", "who", "--time", "day", "--out", str(out), "--json"]
+    done = CliRunner().invoke(main, call)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["wrong"] >= 1
+    written = pd.read_csv(out)
+    assert written.loc[4, "kind"] == "wrong"
+    assert written.loc[4, "expected_time"] < "2024-01-08"
+    bare = CliRunner().invoke(
+        main, ["audit", str(file), "--subject", "who", "--out", str(tmp_path / "b.csv")]
+    )
+    assert bare.exit_code == 2
+    with pytest.raises(ValueError, match="share"):
+        rt.audit_times(data, subject="who", time="day", wrong=2)
