@@ -28,6 +28,7 @@ test: $(INSTALLED)
 # Many seeds, every combination, the paper's sizes: before a release, and where a change touches statistics.
 test-statistics: $(INSTALLED)
 	$(BIN)/pytest -m statistics -n auto --dist worksteal
+	$(BIN)/pytest properties -n auto --dist worksteal --hypothesis-profile many
 
 # Lines of the sources that the fast tests run; compiled kernels are not seen.
 coverage: $(INSTALLED)

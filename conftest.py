@@ -1,8 +1,13 @@
-"""Which tests are run: those marked `statistics` only on request."""
+"""Which tests are run: those marked `statistics`, and many examples of each property, only on request."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("few", max_examples=4, deadline=None)
+settings.register_profile("many", max_examples=25, deadline=None)
+settings.load_profile("few")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import retrace_sde as rt
@@ -25,7 +25,6 @@ def fit(X, **parameters):
 
 
 @given(seeds)
-@settings(max_examples=25, deadline=None)
 def test_permuting_the_input_slices_permutes_the_answer(seed):
     rng, X = panel(seed)
     moved = rng.permutation(X.shape[1])
@@ -36,7 +35,6 @@ def test_permuting_the_input_slices_permutes_the_answer(seed):
 
 
 @given(seeds)
-@settings(max_examples=25, deadline=None)
 def test_units_of_the_variables_and_of_time_only_rescale_the_parameters(seed):
     rng, X = panel(seed)
     unit = 10.0 ** rng.integers(-4, 5, X.shape[2])
@@ -52,7 +50,6 @@ def test_units_of_the_variables_and_of_time_only_rescale_the_parameters(seed):
 
 
 @given(seeds)
-@settings(max_examples=25, deadline=None)
 def test_a_rotation_of_the_variables_rotates_the_parameters(seed):
     rng, X = panel(seed, n=200)
     R = np.linalg.qr(rng.standard_normal((X.shape[2],) * 2))[0]
@@ -66,7 +63,6 @@ def test_a_rotation_of_the_variables_rotates_the_parameters(seed):
 
 
 @given(seeds)
-@settings(max_examples=25, deadline=None)
 def test_relabelling_trajectories_and_variables_changes_nothing_else(seed):
     rng, X = panel(seed)
     rows, columns = rng.permutation(X.shape[0]), rng.permutation(X.shape[2])
@@ -78,7 +74,6 @@ def test_relabelling_trajectories_and_variables_changes_nothing_else(seed):
 
 
 @given(seeds)
-@settings(max_examples=15, deadline=None)
 def test_a_constant_level_is_absorbed_by_an_affine_drift(seed):
     rng, X = panel(seed)
     level = rng.uniform(-100, 100, X.shape[2])
@@ -91,7 +86,6 @@ def test_a_constant_level_is_absorbed_by_an_affine_drift(seed):
 
 
 @given(seeds)
-@settings(max_examples=15, deadline=None)
 def test_running_the_clock_backwards_turns_the_direction_around(seed):
     """The reversed panel has the reversed order, and the same evidence for it."""
     _, X = panel(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import retrace_sde as rt
@@ -66,7 +66,6 @@ def check(one, other, scale, shift, exact):
 
 @pytest.mark.parametrize(("permutation", "estimator"), FITS)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=4, deadline=None)
 def test_scaling_and_shifting_columns(permutation, estimator, seed):
     n, T = (40, 12) if permutation == "shared" else (12, 7)
     rng, X, scale = data(seed, permutation, n, T)
@@ -79,7 +78,6 @@ def test_scaling_and_shifting_columns(permutation, estimator, seed):
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=4, deadline=None)
 def test_scaling_columns_of_a_drift_without_an_offset(seed):
     _, X, scale = data(seed, "shared", 40, 12)
     one, other = (fit(each, "shared", "mle", "linear") for each in (X, X * scale))

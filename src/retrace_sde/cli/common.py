@@ -298,8 +298,8 @@ def table_target(
     out = out or Path(f"{source.stem}-{default}.{out_format or 'csv'}")
     if out_format is not None and out.suffix.lower() != f".{out_format}":
         raise ValueError(f"--out {out} is not called .{out_format}, as --out-format says.")
-    check_writable(out)
     check_target(out, folder=False)
+    check_writable(out)
     return out, check_outputs([out], source=source, force=force)
 
 
