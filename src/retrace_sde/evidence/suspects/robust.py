@@ -1,0 +1,130 @@
+"""Estimates that a few wrong values cannot move: centre and scale, a trimmed regression, and an order of slices by bounded costs.
+
+The order starts from medians over trajectories of the distances between slices. Then a trimmed regression along it and the search under
+the bounded cost `Σ_j min(m²_j, χ²_d(.99))` alternate, m the Mahalanobis length of a step: one trajectory counts for no more
+than its share.
+
+Limits: up to about a tenth of the rows may be wrong; the order only has to be good enough to compare rows with their neighbours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import chi2
+
+from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.orders.paths import guided_paths, improve, shortest_path
+from retrace_sde.orders.prior import Prior
+
+KEPT, TRIMMED_ROUNDS, ORDER_ROUNDS = 0.99, 4, 3
+"""Share of Gaussian residuals that a trimmed regression keeps, its rounds, and rounds of regression and search."""
+
+NORMAL_MAD = 1.4826
+"""Standard deviation of a Gaussian over its median absolute deviation."""
+
+RIDGE = 1e-9
+"""Weight of the identity in a trimmed regression, relative to the regressors' own: for variables that hardly move."""
+
+
+def median(values: Array, axis: int | tuple[int, ...] | None = None) -> Array:
+    """Median without missing values; NaN where there is none."""
+    if not np.isnan(values).any():
+        return np.asarray(np.median(values, axis=axis))
+    some = ~np.isnan(values).all(axis=axis, keepdims=True)
+    found = np.nanmedian(np.where(some, values, 0.0), axis=axis, keepdims=True)
+    return np.asarray(np.squeeze(np.where(some, found, np.nan), axis=axis))
+
+
+def centre_and_scale(x: Array) -> tuple[Array, Array]:
+    """Median and scaled median absolute deviation of each variable (d,) of x (n, T, d)."""
+    centre = median(x, (0, 1))
+    scale = NORMAL_MAD * median(np.abs(x - centre), (0, 1))
+    spread = np.nanstd(x, axis=(0, 1))
+    scale = np.where(scale > 0, scale, spread)
+    return centre, np.where(scale > 0, scale, 1.0)
+
+
+def trimmed_regression(y: Array, x: Array) -> tuple[Array, Array]:
+    """Coefficients (d + 1, d) of y (N, d) on x and a constant, and the covariance of what is left, from the bulk of the rows.
+
+    It starts at y = x + c, so that rows with a wrong regressor, which differ from their neighbour, are left out from the first round on.
+    """
+    N, d = y.shape
+    near = np.r_[np.eye(d), np.zeros((1, d))]
+    X, B = np.c_[x, np.ones(N)], near
+    rest = y - x
+    rest = rest - np.median(rest, axis=0)
+    S = np.diag((NORMAL_MAD * np.median(np.abs(rest), axis=0)) ** 2 + 1e-12)
+    bound, middle = chi2.ppf(KEPT, d), chi2.median(d)
+    for _ in range(TRIMMED_ROUNDS):
+        squares = _squares(rest, S)
+        kept = squares <= bound * np.median(squares) / middle
+        if kept.sum() < 3 * (d + 1):
+            break
+        G = X[kept].T @ X[kept]
+        ridge = RIDGE * np.trace(G)
+        B = np.linalg.solve(G + ridge * np.eye(d + 1), X[kept].T @ y[kept] + ridge * near)
+        rest = y - X @ B
+        S = np.cov(rest[kept].T).reshape(d, d) + 1e-12 * np.eye(d)
+        S = S * max(float(np.median(_squares(rest, S))) / middle, 1e-12)
+    return B, S
+
+
+def _squares(rest: Array, S: Array) -> Array:
+    """Squared Mahalanobis lengths."""
+    return np.asarray((rest @ np.linalg.inv(S) * rest).sum(axis=1))
+
+
+def whitening(S: Array) -> Array:
+    """W with Wᵀ S W = I."""
+    return np.asarray(np.linalg.inv(np.linalg.cholesky(S)).T)
+
+
+def median_distances(z: Array) -> Array:
+    """Squared distances (T, T) between slices of z (n, T, d), medians over trajectories."""
+    T = z.shape[1]
+    D = np.empty((T, T))
+    for a in range(T):
+        squares = (z - z[:, a : a + 1]) ** 2
+        known = ~np.isnan(squares)
+        count = known.sum(axis=2)
+        mean = np.where(known, squares, 0.0).sum(axis=2) / np.maximum(count, 1)
+        D[a] = median(np.where(count > 0, mean, np.nan), 0)
+    D = np.where(np.isnan(D), np.nanmax(D), D)
+    np.fill_diagonal(D, 0.0)
+    return (D + D.T) / 2
+
+
+def robust_order(z: Array, prior: Prior | None = None) -> Indices:
+    """An order (T,) of the slices of z (n, T, d) that a few wrong values do not change."""
+    n, T, d = z.shape
+    D = median_distances(z)
+    order = shortest_path(D) if prior is None else guided_paths(n * d * D, n * d, prior)[0]
+    seen = ~np.isnan(z).any(axis=2)
+    filled = np.where(np.isnan(z), np.nan_to_num(median(z, 0))[None], z)
+    for _ in range(ORDER_ROUNDS):
+        along, known = filled[:, order], seen[:, order]
+        both = known[:, 1:] & known[:, :-1]
+        if both.sum() < 4 * (d + 1):
+            return order
+        costs = _bounded_costs(
+            filled, seen, *trimmed_regression(along[:, 1:][both], along[:, :-1][both])
+        )
+        found = improve(costs, np.zeros(T), order, prior)
+        if np.array_equal(found, order):
+            break
+        order = found
+    return order
+
+
+def _bounded_costs(z: Array, seen: Array, B: Array, S: Array) -> Array:
+    """`½ Σ_j min(m²_j, χ²_d(.99))` (T, T) of one slice after another; a step that is not seen counts as an ordinary one."""
+    n, T, d = z.shape
+    W, bound = whitening(S), chi2.ppf(KEPT, d)
+    target, source = z @ W, (z @ B[:-1] + B[-1]) @ W
+    costs = np.empty((T, T))
+    for a in range(T):
+        squares = np.minimum(((target - source[:, a : a + 1]) ** 2).sum(axis=2), bound)
+        costs[a] = 0.5 * np.where(seen & seen[:, a : a + 1], squares, float(d)).sum(axis=0)
+    np.fill_diagonal(costs, 0.0)
+    return costs

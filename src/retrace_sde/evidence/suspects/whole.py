@@ -1,0 +1,81 @@
+"""Whole trajectories and whole slices in other units: level and movement both a multiple of everyone else's.
+
+A trajectory, or a slice, of a variable is in other units where the median size of its values and the size of its movement (of a slice:
+its spread) are outlying in the same direction. Volatile subjects move more, but are not ten times as large; subjects with another level are
+not more volatile.
+
+Limits: factors below about five are not seen, nor units that differ by an offset alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
+from retrace_sde.io.arrays import Array, Mask
+
+MIN_OTHERS = 6
+"""Trajectories, or slices, that one is compared with at least."""
+
+OUTLYING, MIN_SPREAD, MIN_FACTOR = 5.0, 0.3, 5.0
+"""Robust z from which a logarithm is outlying, its least standard deviation, and the least factor that counts as a unit."""
+
+
+class Whole(NamedTuple):
+    """A trajectory or a slice, a variable of it, the factor by which it differs, and the probability that it is wrong."""
+
+    index: int
+    variable: int
+    factor: float
+    probability: float
+
+
+def whole_trajectories(x: Array) -> list[Whole]:
+    """Trajectories of x (n, T, d), in their own units and along an order, of which a variable is in other units."""
+    n, T, _ = x.shape
+    if n <= MIN_OTHERS or T < 4:
+        return []
+    return _outlying(median(np.abs(x), 1), median(np.abs(np.diff(x, axis=1)), 1))
+
+
+def whole_slices(x: Array) -> list[Whole]:
+    """Slices of x (n, T, d) of which a variable is in other units; they must also stand apart from every other slice."""
+    n, T, _ = x.shape
+    if T <= MIN_OTHERS or n < MIN_OTHERS:
+        return []
+    size, centre = median(np.abs(x), 0), median(x, 0)
+    found = _outlying(size, NORMAL_MAD * median(np.abs(x - centre), 0))
+    return [each for each in found if _apart(size[:, each.variable], each.index)]
+
+
+def _apart(sizes: Array, k: int) -> bool:
+    """A slice's values are smaller, or larger, by the least factor than those of any other slice."""
+    others = np.delete(sizes, k)
+    return bool(
+        sizes[k] > MIN_FACTOR * np.nanmax(others) or sizes[k] * MIN_FACTOR < np.nanmin(others)
+    )
+
+
+def _outlying(size: Array, movement: Array) -> list[Whole]:
+    """Entries (m, d) whose size and movement are both multiples of the others'."""
+    known = (size > 0) & (movement > 0)
+    logs, factors = [], []
+    for each in (size, movement):
+        log = np.log(np.where(known, each, np.nan))
+        centred = log - median(log, 0)
+        spread = np.maximum(NORMAL_MAD * median(np.abs(centred), 0), MIN_SPREAD)
+        logs.append(centred / spread)
+        factors.append(np.exp(centred))
+    least = np.where(np.sign(logs[0]) == np.sign(logs[1]), np.fmin(*np.abs(logs)), 0.0)
+    large = np.abs(np.log(factors[0])) >= np.log(MIN_FACTOR)
+    wrong: Mask = (np.nan_to_num(least) > OUTLYING) & np.nan_to_num(large).astype(bool)
+    if wrong.any(axis=1).sum() > len(wrong) / 4:  # two kinds of subjects rather than errors
+        return []
+    found = []
+    for i, v in zip(*map(np.ndarray.tolist, np.nonzero(wrong)), strict=True):
+        chance = min(1.0, 2 * wrong.size * float(norm.sf(least[i, v])))
+        found.append(Whole(i, v, float(factors[0][i, v]), 1 - chance))
+    return found
