@@ -55,6 +55,12 @@ PREVIEW_ROWS = 8
 """Rows that a notebook shows of the ordered table."""
 
 
+SUSPECT_COLUMNS = [
+    "row", "subject", "slice", "kind", "variable", "value", "expected", "sd", "probability", "missing", "repair",
+]  # fmt: skip
+"""Of the table of values that are probably wrong."""
+
+
 class Options(TypedDict, total=False):
     """What `recover` takes besides columns: the settings of `ReTrace`, and `group`, `bootstrap` and the drift "auto"."""
 
@@ -68,6 +74,7 @@ class Options(TypedDict, total=False):
     missing_covariates: MissingInputs
     subjects: Literal["auto", "alike", "levels", "rates"]
     common_shocks: Literal["auto"] | bool
+    outliers: Literal["auto", "flag", "keep"]
     evidence: Sequence[Literal["means", "spreads", "residuals"]]
     max_iter: int
     alpha: float
@@ -215,6 +222,36 @@ class Recovery:
     def parameters(self) -> dict[str, Any]:
         """Everything that was estimated, in the table's units, as plain numbers and sentences."""
         return parameters(self.model.result_, self.panel)
+
+    @property
+    def suspects(self) -> pd.DataFrame:
+        """Values that are probably wrong, by the table's own labels; empty where there are none.
+
+        `row` counts the table's rows from 1. `expected` is what both neighbours in time expect, `sd` its standard deviation,
+        `probability` that the entry is wrong, and `missing` whether the fit treated it as missing.
+        """
+        panel, rows = self.panel, []
+        for each in self.model.result_.suspects:
+            j, t = each.trajectory, each.slice
+            at = None if j is None or t is None or panel.rows is None else int(panel.rows[j, t])
+            label = None if t is None or panel.slices is None else panel.slices[t]
+            known = {
+                "row": None if at is None or at < 0 else at + 1,
+                "subject": None if j is None else panel.ids[j],
+                "slice": label,
+            }
+            said = (
+                "kind",
+                "variable",
+                "value",
+                "expected",
+                "sd",
+                "probability",
+                "missing",
+                "repair",
+            )
+            rows.append({**known, **{name: getattr(each, name) for name in said}})
+        return pd.DataFrame(rows, columns=SUSPECT_COLUMNS)
 
     def summary(self) -> str:
         """The result as text."""

@@ -25,6 +25,7 @@ from retrace_sde.evidence.identifiability import IdentifiabilityReport
 from retrace_sde.evidence.selection.drift import DriftChoice
 from retrace_sde.evidence.selection.noise import NoiseChoice
 from retrace_sde.evidence.selection.subjects import SubjectEffects
+from retrace_sde.evidence.suspects.record import Suspect
 from retrace_sde.fit.intervals import (
     Parameter,
     clearest,
@@ -159,6 +160,8 @@ class ReTraceResult:
         The fit was ended early on request.
     groups : array (n,) or None
         Numbers of the groups whose trajectories may be alike, those that are nearly copies included; None: all are independent.
+    suspects : tuple of Suspect
+        Values, rows, trajectories and slices that are probably wrong, in sentences too.
 
     Examples
     --------
@@ -205,6 +208,7 @@ class ReTraceResult:
     dependence: Dependence | None = None
     stopped: bool = False
     groups: Indices | None = None
+    suspects: tuple[Suspect, ...] = ()
 
     @property
     def n_groups(self) -> int:

@@ -28,6 +28,7 @@ from retrace_sde.estimator.fitted import Fitted, Memory
 from retrace_sde.estimator.fitting import PanelFit, fit_entry
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.restored import restored, settings_of
+from retrace_sde.estimator.suspects import screened, without_suspects
 from retrace_sde.estimator.units import as_given, posterior_as_given
 from retrace_sde.evidence.outcome import Outcome, order_others, sample_posterior
 from retrace_sde.evidence.selection.bootstrap import bootstrap
@@ -99,6 +100,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         Movement common to all trajectories at a slice: shocks, plates, batches. True: order and parameters come from deviations
         from the slice means, and the mean path counts as one trajectory. "auto": where a test finds it
         (`result_.dependence`). One shared order, linear and affine drifts only.
+    outliers : {"auto", "flag", "keep"}
+        Values that are probably wrong (a decimal point, other units, exchanged rows): "auto" treats clear ones as missing,
+        "flag" lists them (`result_.suspects`) and uses them as they are, "keep" does not look for them. In memory, linear and affine
+        drifts only.
     evidence : sequence of {"means", "spreads", "residuals"}
         What may count for the direction: the slices' means, deviations from them, noise that is not Gaussian. Leave out what
         your design, not time, may have made. Without spreads means do not count either: they are one path, and selection at the
@@ -149,6 +154,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         missing_covariates: MissingInputs = "refuse",
         subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
         common_shocks: Literal["auto"] | bool = "auto",
+        outliers: Literal["auto", "flag", "keep"] = "auto",
         evidence: Sequence[Literal["means", "spreads", "residuals"]] = (
             "means",
             "spreads",
@@ -170,6 +176,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         self.missing_covariates = missing_covariates
         self.subjects = subjects
         self.common_shocks = common_shocks
+        self.outliers = outliers
         self.evidence = evidence
         self.max_iter = max_iter
         self.alpha = alpha
@@ -248,10 +255,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             report("preparing")
             request = Request.of(self.get_params(deep=False))
             entry = entered(X, covariates, knowledge, groups, request)
+            entry, suspects = screened(entry, request)
             rng = np.random.default_rng(self.random_state)
             with in_words(entry.panel):
                 fitted = fit_entry(entry, request, rng)
-                result = assembled(entry.whole, fitted, request)
+                result = replace(assembled(entry.whole, fitted, request), suspects=suspects)
                 look = residual_look(fitted, request, rng)
             for caution in fitted.outcome.cautions:
                 warnings.warn(caution, ReTraceWarning, stacklevel=2)
@@ -563,7 +571,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
         if panel.values.shape == model.data.shape:
             placed = content_permutation(panel, shared=self.permutation == "shared")
-            values = in_units(placed.panel(panel), units, self.n_jobs).values
+            fitted = without_suspects(panel, self.result_.suspects)
+            values = in_units(placed.panel(fitted), units, self.n_jobs).values
             if np.array_equal(to_numpy(values), to_numpy(model.data.values), equal_nan=True):
                 times = model.timing.times(found.order, found.gaps)
                 return panel, placed, model, outcome, found.order, times

@@ -45,6 +45,11 @@ from retrace_sde.show.verdicts import placement
 RESULTS = ("parameters.json", "report.html", "result.npz")
 """What a fit writes besides the table in order."""
 
+SUSPECTS = "suspects.csv"
+"""Values that are probably wrong; written where there are any."""
+
+SUSPECTS_SHOWN = 5
+
 COMMON_SHOCKS: dict[str, Any] = {"auto": "auto", "yes": True, "no": False}
 """Values of --common-shocks."""
 
@@ -169,6 +174,8 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               show_default=True, help="One SDE for all, random intercepts, or random rates; auto: by evidence.")  # fmt: skip
 @click.option("--common-shocks", type=click.Choice(["auto", "yes", "no"]), default="auto", show_default=True,
               help="Remove what all subjects share at a slice (shocks, plates); auto: where a test finds it.")  # fmt: skip
+@click.option("--outliers", type=click.Choice(["auto", "flag", "keep"]), default="auto", show_default=True,
+              help="Values that are probably wrong: treat clear ones as missing, list them only, or do not look for them.")  # fmt: skip
 @click.option("--aligned", type=click.Choice(["start", "end", "neither"]),
               help="At what subjects are aligned, selected or normalised; at the end, means and spreads say nothing of the "
               "direction.")  # fmt: skip
@@ -191,7 +198,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @json_option
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, aligned: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], missing_covariates: str, subjects: str, common_shocks: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
+        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], missing_covariates: str, subjects: str, common_shocks: str, outliers: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
         out_format: str | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
@@ -201,7 +208,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     one unknown order of the slices; without it each subject's rows have their own. Writes
     ordered.csv (every row and column, and position, time, position_probability, direction; position_reversed where
     the direction is open), parameters.json,
-    report.html and result.npz.
+    report.html and result.npz; and suspects.csv where values are probably wrong.
     """
     out = out or Path(f"{file.stem}-retrace")
     if scheduler is not None:
@@ -215,7 +222,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         settings: dict[str, Any] = {"permutation": "independent" if columns["independent"] else "shared",
                     "dt": dt or 1.0, "drift": "linear" if drift == "linear" else "affine", "estimator": estimator,
                     "observation_noise": _noise(observation_noise), "spacing": spacing, "subjects": subjects, "random_state": seed,
-                    "common_shocks": COMMON_SHOCKS[common_shocks]}  # fmt: skip
+                    "common_shocks": COMMON_SHOCKS[common_shocks], "outliers": outliers}  # fmt: skip
         fit_lazy(
             file, scheduler, settings, out=out, force=force, bootstrap=bootstrap, as_json=as_json
         )
@@ -225,17 +232,17 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         check_target(out, folder=True)
         ordered = f"ordered.{out_format or 'csv'}"
         results = [out / name for name in (ordered, *RESULTS)]
-        replaced = check_outputs(results, source=file, force=force)
+        replaced = check_outputs([*results, out / SUSPECTS], source=file, force=force)
         frame, roles = load(file, **columns)
         check_writable(out / ordered, frame.shape)
-        options: dict[str, Any] = {
+        options: dict[str, Any] = {} if dt is None else {"dt": dt}
+        options |= {
             "drift": drift,
             "estimator": estimator,
             "spacing": spacing,
-            "missing_covariates": missing_covariates,
             "subjects": subjects,
-            **({} if dt is None else {"dt": dt}),
         }
+        options |= {"missing_covariates": missing_covariates, "outliers": outliers}
         known = _knowledge(frame, roles["slice"], first, last, positions, before, schedule, aligned)
         options["knowledge"] = _with_growth(known, frame, increasing, decreasing)
         begin("recovering the order")
@@ -248,14 +255,14 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         table = found.ordered
         begin("writing")
         answer = {**found.parameters, "file": file_name(file)}
+        form = text_form(frame, out_format)
+        title = None if share else file_name(file)
         with whole_or_nothing(out) as folder:
-            form = text_form(frame, out_format)
             write_table(table, folder / ordered, safe=safe_csv, written=form)
-            found.model.result_.save(folder / "result.npz")
-            found.report(
-                folder / "report.html", title=None if share else file_name(file), share=share
-            )
-            (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
+            if len(found.suspects) or (out / SUSPECTS).exists():  # a former list is replaced
+                write_table(found.suspects, folder / SUSPECTS, safe=safe_csv)
+                results.append(out / SUSPECTS)
+            _write_answer(found, answer, folder, title=title, share=share)
     files = [str(path) for path in results]
     lines = [
         *_answer(found, answer, cautions, ordered),
@@ -264,6 +271,15 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     if share:
         lines += [("To share", "report.html holds no subject's values or id; the other files do.")]
     give({**answer, "warnings": cautions, "files": files}, lines, as_json=as_json)
+
+
+def _write_answer(
+    found: Recovery, answer: dict[str, Any], folder: Path, *, title: str | None, share: bool
+) -> None:
+    """The result, the report and the parameters."""
+    found.model.result_.save(folder / "result.npz")
+    found.report(folder / "report.html", title=title, share=share)
+    (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
 
 
 def _lines(answer: dict[str, Any]) -> str:
@@ -301,6 +317,10 @@ def _answer(
         "Subjects": result.subjects,
     }
     yield from ((label, f"{each.verdict}.") for label, each in choices.items() if each is not None)
+    suspects = result.suspects
+    yield from (("Suspect", f"{each}.") for each in suspects[:SUSPECTS_SHOWN])
+    if len(suspects) > SUSPECTS_SHOWN:
+        yield "Suspects", f"{len(suspects) - SUSPECTS_SHOWN} more are in {SUSPECTS}."
     yield "Effects", _effects(result)
     if result.inputs is not None:
         d, (causes, ways) = result.drift.shape[1], result._effects

@@ -19,7 +19,7 @@ from retrace_sde.process.drift import Drift, as_drift, driven, has_state_space
 from retrace_sde.search.plan import Settings, given_noise_covariance
 from retrace_sde.search.protocols import Model
 
-AS_GIVEN = ("estimator", "observation_noise", "missing_covariates", "common_shocks", "max_iter", "alpha", "n_jobs", "verbose")  # fmt: skip
+AS_GIVEN = ("estimator", "observation_noise", "missing_covariates", "common_shocks", "outliers", "max_iter", "alpha", "n_jobs", "verbose")  # fmt: skip
 """Settings that are used as they are."""
 
 
@@ -40,6 +40,7 @@ class Request:
     missing_covariates: MissingInputs
     subjects: Subjects
     common_shocks: bool | str
+    outliers: str
     grounds: frozenset[Ground]
     max_iter: int
     alpha: float

@@ -103,6 +103,7 @@ RULES: Mapping[str, Rule] = {
         "'auto', True or False",
         lambda v: isinstance(v, bool) or (isinstance(v, str) and v == "auto"),
     ),
+    "outliers": _one_of("auto", "flag", "keep"),
     "ScoreOrder.drift": _one_of("absolute", "mean"),
     "ScoreOrder.keep": _one_of("best", "last"),
     "transform": _one_of("default", "pandas", "polars"),

@@ -14,18 +14,19 @@ import numpy as np
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.evidence.suspects.rows import CELL_LEVEL, LEVEL, MIN_LENGTHS, Find, discovery_rates
 from retrace_sde.evidence.suspects.tail import Tail
-from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.io.arrays import Array, Indices, Mask
 
 MIN_OBSERVATIONS = 4
 """Observations of a trajectory from which one of them can be isolated."""
 
-CLEAN_SHARE = 0.9
-"""Share of the nearest distances whose tail the others are compared with."""
+USUAL_SHARE, FAR = 0.9, 6.0
+"""Quantile of the nearest distances, and how many times it an observation is away at least: first steps of a transient, and those
+after a jump, are several times as long as others."""
 
 
 def find_isolated(x: Array) -> list[Find]:
     """Observations, or single cells, of x (n, T, d) that are far from the rest of their trajectory."""
-    n, T, d = x.shape
+    _, T, d = x.shape
     seen = ~np.isnan(x).all(axis=2)
     if T < MIN_OBSERVATIONS or seen.sum() < MIN_LENGTHS:
         return []
@@ -33,12 +34,15 @@ def find_isolated(x: Array) -> list[Find]:
     z = x / scale
     distance, nearest = _nearest(z)
     comparable = seen & np.isfinite(distance) & (seen.sum(axis=1) >= MIN_OBSERVATIONS)[:, None]
-    ordinary = np.sort(distance[comparable])[: int(CLEAN_SHARE * comparable.sum())]
+    if comparable.sum() < MIN_LENGTHS:
+        return []
+    bound = FAR * float(np.quantile(distance[comparable], USUAL_SHARE))
+    ordinary = distance[comparable & (distance <= bound)]
     if len(ordinary) < MIN_LENGTHS or np.median(ordinary) <= 0:
         return []
     tail = Tail.of(ordinary, d)
-    # the clean part is cut off at its largest: what lies beyond is extrapolated from its bulk
-    p = np.where(comparable, tail.beyond(np.where(comparable, distance, 0.0)), 1.0)
+    far = comparable & (distance > bound)
+    p = np.where(far, tail.beyond(np.where(far, distance, 0.0)), 1.0)
     rate = discovery_rates(p, int(comparable.sum()))
     found = []
     for j, k in zip(*map(np.ndarray.tolist, np.nonzero((rate <= LEVEL) & comparable)), strict=True):
@@ -58,10 +62,10 @@ def _usual_steps(x: Array) -> Array:
     return np.where(usual > 0, usual, spread)
 
 
-def _nearest(z: Array) -> tuple[Array, Array]:
+def _nearest(z: Array) -> tuple[Array, Indices]:
     """The distance (n, T) of each observation to the nearest other of its trajectory, and which that is."""
     n, T, d = z.shape
-    distance, nearest = np.full((n, T), np.inf), np.zeros((n, T), dtype=np.intp)
+    distance, nearest = np.full((n, T), np.inf), np.zeros((n, T), np.intp)
     for k in range(T):
         gaps = z - z[:, k : k + 1]
         count = (~np.isnan(gaps)).sum(axis=2)
@@ -70,7 +74,7 @@ def _nearest(z: Array) -> tuple[Array, Array]:
         squares[:, k] = np.inf
         nearest[:, k] = squares.argmin(axis=1)
         distance[:, k] = np.sqrt(squares.min(axis=1))
-    return distance, nearest
+    return np.asarray(distance, dtype=np.float64), nearest
 
 
 def _single(z: Array, j: int, k: int, tail: Tail) -> tuple[int | None, int | None]:

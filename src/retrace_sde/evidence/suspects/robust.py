@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import chi2
 
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.paths import guided_paths, improve, shortest_path
 from retrace_sde.orders.prior import Prior
 
@@ -100,7 +100,7 @@ def robust_order(z: Array, prior: Prior | None = None) -> Indices:
     n, T, d = z.shape
     D = median_distances(z)
     order = shortest_path(D) if prior is None else guided_paths(n * d * D, n * d, prior)[0]
-    seen = ~np.isnan(z).any(axis=2)
+    seen: Mask = np.asarray(~np.isnan(z).any(axis=2))
     filled = np.where(np.isnan(z), np.nan_to_num(median(z, 0))[None], z)
     for _ in range(ORDER_ROUNDS):
         along, known = filled[:, order], seen[:, order]
@@ -117,9 +117,9 @@ def robust_order(z: Array, prior: Prior | None = None) -> Indices:
     return order
 
 
-def _bounded_costs(z: Array, seen: Array, B: Array, S: Array) -> Array:
+def _bounded_costs(z: Array, seen: Mask, B: Array, S: Array) -> Array:
     """`½ Σ_j min(m²_j, χ²_d(.99))` (T, T) of one slice after another; a step that is not seen counts as an ordinary one."""
-    n, T, d = z.shape
+    _, T, d = z.shape
     W, bound = whitening(S), chi2.ppf(KEPT, d)
     target, source = z @ W, (z @ B[:-1] + B[-1]) @ W
     costs = np.empty((T, T))

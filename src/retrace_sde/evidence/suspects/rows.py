@@ -57,7 +57,7 @@ def find_rows(x: Array, times: Array) -> list[Find]:
     called = np.zeros(x.shape[:2], dtype=bool)
     for _ in range(ROUNDS):
         sides = TwoSided.of(x, times).sides(x, times)
-        seen = ~np.isnan(x).all(axis=2)
+        seen = np.asarray(~np.isnan(x).all(axis=2))
         judged = judge(sides, seen)
         if judged is None:
             break

@@ -153,7 +153,7 @@ class TwoSided:
     def sides(self, x: Array, times: Array) -> Sides:
         """Both residuals of every row of x (n, T, d)."""
         f, g, wide, wide_back = self._one_step(x, times)
-        first, last = np.isnan(f).all(axis=2), np.isnan(g).all(axis=2)
+        first, last = (np.asarray(np.isnan(each).all(axis=2)) for each in (f, g))
         scale = self._scales(f, g)
         expected = x - _mean(f * wide, g * wide_back)
         back_x, back_t = _reversed(x, times)
@@ -169,7 +169,7 @@ class TwoSided:
         width = np.maximum(np.nan_to_num(wide, nan=1.0), np.nan_to_num(wide_back, nan=1.0))
         # of one variable alone: the covariance is W⁻ᵀ W⁻¹
         sd = (
-            lengths(np.linalg.inv(self.whitening).T)
+            lengths(np.asarray(np.linalg.inv(self.whitening).T, dtype=np.float64))
             * width
             * (np.sqrt(one * two) * both)[..., None]
         )

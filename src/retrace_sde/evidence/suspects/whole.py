@@ -27,7 +27,7 @@ OUTLYING, MIN_SPREAD, MIN_FACTOR = 5.0, 0.3, 5.0
 class Whole(NamedTuple):
     """A trajectory or a slice, a variable of it, the factor by which it differs, and the probability that it is wrong."""
 
-    index: int
+    at: int
     variable: int
     factor: float
     probability: float
@@ -48,7 +48,7 @@ def whole_slices(x: Array) -> list[Whole]:
         return []
     size, centre = median(np.abs(x), 0), median(x, 0)
     found = _outlying(size, NORMAL_MAD * median(np.abs(x - centre), 0))
-    return [each for each in found if _apart(size[:, each.variable], each.index)]
+    return [each for each in found if _apart(size[:, each.variable], each.at)]
 
 
 def _apart(sizes: Array, k: int) -> bool:

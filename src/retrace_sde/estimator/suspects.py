@@ -1,0 +1,212 @@
+"""The screening before a fit: values that are probably wrong are listed and, where that is asked for, treated as missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from retrace_sde.estimator.entry import Entry
+from retrace_sde.estimator.request import Request
+from retrace_sde.evidence.suspects.isolated import find_isolated
+from retrace_sde.evidence.suspects.record import Kind, Suspect
+from retrace_sde.evidence.suspects.repair import factor, partners
+from retrace_sde.evidence.suspects.robust import centre_and_scale, robust_order
+from retrace_sde.evidence.suspects.rows import Find, find_rows
+from retrace_sde.evidence.suspects.whole import Whole, whole_slices, whole_trajectories
+from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.io.lazy.array import LazyArray
+from retrace_sde.io.lazy.view import ArrayView
+from retrace_sde.panel.blocks import like, to_numpy
+from retrace_sde.panel.canonical import RowPermutation
+from retrace_sde.panel.lengths import Lengths
+from retrace_sde.panel.panel import Panel
+from retrace_sde.progress import report
+
+MIN_TRAJECTORIES, MIN_SLICES, MAX_SLICES = 4, 5, 500
+"""Sizes of panels that are screened."""
+
+MAX_MISSING_SHARE = 0.2
+"""Share of the rows beyond which suspects are listed only: the model, not the data, is then in doubt."""
+
+MIN_SEEN = 2
+"""Values of each variable that every slice keeps where suspects become missing."""
+
+SUSPECTS_SAID = 3
+
+UNIT = "(a unit or a decimal point)"
+
+
+def screened(entry: Entry, request: Request) -> tuple[Entry, tuple[Suspect, ...]]:
+    """The entry with suspects missing where that is asked for and possible, and the suspects.
+
+    Panels that are not in memory, or too large to be copied, are not screened.
+    """
+    panel = entry.panel
+    if request.outliers == "keep" or not _can_screen(entry, request):
+        return entry, ()
+    report("screening for wrong values")
+    x = to_numpy(panel.values)
+    n, T, _ = x.shape
+    x = np.where(Lengths(n, T, panel.lengths).mask[:, :, None], x, np.nan)
+    wrong, suspects = _screen(x, entry, shared=request.shared)
+    if not suspects:
+        return entry, ()
+    can = request.outliers == "auto" and request.estimator in ("auto", "em", "mcem")
+    if can and _enough_left(x, wrong, shared=request.shared):
+        holes = like(np.where(wrong, np.nan, 0.0), panel.values)
+        panel = replace(panel, values=panel.values + holes)
+        suspects = [replace(each, missing=True) for each in suspects]
+    said = _sentence(suspects)
+    entry = replace(entry, panel=panel, whole=panel, cautions=(*entry.cautions, said))
+    return entry, tuple(suspects)
+
+
+def _can_screen(entry: Entry, request: Request) -> bool:
+    """The panel is in memory, large enough, and has an order that residuals can be taken along."""
+    panel = entry.panel
+    n, T, _ = panel.values.shape
+    stored = isinstance(panel.values, LazyArray | ArrayView) or panel is not entry.whole
+    sized = n >= MIN_TRAJECTORIES and MIN_SLICES <= T <= MAX_SLICES
+    return sized and not stored and request.by_likelihood and request.has_state_space
+
+
+def _screen(x: Array, entry: Entry, *, shared: bool) -> tuple[Mask, list[Suspect]]:
+    """The cells (n, T, d) that are probably wrong, and what to call them."""
+    wrong = np.zeros(x.shape, dtype=bool)
+    placed, panel = entry.places, entry.panel
+    if not shared:
+        found = find_isolated(x)
+        for each in found:
+            wrong[each.trajectory, each.position, _variables(each)] = True
+        return wrong, list(_rows(x, found, None, placed, panel, {}))
+    slices = whole_slices(x)
+    for part in slices:
+        wrong[:, part.at, part.variable] = True
+    left = np.where(wrong, np.nan, x)
+    centre, scale = centre_and_scale(left)
+    order, times = _order(entry, (left - centre) / scale)
+    trajectories = whole_trajectories(left[:, order])
+    for part in trajectories:
+        wrong[part.at, :, part.variable] = True
+    along = np.where(wrong, np.nan, (x - centre) / scale)[:, order]
+    finds = find_rows(along, np.broadcast_to(times, x.shape[:2]))
+    for each in finds:
+        wrong[each.trajectory, order[each.position], _variables(each)] = True
+    pairs = partners(along, finds)
+    finds = [
+        e._replace(position=int(order[e.position]), expected=e.expected * scale + centre, sd=e.sd * scale)
+        for e in finds
+    ]  # fmt: skip
+    return wrong, [
+        *_wholes(slices, placed, panel, of_slices=True),
+        *_wholes(trajectories, placed, panel, of_slices=False),
+        *_rows(x, finds, placed.columns, placed, panel, pairs),
+    ]
+
+
+def _order(entry: Entry, z: Array) -> tuple[Indices, Array]:
+    """The order that residuals are taken along, and times along it: those known, else a grid along a robust order."""
+    known, T = entry.timing.known, z.shape[1]
+    order = robust_order(z, entry.prior)
+    return order, np.arange(float(T)) if known is None else known.times(T)
+
+
+def _variables(find: Find) -> slice | int:
+    return slice(None) if find.variable is None else find.variable
+
+
+def _enough_left(x: Array, wrong: Mask, *, shared: bool) -> bool:
+    """What is left can be fitted."""
+    seen = ~np.isnan(x)
+    rows = (wrong & seen).any(axis=2).sum() / max(seen.any(axis=2).sum(), 1)
+    left = seen & ~wrong
+    return bool(
+        rows <= MAX_MISSING_SHARE and (not shared or left.any(axis=2).sum(axis=0).min() >= MIN_SEEN)
+    )
+
+
+def _rows(
+    x: Array, finds: Sequence[Find], columns: Indices | None, placed: RowPermutation, panel: Panel,
+    pairs: dict[int, int],
+) -> Iterator[Suspect]:  # fmt: skip
+    """Rows and cells as given, the clearest first."""
+
+    def place(find: Find) -> tuple[int, int]:
+        own = placed.columns[find.trajectory] if columns is None else columns
+        return int(placed.rows[find.trajectory]), int(own[find.position])
+
+    for i in np.argsort([each.p for each in finds], kind="stable").tolist():
+        find = finds[i]
+        (j, t), v = place(find), find.variable
+        where = f"{panel.trajectory(j)}, {panel.observation(j, t)}"
+        if v is None:
+            repair = "" if i not in pairs else _exchanged((j, t), place(finds[pairs[i]]), panel)
+            yield Suspect(
+                "row", j, t, None, None, None, None, find.probability, False, repair, where
+            )
+            continue
+        value, expected, sd = (
+            float(each)
+            for each in (x[find.trajectory, find.position, v], find.expected[v], find.sd[v])
+        )
+        times = factor(value, expected, sd)
+        repair = "" if times is None else f"looks like {times:.2g}× {UNIT}"
+        name = panel.names[v]
+        yield Suspect(
+            "cell", j, t, name, value, expected, sd, find.probability, False, repair, f"{where}, {name}"
+        )  # fmt: skip
+
+
+def _exchanged(one: tuple[int, int], two: tuple[int, int], panel: Panel) -> str:
+    """Two rows that fit in each other's place, in words."""
+    (j, t), (i, s) = one, two
+    if t == s:
+        return f"rows of {panel.trajectory(j)} and {panel.trajectory(i)} at {panel.observation(j, t)} look exchanged"
+    return f"belongs to {panel.observation(i, s)} rather than {panel.observation(j, t)}"
+
+
+def _wholes(
+    found: Iterable[Whole], placed: RowPermutation, panel: Panel, *, of_slices: bool
+) -> Iterator[Suspect]:
+    """Trajectories and slices in other units, as given."""
+    for each in found:
+        name, repair = panel.names[each.variable], f"looks like {each.factor:.2g}× {UNIT}"
+        at = int((placed.columns if of_slices else placed.rows)[each.at])
+        j, t = (None, at) if of_slices else (at, None)
+        where = panel.observation(0, at) if of_slices else panel.trajectory(at)
+        kind: Kind = "slice" if of_slices else "trajectory"
+        yield Suspect(
+            kind, j, t, name, None, None, None, each.probability, False, repair, f"{where}, {name}"
+        )  # fmt: skip
+
+
+def _sentence(suspects: Sequence[Suspect]) -> str:
+    """What was found and done, in words."""
+    several = len(suspects) > 1
+    first = "; ".join(str(each) for each in suspects[:SUSPECTS_SAID])
+    more = f"; and {len(suspects) - SUSPECTS_SAID} more" if len(suspects) > SUSPECTS_SAID else ""
+    done = (
+        "listed only"
+        if not suspects[0].missing
+        else "treated as missing (outliers='keep' uses them as they are)"
+    )
+    return (
+        f"{len(suspects)} {'entries look' if several else 'entry looks'} wrong and {'are' if several else 'is'} {done}; "
+        f"see result_.suspects. {first}{more}."
+    )
+
+
+def without_suspects(panel: Panel, suspects: Iterable[Suspect]) -> Panel:
+    """A panel as given, with the suspects that a fit treated as missing made so again."""
+    chosen = [each for each in suspects if each.missing]
+    if not chosen:
+        return panel
+    holes = np.zeros(tuple(panel.values.shape))
+    for each in chosen:
+        j = slice(None) if each.trajectory is None else each.trajectory
+        t = slice(None) if each.slice is None else each.slice
+        v = slice(None) if each.variable is None else panel.names.index(each.variable)
+        holes[j, t, v] = np.nan
+    return replace(panel, values=panel.values + like(holes, panel.values))

@@ -1,0 +1,52 @@
+"""A suspect as users see it: where it is, what is expected there, how likely it is wrong, and a likely repair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["cell", "row", "trajectory", "slice"]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A value, a row, a trajectory or a slice that is probably wrong, in the places and units of the data given.
+
+    Attributes
+    ----------
+    kind : {"cell", "row", "trajectory", "slice"}
+        One value, a whole observation, or a variable of a whole trajectory or slice.
+    trajectory, slice : int or None
+        Which; None: all of them.
+    variable : str or None
+        Its name; None: all variables of the row.
+    value, expected, sd : float or None
+        What is given, what both neighbours in time expect, and the standard deviation of that; of cells only.
+    probability : float
+        That it is wrong: one minus the estimated share of false alarms among those at least as clear.
+    missing : bool
+        It is treated as missing in this fit.
+    repair : str
+        What may have happened, in words; empty where nothing is known.
+    where : str
+        Its place by the labels of the data.
+    """
+
+    kind: Kind
+    trajectory: int | None
+    slice: int | None
+    variable: str | None
+    value: float | None
+    expected: float | None
+    sd: float | None
+    probability: float
+    missing: bool
+    repair: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        seen = ""
+        if self.value is not None and self.expected is not None:
+            seen = f": {self.value:.4g} where {self.expected:.4g} ± {self.sd:.2g} is expected"
+        likely = f"; {self.repair}" if self.repair else ""
+        return f"{self.where}{seen}{likely}"

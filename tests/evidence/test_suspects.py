@@ -1,0 +1,126 @@
+"""Values that are probably wrong: found, named, treated as missing, and none where data are clean."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import retrace_sde as rt
+from retrace_sde.evidence.suspects.isolated import find_isolated
+from retrace_sde.evidence.suspects.robust import centre_and_scale, robust_order
+from retrace_sde.evidence.suspects.rows import find_rows
+from retrace_sde.evidence.suspects.whole import whole_slices, whole_trajectories
+
+
+def panel(seed: int = 0, n: int = 30, T: int = 12):
+    sde = rt.simulate.random_irreversible_sde(3, random_state=seed)
+    start = 2 + 0.3 * np.random.default_rng(seed).standard_normal((n, 3))
+    return sde.simulate(n, T, 0.1, x0=start, random_state=seed)
+
+
+def soiled(seed: int = 0):
+    """Two lost decimal points and an exchange of two rows, and where they are."""
+    X = panel(seed)
+    X[4, 5, 1] = 30 * 2.5
+    X[17, 2, 0] = -30 * 2.5
+    X[[8, 9], 7] = X[[9, 8], 7] + np.array([[6.0], [-6.0]])
+    return X, {(4, 5), (17, 2), (8, 7), (9, 7)}
+
+
+def found_in(X):
+    centre, scale = centre_and_scale(X)
+    z = (X - centre) / scale
+    order = robust_order(z)
+    times = np.broadcast_to(np.arange(float(X.shape[1])), X.shape[:2])
+    return {
+        (e.trajectory, int(order[e.position]), e.variable) for e in find_rows(z[:, order], times)
+    }
+
+
+def test_wrong_rows_and_cells_are_found_whatever_their_order_and_units():
+    X, wrong = soiled()
+    found = found_in(X)
+    assert {each[:2] for each in found} == wrong
+    assert {(4, 5, 1), (17, 2, 0)} <= found
+    rng = np.random.default_rng(1)
+    rows, slices = rng.permutation(len(X)), rng.permutation(X.shape[1])
+    moved = found_in(X[rows][:, slices] * np.array([1e-3, 7.0, 1e4]) + np.array([0.0, 3.0, -2.0]))
+    assert {(int(rows[j]), int(slices[k])) for j, k, _ in moved} == wrong
+
+
+def test_nothing_is_found_in_clean_panels_nor_in_heavy_tails():
+    assert not found_in(panel(3))
+    rng = np.random.default_rng(4)
+    walk = np.cumsum(rng.standard_t(3, (30, 16, 3)), axis=1)
+    assert len(found_in(walk)) <= 1
+    assert not find_isolated(panel(5))
+
+
+def test_the_order_survives_wrong_values():
+    X, _ = soiled()
+    shuffled = np.random.default_rng(2).permutation(X.shape[1])
+    along = shuffled[robust_order(X[:, shuffled])].tolist()
+    assert along in (list(range(12)), list(range(12))[::-1])
+
+
+def test_trajectories_and_slices_in_other_units_are_found():
+    X = panel() + 5
+    X[3] *= 100
+    assert {(e.at, e.variable) for e in whole_trajectories(X)} == {(3, 0), (3, 1), (3, 2)}
+    X = panel() + 5
+    X[:, 4, 1] *= 1000
+    assert [(e.at, e.variable) for e in whole_slices(X)] == [(4, 1)]
+    assert not whole_trajectories(panel() + 5)
+    assert not whole_slices(panel() + 5)
+
+
+def test_own_orders_an_observation_far_from_all_others_is_found():
+    X = panel()
+    X[4, 5, 1] = 75.0
+    assert [(e.trajectory, e.position, e.variable) for e in find_isolated(X)] == [(4, 5, 1)]
+
+
+def test_suspects_are_missing_flagged_or_kept(tmp_path):
+    X, wrong = soiled()
+    with pytest.warns(rt.ReTraceWarning, match="treated as missing"):
+        model = rt.ReTrace(dt=0.1, random_state=0).fit(X)
+    result = model.result_
+    assert {(e.trajectory, e.slice) for e in result.suspects} == wrong
+    assert all(e.missing for e in result.suspects)
+    assert model.order_.tolist() in (list(range(12)), list(range(12))[::-1])
+    assert np.array_equal(model.transform(X), X[:, model.order_])
+    assert rt.ReTraceResult.load(result.save(tmp_path / "r.npz")) == result
+    with pytest.warns(rt.ReTraceWarning, match="listed only"):
+        flagged = rt.ReTrace(dt=0.1, random_state=0, outliers="flag").fit(X).result_
+    kept = rt.ReTrace(dt=0.1, random_state=0, outliers="keep").fit(X).result_
+    assert not kept.suspects
+    assert {(e.trajectory, e.slice) for e in flagged.suspects} == wrong
+    assert np.array_equal(flagged.drift, kept.drift)
+
+
+def test_a_table_names_suspects_by_its_own_labels(tmp_path):
+    from click.testing import CliRunner
+
+    from retrace_sde.cli.main import main
+
+    X = panel()
+    X[4, 5, 1] = 75.0
+    n, T, _ = X.shape
+    rows = [
+        {"who": f"S{j}", "visit": f"V{k}", "a": X[j, k, 0], "b": X[j, k, 1], "c": X[j, k, 2]}
+        for j in range(n)
+        for k in range(T)
+    ]
+    file = tmp_path / "t.csv"
+    pd.DataFrame(rows).to_csv(file, index=False)
+    out = tmp_path / "out"
+    asked = ["fit", str(file), "--subject", "who", "--slice", "visit", "--out", str(out), "--json"]
+    ran = CliRunner().invoke(main, asked)
+    assert ran.exit_code == 0, ran.output
+    found = pd.read_csv(out / "suspects.csv").iloc[0]
+    assert (found["subject"], found["slice"], found["variable"]) == ("S4", "V5", "b")
+    assert found["row"] == 4 * T + 5 + 1
+    assert found["value"] == 75.0
+    assert found["missing"]
+    assert any("suspects.csv" in name for name in json.loads(ran.stdout)["files"])
