@@ -84,7 +84,7 @@ def test_own_orders_an_observation_far_from_all_others_is_found():
 def test_suspects_are_missing_flagged_or_kept(tmp_path):
     X, wrong = soiled()
     with pytest.warns(rt.ReTraceWarning, match="treated as missing"):
-        model = rt.ReTrace(dt=0.1, random_state=0).fit(X)
+        model = rt.ReTrace(dt=0.1, random_state=0, outliers="auto").fit(X)
     result = model.result_
     assert {(e.trajectory, e.slice) for e in result.suspects} == wrong
     assert all(e.missing for e in result.suspects)
@@ -115,7 +115,19 @@ def test_a_table_names_suspects_by_its_own_labels(tmp_path):
     file = tmp_path / "t.csv"
     pd.DataFrame(rows).to_csv(file, index=False)
     out = tmp_path / "out"
-    asked = ["fit", str(file), "--subject", "who", "--slice", "visit", "--out", str(out), "--json"]
+    asked = [
+        "fit",
+        str(file),
+        "--subject",
+        "who",
+        "--slice",
+        "visit",
+        "--out",
+        str(out),
+        "--json",
+        "--outliers",
+        "auto",
+    ]
     ran = CliRunner().invoke(main, asked)
     assert ran.exit_code == 0, ran.output
     found = pd.read_csv(out / "suspects.csv").iloc[0]
