@@ -288,7 +288,13 @@ def _variables(
     for name in still:
         del columns[name]
     left_out = [f"left out, since a fit wrote them: {shown(ours)}"] if ours else []
-    left_out += [f"left out, since constant within every subject: {shown(still)}"] if still else []
+    left_out += (
+        [
+            f"left out, since constant within every subject: {shown(still)}; a treatment among them can be an input (covariates)"
+        ]
+        if still
+        else []
+    )
     left_out += [f"left out, since not numeric: {shown(text)}"] if text else []
     if not columns:
         reasons = f" ({'; '.join(left_out)})" if left_out else ""
