@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from retrace_sde.effects.counterfactual import last
 from retrace_sde.effects.regime import Regime
+from retrace_sde.effects.subject_model import SubjectModel
+from retrace_sde.effects.support import Support
 from retrace_sde.io.arrays import Array, Indices
 
 Treatment = str | ArrayLike | None
@@ -22,7 +24,8 @@ class Interventions:
     """One regime, named "", whose covariates are the treatment, or one regime for each arm.
 
     With arms, a subject under another arm than its own deviates from that arm's population as its law says.
-    `features` are the names of all features of the drift, `largest` the most of each covariate that was given.
+    `features` are the names of all features of the drift, `largest` the most of each covariate that was given, `support`
+    the treatments that were given; without it, none is refused.
     """
 
     regimes: dict[str, Regime]
@@ -31,6 +34,7 @@ class Interventions:
     features: list[str]
     largest: Array | None
     variables: tuple[str, ...]
+    support: Support | None = None
 
     @property
     def size(self) -> int:
@@ -83,7 +87,17 @@ class Interventions:
         value = value.reshape(shapes[value.shape])
         value = np.broadcast_to(value, (len(value), steps, k))
         self.regimes[""].check_treatment(value[:, :1] if constant else value, self.features)
+        if self.support is not None:
+            self.support.check(value[:, :1] if constant else value)
         return "", value
+
+    def with_regime(self, name: str, regime: Regime) -> Interventions:
+        """The same with another fit of one arm."""
+        return replace(self, regimes={**self.regimes, name: regime})
+
+    def with_model(self, model: SubjectModel) -> Interventions:
+        """The same subjects, without arms, under another model of their levels."""
+        return self.with_regime("", replace(self.regimes[""], model=model))
 
     def _amounts(self, T: Treatment, first: bool) -> Array:
         """Of each covariate; None: nothing if `first`, else the most that was given."""
@@ -130,13 +144,20 @@ class Interventions:
             )
         return start
 
-    def ends(self, given: Given, steps: int, start: Array | None = None) -> Array:
-        """Expected states (n, d) of the subjects, or of others by their starting states, after some steps."""
+    def ends(
+        self, given: Given, steps: int, start: Array | None = None, push: Array | None = None
+    ) -> Array:
+        """Expected states (n, d) of the subjects, or of others by their starting states, after some steps.
+
+        `push` (d,) is added to all levels.
+        """
         regime = self.regimes[given[0]]
         if start is not None:
-            return regime.ends(given[1], steps, start)
+            return regime.ends(given[1], steps, start, push)
         found = [
-            regime.ends(given[1], steps, None if name == given[0] else each.starts.mean(axis=0))
+            regime.ends(
+                given[1], steps, None if name == given[0] else each.starts.mean(axis=0), push
+            )
             for name, each in self.regimes.items()
         ]
         return np.concatenate(found)

@@ -9,16 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from retrace_sde.effects.counterfactual import last, sigma_points, walk
+from retrace_sde.effects.jackknife import Jackknife, jackknife
+from retrace_sde.effects.subject_model import Rows, SubjectModel, fit_model
 from retrace_sde.effects.subject_orders import average_orders, measurement_error
 from retrace_sde.evidence.direction.verdict import DirectionTest
-from retrace_sde.fit.subjects import (
-    SubjectFit,
-    coefficient_covariance,
-    fit_subjects,
-    posterior_deviations,
-    subject_grams,
-    subject_scores,
-)
+from retrace_sde.fit.subjects import SubjectFit
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.process.drift import Independent
 from retrace_sde.search.models.euler import EulerModel
@@ -26,22 +21,38 @@ from retrace_sde.search.models.euler import EulerModel
 
 @dataclass(frozen=True, eq=False)
 class Regime:
-    """Data along an order with its mixed model; `orders` (K, n, T), `grams` (K, n, …) and first states `starts` (K, n, d) are draws
-    of them, missing values drawn, too.
+    """Data along an order with its mixed model; `orders` (K, n, T) and `rows`, what the model is fitted to, are draws, missing values
+    drawn, too.
 
     `order` is the most likely one; K = 1 where it was given or is certain. `direction` is None for an order
-    that was given. `error` is the variance of measurement error (one variable only); `missing` (n, T, d) where values are.
+    that was given. `error` is the variance of measurement error (one variable only); `missing` (n, T, d) where values are;
+    `treatments` are the inputs that change within subjects.
     """
 
     problem: EulerModel
     order: Indices
-    fit: SubjectFit
+    model: SubjectModel
     orders: Indices
-    grams: Array
-    starts: Array
+    rows: Rows
     direction: DirectionTest | None = None
     error: float = 0.0
     missing: Mask | None = None
+    treatments: tuple[int, ...] = ()
+
+    @property
+    def fit(self) -> SubjectFit:
+        """The mixed model in the features of the drift."""
+        return self.model.base
+
+    @property
+    def starts(self) -> Array:
+        """First states (K, n, d)."""
+        return self.rows.starts
+
+    @property
+    def units(self) -> int:
+        """Subjects or, where there are any, groups: what is independent."""
+        return self.problem.data.n_groups
 
     @property
     def diffusion(self) -> Array:
@@ -54,19 +65,20 @@ class Regime:
         return self.problem.data.shape[0]
 
     @cached_property
-    def covariance(self) -> Array:
-        """Of vec Θ̂, with subjects as the independent units and the orders' share included (Louis)."""
-        mean = self.grams.mean(axis=0)
-        missing = None
-        if len(self.grams) > 1:
-            scores = np.stack([self._scores(gram) for gram in self.grams])
-            missing = np.einsum("kni,knj->ij", s := scores - scores.mean(axis=0), s)
-            missing = missing / (len(scores) - 1)
-        return coefficient_covariance(mean, self.fit, missing=missing)
+    def jackknife(self) -> Jackknife:
+        """(Θ, Γ) without each subject, or group of subjects."""
+        return jackknife(self.model, self.rows, self.problem.data.groups)
 
-    def _scores(self, grams: Array) -> Array:
-        mean, spread = posterior_deviations(grams, self.fit)
-        return subject_scores(grams, replace(self.fit, deviations=mean, uncertainty=spread))
+    @property
+    def covariance(self) -> Array:
+        """Of vec Θ̂ (equations first), by the jackknife over subjects or groups."""
+        d, p = self.fit.coefficients.shape
+        whole = self.jackknife.covariance.reshape(d, -1, d, self._whole.shape[1])
+        return np.asarray(whole[:, :p, :, :p].reshape(d * p, d * p))
+
+    @property
+    def _whole(self) -> Array:
+        return self.model.whole.coefficients
 
     def check_treatment(self, treatment: Array | None, names: list[str]) -> None:
         """Refuse a treatment whose effect the data cannot tell from that of others."""
@@ -88,16 +100,30 @@ class Regime:
                         "and under this treatment it would not be. Compare treatments that were given."
                     )
 
-    def ends(self, treatment: Array | None, steps: int, start: Array | None = None) -> Array:
+    def ends(
+        self,
+        treatment: Array | None,
+        steps: int,
+        start: Array | None = None,
+        push: Array | None = None,
+    ) -> Array:
         """Expected states (n, d) after some steps: mean over subjects' deviations, as known from their data.
 
-        `start` (m, d): other subjects, who deviate from the population as its law says.
+        `start` (m, d): other subjects, who deviate from the population as its law says. `push` (d,) is added to all levels.
         """
         begin, mean, spread = self._subjects(start)
         total = np.zeros_like(begin)
         for weight, deviations in sigma_points(mean, spread):
-            total += weight * last(self.path(begin, self.own(deviations), treatment, steps))
+            own = self.own(deviations)
+            if push is not None:
+                own[:, :, self.level] += push
+            total += weight * last(self.path(begin, own, treatment, steps))
         return total
+
+    @property
+    def level(self) -> int:
+        """The feature whose coefficient is a subject's level."""
+        return self.fit.columns[0] if self.fit.columns else 0
 
     def mean_path(self, treatment: Array | None, steps: int, start: Array | None = None) -> Array:
         """The same at every step, (n, steps + 1, d)."""
@@ -114,6 +140,8 @@ class Regime:
         if start is None:
             return self.starts.mean(axis=0), fit.deviations, fit.uncertainty
         mean = np.zeros((len(start), len(fit.coefficients), len(fit.columns)))
+        if self.model.offsets is not None:
+            mean = mean + self.model.shifts(self.model.offsets.first_states(start))
         return start, mean, np.repeat(fit.between[None], len(start), axis=0)
 
     def own(self, deviations: Array, coefficients: Array | None = None) -> Array:
@@ -136,37 +164,42 @@ class Regime:
         return walk(self.problem.drift, own, start, treatment, self.problem.dt, steps, noise, rng)
 
     def draw_coefficients(self, rng: np.random.Generator) -> Array:
-        """Θ (d, p) from its uncertainty."""
-        d, p = self.fit.coefficients.shape
-        return self.fit.coefficients + (
-            _root(self.covariance) @ rng.standard_normal(d * p)
-        ).reshape(d, p)
+        """(Θ, Γ) (d, P) from its uncertainty."""
+        root = self._root_of_covariance
+        return self._whole + (root @ rng.standard_normal(len(root))).reshape(self._whole.shape)
+
+    @cached_property
+    def _root_of_covariance(self) -> Array:
+        return _root(self.jackknife.covariance)
 
     def draw_subjects(
         self, k: int, theta: Array, rng: np.random.Generator, start: Array | None = None
     ) -> tuple[Array, Array]:
-        """Starts (n, d) and subjects' coefficients (n, d, p): the k-th draw of the order, deviations given Θ."""
-        at = k % len(self.grams)
+        """Starts (n, d) and subjects' coefficients (n, d, p): the k-th draw of the order, deviations given (Θ, Γ)."""
+        at = k % len(self.starts)
         begin, mean, spread = self._subjects(start)
         if start is None:
             begin = self.starts[at]
-            fit = replace(self.fit, coefficients=theta)
-            mean, spread = posterior_deviations(self.grams[at], fit)
+            mean, spread = self.model.posterior(self.rows.draw(at), theta)
         if self.fit.columns:
             z = rng.standard_normal((len(mean), mean[0].size, 1))
             mean = mean + (np.linalg.cholesky(spread) @ z).reshape(mean.shape)
-        return begin, self.own(mean, theta)
+        return begin, self.own(mean, theta[:, : self.fit.coefficients.shape[1]])
+
+    def moved(self, coefficients: Array) -> Regime:
+        """The same with other (Θ, Γ) (d, P)."""
+        return replace(self, model=self.model.moved(coefficients, self.rows))
 
     def some(self, rows: Indices) -> Regime:
         """The same regime, asked about some of its subjects only."""
-        fit = replace(
+        base = replace(
             self.fit,
             deviations=self.fit.deviations[rows],
             uncertainty=self.fit.uncertainty[rows],
         )
-        found = replace(self, fit=fit, grams=self.grams[:, rows], starts=self.starts[:, rows])
+        found = replace(self, model=replace(self.model, base=base), rows=self.rows.some(rows))
         # What was estimated from all subjects stays as it is.
-        found.__dict__["covariance"] = self.covariance
+        found.__dict__["jackknife"] = self.jackknife
         return found
 
 
@@ -182,6 +215,8 @@ def fit_regime(
     *,
     columns: tuple[int, ...],
     average: bool,
+    treatments: tuple[int, ...] = (),
+    fixed: bool = False,
     draws: Indices | None = None,
     direction: DirectionTest | None = None,
     missing: Mask | None = None,
@@ -189,26 +224,33 @@ def fit_regime(
 ) -> Regime:
     """The mixed model along an order: given, averaged over each subject's orders, or over `draws` (K, T).
 
-    It is averaged over the values that are `missing` (n, T, d), too.
+    It is averaged over the values that are `missing` (n, T, d), too. `treatments` are the inputs that change within subjects;
+    with `fixed` effects, a subject's level may go with their means over its visits.
     """
     orders = order[None] if draws is None else draws
     if average or missing is not None:
         n, T, _ = problem.data.shape
         found = average_orders(
-            problem, np.broadcast_to(order, (n, T)), rng, columns=columns, missing=missing, report=report,
-            given=None if average else np.array([np.broadcast_to(each, (n, T)) for each in orders]),
+            problem, np.broadcast_to(order, (n, T)), rng, columns=columns, treatments=treatments, fixed=fixed, missing=missing,
+            given=None if average else np.array([np.broadcast_to(each, (n, T)) for each in orders]), report=report,
         )  # fmt: skip
         return Regime(
-            problem, order, found.fit, found.orders, found.grams, found.starts, direction, found.error, missing
-        )  # fmt: skip
-    grams = np.stack(
-        [subject_grams(problem.data, each, problem.dt, problem.drift) for each in orders]
-    )
-    count = float(problem.data.lengths.steps.total)
-    fit = fit_subjects(grams.mean(axis=0), count, problem.n_features, columns=columns)
+            problem,
+            order,
+            found.model,
+            found.orders,
+            found.rows,
+            direction,
+            found.error,
+            missing,
+            treatments,
+        )
+    if len(np.unique(orders, axis=0)) == 1:
+        orders = orders[:1]
+    rows = Rows.joined([Rows.along(problem, each, treatments) for each in orders])
+    model = fit_model(rows, problem.n_features, columns, fixed=fixed)
     error = 0.0
     if problem.data.shape[2] == 1:
         each = np.broadcast_to(order, problem.data.shape[:2])
-        error = measurement_error(problem, fit, each)
-    starts = np.stack([problem.data.states(each) for each in orders])
-    return Regime(problem, order, fit, orders, grams, starts, direction, error)
+        error = measurement_error(problem, model.base, each)
+    return Regime(problem, order, model, orders, rows, direction, error, None, treatments)

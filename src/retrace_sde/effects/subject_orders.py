@@ -16,9 +16,10 @@ import numpy as np
 
 from retrace_sde.effects.innovations import innovation_gains, sample_noisy_block
 from retrace_sde.effects.missing_values import with_missing_drawn
+from retrace_sde.effects.subject_model import Rows, SubjectModel, fit_model
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.start_law import start_law
-from retrace_sde.fit.subjects import SubjectFit, fit_subjects, subject_grams
+from retrace_sde.fit.subjects import SubjectFit
 from retrace_sde.io.arrays import Array, Indices, Mask, State
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.own import BLOCK, EulerLaw
@@ -39,13 +40,12 @@ REACH = 12
 
 @dataclass(frozen=True, eq=False)
 class OrderDraws:
-    """The mixed model averaged over orders, each subject's orders, Gram matrices and first states, draw by draw, and the
+    """The mixed model averaged over orders, each subject's orders and what it is fitted to, draw by draw, and the
     variance of the measurement error (one variable only; else zero)."""
 
-    fit: SubjectFit
+    model: SubjectModel
     orders: Indices
-    grams: Array
-    starts: Array
+    rows: Rows
     error: float
 
 
@@ -141,6 +141,8 @@ def average_orders(
     rng: np.random.Generator,
     *,
     columns: Sequence[int] = (0,),
+    treatments: Sequence[int] = (),
+    fixed: bool = False,
     rounds: int = ROUNDS,
     given: Indices | None = None,
     missing: Mask | None = None,
@@ -153,44 +155,40 @@ def average_orders(
     The answer is the fit to the averages of the last half of the rounds.
     """
     _, T, d = problem.data.shape
-    count, p = float(problem.data.lengths.steps.total), problem.n_features
-    fit = fit_subjects(
-        subject_grams(problem.data, orders, problem.dt, problem.drift), count, p, columns=columns
-    )
-    error = measurement_error(problem, fit, orders) if d == 1 else 0.0
+    p = problem.n_features
+    model = fit_model(Rows.along(problem, orders, treatments), p, columns, fixed=fixed)
+    error = measurement_error(problem, model.base, orders) if d == 1 else 0.0
     chains = Chains.start(orders, rng, chains=1)
     kept: list[Indices] = []
-    grams: list[Array] = []
-    starts: list[Array] = []
+    rows: list[Rows] = []
     errors: list[float] = []
     for k in range(rounds):
         if given is not None:
             drawn = np.repeat(given[k % len(given)][None], KEPT, axis=0)
         elif d == 1:
-            drawn = _draw_noisy(problem, fit, error, chains.orders[0], chains.states[0])
+            drawn = _draw_noisy(problem, model.base, error, chains.orders[0], chains.states[0])
         else:
-            there, law = own_law(problem, fit, chains.orders[0])
+            there, law = own_law(problem, model.base, chains.orders[0])
             draws = there.draw(law, chains, Stretch(KEPT, 2 * T, KEPT))
             drawn = draws.kept[0].transpose(1, 0, 2).astype(np.intp)
         found = []
         for each in drawn:
             if missing is not None:
-                problem = with_missing_drawn(problem, fit, each, missing, rng)
-            found.append(subject_grams(problem.data, each, problem.dt, problem.drift))
+                problem = with_missing_drawn(problem, model.base, each, missing, rng)
+            found.append(Rows.along(problem, each, treatments))
         if 2 * k >= rounds:
             kept.append(drawn[-1])
-            grams.append(found[-1])
-            starts.append(problem.data.states(drawn[-1]))
-        before, mean = fit, np.mean(found, axis=0)
-        fit = fit_subjects(mean, count, p, columns=columns, begin=fit)
+            rows.append(found[-1])
+        before, both = model.whole.coefficients, Rows.joined(found)
+        model = fit_model(both, p, columns, fixed=fixed, begin=model, alternations=1)
         if d == 1:
-            error = float(np.mean([measurement_error(problem, fit, each) for each in drawn]))
+            error = float(np.mean([measurement_error(problem, model.base, e) for e in drawn]))
             errors.append(error)
-        if 2 * k < rounds:
-            ahead = fit.coefficients + (STRIDE - 1) * (fit.coefficients - before.coefficients)
-            fit = replace(fit, coefficients=ahead)
+        after = model.whole.coefficients
+        if 2 * k < rounds and after.shape == before.shape:
+            model = model.moved(after + (STRIDE - 1) * (after - before), both)
         report(f"orders averaged, round {k + 1} of {rounds}")
-    whole = np.stack(grams)
-    fit = fit_subjects(whole.mean(axis=0), count, p, columns=columns, begin=fit)
+    whole = Rows.joined(rows)
+    model = fit_model(whole, p, columns, fixed=fixed, begin=model)
     error = float(np.mean(errors[rounds // 2 :])) if errors else 0.0
-    return OrderDraws(fit, np.stack(kept), whole, np.stack(starts), error)
+    return OrderDraws(model, np.stack(kept), whole, error)

@@ -1,7 +1,8 @@
 """Treatment effects from data whose order is missing: fit an SDE, then ask what it would have done.
 
-`ITE_j = E[x_j(t*) | T1] − E[x_j(t*) | T0]`, each subject with its own start and its own drift. A reversed order
-flips the sign of an effect, so no effect is given while the direction of time is not identified.
+`ITE_j = E[x_j(t*) | T1] − E[x_j(t*) | T0]`, each subject with its own start and its own drift (the g-formula). A reversed order
+flips the sign of an effect, so no effect is given while the direction of time is not identified; nor is one of a treatment that no
+visit had.
 """
 
 from __future__ import annotations
@@ -18,10 +19,21 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.effects.assumptions import (
+    ConfoundingTest,
+    Question,
+    Sensitivity,
+    assumptions,
+    confounding_test,
+    estimand,
+    sensitivity,
+    without_each,
+)
 from retrace_sde.effects.counterfactual import Counterfactual
 from retrace_sde.effects.interventions import Given, Interventions, Treatment
 from retrace_sde.effects.missing_values import affine_in_state, interpolated
 from retrace_sde.effects.regime import Regime, fit_regime
+from retrace_sde.effects.support import OutsideSupportError, Support
 from retrace_sde.estimator.checks import check_enough, check_features, check_volumes
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.fit.intervals import coefficients, covariances, half_widths, table
@@ -29,6 +41,7 @@ from retrace_sde.fit.subjects import fit_subjects, log_likelihood, subject_grams
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.io.columns import shown
 from retrace_sde.panel.blocks import Data, evenly, one_blas_thread, to_numpy
+from retrace_sde.panel.groups import as_labels
 from retrace_sde.panel.inputs import MissingInputs, filled_inputs
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.order import Order
@@ -55,7 +68,15 @@ TUMOUR_IS_COMPLETE = "Missing values cannot be integrated out of the tumour mode
 ADVICE = "Pass the order if it is known, or ask for both answers with direction='both'."
 """What to do when the direction of time is not determined."""
 
-__all__ = ["TreatmentEffect", "UndeterminedDirectionError"]
+NAMED_AT_MOST = 3
+"""Subjects that an answer rests on and that a sentence names."""
+
+FIXED_NEEDS_CHANGE = (
+    "subjects='fixed' (--subjects fixed) compares each subject with itself, so a treatment must change within subjects; here {}. "
+    "Use subjects='levels' (--subjects levels)."
+)
+
+__all__ = ["OutsideSupportError", "TreatmentEffect", "UndeterminedDirectionError"]
 
 
 class UndeterminedDirectionError(ValueError):
@@ -89,13 +110,15 @@ class Comparison(TypedDict, total=False):
     T0: Treatment
     T1: Treatment
     horizon: float | None
+    outside_support: Literal["refuse", "allow"] | None
 
 
 class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     """Effects of treatment on a process observed without its time order.
 
-    Assumes that the drift is right, that nothing unseen decides both treatment and growth, and Euler's step.
-    Measurement error of one variable is estimated (`error_` is its standard deviation); that of several is not. Where the
+    The estimand is the g-formula under the fitted SDE. It is an effect under consistency, no unmeasured confounding, positivity and no
+    interference; `summary()` says what each means here. Treatments that no visit had are refused (positivity). Errors are the
+    jackknife's over subjects, or groups. Measurement error of one variable is estimated (`error_` is its standard deviation); that of several is not. Where the
     direction of time is not identified an effect may change its sign with it, so `fit` then raises
     `UndeterminedDirectionError`.
 
@@ -109,15 +132,19 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         "affine", A x + c, both changed by treatment (`Polynomial(1, interactions=True)`); "tumour", Gompertz growth under
         treatment; "auto", "tumour" where the only variable is named as a volume, else "affine". Values may be missing where the
         drift is affine in the state: they are integrated out.
-    subjects : {"levels", "alike", "auto"} or tuple of int
+    subjects : {"levels", "alike", "fixed", "auto"} or tuple of int
         What varies between subjects, shrunk to the population's: "levels", the coefficient of the first feature (the growth
-        rate; the constant of a polynomial); "alike", none; "auto", levels where the data prefer them (AIC); a tuple, the
+        rate; the constant of a polynomial), given the first state; "alike", none; "fixed", levels that may go with the subject's treatment,
+        too (Mundlak's correction), against frailty that drives treatment; "auto", levels where the data prefer them (AIC); a tuple, the
         coefficients of these features. With one panel per arm a subject's own
         deviation is used in its own arm; nothing tells what it would be in the other.
     missing_covariates : {"refuse", "carry", "interpolate"}
         What to do where the treatment is missing, as in `ReTrace`. One that is constant within every subject is filled in anyway.
     average : bool
         Average over uncertain independent orders rather than trust the best one.
+    outside_support : {"refuse", "allow"}
+        What to do where a comparison asks for a treatment that no visit had: a larger dose, or a combination that was never given.
+        "allow" extrapolates by the model alone. `effect`, `ate` and their intervals take it, too.
     direction : {"test", "both"}
         "test" refuses when the direction of time is undetermined; "both" never does, and
         `alternative_` answers for the reverse.
@@ -151,6 +178,13 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     (10, 1)
     >>> "direction" in effects.summary().lower()
     True
+    >>> effects.ate(T1=[9, 1])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    retrace_sde.effects.support.OutsideSupportError: this treatment is outside what was given: ...
+    >>> bool(effects.sensitivity(T0=[0, 0], T1=[5, 1]).to_zero[0] > 0)
+    True
+    >>> effects.influence(T0=[0, 0], T1=[5, 1]).shape
+    (60, 5)
     >>> list(effects.parameters_.index[:2]) == list(effects.conf_int(level=0.9).index[:2])
     True
     """
@@ -161,9 +195,10 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         dt: float = 1.0,
         permutation: Literal["shared", "independent"] = "independent",
         drift: str | Drift = "auto",
-        subjects: Literal["auto", "alike", "levels"] | tuple[int, ...] = "levels",
+        subjects: Literal["auto", "alike", "levels", "fixed"] | tuple[int, ...] = "levels",
         missing_covariates: MissingInputs = "refuse",
         average: bool = True,
+        outside_support: Literal["refuse", "allow"] = "refuse",
         direction: Literal["test", "both"] = "test",
         alpha: float = 0.05,
         max_iter: int = 10,
@@ -177,13 +212,21 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self.subjects = subjects
         self.missing_covariates = missing_covariates
         self.average = average
+        self.outside_support = outside_support
         self.alpha, self.direction = alpha, direction
         self.max_iter = max_iter
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X: Any, covariates: Any | None = None, *, order: Any | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        covariates: Any | None = None,
+        *,
+        order: Any | None = None,
+        groups: Any | None = None,
+    ) -> Self:
         """Recover order and SDE.
 
         Parameters
@@ -194,13 +237,21 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             Treatment; a Panel brings its own.
         order : array (T,) or (n, T), or mapping, optional
             An order that is known; then nothing is recovered.
+        groups : sequence (n,) or mapping, optional
+            Labels of groups of subjects (litters, centres) that may be alike in any way: they are left out together. A Panel may
+            bring its own.
         """
         check("TreatmentEffect", self.get_params(deep=False))
         by_arm = isinstance(X, Mapping)
         arms = dict(X) if isinstance(X, Mapping) else {"": X}
         if by_arm and len(arms) < 2:
             raise ValueError(f"at least two arms are needed to compare; got {list(arms)}.")
+        if by_arm and self.subjects == "fixed":
+            raise ValueError(FIXED_NEEDS_CHANGE.format("each subject stays in its arm"))
         known = dict(order) if by_arm and order is not None else dict.fromkeys(arms, order)
+        if groups is not None:
+            labels = groups if by_arm else {"": groups}
+            arms = {name: _grouped(arms[name], covariates, labels[name]) for name in arms}
         drift = effect_drift(self.drift, getattr(next(iter(arms.values())), "names", ()))
         rng = np.random.default_rng(self.random_state)
         self.models_: dict[str, ReTrace] = {}
@@ -233,6 +284,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
                 drift.feature_names(panel.names, panel.covariate_names),
                 None if u is None else np.nanmax(to_numpy(u), axis=(0, 1)),
                 panel.names,
+                None if u is None else _support(panel),
             )
             self.alternative_ = self._reverse(rng) if self.direction == "both" else None
         return self
@@ -245,8 +297,10 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         if order is not None:
             known = _check_order(order, Data(panel.values))
             problem = self._problem(panel, whole, dt, known)
-            columns = self._columns(problem, known)
-            return fit_regime(problem, known, rng, columns=columns, average=False, missing=missing)
+            return fit_regime(
+                problem, known, rng, columns=self._columns(problem, known), average=False, missing=missing,
+                treatments=self._treatments(panel), fixed=self.subjects == "fixed",
+            )  # fmt: skip
         # Interactions are not in the order's model where values are missing: there, they have no state space.
         complete = missing is None
         model = ReTrace(
@@ -271,7 +325,22 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             problem, model.order_, rng, columns=self._columns(problem, model.order_), direction=test, draws=draws,
             missing=missing, report=print if self.verbose else (lambda line: None),
             average=self.average and self.permutation == "independent",
+            treatments=self._treatments(panel), fixed=self.subjects == "fixed",
         )  # fmt: skip
+
+    def _treatments(self, panel: Panel) -> tuple[int, ...]:
+        """The inputs that change within subjects."""
+        if panel.covariates is None:
+            return ()
+        u = to_numpy(panel.covariates)
+        inside = Lengths.of(panel.values, panel.lengths).mask[:, :, None]
+        known = inside & ~np.isnan(u)
+        high = np.where(known, u, -np.inf).max(axis=1)
+        change = (high > np.where(known, u, np.inf).min(axis=1)).any(axis=0)
+        if self.subjects == "fixed" and not change.any():
+            names = " and ".join(panel.covariate_names)
+            raise ValueError(FIXED_NEEDS_CHANGE.format(f"{names} never changes within a subject"))
+        return tuple(map(int, np.flatnonzero(change)))
 
     def _problem(self, panel: Panel, whole: Drift, dt: float, order: Indices) -> EulerModel:
         """Euler's steps of a panel, what is missing filled in along an order: treatment as asked for, values as a start."""
@@ -284,7 +353,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         filled = replace(panel, values=values, covariates=u)
         drift, _ = check_features(filled, whole)
         check_enough(filled, len(drift.feature_names(panel.names, panel.covariate_names)))
-        return EulerModel(Data(values, u, self.n_jobs, panel.lengths), dt, drift)
+        data = Data(values, u, self.n_jobs, panel.lengths, panel.groups)
+        return EulerModel(data, dt, drift)
 
     def _columns(self, problem: EulerModel, order: Indices) -> tuple[int, ...]:
         """The features that vary between subjects; "auto": the first, where it is worth its parameters (Akaike)."""
@@ -307,7 +377,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             back = each.problem.data.reversed(each.order)
             averaged = each.direction is not None and self.average and not Order.of(back).shared
             regimes[name] = fit_regime(
-                each.problem, back, rng, columns=each.fit.columns, average=averaged, missing=each.missing
+                each.problem, back, rng, columns=each.fit.columns, average=averaged, missing=each.missing,
+                treatments=each.treatments, fixed=self.subjects == "fixed",
             )  # fmt: skip
         other = type(self)(**{**self.get_params(deep=False), "direction": "test"})
         other.models_, other.alternative_, other.ids_ = {}, None, self.ids_
@@ -333,22 +404,161 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return tests if self.interventions_.arms else tests[""]
 
     def summary(self) -> str:
-        """What was compared (T0 and T1 left out), the average effect with its interval, and the direction."""
+        """What was compared (T0 and T1 left out), the average effect with its interval, the direction, and what is assumed."""
         check_is_fitted(self, "interventions_")
+        asked = self.interventions_
+        try:
+            lines = [*self._compared(), *self.cautions()]
+        except OutsideSupportError as error:
+            lines = [f"no effect by default: {error}"]
+        for name, each in asked.regimes.items():
+            test = each.direction
+            verdict = "Not tested: this order was given." if test is None else test.verdict
+            lines.append(f"direction of time{f' of arm {name!r}' if name else ''}: {verdict}")
+        lines.append(f"estimand: {self.estimand_}")
+        lines += [f"assumes: {each}" for each in self.assumptions_]
+        return "\n".join(lines)
+
+    def _compared(self) -> Iterator[str]:
+        """The default comparison, for each variable."""
         asked, other = self.interventions_, self.alternative_
         ways = [self._averages()] if other is None else [self._averages(), other._averages()]
-        lines = []
         for name, *found in zip(asked.variables, *ways, strict=True):
             if other is None:
                 answer = f"on average {found[0]}"
             else:  # which of the two holds depends on the direction
                 answer = f"on average {found[0]} in the order found, and {found[1]} in the reversed order"
-            lines.append(f"{asked.comparison(name)}: {answer}, {asked.size} subjects")
-        for name, each in asked.regimes.items():
-            test = each.direction
-            verdict = "Not tested: this order was given." if test is None else test.verdict
-            lines.append(f"direction of time{f' of arm {name!r}' if name else ''}: {verdict}")
-        return "\n".join(lines)
+            yield f"{asked.comparison(name)}: {answer}, {asked.size} subjects"
+
+    @property
+    def estimand_(self) -> str:
+        """What is estimated, as a sentence."""
+        check_is_fitted(self, "interventions_")
+        return estimand(self.interventions_)
+
+    @property
+    def assumptions_(self) -> tuple[str, ...]:
+        """What makes the estimate an effect, in plain sentences."""
+        check_is_fitted(self, "interventions_")
+        return assumptions(self.interventions_, self.subjects)
+
+    def cautions(self, switch: str = "subjects='fixed'", **asked: Unpack[Comparison]) -> list[str]:
+        """What speaks against a comparison: levels that go with treatment, single subjects, few subjects with a treatment.
+
+        Parameters
+        ----------
+        switch : str
+            How fixed effects are asked for, in the words of the interface.
+        **asked
+            `T0`, `T1` and `horizon`, as in `effect`.
+        """
+        model, _, before, after, _ = self._question(None, **asked)
+        test = self.confounding_test(**asked)
+        lines = [] if test is None else [test.sentence(switch)]
+        lines += rests_on(self.influence(**asked))
+        for given in (before[1], after[1]):
+            thin = None if model.support is None or given is None else model.support.thin(given)
+            lines += [] if thin is None else [thin]
+        return lines
+
+    def confounding_test(self, **asked: Unpack[Comparison]) -> ConfoundingTest | None:
+        """Random intercepts against fixed effects, a Hausman-type test: do subjects' levels go with their treatment?
+
+        None with arms, with subjects that are alike, or where no treatment changes within subjects.
+
+        Parameters
+        ----------
+        **asked
+            `T0`, `T1` and `horizon`, as in `effect`.
+        """
+        model, question = self._average_question(**asked)
+        return confounding_test(model, question)
+
+    @checked
+    def sensitivity(
+        self,
+        *,
+        strength: float | None = None,
+        imbalance: float = 1.0,
+        level: float = 0.95,
+        draws: int = 200,
+        **asked: Unpack[Comparison],
+    ) -> Sensitivity:
+        """How strong a hidden variable of subjects must be to change the average effect; and the effect in the reversed order.
+
+        Parameters
+        ----------
+        strength : float, optional
+            By how much one standard deviation of the hidden variable changes a subject's level (the coefficient of the first
+            feature: a rate of change). None: by the standard deviation of subjects' levels.
+        imbalance : float
+            By how many of its standard deviations it differs between T1 and T0.
+        level : float
+            Of confidence.
+        draws : int
+            Of parameters, subjects and orders.
+        **asked
+            `T0`, `T1` and `horizon`, as in `effect`.
+        """
+        model, question = self._average_question(**asked)
+        low, high = self.ate_interval(level=level, draws=draws, **asked)
+        half = np.atleast_1d(np.subtract(high, low)) / 2
+        found = sensitivity(model, question, half, strength, imbalance)
+        other = self.alternative_
+        return (
+            found if other is None else replace(found, reversed=np.atleast_1d(other.ate(**asked)))
+        )
+
+    @checked
+    def influence(
+        self, *, level: float = 0.95, draws: int = 200, **asked: Unpack[Comparison]
+    ) -> pd.DataFrame:
+        """The average effect without each subject, or group, by the jackknife: a row for each and each variable.
+
+        `changes` says that without it the effect has another sign, or its interval no longer excludes zero, or now does.
+
+        Parameters
+        ----------
+        level : float
+            Of confidence.
+        draws : int
+            Of parameters, subjects and orders.
+        **asked
+            `T0`, `T1` and `horizon`, as in `effect`.
+        """
+        model, question = self._average_question(**asked)
+        ate = np.atleast_1d(self.ate(**asked))
+        low, high = self.ate_interval(level=level, draws=draws, **asked)
+        half = np.atleast_1d(np.subtract(high, low)) / 2
+        without = ate + np.concatenate(list(without_each(model, question).values()))
+        other_sign = np.sign(without) != np.sign(ate)
+        told = np.abs(ate) > half
+        changes = other_sign | ((np.abs(without) > half) != told)
+        d, G = len(ate), len(without)
+        return pd.DataFrame({
+            "left_out": np.repeat(self._units(), d), "variable": list(model.variables) * G,
+            "effect": without.ravel(), "change": (without - ate).ravel(), "changes": changes.ravel(),
+        })  # fmt: skip
+
+    def _units(self) -> list[str]:
+        """Names of subjects or, where there are groups, of the first subject of each with how many there are."""
+        names, begin = [], 0
+        for each in self._regimes.values():
+            ids = [str(name) for name in self.ids_[begin : begin + each.size]]
+            begin += each.size
+            codes = each.problem.data.groups
+            if codes is None:
+                names += ids
+                continue
+            for g in range(each.units):
+                some = np.flatnonzero(codes == g)
+                more = f" and {len(some) - 1} more of its group" if len(some) > 1 else ""
+                names.append(f"{ids[some[0]]}{more}")
+        return names
+
+    def _average_question(self, **asked: Unpack[Comparison]) -> tuple[Interventions, Question]:
+        model, steps, before, after, _ = self._question(None, **asked)
+        return model, (before, after, steps)
 
     def _averages(self) -> list[str]:
         """The average effect on each variable, with its interval."""
@@ -396,7 +606,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             rows += covariances("diffusion", "H", each.diffusion, None, names)
             if each.error > 0:
                 rows += covariances("noise", "R", np.array([[each.error]]), None, names)
-            found = table(rows, each.size, level=level)
+            found = table(rows, each.units, level=level)
             found.insert(0, "arm", arm)
             parts.append(found)
         return pd.concat(parts)
@@ -419,6 +629,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             (n, steps, k); the name of an arm. Left out: none of any treatment, and the most of each that
             was given; the first and the last arm.
             horizon : time ahead; None: the length of the observed trajectories.
+            outside_support : "allow", to ask for a treatment that no visit had.
         """
         model, steps, before, after, start = self._question(X, **asked)
         return _flat(model.ends(after, steps, start) - model.ends(before, steps, start))
@@ -552,13 +763,18 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         self, T: Treatment, horizon: float | None
     ) -> tuple[Interventions, Given, int, np.random.Generator]:
         check_is_fitted(self, "interventions_")
-        asked = self.interventions_
+        asked = self._asked(None)
         steps = asked.steps(horizon)
         return asked, asked.given(T, steps), steps, np.random.default_rng(self.random_state)
 
+    def _asked(self, outside_support: str | None) -> Interventions:
+        """Without its support where treatments outside it are allowed."""
+        allowed = (outside_support or self.outside_support) == "allow"
+        return replace(self.interventions_, support=None) if allowed else self.interventions_
+
     def _interval(self, centre: Array, draws: list[Array], level: float) -> tuple[Array, Array]:
         """By the draws' spread; an effect between arms is no surer than the smallest arm."""
-        fewest = min(each.size for each in self.interventions_.regimes.values())
+        fewest = min(each.units for each in self.interventions_.regimes.values())
         reach = half_widths(np.std(draws, axis=0, ddof=1), fewest, level)
         return centre - reach, centre + reach
 
@@ -568,9 +784,10 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         T0: Treatment = None,
         T1: Treatment = None,
         horizon: float | None = None,
+        outside_support: Literal["refuse", "allow"] | None = None,
     ) -> tuple[Interventions, int, Given, Given, Array | None]:
         check_is_fitted(self, "interventions_")
-        asked = self.interventions_
+        asked = self._asked(outside_support)
         steps = asked.steps(horizon)
         start = None if X is None else asked.check_starts(X)
         return asked, steps, asked.given(T0, steps, first=True), asked.given(T1, steps), start
@@ -588,6 +805,34 @@ def effect_drift(drift: str | Drift, names: Sequence[str]) -> Drift:
     if drift == "auto":
         drift = "tumour" if len(names) == 1 and VOLUME.search(names[0]) else "affine"
     return Polynomial(1, interactions=True) if drift == "affine" else as_drift(drift)
+
+
+def rests_on(influence: pd.DataFrame) -> list[str]:
+    """Sentences on effects that change when one unit is left out."""
+    lines = []
+    for name, rows in influence[influence["changes"]].groupby("variable", sort=False):
+        rows = rows.loc[rows["change"].abs().sort_values(ascending=False).index]
+        named = ", ".join(
+            f"{who!r} ({value:+.4g} without it)"
+            for who, value in zip(rows["left_out"], rows["effect"], strict=True)
+        ) if len(rows) <= NAMED_AT_MOST else f"any of {len(rows)} subjects"  # fmt: skip
+        lines.append(
+            f"The effect on {name!r} rests on single subjects: its sign, or whether it is significant, changes without {named}."
+        )
+    return lines
+
+
+def _grouped(data: Any, covariates: Any | None, labels: Any) -> Panel:
+    """A panel with groups."""
+    panel = data if isinstance(data, Panel) else Panel.from_array(data, covariates=covariates)
+    if panel.groups is not None:
+        raise ValueError("groups are given twice, by X and by groups=: leave one of them out.")
+    return replace(panel, groups=as_labels(labels))
+
+
+def _support(panel: Panel) -> Support:
+    inside = Lengths.of(panel.values, panel.lengths).mask
+    return Support.of(to_numpy(panel.covariates), inside, panel.covariate_names)
 
 
 def _with_steps(data: Any, covariates: Any | None, order: Any) -> tuple[Any, Any]:

@@ -343,42 +343,6 @@ def log_likelihood(grams: Array, count: float, fit: SubjectFit) -> float:
     return float(value + 0.5 * (gain - log_det))
 
 
-def coefficient_covariance(grams: Array, fit: SubjectFit, *, missing: Array | None = None) -> Array:
-    """Covariance of vec Θ̂ (equations first), robust: `I⁻¹ (Σ_j s_j s_jᵀ) I⁻¹` over subjects' scores s_j.
-
-    I is the information with deviations integrated out, less `missing`, the posterior variance of the scores
-    where orders are uncertain (Louis). Subjects are independent, whatever the noise within them.
-    """
-    scores = subject_scores(grams, fit)
-    information = _information(grams, fit)
-    observed = information if missing is None else information - missing
-    scale = 1 / np.sqrt(np.diag(information))
-    values = np.linalg.eigvalsh(observed * np.outer(scale, scale))
-    # Too few draws can make the difference indefinite; the scores' own spread is then the information.
-    bread = observed if values[0] > 1e-6 else scores.T @ scores
-    inverse = np.linalg.inv(bread * np.outer(scale, scale)) * np.outer(scale, scale)
-    return np.asarray(inverse @ (scores.T @ scores) @ inverse)
-
-
-def subject_scores(grams: Array, fit: SubjectFit) -> Array:
-    """Derivative by vec Θ of each subject's log-likelihood, deviations integrated out: (n, d p)."""
-    d, p = fit.coefficients.shape
-    own = fit.subject_coefficients
-    left = grams[:, p:, :p] - own @ grams[:, :p, :p]
-    return np.einsum("ef,nfp->nep", np.linalg.inv(fit.diffusion), left).reshape(len(grams), d * p)
-
-
-def _information(grams: Array, fit: SubjectFit) -> Array:
-    d, p = fit.coefficients.shape
-    n, S = len(grams), list(fit.columns)
-    P = np.linalg.inv(fit.diffusion)
-    whole = np.kron(P, grams[:, :p, :p].sum(axis=0))
-    joint = np.einsum("ef,npa->nepfa", P, grams[:, :p][:, :, S]).reshape(n, d * p, -1)
-    return np.asarray(
-        whole - np.einsum("nia,nab,njb->ij", joint, fit.uncertainty, joint, optimize=True)
-    )
-
-
 def posterior_deviations(grams: Array, fit: SubjectFit) -> tuple[Array, Array]:
     """Means and covariances of subjects' deviations under a fit's population, for other Gram matrices."""
     at = _Point(fit.coefficients, fit.diffusion, fit.between)

@@ -74,7 +74,7 @@ def _seed(v: Any) -> bool:
 
 def _features(v: Any) -> bool:
     if isinstance(v, str):
-        return v in ("auto", "alike", "levels")
+        return v in ("auto", "alike", "levels", "fixed")
     listed = isinstance(v, tuple | list) and all(_whole(k) and k >= 0 for k in v)
     return listed and len(set(v)) == len(v)
 
@@ -123,8 +123,9 @@ RULES: Mapping[str, Rule] = {
     "verbose": Rule("True or False", lambda v: isinstance(v, bool | np.bool_) or _whole(v)),
     "average": SWITCH,
     "TreatmentEffect.direction": _one_of("test", "both"),
+    "outside_support": _one_of("refuse", "allow"),
     "TreatmentEffect.subjects": Rule(
-        "'auto', 'alike', 'levels', or a tuple of different features, counted from 0",
+        "'auto', 'alike', 'levels', 'fixed', or a tuple of different features, counted from 0",
         _features,
     ),
     # of what is asked of a fit
