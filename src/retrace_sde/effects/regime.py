@@ -141,7 +141,10 @@ class Regime:
             return self.starts.mean(axis=0), fit.deviations, fit.uncertainty
         mean = np.zeros((len(start), len(fit.coefficients), len(fit.columns)))
         if self.model.offsets is not None:
-            mean = mean + self.model.shifts(self.model.offsets.first_states(start))
+            seen = self.model.offsets.first_states(self.starts.mean(axis=0))
+            # Levels go with first states as far as these were seen; beyond, a slope tells nothing.
+            w = np.clip(self.model.offsets.first_states(start), seen.min(axis=0), seen.max(axis=0))
+            mean = mean + self.model.shifts(w)
         return start, mean, np.repeat(fit.between[None], len(start), axis=0)
 
     def own(self, deviations: Array, coefficients: Array | None = None) -> Array:
