@@ -67,7 +67,7 @@ def test_rates_of_chosen_features_go_by_their_names(tables: Any) -> None:
     refused = _run(*given, "--subjects", "nonsense")
     assert refused.exit_code == 2
     assert (
-        "nonsense is neither auto, alike, levels nor a feature of the drift; these are "
+        "nonsense is neither auto, alike, levels, fixed nor a feature of the drift; these are "
         in refused.output
     )
     first = refused.output.split("these are ")[1].split(",")[0]
@@ -192,3 +192,39 @@ def test_times_that_do_not_fit_the_step_say_what_to_do(tables: Any, tmp_path: An
     run = _run(str(tmp_path / "uneven.csv"), *options)
     assert run.exit_code == 2
     assert "retrace fit --covariates" in run.stderr
+
+
+def test_assumptions_are_told_and_treatments_never_given_refused(tmp_path: Any) -> None:
+    """Two drugs never given together; the outcome of litters is alike."""
+    rng = np.random.default_rng(0)
+    n, T = 40, 8
+    drug = rng.integers(0, 3, size=(n, T))
+    x = [rng.normal(size=n)]
+    for t in range(T - 1):
+        x.append(0.8 * x[-1] + (drug[:, t] > 0) + 0.2 * rng.normal(size=n))
+    frame = pd.DataFrame({"id": np.repeat([f"s{j}" for j in range(n)], T), "x": np.stack(x, axis=1).ravel(),
+                          "a": (drug == 1).ravel() * 1.0, "b": (drug == 2).ravel() * 1.0, "day": np.tile(np.arange(T), n),
+                          "litter": np.repeat([f"l{j // 4}" for j in range(n)], T)})  # fmt: skip
+    frame.to_csv(tmp_path / "drugs.csv", index=False)
+    options = [str(tmp_path / "drugs.csv"), "--subject", "id", "--variables", "x", "--time", "day", "--treatment", "a,b",
+               "--draws", "20", "--subjects", "alike"]  # fmt: skip
+    run = _run(*options)
+    assert run.exit_code == 2
+    assert "a and b were never given together" in run.stderr
+    assert "--outside-support allow" in run.stderr
+    assert "outside_support=" not in run.stderr
+    run = _run(*options, "--outside-support", "allow")
+    assert run.exit_code == 0, run.output
+    asked = [*options, "--t1", "1,0"]
+    alone, grouped = (json.loads(_run(*asked, "--json", *more).stdout) for more in ([], ["--group", "litter"]))  # fmt: skip
+    assert alone["ate"] == grouped["ate"]
+    assert alone["ate_interval"] != grouped["ate_interval"]
+    assert grouped["warnings"] == []
+    assert any("Positivity" in each for each in alone["assumptions"])
+    assert "g-formula" in alone["estimand"]
+    assert alone["confounding"] is None
+    assert alone["sensitivity"]["to_zero"][0] > 0
+    text = _run(*options, "--t1", "1,0", "--subjects", "fixed").stdout
+    for label in ("Sensitivity", "Estimand", "Assumes"):
+        assert f"\n{label} " in text
+    assert "Hausman-type test" in text

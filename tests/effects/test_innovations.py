@@ -10,6 +10,8 @@ from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
 from retrace_sde.effects.innovations import innovation_gains, sample_noisy_block
+from retrace_sde.effects.jackknife import jackknife
+from retrace_sde.effects.subject_model import Rows, SubjectModel
 from retrace_sde.effects.subject_orders import average_orders, measurement_error
 from retrace_sde.fit.subjects import fit_subjects, subject_grams
 from retrace_sde.io.arrays import Array
@@ -100,13 +102,6 @@ def test_averaging_over_orders_finds_the_error_and_the_parameters_of_the_true_or
     assert abs(found.error**0.5 - 0.01) < 0.001
     assert found.orders.shape == (12, n, 61)
     assert np.all(np.sort(found.orders, axis=2) == np.arange(61))
-    from retrace_sde.fit.subjects import coefficient_covariance
-
-    unit = np.sqrt(
-        np.diag(
-            coefficient_covariance(
-                subject_grams(problem.data, truth, problem.dt, problem.drift), known
-            )
-        )
-    )
-    assert np.all(np.abs(found.fit.coefficients - known.coefficients) < 3 * unit)
+    model = SubjectModel(known, None, None, known)
+    unit = np.sqrt(np.diag(jackknife(model, Rows.along(problem, truth, ())).covariance))
+    assert np.all(np.abs(found.model.base.coefficients - known.coefficients) < 3 * unit)

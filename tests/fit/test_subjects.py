@@ -9,16 +9,15 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
+from retrace_sde.effects.jackknife import _Block, jackknife
+from retrace_sde.effects.subject_model import Rows, SubjectModel
 from retrace_sde.fit.moments import moments
 from retrace_sde.fit.regression import mle
 from retrace_sde.fit.subjects import (
-    coefficient_covariance,
     fit_rates,
     fit_subjects,
     log_likelihood,
-    posterior_deviations,
     subject_grams,
-    subject_scores,
 )
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data
@@ -89,24 +88,33 @@ def test_the_fit_is_where_the_dense_likelihood_is_stationary(
 
 
 def test_scores_are_derivatives_of_the_dense_likelihood() -> None:
+    """By the coefficients and by the scales of both covariances, away from the maximum."""
     problem = _panel(25, 8, 2, seed=3)
     grams = subject_grams(problem.data, np.arange(8), problem.dt, problem.drift)
     fit = fit_subjects(grams, 25 * 7, 3, columns=(2,))
-    theta = fit.coefficients + 0.05
     from dataclasses import replace
 
-    moved = replace(fit, coefficients=theta)
-    mean, spread = posterior_deviations(grams, moved)
-    moved = replace(moved, deviations=mean, uncertainty=spread)
-    found = subject_scores(grams, moved).sum(axis=0).reshape(theta.shape)
-    for at in np.ndindex(theta.shape):
-        step = np.zeros_like(theta)
-        step[at] = 1e-5
+    moved = replace(
+        fit, coefficients=fit.coefficients + 0.05, diffusion=1.3 * fit.diffusion, between=0.8 * fit.between
+    )  # fmt: skip
+    block = _Block.of(moved, grams, 25 * 7, 0)
+    found = block.scores(grams, np.full(25, 7.0), np.zeros(block.end)).sum(axis=0)
+    theta, H, between = moved.coefficients, moved.diffusion, moved.between
+
+    def slope(*change: Any) -> float:
         up, down = (
-            _dense(problem, theta + sign * step, fit.diffusion, fit.between, [2])
+            _dense(problem, *(value + sign * 1e-5 * each for value, each in zip((theta, H, between), change, strict=True)), [2])
             for sign in (1, -1)
-        )
-        assert_allclose(found[at], (up - down) / 2e-5, rtol=1e-4, atol=1e-3)
+        )  # fmt: skip
+        return (up - down) / 2e-5
+
+    unit = block.coefficients(np.eye(block.end)[: theta.size]) - block.coefficients(np.zeros(block.end))  # fmt: skip
+    for k in range(theta.size):
+        assert_allclose(found[k], slope(unit[k], 0, 0), rtol=1e-4, atol=1e-3)
+    # A covariance as a whole: its diagonal entries, in units of its root.
+    at = theta.size
+    assert_allclose(found[at] + found[at + 2], slope(0, H, 0), rtol=1e-4, atol=1e-3)
+    assert_allclose(found[at + 3] + found[at + 5], slope(0, 0, between), rtol=1e-4, atol=1e-3)
 
 
 def test_subjects_taken_to_be_alike_are_ordinary_maximum_likelihood() -> None:
@@ -157,7 +165,9 @@ def test_errors_of_the_coefficients_hold_over_replicates() -> None:
         grams = subject_grams(problem.data, np.arange(10), problem.dt, problem.drift)
         fit = fit_subjects(grams, 540, 2, columns=(1,))
         fits.append(fit.coefficients[0])
-        errors.append(np.sqrt(np.diag(coefficient_covariance(grams, fit))))
+        rows = Rows.along(problem, np.arange(10), ())
+        found = jackknife(SubjectModel(fit, None, None, fit), rows, np.arange(60) % 20)
+        errors.append(np.sqrt(np.diag(found.covariance)))
     ratio = np.std(fits, axis=0, ddof=1) / np.mean(errors, axis=0)
     assert np.all(np.abs(ratio - 1) < 4 / (2 * 59) ** 0.5)
 

@@ -32,6 +32,7 @@ from retrace_sde.cli.common import (
 )
 from retrace_sde.effects.missing_values import affine_in_state
 from retrace_sde.effects.treatment import (
+    OutsideSupportError,
     TreatmentEffect,
     UndeterminedDirectionError,
     effect_drift,
@@ -42,7 +43,7 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import ReTraceWarning
 
-KINDS = ("auto", "alike", "levels")
+KINDS = ("auto", "alike", "levels", "fixed")
 """Ways in which subjects may differ that go by a name."""
 
 MOST_MISSED = 4
@@ -51,6 +52,10 @@ MOST_MISSED = 4
 COMMAND_ADVICE = (
     "Name the column of times with --time if they are known, or ask for both answers with "
     "--both-directions."
+)
+
+SUPPORT_ADVICE = (
+    "Name them with --t0 and --t1, or extrapolate by the model alone with --outside-support allow."
 )
 
 
@@ -83,9 +88,11 @@ COMMAND_ADVICE = (
               "named as a volume, else affine.")  # fmt: skip
 @click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
               show_default=True, help="What to do where the treatment is missing, unless it never changes.")  # fmt: skip
-@click.option("--subjects", metavar="auto|alike|levels|FEATURE[,FEATURE…]", default="levels", show_default=True,
-              help="Random intercepts (levels), none (alike), or by AIC (auto); or the features of the drift whose coefficients "
-              "vary between subjects.")  # fmt: skip
+@click.option("--subjects", metavar="auto|alike|levels|fixed|FEATURE[,FEATURE…]", default="levels", show_default=True,
+              help="Random intercepts (levels), none (alike), by AIC (auto), or intercepts that may be correlated with a subject's "
+              "treatment (fixed); or the features of the drift whose coefficients vary between subjects.")  # fmt: skip
+@click.option("--outside-support", type=click.Choice(["refuse", "allow"]), default="refuse", show_default=True,
+              help="What to do where a treatment is asked for that no visit had: allow extrapolates by the model alone.")  # fmt: skip
 @click.option("--both-directions", is_flag=True,
               help="Answer for both directions of time where the data leave it open.")  # fmt: skip
 @click.option("--draws", type=click.IntRange(20), default=200, show_default=True,
@@ -102,7 +109,7 @@ COMMAND_ADVICE = (
 @seed_option
 @json_option
 def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
-           t1: str | None, horizon: float | None, dt: float, drift: str, missing_covariates: Any, subjects: Any, both_directions: bool,
+           t1: str | None, horizon: float | None, dt: float, drift: str, missing_covariates: Any, subjects: Any, outside_support: Any, both_directions: bool,
            draws: int, out: Path | None, out_format: str | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Estimate what treatment does to the subjects of FILE, whose rows have lost their time order.
 
@@ -134,6 +141,7 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             drift=drift,
             missing_covariates=missing_covariates,
             subjects=_subjects(subjects, drift, panels),
+            outside_support=outside_support,
             direction="both" if both_directions else "test",
             random_state=seed,
         )
@@ -147,15 +155,19 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             raise ValueError(f"{error.finding} {COMMAND_ADVICE}") from None
         begin("effects")
         asked = {"T0": _value(t0, arm), "T1": _value(t1, arm), "horizon": horizon}
-        answers = [
-            _answer(each, asked, draws) for each in (model, model.alternative_) if each is not None
-        ]
+        ways = [each for each in (model, model.alternative_) if each is not None]
+        try:
+            answers = [_answer(each, asked, draws) for each in ways]
+        except OutsideSupportError as error:
+            raise ValueError(f"{error.finding} {SUPPORT_ADVICE}") from None
+        begin("assumptions")
+        assumed = _assumed(model, asked, draws)
         begin("writing")
         ids = [str(name) for name in model.ids_]
         if out is not None:
             write_one(_table(ids, answers, model), out, frame, out_format, safe=safe_csv)
     idle = _not_used(columns, known=given is not None, both=both_directions)
-    summary = _summary(file, model, answers, asked, ids)
+    summary = _summary(file, model, answers, asked, ids) | assumed
     summary |= {"notes": notes_of(frame), "warnings": [*idle, *cautions]}
     summary["files"] = [] if out is None else [str(out)]
     give(summary, _lines(summary, answers, model), as_json=as_json)
@@ -166,7 +178,6 @@ def _not_used(columns: dict[str, Any], *, known: bool, both: bool) -> list[str]:
     idle = [
         ("--covariates (the inputs are those of --treatment)", columns["covariates"]),
         ("--time-error (times are taken as exact)", columns["time_error"] is not None),
-        ("--group (effects take subjects for independent)", columns["group"] is not None),
         ("--both-directions (the times give the direction)", known and both),
     ]
     used = [text for text, given in idle if given]
@@ -316,6 +327,24 @@ def _answer(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[s
     return {**found, "average": np.array(average).reshape(3, -1).T}
 
 
+def _assumed(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[str, Any]:
+    """What makes the answer an effect, and what happens to it where that is wrong."""
+    test = model.confounding_test(**asked)
+    found = model.sensitivity(**asked, draws=draws)
+    return {
+        "estimand": model.estimand_,
+        "assumptions": list(model.assumptions_),
+        "confounding": None if test is None else {
+            "p_value": test.p_value, "rejected": test.rejected, "random": test.random, "fixed": test.fixed,
+            "verdict": test.sentence("--subjects fixed"),
+        },
+        "sensitivity": {
+            "to_zero": found.to_zero, "to_doubt": found.to_doubt, "spread": found.spread, "text": str(found).splitlines(),
+        },
+        "cautions": model.cautions(**asked),
+    }  # fmt: skip
+
+
 def _table(ids: list[str], answers: list[dict[str, Array]], model: TreatmentEffect) -> pd.DataFrame:
     """Effects of each subject; while the direction is open, those of the reverse beside them."""
     variables = model.interventions_.variables
@@ -395,7 +424,17 @@ def _lines(
     verdicts = summary["direction"]
     for name, verdict in verdicts.items() if found.arms else [("", verdicts)]:
         yield "Direction", f"{name}: {verdict}" if name else verdict
+    yield from _assumption_lines(summary)
     yield from (("Note", text) for text in summary["notes"])
-    yield from (("Caution", text) for text in summary["warnings"])
+    yield from (("Caution", text) for text in [*summary["cautions"], *summary["warnings"]])
     if summary["files"]:
         yield "Written", ", ".join(summary["files"])
+
+
+def _assumption_lines(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    test = summary["confounding"]
+    if test is not None:
+        yield "Caution" if test["rejected"] else "Levels", test["verdict"]
+    yield from (("Sensitivity", text) for text in summary["sensitivity"]["text"])
+    yield "Estimand", summary["estimand"]
+    yield from (("Assumes", text) for text in summary["assumptions"])

@@ -1,8 +1,9 @@
 """What an effect assumes, and what happens to it where that is wrong.
 
 The estimand is the g-formula under the fitted SDE (Robins 1986): each subject starts where it started, has its own level, and is moved by
-the drift under T1 and under T0. The confounding of levels is tested (Hausman 1978, as Mundlak's added variables), a hidden variable's strength is
-set beside the effect, and subjects that the answer rests on are named by the jackknife.
+the drift under T1 and under T0. The confounding of levels is tested (Hausman 1978, as
+Mundlak's added variables), a hidden variable's strength is set beside the effect, and subjects that the answer rests on are named by the
+jackknife.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def assumptions(asked: Interventions, subjects: Any) -> tuple[str, ...]:
         f"No unmeasured confounding: {confounding[0].lower()}{confounding[1:]}",
         "Positivity: both treatments were given at states like these; a treatment that no visit had is refused.",
         "No interference: the treatment of one subject does not act on another.",
-        "The drift, and that inputs hold from a visit to the next.",
+        "The model: the drift has the form that was fitted, and a treatment holds from a visit to the next.",
     )
 
 
@@ -174,6 +175,9 @@ class Sensitivity:
     def __str__(self) -> str:
         lines = []
         for i, name in enumerate(self.variables):
+            if not np.isfinite(self.to_zero[i]):
+                lines.append(f"{name!r}: no change of subjects' levels brings the effect to zero.")
+                continue
             share = ""
             if self.spread[i] > 0:
                 share = f" ({self.to_zero[i] / self.spread[i]:.2g} of the standard deviation of subjects' levels)"

@@ -212,8 +212,8 @@ def fit_model(
     """Maximum likelihood; with `fixed` effects, of the process and the treatment in turn."""
     count, p, d = float(rows.steps.sum()), n_features, rows.starts.shape[2]
     if not columns:
-        whole = fit_subjects(rows.grams.mean(axis=0), count, p, columns=())
-        return SubjectModel(whole, None, None, whole)
+        alike = fit_subjects(rows.grams.mean(axis=0), count, p, columns=())
+        return SubjectModel(alike, None, None, alike)
     offsets = Offsets.of(rows)
     k = rows.policy.shape[2] - 1 - d
     slope = None

@@ -124,7 +124,10 @@ class Support:
         ):
             if not lo - s <= asked <= hi + s:
                 others = self._named(match, but=name)
-                return f"{name} = {asked:g} was never given with {others}, {name} was then {_range(lo, hi)}"
+                where = f" with {others}" if others else " alone" if len(self.names) > 1 else ""
+                return (
+                    f"{name} = {asked:g} was never given{where}, {name} was then {_range(lo, hi)}"
+                )
         return None
 
     def thin(self, value: Array) -> str | None:
@@ -151,7 +154,9 @@ class Support:
             if on and name != but
         ]
         alone = len(parts) == 1 and len(self.names) > 1 and but is None
-        return f"{parts[0]} alone" if alone else " with ".join(parts) if parts else "none"
+        if alone:
+            return f"{parts[0]} alone"
+        return " with ".join(parts) if parts or but is not None else "none"
 
 
 def _range(low: float, high: float) -> str:

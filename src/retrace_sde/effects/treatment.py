@@ -117,9 +117,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     """Effects of treatment on a process observed without its time order.
 
     The estimand is the g-formula under the fitted SDE. It is an effect under consistency, no unmeasured confounding, positivity and no
-    interference; `summary()` says what each means here. Treatments that no visit had are refused (positivity). Errors are the
-    jackknife's over subjects, or groups. Measurement error of one variable is estimated (`error_` is its standard deviation); that of several is not. Where the
-    direction of time is not identified an effect may change its sign with it, so `fit` then raises
+    interference; `summary()` says what each means here. Treatments that no visit had are refused (positivity). Errors are those of the
+    jackknife over subjects, or groups. Measurement error of one variable is estimated (`error_` is its standard deviation); that of
+    several is not. Where the direction of time is not identified an effect may change its sign with it, so `fit` then raises
     `UndeterminedDirectionError`.
 
     Parameters
@@ -134,10 +134,10 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         drift is affine in the state: they are integrated out.
     subjects : {"levels", "alike", "fixed", "auto"} or tuple of int
         What varies between subjects, shrunk to the population's: "levels", the coefficient of the first feature (the growth
-        rate; the constant of a polynomial), given the first state; "alike", none; "fixed", levels that may go with the subject's treatment,
-        too (Mundlak's correction), against frailty that drives treatment; "auto", levels where the data prefer them (AIC); a tuple, the
-        coefficients of these features. With one panel per arm a subject's own
-        deviation is used in its own arm; nothing tells what it would be in the other.
+        rate; the constant of a polynomial), given the first state; "alike", none; "fixed", levels that may also be correlated with
+        the subject's treatment (Mundlak's correction), against frailty that drives treatment; "auto", levels where the data
+        prefer them (AIC); a tuple, the coefficients of these features. With one panel per arm a subject's own deviation is used
+        in its own arm; nothing tells what it would be in the other.
     missing_covariates : {"refuse", "carry", "interpolate"}
         What to do where the treatment is missing, as in `ReTrace`. One that is constant within every subject is filled in anyway.
     average : bool
@@ -408,7 +408,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "interventions_")
         asked = self.interventions_
         try:
-            lines = [*self._compared(), *self.cautions()]
+            test = self.confounding_test()
+            lines = [*self._compared(), *([] if test is None else [test.verdict]), *self.cautions()]
         except OutsideSupportError as error:
             lines = [f"no effect by default: {error}"]
         for name, each in asked.regimes.items():
@@ -442,20 +443,16 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "interventions_")
         return assumptions(self.interventions_, self.subjects)
 
-    def cautions(self, switch: str = "subjects='fixed'", **asked: Unpack[Comparison]) -> list[str]:
-        """What speaks against a comparison: levels that go with treatment, single subjects, few subjects with a treatment.
+    def cautions(self, **asked: Unpack[Comparison]) -> list[str]:
+        """Sentences where an answer rests on single subjects, or a treatment was given to few.
 
         Parameters
         ----------
-        switch : str
-            How fixed effects are asked for, in the words of the interface.
         **asked
             `T0`, `T1` and `horizon`, as in `effect`.
         """
         model, _, before, after, _ = self._question(None, **asked)
-        test = self.confounding_test(**asked)
-        lines = [] if test is None else [test.sentence(switch)]
-        lines += rests_on(self.influence(**asked))
+        lines = rests_on(self.influence(**asked))
         for given in (before[1], after[1]):
             thin = None if model.support is None or given is None else model.support.thin(given)
             lines += [] if thin is None else [thin]
@@ -576,7 +573,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
 
     @property
     def parameters_(self) -> pd.DataFrame:
-        """One row for each parameter of each arm: estimate, robust standard error, Wald test and 95 % interval.
+        """One row for each parameter of each arm: estimate, jackknife standard error, Wald test and 95 % interval.
 
         `kind` is drift (the effect of feature `variable` on the rate of change of `on`, in the population), diffusion or
         noise (measurement error); the last two have no standard errors. `arm` is "" without arms.
