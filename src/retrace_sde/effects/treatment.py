@@ -413,8 +413,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         except OutsideSupportError as error:
             lines = [f"no effect by default: {error}"]
         for name, each in asked.regimes.items():
-            test = each.direction
-            verdict = "Not tested: this order was given." if test is None else test.verdict
+            found = each.direction
+            verdict = "Not tested: this order was given." if found is None else found.verdict
             lines.append(f"direction of time{f' of arm {name!r}' if name else ''}: {verdict}")
         lines.append(f"estimand: {self.estimand_}")
         lines += [f"assumes: {each}" for each in self.assumptions_]
