@@ -221,7 +221,6 @@ def fit_regime(
     treatments: tuple[int, ...] = (),
     fixed: bool = False,
     draws: Indices | None = None,
-    direction: DirectionTest | None = None,
     missing: Mask | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Regime:
@@ -243,10 +242,9 @@ def fit_regime(
             found.model,
             found.orders,
             found.rows,
-            direction,
-            found.error,
-            missing,
-            treatments,
+            error=found.error,
+            missing=missing,
+            treatments=treatments,
         )
     if len(np.unique(orders, axis=0)) == 1:
         orders = orders[:1]
@@ -256,4 +254,4 @@ def fit_regime(
     if problem.data.shape[2] == 1:
         each = np.broadcast_to(order, problem.data.shape[:2])
         error = measurement_error(problem, model.base, each)
-    return Regime(problem, order, model, orders, rows, direction, error, None, treatments)
+    return Regime(problem, order, model, orders, rows, error=error, treatments=treatments)

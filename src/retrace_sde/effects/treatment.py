@@ -183,8 +183,10 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     retrace_sde.effects.support.OutsideSupportError: this treatment is outside what was given: ...
     >>> bool(effects.sensitivity(T0=[0, 0], T1=[5, 1]).to_zero[0] > 0)
     True
-    >>> effects.influence(T0=[0, 0], T1=[5, 1]).shape
-    (60, 5)
+    >>> effects.confounding_test(T0=[0, 0], T1=[5, 1]).degrees  # do levels go with treatment? Two treatments, 60 subjects
+    (2, 58)
+    >>> effects.influence(T0=[0, 0], T1=[5, 1]).shape, effects.cautions(T0=[0, 0], T1=[5, 1])
+    ((60, 5), [])
     >>> list(effects.parameters_.index[:2]) == list(effects.conf_int(level=0.9).index[:2])
     True
     """
@@ -321,12 +323,13 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             samples = model.sample_orders(draws=500).along(model.order_)
             draws = samples[evenly(len(samples), SHARED_ORDER_DRAWS)].astype(np.intp)
         problem = self._problem(panel, whole, dt, model.order_)
-        return fit_regime(
-            problem, model.order_, rng, columns=self._columns(problem, model.order_), direction=test, draws=draws,
+        found = fit_regime(
+            problem, model.order_, rng, columns=self._columns(problem, model.order_), draws=draws,
             missing=missing, report=print if self.verbose else (lambda line: None),
             average=self.average and self.permutation == "independent",
             treatments=self._treatments(panel), fixed=self.subjects == "fixed",
         )  # fmt: skip
+        return replace(found, direction=test)
 
     def _treatments(self, panel: Panel) -> tuple[int, ...]:
         """The inputs that change within subjects."""
