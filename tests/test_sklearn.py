@@ -124,6 +124,7 @@ METHODS = {
     "forecast": (np.zeros((3, 4, 2)), 1),
     "precedence_probability": (0, 1),
     **dict.fromkeys(("impute", "place", "reorder", "score", "transform"), (np.zeros((3, 4, 2)),)),
+    **dict.fromkeys(("precedence", "reorder_samples"), (np.zeros((3, 4, 2)),)),
     **dict.fromkeys(("summary", "conf_int", "sample_orders", "bootstrap_errors"), ()),
 }
 BEFORE_FIT = {"fit", "fit_transform", "set_output", "get_params", "set_params"}
@@ -139,7 +140,7 @@ def test_before_fit_everything_says_so(name):
 
 
 def test_options_of_recover_are_typed():
-    extra = {"group", "bootstrap"}
+    extra = {"group", "order_known", "bootstrap"}
     assert set(Options.__annotations__) == set(rt.ReTrace().get_params()) | extra
 
 

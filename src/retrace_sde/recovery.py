@@ -37,7 +37,7 @@ from retrace_sde.orders.prior import compiled
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.inputs import MissingInputs
 from retrace_sde.panel.knowledge import Knowledge
-from retrace_sde.panel.labels import by_labels, by_marks, marks_of
+from retrace_sde.panel.labels import by_labels, by_marks, marks_of, with_known_orders
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import PER_VISIT, Panel
 from retrace_sde.panel.validation import ReTraceWarning
@@ -62,7 +62,7 @@ SUSPECT_COLUMNS = [
 
 
 class Options(TypedDict, total=False):
-    """What `recover` takes besides columns: the settings of `ReTrace`, and `group`, `bootstrap` and the drift "auto"."""
+    """What `recover` takes besides columns: the settings of `ReTrace`, and `group`, `order_known`, `bootstrap` and the drift "auto"."""
 
     dt: float
     permutation: Literal["shared", "independent"]
@@ -82,6 +82,7 @@ class Options(TypedDict, total=False):
     n_jobs: int | None
     verbose: bool
     group: str | None
+    order_known: str | None
     bootstrap: int | None
 
 
@@ -348,7 +349,8 @@ def recover(
         Called with what is being done; True shows a bar.
     **options
         Of `ReTrace` (`retrace_sde.recovery.Options` lists them); `group="litter"`, a column with the group (litter, centre) of each subject: subjects of one group may be
-        alike in any way; and `bootstrap=200`: standard errors by so many bootstrap draws of subjects, or groups.
+        alike in any way; `order_known="dated"`, a column that is 1 in all rows of subjects that stand in order, or holds the ranks of
+        rows where they are known: the others are ordered by what these teach; and `bootstrap=200`: standard errors by so many bootstrap draws of subjects, or groups.
 
     Returns
     -------
@@ -367,9 +369,12 @@ def recover(
     options.setdefault("observation_noise", "auto")
     asked = options.setdefault("permutation", "shared" if slice is not None else "independent")
     _check_asked(asked, slice=slice, time=time, knowledge=knowledge)
-    marks = marks_of(knowledge) if slice is None else []
+    marks, ranks = marks_of(knowledge) if slice is None else [], options.pop("order_known", None)
+    if ranks is not None and slice is not None:
+        raise ValueError("order_known= tells subjects' own orders: leave slice= out.")
+    hidden = [*marks, *([] if ranks is None else [ranks])]
     panel = Panel.from_frame(
-        _without(df, [name for name in marks if name not in (subject, time)]),
+        _without(df, [name for name in hidden if name not in (subject, time)]),
         subject=subject,
         slice=slice,
         time=time,
@@ -381,6 +386,8 @@ def recover(
     )
     if knowledge is not None:
         knowledge = _in_places(knowledge, df, panel, marks)
+    if ranks is not None:
+        knowledge = with_known_orders(knowledge, ranks, as_frame(df), panel)
     with reporting(progress):
         return recover_panel(panel, df, subject=subject, knowledge=knowledge, **options)
 

@@ -30,7 +30,12 @@ from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.restored import restored, settings_of
 from retrace_sde.estimator.suspects import screened, without_suspects
 from retrace_sde.estimator.units import as_given, posterior_as_given
-from retrace_sde.evidence.outcome import Outcome, order_others, sample_posterior
+from retrace_sde.evidence.outcome import (
+    Outcome,
+    order_others,
+    others_posterior,
+    sample_posterior,
+)
 from retrace_sde.evidence.selection.bootstrap import bootstrap
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.statespace.parameters import Noise
@@ -47,6 +52,7 @@ from retrace_sde.paper.algorithm1 import ScoreOrder
 from retrace_sde.process.drift import Drift, has_state_space
 from retrace_sde.progress import Callback, cut_short, report, reporting
 from retrace_sde.result import ReTraceResult
+from retrace_sde.search.enumerated import OthersPosterior
 from retrace_sde.search.plan import nonlinear, planned_with_missing
 from retrace_sde.search.posterior import OrderPosterior
 from retrace_sde.search.protocols import Model
@@ -282,8 +288,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         elif hasattr(self, "posterior_"):
             del self.posterior_
 
-    def _ordered(self, X: Any) -> tuple[Panel, RowPermutation, Model, Outcome, Indices]:
-        """Other trajectories, their places, the model and outcome that judge them, and their most likely order there."""
+    def _others(self, X: Any) -> tuple[Panel, RowPermutation, Model, Outcome]:
+        """Other trajectories, their places, and the model and outcome that judge them."""
         memory, ragged = self._memory, self.permutation == "independent"
         linear = has_state_space(memory.model.drift)
         refusal = None if linear else nonlinear("Missing values", memory.model.drift)
@@ -306,8 +312,24 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if linear and has_missing(data) and not model.states_hidden:
             model, found = planned_with_missing(model, outcome.found, outcome.initial)
             outcome = replace(outcome, found=found, law=found.law)
+        return whole, placed, model, outcome
+
+    def _ordered(self, X: Any) -> tuple[Panel, RowPermutation, Model, Outcome, Indices]:
+        """The same, and their most likely order."""
+        whole, placed, model, outcome = self._others(X)
         rng = np.random.default_rng(self.random_state)
         return whole, placed, model, outcome, order_others(model, outcome, rng)
+
+    def _posterior_of_others(self, X: Any, draws: int) -> OthersPosterior:
+        """The posterior over orders of other trajectories, as these were given; an open direction counts for half either way."""
+        _, placed, model, outcome = self._others(X)
+        rng = np.random.default_rng(self.random_state)
+        found = others_posterior(model, outcome, rng, draws=draws)
+        return OthersPosterior(
+            placed.given_observations(found.positions),
+            placed.given_pairs(found.before),
+            placed.given_orders(found.samples),
+        )
 
     def _given(self, X: Any, columns: dict[str, Any]) -> Any:
         """Trajectories as given; of a table the Panel of its columns, with the variables and the inputs of the fit."""
@@ -378,6 +400,76 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             panel, placed, _, _, order = self._ordered(self._given(X, columns))
             order = placed.given_orders(order)
         return self._shown(panel, in_order(panel.values, order), order)
+
+    def precedence(self, X: Any, **columns: Any) -> Array:
+        """P[j, a, b], (n, T, T): the probability that observation a of trajectory j of X came before b, under the fit.
+
+        For new trajectories of the same process, best with a fit to others whose order is known. With orders of their own of up to six
+        observations it is exact: a sum over all orders; elsewhere orders are sampled. .5 on the diagonal, NaN where a trajectory has no
+        such observation. Where the direction is open both count for half, so that every pair of an own order has .5: a warning says so.
+        Parameters are taken for known.
+
+        Parameters
+        ----------
+        X : array (n, T, d), Panel or DataFrame
+            Trajectories of the same process, of the same variables.
+        **columns
+            Of a table: `subject=` and `slice=`, as in `recover`.
+
+        Examples
+        --------
+        >>> import numpy as np, retrace_sde as rt
+        >>> sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+        >>> Y = sde.simulate(300, 3, 0.3, random_state=1)
+        >>> known = rt.Knowledge(positions=np.tile(np.arange(3), (200, 1)))
+        >>> model = rt.ReTrace(dt=0.3, permutation="independent", random_state=0).fit(Y[:200], knowledge=known)
+        >>> P = model.precedence(Y[200:])
+        >>> P.shape, bool(P[:, 0, 2].mean() > 0.8)  # they are stored in order
+        ((100, 3, 3), True)
+        """
+        check_is_fitted(self, "result_")
+        self._warn_open("each pair of observations is as likely either way")
+        with one_blas_thread():
+            return self._posterior_of_others(self._given(X, columns), 1).before
+
+    @checked
+    def reorder_samples(self, X: Any, draws: int = 100, **columns: Any) -> Indices:
+        """Orders of X drawn from their posterior under the fit, (n, draws, T): draw r of trajectory j is `X[j, found[j, r]]`.
+
+        See `precedence`, of which these are the whole orders. With one order for all, (draws, T). Where the direction is open half of the
+        draws run backwards, all trajectories of a draw together.
+
+        Parameters
+        ----------
+        X : array (n, T, d), Panel or DataFrame
+            Trajectories of the same process, of the same variables.
+        draws : int
+            Orders of each. Of more than six observations there are about a hundred different ones.
+        **columns
+            Of a table: `subject=` and `slice=`, as in `recover`.
+
+        Examples
+        --------
+        >>> import numpy as np, retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(300, 3, 0.3, random_state=1)
+        >>> known = rt.Knowledge(positions=np.tile(np.arange(3), (200, 1)))
+        >>> model = rt.ReTrace(dt=0.3, permutation="independent", random_state=0).fit(Y[:200], knowledge=known)
+        >>> model.reorder_samples(Y[200:], 20).shape
+        (100, 20, 3)
+        """
+        check_is_fitted(self, "result_")
+        self._warn_open("half of the orders drawn run backwards")
+        with one_blas_thread():
+            found = self._posterior_of_others(self._given(X, columns), draws).samples
+        return found[0] if self.result_.shared_order else found
+
+    def _warn_open(self, consequence: str) -> None:
+        if not self.direction_.identified:
+            warnings.warn(
+                f"The direction of time is not determined, so that {consequence}: fit with the order of some trajectories known.",
+                ReTraceWarning,
+                stacklevel=3,
+            )
 
     def transform(self, X: Any) -> Any:
         """X in time order: what was fitted in the order found, other trajectories in their most likely one (`reorder`).

@@ -168,6 +168,8 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @click.option(
     "--before", multiple=True, metavar="A:B", help="Slice A came before slice B; may be repeated."
 )
+@click.option("--order-known", metavar="COL", help="Without --slice: a column that is 1 in all rows of subjects that stand in "
+              "order, or holds ranks of rows; the others learn from these.")  # fmt: skip
 @click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
               show_default=True, help="What to do where values of --covariates are missing.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
@@ -198,7 +200,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @json_option
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, aligned: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], missing_covariates: str, subjects: str, common_shocks: str, outliers: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
+        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], order_known: str | None, missing_covariates: str, subjects: str, common_shocks: str, outliers: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
         out_format: str | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
@@ -214,7 +216,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     if scheduler is not None:
         from retrace_sde.cli.lazy import fit_lazy
 
-        named = [columns[name] for name in ("subject", "slice_", "time", "group")]
+        named = [order_known, *(columns[name] for name in ("subject", "slice_", "time", "group"))]
         if any((first, last, positions, before, schedule, aligned, increasing, decreasing, *named)):
             raise click.UsageError(
                 "--scheduler fits an array, which has no columns or labels: leave out options that name them."
@@ -243,6 +245,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             "subjects": subjects,
         }
         options |= {"missing_covariates": missing_covariates, "outliers": outliers}
+        options["order_known"] = order_known
         known = _knowledge(frame, roles["slice"], first, last, positions, before, schedule, aligned)
         options["knowledge"] = _with_growth(known, frame, increasing, decreasing)
         begin("recovering the order")

@@ -37,10 +37,18 @@ from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import Chains, Stretch, agreement, random_states
 from retrace_sde.orders.own import KICKS
 from retrace_sde.panel.blocks import evenly
+from retrace_sde.panel.lengths import Lengths
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import cut_short
 from retrace_sde.search.alternate import Found, recover, rivals
 from retrace_sde.search.collapsed import mixed, order_draws, over_orders, posterior_of
+from retrace_sde.search.enumerated import (
+    OthersPosterior,
+    best_orders,
+    drawn_before,
+    enumerable,
+    posterior_of_others,
+)
 from retrace_sde.search.louis import louis_errors
 from retrace_sde.search.mcem import Averaged, Run, average, run
 from retrace_sde.search.model import Fit, Round
@@ -630,8 +638,36 @@ def order_others(model: Model, outcome: Outcome, rng: np.random.Generator) -> In
     """The most likely order of other trajectories (those of `model`) under the parameters of an outcome."""
     if outcome.found.ordering.shared:
         return best_order(model, model.shared_orders(outcome.found, outcome.initial), rng)
+    if enumerable(model, outcome.law):
+        return best_orders(model, outcome.law)
     orders, states = model.own_starts(rng)[0], random_states(rng, model.data.shape[0])
     return model.own_orders(outcome.law).improve(orders, states, cold=True, kicks=KICKS)[0]
+
+
+def others_posterior(
+    model: Model, outcome: Outcome, rng: np.random.Generator, *, draws: int
+) -> OthersPosterior:
+    """The posterior over orders of other trajectories under an outcome; an open direction counts for half either way.
+
+    One order for all trajectories is repeated for each of them.
+    """
+    n, T, _ = model.data.shape
+    if outcome.found.ordering.shared:
+        order = order_others(model, outcome, rng)
+        judge = model.shared_orders(outcome.found, outcome.initial)
+        drawn = shared_posterior(judge, order, rng, samples=model.effort.positions)
+        kept = drawn.samples.astype(np.intp)
+        samples = kept[rng.integers(len(kept), size=draws)]
+        one = drawn_before(kept[None], Lengths(1, T))
+        every = (drawn.position_probabilities.astype(float)[None], one, samples[None])
+        found = OthersPosterior(*(np.repeat(each, n, axis=0) for each in every))
+    else:
+        exact = enumerable(model, outcome.law)
+        start = None if exact else order_others(model, outcome, rng)
+        found = posterior_of_others(model, outcome.law, rng, draws=draws, start=start)
+    if outcome.direction.identified:
+        return found
+    return found.either_way(model.data.lengths, rng)
 
 
 def best_order(model: Model, judge: SharedOrders, rng: np.random.Generator) -> Indices:

@@ -130,6 +130,14 @@ class RowPermutation:
         at = columns.reshape(*columns.shape, *[1] * (values.ndim - 2))
         return np.take_along_axis(values, at, axis=1)[self._new_rows]
 
+    def given_pairs(self, values: Any) -> Any:
+        """Something of each pair of observations, (n, T, T), in the order that was given."""
+        columns = self._new_columns
+        if self.shared:
+            return np.asarray(values)[self._new_rows][:, columns[:, None], columns]
+        moved = np.take_along_axis(values, columns[:, :, None], axis=1)
+        return np.take_along_axis(moved, columns[:, None, :], axis=2)[self._new_rows]
+
     def table(self, values: Any) -> Any:
         """A number for each slice or observation, in the new order; one for all stays."""
         if values is None or np.ndim(values) == 0:

@@ -109,6 +109,55 @@ def by_marks(knowledge: Knowledge, frame: nw.DataFrame[Any], panel: Any) -> Know
     return replace(knowledge, **changed)
 
 
+def with_known_orders(
+    knowledge: Knowledge | None, column: str, frame: nw.DataFrame[Any], panel: Any
+) -> Knowledge:
+    """Knowledge of the subjects whose own order a column tells: ranks of their rows, or marks of all rows of a subject.
+
+    A subject that is marked stands in the table in order. Ranks need not be without gaps; rows of equal rank, and rows without one, stay
+    open.
+    """
+    if knowledge is not None and knowledge.blocks is not None:
+        raise ValueError(
+            "orders are given twice, by order_known= and by blocks: leave one of them out."
+        )
+    if column not in frame.columns:
+        raise ValueError(f"order_known names column {column!r}, which the table does not have.")
+    cells = ["" if each is None else str(each).strip().lower() for each in frame[column].to_list()]
+    there, rows = panel.rows >= 0, np.maximum(panel.rows, 0)
+    if set(cells) <= MARKED | UNMARKED:
+        marked = np.array([each in MARKED for each in cells])[rows]
+        known = (marked | ~there).all(axis=1)
+        if not (there & marked & ~known[:, None]).any():  # else 0 and 1 are ranks of two rows
+            ranks = np.where(known[:, None] & there, rows.astype(float), np.nan)
+            return _with_blocks(knowledge, ranks, column)
+    numbers = np.array([np.nan if each in UNRANKED else _number(each) for each in cells])
+    odd = next(
+        (k for k, each in enumerate(cells) if each not in UNRANKED and np.isnan(numbers[k])), None
+    )
+    if odd is not None:
+        raise ValueError(
+            f"column {column!r} must hold ranks of rows, or 1 and 0 that are the same for all rows of a subject; "
+            f"row {odd + 1} holds {cells[odd]!r:.40}."
+        )
+    return _with_blocks(knowledge, np.where(there, numbers[rows], np.nan), column)
+
+
+UNRANKED = frozenset({"", "nan", "none", "<na>", "nat"})
+"""Cells of rows without a rank."""
+
+
+def _with_blocks(knowledge: Knowledge | None, ranks: Any, column: str) -> Knowledge:
+    if not (
+        np.nanmax(ranks, axis=1, initial=-np.inf) > np.nanmin(ranks, axis=1, initial=np.inf)
+    ).any():
+        raise ValueError(
+            f"column {column!r} tells the order of no subject's rows: write 1 in all rows of subjects that stand in order, or "
+            "ranks of their rows."
+        )
+    return replace(knowledge or Knowledge(), blocks=ranks)
+
+
 def _marked(cells: Sequence[Any], column: str) -> Any:
     text = ["" if cell is None else str(cell).strip().lower() for cell in cells]
     odd = next((k for k, each in enumerate(text) if each not in MARKED | UNMARKED), None)
