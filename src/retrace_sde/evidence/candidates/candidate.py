@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from retrace_sde.evidence.candidates.along import CandidatesAlong
 
 
+TIE_NATS = 3.0
+"""Nats of penalised log-likelihood within which candidates are considered equally good."""
+
+
 class CandidateKind(StrEnum):
     """The models of a panel along the order found, by the names that users read."""
 
@@ -39,6 +43,7 @@ class CandidateKind(StrEnum):
     MEMORY_INTERCEPTS = "memory and random intercepts"
     QUADRATIC = "quadratic drift"
     CUBIC = "cubic drift"
+    MEMORY_QUADRATIC = "memory and quadratic drift"
     NOISE = "measurement noise"
     GAPS = "unequal gaps"
     RESIDUALS = "non-Gaussian residuals"
@@ -101,6 +106,11 @@ class CandidateFit:
     def adequate(self) -> bool:
         """Nothing that its residuals show speaks against it."""
         return self.checks is None or self.checks.passed
+
+    def surpassed_by(self, other: CandidateFit) -> bool:
+        """The data prefer another one clearly, and not for having fewer parameters only."""
+        fits_better = max(other.log_likelihoods) > max(self.log_likelihoods)
+        return fits_better and other.log_evidence > self.log_evidence + TIE_NATS
 
     @property
     def forward_evidence(self) -> float:

@@ -7,6 +7,7 @@ reveals the direction is where noise accumulates.
 
 from __future__ import annotations
 
+from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.linear_step import StepCandidate
 
@@ -24,4 +25,26 @@ CUBIC_DRIFT = StepCandidate(
     allows="a cubic drift",
     remedy="",
     degree=3,
+)
+
+
+class MemoryAndQuadratic(StepCandidate):
+    """Fitted only where the residuals of the quadratic drift revert, as measurement noise makes them.
+
+    The last two values then say more of the state than the last one does.
+    """
+
+    def applies(self, along: CandidatesAlong) -> bool:
+        plain = along.fit(QUADRATIC_DRIFT)
+        noisy = plain is not None and plain.checks is not None and plain.checks.noisy
+        return noisy and super().applies(along)
+
+
+MEMORY_AND_QUADRATIC = MemoryAndQuadratic(
+    CandidateKind.MEMORY_QUADRATIC,
+    "momentum, or measurement noise, and a step that is a quadratic function of the last value",
+    allows="momentum and a quadratic drift",
+    remedy="",
+    lags=2,
+    degree=2,
 )

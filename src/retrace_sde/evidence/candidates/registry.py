@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from retrace_sde.evidence.candidates.candidate import Candidate
-from retrace_sde.evidence.candidates.curved import CUBIC_DRIFT, QUADRATIC_DRIFT
+from retrace_sde.evidence.candidates.curved import (
+    CUBIC_DRIFT,
+    MEMORY_AND_QUADRATIC,
+    QUADRATIC_DRIFT,
+)
 from retrace_sde.evidence.candidates.gaps import UNEQUAL_GAPS
 from retrace_sde.evidence.candidates.intercepts import (
     MEMORY_AND_INTERCEPTS,
@@ -20,6 +24,7 @@ CANDIDATES: list[Candidate] = [
     MEMORY_AND_INTERCEPTS,
     QUADRATIC_DRIFT,
     CUBIC_DRIFT,
+    MEMORY_AND_QUADRATIC,
     UNEQUAL_GAPS,
     MEASUREMENT_NOISE,
 ]

@@ -4,8 +4,8 @@ One model alone can be confidently wrong about the direction: a hidden velocity,
 trend or changing volatility look to a Markov model like a transient. So all candidates (`candidates.registry`) are fitted along
 the order found and along its reverse, each with its own start law and with the nuisances free that its residuals ask for
 (`closed_form.checks`). Those whose residuals show nothing more are compared by penalised log-likelihood in the direction that
-suits them better. The direction is tested in the simplest of those within `TIE_NATS` of the best; the others among them must not
-oppose, or the direction is left open.
+suits them better, unless a model whose residuals do show more fits better still: then both leave something out. The direction is
+tested in the simplest of those within `TIE_NATS` of the best; the others among them must not oppose. Otherwise it is left open.
 
 Three further rules, each with its reason. Memory and random intercepts can imitate an outside trend: in them the direction must
 show in the deviations from slices' means. One that may veto (estimated gaps) can only oppose. And a panel that does not differ
@@ -20,7 +20,12 @@ from typing import NamedTuple
 import numpy as np
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong
-from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind, Role
+from retrace_sde.evidence.candidates.candidate import (
+    TIE_NATS,
+    CandidateFit,
+    CandidateKind,
+    Role,
+)
 from retrace_sde.evidence.candidates.registry import CANDIDATES
 from retrace_sde.evidence.closed_form.null_simulation import SimulatedP, simulated_test
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
@@ -35,9 +40,6 @@ from retrace_sde.evidence.direction.verdict import (
 )
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.process.drift import is_linear
-
-TIE_NATS = 3.0
-"""Nats of penalised log-likelihood within which candidates are considered equally good."""
 
 MIN_NATS = 2.0
 """Ratio in nats below which no p-value makes it evidence: one real panel had −.2 nats with p = .01."""
@@ -91,9 +93,10 @@ def compare_directions(
     voting = [each for each in listed if each.role is Role.VOTE]
     if not voting:
         return DirectionCall(restricted(test, grounds), False)
-    heard = [each for each in voting if each.adequate]
+    failed = [each for each in voting if not each.adequate]
+    heard = [each for each in voting if each.adequate and not any(map(each.surpassed_by, failed))]
     if not heard:
-        best = max(voting, key=lambda each: each.log_evidence)
+        best = max(failed, key=lambda each: each.log_evidence)
         why = None if best.checks is None else best.checks.unexplained
         return DirectionCall(_unexplained(test, _records(listed, {}, set()), why), False)
     most = max(each.log_evidence for each in heard)
