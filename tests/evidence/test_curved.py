@@ -10,12 +10,12 @@ from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.evidence.candidates.along import CandidatesAlong
-from retrace_sde.evidence.candidates.candidate import CandidateKind
+from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind
 from retrace_sde.evidence.candidates.curved import CUBIC_DRIFT, QUADRATIC_DRIFT
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.evidence.closed_form.steps import contributions, fit_directions
 from retrace_sde.evidence.direction.comparison import DirectionCall, compare_directions
-from retrace_sde.evidence.direction.verdict import direction_test
+from retrace_sde.evidence.direction.verdict import Reason, direction_test
 from retrace_sde.fit.start_law import starts
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
@@ -109,6 +109,42 @@ def test_predators_and_prey_are_called_and_never_backwards() -> None:
     found = [called(predators(seed), seed) for seed in range(12)]
     assert not any(each.reverse for each in found)
     assert sum(each.test.identified for each in found) >= 5  # seven in ten: fewer once in a hundred
+
+
+def stages(seed: int) -> Floats:
+    """Logistic growth that subjects enter at stages of their own, measured with noise."""
+    rng = np.random.default_rng([seed, 17])
+    x, found = 1 / (1 + np.exp(-rng.uniform(-3, 1, (30, 2)))), []
+    for _ in range(14):
+        found.append(x)
+        x = x + 0.25 * x * (1 - x) + 0.01 * rng.standard_normal((30, 2))
+    X = np.stack(found, axis=1)
+    return X + 0.03 * rng.standard_normal(X.shape)
+
+
+def test_growth_entered_at_different_stages_and_measured_with_noise_is_never_called_backwards() -> (
+    None
+):
+    found = [called(stages(seed), seed) for seed in range(12)]
+    assert not any(each.reverse for each in found)  # of these, linear models called six backwards
+    for test, _ in found:
+        assert test.models[0].name == CandidateKind.MEMORY_QUADRATIC
+        assert test.identified or test.p_value is None or test.p_value > 0.01
+    # What passes its own checks has no say where a model that does not fits better.
+    assert any(
+        test.reason is Reason.UNEXPLAINED and any(each.unexplained is None for each in test.models)
+        for test, _ in found
+    )
+
+
+def test_a_model_is_surpassed_by_a_better_fit_not_by_fewer_parameters() -> None:
+    def fit(log_likelihood: float, price: float) -> CandidateFit:
+        both = log_likelihood, log_likelihood - 5
+        return CandidateFit("toy", both, price, 5.0, lambda: np.zeros(1))
+
+    assert fit(100, 10).surpassed_by(fit(110, 12))
+    assert not fit(100, 10).surpassed_by(fit(99, 2))  # nested in it: fewer parameters only
+    assert not fit(100, 10).surpassed_by(fit(110, 18))  # within a tie
 
 
 def test_wells_in_equilibrium_are_rarely_called() -> None:
