@@ -153,6 +153,9 @@ def test_a_hidden_variable_as_strong_as_the_treatment_explains_it(
     assert_allclose([halved.low[0], halved.high[0]], [ate / 2, 1.5 * ate], rtol=1e-6)
     assert "brings the effect to zero" in str(found)
     assert found.reversed is None
+    for wrong in ({"strength": np.nan}, {"strength": -1.0}, {"imbalance": 0.0}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+            randomised.sensitivity(**wrong)
 
 
 def test_the_effect_without_a_subject_is_that_of_a_refit() -> None:

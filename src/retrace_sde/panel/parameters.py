@@ -123,7 +123,10 @@ RULES: Mapping[str, Rule] = {
     "verbose": Rule("True or False", lambda v: isinstance(v, bool | np.bool_) or _whole(v)),
     "average": SWITCH,
     "TreatmentEffect.direction": _one_of("test", "both"),
-    "outside_support": _one_of("refuse", "allow"),
+    "outside_support": _one_of("refuse", "allow").or_none(),
+    "TreatmentEffect.outside_support": _one_of("refuse", "allow"),
+    "strength": NOT_NEGATIVE.or_none(),
+    "imbalance": POSITIVE,
     "TreatmentEffect.subjects": Rule(
         "'auto', 'alike', 'levels', 'fixed', or a tuple of different features, counted from 0",
         _features,

@@ -44,6 +44,12 @@ MAX_SLICES_NAMED = 30
 MAX_INPUT_EFFECTS = 6
 """Effects of inputs that are shown."""
 
+INPUTS_ASSUME = (
+    "Of a treatment, these are effects only if nothing unmeasured acts on both treatment and change; TreatmentEffect (retrace effect) "
+    "compares treatments and checks what that assumes."
+)
+"""Said of inputs' coefficients: what would make them effects."""
+
 FEW_TRAJECTORIES = 20
 """Trajectories below which tests are weak, and errors that assume many are too small."""
 
@@ -110,7 +116,8 @@ def _inputs(model: ReTrace, panel: Panel) -> Iterator[Answer]:
     standing: Standing = "good" if names else "mixed"
     if not model.direction_.identified:
         answer, standing = f"{answer}, for either direction of time", "open"
-    yield Answer(f"What does {', '.join(causes[d:])} do?", answer, standing, tuple(lines))
+    question = f"What does {', '.join(causes[d:])} do?"
+    yield Answer(question, answer, standing, (*lines, INPUTS_ASSUME))
 
 
 def _order(model: ReTrace, panel: Panel) -> Answer:
