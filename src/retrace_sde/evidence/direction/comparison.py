@@ -47,6 +47,10 @@ MIN_NATS = 2.0
 FEW_TRAJECTORIES_P = 0.3
 """Above this p-value of Vuong's a ratio comes from a few trajectories, and no simulation makes it evidence."""
 
+MOVE_TOGETHER, STAGES_APART, STAY_AHEAD = 0.9, 0.25, 0.5
+"""Subjects are at different stages where at least this share of them moves one way, first values deviate by this share of the mean way,
+and first and last values are correlated this much. Growth from a common start: .98 or more, .05 or less, any."""
+
 CLEAR_P = 1e-6
 """p-value below which residuals that are not Gaussian are not asked: they would change nothing."""
 
@@ -98,6 +102,8 @@ def compare_directions(
     if not heard:
         best = max(failed, key=lambda each: each.log_evidence)
         why = None if best.checks is None else best.checks.unexplained
+        if why is not None and _at_stages(best, panels):
+            why += ", and subjects seem to be at different stages of one course"
         return DirectionCall(_unexplained(test, _records(listed, {}, set()), why), False)
     most = max(each.log_evidence for each in heard)
     tied = [each for each in heard if each.log_evidence >= most - TIE_NATS]
@@ -139,6 +145,25 @@ def compare_directions(
     if said.reason is Reason.RESIDUALS:
         return DirectionCall(said, said.models[-1].log_likelihood_ratio < 0)
     return DirectionCall(said, said.identified and said.log_likelihood_ratio < 0)
+
+
+def _at_stages(best: CandidateFit, panels: Panels | None) -> bool:
+    """Subjects seem to follow one curved course from places of their own.
+
+    In some variable they all move one way, their first values differ by a part of that way that counts, and those ahead stay ahead.
+    """
+    if panels is None or not panels.aligned or panels.lengths is not None:
+        return False
+    if best.form is None or best.form.degree == 1:
+        return False
+    first, last = panels.x[0, :, 0], panels.x[0, :, -1]
+    moved = last - first
+    way = moved.mean(axis=0)
+    together = (np.sign(moved) == np.sign(way)).mean(axis=0) >= MOVE_TOGETHER
+    apart = first.std(axis=0) >= STAGES_APART * np.abs(way)
+    kept = ((first - first.mean(axis=0)) * (last - last.mean(axis=0))).mean(axis=0)
+    ahead = kept >= STAY_AHEAD * first.std(axis=0) * last.std(axis=0)
+    return bool((together & apart & ahead).any())
 
 
 def restricted(test: DirectionTest, grounds: frozenset[Ground]) -> DirectionTest:
