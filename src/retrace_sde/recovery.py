@@ -37,7 +37,13 @@ from retrace_sde.orders.prior import compiled
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.inputs import MissingInputs
 from retrace_sde.panel.knowledge import Knowledge
-from retrace_sde.panel.labels import by_labels, by_marks, marks_of, with_known_orders
+from retrace_sde.panel.labels import (
+    by_labels,
+    by_marks,
+    by_segment_column,
+    marks_of,
+    with_known_orders,
+)
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import PER_VISIT, Panel
 from retrace_sde.panel.validation import ReTraceWarning
@@ -344,7 +350,8 @@ def recover(
         Inputs, which travel with their observation.
     knowledge : Knowledge, optional
         With `slice` it names slices by their labels, and what is an array elsewhere is {label: value}; without it `first` and
-        `last` may name a column that marks each subject's first or last row.
+        `last` may name a column that marks each subject's first or last row. `segments` may name a column with the segment of each slice,
+        whose slices are in order as they are stored.
     progress : callable, bool or None
         Called with what is being done; True shows a bar.
     **options
@@ -373,6 +380,9 @@ def recover(
     if ranks is not None and slice is not None:
         raise ValueError("order_known= tells subjects' own orders: leave slice= out.")
     hidden = [*marks, *([] if ranks is None else [ranks])]
+    if knowledge is not None and isinstance(knowledge.segments, str) and slice is not None:
+        hidden.append(knowledge.segments)
+        knowledge = by_segment_column(knowledge, as_frame(df), slice)
     panel = Panel.from_frame(
         _without(df, [name for name in hidden if name not in (subject, time)]),
         subject=subject,

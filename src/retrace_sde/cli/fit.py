@@ -104,17 +104,18 @@ def _knowledge(
     return Knowledge(**known) if any(each is not None for each in known.values()) else None  # type: ignore[arg-type]
 
 
-def _with_growth(
+def _with_columns(
     known: Knowledge | None,
     frame: pd.DataFrame,
     increasing: tuple[str, ...],
     decreasing: tuple[str, ...],
+    segments: str | None,
 ) -> Knowledge | None:
-    """The same with variables that grow or fall."""
+    """The same with variables that grow or fall, and the column of segments."""
     up, down = columns_of(increasing, frame) or None, columns_of(decreasing, frame) or None
-    if up is None and down is None:
+    if up is None and down is None and segments is None:
         return known
-    return replace(known or Knowledge(), increasing=up, decreasing=down)
+    return replace(known or Knowledge(), increasing=up, decreasing=down, segments=segments)
 
 
 def _position(text: str) -> tuple[str, int]:
@@ -170,6 +171,8 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 )
 @click.option("--order-known", metavar="COL", help="Without --slice: a column that is 1 in all rows of subjects that stand in "
               "order, or holds ranks of rows; the others learn from these.")  # fmt: skip
+@click.option("--segments", metavar="COL", help="With --slice: a column with the segment of each slice; the slices of one are in order "
+              "as stored, the order of the segments and their gaps are sought.")  # fmt: skip
 @click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
               show_default=True, help="What to do where values of --covariates are missing.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
@@ -200,7 +203,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @json_option
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, aligned: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], order_known: str | None, missing_covariates: str, subjects: str, common_shocks: str, outliers: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
+        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], order_known: str | None, segments: str | None, missing_covariates: str, subjects: str, common_shocks: str, outliers: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
         out_format: str | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
@@ -216,7 +219,11 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     if scheduler is not None:
         from retrace_sde.cli.lazy import fit_lazy
 
-        named = [order_known, *(columns[name] for name in ("subject", "slice_", "time", "group"))]
+        named = [
+            order_known,
+            segments,
+            *(columns[k] for k in ("subject", "slice_", "time", "group")),
+        ]
         if any((first, last, positions, before, schedule, aligned, increasing, decreasing, *named)):
             raise click.UsageError(
                 "--scheduler fits an array, which has no columns or labels: leave out options that name them."
@@ -245,14 +252,13 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             "subjects": subjects,
         }
         options |= {"missing_covariates": missing_covariates, "outliers": outliers}
-        options["order_known"] = order_known
         known = _knowledge(frame, roles["slice"], first, last, positions, before, schedule, aligned)
-        options["knowledge"] = _with_growth(known, frame, increasing, decreasing)
+        options["knowledge"] = _with_columns(known, frame, increasing, decreasing, segments)
         begin("recovering the order")
         found = recover(
             frame, **roles, observation_noise=_noise(observation_noise),
             common_shocks=COMMON_SHOCKS[common_shocks],
-            random_state=seed, bootstrap=bootstrap, **options,
+            random_state=seed, bootstrap=bootstrap, order_known=order_known, **options,
         )  # fmt: skip
         begin("sampling orders")
         table = found.ordered

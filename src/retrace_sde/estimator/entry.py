@@ -17,6 +17,7 @@ from retrace_sde.estimator.checks import (
 )
 from retrace_sde.estimator.copies import with_copies
 from retrace_sde.estimator.request import Request
+from retrace_sde.estimator.segments import with_segments
 from retrace_sde.estimator.units import Units
 from retrace_sde.evidence.growth import Growth
 from retrace_sde.orders.prior import Prior, known_clock
@@ -82,7 +83,9 @@ def entered(
     check_centred(panel, request.drift)
     panel, cautions = with_cells_checked(panel, request)
     dt, prior = request.dt if panel.dt is None else float(panel.dt), None
+    joined: tuple[str, ...] = ()
     if knowledge is not None:
+        knowledge, joined = with_segments(knowledge, panel, request, dt)
         prior = consistent_prior(knowledge, panel, shared=shared, dt=dt)
     placed = content_permutation(panel, shared=shared, known=knowledge)
     if not (shared and likely):
@@ -99,6 +102,7 @@ def entered(
     timing, dt = known_clock(knowledge, lengths, dt, shared=shared)
     aligned = None if knowledge is None else knowledge.aligned
     growth = Growth.of(knowledge, panel)
+    notes = (*notes, *joined)
     return Entry(whole, panel, prior, timing, dt, placed, notes, cautions, aligned, growth)
 
 

@@ -55,6 +55,11 @@ class Knowledge:
         alone often cannot. The order itself is found without it. Data that contradict it are said to, in a warning.
     share : float
         In which share of steps at least, on average.
+    segments : array or sequence of sequences, optional
+        Stretches of slices of known order, dt apart, whose order among each other and whose gaps are not known (logs of a device that
+        was reset): labels (T,), the slices of one label in order as they are stored, or lists of slices. The most likely order of
+        the segments is found, and the gaps between them. Shared orders, linear and affine drifts only; may be combined with `first`,
+        `last` and `precedences`.
 
     Examples
     --------
@@ -81,6 +86,7 @@ class Knowledge:
     increasing: str | int | Sequence[str | int] | None = None
     decreasing: str | int | Sequence[str | int] | None = None
     share: float = 0.8
+    segments: Sequence[Any] | ArrayLike | None = None
 
 
 def with_bounded_errors(knowledge: Knowledge | None) -> Knowledge | None:

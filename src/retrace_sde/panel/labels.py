@@ -62,7 +62,16 @@ def by_labels(knowledge: Knowledge, slices: Sequence[Any]) -> Knowledge:
                 )
         return [tuple(index(label, name) for label in each) for each in given]
 
-    read = {"positions": mapped, "first": index, "last": index, "precedences": pairs, "blocks": spread, "timestamps": spread}  # fmt: skip
+    def lists(given: Any, name: str) -> list[list[int]]:
+        if isinstance(given, Mapping) or not all(
+            isinstance(each, (list, tuple, np.ndarray)) for each in given
+        ):
+            raise ValueError(
+                f"{name} of a table's slices are lists of labels, each in its order: [['a', 'b'], ['c', 'd']]."
+            )
+        return [[index(label, name) for label in each] for each in given]
+
+    read = {"segments": lists, "positions": mapped, "first": index, "last": index, "precedences": pairs, "blocks": spread, "timestamps": spread}  # fmt: skip
     given = {name: getattr(knowledge, name) for name in read}
     changed: dict[str, Any] = {
         name: read[name](values, name) for name, values in given.items() if values is not None
@@ -75,6 +84,21 @@ def by_labels(knowledge: Knowledge, slices: Sequence[Any]) -> Knowledge:
 MARKED = frozenset({"1", "1.0", "true", "yes", "y", "x", "t", "first", "last", "baseline"})
 UNMARKED = frozenset({"", "0", "0.0", "false", "no", "n", "f", "nan", "none", "<na>", "nat"})
 """What a cell says of its row, in small letters."""
+
+
+def by_segment_column(knowledge: Knowledge, frame: nw.DataFrame[Any], slice_: str) -> Knowledge:
+    """The same with the column that names each slice's segment replaced by lists of labels, in the order in which they are stored."""
+    column: Any = knowledge.segments
+    if column not in frame.columns:
+        raise ValueError(f"segments names column {column!r}, which the table does not have.")
+    belongs: dict[Any, Any] = {}
+    for label, segment in zip(frame[slice_].to_list(), frame[column].to_list(), strict=True):
+        if label is not None and belongs.setdefault(label, segment) != segment:
+            raise ValueError(f"slice {label!r} is in more than one segment of column {column!r}.")
+    found: dict[Any, list[Any]] = {}
+    for label, segment in belongs.items():
+        found.setdefault(segment, []).append(label)
+    return replace(knowledge, segments=list(found.values()))
 
 
 def marks_of(knowledge: Knowledge | None) -> list[str]:
