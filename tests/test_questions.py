@@ -62,6 +62,36 @@ def direction(folder):
     assert "identified" in rt.ReTrace(dt=DT, random_state=0).fit(X).direction_.verdict
 
 
+def wrong_stamps(folder):
+    stamped = TABLE.copy()
+    stamped.loc[stamped.index[5], "day"] += 100
+    found = rt.audit_times(stamped, subject="patient", time="day")
+    assert found.table.probability_wrong.max() > 0.9
+    stamped.to_csv(folder / "t.csv", index=False)
+    retrace("audit", folder / "t.csv", "--subject", "patient", "--time", "day")
+
+
+def who_came_first(folder):
+    ranked = TABLE.rename(columns={"day": "rank"})
+    half = ranked.patient.str[1:].astype(int) < N // 2
+    found = rt.recover(
+        ranked[half], subject="patient", order_known="rank", dt=DT, observation_noise=None, random_state=0
+    )  # fmt: skip
+    P = found.model.precedence(X[N // 2 :, :4])
+    assert P[:, 0, 3].mean() > 0.9
+    found.model.result_.save(folder / "result.npz")
+    LOST[~half].drop(columns="visit").to_csv(folder / "t.csv", index=False)
+    words = "--subject", "patient", "--fitted", folder / "result.npz", "--out", folder / "o.csv"
+    assert "probability" in retrace("place", folder / "t.csv", *words)
+
+
+def arrow(folder):
+    test = rt.arrow_of_time(TABLE, subject="patient", time="day")
+    assert test.identified
+    TABLE.to_csv(folder / "t.csv", index=False)
+    retrace("arrow", folder / "t.csv", "--subject", "patient", "--time", "day")
+
+
 def order_known(folder):
     timed = rt.recover(TABLE, subject="patient", time="day", variables=VARIABLES, random_state=0)
     for A in (timed.model.drift_, rt.statespace.em(X, DT, noise="estimate").sde.drift):
@@ -149,6 +179,9 @@ ANSWERS = {
     "My visits have no dates.": no_dates,
     "My plates lost their order.": no_order,
     "Is there a direction in my data at all?": direction,
+    "Which of my time stamps are wrong?": wrong_stamps,
+    "Who came first, in subjects whose dates are lost?": who_came_first,
+    "My data are in order: which way does time run in them?": arrow,
     "I know the order and want the SDE.": order_known,
     "I know the order in part": order_known_in_part,
     "The gaps are unequal and unknown.": gaps,
