@@ -68,7 +68,8 @@ def wrong_stamps(folder):
     found = rt.audit_times(stamped, subject="patient", time="day")
     assert found.table.probability_wrong.max() > 0.9
     stamped.to_csv(folder / "t.csv", index=False)
-    retrace("audit", folder / "t.csv", "--subject", "patient", "--time", "day")
+    words = "--subject", "patient", "--time", "day", "--out", folder / "o.csv"
+    retrace("audit", folder / "t.csv", *words)
 
 
 def who_came_first(folder):
