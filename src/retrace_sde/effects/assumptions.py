@@ -62,7 +62,8 @@ class ConfoundingTest:
     """Do subjects' levels go with their treatment? A Hausman-type test: random intercepts against fixed effects.
 
     H0: given the first state, levels do not go with the subject's mean treatment (beyond what its states explain). `random` and
-    `fixed` (d,) are the average effects under the two models.
+    `fixed` (d,) are the average effects under the two models. The test is liberal: of randomised cohorts of 60 subjects, 15 of 120 were
+    rejected at 5 %.
     """
 
     statistic: float
