@@ -125,11 +125,13 @@ def on_line(data: Data, order: Indices) -> Array | None:
     x = np.asarray(in_order(x, order))
     if d == 1:
         return x[:, :, 0]
+    if np.isnan(x).all(axis=0).any():
+        return None  # a slice in which nobody's value of a variable is known has no mean
     means = np.nanmean(x, axis=0)
     rest = (x - means).reshape(-1, d)
     rest = rest[~np.isnan(rest).any(axis=1)]
     spread = rest.T @ rest / max(len(rest), 1)
-    if len(rest) <= d or np.isnan(means).any() or np.linalg.cond(spread) > SINGULAR:
+    if len(rest) <= d or np.linalg.cond(spread) > SINGULAR:
         return None
     white = np.linalg.inv(np.linalg.cholesky(spread)).T
     moved = (means - means.mean(axis=0)) @ white * np.sqrt(len(x))

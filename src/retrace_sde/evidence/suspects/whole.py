@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import norm, spearmanr
 
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.io.arrays import Array, Mask
@@ -22,6 +22,9 @@ MIN_OTHERS = 6
 
 OUTLYING, MIN_SPREAD, MIN_FACTOR = 5.0, 0.3, 5.0
 """Robust z from which a logarithm is outlying, its least standard deviation, and the least factor that counts as a unit."""
+
+RANKS_LEVEL = 0.01
+"""Level of the test that subjects rank in a slice as they do in one of the others."""
 
 
 class Whole(NamedTuple):
@@ -48,7 +51,12 @@ def whole_slices(x: Array) -> list[Whole]:
         return []
     size, centre = median(np.abs(x), 0), median(x, 0)
     found = _outlying(size, NORMAL_MAD * median(np.abs(x - centre), 0))
-    return [each for each in found if _apart(size[:, each.variable], each.at)]
+    return [
+        each
+        for each in found
+        if _apart(size[:, each.variable], each.at)
+        and _same_subjects(x[..., each.variable], each.at)
+    ]
 
 
 def _apart(sizes: Array, k: int) -> bool:
@@ -57,6 +65,19 @@ def _apart(sizes: Array, k: int) -> bool:
     return bool(
         sizes[k] > MIN_FACTOR * np.nanmax(others) or sizes[k] * MIN_FACTOR < np.nanmin(others)
     )
+
+
+def _same_subjects(values: Array, k: int) -> bool:
+    """Subjects rank in slice k of values (n, T) as they do in another one.
+
+    Other units keep the ranks. A tight start, from which the next step leads far away, does not.
+    """
+    n, T = values.shape
+    enough = np.tanh(norm.isf(RANKS_LEVEL / (T - 1)) / np.sqrt(max(n - 3, 1)))
+    others = (
+        spearmanr(values[:, k], values[:, t], nan_policy="omit")[0] for t in range(T) if t != k
+    )
+    return any(r > enough for r in others)
 
 
 def _outlying(size: Array, movement: Array) -> list[Whole]:
