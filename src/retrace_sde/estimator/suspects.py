@@ -33,6 +33,10 @@ MAX_MISSING_SHARE = 0.2
 MIN_SEEN = 2
 """Values of each variable that every slice keeps where suspects become missing."""
 
+MAX_TIED_SHARE = 0.5
+"""Share of a variable's values that equal another of their subject's beyond which it is a count or rounded: what is expected then has no spread to
+be compared with, and nothing is screened."""
+
 SUSPECTS_SAID = 3
 
 UNIT = "(a unit or a decimal point)"
@@ -50,6 +54,8 @@ def screened(entry: Entry, request: Request) -> tuple[Entry, tuple[Suspect, ...]
     x = to_numpy(panel.values)
     n, T, _ = x.shape
     x = np.where(Lengths(n, T, panel.lengths).mask[:, :, None], x, np.nan)
+    if _tied_share(x).max() > MAX_TIED_SHARE:
+        return entry, ()
     wrong, suspects = _screen(x, entry, shared=request.shared)
     if not suspects:
         return entry, ()
@@ -61,6 +67,15 @@ def screened(entry: Entry, request: Request) -> tuple[Entry, tuple[Suspect, ...]
     said = _sentence(suspects)
     entry = replace(entry, panel=panel, whole=panel, cautions=(*entry.cautions, said))
     return entry, tuple(suspects)
+
+
+def _tied_share(x: Array) -> Array:
+    """Of every variable (d,), the share of the values that equal another one of their subject's."""
+    ordered = np.sort(x, axis=1)
+    same = np.diff(ordered, axis=1) == 0
+    pad = np.zeros_like(same[:, :1])
+    tied = np.concatenate([same, pad], axis=1) | np.concatenate([pad, same], axis=1)
+    return np.asarray(tied.sum(axis=(0, 1)) / np.maximum((~np.isnan(x)).sum(axis=(0, 1)), 1))
 
 
 def _can_screen(entry: Entry, request: Request) -> bool:
