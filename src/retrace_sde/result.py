@@ -41,7 +41,7 @@ from retrace_sde.io.npz import READ_ERRORS, read_arrays
 from retrace_sde.panel.order import Order
 from retrace_sde.panel.parameters import checked
 from retrace_sde.panel.uninformative import LeftOut
-from retrace_sde.process.sde import Gaussian, LinearSDE
+from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
 from retrace_sde.search.model import Round
 
 FORMAT = 3
@@ -130,6 +130,8 @@ class ReTraceResult:
         n.
     dt : float
         Time between neighbours.
+    scheme : {"exact", "euler"}
+        The parameters are those of the SDE, or of Euler's step over dt.
     names, feature_names : tuple of str
         Of the variables, and of what the drift is linear in.
     settings : dict
@@ -209,6 +211,7 @@ class ReTraceResult:
     stopped: bool = False
     groups: Indices | None = None
     suspects: tuple[Suspect, ...] = ()
+    scheme: Scheme = "euler"
 
     @property
     def n_groups(self) -> int:

@@ -22,7 +22,7 @@ from retrace_sde.estimator.assemble import (
     residuals_as_given,
 )
 from retrace_sde.estimator.checks import check_gaps, in_words
-from retrace_sde.estimator.common import lifted, scheme_of
+from retrace_sde.estimator.common import lifted
 from retrace_sde.estimator.entry import Entry, entered, in_units
 from retrace_sde.estimator.fitted import Fitted, Memory
 from retrace_sde.estimator.fitting import PanelFit, fit_entry
@@ -601,8 +601,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             found = predicted(model, outcome, order, ahead, level, rng)
             common, path = self._memory.common, model.mean_path
             if common is not None and path is not None:
-                scheme = scheme_of(model, outcome)
-                found = common.forecast(found, path, path.means[order[-1]], ahead, scheme)
+                found = common.forecast(found, path, path.means[order[-1]], ahead)
             found = replace(found, times=(last[0] if np.ptp(last) == 0 else last) + found.times)
         units = self._memory.units
         return (found if units is None else units.forecast(found)).moved(placed.given_rows)

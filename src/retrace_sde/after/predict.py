@@ -30,7 +30,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.panel.clock import EqualGaps, Gaps
 from retrace_sde.process.drift import has_offset, has_state_space
-from retrace_sde.process.sde import LinearSDE, Scheme, Transition
+from retrace_sde.process.sde import LinearSDE, Transition
 from retrace_sde.search.protocols import Model
 
 FORECAST_PATHS = 400
@@ -57,32 +57,33 @@ def space_of(
 
 
 def _law(outcome: Outcome) -> Parameters:
-    """The state-space parameters; with random intercepts those after the subjects' intercepts are removed."""
+    """The state-space parameters, those of the SDE where they are known; with random intercepts those after the subjects'
+    intercepts are removed."""
     own: Parameters | None = None if outcome.account is None else outcome.account.law
     found: Parameters = outcome.law if own is None else own
-    return found
+    estimate = outcome.estimate
+    if estimate.scheme == found.scheme:
+        return found
+    theta, H = estimate.coefficients, estimate.diffusion
+    return replace(found, theta=theta, H=H, scheme=estimate.scheme)
 
 
 def _without_noise(outcome: Outcome) -> Parameters:
     """An estimate of states that are observed as they are, as the parameters of a state-space model."""
-    estimate, scheme = outcome.estimate, _scheme(outcome)
-    R = np.zeros_like(estimate.diffusion)
-    return Parameters(estimate.coefficients, estimate.diffusion, R, outcome.initial, scheme=scheme)
-
-
-def _scheme(outcome: Outcome) -> Scheme:
-    return "exact" if outcome.estimator == "exact" else "euler"
+    estimate = outcome.estimate
+    law = estimate.coefficients, estimate.diffusion, np.zeros_like(estimate.diffusion)
+    return Parameters(*law, outcome.initial, scheme=estimate.scheme)
 
 
 def _step(outcome: Outcome) -> Callable[[Estimate, float], StateSpace]:
     """The function that makes a step over a gap from an estimate, for states that are observed without noise."""
-    scheme = _scheme(outcome)
 
     def step(estimate: Estimate, gap: float) -> StateSpace:
         theta, H = estimate.coefficients, estimate.diffusion
         d = len(H)
         sde = LinearSDE(theta[:, :d], H, offset=theta[:, d] if theta.shape[1] > d else None)
-        return StateSpace(sde.transition(gap, scheme=scheme), np.zeros((d, d)), outcome.initial)
+        over = sde.transition(gap, scheme=estimate.scheme)
+        return StateSpace(over, np.zeros((d, d)), outcome.initial)
 
     return step
 

@@ -37,6 +37,7 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
     found, drift, estimate = outcome.found, model.drift, outcome.estimate
     A, c, B = parted(estimate.coefficients, drift)
     sde = LinearSDE(A, estimate.diffusion, offset=c) if is_linear(drift) else None
+    exactly = estimate.scheme == "exact" and found.gaps.equal
     order, times = _observed(panel, model, found)
     return ReTraceResult(
         order=order,
@@ -55,6 +56,7 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
             outcome.statistics,
             outcome.direction,
             sde,
+            step=model.dt if exactly else None,
             alpha=request.alpha,
             cycle=outcome.cycle,
         ),
@@ -63,6 +65,7 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
         converged=outcome.converged and _all_finite(estimate),
         n_trajectories=model.data.shape[0],
         dt=model.dt,
+        scheme=estimate.scheme,
         names=panel.names,
         feature_names=fitted.features,
         settings=request.recorded(outcome.estimator),
@@ -111,7 +114,7 @@ def _twin_errors(outcome: Outcome, model: Model) -> StandardErrors:
     """
     own, other = outcome.estimate, outcome.reverse_estimate
     alike = other.errors.kind is own.errors.kind and outcome.estimator != "mcem"
-    if alike and np.isfinite(other.errors.drift).all():
+    if alike and other.scheme == "euler" and np.isfinite(other.errors.drift).all():
         return errors_by_name(other.errors, model)
     scale = np.sqrt(np.diag(other.diffusion) / np.diag(own.diffusion))
     errors, covariances = own.errors, own.errors.covariances

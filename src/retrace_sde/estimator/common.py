@@ -28,7 +28,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.panel import Panel
 from retrace_sde.process.drift import Drift, has_offset, parted
-from retrace_sde.process.sde import Gaussian, Scheme
+from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.mean_path import (
     MeanPath,
     PathFit,
@@ -71,24 +71,24 @@ class CommonPart:
 
     def counted(self, errors: StandardErrors, model: Model, found: Fit) -> StandardErrors:
         """Errors of the deviations by another way, with the mean path's of the offset."""
-        scheme: Scheme = "euler"
-        own = _along(model, self.estimate, found, scheme)
+        own = _along(model, self.estimate, found)
         return _with_offset(replace(self.estimate, errors=errors), own, model, found).errors
 
     def of_others(self, panel: Panel, units: Units, model: Model) -> MeanPath:
         """The mean path of other trajectories, whose common shocks have the covariance of these."""
         found = mean_path_of(panel, units, model.drift)
-        return replace(found, common=self.covariance * model.dt)
+        A = parted(self.estimate.coefficients, self.drift)[0]
+        steps = PathSteps.of(A, self.covariance, np.array([model.dt]), self.estimate.scheme)
+        return replace(found, common=steps.covariance[0])
 
-    def forecast(
-        self, deviations: Forecast, path: MeanPath, last: Array, gaps: Array, scheme: Scheme
-    ) -> Forecast:
+    def forecast(self, deviations: Forecast, path: MeanPath, last: Array, gaps: Array) -> Forecast:
         """Forecasts of deviations with that of the mean path added, whose last state is `last` (d,).
 
         The mean path's noise is `H/n + U`, and its steps few: its part of an interval has the quantile of as many degrees of freedom.
         """
         A, c, B = parted(self.estimate.coefficients, self.drift)
-        steps = PathSteps.of(A, self.estimate.diffusion / path.n + self.covariance, gaps, scheme)
+        noise = self.estimate.diffusion / path.n + self.covariance
+        steps = PathSteps.of(A, noise, gaps, self.estimate.scheme)
         m, P, u = last, np.zeros_like(A), 0.0
         if B is not None and path.inputs is not None:
             u = path.inputs.mean(axis=0) @ B.T
@@ -200,9 +200,8 @@ def split(model: Model, outcome: Outcome, found: Dependence) -> tuple[Dependence
     path = model.mean_path
     assert path is not None  # or there are no deviations
     n = path.n
-    scheme = scheme_of(model, outcome)
-    own = _along(model, outcome.estimate, outcome.found, scheme)
-    back = _along(model, outcome.reverse_estimate, outcome.reverse, scheme)
+    own = _along(model, outcome.estimate, outcome.found)
+    back = _along(model, outcome.reverse_estimate, outcome.reverse)
     H = outcome.estimate.diffusion
     U = own.common(H, n)
     if found.kind is not DependenceKind.NOT_TESTED:
@@ -222,19 +221,13 @@ def split(model: Model, outcome: Outcome, found: Dependence) -> tuple[Dependence
     return found, common
 
 
-def scheme_of(model: Model, outcome: Outcome) -> Scheme:
-    """Whether parameters are those of the SDE, or of Euler's step."""
-    exact = outcome.estimator == "exact" or getattr(model, "scheme", "euler") == "exact"
-    return "exact" if exact else "euler"
-
-
-def _along(model: Model, estimate: Estimate, found: Fit, scheme: Scheme) -> PathFit:
+def _along(model: Model, estimate: Estimate, found: Fit) -> PathFit:
     path = model.mean_path
     assert path is not None
     A, _, B = parted(estimate.coefficients, model.drift)
     T = model.data.shape[1]
     gaps = found.gaps.rows(1, T)[0]
-    steps = PathSteps.of(A, estimate.diffusion, gaps, scheme)
+    steps = PathSteps.of(A, estimate.diffusion, gaps, estimate.scheme)
     return path.along(found.order, steps, B, final=True)
 
 
@@ -294,12 +287,16 @@ def _subjects(found: SubjectEffects | None, shift: Array) -> SubjectEffects | No
 def kept(model: Model, outcome: Outcome, found: Dependence) -> tuple[Outcome, Dependence]:
     """The outcome of a fit to trajectories that share shocks, which were not removed: with errors that allow for them."""
     why = "They were not removed, as asked" if not found.why else found.why
-    possible = model.closed_form and outcome.account is None and outcome.estimator != "exact"
+    exactly = outcome.estimate.scheme == "exact"
+    step, gaps = outcome.found.step, outcome.found.gaps
+    sde = model.embedding(step.coefficients, step.diffusion) if exactly and gaps.equal else None
+    possible = model.closed_form and outcome.account is None and exactly == (sde is not None)
     if not possible:
         why += "; standard errors assume independence, and are too small"
         return outcome, replace(found, why=why)
-    along = outcome.found.order, outcome.found.gaps
-    errors = driscoll_kraay(model.data, *along, model.drift, outcome.found.moments)
+    regression = outcome.found.order, gaps, model.drift, outcome.found.moments
+    through = None if sde is None else sde.moved
+    errors = driscoll_kraay(model.data, *regression, through)
     why += "; standard errors (Driscoll and Kraay) allow for them"
     estimate = replace(outcome.estimate, errors=errors)
     return replace(outcome, estimate=estimate), replace(found, why=why)

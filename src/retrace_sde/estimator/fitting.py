@@ -196,10 +196,11 @@ def _planned_fit(
     if noise is not None and units is not None:
         noise = units.noise(noise)
     data = in_units(panel, units, request.n_jobs)
-    plain = EulerModel(data, entry.dt, drift, entry.prior, entry.timing)
+    settings = request.settings(noise)
+    plain = EulerModel(data, entry.dt, drift, entry.prior, entry.timing, scheme=settings.scheme)
     if deviations and units is not None:
         plain = replace(plain, mean_path=mean_path_of(entry.panel, units, drift))
-    plan = Plan(plain, request.settings(noise))
+    plan = Plan(plain, settings)
     model = plan.model()
     check_levels(request.subjects, model)
     features = tuple(model.drift.feature_names(panel.names, panel.covariate_names))

@@ -51,7 +51,7 @@ def restored(result: ReTraceResult) -> Memory:
     drift = as_drift(result.settings["drift"])
     drift = drift if result.inputs is None else driven(drift)
     theta, errors = _coefficients(inner, drift), _errors(inner, drift)
-    estimate = Estimate(theta, inner.diffusion, errors)
+    estimate = Estimate(theta, inner.diffusion, errors, scheme=inner.scheme)
     initial, common = inner.initial, None
     step = Euler(drift, *_step(inner, estimate), inner.dt)
     covariance = None if inner.dependence is None else inner.dependence.common_covariance
@@ -123,7 +123,7 @@ def _step(result: ReTraceResult, estimate: Estimate) -> tuple[Array, Array]:
     theta, estimator = estimate.coefficients, result.settings["estimator"]
     if rounds and estimator != "mcem" and rounds[-1].drift.shape == theta.shape:
         return rounds[-1].drift, rounds[-1].diffusion
-    if estimator != "exact":
+    if estimate.scheme != "exact":
         return theta, estimate.diffusion
     F, S, Q = (each[0] for each in transitions(theta, estimate.diffusion, np.array([result.dt])))
     return np.column_stack([F - np.eye(len(F)), S]) / result.dt, Q / result.dt

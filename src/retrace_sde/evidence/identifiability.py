@@ -15,6 +15,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.sparse.linalg import LinearOperator, cg
 
 from retrace_sde.evidence.direction.verdict import DirectionTest
+from retrace_sde.fit.exact import embedded
 from retrace_sde.fit.moments import CONDITION_LIMIT, Moments
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, like, to_numpy
@@ -88,21 +89,26 @@ def identify(
     direction: DirectionTest,
     sde: LinearSDE | None,
     *,
+    step: float | None = None,
     alpha: float = 0.05,
     cycle: bool = False,
 ) -> IdentifiabilityReport:
-    """The report on a recovered order; `sde` is the fitted linear SDE, None for other drifts."""
+    """The report on a recovered order; `sde` is the fitted linear SDE, None for other drifts.
+
+    `step`: its exact transition over that time is what `statistics` were a regression of; None: Euler's.
+    """
     p_stationary = stationarity_p_value(data, order)
     p_balance, production = float("nan"), float("nan")
     balance: Iterable[IdentifiabilityFinding] = ()
     if sde is not None and sde.dimension > 1:
-        p_balance = detailed_balance_p_value(statistics, sde)
+        p_balance = detailed_balance_p_value(statistics, as_step(sde, step))
         stable = sde.is_stable
         try:
             production = sde.entropy_production() if stable else production
         except ValueError:  # stable only up to rounding
             stable = False
-        interval = entropy_interval(statistics, sde) if stable and p_balance < alpha else None
+        known = stable and p_balance < alpha
+        interval = entropy_interval(statistics, sde, step) if known else None
         balance = _reversibility(p_balance, production, interval, alpha, stable=stable)
     findings = [
         *(_loop() if cycle else ()),
@@ -246,6 +252,18 @@ def _seen_mean(values: Any) -> Any:
     )
 
 
+def as_step(sde: LinearSDE, dt: float | None) -> LinearSDE:
+    """The SDE whose Euler step over dt is the exact one of `sde`; None: as it is.
+
+    It is reversible if and only if `sde` is: `F Q = Q Fᵀ` and `A H = H Aᵀ` are both detailed balance.
+    """
+    if dt is None:
+        return sde
+    one = sde.transition(dt)
+    A = (one.matrix - np.eye(sde.dimension)) / dt
+    return LinearSDE(A, one.covariance / dt, offset=one.shift / dt)
+
+
 def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
     """Wald test of detailed balance, `A H = H Aᵀ`, against irreversible drift.
 
@@ -288,21 +306,28 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
     return float(stats.chi2.sf(reached, free))
 
 
-def entropy_interval(statistics: Moments, sde: LinearSDE) -> tuple[float, float] | None:
+def entropy_interval(
+    statistics: Moments, sde: LinearSDE, dt: float | None = None
+) -> tuple[float, float] | None:
     """95 % limits of the entropy production e by the delta method on log e, which keeps them positive; None for many variables.
 
-    `Var e = Σ g_ik H_ij P_kl g_jl`, `g = ∂e/∂A` by central differences and `P = (Σ φ φᵀ Δt)⁻¹`; the error of H, smaller by the number
-    of steps, is left out. Near detailed balance e is quadratic in the drift, and the limits are rough.
+    `Var e = Σ g_ik H_ij P_kl g_jl`, `g = ∂e/∂Θ` by central differences and `P = (Σ φ φᵀ Δt)⁻¹`, Θ and H those of the regressed step; the
+    error of H, smaller by the number of steps, is left out. Near detailed balance e is quadratic in the drift, and the limits are rough.
     """
+    law = as_step(sde, dt)
     d = sde.dimension
     if d > MOST_VARIABLES_FOR_ENTROPY:
         return None
     inverse = solve_triangular(statistics.blocks[0], np.eye(statistics.n_features))
     P = (inverse @ inverse.T)[:d, :d]
-    h = 1e-5 * float(np.abs(sde.drift).max())
+    h = 1e-5 * float(np.abs(law.drift).max())
 
     def produced(moved: Array) -> float:
-        return LinearSDE(sde.drift + moved, sde.diffusion).entropy_production()
+        drift, H = law.drift + moved, law.diffusion
+        if dt is not None:
+            found = embedded(drift, H, dt)
+            drift, H = found.coefficients, found.diffusion
+        return LinearSDE(drift, H).entropy_production()
 
     try:
         g = np.array([
@@ -312,7 +337,7 @@ def entropy_interval(statistics: Moments, sde: LinearSDE) -> tuple[float, float]
     except ValueError:  # hardly stable
         return None
     value = sde.entropy_production()
-    reach = 1.96 * float(np.sqrt(np.einsum("ik,ij,kl,jl->", g, sde.diffusion, P, g))) / value
+    reach = 1.96 * float(np.sqrt(np.einsum("ik,ij,kl,jl->", g, law.diffusion, P, g))) / value
     low, high = value * np.exp(-reach), value * np.exp(min(reach, 50.0))
     return float(low), float(high)
 

@@ -30,6 +30,7 @@ from retrace_sde.evidence.selection.subjects import (
     SubjectEffects,
     compare_subjects,
 )
+from retrace_sde.fit.exact import difference
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.random_intercepts import RandomIntercepts
 from retrace_sde.fit.regression import Estimate
@@ -254,19 +255,19 @@ def _of_found(
     choice = compare_subjects(model, found, options.subjects, along)
     better, worse = choice.found.better, choice.found.worse
     name = model.estimator(better) if options.estimator == "auto" else options.estimator
-    estimate, statistics = _estimated(model, choice, name, rng)
+    estimate, statistics = _estimated(model, choice, options.estimator, rng)
     outcome = Outcome(
         better,
         worse,
         estimate,
-        _twin(model, choice, name),
+        _twin(model, choice, options.estimator),
         statistics,
         _initial(model, choice),
         test,
         found.rounds,
         found.settled,
         name,
-        (*better.notes, *estimate.notes),
+        (*better.notes, *estimate.notes, *difference(estimate, _euler(choice))),
         law=model.law(better),
         subjects=choice.effects,
         account=choice.account,
@@ -367,12 +368,22 @@ def _estimated(
 ) -> tuple[Estimate, Moments]:
     """The parameters of the order found, and the moments that tests may trust."""
     if choice.account is not None:
-        return choice.account.estimate(name)
+        return choice.account.estimate()
     better = choice.found.better
     estimate = model.estimate(better, name, rng)
-    if choice.diffusion is not None and name != "exact":
-        estimate = replace(estimate, diffusion=choice.diffusion)
-    return estimate, model.effective(better.moments, estimate.errors)
+    if choice.diffusion is not None:
+        sde = model.embedding(*_euler(choice)) if estimate.scheme == "exact" else None
+        H = choice.diffusion if sde is None else sde.diffusion
+        estimate = replace(estimate, diffusion=H)
+    return estimate, model.effective(better.moments, estimate)
+
+
+def _euler(choice: ComparedSubjects) -> tuple[Array, Array]:
+    """Θ and H of the order found as a step of Euler's."""
+    if choice.account is not None:
+        return choice.account.population
+    step = choice.found.better.step
+    return step.coefficients, step.diffusion if choice.diffusion is None else choice.diffusion
 
 
 def _twin(model: Model, choice: ComparedSubjects, name: str) -> Estimate:
@@ -380,8 +391,7 @@ def _twin(model: Model, choice: ComparedSubjects, name: str) -> Estimate:
     alike = model.estimate(choice.found.worse, name)
     if choice.reverse is None:
         return alike
-    B, H = choice.reverse.population(name)
-    return replace(alike, coefficients=B, diffusion=H)
+    return choice.reverse.shown(lambda through: alike.errors)
 
 
 def _directed(
@@ -463,6 +473,8 @@ def _averaged(
     reverse = model.averaged_fit(back, twin.law, twin.sums)
     posterior, errors, notes, cautions = _uncertainty(model, averaged, rng)
     estimate = replace(model.estimate(found, "mcem"), errors=errors)
+    euler = found.step.coefficients, found.step.diffusion
+    notes = (*estimate.notes, *notes, *difference(estimate, euler))
     test = direction_test(
         averaged.log_ratios,
         np.zeros_like(averaged.log_ratios),
@@ -475,7 +487,7 @@ def _averaged(
         reverse,
         estimate,
         model.estimate(reverse, "mcem"),
-        model.effective(found.moments, errors),
+        model.effective(found.moments, estimate),
         model.initial(found),
         test,
         one.rounds,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from retrace_sde.fit.moments import Moments, regression_rows
-from retrace_sde.fit.regression import ErrorKind, StandardErrors, parameters
+from retrace_sde.fit.regression import ErrorKind, StandardErrors, Through, parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.clock import Gaps
@@ -23,8 +23,9 @@ def bootstrap_errors(
     rng: np.random.Generator,
     *,
     replicates: int = 200,
+    through: Through | None = None,
 ) -> StandardErrors:
-    """Spread of the maximum likelihood estimate over panels of n trajectories, or as many groups, drawn with replacement.
+    """Spread of the maximum likelihood estimate, or of what moves with it, over panels of n trajectories, or as many groups, drawn with replacement.
 
     The order is held fixed. Each trajectory enters by its own Gram matrix, so a replicate is a weighted
     sum and not another pass through the data. `dt`: one step, or the gaps (T − 1,) or (n, T − 1).
@@ -43,15 +44,21 @@ def bootstrap_errors(
 
     total = data.sum_pieces(of_piece, order, Gaps.of(dt, data.lengths), weights.T)
     size = round(total.shape[1] ** 0.5)
-    return errors_of_draws(
+    fits = (
         parameters(Moments.from_weights(gram.reshape(size, size), count, size - d))
         for gram, count in zip(total, steps, strict=True)
     )
+    return errors_of_draws(fits, through)
 
 
-def errors_of_draws(fits: Iterable[tuple[Array, Array]]) -> StandardErrors:
-    """The spread of estimates Θ (d, p) and H over replicates."""
-    coefficients, diffusions = (list(each) for each in zip(*fits, strict=True))
-    z = np.stack(coefficients) - np.mean(coefficients, axis=0)
-    covariances = np.einsum("rip,riq->ipq", z, z) / (len(z) - 1)
-    return StandardErrors.of(covariances, np.std(diffusions, axis=0, ddof=1), ErrorKind.BOOTSTRAP)
+def errors_of_draws(
+    fits: Iterable[tuple[Array, Array]], through: Through | None = None
+) -> StandardErrors:
+    """The spread of estimates Θ (d, p) and H over replicates, or of what moves with them."""
+    coefficients, diffusions = (np.stack(each) for each in zip(*fits, strict=True))
+    z, g = coefficients - coefficients.mean(axis=0), diffusions - diffusions.mean(axis=0)
+    z, g = (z, g) if through is None else through(z, g)
+    free = len(z) - 1
+    covariances = np.einsum("rip,riq->ipq", z, z) / free
+    deviations = np.sqrt((g**2).sum(axis=0) / free)
+    return StandardErrors.of(covariances, deviations, ErrorKind.BOOTSTRAP)

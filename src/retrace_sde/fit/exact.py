@@ -1,29 +1,44 @@
-"""Exact discretisation: the SDE `dX = (A X + c) dt + G dW` behind the regression of one step on the last.
+"""Exact discretisation: the SDE `dX = (A X + C v) dt + G dW` behind the regression of one step on the last.
 
-On a regular grid the SDE is exactly `X' = F X + s + N(0, Q)` with `F = e^{A dt}` and
-`Q = ∫₀^dt e^{Au} H e^{Aᵀu} du`. Regression is maximum likelihood for (F, s, Q), so the SDE that has this
-transition is maximum likelihood for (A, c, H = G Gᵀ), free of Euler's bias in the step. Not every transition
-belongs to an SDE; where none does, the likelihood is maximised over those that do.
+On a regular grid, with inputs v (a constant among them) held from one observation to the next, the SDE is exactly
+`X' = F X + S v + N(0, Q)` with
 
-All work is done in the coordinates `y = L⁻¹ (x − m)`, `Q̂ = L Lᵀ`, m the mean of x (affine drift only), with
-dt = 1: there Q̂ = I, F̂ and ŝ are independent, and the answer does not depend on units. B and K are A and H
-in these coordinates.
+    F = e^{A dt},   S = ∫₀^dt e^{Au} du C,   Q = ∫₀^dt e^{Au} H e^{Aᵀu} du.
+
+Every path of the package fits (F, S, Q), written as Euler's step, `F = 1 + Θ_x dt`, `S = Θ_v dt`, `Q = H dt`. It is maximum
+likelihood, so the SDE that has this transition is maximum likelihood for (A, C, H), free of Euler's bias in the step.
+`embedded` finds it, and says by how much it moves with the step (the delta method), whatever the errors of the step rest on.
+
+Not every transition belongs to an SDE (the embedding problem). Where none does, Euler's values are shown; asked for by name
+(`exact`), the likelihood is maximised over those transitions that do.
+
+Work is done in the coordinates `y = L⁻¹ x`, `Q̂ = L Lᵀ`, with dt = 1: there Q̂ = I, and the answer does not depend on units. B
+and K are A and H in these coordinates.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import block_diag, expm, expm_frechet, logm, qr, solve_sylvester, solve_triangular
+from scipy.linalg import expm, expm_frechet, logm, qr, solve_sylvester, solve_triangular
 from scipy.optimize import minimize
 
 from retrace_sde.fit.information import by_log_cholesky, from_log_cholesky, log_cholesky
 from retrace_sde.fit.moments import Moments
-from retrace_sde.fit.regression import Estimate, StandardErrors, mle
+from retrace_sde.fit.regression import (
+    Estimate,
+    StandardErrors,
+    Through,
+    mle,
+    regression_errors,
+)
 from retrace_sde.io.arrays import Array
+from retrace_sde.process.sde import van_loan
 
 Complex = NDArray[np.complex128]
 
@@ -34,23 +49,198 @@ near the fold at π the sampling error of θ leaves open on which side of it the
 EIGENBASIS_LIMIT = 1e6
 """Largest condition number of the eigenbasis for the delta method, whose error is its square times 1e-16."""
 
+SPLIT = 1e-8
+"""Size, relative to the matrix, of the change that gives a matrix without an eigenbasis one: k equal eigenvalues part by
+`SPLIT^(1/k)`, and derivatives, which are continuous, change by about as much as the matrix."""
+
+NODES = 64
+"""Points of the quadrature over a step (Gauss–Legendre)."""
+
+MOVED_ELEMENTS = 1 << 20
+"""Elements (d² for each row) of the influences that are moved at a time."""
+
+TOLD_DIFFERENCE = 0.5
+"""Standard errors between Euler's values and the SDE's from which the difference is reported."""
+
 RIDGE = 0.1
 """Weight of ‖B‖²/2, in nats, in the constrained fit. Where F̂ has an eigenvalue ≤ 0 the likelihood has no
 maximum: it still rises as a rate goes to infinity and H to a singular matrix. Among drifts that the data
 cannot tell apart this takes a slow one: it gives up a third of a nat, and the mean error of A fell from .87 to
 .21 (16 of 75 random fits, d = 3 to 5, n = 50, T = 20, dt = 2)."""
 
+NO_LOGARITHM = (
+    "The estimated transition has a real eigenvalue that is not positive, so it has no real logarithm and belongs to no linear SDE: "
+    "the step is too long, or the data are too few, to see the fastest relaxation."
+)
+NOT_POSITIVE = "The diffusion that solves the equations is not positive definite, so the estimated transition belongs to no linear SDE."
+EULER_SHOWN = "The parameters are those of Euler's step instead, biased by the length of the step."
+CONSTRAINED = "Constrained maximum likelihood is used"
 
-@dataclass(frozen=True)
-class _Regression:
-    """F̂, mean increment ŝ and R with `Σ y yᵀ = Rᵀ R` in the coordinates y; N; L and m that lead to them."""
 
-    F: Array
-    shift: Array
-    R: Array
-    count: float
-    L: Array
-    centre: Array
+class NotEmbeddableError(ValueError):
+    """A transition belongs to no linear SDE; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """The SDE `coefficients` Θ = (A, C), `diffusion` H, whose exact step over dt is a fitted one, and how it moves with that.
+
+    `root` L: of the step's covariance, `Q = L Lᵀ`.
+    """
+
+    coefficients: Array
+    diffusion: Array
+    dt: float
+    root: Array
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the sampling cannot tell."""
+        d = len(self.diffusion)
+        angle = float(np.abs(np.linalg.eigvals(self.coefficients[:, :d]).imag).max()) * self.dt
+        if angle <= ALIASING_ANGLE:
+            return ()
+        return (
+            f"The drift turns by {angle / np.pi:.2f} half-turns per step: rotation may be faster than the "
+            "sampling can see (aliasing), and its speed and sense are then wrong.",
+        )
+
+    @cached_property
+    def push(self) -> Array:
+        """Of Euler's intercepts s the SDE's are `push @ s`."""
+        d, dt = len(self.diffusion), self.dt
+        return np.asarray(np.linalg.inv(_integral(self.coefficients[:, :d] * dt)))
+
+    def moved(self, of_theta: Array, of_H: Array) -> tuple[Array, Array]:
+        """What changes of Euler's parameters of the step, Θ (m, d, p) and H (m, d, d), change of the SDE's, to first order."""
+        d, dt = of_H.shape[1], self.dt
+        to, back = self._turns
+        found, spread = np.empty_like(of_theta), np.empty_like(of_H)
+        size = max(1, MOVED_ELEMENTS // (d * d))
+        for at in range(0, len(of_H), size):
+            some = slice(at, at + size)
+            X = to @ of_theta[some] * dt
+            of_B = (X[:, :, :d] @ back) / self._slopes
+            found[some, :, :d] = (back @ of_B @ to).real / dt
+            if of_theta.shape[2] > d:
+                bent = (of_B * self._bends[:, :, d]) @ (to @ self.coefficients[:, d:] * dt)
+                rest = (X[:, :, d:] - bent) / self._sums[:d, d, None]
+                found[some, :, d:] = (back @ rest).real / dt
+            drag = (of_B.transpose(1, 0, 2) @ self._drags).transpose(1, 0, 2)
+            of_K = to @ of_H[some] @ to.T * dt - drag - drag.transpose(0, 2, 1)
+            spread[some] = (back @ (of_K / self._sums[:d, :d]) @ back.T).real / dt
+        return found, spread
+
+    # In the eigenbasis V of B the logarithm is differentiated by divided differences, `δB_ib = δF_ib / exp[λi, λb]`, and K
+    # through the integral: `g_ij δK_ij = δQ_ij − Σ_b (δB_ib K_bj D_ibj + δB_jb K_bi D_jbi)` with `g_ij = ∫₀¹ e^{(λi+λj)u} du`,
+    # `D_ibj = ∫₀¹ exp_u[λi, λb] e^{λj u} du`; C likewise, with λj = 0.
+
+    @cached_property
+    def _eigen(self) -> tuple[Complex, Complex]:
+        """Eigenvectors of B and its eigenvalues; of a matrix close to it where they nearly coincide."""
+        d, L = len(self.diffusion), self.root
+        B = solve_triangular(L, self.coefficients[:, :d] @ L, lower=True) * self.dt
+        change = np.random.default_rng(0).standard_normal((d, d)) / np.sqrt(d)
+        for size in (0.0, SPLIT, 100 * SPLIT):
+            near = B + size * max(float(np.linalg.norm(B, 2)), 1.0) * change
+            rates, V = np.linalg.eig(near.astype(complex))
+            if np.linalg.cond(V) < EIGENBASIS_LIMIT:
+                break
+        return V, rates
+
+    @cached_property
+    def _turns(self) -> tuple[Complex, Complex]:
+        """From states to the eigenbasis, `V⁻¹ L⁻¹`, and back, `L V`."""
+        V, _ = self._eigen
+        d = len(V)
+        return np.linalg.inv(V) @ solve_triangular(self.root, np.eye(d), lower=True), self.root @ V
+
+    @cached_property
+    def _slopes(self) -> Complex:
+        """`exp[λi, λb]`."""
+        return _divided(self._eigen[1], np.ones(1))[:, :, 0]
+
+    @cached_property
+    def _quadrature(self) -> tuple[Complex, Complex]:
+        """e^{λu} at the nodes, of all λ and of 0, and the divided differences there times the weights."""
+        u, weights = np.polynomial.legendre.leggauss(NODES)
+        u, weights = (u + 1) / 2, weights / 2
+        rates = self._eigen[1]
+        e = np.exp(np.multiply.outer(np.append(rates, 0), u))
+        return e, _divided(rates, u) * weights
+
+    @cached_property
+    def _sums(self) -> Complex:
+        """g (d + 1, d + 1), the last for λ = 0."""
+        e = self._quadrature[0]
+        weights = np.polynomial.legendre.leggauss(NODES)[1] / 2
+        found: Complex = (e * weights) @ e.T
+        return found
+
+    @cached_property
+    def _bends(self) -> Complex:
+        """D (d, d, d + 1), the last for λ = 0."""
+        e, divided = self._quadrature
+        found: Complex = divided @ e.T
+        return found
+
+    @cached_property
+    def _drags(self) -> Complex:
+        """`K_bj D_ibj`."""
+        to = self._turns[0]
+        found: Complex = self._bends[:, :, :-1] * (to @ self.diffusion @ to.T * self.dt)
+        return found
+
+
+def _divided(rates: Complex, u: Array) -> Complex:
+    """Divided differences of `λ → e^{λu}`, `e^{(a+b)u/2} sinh((a−b)u/2) / ((a−b)/2)`, stable at a = b."""
+    mean = np.add.outer(rates, rates)[..., None] / 2
+    half = np.subtract.outer(rates, rates)[..., None] / 2
+    same = np.abs(half) < 1e-8
+    result: Complex = np.exp(mean * u) * np.where(
+        same, u, np.sinh(half * u) / np.where(same, 1, half)
+    )
+    return result
+
+
+def embedded(theta: Array, H: Array, dt: float) -> Embedding:
+    """The SDE whose exact step over dt is Euler's step with Θ (d, p) and H; `NotEmbeddableError` where there is none.
+
+    `A = log(F)/dt`, H from `A Q + Q Aᵀ = F H Fᵀ − H`, C by the integral of `e^{Au}`. Limits: a rotation by more than half a turn per
+    step looks like a slower one, in the opposite direction, and cannot be told from it (only angles near the fold are noted).
+    """
+    d = len(H)
+    L = np.asarray(np.linalg.cholesky(H * dt))
+    F = np.eye(d) + solve_triangular(L, theta[:, :d] @ L, lower=True) * dt
+    f = np.linalg.eigvals(F)
+    if np.any((f.imag == 0) & (f.real <= 0)):
+        raise NotEmbeddableError(NO_LOGARITHM)
+    B = logarithm(F)
+    K = _diffusion(B, np.eye(d))
+    if not np.linalg.eigvalsh(K)[0] > 1e-10 * np.abs(K).max():
+        raise NotEmbeddableError(NOT_POSITIVE)
+    S = solve_triangular(L, theta[:, d:], lower=True) * dt
+    return _in_units(B, np.linalg.solve(_integral(B), S), K, L, dt)
+
+
+def embedding_at(coefficients: Array, diffusion: Array, dt: float) -> Embedding:
+    """The same from the SDE's side, Θ = (A, C) and H."""
+    Q = van_loan(coefficients[:, : len(diffusion)], diffusion, dt)[1]
+    return Embedding(coefficients, diffusion, dt, np.asarray(np.linalg.cholesky(Q)))
+
+
+def _in_units(B: Array, c: Array, K: Array, L: Array, dt: float) -> Embedding:
+    """The SDE with B, c (d, k) and K in the coordinates y."""
+    A = solve_triangular(L, (L @ B).T, lower=True, trans="T").T / dt
+    H = L @ K @ L.T / dt
+    return Embedding(np.c_[A, L @ c / dt], (H + H.T) / 2, dt, L)
+
+
+def _integral(B: Array) -> Array:
+    """`∫₀¹ e^{Bu} du`, a block of one exponential."""
+    d = len(B)
+    found: Array = expm(np.block([[B, np.eye(d)], [np.zeros((d, 2 * d))]]))[:d, d:]
+    return found
 
 
 def logarithm(F: Array) -> Array:
@@ -67,54 +257,86 @@ def logarithm(F: Array) -> Array:
         return np.asarray(np.real(logm(F)), dtype=np.float64)
 
 
-def exact(moments: Moments, dt: float, *, affine: bool = False) -> Estimate:
-    """Maximum likelihood of the exact discretisation: `A = log(F̂)/dt`, H from `A Q̂ + Q̂ Aᵀ = F̂ H F̂ᵀ − H`.
+def continuous(
+    euler: tuple[Array, Array],
+    dt: float,
+    errors: Callable[[Through | None], StandardErrors],
+    constrained: Callable[[], Embedding] | None = None,
+) -> Estimate:
+    """The SDE behind Euler's step (Θ, H), with what there is to say of it; Euler's values, and why, where there is none.
 
-    `moments` are those of a `Linear` drift, or of an `Affine` one with `affine=True`; coefficients are A or
-    (A, c). Limits: the grid must be regular; a rotation by more than half a turn per step looks like a
-    slower one, in the opposite direction, and cannot be told from it (only angles near the fold are noted); the
-    constrained fit is a local maximum and its errors, like all here, assume that N is large.
+    `errors` gives those of Θ and H, or of what moves with them. `constrained`: the SDE to take where the step belongs to none.
     """
-    fit, notes = _standardise(moments, dt, affine), []
-    f = np.linalg.eigvals(fit.F)
-    if np.any((f.imag == 0) & (f.real <= 0)):
-        notes.append(
-            "The estimated transition has a real eigenvalue that is not positive, so it has no real logarithm "
-            "and belongs to no linear SDE: the step is too long, or the data are too few, to see the fastest "
-            "relaxation. Constrained maximum likelihood is used; that relaxation is only known to be fast."
-        )
-        B, K = _constrained(fit)
-    else:
-        B = logarithm(fit.F)
-        K = _diffusion(B, np.eye(len(B)))
-        if not np.linalg.eigvalsh(K)[0] > 1e-10 * np.abs(K).max():
-            notes.append(
-                "The diffusion that solves the equations is not positive definite, so the estimated transition "
-                "belongs to no linear SDE. Constrained maximum likelihood is used."
-            )
-            B, K = _constrained(fit)
-    angle = float(np.abs(np.linalg.eigvals(B).imag).max())
-    if angle > ALIASING_ANGLE:
-        notes.append(
-            f"The drift turns by {angle / np.pi:.2f} half-turns per step: rotation may be faster than the "
-            "sampling can see (aliasing), and its speed and sense are then wrong."
-        )
-    d, L = len(B), fit.L
-    # s = (∫₀¹ e^{Bu} du) c, and the integral is a block of one exponential
-    integral = expm(np.block([[B, np.eye(d)], [np.zeros((d, 2 * d))]]))[:d, d:]
-    c = np.linalg.solve(integral, fit.shift)
     try:
-        errors = _errors(fit, B, c if affine else None, K, dt)
-    except np.linalg.LinAlgError:
-        notes.append(
-            "The drift is too close to one without an eigenbasis for the delta method: standard errors are "
-            "those of the Euler estimate."
-        )
-        errors = mle(moments).errors
-    A = solve_triangular(L, (L @ B).T, lower=True, trans="T").T / dt
-    coefficients = np.c_[A, L @ c / dt - A @ fit.centre] if affine else A
-    H = L @ K @ L.T / dt
-    return Estimate(coefficients, (H + H.T) / 2, errors, tuple(notes))
+        sde, notes = embedded(*euler, dt), tuple[str, ...]()
+    except NotEmbeddableError as why:
+        if constrained is None:
+            return Estimate(*euler, errors(None), (f"{why} {EULER_SHOWN}",))
+        fast = "; that relaxation is only known to be fast" if str(why) == NO_LOGARITHM else ""
+        sde, notes = constrained(), (f"{why} {CONSTRAINED}{fast}.",)
+    notes = (*notes, *sde.notes)
+    return Estimate(sde.coefficients, sde.diffusion, errors(sde.moved), notes, "exact")
+
+
+def difference(found: Estimate, euler: tuple[Array, Array]) -> tuple[str, ...]:
+    """By how much Euler's values differ from an estimate of the SDE, in standard errors, where that is not little."""
+    if found.scheme != "exact":
+        return ()
+    d, tiny = len(found.diffusion), np.finfo(float).tiny
+    of_A = np.abs(found.coefficients - euler[0])[:, :d] / np.maximum(
+        found.errors.drift[:, :d], tiny
+    )
+    of_H = np.abs(found.diffusion - euler[1]) / np.maximum(found.errors.diffusion, tiny)
+    largest = float(of_A.max()), float(of_H.max())
+    if not max(largest) > TOLD_DIFFERENCE:
+        return ()
+    return (
+        "Parameters are those of the SDE, by exact transitions; Euler's step of this length (estimator='mle') would differ by up "
+        f"to {largest[0]:.1f} standard errors in A and {largest[1]:.1f} in H.",
+    )
+
+
+def exact(moments: Moments, dt: float, *, affine: bool = False) -> Estimate:
+    """Maximum likelihood of the exact discretisation: the SDE behind the regression, or the likeliest SDE where there is none.
+
+    `moments` are those of a `Linear` drift, or of an `Affine` one with `affine=True`; coefficients are A or (A, c). Limits: those of
+    `embedded`; the constrained fit is a local maximum and its errors, like all here, assume that N is large.
+    """
+    fit, euler = _standardise(moments, dt, affine), mle(moments)
+    law = euler.coefficients, euler.diffusion
+    errors = partial(regression_errors, moments, euler.diffusion)
+    return continuous(law, dt, errors, partial(_constrained, fit, dt, affine=affine))
+
+
+def constrained(moments: Moments, dt: float, *, affine: bool) -> Embedding:
+    """The likeliest SDE for moments whose regression belongs to none."""
+    return _constrained(_standardise(moments, dt, affine), dt, affine=affine)
+
+
+def moments_of_step(theta: Array, H: Array, found: Moments) -> Moments:
+    """The moments of a step's own regression: as many steps with the regressors of `found`, its coefficients and its H."""
+    root, (d, p) = found.blocks[0], theta.shape
+    corner = np.linalg.cholesky(H).T * np.sqrt(found.count)
+    factor = np.block([[root, root @ theta.T], [np.zeros((d, p)), corner]])
+    return Moments(factor, found.count, p)
+
+
+@dataclass(frozen=True)
+class _Regression:
+    """F̂, mean increment ŝ and R with `Σ y yᵀ = Rᵀ R` in the coordinates y; N; L and m that lead to them."""
+
+    F: Array
+    shift: Array
+    R: Array
+    count: float
+    L: Array
+    centre: Array
+
+    @property
+    def y_centre(self) -> Array:
+        """m in the coordinates y."""
+        found: Array = solve_triangular(self.L, self.centre, lower=True)
+        return found
 
 
 def _standardise(moments: Moments, dt: float, affine: bool) -> _Regression:
@@ -199,7 +421,7 @@ def _shortfall(parameters: Array, fit: _Regression) -> tuple[float, Array]:
     return float(value), np.r_[(G[d:, d:].T - G[:d, :d]).ravel(), to_C]
 
 
-def _constrained(fit: _Regression) -> tuple[Array, Array]:
+def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
     """The largest likelihood (less the `RIDGE`) among SDEs, by L-BFGS from F̂ with its eigenvalues clipped."""
     d = len(fit.F)
     f, V = np.linalg.eig(fit.F)
@@ -216,74 +438,5 @@ def _constrained(fit: _Regression) -> tuple[Array, Array]:
     start = np.r_[B.ravel(), log_cholesky(K)]
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-6, "gtol": 1e-6}
     B, C = _unpack(minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x, d)
-    return B, C @ C.T
-
-
-def _errors(fit: _Regression, B: Array, c: Array | None, K: Array, dt: float) -> StandardErrors:
-    """Delta method at (B, c, K): `δF = Z R⁻ᵀ`, `δQ = (Z' + Z'ᵀ)/√(2N)`, Z and Z' independent standard normal.
-
-    In the eigenbasis the logarithm is differentiated by divided differences, `δB_ib = δF_ib / exp[λi, λb]`,
-    and K through the integral: `g_ij δK_ij = δQ_ij − Σ_b (δB_ib K_bj D_ibj + δB_jb K_bi D_jbi)` with
-    `g_ij = ∫₀¹ e^{(λi+λj)u} du`, `D_ibj = ∫₀¹ exp_u[λi, λb] e^{λj u} du`, both by Gauss–Legendre.
-    """
-    d, N, W = len(B), fit.count, np.linalg.inv(fit.R).T
-    V, inverse, rates = _eigenbasis(B)
-    u, weights = np.polynomial.legendre.leggauss(64)
-    u, weights = (u + 1) / 2, weights / 2
-    e = np.exp(np.multiply.outer(rates, u))
-    g, D = (e * weights) @ e.T, (_divided(rates, u) * weights) @ e.T
-    kernel = D / _divided(rates, np.ones(1)) * (inverse @ K @ inverse.T) / g[:, None, :]
-    LV = fit.L @ V
-    from_F = np.einsum("ibj,nb,lj->iln", kernel, W @ V, LV, optimize=True)
-    from_Q = np.einsum("ij,jn,lj->iln", 1 / g, inverse, LV, optimize=True)
-    of_H = _variances(LV, inverse, from_F) + _variances(LV, inverse, from_Q) / (2 * N)
-
-    to_x = fit.L
-    if c is not None:  # the constant is one more state, which never changes
-        B = np.block([[B, c[:, None]], [np.zeros((1, d + 1))]])
-        to_x = np.block([[to_x, fit.centre[:, None]], [np.eye(1, d + 1, d)]])
-        V, inverse, rates = _eigenbasis(B)
-        W = block_diag(W, N**-0.5)
-    slope = 1 / _divided(rates, np.ones(1))[..., 0]
-    from_F = np.einsum("ib,nb,bl->iln", slope, W @ V, inverse @ np.linalg.inv(to_x), optimize=True)
-    of_A = _covariances((to_x @ V)[:d], inverse[:, :d], from_F) / dt**2
-    return StandardErrors.of(of_A, np.sqrt(of_H) / dt)
-
-
-def _eigenbasis(B: Array) -> tuple[Complex, Complex, Complex]:
-    rates, V = np.linalg.eig(B.astype(complex))
-    if not np.linalg.cond(V) < EIGENBASIS_LIMIT:
-        raise np.linalg.LinAlgError("the matrix is close to one without an eigenbasis.")
-    return V, np.linalg.inv(V), rates
-
-
-def _divided(rates: Complex, u: Array) -> Complex:
-    """Divided differences of `λ → e^{λu}`, `e^{(a+b)u/2} sinh((a−b)u/2) / ((a−b)/2)`, stable at a = b."""
-    mean = np.add.outer(rates, rates)[..., None] / 2
-    half = np.subtract.outer(rates, rates)[..., None] / 2
-    same = np.abs(half) < 1e-8
-    result: Complex = np.exp(mean * u) * np.where(
-        same, u, np.sinh(half * u) / np.where(same, 1, half)
-    )
-    return result
-
-
-def _row(V: Complex, P: Complex, U: Complex, k: int) -> Complex:
-    """The derivatives (l, m, n) of `J_kl = Σ_imn V_ki P_im U_iln Z_mn` by Z, for one k."""
-    row: Complex = np.tensordot(V[k][:, None] * P, U, (0, 0)).transpose(1, 0, 2)
-    return row
-
-
-def _variances(V: Complex, P: Complex, U: Complex) -> Array:
-    """Variances of `J_kl + J_lk`, Z standard normal."""
-    result = np.empty((len(V), U.shape[1]))
-    for k in range(len(V)):  # by rows, so that no array has more than three indices
-        row = _row(V, P, U, k) + np.tensordot(V, P[:, :, None] * U[:, k, None, :], (1, 0))
-        result[k] = (row.real**2).sum(axis=(1, 2))
-    return result
-
-
-def _covariances(V: Complex, P: Complex, U: Complex) -> Array:
-    """Covariances (k, l, l') of `J_kl` and `J_kl'`, Z standard normal."""
-    rows = (_row(V, P, U, k).real.reshape(U.shape[1], -1) for k in range(len(V)))
-    return np.stack([row @ row.T for row in rows])
+    c = np.linalg.solve(_integral(B), fit.shift) - B @ fit.y_centre
+    return _in_units(B, c[:, None] if affine else np.empty((d, 0)), C @ C.T, fit.L, dt)

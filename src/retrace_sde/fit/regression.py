@@ -6,6 +6,7 @@ chunks on a cluster) estimates with these functions. The exact discretisation is
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,19 +15,30 @@ from scipy.linalg import solve_triangular
 
 from retrace_sde.fit.moments import Moments
 from retrace_sde.io.arrays import Array
+from retrace_sde.process.sde import Scheme
 
 MAX_COVARIANCE_ELEMENTS = 5e7
 """Elements of all equations' covariances (d p²) beyond which only the errors of single coefficients are kept."""
 
+Through = Callable[[Array, Array], tuple[Array, Array]]
+"""What changes of Euler's Θ (m, d, p) and H (m, d, d) change of other parameters, to first order (`exact.Embedding.moved`)."""
+
+ROW_ELEMENTS = 1 << 22
+"""Elements of the changes of Θ and H that are formed at a time."""
+
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Drift coefficients Θ (d, p) and diffusion H (d, d), their errors, and notes in words."""
+    """Drift coefficients Θ (d, p) and diffusion H (d, d), their errors, and notes in words.
+
+    `scheme`: they are those of the SDE (exact), or of Euler's step.
+    """
 
     coefficients: Array
     diffusion: Array
     errors: StandardErrors
     notes: tuple[str, ...] = field(default=())
+    scheme: Scheme = "euler"
 
 
 class ErrorKind(StrEnum):
@@ -68,12 +80,42 @@ class StandardErrors:
         return cls(drift, diffusion, covariances=covariances, kind=kind)
 
     @classmethod
-    def of_parameters(cls, covariance: Array, d: int, p: int) -> StandardErrors:
-        """From the covariance of (Θ by rows, the lower half of H, others)."""
-        equations = np.stack([covariance[k : k + p, k : k + p] for k in range(0, d * p, p)])
-        H, (i, j) = np.zeros((d, d)), np.tril_indices(d)
-        H[i, j] = H[j, i] = np.sqrt(np.diag(covariance)[d * p : d * p + len(i)])
-        return cls.of(equations, H)
+    def of_rows(
+        cls, rows: Iterator[tuple[Array, Array]], kind: ErrorKind = ErrorKind.MODEL
+    ) -> StandardErrors:
+        """From changes of Θ (m, d, p) and H (m, d, d), some at a time, whose squares sum up to the variances."""
+        theta, H = next(rows)
+        covariances, diffusion = _squared(theta), (H**2).sum(axis=0)
+        for theta, H in rows:
+            covariances += _squared(theta)
+            diffusion += (H**2).sum(axis=0)
+        return cls.of(covariances, np.sqrt(diffusion), kind)
+
+    @classmethod
+    def of_parameters(
+        cls, covariance: Array, d: int, p: int, through: Through | None = None
+    ) -> StandardErrors:
+        """From the covariance of (Θ by rows, the lower half of H, others); `through`: errors of what moves with these."""
+        size, (i, j) = d * p, np.tril_indices(d)
+        H = np.zeros((d, d))
+        if through is None:
+            equations = np.stack([covariance[k : k + p, k : k + p] for k in range(0, size, p)])
+            H[i, j] = H[j, i] = np.sqrt(np.diag(covariance)[size : size + len(i)])
+            return cls.of(equations, H)
+        inner = covariance[: size + len(i), : size + len(i)]
+        unit = np.sqrt(np.maximum(np.diag(inner), 1e-300))
+        values, vectors = np.linalg.eigh(inner / np.outer(unit, unit))
+        rows = (vectors * np.sqrt(np.maximum(values, 0.0))).T * unit
+        of_H = np.zeros((len(rows), d, d))
+        of_H[:, i, j] = of_H[:, j, i] = rows[:, size:]
+        return cls.of_rows(iter([through(rows[:, :size].reshape(-1, d, p), of_H)]))
+
+
+def _squared(of_theta: Array) -> Array:
+    """Covariances (d, p, p) of each equation from changes (m, d, p)."""
+    by_equation = of_theta.transpose(1, 2, 0)
+    found: Array = by_equation @ by_equation.transpose(0, 2, 1)
+    return found
 
 
 def mle(moments: Moments) -> Estimate:
@@ -102,13 +144,34 @@ def _regression(moments: Moments, degrees_of_freedom: float) -> Estimate:
     return Estimate(theta, H, regression_errors(moments, H))
 
 
-def regression_errors(moments: Moments, H: Array) -> StandardErrors:
-    """`Cov(vec Θ̂) = (Σ φ φᵀ Δt)⁻¹ ⊗ H` and `Var Ĥ_ij = (H_ii H_jj + H_ij²) / N`."""
+def regression_errors(moments: Moments, H: Array, through: Through | None = None) -> StandardErrors:
+    """`Cov(vec Θ̂) = (Σ φ φᵀ Δt)⁻¹ ⊗ H` and `Var Ĥ_ij = (H_ii H_jj + H_ij²) / N`; `through`: of what moves with Θ and H."""
     R = moments.blocks[0]
     inverse = solve_triangular(R, np.eye(len(R)))
+    if through is not None:
+        return StandardErrors.of_rows(
+            through(*each) for each in _independent_changes(inverse, H, moments.count)
+        )
     scale = np.diag(H)
     theta = np.sqrt(np.outer(scale, (inverse**2).sum(axis=1)))
     diffusion = np.sqrt((np.outer(scale, scale) + H**2) / moments.count)
     many = len(scale) * len(R) ** 2 > MAX_COVARIANCE_ELEMENTS
     covariances = None if many else scale[:, None, None] * (inverse @ inverse.T)
     return StandardErrors(theta, diffusion, covariances=covariances)
+
+
+def _independent_changes(inverse: Array, H: Array, count: float) -> Iterator[tuple[Array, Array]]:
+    """Changes of Θ, `L Z R⁻ᵀ`, and of H, `L (Z + Zᵀ) Lᵀ/√(2N)`, for one unit entry of Z at a time, `H = L Lᵀ`."""
+    L, (p, d) = np.linalg.cholesky(H), (len(inverse), len(H))
+    size = max(1, ROW_ELEMENTS // (d * p))
+    every = np.indices((d, p)).reshape(2, -1)
+    for at in range(0, d * p, size):
+        k, j = every[:, at : at + size]
+        of_theta = L.T[k][:, :, None] * inverse.T[j][:, None, :]
+        yield of_theta, np.zeros((len(k), d, d))
+    every = np.stack(np.tril_indices(d))
+    for at in range(0, every.shape[1], size):
+        k, j = every[:, at : at + size]
+        both = L.T[k][:, :, None] * L.T[j][:, None, :]
+        scale = np.where(k == j, 0.5**0.5, 1.0)[:, None, None] / np.sqrt(count)
+        yield np.zeros((len(k), d, p)), (both + both.transpose(0, 2, 1)) * scale

@@ -27,7 +27,12 @@ from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.information import covariance_information, lower_half
 from retrace_sde.fit.intervals import critical
 from retrace_sde.fit.moments import Moments, regression_rows
-from retrace_sde.fit.regression import MAX_COVARIANCE_ELEMENTS, ErrorKind, StandardErrors
+from retrace_sde.fit.regression import (
+    MAX_COVARIANCE_ELEMENTS,
+    ErrorKind,
+    StandardErrors,
+    Through,
+)
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, to_numpy
 from retrace_sde.panel.clock import Gaps
@@ -58,12 +63,16 @@ would take more than `SANDWICH_WORK` products, fewer, at least 200 (5 %), so tha
 
 @dataclass(frozen=True, eq=False)
 class StepScores:
-    """Scores under a step and a law of the first state; `gram` is `Σ φ φᵀ Δt`, expected or of known orders."""
+    """Scores under a step and a law of the first state; `gram` is `Σ φ φᵀ Δt`, expected or of known orders.
+
+    `through`: errors are of what moves with Θ and H.
+    """
 
     data: Data
     step: Euler
     start: Gaussian
     gram: Array
+    through: Through | None = None
 
     @property
     def size(self) -> int:
@@ -98,8 +107,8 @@ class StepScores:
 
     def errors(self, covariance: Array) -> StandardErrors:
         """Standard errors of Θ and H from the covariance of the parameters."""
-        shape = self.step.coefficients.shape
-        return StandardErrors.of_parameters(covariance / self.step.dt**2, *shape)
+        d, p = self.step.coefficients.shape
+        return StandardErrors.of_parameters(covariance / self.step.dt**2, d, p, self.through)
 
 
 def _scores(
@@ -137,9 +146,14 @@ def told_by(data: Data, n_features: int) -> Indices:
 
 
 def regression_sandwich(
-    data: Data, order: Indices, dt: float | Array | Gaps, drift: Drift, found: Moments
+    data: Data,
+    order: Indices,
+    dt: float | Array | Gaps,
+    drift: Drift,
+    found: Moments,
+    through: Through | None = None,
 ) -> StandardErrors:
-    """Errors of the regression behind `found` by leaving out each trajectory, in closed form.
+    """Errors of the regression behind `found`, or of what moves with it, by leaving out each trajectory, in closed form.
 
     With ψ the regressors in coordinates in which `Σ ψ ψᵀ = I`, e the residuals, and sums over trajectory j,
 
@@ -151,9 +165,9 @@ def regression_sandwich(
     if few.groups is not None:
         grams = few.by_group(few.each_piece(partial(_grams, drift=drift), along, gaps))
         steps = few.by_group(few.observed - 1)
-        return sandwich_of_grams([grams], steps, data.n_groups, found)
+        return sandwich_of_grams([grams], steps, data.n_groups, found, through)
     inverse = solve_triangular(found.blocks[0], np.eye(found.n_features))
-    of_piece = partial(_left_out_rows, drift=drift, found=found, inverse=inverse)
+    of_piece = partial(_left_out_rows, drift=drift, found=found, inverse=inverse, through=through)
     p, (_, T, d) = found.n_features, data.shape
     most = max(1, INFLUENCE_ELEMENTS // (p * d))
     size = most if most < BLOCK_ELEMENTS // (T * d) else None
@@ -168,7 +182,11 @@ def _grams(piece: Data, order: Indices, gaps: Gaps, *, drift: Drift) -> Array:
 
 
 def sandwich_of_grams(
-    grams: Iterable[Array], steps: float | Array, n: int, found: Moments
+    grams: Iterable[Array],
+    steps: float | Array,
+    n: int,
+    found: Moments,
+    through: Through | None = None,
 ) -> StandardErrors:
     """The same from Gram matrices (m, p + d, p + d) of the rows of some of n trajectories (or groups), some at a time, with
     `steps` each."""
@@ -182,16 +200,22 @@ def sandwich_of_grams(
         counts = np.broadcast_to(steps, len(some))[:, None, None]
         D = inverse.T @ rest
         moved = np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(p) - inverse.T @ G @ inverse, D)
-        part = _left_out(moved, E + D.transpose(0, 2, 1) @ moved, counts, found, inverse)
+        lost = E + D.transpose(0, 2, 1) @ moved
+        part = _left_out(moved, lost, counts, found, inverse, through)
         told, sums = told + len(some), part if sums is None else sums + part
     assert sums is not None  # there are some
     return _summed(sums, n, told)
 
 
 def driscoll_kraay(
-    data: Data, order: Indices, gaps: Gaps, drift: Drift, found: Moments
+    data: Data,
+    order: Indices,
+    gaps: Gaps,
+    drift: Drift,
+    found: Moments,
+    through: Through | None = None,
 ) -> StandardErrors:
-    """Errors of the regression behind `found` where trajectories share shocks (Driscoll and Kraay 1998).
+    """Errors of the regression behind `found`, or of what moves with it, where trajectories share shocks (Driscoll and Kraay 1998).
 
     The score of a step, summed over trajectories, `h_t = Σ_j ψ_jt e_jtᵀ`, has their common part in it; its variance is that of the
     steps, with Bartlett's weights for `S^{1/4}` lags. It rests on the number of steps S, not of trajectories: with few, errors are too
@@ -201,19 +225,20 @@ def driscoll_kraay(
     of_piece = partial(_slice_scores, drift=drift, found=found, inverse=inverse)
     sums = data.sum_pieces(of_piece, order, Gaps.of(gaps, data.lengths))
     S, (p, d) = data.shape[1] - 1, (len(inverse), data.shape[2])
-    h = sums[:, : p * d].reshape(S, p, d)
+    h = (inverse @ sums[:, : p * d].reshape(S, p, d)).transpose(0, 2, 1)
     g = (sums[:, p * d :] - sums[:, p * d :].mean(axis=0)).reshape(S, d, d) / found.count
-    theta = np.einsum("tpk,tqk->kpq", h, h)
+    h, g = (h, g) if through is None else through(h, g)
+    theta = np.einsum("tkp,tkq->kpq", h, h)
     H = (g * g).sum(axis=0)
     lags = int(S**0.25)
     for lag in range(1, lags + 1):
         weight = 1 - lag / (lags + 1)
-        both = np.einsum("tpk,tqk->kpq", h[lag:], h[:-lag])
+        both = np.einsum("tkp,tkq->kpq", h[lag:], h[:-lag])
         theta += weight * (both + both.transpose(0, 2, 1))
         H += 2 * weight * (g[lag:] * g[:-lag]).sum(axis=0)
     n = data.shape[0]
     scale = S / (S - 1) * (critical(S) / critical(n)) ** 2
-    covariances = scale * (inverse @ theta @ inverse.T)
+    covariances = scale * theta
     of_theta = np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2), 0.0))
     of_H = np.sqrt(np.maximum(scale * H, 0.0))
     return StandardErrors(of_theta, of_H, None, covariances, ErrorKind.DRISCOLL_KRAAY)
@@ -234,7 +259,14 @@ def _slice_scores(
 
 
 def _left_out_rows(
-    piece: Data, order: Indices, gaps: Gaps, *, drift: Drift, found: Moments, inverse: Array
+    piece: Data,
+    order: Indices,
+    gaps: Gaps,
+    *,
+    drift: Drift,
+    found: Moments,
+    inverse: Array,
+    through: Through | None,
 ) -> Sums:
     p, cross = len(inverse), found.blocks[1]
     x, u = piece.block(slice(None), order)
@@ -247,13 +279,22 @@ def _left_out_rows(
     if p > S:  # (I − ψᵀψ)⁻¹ ψᵀ = ψᵀ (I − ψ ψᵀ)⁻¹: as many equations as there are steps
         near = psi @ turned
         weight = np.asarray(np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(S) - near, e))
-        return _left_out(turned @ weight, across @ (e + near @ weight), steps, found, inverse)
+        lost = across @ (e + near @ weight)
+        return _left_out(turned @ weight, lost, steps, found, inverse, through)
     D = turned @ e
     moved = np.asarray(np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(p) - turned @ psi, D))
-    return _left_out(moved, across @ e + D.transpose(0, 2, 1) @ moved, steps, found, inverse)
+    lost = across @ e + D.transpose(0, 2, 1) @ moved
+    return _left_out(moved, lost, steps, found, inverse, through)
 
 
-def _left_out(moved: Array, lost: Array, steps: Array, found: Moments, inverse: Array) -> Sums:
+def _left_out(
+    moved: Array,
+    lost: Array,
+    steps: Array,
+    found: Moments,
+    inverse: Array,
+    through: Through | None,
+) -> Sums:
     """Squares of what leaving each of some trajectories out changes, summed: Θ's by equation, H's by entry.
 
     `inverse` is R⁻¹, `moved` is `(I − Gⱼ)⁻¹ Dⱼ`, `lost` what the squares of residuals lose. Of very many variables Θ's by coefficient only.
@@ -261,7 +302,10 @@ def _left_out(moved: Array, lost: Array, steps: Array, found: Moments, inverse: 
     rest = found.blocks[2]
     p, total = len(inverse), rest.T @ rest
     of_H = (total - lost) / (found.count - steps) - total / found.count
-    by_equation = (inverse @ moved).transpose(2, 1, 0)
+    of_theta = -(inverse @ moved).transpose(0, 2, 1)
+    if through is not None:
+        of_theta, of_H = through(of_theta, of_H)
+    by_equation = of_theta.transpose(1, 2, 0)
     if len(by_equation) * p * p > MAX_COVARIANCE_ELEMENTS:
         return Sums((by_equation**2).sum(axis=2), (of_H**2).sum(axis=0))
     return Sums(by_equation @ by_equation.transpose(0, 2, 1), (of_H**2).sum(axis=0))
@@ -286,10 +330,12 @@ def _summed(sums: Sums, n: int, told: int) -> StandardErrors:
 
 
 def errors_of_influences(
-    of_theta: Array, of_H: Array, *, total: int | None = None
+    of_theta: Array, of_H: Array, through: Through | None = None, *, total: int | None = None
 ) -> StandardErrors:
     """Errors from what leaving each trajectory out changes, (n, d, p) and (n, d, d); `total`: of so many in all."""
     n = len(of_theta)
+    if through is not None:
+        of_theta, of_H = through(of_theta, of_H)
     scale = ((total or n) - 1) / n
     covariances = scale * np.einsum("jep,jeq->epq", of_theta, of_theta, optimize=True)
     diffusion = np.sqrt(scale * (of_H**2).sum(axis=0))

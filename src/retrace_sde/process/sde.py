@@ -285,7 +285,7 @@ class LinearSDE:
         dt: float = 1.0,
         *,
         x0: ArrayLike | Gaussian | Literal["stationary"] | None = None,
-        scheme: Scheme = "euler",
+        scheme: Scheme = "exact",
         random_state: int | np.random.Generator | None = None,
     ) -> Array:
         """n trajectories of T observations, dt apart: an array (n, T, d).
@@ -299,8 +299,8 @@ class LinearSDE:
         x0 : array, float, Gaussian, "stationary" or None
             A point (d,), one start per trajectory (n, d), a number s (starts from N(0, s² I)), a `Gaussian`,
             or "stationary". Left out: `initial` if the SDE has one, else the stationary law.
-        scheme : {"euler", "exact"}
-            Euler's steps are those of the paper; exact ones have no error of the step.
+        scheme : {"exact", "euler"}
+            Exact transitions have no error of the step; Euler's are the paper's.
         random_state : int, Generator or None
             Seed.
         """

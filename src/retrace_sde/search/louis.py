@@ -40,7 +40,7 @@ def louis_errors(
     scoring = model.scoring(law, sums)
     d = model.data.shape[2]
     if scoring.size > MAX_LOUIS_PARAMETERS:
-        return model.known_order_errors(sums, law), (
+        return model.known_order_errors(sums, law, shown=True), (
             f"Standard errors assume known orders: with {d} variables the uncertainty of the orders is "
             "not computed."
         )

@@ -7,6 +7,7 @@ orders and the evidence ask of it is in `protocols`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -14,8 +15,14 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.exact import (
+    Embedding,
+    NotEmbeddableError,
+    continuous,
+    embedded,
+)
 from retrace_sde.fit.moments import Moments
-from retrace_sde.fit.regression import Estimate, StandardErrors
+from retrace_sde.fit.regression import Estimate, StandardErrors, Through
 from retrace_sde.fit.unequal_steps import GapClocks
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.costs import spread
@@ -24,8 +31,8 @@ from retrace_sde.orders.prior import Prior
 from retrace_sde.panel.blocks import Data, evenly
 from retrace_sde.panel.clock import UNKNOWN, Clock, Gaps
 from retrace_sde.panel.order import Order
-from retrace_sde.process.drift import Drift
-from retrace_sde.process.sde import Gaussian
+from retrace_sde.process.drift import Drift, has_state_space
+from retrace_sde.process.sde import Gaussian, Scheme
 from retrace_sde.search.mean_path import MeanPath
 
 VARIANCE_SAMPLE = 500_000
@@ -100,7 +107,7 @@ class Problem:
     """The data, the step between slices, the drift's features, and what is known of time.
 
     `prior` is what is known of the order, `timing` what is known of the times. `mean_path`: where trajectories share shocks, the
-    data are deviations from it.
+    data are deviations from it. `scheme`: parameters are shown as those of the SDE (exact), or of Euler's step.
     """
 
     data: Data
@@ -109,10 +116,32 @@ class Problem:
     prior: Prior | None = None
     timing: Clock = UNKNOWN
     mean_path: MeanPath | None = None
+    scheme: Scheme = "euler"
 
     def knowing(self, other: Problem) -> Self:
         """The same data with what another problem knows of their time."""
-        return replace(self, prior=other.prior, timing=other.timing, mean_path=other.mean_path)
+        known = replace(self, prior=other.prior, timing=other.timing, scheme=other.scheme)
+        return replace(known, mean_path=other.mean_path)
+
+    def embedding(self, theta: Array, H: Array) -> Embedding | None:
+        """The SDE whose exact step over dt is Euler's with Θ and H; None where Euler's parameters are shown."""
+        if self.scheme != "exact" or not has_state_space(self.drift):
+            return None
+        try:
+            return embedded(theta, H, self.dt)
+        except NotEmbeddableError:
+            return None
+
+    def shown(
+        self,
+        euler: tuple[Array, Array],
+        errors: Callable[[Through | None], StandardErrors],
+        constrained: Callable[[], Embedding] | None = None,
+    ) -> Estimate:
+        """Euler's parameters (Θ, H) of a step over dt as they are shown (`exact.continuous`)."""
+        if self.scheme != "exact" or not has_state_space(self.drift):
+            return Estimate(*euler, errors(None))
+        return continuous(euler, self.dt, errors, constrained)
 
     def about(self, mean_path: MeanPath | None, values: Any | None = None) -> Self:
         """The same data, or other values in their place, as deviations from a mean path; None: as they are."""

@@ -25,7 +25,7 @@ from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.clock import Clock
 from retrace_sde.panel.validation import has_missing
 from retrace_sde.process.drift import Drift, driven, has_state_space, in_state_space, is_linear
-from retrace_sde.process.sde import Gaussian
+from retrace_sde.process.sde import Gaussian, Scheme
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.estimated_gaps import GapModel
 from retrace_sde.search.models.euler import EulerModel
@@ -48,8 +48,9 @@ class Settings:
     by_score: bool = False
 
     @property
-    def scheme(self) -> Any:
-        return "exact" if self.estimator == "exact" else "euler"
+    def scheme(self) -> Scheme:
+        """Parameters are those of the SDE, unless the paper's, of Euler's step, are asked for."""
+        return "euler" if self.estimator in ("mle", "ols") else "exact"
 
 
 def planned_drift(drift: Drift, data: Data, timing: Clock, settings: Settings) -> Drift:
@@ -102,8 +103,8 @@ class Plan:
             gaps = model.gaps.along(T)
             return HiddenModel.across(model, gaps, noise=noise, free=unknown)
         if model.data.covariates is not None:
-            return HiddenModel.across(model, equal, noise=noise, scheme=settings.scheme)
-        return HiddenModel.of(model, noise=noise, scheme=settings.scheme)
+            return HiddenModel.across(model, equal, noise=noise)
+        return HiddenModel.of(model, noise=noise)
 
     def _noise(self, model: EulerModel) -> Noise | None:
         """Observation noise; 0 where there is none but values are missing, None where there are neither."""

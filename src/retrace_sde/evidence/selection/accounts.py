@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cholesky
 
+from retrace_sde.fit.exact import Embedding
 from retrace_sde.fit.moments import Moments
-from retrace_sde.fit.regression import Estimate
+from retrace_sde.fit.regression import Estimate, StandardErrors, Through
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
-from retrace_sde.process.sde import Gaussian
+from retrace_sde.process.sde import Gaussian, Scheme
 from retrace_sde.search.model import Fit
 
 
@@ -45,7 +47,7 @@ class Tried(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """Random intercepts `levels` along an order of a model, and what a result needs of them; `name`: of the estimator.
+    """Random intercepts `levels` along an order of a model, and what a result needs of them.
 
     Every kind says where the question can be asked (`applies`, up to `max_variables`), on how many trajectories it is first
     compared (`sample`, `on_sample`: all are fitted only where these prefer intercepts), and compares (`tried`; `by_name`:
@@ -67,16 +69,41 @@ class Account:
         """The law of the average subject where states are hidden, None where they are observed."""
         return None
 
-    def population(self, name: str) -> tuple[Array, Array]:
-        """Coefficients and diffusion of the average subject."""
+    @property
+    def one_step(self) -> bool:
+        """All steps have the length dt, so that Euler's is a way to write the SDE's."""
+        raise NotImplementedError
+
+    @property
+    def scheme(self) -> Scheme:
+        """What the parameters are those of, as they were fitted."""
+        return "euler"
+
+    @property
+    def population(self) -> tuple[Array, Array]:
+        """Coefficients and diffusion of the average subject, as they were fitted."""
         return self.levels.coefficients, self.levels.diffusion
 
+    @cached_property
+    def embedding(self) -> Embedding | None:
+        """The SDE of the average subject; None: `population` is what is shown."""
+        found: Embedding | None = self.model.embedding(*self.population) if self.one_step else None
+        return found
 
-def with_moments(estimate: Estimate, count: float) -> tuple[Estimate, Moments]:
-    """An estimate, and the moments of `count` steps whose regression would give it with its errors."""
-    assert estimate.errors.covariances is not None
-    law = estimate.coefficients, estimate.diffusion, estimate.errors.covariances
-    return estimate, moments_behind(count, *law)
+    def shown(self, errors: Callable[[Through | None], StandardErrors]) -> Estimate:
+        """The parameters of the average subject as they are shown."""
+        if not self.one_step:
+            return Estimate(*self.population, errors(None), scheme=self.scheme)
+        found: Estimate = self.model.shown(self.population, errors)
+        return found
+
+
+def with_moments(
+    estimate: Estimate, errors: StandardErrors, law: tuple[Array, Array], count: float
+) -> tuple[Estimate, Moments]:
+    """An estimate, and the moments of `count` steps whose regression would give Euler's law with its errors."""
+    assert errors.covariances is not None
+    return estimate, moments_behind(count, *law, errors.covariances)
 
 
 def sampled_order(model: Any, few: Any, found: Fit) -> Indices:

@@ -16,9 +16,6 @@ from retrace_sde.progress import steps
 from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model
 
-CLOSED_FORM_ESTIMATORS = ("mle", "ols", "mcem")
-"""Estimators whose replicates are weighted sums, not fits."""
-
 
 def bootstrap(
     model: Model,
@@ -31,17 +28,17 @@ def bootstrap(
 ) -> StandardErrors:
     """The spread of an estimator's answers over panels of n subjects, or as many groups, drawn with replacement; the order is held fixed.
 
-    What is drawn does not depend on how many run at a time. `account`: random intercepts, where the fit has them.
+    Where the SDE's parameters are a function of Euler's, to first order in these. What is drawn does not depend on how many run at a time. `account`: random intercepts, where the fit has them.
     """
-    hidden = account is not None and model.states_hidden
-    refits = account is not None or name not in CLOSED_FORM_ESTIMATORS
-    if not hidden and not (refits and model.closed_form):
+    refits = name == "exact" and model.closed_form and not found.gaps.equal
+    if account is None and not refits:
         return model.bootstrap(found, rng, replicates=replicates)
+    sde = None if account is None else account.embedding
     drawn = [model.data.resampled(rng) for _ in range(replicates)]
 
     def one(rows: Indices) -> tuple[Array, Array]:
         if account is not None:
-            return account.resampled(found, rows, name)
+            return account.resampled(found, rows)
         few: Any = model
         again, fit = resampled_fit(few, found, rows)
         estimate = again.estimate(fit, name)
@@ -50,4 +47,4 @@ def bootstrap(
     parallel = Parallel(model.data.n_jobs or -1, prefer="threads", return_as="generator")
     replies = parallel(delayed(one)(rows) for rows in drawn)
     fits = list(steps(replies, "resampling subjects", total=len(drawn), least=2))
-    return errors_of_draws(fits)
+    return errors_of_draws(fits, None if sde is None else sde.moved)

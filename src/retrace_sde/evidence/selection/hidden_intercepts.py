@@ -32,7 +32,7 @@ from retrace_sde.fit.statespace.random_intercepts import (
 )
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.process.drift import has_offset
-from retrace_sde.process.sde import Gaussian
+from retrace_sde.process.sde import Gaussian, Scheme
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.hidden import HiddenModel
@@ -92,9 +92,19 @@ class HiddenAccount(Account):
     def law(self) -> Any:
         return self.levels.alike
 
-    def estimate(self, name: str) -> tuple[Estimate, Moments]:
+    @property
+    def one_step(self) -> bool:
+        return self.scheme == "euler"
+
+    @property
+    def scheme(self) -> Scheme:
+        found: Scheme = self.levels.law.scheme
+        return found
+
+    def estimate(self) -> tuple[Estimate, Moments]:
         errors = hidden_level_errors(self.levels, self.model.data)
-        return with_moments(Estimate(*self.population(name), errors), self.levels.expected.count)
+        shown = self.shown(errors)
+        return with_moments(shown, errors(None), self.population, self.levels.expected.count)
 
     def aligned(self, found: Fit, rng: np.random.Generator) -> tuple[HiddenModel, Fit]:
         levels, model = self.levels, self.model
@@ -103,7 +113,7 @@ class HiddenAccount(Account):
         step = replace(found.step, coefficients=levels.coefficients, diffusion=levels.diffusion)
         return moved, replace(found, law=levels.alike, step=step, states=levels.states + apart)
 
-    def resampled(self, found: Fit, rows: Indices, name: str) -> tuple[Array, Array]:
+    def resampled(self, found: Fit, rows: Indices) -> tuple[Array, Array]:
         drawn = refit_levels(self.levels, rows)
         return drawn.coefficients, drawn.diffusion
 
@@ -117,7 +127,7 @@ def hidden_levels_along(model: HiddenModel, fit: Fit, needed: float = -np.inf) -
     timed = HiddenModel.across(model, gaps, noise=model.noise, scheme=model.scheme)
     seen = seen_with_levels(timed._prepared([fit.order]), offset=True)
     step, law = fit.step, fit.law
-    start = Parameters(step.coefficients, step.diffusion, law.R, law.initial, scheme=timed.scheme)
+    start = Parameters(step.coefficients, step.diffusion, law.R, law.initial, scheme=timed.form)
     states = fit.states if fit.states is not None else model._states(fit.order, law)[1]
     shown, order = model.smoothed_view(replace(fit, states=states))
     rough = fit_levels(shown.data, order, fit.gaps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,25 +13,20 @@ from retrace_sde.evidence.selection.accounts import (
     Account,
     Subjects,
     Tried,
-    moments_behind,
     sampled_order,
     with_moments,
 )
-from retrace_sde.fit.exact import exact
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.random_intercepts import LevelFit, fit_levels, level_influences
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.scores import errors_of_influences
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import evenly, to_numpy
+from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Affine
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
-
-LEFT_OUT_SUBJECTS = 200
-"""Subjects whose absence is followed through the matrix logarithm."""
 
 INTERCEPT_SAMPLE = 1000
 """Trajectories on which subjects are first compared."""
@@ -82,35 +78,14 @@ class ObservedAccount(Account):
         gain = max(fit.objective for fit, _ in fits) - found.better.objective
         return Tried(float(gain - akaike(extra)), extra, lambda: fits)
 
-    def population(self, name: str) -> tuple[Array, Array]:
-        law = super().population(name)
-        if name != "exact" or self.gaps:
-            return law
-        found = self._exact(*law)
-        return found.coefficients, found.diffusion
+    @property
+    def one_step(self) -> bool:
+        return not self.gaps
 
-    def estimate(self, name: str) -> tuple[Estimate, Moments]:
-        return with_moments(self._estimate(name), self._count)
-
-    def _estimate(self, name: str) -> Estimate:
-        """With `exact`, of the exact discretisation of a regular grid.
-
-        On a regular grid Euler's step with intercepts is a regression like any other, (A, c̄, H) its coefficients, of which the
-        exact SDE is a smooth function: it is taken of the estimates without each subject.
-        """
-        B, H = self.population("mle")
-        of_B, of_H = self._influences()
-        if name != "exact" or self.gaps:
-            return Estimate(B, H, errors_of_influences(of_B, of_H))
-        found = self._exact(B, H)
-        some = evenly(len(of_B), LEFT_OUT_SUBJECTS)
-        left = [self._exact(B + of_B[j], H + of_H[j]) for j in some]
-        errors = errors_of_influences(
-            np.stack([each.coefficients for each in left]) - found.coefficients,
-            np.stack([each.diffusion for each in left]) - found.diffusion,
-            total=len(of_B),
-        )
-        return replace(found, errors=errors)
+    def estimate(self) -> tuple[Estimate, Moments]:
+        errors = partial(errors_of_influences, *self._influences())
+        count = float(self.levels.rows.strata.counts.sum())
+        return with_moments(self.shown(errors), errors(), self.population, count)
 
     def _influences(self) -> tuple[Array, Array]:
         """By how much leaving out each subject, or group, moves (A, c̄) and H.
@@ -123,33 +98,18 @@ class ObservedAccount(Account):
             of_B *= (1 - p / data.shape[0]) / max(1 - p / data.n_groups, 0.5)
         return of_B, of_H
 
-    @property
-    def _count(self) -> float:
-        return float(self.levels.rows.strata.counts.sum())
-
-    def _exact(self, B: Array, H: Array) -> Estimate:
-        """The SDE whose exact step on a regular grid is Euler's (B, H)."""
-        d, p = B.shape
-        unit = np.broadcast_to(np.eye(p), (d, p, p))
-        # To first order, H without one subject may not be positive definite.
-        values, vectors = np.linalg.eigh(H)
-        least = 1e-3 * np.linalg.eigvalsh(self.levels.diffusion)[0]
-        H = (vectors * np.maximum(values, least)) @ vectors.T
-        return exact(moments_behind(self._count, B, H, unit), self.model.dt, affine=True)
-
     def aligned(self, found: Fit, rng: np.random.Generator) -> tuple[EulerModel, Fit]:
         apart = self.levels.apart(self.levels.drawn(rng))
         values = to_numpy(self.model.data.values) + apart[:, None]
         moved = replace(self.model, data=replace(self.model.data, values=values))
         return moved, moved.fit_gaps(found.order, found.gaps)
 
-    def resampled(self, found: Fit, rows: Indices, name: str) -> tuple[Array, Array]:
+    def resampled(self, found: Fit, rows: Indices) -> tuple[Array, Array]:
         model, drawn = resampled_fit(self.model, found, rows)
         levels = fit_levels(model.data, drawn.order, drawn.gaps)
         if levels is None:
-            estimate = model.estimate(drawn, name)
-            return estimate.coefficients, estimate.diffusion
-        return ObservedAccount(model, levels, not drawn.gaps.equal).population(name)
+            return drawn.step.coefficients, drawn.step.diffusion
+        return ObservedAccount(model, levels, not drawn.gaps.equal).population
 
 
 def resampled_fit(model: EulerModel, found: Fit, rows: Indices) -> tuple[EulerModel, Fit]:

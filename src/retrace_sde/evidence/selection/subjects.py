@@ -23,6 +23,7 @@ from retrace_sde.evidence.closed_form.steps import fit_directions
 from retrace_sde.evidence.selection.accounts import Subjects, Tried, sampled_order
 from retrace_sde.evidence.selection.hidden_intercepts import HiddenAccount
 from retrace_sde.evidence.selection.intercepts import INTERCEPT_SAMPLE, ObservedAccount
+from retrace_sde.fit.exact import Embedding
 from retrace_sde.fit.random_intercepts import RandomIntercepts, independent_starts
 from retrace_sde.fit.subjects import fit_rates, subject_grams
 from retrace_sde.io.arrays import Array
@@ -179,7 +180,9 @@ def compare_subjects(
             return other
     (better, account), (worse, reverse) = tried.fits()
     found = replace(found, better=better, worse=worse)
-    effects = intercept_effects(account.levels, tried.nats, _span(model, better), asked=by_name)
+    effects = intercept_effects(
+        account.levels, tried.nats, _span(model, better), account.embedding, asked=by_name
+    )
     return ComparedSubjects(found, effects, account, reverse)
 
 
@@ -250,20 +253,25 @@ def _span(model: Model, fit: Fit) -> float:
 
 
 def intercept_effects(
-    levels: RandomIntercepts, nats: float, span: float, *, asked: bool
+    levels: RandomIntercepts, nats: float, span: float, sde: Embedding | None, *, asked: bool
 ) -> SubjectEffects:
-    """Random intercepts as a result shows them; `span`: the mean total time of a subject."""
-    rate = -float(np.linalg.eigvals(levels.drift).real.max())
+    """Random intercepts as a result shows them; `span`: the mean total time of a subject.
+
+    `sde`: the SDE of which Euler's intercepts s are a way to write `c = push s`; errors are then those of uncorrelated intercepts.
+    """
+    d = len(levels.diffusion)
+    push, A = (np.eye(d), levels.drift) if sde is None else (sde.push, sde.coefficients[:, :d])
+    rate = -float(np.linalg.eigvals(A).real.max())
     return SubjectEffects(
         Subjects.LEVELS,
         asked,
         nats,
         levels.n_extra,
-        levels.effects,
-        levels.effect_errors,
-        levels.mean,
-        levels.slope,
-        levels.between,
+        levels.effects @ push.T,
+        np.sqrt(levels.effect_errors**2 @ push.T**2),
+        push @ levels.mean,
+        push @ levels.slope,
+        push @ levels.between @ push.T,
         span,
         1 / rate if rate > 0 else float("inf"),
     )

@@ -13,10 +13,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from retrace_sde.fit.exact import exact
+from retrace_sde.fit.exact import embedding_at, exact, moments_of_step
 from retrace_sde.fit.information import inverse
 from retrace_sde.fit.moments import Moments
-from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.fit.regression import StandardErrors, Through
 from retrace_sde.fit.statespace.ascent.climb import climb
 from retrace_sde.fit.statespace.ascent.quasi_newton import Climb
 from retrace_sde.fit.statespace.ascent.scoring import Scoring
@@ -158,6 +158,14 @@ class EMResult:
         """The fitted law of X_0."""
         return self.sde.initial or Gaussian(np.zeros(len(self.noise)), np.zeros_like(self.noise))
 
+    @property
+    def _through(self) -> Through | None:
+        """How the SDE's parameters move with those of Euler's step; None: they are these."""
+        if self.scheme == "euler":
+            return None
+        theta = np.c_[self.drift, self.offset][:, : self.parameters.theta.shape[1]]
+        return embedding_at(theta, self.diffusion, self.setup.dt).moved
+
     @checked
     def standard_errors(
         self, *, random_state: int | np.random.Generator | None = None
@@ -173,8 +181,9 @@ class EMResult:
         """
         rng = np.random.default_rng(random_state)
         with one_blas_thread():
-            scores = scores_of(self.setup, self.parameters, self.sde, self.scheme)
-            found = scores.errors(inverse(scores.information(self.data, rng)))
+            scores = Scores(self.setup, self.parameters, np.array([self.setup.dt]))
+            covariance = inverse(scores.information(self.data, rng))
+            found = scores.errors(covariance, self._through)
         d = len(self.noise)
         if found.drift.shape[1] == d:
             return found
@@ -348,20 +357,10 @@ def as_sde(
     theta, H, notes = parameters.theta, parameters.H, tuple[str, ...]()
     d, p = theta.shape
     if scheme == "exact":
-        root = expected.moments.blocks[0]
-        corner = np.linalg.cholesky(H).T * np.sqrt(expected.count)
-        factor = np.block([[root, root @ theta.T], [np.zeros((d, p)), corner]])
-        found = exact(Moments(factor, expected.count, p), setup.dt, affine=p > d)
+        found = exact(moments_of_step(theta, H, expected.moments), setup.dt, affine=p > d)
         theta, H, notes = found.coefficients, found.diffusion, found.notes
     offset = theta[:, d] if p > d else None
     return LinearSDE(theta[:, :d], H, offset=offset, initial=parameters.initial), notes
-
-
-def scores_of(setup: Setup, law: Parameters, sde: LinearSDE, scheme: Scheme) -> Scores:
-    """Scores of a fit on a regular grid by the parameters of its SDE, whose step may be exact where the law's is in Euler's form."""
-    theta = np.c_[sde.drift, sde.offset][:, : law.theta.shape[1]]
-    by = replace(law, theta=theta, H=sde.diffusion, scheme=scheme)
-    return Scores(setup, law, np.array([setup.dt]), by=law if scheme == "euler" else by)
 
 
 def resumed(old: Parameters, setup: Setup, R: Array) -> Parameters:

@@ -14,7 +14,7 @@ import numpy as np
 
 from retrace_sde.fit.information import observed_information
 from retrace_sde.fit.irregular_times import Spans
-from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.fit.regression import StandardErrors, Through
 from retrace_sde.fit.statespace.model import StepModel
 from retrace_sde.fit.statespace.observations import Observations, Stack
 from retrace_sde.fit.statespace.parameters import Parameters, Setup
@@ -32,15 +32,13 @@ class Scores:
     """Derivatives of each trajectory's log-likelihood by the free entries of (A, B), the lower half of H, the logarithms of free gaps,
     and free variances of R. p₀ counts as known.
 
-    `gaps` (K,): of the classes of steps; `spans`: they are free, in these stretches. `by`: the parameters that derivatives are taken by,
-    where the law is another way to write their steps.
+    `gaps` (K,): of the classes of steps; `spans`: they are free, in these stretches.
     """
 
     setup: Setup
     law: Parameters
     gaps: Array
     spans: Spans | None = None
-    by: Parameters | None = None
 
     @property
     def size(self) -> int:
@@ -61,8 +59,7 @@ class Scores:
     @cached_property
     def derivatives(self) -> tuple[Array, Array]:
         """Of (F, S), (K, s, d, p), and of Q, (K, s, d, d), by each parameter but the noise."""
-        by, (d, p) = self.law if self.by is None else self.by, self.setup.free.shape
-        by = replace(by, gaps=None)
+        by, (d, p) = replace(self.law, gaps=None), self.setup.free.shape
         found = []
         h = 1e-5 / self.gaps.max()
         for unit in np.eye(d * p).reshape(-1, d, p):
@@ -186,13 +183,13 @@ class Scores:
         )
         return found
 
-    def errors(self, covariance: Array) -> StandardErrors:
-        """Standard errors of (A, B) and H from the covariance of the parameters; zero for what is known."""
+    def errors(self, covariance: Array, through: Through | None = None) -> StandardErrors:
+        """Standard errors of (A, B) and H, or of what moves with them, from the covariance of the parameters; zero for what is known."""
         (d, p), keep = self.setup.free.shape, self._keep
         every, free = np.zeros((len(keep), len(keep))), int(keep.sum())
         every[np.ix_(keep, keep)] = covariance[:free, :free]
         np.fill_diagonal(every, np.maximum(np.diag(every), 0.0))
-        return StandardErrors.of_parameters(every, d, p)
+        return StandardErrors.of_parameters(every, d, p, through)
 
     def log_gap_errors(self, covariance: Array) -> Array:
         """Standard errors of the logarithms of free gaps."""

@@ -10,13 +10,15 @@ The limit: over a total time that is short beside that of mean reversion a level
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from retrace_sde.fit.information import observed_information
 from retrace_sde.fit.random_intercepts import LevelFit, RandomIntercepts
-from retrace_sde.fit.regression import StandardErrors
+from retrace_sde.fit.regression import StandardErrors, Through
 from retrace_sde.fit.scores import SANDWICH_TRAJECTORIES, errors_of_influences
 from retrace_sde.fit.statespace import em_steps as steps
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
@@ -195,13 +197,15 @@ def _begin(seen: Observations, start: Parameters, levels: LevelFit | None) -> Le
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 
-def hidden_level_errors(found: HiddenLevels, data: Data) -> StandardErrors:
-    """Errors of (A, c̄, B) and of H: the sandwich over subjects, or groups, of full information, p₀'s included."""
+def hidden_level_errors(
+    found: HiddenLevels, data: Data
+) -> Callable[[Through | None], StandardErrors]:
+    """Errors of (A, c̄, B) and of H, or of what moves with them: the sandwich over subjects, or groups, of full information, p₀'s included."""
     some = data.whole_groups(SANDWICH_TRAJECTORIES)
     few = data.take(some)
     influences = hidden_level_influences(found, some, data.n_groups)
     of_B, of_H = (few.by_group(each) for each in influences)
-    return errors_of_influences(of_B, of_H, total=data.n_groups)
+    return partial(errors_of_influences, of_B, of_H, total=data.n_groups)
 
 
 def hidden_level_influences(found: HiddenLevels, some: Indices, n: int) -> tuple[Array, Array]:

@@ -60,11 +60,12 @@ class GapModel(EulerModel):
         """Exact transitions where they were fitted."""
         return "mle" if found.estimate is None else "exact"
 
-    def _estimate(self, found: Fit, name: str) -> Estimate:
-        """As without gaps, but for what was fitted together with them."""
-        if name == "exact" and found.estimate is not None:
-            return found.estimate
-        return super()._estimate(found, "mle" if name == "exact" else name)
+    def _crosses(self, found: Fit, name: str) -> bool:
+        return self.scheme == "exact" and found.estimate is not None
+
+    def _fitted_across(self, found: Fit) -> Estimate | None:
+        """What was fitted together with the gaps."""
+        return found.estimate
 
     def for_search(self) -> Self:
         """All trajectories: gaps are estimated from the variance of single steps."""

@@ -6,6 +6,7 @@ trajectory; averaged over orders it needs only how often b followed a.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -14,13 +15,14 @@ import numpy as np
 
 from retrace_sde.fit.bootstrap import bootstrap_errors
 from retrace_sde.fit.euler import Euler, both_log_likelihoods, step_log_likelihoods
-from retrace_sde.fit.exact import exact
+from retrace_sde.fit.exact import constrained
 from retrace_sde.fit.frequencies import Frequencies, Statistics, statistics
 from retrace_sde.fit.moments import Moments, moments
 from retrace_sde.fit.pairs import Pairs
 from retrace_sde.fit.regression import (
     Estimate,
     StandardErrors,
+    Through,
     mle,
     ols,
     parameters,
@@ -68,7 +70,7 @@ from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.clock import EqualGaps, Gaps
 from retrace_sde.panel.order import Order
-from retrace_sde.process.drift import Affine
+from retrace_sde.process.drift import Affine, is_linear
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.model import Effort, Fit, Problem
 from retrace_sde.search.models.exact_gaps import exact_fit, exact_fits
@@ -135,11 +137,11 @@ class EulerModel(Problem):
             grams = pairs.grams(told_by(self.data, found.n_features))
             n, T, _ = self.data.shape
             if one.objective >= two.objective:
-                errors = sandwich_of_grams(grams, float(T - 1), n, found)
+                errors = sandwich_of_grams(grams, float(T - 1), n, found, self._through(there))
                 one = replace(one, robust_errors=errors)
             else:
                 turned = (turn @ each @ turn.T for each in grams)
-                errors = sandwich_of_grams(turned, float(T - 1), n, back)
+                errors = sandwich_of_grams(turned, float(T - 1), n, back, self._through(here))
                 two = replace(two, robust_errors=errors)
         return replace(one, reverse=two)
 
@@ -174,33 +176,71 @@ class EulerModel(Problem):
             return self.fit_gaps(back, found.gaps)
         return self._fitted(back, found.moments.transformed(turn), found.gaps)
 
+    def _through(self, step: Euler) -> Through | None:
+        """How the parameters that are shown move with those of a step; None: they are these."""
+        sde = self.embedding(step.coefficients, step.diffusion)
+        return None if sde is None else sde.moved
+
     def estimator(self, found: Fit) -> str:
-        """The estimator of one order: with known gaps that differ, exact transitions where feasible."""
-        common = found.gaps.shared and not found.gaps.equal and exact_fits(self)
-        return "exact" if common else "mle"
+        """The estimator of one order by default: exact transitions for drifts that are linear in the state, where feasible."""
+        if found.gaps.equal:
+            return "mle" if self._through(found.step) is None else "exact"
+        return "exact" if self._crosses(found, "auto") else "mle"
 
     def estimate(self, found: Fit, name: str, rng: np.random.Generator | None = None) -> Estimate:
-        """The parameters along the order of a fit by an estimator's name, mle, ols or exact; and, with a generator, robust
-        errors where they are available."""
-        plain = self._estimate(found, name)
+        """The parameters along the order of a fit: those of the SDE, or of Euler's step.
+
+        With a generator robust errors where they are available, without one Euler's of the regression. `name`: ols has other degrees
+        of freedom; exact looks for the likeliest SDE where the step belongs to none.
+        """
+        if not found.gaps.equal and self._crosses(found, name):
+            return self._across(found, rng)
+        euler = ols(found.moments) if name == "ols" else mle(found.moments)
+        robust = rng is not None and sandwich_possible(self.data, found.moments.n_features)
+        errors: Callable[[Through | None], StandardErrors] = partial(_as_they_are, euler.errors)
+        if robust:
+            errors = partial(self._robust_errors, found)
+        elif rng is not None:
+            errors = partial(regression_errors, found.moments, euler.diffusion)
+        law = euler.coefficients, euler.diffusion
+        if not found.gaps.equal:
+            shown = Estimate(*law, errors(None))
+        elif name == "exact" and is_linear(self.drift):
+            affine = isinstance(self.drift, Affine)
+            shown = self.shown(
+                law, errors, partial(constrained, found.moments, self.dt, affine=affine)
+            )
+        else:
+            shown = self.shown(law, errors)
+        if not robust:
+            return shown
+        return replace(shown, errors=with_bias(shown.errors, shown.diffusion, found.moments))
+
+    def _robust_errors(self, found: Fit, through: Through | None) -> StandardErrors:
+        """Errors over trajectories, of the regression or of what moves with it; a fit may have brought them along."""
+        brought = found.robust_errors
+        if brought is not None and (through is None) == (self._through(found.step) is None):
+            return brought
+        along = found.order, found.gaps
+        return regression_sandwich(self.data, *along, self.drift, found.moments, through)
+
+    def _crosses(self, found: Fit, name: str) -> bool:
+        """Parameters are fitted with exact transitions across the gaps of a fit, which differ."""
+        if self.scheme != "exact":
+            return False
+        return name == "exact" or (found.gaps.shared and exact_fits(self))
+
+    def _across(self, found: Fit, rng: np.random.Generator | None) -> Estimate:
+        """The parameters by exact transitions across gaps that differ."""
+        regression = mle(found.moments)
+        plain = self._fitted_across(found) or regression
         if rng is None or not sandwich_possible(self.data, found.moments.n_features):
             return plain
-        errors = found.robust_errors
-        if errors is None:
-            along = found.order, found.gaps
-            errors = regression_sandwich(self.data, *along, self.drift, found.moments)
-        if name == "exact":
-            errors = widened(plain.errors, errors, mle(found.moments).errors)
+        errors = widened(plain.errors, self._robust_errors(found, None), regression.errors)
         return replace(plain, errors=with_bias(errors, plain.diffusion, found.moments))
 
-    def _estimate(self, found: Fit, name: str) -> Estimate:
-        if name == "ols":
-            return ols(found.moments)
-        if name != "exact":
-            return mle(found.moments)
-        if found.gaps.equal:
-            return exact(found.moments, self.dt, affine=isinstance(self.drift, Affine))
-        return exact_fit(self, found, free=False).estimate or mle(found.moments)
+    def _fitted_across(self, found: Fit) -> Estimate | None:
+        return exact_fit(self, found, free=False).estimate
 
     def initial(self, found: Fit) -> Gaussian:
         """p₀ of the first states."""
@@ -397,9 +437,12 @@ class EulerModel(Problem):
         """Expected statistics as the estimators know them."""
         return sums.moments(float(self.data.lengths.steps.total))
 
-    def known_order_errors(self, sums: Statistics, law: EulerLaw) -> StandardErrors:
-        """Standard errors for known orders."""
-        return regression_errors(self.moments(sums), law.step.diffusion)
+    def known_order_errors(
+        self, sums: Statistics, law: EulerLaw, *, shown: bool = False
+    ) -> StandardErrors:
+        """Standard errors for known orders, of Euler's parameters or of those that are shown."""
+        through = self._through(law.step) if shown else None
+        return regression_errors(self.moments(sums), law.step.diffusion, through)
 
     def log_joint(self, orders: Indices, law: EulerLaw, gaps: Indices | None = None) -> Array:
         """`log p₀ + Σ log p` of each trajectory along an order, under a fixed law, shape (n,)."""
@@ -421,7 +464,8 @@ class EulerModel(Problem):
             np.zeros(len(law.step.diffusion)), np.eye(len(law.step.diffusion))
         )
         p = law.step.coefficients.shape[1]
-        return StepScores(self.data, law.step, start, sums.gram[:p, :p])
+        through = self._through(law.step)
+        return StepScores(self.data, law.step, start, sums.gram[:p, :p], through)
 
     def parameters(self, law: EulerLaw) -> tuple[Array, Array]:
         """Θ and H."""
@@ -434,7 +478,10 @@ class EulerModel(Problem):
     def bootstrap(self, found: Fit, rng: np.random.Generator, *, replicates: int) -> StandardErrors:
         """Standard errors by resampling trajectories along the order of a fit."""
         along = found.order, found.gaps
-        return bootstrap_errors(self.data, *along, self.drift, rng, replicates=replicates)
+        through = self._through(found.step) if found.gaps.equal else None
+        return bootstrap_errors(
+            self.data, *along, self.drift, rng, replicates=replicates, through=through
+        )
 
     def smoothed_view(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
         """The states as the guards see them, and their order."""
@@ -444,9 +491,14 @@ class EulerModel(Problem):
         """The problem as the paper's algorithm sees it."""
         return self
 
-    def effective(self, found: Moments, errors: StandardErrors) -> Moments:
+    def effective(self, found: Moments, estimate: Estimate) -> Moments:
         """The moments that tests may trust: all of them."""
         return found
+
+
+def _as_they_are(errors: StandardErrors, through: Through | None) -> StandardErrors:
+    """Errors of the regression for what moves with it: nobody reads them."""
+    return errors
 
 
 def within_covariance(data: Data) -> Array:

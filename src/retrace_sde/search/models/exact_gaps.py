@@ -82,7 +82,7 @@ def exact_fit(problem: Problem, found: Fit, *, free: bool) -> Fit:
         log_likelihoods=start + _log_likelihoods(problem, found.order, steps, *law),
         gaps=SharedGaps(gaps * dt),
         log_gap_errors=log_errors if free else None,
-        estimate=Estimate(coefficients, diffusion, errors),
+        estimate=Estimate(coefficients, diffusion, errors, scheme="exact"),
     )
 
 

@@ -10,20 +10,27 @@ those of a schedule (they belong to positions, whichever observation stands ther
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.fit.bootstrap import errors_of_draws
 from retrace_sde.fit.euler import Euler
+from retrace_sde.fit.exact import constrained, moments_of_step
 from retrace_sde.fit.information import inverse
 from retrace_sde.fit.moments import Moments
-from retrace_sde.fit.regression import Estimate, StandardErrors, mle, regression_errors
+from retrace_sde.fit.regression import (
+    Estimate,
+    StandardErrors,
+    Through,
+    mle,
+    regression_errors,
+)
 from retrace_sde.fit.scores import errors_of_scores
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.fit.statespace import em_steps as steps
@@ -31,7 +38,7 @@ from retrace_sde.fit.statespace.ascent.climb import climb, finished
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.ascent.quasi_newton import Climb
 from retrace_sde.fit.statespace.ascent.scoring import Scoring
-from retrace_sde.fit.statespace.em import HARDLY_NOISY, as_sde, hardly_noisy, resumed, scores_of
+from retrace_sde.fit.statespace.em import HARDLY_NOISY, hardly_noisy, resumed
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.errors import Scores
 from retrace_sde.fit.statespace.observations import Observations, StepClasses
@@ -61,7 +68,7 @@ from retrace_sde.orders.paths import shortest_path
 from retrace_sde.panel.blocks import Data, evenly, in_order, to_numpy
 from retrace_sde.panel.clock import EqualGaps, Gaps
 from retrace_sde.process.drift import Affine, has_offset
-from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
+from retrace_sde.process.sde import Gaussian, Scheme
 from retrace_sde.progress import steps as reported
 from retrace_sde.search.alternate import alternate, recover
 from retrace_sde.search.model import Effort, Fit, Problem
@@ -109,14 +116,13 @@ class HiddenModel(Problem):
     time at which nothing was seen. `still`: without drift, which a rough order would only mislead. `pairs`: the
     moments of pairs of slices, where they come from more trajectories than these.
 
-    `classes`: the steps between positions, None where all gaps are dt and there are no inputs: the step is then fitted in Euler's
-    form, whatever the scheme (`Parameters`). `free`: gaps of a shared order, to be estimated; `path`: the order along which they are
+    `classes`: the steps between positions, None where all gaps are dt and there are no inputs. Where all gaps are dt the step is
+    fitted in Euler's form, whatever the scheme (`Parameters`). `free`: gaps of a shared order, to be estimated; `path`: the order along which they are
     fitted, where times known of some slices set the lengths of stretches. `placed`: gaps belong to positions and stay there when an
     order is reversed; else they are reversed with it.
     """
 
     noise: Noise = "estimate"
-    scheme: Scheme = "euler"
     still: bool = False
     pairs: PairMoments | None = None
     classes: StepClasses | None = None
@@ -126,14 +132,14 @@ class HiddenModel(Problem):
     effort = Effort(4, 1.02, 12, warm=24, bridged=500, bridges=40, louis=10, positions=300)
 
     @classmethod
-    def of(cls, problem: Problem, *, noise: Noise, scheme: Scheme = "euler") -> Self:
+    def of(cls, problem: Problem, *, noise: Noise) -> Self:
         """From a problem with a linear or affine drift; what lies beyond a trajectory's end is missing."""
         data = problem.data
         values = np.array(to_numpy(data.values), dtype=float)
         if data.lengths.ragged:
             values[~data.lengths.mask] = np.nan
         found = cls(replace(data, values=values), problem.dt, problem.drift)
-        return replace(found.knowing(problem), noise=noise, scheme=scheme)
+        return replace(found.knowing(problem), noise=noise)
 
     @classmethod
     def across(
@@ -148,8 +154,8 @@ class HiddenModel(Problem):
     ) -> Self:
         """From a problem, whose drift may have inputs, and the gaps between its positions, (T − 1,) or (n, T − 1)."""
         classes = StepClasses.by_position(gaps) if free else StepClasses.of(gaps)
-        found = cls.of(problem, noise=noise, scheme=scheme)
-        return replace(found, classes=classes, free=free, placed=placed)
+        found = cls.of(problem, noise=noise)
+        return replace(found, classes=classes, free=free, placed=placed, scheme=scheme)
 
     @property
     def regular(self) -> bool:
@@ -170,7 +176,15 @@ class HiddenModel(Problem):
     @property
     def form(self) -> Scheme:
         """How the parameters of a law make a step."""
-        return "euler" if self.regular else self.scheme
+        return "euler" if self.one_step else self.scheme
+
+    @cached_property
+    def one_step(self) -> bool:
+        """All gaps are dt, so that steps of every scheme can be written in Euler's form."""
+        if self.classes is None:
+            return True
+        gaps = self.classes.gaps
+        return not self.free and len(gaps) == 1 and bool(np.isclose(gaps[0], self.dt))
 
     def some(self, size: int) -> Self:
         """The same on some trajectories, evenly spaced."""
@@ -261,24 +275,26 @@ class HiddenModel(Problem):
             )
         if final and hardly_noisy(law, self.setup):
             notes.append(HARDLY_NOISY)
-        shown, more = self._shown(order, law, found.expected)
+        fitted = self._along(order, law, found.expected)
         own, states = self._states(order, law)
         fitted = replace(
-            shown,
-            log_likelihoods=self._judged(own, order, law, shown.step),
+            fitted,
+            log_likelihoods=self._judged(own, order, law, fitted.step),
             states=states if final else None,
-            notes=(*notes, *more),
+            notes=tuple(notes),
         )
         return self._with_errors(fitted) if self.free and final else fitted
 
     def _with_errors(self, found: Fit) -> Fit:
         """Errors of parameters and gaps together, from the observed information: gaps trade off with H."""
-        scores = self._scoring(found.law, found.step).scores
+        scores = self._scoring(found.law).scores
         covariance = scores.covariance(scores.observed(self._prepared([found.order])))
         step = found.step
         return replace(
             found,
-            estimate=Estimate(step.coefficients, step.diffusion, scores.errors(covariance)),
+            estimate=Estimate(
+                step.coefficients, step.diffusion, scores.errors(covariance), scheme=self.scheme
+            ),
             log_gap_errors=scores.log_gap_errors(covariance),
         )
 
@@ -324,13 +340,17 @@ class HiddenModel(Problem):
         found = self._smoothed(order, law, 0)
         return found.log_likelihood, found.means
 
-    def _as_sde(self, law: Parameters, sums: Expected) -> tuple[Array, Array, tuple[str, ...]]:
-        """Θ and H of the SDE behind a law, and notes."""
-        if not self.regular:
-            return law.theta, law.H, ()
-        sde, notes = as_sde(law, sums, self.setup, "euler" if self.still else self.scheme)
-        affine = isinstance(self.drift, Affine)
-        return np.c_[sde.drift, sde.offset] if affine else sde.drift, sde.diffusion, notes
+    def _step(self, law: Parameters) -> Euler:
+        """The step of a law; without drift it has no offset of its own."""
+        theta = law.theta
+        if self.regular and self.still and isinstance(self.drift, Affine):
+            theta = np.c_[theta, np.zeros(len(theta))]
+        return Euler(self.drift, theta, law.H, self.dt)
+
+    def _through(self, law: Parameters) -> Through | None:
+        """How the parameters that are shown move with those of a law; None: they are these."""
+        sde = self.embedding(law.theta, law.H) if self.one_step else None
+        return None if sde is None else sde.moved
 
     def _climbed(
         self, prepared: Observations, guess: Parameters, tolerance: float, *, final: bool = False
@@ -354,15 +374,12 @@ class HiddenModel(Problem):
         turned = replace(self, classes=classes, timing=self.timing.reversed())
         return turned.fit(back, start, final=final)
 
-    def _shown(
-        self, order: Indices, law: Parameters, sums: Expected
-    ) -> tuple[Fit, tuple[str, ...]]:
+    def _along(self, order: Indices, law: Parameters, sums: Expected) -> Fit:
         """A law along an order, as every part of the engine knows it; likelihoods are not filled in."""
-        coefficients, H, notes = self._as_sde(law, sums)
-        step = Euler(self.drift, coefficients, H, self.dt)
+        step = self._step(law)
         costs, gaps = self.prior_costs(order), self._gaps(law)
         found = Fit(order, step, sums.moments, np.empty(0), costs, law, gaps=gaps)
-        return replace(found, mean_path_value=self.mean_path_value(order, step)), notes
+        return replace(found, mean_path_value=self.mean_path_value(order, step))
 
     def _gaps(self, law: Parameters) -> Gaps:
         """The gaps between positions, as estimated or given, not those that stand for them."""
@@ -393,24 +410,32 @@ class HiddenModel(Problem):
         """The parameters along the order of a fit; their errors by simulation, NaN without a generator."""
         if found.estimate is not None:
             return found.estimate
-        coefficients, diffusion = found.step.coefficients, found.step.diffusion
-        if rng is None:
-            nothing = np.full_like(coefficients, np.nan), np.full_like(diffusion, np.nan)
-            return Estimate(coefficients, diffusion, StandardErrors(*nothing))
-        scoring = self._scoring(found.law, found.step)
+        law = found.step.coefficients, found.step.diffusion
+        nothing = StandardErrors(np.full_like(law[0], np.nan), np.full_like(law[1], np.nan))
+        errors: Callable[[Through | None], StandardErrors] = partial(_as_they_are, nothing)
+        if rng is not None:
+            errors = partial(self._errors, found, rng)
+        if not self.one_step:
+            return Estimate(*law, errors(None), scheme=self.scheme)
+        if name == "exact" and self.regular:
+            moments = moments_of_step(*law, found.moments)
+            affine = isinstance(self.drift, Affine)
+            return self.shown(law, errors, partial(constrained, moments, self.dt, affine=affine))
+        return self.shown(law, errors)
+
+    def _errors(
+        self, found: Fit, rng: np.random.Generator, through: Through | None
+    ) -> StandardErrors:
+        """Errors of the parameters along a known order, or of what moves with them, by simulation."""
+        scoring = replace(self._scoring(found.law), through=through)
         covariance = inverse(scoring.along(found.order, rng))
         each = self.data.by_group(scoring.of(found.order))
-        errors = errors_of_scores(scoring.errors, covariance, each.T @ each, self.data)
-        return Estimate(coefficients, diffusion, errors)
+        return errors_of_scores(scoring.errors, covariance, each.T @ each, self.data)
 
-    def _scoring(self, law: Parameters, step: Euler) -> HiddenScores:
-        if self.regular:
-            d = len(step.diffusion)
-            offset = step.coefficients[:, d] if step.coefficients.shape[1] > d else None
-            sde = LinearSDE(step.coefficients[:, :d], step.diffusion, offset=offset)
-            return HiddenScores(self, scores_of(self.setup, law, sde, self.scheme))
+    def _scoring(self, law: Parameters) -> HiddenScores:
         gaps = self.steps.gaps if law.gaps is None else law.gaps
-        return HiddenScores(self, Scores(self.setup, law, gaps, self._ascent.spans))
+        spans = None if self.regular else self._ascent.spans
+        return HiddenScores(self, Scores(self.setup, law, gaps, spans), self._through(law))
 
     def estimator(self, found: Fit) -> str:
         return "em"
@@ -585,9 +610,11 @@ class HiddenModel(Problem):
         """A start for the twin: EM along orders that the reversed chains stand at."""
         return self.law(self.fit(chains.orders[0]))
 
-    def known_order_errors(self, sums: Expected, law: Parameters) -> StandardErrors:
-        """Standard errors that known orders and states would leave."""
-        return regression_errors(sums.moments, law.H)
+    def known_order_errors(
+        self, sums: Expected, law: Parameters, *, shown: bool = False
+    ) -> StandardErrors:
+        """Standard errors that known orders and states would leave, of Euler's parameters or of those that are shown."""
+        return regression_errors(sums.moments, law.H, self._through(law) if shown else None)
 
     def log_joint(self, orders: Indices, law: Parameters, gaps: Indices | None = None) -> Array:
         """`log p` of what was seen of each trajectory along an order, under a fixed law, shape (n,)."""
@@ -595,14 +622,12 @@ class HiddenModel(Problem):
 
     def averaged_fit(self, orders: Indices, law: Parameters, sums: Expected) -> Fit:
         """The law of an average over orders, shown along its most likely ones."""
-        shown, notes = self._shown(orders, law, sums)
         values, states = self._states(orders, law)
-        return replace(shown, log_likelihoods=values, states=states, notes=notes)
+        return replace(self._along(orders, law, sums), log_likelihoods=values, states=states)
 
     def scoring(self, law: Parameters, sums: Expected) -> HiddenScores:
         """Scores and information of single trajectories; p₀ counts as known."""
-        coefficients, H, _ = self._as_sde(law, sums)
-        return self._scoring(law, Euler(self.drift, coefficients, H, self.dt))
+        return self._scoring(law)
 
     def parameters(self, law: Parameters) -> tuple[Array, Array]:
         """Θ and H of a step in Euler's form."""
@@ -612,11 +637,12 @@ class HiddenModel(Problem):
         """The same for other trajectories, of whose time nothing but a schedule is known."""
         problem, T = Problem(data, self.dt, self.drift), data.shape[1]
         if self.classes is None:
-            return HiddenModel.of(problem, noise=self.noise, scheme=self.scheme)
+            return replace(HiddenModel.of(problem, noise=self.noise), scheme=self.scheme)
         gaps = np.full(T - 1, self.dt)
         if self.placed and self.classes.index.shape[1] == T - 1:
             gaps = self.classes.gaps[self.classes.index[0]]
-        return HiddenModel.across(problem, gaps, noise=self.noise, placed=self.placed)
+        known: dict[str, Any] = {"noise": self.noise, "placed": self.placed, "scheme": self.scheme}
+        return HiddenModel.across(problem, gaps, **known)
 
     def adopted(self, found: Fit, initial: Gaussian) -> Fit:
         """A fit that knew no missing values as one of this model: the same parameters, R = 0."""
@@ -631,9 +657,9 @@ class HiddenModel(Problem):
         fits = []
         for _ in reported(range(replicates), "resampling subjects", least=2):
             sample = self._prepared([found.order], self.data.resampled(rng))
-            again = self._climbed(sample, start, RESAMPLED)
-            fits.append(self._as_sde(again.parameters, again.expected)[:2])
-        return errors_of_draws(fits)
+            again = self._step(self._climbed(sample, start, RESAMPLED).parameters)
+            fits.append((again.coefficients, again.diffusion))
+        return errors_of_draws(fits, self._through(found.law))
 
     def smoothed_view(self, found: Fit, *, raw: bool = False) -> tuple[EulerModel, Indices]:
         """The smoothed states, in time order already; `raw`: what was observed, smoothed only where missing."""
@@ -649,12 +675,16 @@ class HiddenModel(Problem):
         seen = EulerModel(data, self.dt, self.drift, mean_path=mean)
         return seen, order if found.ordering.shared else np.tile(order, (n, 1))
 
-    def effective(self, found: Moments, errors: StandardErrors) -> Moments:
+    def effective(self, found: Moments, estimate: Estimate) -> Moments:
         """The expected moments, shrunk to the information that noise and gaps left of them.
 
         Known states would give smaller errors than those of the fit; tests on the moments must not.
         """
-        known = regression_errors(found, mle(found).diffusion)
+        law, errors = mle(found), estimate.errors
+        sde = None
+        if self.one_step and estimate.scheme == "exact":
+            sde = self.embedding(law.coefficients, law.diffusion)
+        known = regression_errors(found, law.diffusion, None if sde is None else sde.moved)
         with np.errstate(invalid="ignore"):
             drift = np.nanmedian(known.drift / np.maximum(errors.drift, 1e-300))
             spread = np.nanmedian(known.diffusion / np.maximum(errors.diffusion, 1e-300))
@@ -664,10 +694,11 @@ class HiddenModel(Problem):
 
 @dataclass(frozen=True, eq=False)
 class HiddenScores:
-    """Scores of trajectories behind noise along given orders, and what they tell of the parameters."""
+    """Scores of trajectories behind noise along given orders, and what they tell of the parameters, or of what moves with them."""
 
     model: HiddenModel
     scores: Scores
+    through: Through | None = None
 
     @property
     def size(self) -> int:
@@ -689,7 +720,11 @@ class HiddenScores:
 
     def errors(self, covariance: Array) -> StandardErrors:
         """Standard errors of Θ and H from the covariance of the parameters."""
-        return self.scores.errors(covariance)
+        return self.scores.errors(covariance, self.through)
+
+
+def _as_they_are(errors: StandardErrors, through: Through | None) -> StandardErrors:
+    return errors
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.frequencies import Frequencies, statistics
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
@@ -58,7 +57,7 @@ class RandomGapModel(HiddenModel):
         """From a problem whose gaps are not known; dt is their mean."""
         T = problem.data.shape[1]
         equal = np.full((1, T - 1), int(np.argmin(np.abs(np.log(RATIOS)))), dtype=np.intp)
-        found = cls.of(problem, noise=noise, scheme="exact")
+        found = replace(cls.of(problem, noise=noise), scheme="exact")
         return replace(found, classes=StepClasses(RATIOS * problem.dt, equal))
 
     @cached_property
@@ -230,7 +229,7 @@ class RandomGapModel(HiddenModel):
     def extrapolate(self, old: Parameters, new: Parameters) -> Parameters:
         return new if self.summed else super().extrapolate(old, new)
 
-    def _scoring(self, law: Parameters, step: Euler) -> Any:
+    def _scoring(self, law: Parameters) -> Any:
         scores = Scores(self.setup, law, self.steps.gaps)
         return MixedScoring(self, scores) if self.summed else DrawnScoring(self, scores)
 
