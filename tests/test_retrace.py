@@ -44,16 +44,17 @@ def test_the_order_is_right_with_direction_and_the_parameters_equal_the_oracles(
     assert model.direction_.identified
     assert model.alternative_ is None
     assert model.converged_
-    # The oracle: plain normal equations with the true order.
+    # The oracle: plain normal equations with the true order, of which the SDE's exact step is the solution.
     x, y = X[:, truth[:-1]].reshape(-1, 10), np.diff(X[:, truth], axis=1).reshape(-1, 10)
     phi = x if drift == "linear" else np.c_[x, np.ones(len(x))]
     theta = np.linalg.lstsq(phi, y, rcond=None)[0].T / DT
     residual = y - phi @ theta.T * DT
     H = residual.T @ residual / len(y) / DT
-    np.testing.assert_allclose(model.drift_, theta[:, :10], rtol=1e-6, atol=1e-8)
+    step = model.result_.sde.transition(DT)
+    np.testing.assert_allclose((step.matrix - np.eye(10)) / DT, theta[:, :10], rtol=1e-6, atol=1e-8)
     c = np.zeros(10) if drift == "linear" else theta[:, 10]
-    np.testing.assert_allclose(model.offset_, c, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(model.diffusion_, H, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(step.shift / DT, c, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(step.covariance / DT, H, rtol=1e-8, atol=1e-10)
 
 
 def hash_seed(*parts: object) -> int:
@@ -92,7 +93,9 @@ def test_stationary_data_are_called_undetermined_and_the_twin_is_the_other_direc
             twin = model.alternative_
             np.testing.assert_array_equal(twin.order, model.order_[::-1])
             other = EulerModel(Data(X), DT, Affine()).fit(model.order_[::-1]).step
-            np.testing.assert_allclose(np.c_[twin.drift, twin.offset], other.coefficients)
+            step = rt.LinearSDE(twin.drift, twin.diffusion, offset=twin.offset).transition(DT)
+            theta = np.c_[step.matrix - np.eye(5), step.shift] / DT
+            np.testing.assert_allclose(theta, other.coefficients, rtol=1e-6, atol=1e-9)
             assert twin.log_likelihood <= model.log_likelihood_
     # At most 5 % false calls: more than this many has probability < 1 in 1000 at that rate.
     assert calls <= binom.ppf(0.999, runs, 0.05)
@@ -203,7 +206,7 @@ def test_reorder_and_score_work_on_held_out_trajectories_with_another_permutatio
     model = rt.ReTrace(dt=DT, random_state=0).fit(train)
     np.testing.assert_array_equal(model.reorder(test), X[200:])
     law, fitted = model.result_.initial, model.result_.sde
-    expected = fitted.log_likelihood(X[200:], DT, initial=law, scheme="euler").mean()
+    expected = fitted.log_likelihood(X[200:], DT, initial=law).mean()
     assert model.score(test) == pytest.approx(expected, rel=1e-10)
     with pytest.raises(ValueError, match="6"):
         model.score(test[:, :, :3])

@@ -80,10 +80,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         "score" is the paper's Algorithm 1 (as printed with drift="linear"): it sorts by growing spread. Its options are
         those of `ScoreOrder`.
     estimator : {"auto", "mle", "ols", "exact", "em", "mcem"}
-        "mle" (the paper's equations), "ols" (degrees of freedom in H), "exact" (matrix
+        "mle" (the paper's equations, Euler's step) and "ols" (the same with degrees of freedom in H); "exact" (matrix
         logarithm: no bias from the step), "em" (state space: noise, missing values), "mcem" (independent
-        orders: averages over them), or "auto": mle, or em where there is noise or values are missing (NaN);
-        mcem where independent orders are not certain, as the summary says.
+        orders: averages over them), or "auto": exact, or em where there is noise or values are missing (NaN);
+        mcem where independent orders are not certain, as the summary says. All but mle and ols show the SDE's parameters,
+        by exact transitions, for drifts linear in the state; where the step belongs to no SDE, Euler's, with a note.
     drift : {"affine", "linear"} or object of `retrace_sde.drift`
         "affine" is A x + c; "linear", A x, the paper's, is for data centred at their equilibrium: elsewhere it is confidently
         wrong.

@@ -79,7 +79,7 @@ def test_without_noise_it_is_the_closed_form():
     found = hidden_levels_along(model, model.fit(np.arange(15), final=True))
     closed = fit_levels(Data(X), np.arange(15), DT)
     errors, known = (
-        hidden_level_errors(found, Data(X)),
+        hidden_level_errors(found, Data(X))(None),
         errors_of_influences(*level_influences(closed)),
     )
     assert np.abs(found.drift - closed.drift).max() < 0.1 * known.drift.min()

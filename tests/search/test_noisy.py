@@ -36,7 +36,7 @@ def test_noise_that_hides_neighbours_does_not_hide_the_order(noise):
     assert model.result_.settings["estimator"] == "em"
     assert np.sqrt(np.diag(model.observation_noise_)) == pytest.approx(0.15, rel=0.02)
     # the fit is that of em along the true order
-    known = rt.statespace.em(Y[:, truth], DT, noise=noise)
+    known = rt.statespace.em(Y[:, truth], DT, noise=noise, scheme="exact")
     np.testing.assert_allclose(model.diffusion_, known.diffusion, atol=0.02)
     far = np.abs(model.drift_ - sde.drift) / model.standard_errors_.drift
     assert far.max() < 4.5  # 16 entries, normal errors: beyond 4.5 once in ten thousand fits

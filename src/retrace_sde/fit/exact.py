@@ -128,7 +128,8 @@ class Embedding:
                 found[some, :, d:] = (back @ rest).real / dt
             drag = (of_B.transpose(1, 0, 2) @ self._drags).transpose(1, 0, 2)
             of_K = to @ of_H[some] @ to.T * dt - drag - drag.transpose(0, 2, 1)
-            spread[some] = (back @ (of_K / self._sums[:d, :d]) @ back.T).real / dt
+            both = (back @ (of_K / self._sums[:d, :d]) @ back.T).real / (2 * dt)
+            spread[some] = both + both.transpose(0, 2, 1)
         return found, spread
 
     # In the eigenbasis V of B the logarithm is differentiated by divided differences, `δB_ib = δF_ib / exp[λi, λb]`, and K

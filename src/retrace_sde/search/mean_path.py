@@ -22,9 +22,10 @@ import array_api_compat
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
+from retrace_sde.fit.statespace.transitions import transitions
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, like, to_numpy
-from retrace_sde.process.sde import LinearSDE, Scheme
+from retrace_sde.process.sde import Scheme
 
 
 class PathSteps(NamedTuple):
@@ -41,17 +42,8 @@ class PathSteps(NamedTuple):
             one, g = np.eye(len(A)), gaps[:, None, None]
             return cls(one + A * g, one * g, H * g)
         kinds, index = np.unique(gaps, return_inverse=True)
-        steps = [LinearSDE(A, H).transition(float(g)) for g in kinds]
-        added = [
-            np.stack(
-                [LinearSDE(A, H, offset=e).transition(float(g)).shift for e in np.eye(len(A))], 1
-            )
-            for g in kinds
-        ]
-        F, Q = (
-            np.stack(each) for each in zip(*((s.matrix, s.covariance) for s in steps), strict=True)
-        )
-        return cls(F[index], np.stack(added)[index], Q[index])
+        F, added, Q = transitions(np.c_[A, np.eye(len(A))], H, kinds)
+        return cls(F[index], added[index], Q[index])
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Affine
+from retrace_sde.process.sde import Scheme
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
@@ -81,6 +82,12 @@ class ObservedAccount(Account):
     @property
     def one_step(self) -> bool:
         return not self.gaps
+
+    @property
+    def scheme(self) -> Scheme:
+        """Across gaps that differ Euler's parameters stand for the SDE's: none of these steps belongs to them."""
+        found: Scheme = self.model.scheme if self.gaps else "euler"
+        return found
 
     def estimate(self) -> tuple[Estimate, Moments]:
         errors = partial(errors_of_influences, *self._influences())
