@@ -197,6 +197,12 @@ def over_orders(
     weights = counts / counts.sum()
     plain, errors = model.estimate(found, name), estimate.errors
     fits = [model.estimate(model.fit(each), name) for each in orders]
+    # Euler's values, which stand in where a step belongs to no SDE, are other parameters.
+    alike = np.array([each.scheme == estimate.scheme for each in fits])
+    if not alike.any():
+        return estimate
+    fits, weights = [each for each in fits if each.scheme == estimate.scheme], weights * alike
+    weights = weights[alike] / weights.sum()
 
     def within(own: Array, others: list[Array]) -> Array:
         mean: Array = np.tensordot(weights, np.square(others), 1)
