@@ -4,10 +4,11 @@
     python studies/interval_coverage.py --seeds 0:100 --few                 5 and 8 subjects
     python studies/interval_coverage.py --seeds 0:100 --short               random intercepts, total time shorter than mean reversion
     python studies/interval_coverage.py --seeds 0:100 --hidden              order known: noise, missing values, uneven gaps
+    python studies/interval_coverage.py --seeds 0:100 --steps               order lost, steps of .02, .15 and .5: shared, own, noise, missing, levels
     python studies/interval_coverage.py --panels FOLDER                     reported errors compared with a bootstrap over subjects
 
 `wrong`: a direction was called that is the reverse of the truth. `width`: mean half-width relative to subjects="alike".
-`levels`: how often they were chosen. `alike`: coverage of A by subjects="alike". `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
+`levels`: how often they were chosen. `exact`: how often the parameters are the SDE's, not Euler's. `alike`: coverage of A by subjects="alike". `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
 that was found (`known`: with the true order).
 """
 
@@ -18,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
-from scipy.linalg import expm, logm
 
 import retrace_sde as rt
 from retrace_sde.fit.intervals import half_widths
@@ -28,42 +28,42 @@ H = 0.25 * np.eye(2)
 
 
 def panel(seed, *, n=120, T=20, dt=0.15, levels=0.0, rates=0.0):
-    """Euler's paths from 2 ± .3, subjects with intercepts of a standard deviation, or rates of one of the logarithm."""
+    """Exact paths from 2 ± .3, subjects with intercepts of a standard deviation, or rates of one of the logarithm."""
     rng = np.random.default_rng(seed)
     c = levels * rng.standard_normal((n, 2))
-    rate = np.exp(rates * rng.standard_normal((n, 1)))
+    rate = np.exp(rates * rng.standard_normal(n))
+    steps = [
+        rt.LinearSDE(r * A, H, offset=own).transition(dt) for r, own in zip(rate, c, strict=True)
+    ]
+    F, s, Q = map(
+        np.array, zip(*[(each.matrix, each.shift, each.covariance) for each in steps], strict=True)
+    )
+    root = np.linalg.cholesky(Q)
     path = [2 + 0.3 * rng.standard_normal((n, 2))]
     for _ in range(T - 1):
         x, noise = path[-1], rng.standard_normal((n, 2))
-        path.append(x + dt * (rate * (x @ A.T) + c) + 0.5 * dt**0.5 * noise)
+        path.append(np.einsum("nij,nj->ni", F, x) + s + np.einsum("nij,nj->ni", root, noise))
     return np.stack(path, axis=1)
 
 
-def fitted(X, seed, **options):
+def fitted(X, seed, *, permutation="shared", **options):
     """A shuffled panel's fit with default settings, and whether a wrong direction was called."""
-    shuffled, truth = rt.simulate.shuffle(X, random_state=seed)
-    model = rt.ReTrace(random_state=0, **options).fit(shuffled)
+    shuffled, truth = rt.simulate.shuffle(X, permutation=permutation, random_state=seed)
+    options = {"random_state": 0, "permutation": permutation, **options}
+    model = rt.ReTrace(**options).fit(shuffled)
     backwards = rt.metrics.kendall_tau(truth, model.order_) < 0
     wrong = model.direction_.identified and backwards
     if backwards and not model.direction_.identified:
-        model = rt.ReTrace(random_state=0, **options).fit(X, knowledge=rt.Knowledge(first=0))
+        model = rt.ReTrace(**options).fit(X, knowledge=rt.Knowledge(first=0))
     return model, wrong
 
 
-def covered(model, step=None):
-    """Shares of A and H inside their intervals, and the mean half-width; `step`: of the exact SDE that Euler's step over it is."""
+def covered(model):
+    """Shares of A and H inside their intervals, and the mean half-width."""
     n = model.result_.n_trajectories
-    of_A, of_H = A, H
-    if step is not None:
-        of_A = logm(np.eye(2) + A * step).real / step
-        K = np.kron(np.eye(2), of_A) + np.kron(
-            of_A, np.eye(2)
-        )  # ∫ e^{As} H e^{Aᵀs} ds is linear in H
-        Q = np.linalg.solve(K, expm(K * step) - np.eye(4))
-        of_H = np.linalg.solve(Q, (H * step).ravel()).reshape(2, 2)
     reach = half_widths(model.standard_errors_.drift, n)
-    inside = np.abs(model.diffusion_ - of_H) < half_widths(model.standard_errors_.diffusion, n)
-    return np.mean(np.abs(model.drift_ - of_A) < reach), np.mean(inside), reach.mean()
+    inside = np.abs(model.diffusion_ - H) < half_widths(model.standard_errors_.diffusion, n)
+    return np.mean(np.abs(model.drift_ - A) < reach), np.mean(inside), reach.mean()
 
 
 def one(seed, settings):
@@ -97,9 +97,28 @@ def one_hidden(seed, settings):
     options = {"observation_noise": "estimate"} if noise else {}
     model = rt.ReTrace(dt=0.15, random_state=0, n_jobs=1, **options)
     model.fit(X, knowledge=rt.Knowledge(timestamps=times))
-    a, h, _ = covered(model, step=0.15 if kind == "uneven" else None)
+    a, h, _ = covered(model)
     sigma = np.nan if not noise else model.result_.observation_noise[0, 0] ** 0.5
     return [a, h, sigma, np.trace(model.drift_), _has_levels(model)]
+
+
+def one_step(seed, settings):
+    """Order lost, a step of a length: states as they are, orders of their own, measured with noise, with values missing, with levels."""
+    warnings.simplefilter("ignore")
+    kind, dt = settings["kind"], settings["dt"]
+    X = panel(seed, n=60, T=20, dt=dt, levels=float(kind == "levels"))
+    rng = np.random.default_rng(seed + 10**6)
+    options = {"dt": dt, "n_jobs": 1}
+    if kind == "own":
+        options["permutation"] = "independent"
+    if kind == "noise":
+        X = X + 0.1 * rng.standard_normal(X.shape)
+        options["observation_noise"] = "estimate"
+    if kind == "missing":
+        X = np.where(rng.random(X.shape) < 0.15, np.nan, X)
+    model, wrong = fitted(X, seed, **options)
+    a, h, _ = covered(model)
+    return [a, h, wrong, model.result_.scheme == "exact"]
 
 
 def simulated(seeds, cases, jobs, run, columns):
@@ -159,6 +178,7 @@ def main():
     parser.add_argument("--few", action="store_true")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--hidden", action="store_true")
+    parser.add_argument("--steps", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--panels", metavar="FOLDER")
@@ -182,6 +202,11 @@ def main():
         cases = {"noise .1, alike, n = 40, T = 15": {"kind": "noise", "n": 40, "T": 15}}
         for kind in ("noise", "missing", "uneven"):
             cases[f"{kind}, levels sd 1"] = {"kind": kind, "n": 60, "T": 15, "levels": 1.0}
+    if given.steps:
+        run, columns = one_step, ("A", "H", "wrong", "exact")
+        kinds = ("shared", "own", "noise", "missing", "levels")
+        each = [(kind, dt) for kind in kinds for dt in (0.02, 0.15, 0.5)]
+        cases = {f"{kind}, step {dt:g}": {"kind": kind, "dt": dt} for kind, dt in each}
     chosen = {name: each for name, each in cases.items() if given.only in name}
     simulated(range(begin, end), chosen, given.jobs, run, columns)
 
