@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.fit.regression import Estimate
+from retrace_sde.fit.exact import embedding_at
+from retrace_sde.fit.regression import Estimate, StandardErrors, regression_errors
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.collapsed.chains import (
     POWERS,
@@ -55,6 +56,9 @@ OPEN_PAIRS = 0.05
 
 FITTED_ORDERS = 40
 """Orders drawn along which parameters are fitted for their errors."""
+
+MOVED_VARIABLES = 20
+"""Variables up to which errors along each order are those of the SDE; beyond, their ratio is that of Euler's, which differs by terms of order Δt."""
 
 
 class OrderDraws(NamedTuple):
@@ -195,21 +199,23 @@ def over_orders(
     every = drawn[evenly(len(drawn), FITTED_ORDERS)]
     orders, counts = np.unique(every, axis=0, return_counts=True)
     weights = counts / counts.sum()
-    plain, errors = model.estimate(found, name), estimate.errors
-    fits = [model.estimate(model.fit(each), name) for each in orders]
+    errors, along = estimate.errors, [model.fit(each) for each in orders]
+    fits = [model.estimate(each, name) for each in along]
     # Euler's values, which stand in where a step belongs to no SDE, are other parameters.
     alike = np.array([each.scheme == estimate.scheme for each in fits])
     if not alike.any():
         return estimate
-    fits, weights = [each for each in fits if each.scheme == estimate.scheme], weights * alike
-    weights = weights[alike] / weights.sum()
+    weights = weights[alike] / weights[alike].sum()
+    pairs = [(one, of) for one, of, kept in zip(along, fits, alike, strict=True) if kept]
+    plain = _model_errors(model, found, estimate)
+    others, fits = [_model_errors(model, *each) for each in pairs], [of for _, of in pairs]
 
     def within(own: Array, others: list[Array]) -> Array:
         mean: Array = np.tensordot(weights, np.square(others), 1)
         return np.sqrt(mean / np.where(own > 0, own, 1.0) ** 2)
 
-    ratio = within(plain.errors.drift, [each.errors.drift for each in fits])
-    of_H = within(plain.errors.diffusion, [each.errors.diffusion for each in fits])
+    ratio = within(plain.drift, [each.drift for each in others])
+    of_H = within(plain.diffusion, [each.diffusion for each in others])
     away = np.array([each.coefficients for each in fits]) - estimate.coefficients
     apart = np.array([each.diffusion for each in fits]) - estimate.diffusion
     between = np.einsum("k,kij,kil->ijl", weights, away, away)
@@ -223,3 +229,12 @@ def over_orders(
         covariances=covariances,
     )
     return replace(estimate, errors=wider)
+
+
+def _model_errors(model: Model, found: Fit, estimate: Estimate) -> StandardErrors:
+    """The regression's errors along an order, moved to the parameters that are shown."""
+    few = len(estimate.diffusion) <= MOVED_VARIABLES
+    through = None
+    if few and estimate.scheme == "exact":
+        through = embedding_at(estimate.coefficients, estimate.diffusion, model.dt).moved
+    return regression_errors(found.moments, found.step.diffusion, through)
