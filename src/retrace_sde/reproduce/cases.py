@@ -64,7 +64,9 @@ def simulate_case(
     seeds = np.random.SeedSequence([seed, *regime.name.encode()]).spawn(5)
     of_sde, of_paths, of_order, of_noise, of_gaps = map(np.random.default_rng, seeds)
     sde = random_irreversible_sde(size.d, setting=regime.setting, random_state=of_sde)
-    X = sde.simulate(size.n, size.T, size.dt, x0=regime.start, random_state=of_paths)
+    X = sde.simulate(  # as in the paper
+        size.n, size.T, size.dt, x0=regime.start, scheme="euler", random_state=of_paths
+    )
     if noise:
         X = add_noise(X, noise, random_state=of_noise)
     if missing:

@@ -63,8 +63,15 @@ Estimator = Callable[[Fit], tuple[Array, Array]]
 
 def likelihood(case: Case, *, noise: Literal["estimate"] | None = None) -> Found:
     """Maximum likelihood over the order, the direction and the parameters; the level of the observation noise too."""
+    # Euler's step, as in the paper and of the oracle, where states are observed.
+    estimator: Literal["auto", "mle"] = "auto" if noise or case.incomplete else "mle"
     model = ReTrace(
-        dt=case.dt, observation_noise=noise, n_jobs=1, random_state=0, drift="linear"
+        dt=case.dt,
+        observation_noise=noise,
+        estimator=estimator,
+        n_jobs=1,
+        random_state=0,
+        drift="linear",
     ).fit(case.values)
     return Found(
         model.order_, model.drift_, model.diffusion_, model.direction_.identified, model.history_
@@ -138,7 +145,7 @@ def oracle_with_noise(case: Case) -> Found:
 
 
 def _em_along(order: Indices, case: Case, noise: Noise) -> Found:
-    found = em(case.values[:, order], case.dt, noise=noise)
+    found = em(case.values[:, order], case.dt, noise=noise, scheme="exact")
     return Found(order, found.drift, found.diffusion)
 
 
