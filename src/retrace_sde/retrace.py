@@ -109,7 +109,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         (`result_.dependence`). One shared order, linear and affine drifts only.
     outliers : {"auto", "flag", "keep"}
         Values that are probably wrong (a decimal point, other units, exchanged rows): "auto" treats clear ones as missing,
-        "flag" lists them (`result_.suspects`) and uses them as they are, "keep" does not look for them. In memory, linear and affine
+        "flag" lists them (`result_.suspects`) and uses them as they are, "keep" (the default) does not look for them. In memory, linear and affine
         drifts only.
     evidence : sequence of {"means", "spreads", "residuals"}
         What may count for the direction: the slices' means, deviations from them, noise that is not Gaussian. Leave out what
@@ -161,7 +161,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         missing_covariates: MissingInputs = "refuse",
         subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
         common_shocks: Literal["auto"] | bool = "auto",
-        outliers: Literal["auto", "flag", "keep"] = "auto",
+        outliers: Literal["auto", "flag", "keep"] = "keep",
         evidence: Sequence[Literal["means", "spreads", "residuals"]] = (
             "means",
             "spreads",

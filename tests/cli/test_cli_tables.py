@@ -128,8 +128,10 @@ def test_what_fit_prints_says_order_direction_and_files(fitted):
         "Noise",
         "Subjects",
         "Effects",
+        "Note",
         "Written",
     ]
+    assert "Euler's step of this length (estimator='mle') would differ" in text
     assert "The direction of time is identified" in text
     assert str(out / "report.html") in text
     assert "\x1b" not in text
@@ -192,7 +194,7 @@ def test_every_format_gives_the_same_answer(kind, simulated, reference, tmp_path
 def test_own_orders(tmp_path):
     file = tmp_path / "own.parquet"
     retrace("simulate", "--out", file, "--permutation", "independent", "--subjects", 25, "--slices", 10,
-            "--variables", 8, "--seed", 1)  # fmt: skip
+            "--variables", 12, "--seed", 1)  # fmt: skip
     text = retrace("fit", file, "--subject", "subject", "--independent", "--dt", 0.05, "--out", tmp_path / "o",
                    "--estimator", "mle", "--seed", 3)  # fmt: skip
     assert "each with an order of its own" in text

@@ -659,7 +659,9 @@ def test_position_probabilities_are_calibrated(d, T, n, x0):
 
 @pytest.mark.parametrize(("n", "seed"), [(1, 0), (1, 3), (3, 1)])
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
-def test_sampled_shared_orders_match_enumeration(n, seed):
+def test_sampled_shared_orders_match_enumeration(n, seed, monkeypatch):
+    """Of the posterior given the parameters; with parameters integrated out: tests/orders/test_collapsed.py."""
+    monkeypatch.setattr("retrace_sde.search.collapsed.order_evidence", lambda *_, **__: None)
     T = 6
     sde = rt.simulate.random_irreversible_sde(2, random_state=seed)
     X, _ = rt.simulate.shuffle(sde.simulate(n, T, DT, random_state=seed), random_state=seed)

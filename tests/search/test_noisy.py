@@ -42,6 +42,9 @@ def test_noise_that_hides_neighbours_does_not_hide_the_order(noise):
     assert far.max() < 4.5  # 16 entries, normal errors: beyond 4.5 once in ten thousand fits
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The chains over orders mix slowly"
+)  # of a model that does not hold
 def test_ignoring_the_noise_gives_a_worse_order():
     _, Y, truth, _ = panel(12, n=40, noise=0.3)
     aware = rt.ReTrace(dt=DT, observation_noise="estimate", random_state=0, drift="linear").fit(Y)

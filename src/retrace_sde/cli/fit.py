@@ -179,7 +179,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               show_default=True, help="One SDE for all, random intercepts, or random rates; auto: by evidence.")  # fmt: skip
 @click.option("--common-shocks", type=click.Choice(["auto", "yes", "no"]), default="auto", show_default=True,
               help="Remove what all subjects share at a slice (shocks, plates); auto: where a test finds it.")  # fmt: skip
-@click.option("--outliers", type=click.Choice(["auto", "flag", "keep"]), default="auto", show_default=True,
+@click.option("--outliers", type=click.Choice(["auto", "flag", "keep"]), default="keep", show_default=True,
               help="Values that are probably wrong: treat clear ones as missing, list them only, or do not look for them.")  # fmt: skip
 @click.option("--aligned", type=click.Choice(["start", "end", "neither"]),
               help="At what subjects are aligned, selected or normalised; at the end, means and spreads say nothing of the "

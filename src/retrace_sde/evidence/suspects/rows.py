@@ -18,7 +18,7 @@ from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
 from retrace_sde.evidence.suspects.two_sided import Sides, TwoSided, lengths
 from retrace_sde.io.arrays import Array, Mask
 
-LEVEL, ROUNDS = 0.05, 4
+LEVEL, ROUNDS = 0.01, 4
 """False discovery rate among rows that are called, and rounds."""
 
 CANDIDATE_SPIKE, CANDIDATE_SHARE = 3.0, 0.15
