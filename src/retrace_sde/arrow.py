@@ -315,7 +315,7 @@ def _answer(
         test = replace(test, identified=False, p_value=p, p_error=None)
     direction = Arrow.OPEN
     if test.identified:
-        # Residuals have no ratio; without candidates a negative ratio is not turned round by the fit.
+        # Residuals have no ratio; without candidates the fit does not reverse an order whose ratio is negative.
         by_residuals = test.reason is Reason.RESIDUALS
         against = backwards if by_residuals else test.log_likelihood_ratio < 0
         direction = Arrow.BACKWARDS if against else Arrow.FORWARDS
