@@ -63,7 +63,7 @@ def summary(records: Sequence[Record], by: str = "method") -> dict[str, list[flo
         called = [each["called"] and not each["wrong"] for each in done if each["directed"]]
         claimed = [each["probability"] - each["accuracy"] for each in done if "probability" in each]
         found[name] = [
-            float(len(done)),
+            len(done),
             _mean([each["accuracy"] for each in done]),
             _mean(called),
             _mean([each["wrong"] for each in done]),
@@ -101,4 +101,4 @@ def lines(table: dict[str, Any]) -> list[str]:
 def _shown(cell: str | float | None) -> str:
     if cell is None or isinstance(cell, str):
         return cell or "–"
-    return f"{cell:.0f}" if float(cell).is_integer() and abs(cell) > 1 else f"{cell:.2f}"
+    return str(cell) if isinstance(cell, int) else f"{cell:.2f}"
