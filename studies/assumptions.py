@@ -1,8 +1,8 @@
 """The direction of panels made to break the model: how often it is called, and how often wrongly.
 
     python studies/assumptions.py --seeds 20000:20100 --jobs 2
-    python studies/assumptions.py --seeds 20000:20100 --only "trend,treatment" --given
-    python studies/assumptions.py --seeds 20000:20100 --only "last value,event,per cent,bridges" --aligned end
+    python studies/assumptions.py --seeds 20000:20100 --only "trend;treatment" --given
+    python studies/assumptions.py --seeds 20000:20100 --only "last value;event;per cent;bridges" --aligned end
     python studies/assumptions.py --seeds 20000:20040 --mirrored
 
 Three kinds of panels. *No direction*: stationary and reversible ones, with and without shocks that trajectories share; every
@@ -341,7 +341,7 @@ def main() -> None:
     parser.add_argument("--evidence", default="means,spreads,residuals")
     asked = parser.parse_args()
     begin, end = map(int, asked.seeds.split(":"))
-    names = [each for each in PANELS if not asked.only or each in asked.only.split(",")]
+    names = [each for each in PANELS if not asked.only or each in asked.only.split(";")]
     tasks = [(name, seed) for seed in range(begin, end) for name in names]
     found = Parallel(asked.jobs, batch_size=1)(delayed(answer)(*task, asked) for task in tasks)
     print(f"{'panel':28} called right wrong  order mirrored seconds  reasons")

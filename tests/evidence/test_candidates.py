@@ -507,7 +507,7 @@ def test_only_doubt_is_simulated_and_the_answer_is_seeded(monkeypatch) -> None:
     assert not one.identified
     for p in (0.01, 0.5):
         clear = replace(test, p_value=p)
-        said = marginal_test(model, averaged, orders, clear, np.random.default_rng(0), alpha=0.05)
+        said = summed._tested(model, averaged, orders, clear, np.random.default_rng(0), alpha=0.05)
         assert said is clear
 
 
@@ -674,3 +674,27 @@ def test_residuals_call_the_reverse_where_only_it_leaves_them_independent() -> N
     assert model.direction_.reason is Reason.RESIDUALS
     assert rt.metrics.kendall_tau(truth, model.order_) < -0.9
     assert "non-Gaussian" in model.direction_.verdict
+
+
+def test_linear_memory_does_not_explain_curved_steps():
+    """One coordinate of the Lorenz system looks like linear memory, whose direction is an accident: with curved steps little of it is left."""
+    rng = np.random.default_rng(0)
+
+    def share(x):
+        panels = Panels(((x - x.mean()) / x.std())[None])
+        return free_nuisances(panels, Form(lags=2), form_penalty).checks
+
+    s, path = rng.normal([1, 1, 20], 1.0, (40, 3)), []
+    for k in range(900):
+        a, b, c = s.T
+        s = s + 0.01 * np.stack([10 * (b - a), a * (28 - c) - b, a * b - 8 / 3 * c], axis=1)
+        if k >= 500 and k % 10 == 0:
+            path.append(s[:, :1])
+    curved = share(np.stack(path, axis=1) + 0.2 * rng.standard_normal((40, 40, 1)))
+    assert curved.share_when_curved < 0
+    assert curved.unexplained == "steps are curved functions of the past"
+    y = np.zeros((40, 40, 1))  # a transient: linear memory with a direction
+    y[:, :2] = 5 + rng.standard_normal((40, 2, 1))
+    for k in range(2, 40):
+        y[:, k] = 1.2 * y[:, k - 1] - 0.5 * y[:, k - 2] + rng.standard_normal((40, 1))
+    assert share(y).share_when_curved > 0.9

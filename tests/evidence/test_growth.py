@@ -56,7 +56,7 @@ def test_data_that_contradict_are_told():
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        ({"increasing": "wieght"}, "the variables are"),
+        ({"increasing": "wait"}, "the variables are"),
         ({"increasing": 7}, "run from 0 to 1"),
         ({"increasing": 0, "decreasing": 0}, "drop one"),
         ({"increasing": 0, "share": 0.4}, "share must be"),

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy import stats
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
+from retrace_sde.process.tails import f_sf
 
 MIN_TRAJECTORIES, MIN_SLICES = 4, 4
 """Fewer trajectories or slices have no test of independence."""
@@ -206,17 +206,24 @@ def _f_test(e: Array) -> float:
     mean = np.nansum(e, axis=0) / np.maximum(counts, 1)
     between, within = (counts * mean**2).sum(), np.nansum((e - mean) ** 2)
     free = (counts > 0).sum() - e.shape[2], np.maximum(counts - 1, 0).sum()
-    return float(stats.f.sf((between / free[0]) / (within / free[1]), *free))
+    return float(f_sf((between / free[0]) / (within / free[1]), *free))
 
 
 def lm_p_value(e: Array) -> float:
-    """Of the Lagrange multiplier test, by random circular shifts of each trajectory."""
+    """Of the Lagrange multiplier test, by random circular shifts of each trajectory.
+
+    Products of two trajectories depend on the difference of their shifts alone: those of all lags are one Fourier transform.
+    """
     e = np.nan_to_num(e[evenly(len(e), min(len(e), MAX_SHIFTED))])
     m, S, _ = e.shape
     e = e / np.sqrt(np.maximum((e**2).sum(axis=(1, 2), keepdims=True), 1e-300))
-    shifts = np.random.default_rng(0).integers(0, S, (SHIFTS + 1, m, 1))
+    shifts = np.random.default_rng(0).integers(0, S, (SHIFTS + 1, m))
     shifts[0] = 0
-    moved = e[np.arange(m)[:, None], (np.arange(S) + shifts) % S].reshape(SHIFTS + 1, m, -1)
-    K = moved @ moved.transpose(0, 2, 1)
-    squares = (K * K).sum(axis=(1, 2))  # the diagonal is the same in all of them
+    wave = np.fft.rfft(e, axis=1).transpose(1, 0, 2)
+    products = np.fft.irfft(wave @ wave.conj().transpose(0, 2, 1), S, axis=0)
+    one, two = np.indices((m, m))
+    squares = np.empty(SHIFTS + 1)
+    for k, each in enumerate(shifts):
+        K = products[(each[:, None] - each) % S, one, two]
+        squares[k] = (K * K).sum()  # the diagonal is the same in all of them
     return float((squares >= squares[0] * (1 - 1e-12)).mean())

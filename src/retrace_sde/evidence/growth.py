@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import shown
@@ -20,6 +19,7 @@ from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.order import Order
 from retrace_sde.panel.panel import Panel
+from retrace_sde.process.tails import t_sf
 from retrace_sde.search.protocols import Model
 
 MOST_TRAJECTORIES = 2000
@@ -150,4 +150,4 @@ def _p_values(each: Array, groups: Indices | None) -> Array:
         each = np.stack([np.bincount(groups, weights=column) / size for column in each.T], axis=1)
     error = each.std(axis=0, ddof=1) / np.sqrt(len(each))
     z = np.abs(each.mean(axis=0)) / np.maximum(error, 1e-12)
-    return np.asarray(2 * stats.t.sf(z, max(len(each) - 1, 1)))
+    return np.asarray(2 * t_sf(z, max(len(each) - 1, 1)))

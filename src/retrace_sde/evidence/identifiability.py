@@ -10,17 +10,19 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
-from scipy import stats
-from scipy.linalg import cholesky, solve_triangular
-from scipy.sparse.linalg import LinearOperator, cg
+from scipy.linalg import cholesky, solve_continuous_lyapunov, solve_triangular
 
 from retrace_sde.evidence.direction.verdict import DirectionTest
-from retrace_sde.fit.exact import embedded
+from retrace_sde.fit.exact import embedding_at
 from retrace_sde.fit.moments import CONDITION_LIMIT, Moments
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.deferred import deferred
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, Data, like, to_numpy
 from retrace_sde.panel.order import Order
 from retrace_sde.process.sde import LinearSDE
+from retrace_sde.process.tails import chi2_sf, t_sf
+
+sparse_linalg = deferred("scipy.sparse.linalg")
 
 NEGLIGIBLE_P = 1e-12
 """A p-value below it is not computed any further."""
@@ -30,8 +32,8 @@ MAX_CONTRASTS, MIN_CONTRASTS, STATIONARITY_NUMBERS, CENTRE_SAMPLE = 500, 100, 2_
 more only find ever smaller changes. And those from which the centre is estimated."""
 
 
-MOST_VARIABLES_FOR_ENTROPY = 12
-"""Variables up to which the entropy production has an interval: it takes 2 d² stationary laws."""
+MOST_VARIABLES_FOR_ENTROPY = 30
+"""Variables up to which the entropy production has an interval: it takes d⁵ products."""
 
 
 class Topic(StrEnum):
@@ -235,7 +237,7 @@ def stationarity_p_value(data: Data, order: Indices) -> float:
     error = np.nanstd(each, axis=0, ddof=1) / np.sqrt(counts)
     mean = np.nanmean(each, axis=0)
     t = np.divide(np.abs(mean), error, out=np.full(2 * d, np.inf), where=error > 0)
-    return float(min(1.0, 2 * d * 2 * stats.t.sf(t, counts - 1).min()))
+    return float(min(1.0, 2 * d * 2 * t_sf(t, counts - 1).min()))
 
 
 def _seen_mean(values: Any) -> Any:
@@ -297,13 +299,19 @@ def detailed_balance_p_value(statistics: Moments, sde: LinearSDE) -> float:
     def look(x: Array) -> None:
         nonlocal reached
         reached = float(gap @ x / 2)
-        if stats.chi2.sf(reached, free) < NEGLIGIBLE_P:
+        if chi2_sf(reached, free) < NEGLIGIBLE_P:
             raise StopIteration
 
-    roughly = LinearOperator(shape, without_error_of_diffusion)
+    roughly = sparse_linalg.LinearOperator(shape, without_error_of_diffusion)
     with suppress(StopIteration):
-        cg(LinearOperator(shape, covariance), gap, rtol=1e-10, M=roughly, callback=look)
-    return float(stats.chi2.sf(reached, free))
+        sparse_linalg.cg(
+            sparse_linalg.LinearOperator(shape, covariance),
+            gap,
+            rtol=1e-10,
+            M=roughly,
+            callback=look,
+        )
+    return float(chi2_sf(reached, free))
 
 
 def entropy_interval(
@@ -311,7 +319,7 @@ def entropy_interval(
 ) -> tuple[float, float] | None:
     """95 % limits of the entropy production e by the delta method on log e, which keeps them positive; None for many variables.
 
-    `Var e = Σ g_ik H_ij P_kl g_jl`, `g = ∂e/∂Θ` by central differences and `P = (Σ φ φᵀ Δt)⁻¹`, Θ and H those of the regressed step; the
+    `Var e = Σ g_ik H_ij P_kl g_jl` with `g = ∂e/∂Θ` and `P = (Σ φ φᵀ Δt)⁻¹`, Θ and H those of the regressed step; the
     error of H, smaller by the number of steps, is left out. Near detailed balance e is quadratic in the drift, and the limits are rough.
     """
     law = as_step(sde, dt)
@@ -320,26 +328,31 @@ def entropy_interval(
         return None
     inverse = solve_triangular(statistics.blocks[0], np.eye(statistics.n_features))
     P = (inverse @ inverse.T)[:d, :d]
-    h = 1e-5 * float(np.abs(law.drift).max())
-
-    def produced(moved: Array) -> float:
-        drift, H = law.drift + moved, law.diffusion
-        if dt is not None:
-            found = embedded(drift, H, dt)
-            drift, H = found.coefficients, found.diffusion
-        return LinearSDE(drift, H).entropy_production()
-
     try:
-        g = np.array([
-            (produced(h * each) - produced(-h * each)) / (2 * h)
-            for each in np.eye(d * d).reshape(-1, d, d)
-        ]).reshape(d, d)  # fmt: skip
+        value = sde.entropy_production()
+        g, of_H = _entropy_gradient(sde)
     except ValueError:  # hardly stable
         return None
-    value = sde.entropy_production()
+    if dt is not None:
+        units, still = np.eye(d * d).reshape(-1, d, d), np.zeros((d * d, d, d))
+        of_drift, of_diffusion = embedding_at(sde.drift, sde.diffusion, dt).moved(units, still)
+        g = np.einsum("kij,ij->k", of_drift, g) + np.einsum("kij,ij->k", of_diffusion, of_H)
+        g = g.reshape(d, d)
     reach = 1.96 * float(np.sqrt(np.einsum("ik,ij,kl,jl->", g, law.diffusion, P, g))) / value
     low, high = value * np.exp(-reach), value * np.exp(min(reach, 50.0))
     return float(low), float(high)
+
+
+def _entropy_gradient(sde: LinearSDE) -> tuple[Array, Array]:
+    """The derivatives of `e = 2 tr(H⁻¹ A Σ Aᵀ) + tr A` with respect to A and to H.
+
+    Σ moves with both: with `Aᵀ Y + Y A = −2 Aᵀ H⁻¹ A`, `2 tr(H⁻¹ A dΣ Aᵀ) = tr Y (dH + dA Σ + Σ dAᵀ)`.
+    """
+    A, H, S = sde.drift, sde.diffusion, sde.stationary().covariance
+    white = np.linalg.solve(H, A)
+    Y = solve_continuous_lyapunov(A.T, -2 * A.T @ white)
+    of_A = 4 * white @ S + 2 * Y @ S + np.eye(len(A))
+    return of_A, Y - 2 * white @ S @ white.T
 
 
 def _p(value: float) -> str:

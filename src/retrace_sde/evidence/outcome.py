@@ -42,7 +42,7 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.progress import cut_short
 from retrace_sde.search.alternate import Found, recover, rivals
-from retrace_sde.search.collapsed import mixed, order_draws, over_orders, posterior_of
+from retrace_sde.search.collapsed import order_draws, over_orders, posterior_of
 from retrace_sde.search.enumerated import (
     OthersPosterior,
     best_orders,
@@ -50,6 +50,7 @@ from retrace_sde.search.enumerated import (
     enumerable,
     posterior_of_others,
 )
+from retrace_sde.search.gibbs import own_posterior, shared_draws
 from retrace_sde.search.louis import louis_errors
 from retrace_sde.search.mcem import Averaged, Run, average, run
 from retrace_sde.search.model import Fit, Round
@@ -338,7 +339,7 @@ def _over_orders(model: Model, outcome: Outcome, rng: np.random.Generator) -> Ou
         level=0.0 if test.known else test.alpha,
         draws=FITTED_DRAWS,
     )
-    cautions = () if mixed(drawn.r_hat, drawn.effective_size) else (slow_chains(posterior),)
+    cautions = () if posterior.mixed else (slow_chains(posterior),)
     return replace(
         outcome,
         estimate=estimate,
@@ -512,10 +513,10 @@ def _averaged(
     outcome = _told(_believed(outcome, seen), grown)
     if outcome.direction.identified or averaged.twin is None:
         return outcome
-    return _over_twins(model, outcome, averaged.twin)
+    return _over_twins(model, outcome, averaged.twin, rng)
 
 
-def _over_twins(model: Model, outcome: Outcome, twin: Run) -> Outcome:
+def _over_twins(model: Model, outcome: Outcome, twin: Run, rng: np.random.Generator) -> Outcome:
     """Where the direction is open, errors and position probabilities over both directions, each as likely as the other.
 
     `E (θ − θ̂)² = ½ s² + ½ (s² + (θ̂ − θ̂_twin)²)`. Either direction alone would be sure of positions, and of signs, that hold
@@ -535,7 +536,7 @@ def _over_twins(model: Model, outcome: Outcome, twin: Run) -> Outcome:
     posterior = outcome.posterior
     if posterior is not None:
         chains = twin.chains.some(model.data.shape[0])
-        back, _ = order_posterior(model, twin.law, chains, samples=model.effort.positions)
+        back = own_posterior(model, twin.law, chains, rng, samples=model.effort.positions)
         # A run is sure of how single trajectories lie, by parameters that it fitted to them.
         posterior = posterior.halved(back).either_way(_may_turn(model), model.data.lengths)
     note = "The direction is open: errors and position probabilities are over both directions, each as likely."
@@ -565,11 +566,13 @@ def _uncertainty(
     cautions: list[str] = []
     few = model.some(max(1, POSTERIOR_NUMBERS // (T * T)))
     chains = run.chains.some(few.data.shape[0])
-    posterior, draws = order_posterior(few, run.law, chains, samples=model.effort.positions)
+    samples = model.effort.positions
+    _, draws = order_posterior(few, run.law, chains, samples=samples)
     some = draws.thinned(model.effort.louis)
     errors, note = louis_errors(model, few, run.law, run.sums, some, rng)
     if note is not None:
         notes.append(note)
+    posterior = own_posterior(few, run.law, chains, rng, samples=samples)
     if not posterior.mixed:
         cautions.append(slow_chains(posterior))
     if few is not model:
@@ -589,9 +592,9 @@ def sample_posterior(
     order = outcome.found.order
     if outcome.found.ordering.shared:
         return _shared_posterior(model, outcome, rng, samples=samples)
-    found = order_posterior(model, outcome.law, Chains.start(order, rng), samples=samples)[0]
-    if outcome.direction.identified or outcome.estimator != "mcem":
-        return found  # of orders that are certain, as of one for all: the direction is a question of its own
+    found = own_posterior(model, outcome.law, Chains.start(order, rng), rng, samples=samples)
+    if outcome.direction.identified:
+        return found
     return found.either_way(_may_turn(model), model.data.lengths)
 
 
@@ -600,7 +603,8 @@ def _shared_posterior(
 ) -> OrderPosterior:
     """The posterior over one order: over the optima that are nearly as likely, over folds, and over an open direction.
 
-    Parameters are integrated out where that has a closed form; else they are those fitted along each optimum.
+    Parameters are integrated out where that has a closed form, drawn with the order where states are hidden; else they are those
+    fitted along each optimum.
     """
 
     def of_mode(fit: Fit) -> OrderPosterior:
@@ -608,7 +612,10 @@ def _shared_posterior(
         return shared_posterior(orders, fit.order, rng, samples=samples)
 
     best = outcome.found
-    drawn = order_draws(model, best, rng, draws=samples) if _collapses(outcome) else None
+    drawn = None
+    if _collapses(outcome):
+        drawn = order_draws(model, best, rng, draws=samples)
+        drawn = drawn or shared_draws(model, best, rng, draws=samples)
     if drawn is not None:
         test = outcome.direction
         return posterior_of(

@@ -13,7 +13,7 @@ from retrace_sde.evidence.candidates.candidate import Candidate, CandidateFit, C
 from retrace_sde.evidence.closed_form.missing_draws import draw_missing
 from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, noisy_simulator
 from retrace_sde.evidence.closed_form.panels import Form, Panels, Scale
-from retrace_sde.evidence.closed_form.steps import StepFit, fit_steps
+from retrace_sde.evidence.closed_form.steps import StepFit, fit_directions
 from retrace_sde.fit.start_law import Starts
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import BLOCK_ELEMENTS, evenly, to_numpy
@@ -243,5 +243,5 @@ def _deviation(x: Array, centre: Array) -> Array:
 
 def _noiseless(panels: Panels) -> bool:
     """Some combination of variables has no measurable noise: second moments are then lost to rounding."""
-    H = fit_steps(panels, Form()).H[0]
+    H = fit_directions(panels, Form())[0].H[0]
     return bool(np.linalg.eigvalsh(H)[0] < MIN_STEP_VARIANCE)

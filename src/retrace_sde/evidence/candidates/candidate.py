@@ -45,6 +45,7 @@ class CandidateKind(StrEnum):
     CUBIC = "cubic drift"
     MEMORY_QUADRATIC = "memory and quadratic drift"
     NOISE = "measurement noise"
+    TREND = "outside trend"
     GAPS = "unequal gaps"
     RESIDUALS = "non-Gaussian residuals"
 
@@ -57,6 +58,9 @@ class Role(StrEnum):
 
     VETO = "veto"
     """It may only oppose a direction."""
+
+    MEANS = "means"
+    """Where it is as good as the best, the slices' means say nothing of the direction."""
 
     LISTED = "listed"
     """It is shown, and has no say."""

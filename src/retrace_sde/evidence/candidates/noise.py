@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong, simulators
 from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind
@@ -32,6 +31,7 @@ from retrace_sde.evidence.candidates.prediction import (
     rows,
 )
 from retrace_sde.io.arrays import Array
+from retrace_sde.process.tails import norm_ppf
 
 MAX_STATE_SPACE_WORK = 3e6
 """n T d³ up to which a state-space model is fitted for a comparison."""
@@ -102,7 +102,7 @@ def _reverting(e: Array, phi: Array) -> bool:
     past, next_, every = (each.reshape(-1, phi.shape[2]) for each in (phi[:, :-1], phi[:, 1:], phi))
     taken = float(np.trace(np.linalg.pinv(every.T @ every, hermitian=True) @ (past.T @ next_)))
     z = (products.sum(axis=(0, 1)) + taken) / np.sqrt((products**2).sum(axis=(0, 1)))
-    return bool(z.min() < stats.norm.ppf(0.02 / e.shape[2]) or z.sum() < -2 * np.sqrt(e.shape[2]))
+    return bool(z.min() < norm_ppf(0.02 / e.shape[2]) or z.sum() < -2 * np.sqrt(e.shape[2]))
 
 
 def _filtered(x: Array, *, affine: bool) -> float:

@@ -34,7 +34,7 @@ def step_parameters(d: int, *, lags: int = 1, affine: bool) -> float:
     return d * (lags * d + affine) + d * (d + 1) / 2
 
 
-def akaike(parameters: int) -> float:
+def akaike(parameters: float) -> float:
     """One nat for each parameter: the penalty of random intercepts where *estimates* are chosen, not the direction.
 
     The two errors differ in cost. Taking subjects for different that are alike widens intervals by a fifth; taking them for

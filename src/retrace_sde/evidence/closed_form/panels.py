@@ -126,13 +126,15 @@ class Panels:
 
     @cached_property
     def reverse(self) -> Panels:
-        """The same panels time-reversed."""
-        return replace(self, x=self.turned(self.x))
+        """The same panels time-reversed; their reverse is these."""
+        found = replace(self, x=self.turned(self.x))
+        found.__dict__["reverse"] = self
+        return found
 
     def turned(self, x: Array) -> Array:
         """Panels (B, n, T, d) of these lengths, time-reversed."""
         if not self.visits.ragged:
-            return np.ascontiguousarray(x[:, :, ::-1])
+            return x[:, :, ::-1]
         return np.take_along_axis(x, self.visits.reversal[None, :, :, None], axis=2)
 
     def live(self, lags: int) -> Array:
@@ -154,7 +156,7 @@ class Panels:
         return np.concatenate(found, axis=1)
 
     def _variances(self, x: Array, lags: int) -> Array:
-        B, n, T, d = x.shape
-        flat = x.reshape(B, n * T, d) if self.lengths is None else x[:, self.live(lags) > 0]
-        squares = np.einsum("bid,bid->bd", flat, flat) / flat.shape[1]
-        return np.asarray(np.maximum(squares - flat.mean(axis=1) ** 2, 1e-9 * squares + 1e-300))
+        if self.visits.ragged:
+            x = x[:, self.live(lags) > 0][:, None]
+        squares = np.einsum("bntd,bntd->bd", x, x) / (x.shape[1] * x.shape[2])
+        return np.asarray(np.maximum(squares - x.mean(axis=(1, 2)) ** 2, 1e-9 * squares + 1e-300))

@@ -13,12 +13,12 @@ orders. Variables are standardised. A fit is in one direction; the reverse is a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
+from retrace_sde.evidence.closed_form.sums import StepSums, changes, regressors
 from retrace_sde.fit.start_law import Starts, inverted, starts
 from retrace_sde.io.arrays import Array
 
@@ -43,6 +43,10 @@ class Intercepts:
     own: Array
     weight: Array
 
+    def taken(self, some: slice) -> Intercepts:
+        """Of some of the panels."""
+        return Intercepts(*(each[some] for each in vars(self).values()))
+
 
 @dataclass(frozen=True, eq=False)
 class StepFit:
@@ -59,6 +63,14 @@ class StepFit:
     variances: Array
     start: Starts
     intercepts: Intercepts | None = None
+
+    def taken(self, some: slice) -> StepFit:
+        """The fits to some of the panels."""
+        law = None if self.intercepts is None else self.intercepts.taken(some)
+        start = Starts(*(each[some] for each in vars(self.start).values()))
+        names = "total", "theta", "offsets", "H", "variances"
+        arrays = {name: getattr(self, name)[some] for name in names}
+        return replace(self, start=start, intercepts=law, **arrays)
 
     @property
     def step(self) -> Array:
@@ -88,7 +100,8 @@ class StepFit:
 def fit_directions(panels: Panels, form: Form) -> tuple[StepFit, StepFit]:
     """The fit to every panel as it stands, and to its reverse; fitted once for each form, and kept with the panels."""
     if form not in panels.fits:
-        panels.fits[form] = fit_steps(panels, form), fit_steps(panels.reverse, form)
+        both, B = _fitted(StepSums.of(panels, form), form), len(panels.x)
+        panels.fits[form] = both.taken(slice(None, B)), both.taken(slice(B, None))
     found: tuple[StepFit, StepFit] = panels.fits[form]
     return found
 
@@ -115,20 +128,21 @@ def _ratio(panels: Panels, form: Form) -> Array:
     return np.asarray(one.total - two.total)
 
 
-def fit_steps(panels: Panels, form: Form) -> StepFit:
-    """Maximum likelihood of a form, in the direction of the panels."""
-    parts = _Rows.of(panels, form)
-    B, d, S = len(panels.x), panels.x.shape[3], parts.z.shape[2]
-    v = np.ones((B, S))
-    solved = parts.solve(v)
+def _fitted(sums: StepSums, form: Form) -> StepFit:
+    """Maximum likelihood of a form, in either direction."""
+    regression = _Regression(sums, form, sums.panels.x.shape[3])
+    solved = regression.solve(None)
+    v, total, before = np.ones(sums.mean.shape[:2]), solved[3], np.array(-np.inf)
     for _ in range(VARIANCE_ROUNDS if form.spreads else 0):
-        v = parts.variances(solved, v)
-        solved = parts.solve(v)
-    theta, H, offsets, steps, intercepts = solved
-    first = panels.first(form.lags)
+        if not (total > before + MIN_GAIN_NATS).any():
+            break
+        v = regression.variances(solved)
+        solved = regression.solve(1 / v)
+        log_volume = 0.5 * solved[1].shape[1] * (sums.count * np.log(v)).sum(axis=1)
+        before, total = total, solved[3] - log_volume
+    theta, H, offsets, _, intercepts = solved
     noise = H if form.lags == 1 else np.asarray(np.kron(np.eye(2)[None], H))
-    start = starts(first, noise, panels.widths(form.lags))
-    total = steps - 0.5 * d * (parts.live.sum(axis=0) * np.log(v)).sum(axis=1)
+    start = starts(sums.first, noise, sums.widths)
     return StepFit(
         form, total + start.log_densities.sum(axis=1), theta, offsets, H, v, start, intercepts
     )
@@ -136,26 +150,33 @@ def fit_steps(panels: Panels, form: Form) -> StepFit:
 
 def residuals(panels: Panels, fit: StepFit) -> Array:
     """Residuals (B, n, S, d) divided by √v, about subjects' own intercepts where there are such; zero where there is no step."""
-    parts = _Rows.of(panels, fit.form)
-    d = fit.H.shape[1]
-    e = parts.raw[..., -d:] - parts.raw[..., :-d] @ fit.theta[:, None]
-    e = e - fit.offsets[:, None]
+    e = changes(panels.x, fit.form)
+    e -= regressors(panels.x, fit.form) @ fit.theta[:, None]
+    e -= fit.offsets[:, None]
     if fit.intercepts is not None:
-        e = e - fit.intercepts.own[:, :, None]
-    found: Array = e / np.sqrt(fit.variances)[:, None, :, None] * parts.live[None, :, :, None]
-    return found
+        e -= fit.intercepts.own[:, :, None]
+    if fit.form.spreads:
+        e /= np.sqrt(fit.variances)[:, None, :, None]
+    if panels.visits.ragged:
+        e *= panels.live(fit.form.lags)[None, :, :, None]
+    return e
 
 
 def centred_rows(panels: Panels, fit: StepFit) -> Array:
     """Regressors (n, S, p) of the first panel about what is free, divided by √v."""
-    parts = _Rows.of(panels, fit.form)
-    z = parts.z[0][..., : -parts.d]
-    if fit.form.levels:
-        z = (z - z.sum(axis=1, keepdims=True) / z.shape[1]) * parts.live[..., None]
-    elif not fit.form.means:
-        z = (z - z.sum(axis=(0, 1)) / parts.live.sum()) * parts.live[..., None]
-    found: Array = z / np.sqrt(fit.variances[0])[None, :, None]
-    return found
+    form, sums = fit.form, StepSums.of(panels, fit.form)
+    z = regressors(panels.x[0], form)
+    p = z.shape[2]
+    if form.means:
+        z = z - sums.mean[0, :, :p]
+    if form.levels:
+        z = z - z.mean(axis=1, keepdims=True)
+    elif not form.means:
+        total, count = sums.total(None)
+        z = z - total[0, :p] / count[0]
+    if form.spreads:
+        z = z / np.sqrt(fit.variances[0])[None, :, None]
+    return z * panels.live(form.lags)[..., None] if panels.visits.ragged else z
 
 
 def contributions(panels: Panels, fit: StepFit) -> Array:
@@ -179,29 +200,16 @@ def contributions(panels: Panels, fit: StepFit) -> Array:
 
 def squared(e: Array, H: Array) -> tuple[Array, Array]:
     """`eᵀ H⁻¹ e` over the last axis of e (B, ..., d), and log|H|."""
+    white, log_det = whitened(e, H)
+    return np.einsum("b...d,b...d->b...", white, white), log_det
+
+
+def whitened(e: Array, H: Array) -> tuple[Array, Array]:
+    """e (B, ..., d) in units in which H is the identity, and log|H|."""
     lower = np.linalg.cholesky(H)
     white = e.reshape(len(e), -1, e.shape[-1]) @ inverted(lower).transpose(0, 2, 1)
     log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
-    return np.einsum("bid,bid->bi", white, white).reshape(e.shape[:-1]), log_det
-
-
-def regressors(x: Array, form: Form) -> Array:
-    """φ (..., S, p) of panels x (..., T, d): the last state, the one before it, and products of the last state's variables."""
-    T = x.shape[-2]
-    last = x[..., form.lags - 1 : T - 1, :]
-    parts = [last] if form.lags == 1 else [last, x[..., : T - 2, :]]
-    parts += products(last, form.degree)
-    return np.concatenate(parts, axis=-1)
-
-
-def products(last: Array, degree: int) -> list[Array]:
-    """Products of two up to `degree` variables of a state (..., d)."""
-    d = last.shape[-1]
-    return [
-        np.prod(last[..., each], axis=-1, keepdims=True)
-        for k in range(2, degree + 1)
-        for each in map(list, combinations_with_replacement(range(d), k))
-    ]
+    return white.reshape(e.shape), log_det
 
 
 Solved = tuple[Array, Array, Array, Array, Intercepts | None]
@@ -209,95 +217,83 @@ Solved = tuple[Array, Array, Array, Array, Intercepts | None]
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """Rows (φ, Δ) of the steps (B, n, S, q), as they are and about what is free, and which steps exist (n, S)."""
+class _Regression:
+    """The regression of a form, from the moments of its steps."""
 
+    sums: StepSums
     form: Form
-    raw: Array
-    z: Array
-    live: Array
-    first: Array
     d: int
 
-    @classmethod
-    def of(cls, panels: Panels, form: Form) -> _Rows:
-        x, lags = panels.x, form.lags
-        live = panels.live(lags)
-        raw = np.concatenate([regressors(x, form), np.diff(x[:, :, lags - 1 :], axis=2)], axis=3)
-        raw = raw * live[None, :, :, None]
-        z = raw
-        if form.means:
-            middle = raw.sum(axis=1) / np.maximum(live.sum(axis=0), 1)[:, None]
-            z = (raw - middle[:, None]) * live[None, :, :, None]
-        return cls(form, raw, z, live, panels.first(lags), x.shape[3])
-
-    def solve(self, v: Array) -> Solved:
-        """The regression with steps weighted by 1/v."""
-        B, n, S, q = self.z.shape
-        d, p = self.d, q - self.d
-        w = self.live[None] / v[:, None]
+    def solve(self, w: Array | None) -> Solved:
+        """With steps weighted by w (2B, S), equally where it is None."""
         if self.form.levels:
             return self._with_intercepts(w)
-        z = self.z
-        if self.form.affine and not self.form.means:
-            ones = np.broadcast_to(self.live[None, :, :, None], (B, n, S, 1))
-            z = np.concatenate([z[..., :p], ones, z[..., p:]], axis=3)
-        rows = (z * np.sqrt(w)[..., None]).reshape(B, n * S, -1)
-        G = rows.transpose(0, 2, 1) @ rows
-        k = G.shape[1] - d
-        theta = _solved(_ridged(G[:, :k, :k]), G[:, :k, k:])
-        count = self.live.sum()
-        H = _ridged((G[:, k:, k:] - G[:, k:, :k] @ theta) / count)
+        sums, d, form = self.sums, self.d, self.form
+        G = sums.about_slices(w) if form.means else sums.about_zero(w)
+        p = G.shape[1] - d
+        xx, xy, yy = G[:, :p, :p], G[:, :p, p:], G[:, p:, p:]
+        if form.affine and not form.means:
+            total, weight = sums.total(w)
+            past, change = total[:, :p, None], total[:, None, p:]
+            xx = np.block([[xx, past], [past.transpose(0, 2, 1), weight[:, None, None]]])
+            xy = np.concatenate([xy, change], axis=1)
+        theta = _solved(_ridged(xx), xy)
+        count = sums.count.sum()
+        H = _ridged((yy - xy.transpose(0, 2, 1) @ theta) / count)
         log_det: Array = np.linalg.slogdet(H)[1]
-        total: Array = -0.5 * count * (log_det + d + d * np.log(2 * np.pi))
-        offsets = self._offsets(theta[:, :p])
-        if not self.form.means:
-            own = theta[:, p:] if self.form.affine else np.zeros((B, 1, d))
-            offsets = np.broadcast_to(own, (B, S, d))
-        return theta[:, :p], H, offsets, total, None
+        value: Array = -0.5 * count * (log_det + d + d * np.log(2 * np.pi))
+        return theta[:, :p], H, self._offsets(theta), value, None
 
     def _offsets(self, theta: Array) -> Array:
-        """The mean residual of every slice, (B, S, d)."""
-        count = np.maximum(self.live.sum(axis=0), 1)[:, None]
-        middle = self.raw.sum(axis=1) / count
-        found: Array = middle[..., -self.d :] - middle[..., : -self.d] @ theta
-        return found
+        """Of every slice, (2B, S, d): its mean residual where that is free."""
+        mean, d = self.sums.mean, self.d
+        p = mean.shape[2] - d
+        if self.form.means:
+            found: Array = mean[..., p:] - mean[..., :p] @ theta[:, :p]
+            return found
+        own = theta[:, p:] if theta.shape[1] > p else np.zeros((len(theta), 1, d))
+        return np.broadcast_to(own, (*mean.shape[:2], d))
 
-    def variances(self, solved: Solved, v: Array) -> Array:
-        """Each step's own, (B, S), given a regression: `Σ_j eᵀ H⁻¹ e / (n d)`, relative to their geometric mean."""
+    def variances(self, solved: Solved) -> Array:
+        """Each step's own, (2B, S), given a regression: `Σ_j eᵀ H⁻¹ e / (n d)`, relative to their geometric mean."""
         theta, H, offsets, _, intercepts = solved
-        e = self.raw[..., -self.d :] - self.raw[..., : -self.d] @ theta[:, None] - offsets[:, None]
-        if intercepts is not None:
-            e = e - intercepts.own[:, :, None]
-        squares = squared(e, H)[0] * self.live[None]
-        new = squares.sum(axis=1) / (np.maximum(self.live.sum(axis=0), 1) * self.d)
+        sums, d = self.sums, self.d
+        if intercepts is None:
+            take = np.concatenate([-theta, np.broadcast_to(np.eye(d), H.shape)], axis=1)
+            white = take @ inverted(np.linalg.cholesky(H)).transpose(0, 2, 1)
+            spread = sums.quadratic(white @ white.transpose(0, 2, 1))
+            squares = spread + sums.count * squared(sums.mean @ take - offsets, H)[0]
+        else:
+            e = sums.residuals(theta, offsets, intercepts.own)
+            squares = squared(e, H)[0].sum(axis=1)
+        new = squares / (np.maximum(sums.count, 1) * d)
         new = np.maximum(new, MIN_VARIANCE * new.max(axis=1, keepdims=True))
         found: Array = new / np.exp(np.log(new).mean(axis=1, keepdims=True))
         return found
 
-    def _with_intercepts(self, w: Array) -> Solved:
+    def _with_intercepts(self, w: Array | None) -> Solved:
         """Within and between residuals by generalised least squares: H from the one, H/W + Ω from the other."""
-        B, n, S, _ = self.z.shape
-        d, W = self.d, w[:, 0].sum(axis=1)
-        middle = (self.z * w[..., None]).sum(axis=2) / W[:, None, None]
-        inner = ((self.z - middle[:, :, None]) * np.sqrt(w)[..., None]).reshape(B, n * S, -1)
-        known = _known(self.first)
+        sums, d, means = self.sums, self.d, self.form.means
+        n, S = sums.first.shape[1], len(sums.count)
+        each = np.ones((len(sums.first), S)) if w is None else w
+        W = each.sum(axis=1)
+        middle = sums.of_trajectories(each)
+        if means:
+            middle = middle - (each[:, None] @ sums.mean) / W[:, None, None]
+        outside = W[:, None, None] * (middle.transpose(0, 2, 1) @ middle)
+        inner = (sums.about_slices(w) if means else sums.about_zero(w)) - outside
+        known = _known(sums.first)
         gram = _ridged(known.transpose(0, 2, 1) @ known)
         explained = _solved(gram, known.transpose(0, 2, 1) @ middle)
         rest = middle - known @ explained
-        parts = _Between.of(
-            inner.transpose(0, 2, 1) @ inner, rest.transpose(0, 2, 1) @ rest, n, S, W, d
-        )
+        parts = _Between.of(inner, rest.transpose(0, 2, 1) @ rest, n, S, W, d)
         value, theta, H, apart = parts.fitted()
         p = theta.shape[1]
         total = value - 0.5 * n * d * (S * np.log(2 * np.pi) + np.log(W))
         own = middle[..., p:] - middle[..., :p] @ theta
         of_start = explained[..., p:] - explained[..., :p] @ theta
-        offsets = np.zeros((B, S, d))
-        if self.form.means:
-            offsets = self._offsets(theta)
         law = Intercepts(of_start, apart - H / W[:, None, None], own, W)
-        return theta, H, offsets, total, law
+        return theta, H, self._offsets(theta), total, law
 
 
 def _known(first: Array) -> Array:

@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from retrace_sde.evidence.direction.verdict import (
     CLOSE,
@@ -17,6 +16,7 @@ from retrace_sde.evidence.direction.verdict import (
     assumptions_of,
     p_words,
 )
+from retrace_sde.process.tails import norm_ppf
 
 MOST_MORE_DATA = 50.0
 """Times as many trajectories up to which more data are proposed: beyond, the two directions are practically alike."""
@@ -174,7 +174,7 @@ class ArrowTest(DirectionTest):
                 f"{8 * (self.blocks.length + self.blocks.apart)} observations."
             )
         elif self.undecided:
-            wanted = float(stats.norm.isf(self.alpha / 2))
+            wanted = float(-norm_ppf(self.alpha / 2))
             more = (wanted / max(abs(self.z), 1e-3)) ** 2
             if 1 < more < MOST_MORE_DATA:
                 n = int(np.ceil(more * self._independent))

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import gammaincc
 
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.evidence.closed_form.steps import centred_rows, fit_directions, residuals
@@ -29,7 +30,11 @@ WIDTHS = (0.5, 1.0), (1.0, 2.0)
 """Of the kernels, in units of √d standard deviations: narrow ones and wide ones, each a test of its own."""
 
 SHUFFLES = (19, 2), (99, 1), (999, 999)
-"""Permutations by stage, and how many of them may reach the statistic for the next stage: a large p-value needs few."""
+"""Permutations by stage, and how many of them may reach the statistic for the next stage: a large p-value needs few. A statistic out of
+reach of the first ones needs no more, either."""
+
+MIN_PERMUTED, OUT_OF_REACH_P = 99, 1e-8
+"""Permutations from which others are predicted, and the probability of reaching the statistic below which they are not made."""
 
 MAX_STEPS, MIN_STEPS = 3000, 1000
 """Steps used, at most, and at least: fewer would accept what more would reject."""
@@ -77,15 +82,28 @@ def _p_value(e: Array, past: Array, widths: tuple[float, ...], rng: np.random.Ge
     two = _cosines(z, widths, rng)
     two = two - basis @ (basis.T @ two)
     one = one - one.mean(axis=0)
+    # Half the memory to be gathered; a statistic's rounding is far below its spread.
+    one, two = one.astype(np.float32), two.astype(np.float32)
     observed = float(((one.T @ two) ** 2).sum())
+    permuted: list[float] = []
     reached = done = 0
     for total, few in SHUFFLES:
-        for _ in range(total - done):
-            reached += float(((one[rng.permutation(len(one))].T @ two) ** 2).sum()) >= observed
-        done = total
+        if not _out_of_reach(np.array(permuted), observed):
+            for _ in range(total - done):
+                permuted.append(float(((one[rng.permutation(len(one))].T @ two) ** 2).sum()))
+        done, reached = total, sum(each >= observed for each in permuted)
         if reached > few:
             break
     return (1 + reached) / (1 + done)
+
+
+def _out_of_reach(permuted: Array, observed: float) -> bool:
+    """No further permutation would reach the statistic, by the gamma law that sums of squares nearly have."""
+    if len(permuted) < MIN_PERMUTED:
+        return False
+    mean, variance = float(permuted.mean()), float(permuted.var(ddof=1))
+    beyond = gammaincc(mean**2 / variance, observed * mean / variance)
+    return bool(beyond < OUT_OF_REACH_P)
 
 
 def _white(x: Array) -> Array:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
-from scipy import stats
 
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.registry import candidate
 from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.process.tails import t_sf
 
 MIN_TRAJECTORIES = 3
 """Trajectories that the test needs: of fewer the law of the first observation cannot be estimated."""
@@ -37,6 +37,7 @@ class Reason(StrEnum):
     FOLD = "fold"
     UNEQUAL_STEPS = "unequal steps"
     EQUAL_CELLS = "equal cells"
+    ALIGNMENT = "alignment"
     MODELS_DISAGREE = "models disagree"
     UNEXPLAINED = "unexplained"
     NOT_ALLOWED = "not allowed"
@@ -371,7 +372,7 @@ def direction_test(
 
 
 def _two_sided(z: float, n: int) -> float:
-    return float(2 * stats.t.sf(abs(z), n - 1))
+    return float(2 * t_sf(abs(z), n - 1))
 
 
 def known_direction(test: DirectionTest, nats: float = float("inf")) -> DirectionTest:
@@ -438,7 +439,19 @@ def _under(test: DirectionTest) -> str:
     return f"With {found.allows} allowed, which the data prefer by {nats:,.0f} nats, "
 
 
+def _beside_trend(test: DirectionTest) -> str:
+    """Why a direction was taken back: a trend from outside would do as well."""
+    beside = any(each.name == CandidateKind.TREND and each.counted for each in test.models)
+    if test.identified or not beside:  # deviations do show it
+        return ""
+    return " A trend from outside would move the slices' means just so: deviations from them must show the direction, too."
+
+
 def _tested(test: DirectionTest) -> str:
+    return _by_test(test) + _beside_trend(test)
+
+
+def _by_test(test: DirectionTest) -> str:
     under = _under(test)
     the = "the" if under else "The"
     if not test.identified and test.alike:
@@ -556,6 +569,14 @@ def _equal_cells(test: DirectionTest) -> str:
     )
 
 
+def _alignment(test: DirectionTest) -> str:
+    return (
+        f"The direction of time is not determined: these orders fit better than their reverses ({test.log_likelihood_ratio:+.1f} nats), but other "
+        "orders, in which trajectories run otherwise with respect to one another, fit as well. More variables, more observations of "
+        "each trajectory, or the first observation of some of them would tell."
+    )
+
+
 def _unequal_steps(test: DirectionTest) -> str:
     advice = "Give times if there are any" + (", or use spacing='estimate'" if test.shared else "")
     return (
@@ -581,6 +602,7 @@ _SENTENCES: dict[Reason, Callable[[DirectionTest], str]] = {
     Reason.FOLD: _folded,
     Reason.UNEQUAL_STEPS: _unequal_steps,
     Reason.EQUAL_CELLS: _equal_cells,
+    Reason.ALIGNMENT: _alignment,
     Reason.MODELS_DISAGREE: _models_disagree,
     Reason.RESIDUALS: _residuals,
     Reason.UNEXPLAINED: _unexplained,

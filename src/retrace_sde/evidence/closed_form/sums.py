@@ -1,0 +1,264 @@
+"""Second moments of the steps, slice by slice: all that the regressions of step models need of panels, in one pass over them.
+
+A row (φ, Δ) holds a step's regressors and its change. Every weighting of the steps by 1/v, with or without free offsets, is a sum of the
+slices' moments, and for linear regressors the reverse is a linear map of the same moments: the panels themselves are read once.
+Moments are those of differences Δ, not of the states on both sides: the steps of smooth courses would be lost to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement
+
+import numpy as np
+
+from retrace_sde.evidence.closed_form.panels import Form, Panels
+from retrace_sde.io.arrays import Array
+
+ROWS_AT_ONCE = 1 << 16
+"""Numbers of rows that are summed at a time: they stay in the processor's cache."""
+
+BlockMap = tuple[tuple[int, ...], ...]
+
+AHEAD: dict[int, BlockMap] = {
+    1: ((1, 0), (0, 1)),
+    2: ((1, 0, 0), (1, -1, 0), (0, 0, 1)),
+}
+BACK: dict[int, BlockMap] = {
+    1: ((1, 1), (0, -1)),
+    2: ((1, 0, 0), (1, 0, 1), (0, -1, 0)),
+}
+"""Rows (φ, Δ) as combinations of (x_t, Δ_t), with two lags of (x_t, Δ_{t−1}, Δ_t): as they stand, and in reverse."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Slices:
+    """Rows of B panels, summed over trajectories. What needs the slices one by one costs q² numbers for each: it is summed on demand."""
+
+    panels: Panels
+    form: Form
+    rows: Callable[[Array, Form], Array]
+
+    @cached_property
+    def pooled(self) -> tuple[Array, Array]:
+        """The slices' means (B, S, q), and the sum of squares about them, (B, q, q)."""
+        parts = []
+        total: Array | float = 0.0
+        for _, mean, z in self._centred():
+            flat = z.reshape(len(z), -1, z.shape[3])
+            parts.append(mean)
+            total = total + flat.transpose(0, 2, 1) @ flat
+        return np.concatenate(parts, axis=1), np.asarray(total)
+
+    @cached_property
+    def inner(self) -> Array:
+        """Each slice's own sum of squares, (B, S, q·q)."""
+        B, _, T, d = self.panels.x.shape
+        q = self.form.regressors(d) + d
+        found = np.empty((B, T - self.form.lags, q, q))
+        for some, _, z in self._centred():
+            z = z.transpose(0, 2, 1, 3)
+            found[:, some] = z.transpose(0, 1, 3, 2) @ z
+        return found.reshape(B, T - self.form.lags, q * q)
+
+    def _centred(self) -> Iterator[tuple[slice, Array, Array]]:
+        """Some slices at a time: their means, and the rows (B, n, s, q) about them, zero where there is no step."""
+        panels, lags = self.panels, self.form.lags
+        B, n, T, d = panels.x.shape
+        ragged, live = panels.visits.ragged, panels.live(lags)
+        count = np.maximum(live.sum(axis=0), 1)[:, None]
+        size = max(1, ROWS_AT_ONCE // (B * n * (self.form.regressors(d) + d)))
+        for begin in range(0, T - lags, size):
+            some = slice(begin, min(begin + size, T - lags))
+            z = self.rows(panels.x[:, :, some.start : some.stop + lags], self.form)
+            inside = live[None, :, some, None]
+            if ragged:
+                z *= inside
+            mean = z.sum(axis=1) / count[some]
+            z -= mean[:, None]
+            if ragged:
+                z *= inside
+            yield some, mean, z
+
+
+@dataclass(frozen=True, eq=False)
+class _Direction:
+    """One direction of panels: slices of rows, of which its own are combinations, and whether it takes them from the last."""
+
+    slices: _Slices
+    blocks: BlockMap | None = None
+    reverse: bool = False
+
+    @property
+    def mean(self) -> Array:
+        """Of its rows, (B, S, q)."""
+        return self._along(_combined(self.slices.pooled[0], self.blocks, 1))
+
+    def inner(self, weights: Array | None) -> Array:
+        """The sum of squares about the slices' means, steps weighted, (B, q, q)."""
+        if weights is None:
+            found = self.slices.pooled[1]
+        else:
+            found = (self._along(weights)[:, None] @ self.slices.inner).reshape(
+                self.slices.pooled[1].shape
+            )
+        return _combined(found, self.blocks, 2)
+
+    def quadratic(self, form: Array) -> Array:
+        """`Σ_j zᵀ M z` of each slice, (B, S), for symmetric M (B, q, q); z its rows about the slices' means."""
+        pulled = _combined(form, None if self.blocks is None else _transposed(self.blocks), 2)
+        found = self.slices.inner @ pulled.reshape(len(form), -1, 1)
+        return self._along(found[..., 0])
+
+    def _along(self, values: Array) -> Array:
+        return values[:, ::-1] if self.reverse else values
+
+
+@dataclass(frozen=True, eq=False)
+class StepSums:
+    """B panels followed by their B reverses, as a regression of the steps sees them.
+
+    `count` (S,) of the rows (φ, Δ) of each slice; their `mean` (2B, S, q).
+    """
+
+    panels: Panels
+    form: Form
+    ways: tuple[_Direction, _Direction]
+
+    @classmethod
+    def of(cls, panels: Panels, form: Form) -> StepSums:
+        """Of the regressors of a form; computed once for panels and their reverse."""
+        form = Form(form.lags, degree=form.degree)
+        key = "sums", form
+        if key not in panels.fits:
+            other: StepSums | None = panels.reverse.fits.get(key)
+            ways = _directions(panels, form) if other is None else (other.ways[1], other.ways[0])
+            panels.fits[key] = cls(panels, form, ways)
+        found: StepSums = panels.fits[key]
+        return found
+
+    @cached_property
+    def count(self) -> Array:
+        return np.asarray(self.panels.live(self.form.lags).sum(axis=0))
+
+    @cached_property
+    def mean(self) -> Array:
+        return np.concatenate([each.mean for each in self.ways])
+
+    def of_trajectories(self, weights: Array) -> Array:
+        """Each trajectory's weighted mean of its rows, (2B, n, q); all are equally long."""
+        found = []
+        for each, w in zip(self._both, np.split(weights, 2), strict=True):
+            parts = regressors(each.x, self.form), changes(each.x, self.form)
+            sums = [(w[:, None, None] @ part)[:, :, 0] for part in parts]
+            found.append(np.concatenate(sums, axis=2) / w.sum(axis=1)[:, None, None])
+        return np.concatenate(found)
+
+    def residuals(self, theta: Array, offsets: Array, own: Array) -> Array:
+        """Δ − Θᵀφ less offsets (2B, S, d) and what is each trajectory's own (2B, n, d)."""
+        found = []
+        for each, some in zip(self._both, np.split(np.arange(len(theta)), 2), strict=True):
+            e = changes(each.x, self.form) - regressors(each.x, self.form) @ theta[some, None]
+            found.append(e - offsets[some, None] - own[some, :, None])
+        return np.concatenate(found)
+
+    @cached_property
+    def first(self) -> Array:
+        """First states (2B, n, lags·d)."""
+        return np.concatenate([each.first(self.form.lags) for each in self._both])
+
+    @cached_property
+    def widths(self) -> Array:
+        """Variances of what `first` holds; a panel and its reverse have the same."""
+        return np.tile(self.panels.widths(self.form.lags), (2, 1))
+
+    @property
+    def _both(self) -> tuple[Panels, Panels]:
+        return self.panels, self.panels.reverse
+
+    def about_slices(self, weights: Array | None) -> Array:
+        """Second moments (2B, q, q) about the slices' means, steps weighted (2B, S); None: equally."""
+        halves = (None, None) if weights is None else np.split(weights, 2)
+        return np.concatenate([way.inner(w) for way, w in zip(self.ways, halves, strict=True)])
+
+    def about_zero(self, weights: Array | None) -> Array:
+        """Second moments (2B, q, q) of the rows as they are."""
+        scaled = self.mean * self._weights(weights)[..., None]
+        return self.about_slices(weights) + scaled.transpose(0, 2, 1) @ self.mean
+
+    def quadratic(self, form: Array) -> Array:
+        """`Σ_j zᵀ M z` of each slice, (2B, S), for symmetric M (2B, q, q); z the rows about the slices' means."""
+        halves = np.split(form, 2)
+        return np.concatenate([way.quadratic(M) for way, M in zip(self.ways, halves, strict=True)])
+
+    def total(self, weights: Array | None) -> tuple[Array, Array]:
+        """The weighted sum of the rows (2B, q), and that of their number (2B,)."""
+        w = np.broadcast_to(self._weights(weights), self.mean.shape[:2])
+        return np.einsum("bs,bsq->bq", w, self.mean), w.sum(axis=1)
+
+    def _weights(self, weights: Array | None) -> Array:
+        return self.count[None] if weights is None else weights * self.count
+
+
+def regressors(x: Array, form: Form) -> Array:
+    """φ (..., S, p) of panels x (..., T, d): the last state, the one before it, and products of the last state's variables."""
+    T = x.shape[-2]
+    last = x[..., form.lags - 1 : T - 1, :]
+    parts = [last] if form.lags == 1 else [last, x[..., : T - 2, :]]
+    parts += products(last, form.degree)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+
+def products(last: Array, degree: int) -> list[Array]:
+    """Products of two up to `degree` variables of a state (..., d)."""
+    d = last.shape[-1]
+    return [
+        np.prod(last[..., each], axis=-1, keepdims=True)
+        for k in range(2, degree + 1)
+        for each in map(list, combinations_with_replacement(range(d), k))
+    ]
+
+
+def changes(x: Array, form: Form) -> Array:
+    """Δ (..., S, d)."""
+    return np.diff(x[..., form.lags - 1 :, :], axis=-2)
+
+
+def _rows(x: Array, form: Form) -> Array:
+    return np.concatenate([regressors(x, form), changes(x, form)], axis=-1)
+
+
+def _changes(x: Array, form: Form) -> Array:
+    """(x_t, Δ_t), or (x_t, Δ_{t−1}, Δ_t)."""
+    step, S = np.diff(x, axis=-2), x.shape[-2] - form.lags
+    moved = [step[..., k : k + S, :] for k in range(form.lags)]
+    return np.concatenate([x[..., form.lags - 1 : -1, :], *moved], axis=-1)
+
+
+def _directions(panels: Panels, form: Form) -> tuple[_Direction, _Direction]:
+    """Of panels and of their reverse, from the same sums where rows are linear in the states."""
+    if panels.visits.ragged or form.degree > 1:
+        one, two = (_Direction(_Slices(each, form, _rows)) for each in (panels, panels.reverse))
+        return one, two
+    slices = _Slices(panels, form, _changes)
+    return _Direction(slices, AHEAD[form.lags]), _Direction(slices, BACK[form.lags], True)
+
+
+def _combined(values: Array, blocks: BlockMap | None, axes: int) -> Array:
+    """Combinations of blocks of variables along the last axis, or both of the last two; coefficients −1, 0 and 1."""
+    if blocks is None or blocks == AHEAD[1]:
+        return values
+    d = values.shape[-1] // len(blocks)
+    of = [slice(k * d, (k + 1) * d) for k in range(len(blocks))]
+    found = np.zeros(values.shape)
+    for i, row in enumerate(blocks):
+        for k, sign in enumerate(row):
+            if sign:
+                found[..., of[i]] += sign * values[..., of[k]]
+    return found if axes == 1 else _combined(found.swapaxes(-1, -2), blocks, 1).swapaxes(-1, -2)
+
+
+def _transposed(blocks: BlockMap) -> BlockMap:
+    return tuple(zip(*blocks, strict=True))
