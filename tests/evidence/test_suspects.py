@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import retrace_sde as rt
+from retrace_sde.evidence.suspects.filled import filled
 from retrace_sde.evidence.suspects.isolated import find_isolated
 from retrace_sde.evidence.suspects.robust import centre_and_scale, robust_order
 from retrace_sde.evidence.suspects.rows import find_rows
@@ -55,6 +56,75 @@ def test_nothing_is_found_in_clean_panels_nor_in_heavy_tails():
     walk = np.cumsum(rng.standard_t(3, (30, 16, 3)), axis=1)
     assert len(found_in(walk)) <= 1
     assert not find_isolated(panel(5))
+
+
+def test_curved_courses_own_rates_and_velocities_that_are_not_seen_are_no_errors():
+    rng = np.random.default_rng(5)
+    rate = np.exp(0.4 * rng.standard_normal((30, 1)))
+    x = np.exp(np.log(0.1) + 0.3 * rng.standard_normal((30, 2)))
+    v = rng.standard_normal((30, 2))
+    y, growth, smooth = np.zeros((30, 2)), [], []
+    for _ in range(16):
+        growth.append(x)
+        smooth.append(y)
+        x = x + 0.4 * rate * x * (1 - x) + 0.02 * x * rng.standard_normal(x.shape)
+        v = 0.95 * v - 0.1 * y + 0.05 * rng.standard_normal(v.shape)
+        y = y + 0.3 * v
+    assert not found_in(np.stack(growth, axis=1))
+    assert not found_in(np.stack(smooth, axis=1))
+
+
+def test_few_wrong_values_are_drawn_given_the_rest():
+    """Means and covariance of the draws against conditioning in the joint law of a trajectory."""
+    A, T = np.array([[0.8, 0.1], [-0.2, 0.7]]), 6
+    L = np.linalg.cholesky(np.array([[0.5, 0.2], [0.2, 0.4]]))
+    rng = np.random.default_rng(0)
+    x = np.zeros((400, T, 2))
+    x[:, 0] = 1.5 * rng.standard_normal((400, 2))
+    for k in range(1, T):
+        x[:, k] = x[:, k - 1] @ A.T + rng.standard_normal((400, 2)) @ L.T
+    wrong = np.zeros(x.shape, dtype=bool)
+    wrong[0, 2, 0] = wrong[0, 3] = True
+    draws = np.stack([filled(x, wrong, np.random.default_rng(k))[0][wrong[0]] for k in range(120)])
+    covariance = np.cov(x.reshape(400, -1).T)
+    u = wrong[0].ravel()
+    gain = covariance[np.ix_(u, ~u)] @ np.linalg.inv(covariance[np.ix_(~u, ~u)])
+    mean = x.reshape(400, -1).mean(axis=0)
+    expected = mean[u] + gain @ (x[0].ravel() - mean)[~u]
+    spread = covariance[np.ix_(u, u)] - gain @ covariance[np.ix_(~u, u)]
+    assert np.allclose(draws.mean(axis=0), expected, atol=0.2)
+    assert np.allclose(np.cov(draws.T), spread, atol=0.15)
+    assert np.array_equal(filled(x, wrong, rng)[~wrong], x[~wrong])
+
+
+def test_without_suspects_the_answer_is_that_of_keep():
+    X = panel(3)
+    auto, kept = (
+        rt.ReTrace(dt=0.1, random_state=0, outliers=how).fit(X).result_ for how in ("auto", "keep")
+    )
+    assert not auto.suspects
+    assert np.array_equal(auto.drift, kept.drift)
+    assert np.array_equal(auto.standard_errors.diffusion, kept.standard_errors.diffusion)
+    assert auto.direction.p_value == kept.direction.p_value
+
+
+def test_suspects_do_not_take_away_what_a_complete_panel_offers():
+    X, wrong = soiled()
+    with pytest.warns(rt.ReTraceWarning, match="treated as missing"):
+        model = rt.ReTrace(dt=0.1, random_state=0).fit(X)
+    assert {(e.trajectory, e.slice) for e in model.result_.suspects} == wrong
+    assert model.result_.drift_choice is not None or model.result_.subjects is not None
+    assert model.result_.observation_noise is None
+    assert model.forecast(X, 2).mean.shape == (30, 2, 3)
+
+
+def test_counts_among_the_variables_do_not_hide_a_wrong_cell():
+    X = panel()
+    X[4, 5, 1] = 75.0
+    counts = np.random.default_rng(0).poisson(1.0, X.shape[:2])[..., None]
+    with pytest.warns(rt.ReTraceWarning, match="treated as missing"):
+        result = rt.ReTrace(dt=0.1, random_state=0).fit(np.concatenate([counts, X], axis=2)).result_
+    assert [(e.trajectory, e.slice, e.variable) for e in result.suspects] == [(4, 5, "x2")]
 
 
 def test_the_order_survives_wrong_values():

@@ -10,6 +10,7 @@ import numpy as np
 
 from retrace_sde.after.residuals import ResidualCheck, not_looked
 from retrace_sde.after.simulated import look_at, looked_at
+from retrace_sde.after.stages import stage_note, time_shifts
 from retrace_sde.estimator.fitting import PanelFit
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
@@ -17,7 +18,7 @@ from retrace_sde.evidence.identifiability import identify
 from retrace_sde.evidence.outcome import Outcome
 from retrace_sde.fit.regression import ErrorKind, Estimate, StandardErrors
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import one_blas_thread
+from retrace_sde.panel.blocks import one_blas_thread, to_numpy
 from retrace_sde.panel.canonical import RowPermutation
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
@@ -39,6 +40,7 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
     sde = LinearSDE(A, estimate.diffusion, offset=c) if is_linear(drift) else None
     exactly = estimate.scheme == "exact" and found.gaps.equal
     order, times = _observed(panel, model, found)
+    shifts, stages = _stages(panel, model, found)
     return ReTraceResult(
         order=order,
         times=times,
@@ -69,7 +71,8 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
         names=panel.names,
         feature_names=fitted.features,
         settings=request.recorded(outcome.estimator),
-        notes=(*outcome.notes, *outcome.cautions),
+        notes=(*outcome.notes, *stages, *outcome.cautions),
+        time_shifts=shifts,
         observation_noise=outcome.noise_covariance,
         gap_intervals=gap_intervals(found.gaps, found.log_gap_errors, model.data.n_groups),
         subjects=outcome.subjects,
@@ -79,6 +82,20 @@ def assembled(panel: Panel, fitted: PanelFit, request: Request) -> ReTraceResult
         groups=model.data.groups,
         dependence=fitted.dependence,
     )
+
+
+def _stages(panel: Panel, model: Model, found: Fit) -> tuple[Array | None, tuple[str, ...]]:
+    """Each trajectory's shift along the course of each variable, where they are at different stages, and a note."""
+    if not found.ordering.shared or not found.gaps.equal or model.data.lazy:
+        return None, ()
+    x = np.asarray(to_numpy(panel.values), dtype=float)[:, found.order]
+    courses = time_shifts(x)
+    note = stage_note(courses, panel.names, model.dt)
+    if note is None:
+        return None, ()
+    nothing = np.full(len(x), np.nan)
+    shifts = [nothing if each is None else each.shifts * model.dt for each in courses]
+    return np.stack(shifts, axis=1), (note,)
 
 
 def _log_likelihood(fitted: PanelFit) -> float:

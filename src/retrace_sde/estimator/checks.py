@@ -73,6 +73,7 @@ def check_lazy(panel: Panel, given: Mapping[str, Any], knowledge: Knowledge | No
         "order='score'": given["order"] != "likelihood",
         "spacing='estimate'": given["spacing"] == "estimate",
         "common_shocks=True": given["common_shocks"] is True,
+        "wrong timestamps": knowledge is not None and knowledge.wrong is not None,
         "a schedule": knowledge is not None and knowledge.schedule is not None,
         "knowledge of single trajectories": own and knowledge is not None,
         f"drift={given['drift']!r}": isinstance(as_drift(given["drift"]), TumourGrowth),
@@ -170,7 +171,10 @@ def check_knowledge(knowledge: object, order: object) -> None:
     if not isinstance(knowledge, Knowledge):
         kind = type(knowledge).__name__
         raise ValueError(f"knowledge must be a retrace_sde.Knowledge(…); got {kind}.")
-    check("Knowledge", {"aligned": knowledge.aligned, "share": knowledge.share})
+    settings = {name: getattr(knowledge, name) for name in ("aligned", "share", "wrong")}
+    check("Knowledge", settings)
+    if knowledge.wrong is not None and knowledge.timestamps is None:
+        raise ValueError("wrong= is the share of timestamps that are wrong, but no timestamps are given.")  # fmt: skip
     if order != "likelihood":
         raise ValueError(
             "order='score' sorts slices by the paper's comparison, which cannot use knowledge of time; use "
@@ -327,7 +331,7 @@ def no_diffusion(panel: Panel, k: int | None = None) -> str:
     """Why there is no H: variable k moves without noise, or (None) some are combinations of others up to rounding."""
     if k is not None:
         return (
-            f"variable {panel.names[k]!r} follows from the state before it up to rounding: nothing is left to chance, so "
+            f"variable {panel.names[k]!r} has no measurable noise: it follows from the state before it up to rounding, so "
             "there is no diffusion to estimate, nor a direction of time that noise would show. Drop it, or give the data "
             "as they were measured."
         )

@@ -21,13 +21,13 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
-from scipy.stats import chi2
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.groups import renumbered
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import ReTraceWarning
+from retrace_sde.process.tails import chi2_cdf, chi2_ppf
 
 NAMED = 3
 """Sets of copies that a warning names."""
@@ -120,7 +120,7 @@ def near_copies(data: Data, *, shared: bool) -> Indices | None:
     law = ((scores[first] - scores[second]) ** 2).sum(axis=1) + blur
     r = min(2 * law.mean() ** 2 / law.var(), scores.shape[1])
     rare, unit = FALSE_ALARM / (n * (n - 1) / 2), law.mean() / r
-    reach = unit * chi2.ppf(rare, r) - blur
+    reach = unit * chi2_ppf(rare, r) - blur
     if not reach > 0:
         return None
     every = np.column_stack([scores, levels])
@@ -130,7 +130,7 @@ def near_copies(data: Data, *, shared: bool) -> Indices | None:
     two = at[one, k]
     # A trajectory of which less is seen has fewer numbers to differ in.
     share = np.minimum(np.minimum(told[one], told[two]) / told.mean(), 1.0)
-    chance = chi2.cdf((near[one, k] ** 2 + blur) / unit * share, r * np.maximum(share, MIN_SHARE))
+    chance = chi2_cdf((near[one, k] ** 2 + blur) / unit * share, r * np.maximum(share, MIN_SHARE))
     shift = (levels[one] - levels[two])[:, None]
     apart = ((moves[one] - moves[two] + shift) ** 2).sum(axis=(1, 2))
     alone = (moves[one] ** 2 + moves[two] ** 2).sum(axis=(1, 2))

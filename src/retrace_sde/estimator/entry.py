@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from retrace_sde.estimator.cells import with_cells_checked
 from retrace_sde.estimator.checks import (
     check_centred,
     check_enough,
@@ -17,6 +16,7 @@ from retrace_sde.estimator.checks import (
 )
 from retrace_sde.estimator.copies import with_copies
 from retrace_sde.estimator.request import Request
+from retrace_sde.estimator.screening.cells import with_cells_checked
 from retrace_sde.estimator.segments import with_segments
 from retrace_sde.estimator.units import Units
 from retrace_sde.evidence.growth import Growth
@@ -30,6 +30,7 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.schedule import on_schedule
 from retrace_sde.panel.validation import check_panel
 from retrace_sde.search.plan import nonlinear
+from retrace_sde.search.stamps.known import StampCheck, with_right_stamps
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,7 @@ class Entry:
 
     Everything stands where its content puts it, whatever order rows came in; `places` puts answers back. `whole` is the
     panel in its places, `panel` the same with visits laid out on a schedule where there is one. `notes` and `cautions`: on what was noticed.
+    `stamps`: time stamps as given, of which some may be wrong.
     """
 
     whole: Panel
@@ -50,6 +52,7 @@ class Entry:
     cautions: tuple[str, ...] = ()
     aligned: str | None = None
     growth: Growth | None = None
+    stamps: StampCheck | None = None
 
 
 def entered(
@@ -84,8 +87,10 @@ def entered(
     panel, cautions = with_cells_checked(panel, request)
     dt, prior = request.dt if panel.dt is None else float(panel.dt), None
     joined: tuple[str, ...] = ()
+    stamps = None
     if knowledge is not None:
         knowledge, joined = with_segments(knowledge, panel, request, dt)
+        knowledge, stamps = with_right_stamps(knowledge, panel, dt, shared=shared)
         prior = consistent_prior(knowledge, panel, shared=shared, dt=dt)
     placed = content_permutation(panel, shared=shared, known=knowledge)
     if not (shared and likely):
@@ -103,7 +108,8 @@ def entered(
     aligned = None if knowledge is None else knowledge.aligned
     growth = Growth.of(knowledge, panel)
     notes = (*notes, *joined)
-    return Entry(whole, panel, prior, timing, dt, placed, notes, cautions, aligned, growth)
+    told = notes, cautions, aligned, growth, stamps
+    return Entry(whole, panel, prior, timing, dt, placed, *told)
 
 
 def in_units(panel: Panel, units: Units | None, n_jobs: int | None) -> Data:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
@@ -19,6 +17,7 @@ from retrace_sde.evidence.outcome import Outcome
 from retrace_sde.evidence.selection.subjects import SubjectEffects
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.deferred import deferred
 from retrace_sde.io.formats import frame_in_order
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.panel.canonical import RowPermutation
@@ -28,6 +27,11 @@ from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.search.model import Round
 from retrace_sde.search.posterior import OrderPosterior
 from retrace_sde.search.protocols import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 
 def _read(name: str) -> Any:
@@ -192,6 +196,8 @@ class Fitted:
         """In notebooks: the answer of a fit; before one, the settings."""
         if hasattr(self, "result_"):
             return self.result_._repr_html_()
+        from sklearn.utils import estimator_html_repr
+
         found: str = estimator_html_repr(self)
         return found
 

@@ -281,6 +281,7 @@ def as_given(result: ReTraceResult, places: RowPermutation) -> ReTraceResult:
         ),
         subjects=None if subjects is None else subjects.moved(places.given_rows),
         groups=None if groups is None else renumbered(places.given_rows(groups)),
+        time_shifts=None if result.time_shifts is None else places.given_rows(result.time_shifts),
     )
 
 

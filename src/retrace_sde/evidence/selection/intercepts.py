@@ -74,7 +74,8 @@ class ObservedAccount(Account):
             first = model.data.states(alike.order)[None]
             start = start_log_densities(first, step, model.variances)[0]
             fit = replace(alike, log_likelihoods=start + levels.log_likelihoods)
-            fits.append((fit, cls(model, levels, not alike.gaps.equal)))
+            uneven = alike.gaps.uneven(model.data.shape[1], model.dt)
+            fits.append((fit, cls(model, levels, uneven)))
         extra = fits[0][1].levels.n_extra
         gain = max(fit.objective for fit, _ in fits) - found.better.objective
         return Tried(float(gain - akaike(extra)), extra, lambda: fits)
@@ -116,7 +117,7 @@ class ObservedAccount(Account):
         levels = fit_levels(model.data, drawn.order, drawn.gaps)
         if levels is None:
             return drawn.step.coefficients, drawn.step.diffusion
-        return ObservedAccount(model, levels, not drawn.gaps.equal).population
+        return ObservedAccount(model, levels, self.gaps).population
 
 
 def resampled_fit(model: EulerModel, found: Fit, rows: Indices) -> tuple[EulerModel, Fit]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
+
+from retrace_sde.io.arrays import Mask
 
 Kind = Literal["cell", "row", "trajectory", "slice"]
 
@@ -50,3 +55,19 @@ class Suspect:
             seen = f": {self.value:.4g} where {self.expected:.4g} ± {self.sd:.2g} is expected"
         likely = f"; {self.repair}" if self.repair else ""
         return f"{self.where}{seen}{likely}"
+
+
+def cells(suspects: Iterable[Suspect], shape: tuple[int, ...], names: Sequence[str]) -> Mask:
+    """Which values of a panel (n, T, d), as given, whose variables have these names, are suspects."""
+    suspects = tuple(suspects)
+    if not suspects:
+        return np.broadcast_to(
+            np.array(False), shape
+        )  # no memory for panels that are never read whole
+    found = np.zeros(shape, dtype=bool)
+    for each in suspects:
+        j = slice(None) if each.trajectory is None else each.trajectory
+        t = slice(None) if each.slice is None else each.slice
+        v = slice(None) if each.variable is None else names.index(each.variable)
+        found[j, t, v] = True
+    return found

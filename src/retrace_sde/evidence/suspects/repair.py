@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import chi2
 
-from retrace_sde.evidence.suspects.rows import Find
+from retrace_sde.evidence.suspects.rows import Find, agrees, could_be_exchanged
 from retrace_sde.io.arrays import Array
 
 MIN_FACTOR, KNOWN_EXPECTATION = 4.0, 2.0
 """Least factor that is said, and standard deviations from zero from which a ratio to what is expected means something."""
 
-MATCH_LEVEL = 0.999
-"""Level up to which a row agrees with what is expected elsewhere."""
-
 
 def factor(value: float, expected: float, sd: float) -> float | None:
-    """By how many times a value differs from what is expected; None where that says nothing."""
+    """By how many times a value differs from what is expected; None where that says nothing, as where signs differ."""
     if value == 0 or abs(expected) < KNOWN_EXPECTATION * sd:
         return None
     ratio = value / expected
-    return ratio if abs(np.log(abs(ratio))) >= np.log(MIN_FACTOR) else None
+    return ratio if ratio > 0 and abs(np.log(ratio)) >= np.log(MIN_FACTOR) else None
 
 
 def partners(x: Array, finds: list[Find]) -> dict[int, int]:
@@ -33,15 +29,12 @@ def partners(x: Array, finds: list[Find]) -> dict[int, int]:
     for at, a in enumerate(rows):
         for b in rows[at + 1 :]:
             one, two = finds[a], finds[b]
-            same = (one.position == two.position) != (one.trajectory == two.trajectory)
             free = a not in found and b not in found
-            if same and free and _agrees(x, one, two) and _agrees(x, two, one):
+            if (
+                could_be_exchanged(one, two)
+                and free
+                and agrees(x, one, two)
+                and agrees(x, two, one)
+            ):
                 found[a], found[b] = b, a
     return found
-
-
-def _agrees(x: Array, one: Find, two: Find) -> bool:
-    """The row of one is what is expected of the other."""
-    apart = (x[one.trajectory, one.position] - two.expected) / two.sd
-    known = np.isfinite(apart)
-    return bool((apart[known] ** 2).sum() <= chi2.ppf(MATCH_LEVEL, max(int(known.sum()), 1)))

@@ -10,14 +10,21 @@ Limits: up to about a tenth of the rows may be wrong; the order only has to be g
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import chi2
 
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.paths import guided_paths, improve, shortest_path
 from retrace_sde.orders.prior import Prior
+from retrace_sde.panel.blocks import evenly
+from retrace_sde.process.tails import chi2_ppf
 
 KEPT, TRIMMED_ROUNDS, ORDER_ROUNDS = 0.99, 4, 3
 """Share of Gaussian residuals that a trimmed regression keeps, its rounds, and rounds of regression and search."""
+
+ORDER_TRAJECTORIES, REGRESSION_ROWS = 60, 4000
+"""Trajectories, and rows, that are enough for the order and for a regression."""
+
+FARTHEST = 8.0
+"""Robust standard deviations from the centre beyond which a value counts as that far, for the order."""
 
 NORMAL_MAD = 1.4826
 """Standard deviation of a Gaussian over its median absolute deviation."""
@@ -49,13 +56,15 @@ def trimmed_regression(y: Array, x: Array) -> tuple[Array, Array]:
 
     It starts at y = x + c, so that rows with a wrong regressor, which differ from their neighbour, are left out from the first round on.
     """
+    every = evenly(len(y), REGRESSION_ROWS)
+    y, x = y[every], x[every]
     N, d = y.shape
     near = np.r_[np.eye(d), np.zeros((1, d))]
     X, B = np.c_[x, np.ones(N)], near
     rest = y - x
     rest = rest - np.median(rest, axis=0)
     S = np.diag((NORMAL_MAD * np.median(np.abs(rest), axis=0)) ** 2 + 1e-12)
-    bound, middle = chi2.ppf(KEPT, d), chi2.median(d)
+    bound, middle = chi2_ppf(KEPT, d), chi2_ppf(0.5, d)
     for _ in range(TRIMMED_ROUNDS):
         squares = _squares(rest, S)
         kept = squares <= bound * np.median(squares) / middle
@@ -97,7 +106,9 @@ def median_distances(z: Array) -> Array:
 
 def robust_order(z: Array, prior: Prior | None = None) -> Indices:
     """An order (T,) of the slices of z (n, T, d) that a few wrong values do not change."""
+    z = z[evenly(len(z), ORDER_TRAJECTORIES)]
     n, T, d = z.shape
+    z = np.clip(z, -FARTHEST, FARTHEST)  # one wrong variable must not hide what the others tell
     D = median_distances(z)
     order = shortest_path(D) if prior is None else guided_paths(n * d * D, n * d, prior)[0]
     seen: Mask = np.asarray(~np.isnan(z).any(axis=2))
@@ -120,7 +131,7 @@ def robust_order(z: Array, prior: Prior | None = None) -> Indices:
 def _bounded_costs(z: Array, seen: Mask, B: Array, S: Array) -> Array:
     """`½ Σ_j min(m²_j, χ²_d(.99))` (T, T) of one slice after another; a step that is not seen counts as an ordinary one."""
     _, T, d = z.shape
-    W, bound = whitening(S), chi2.ppf(KEPT, d)
+    W, bound = whitening(S), chi2_ppf(KEPT, d)
     target, source = z @ W, (z @ B[:-1] + B[-1]) @ W
     costs = np.empty((T, T))
     for a in range(T):

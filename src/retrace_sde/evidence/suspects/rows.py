@@ -2,7 +2,7 @@
 
 In rounds: the spikes M of all rows are compared with the tail of the residuals that are no candidates, the false discovery rate among
 those called is held at `LEVEL` (Benjamini and Hochberg), what is called becomes missing, and its neighbours are looked at again. A row
-whose deviation one variable explains is a wrong cell.
+whose deviation one variable explains is a wrong cell. What other models of the course explain (`confirmed`) is no suspect.
 
 Limits: a row that differs from what is expected by less than about four standard deviations is not seen; nor are two wrong rows
 next to each other that agree.
@@ -14,18 +14,33 @@ from typing import NamedTuple
 
 import numpy as np
 
+from retrace_sde.evidence.suspects.confirmed import confirm, outlying
+from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
 from retrace_sde.evidence.suspects.two_sided import Sides, TwoSided, lengths
 from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.process.tails import chi2_ppf
 
-LEVEL, ROUNDS = 0.01, 4
+LEVEL, ROUNDS = 0.02, 8
 """False discovery rate among rows that are called, and rounds."""
 
-CANDIDATE_SPIKE, CANDIDATE_SHARE = 3.0, 0.15
+SEVERAL, LEVEL_WHERE_SEVERAL = 3, 0.1
+"""Confirmed rows from which there certainly are wrong ones, and the rate then."""
+
+CANDIDATE_SPIKE, CANDIDATE_SHARE = 3.0, 0.35
 """Length from which a spike is a candidate, left out of the tail it is compared with; at most this share of the rows are."""
+
+DOUBTFUL = 0.01
+"""P value up to which a row is not called but left out where other rows are compared with their neighbours."""
+
+GROSS, MANY_GROSS = 10.0, 0.01
+"""Robust standard deviations from which a cell is far from others, and the share of such cells from which they are set aside."""
 
 CELL_LEVEL = 0.02
 """Level above which what one variable leaves of a deviation is ordinary: the cell, not the row, is wrong."""
+
+MATCH_LEVEL = 0.999
+"""Level up to which a row agrees with what is expected elsewhere."""
 
 MIN_LENGTHS = 40
 """Residuals from which a tail is fitted."""
@@ -53,26 +68,133 @@ class Judged(NamedTuple):
 
 def find_rows(x: Array, times: Array) -> list[Find]:
     """The rows and cells of x (n, T, d), standardised and along an order, that are probably wrong."""
-    x, found = x.copy(), list[Find]()
-    called = np.zeros(x.shape[:2], dtype=bool)
-    for _ in range(ROUNDS):
-        sides = TwoSided.of(x, times).sides(x, times)
-        seen = np.asarray(~np.isnan(x).all(axis=2))
-        judged = judge(sides, seen)
-        if judged is None:
-            break
-        rate = discovery_rates(judged.p, int(seen.sum()))
-        new = (rate <= LEVEL) & seen & ~called
-        if not new.any():
-            break
-        for j, k in zip(*map(np.ndarray.tolist, np.nonzero(new)), strict=True):
-            variable = single_variable(sides, x, j, k, judged)
-            p, probability = float(judged.p[j, k]), 1 - float(rate[j, k])
-            here = sides.expected[j, k], sides.sd[j, k]
-            found.append(Find(j, k, variable, p, probability, *here))
-            x[j, k, slice(None) if variable is None else variable] = np.nan
-        called |= new
+    search = _Search(x, times)
+    search.run(LEVEL)
+    if len(search.confirmed()) >= SEVERAL:
+        search.run(LEVEL_WHERE_SEVERAL)
+    found = search.confirmed()
+    if not found:
+        return []
+    sure = [each for each in found if search.seen_from_both_sides(each)]
+    return search.with_partners(
+        sure, [each for each in found if not any(each is one for one in sure)]
+    )
+
+
+class _Search:
+    """Rounds of calls: `kept` is x with what was called missing; `sides` and `judged` are of the last round."""
+
+    def __init__(self, x: Array, times: Array) -> None:
+        self.x, self.times, self.kept = x, times, x.copy()
+        self.found = list[Find]()
+        self.called = np.zeros(x.shape[:2], dtype=bool)
+        self.sides: Sides | None = None
+        self.judged: Judged | None = None
+        self.ends: Mask | None = None
+        self.gross = _gross(x)
+
+    def run(self, level: float) -> None:
+        """Call rows until none is left at this false discovery rate."""
+        x = self.kept
+        for _ in range(ROUNDS):
+            near = x if self.gross is None else np.where(self.gross, np.nan, x)
+            self.sides = sides = TwoSided.of(near, self.times).sides(x, self.times, near)
+            self.ends = sides.end if self.ends is None else self.ends
+            seen = np.asarray(~np.isnan(x).all(axis=2))
+            self.judged = judged = judge(sides, seen)
+            if judged is None:
+                return
+            rate = discovery_rates(judged.p, int(seen.sum()))
+            new = (rate <= level) & seen & ~self.called
+            if not new.any():
+                return
+            for j, k in zip(*map(np.ndarray.tolist, np.nonzero(new)), strict=True):
+                variable = single_variable(sides, x, j, k, judged)
+                p, probability = float(judged.p[j, k]), 1 - float(rate[j, k])
+                here = sides.expected[j, k], sides.sd[j, k]
+                self.found.append(Find(j, k, variable, p, probability, *here))
+                x[j, k, slice(None) if variable is None else variable] = np.nan
+            self.called |= new
+
+    def confirmed(self) -> list[Find]:
+        """What was called and stays far under every other model of the course."""
+        if not self.found or self.judged is None:
+            return []
+        kept = np.where((self.judged.p <= DOUBTFUL)[:, :, None], np.nan, self.kept)
+        kept = kept if self.gross is None else np.where(self.gross, np.nan, kept)
+        places = [(each.trajectory, each.position, each.variable) for each in self.found]
+        sure = confirm(self.x, kept, places)
+        return [each for each, clear in zip(self.found, sure, strict=True) if clear]
+
+    def seen_from_both_sides(self, find: Find) -> bool:
+        """It has neighbours on both sides, or is far from all other trajectories at its position too."""
+        j, k = find.trajectory, find.position
+        if self.ends is not None and not self.ends[j, k]:
+            return True
+        return outlying(self.x, self.kept, j, k, find.variable)
+
+    def with_partners(self, sure: list[Find], ends: list[Find]) -> list[Find]:
+        """Also rows with which one that was called may have been exchanged, and called rows at the ends that have such a partner."""
+        assert self.sides is not None
+        assert self.judged is not None  # something was called
+        p = np.where(self.called, 1.0, self.judged.p)
+        found = [*sure, *_partners(self.x, sure, self.sides, p)]
+        for one in ends:
+            others = [e for e in (*found, *ends) if e is not one and could_be_exchanged(one, e)]
+            matched = any(agrees(self.x, one, e) and agrees(self.x, e, one) for e in others)
+            more = [] if matched else _partners(self.x, [one], self.sides, p)
+            if matched or more:
+                found += [one, *more]
+        return found
+
+
+def _partners(x: Array, finds: list[Find], sides: Sides, p: Array) -> list[Find]:
+    """Rows with which one that was called may have been exchanged: at the same position, or of the same trajectory.
+
+    They are few, so that less evidence against a partner is enough; each has to fit in the other's place.
+    """
+    n, T, _ = x.shape
+    found, taken = list[Find](), np.zeros((n, T), dtype=bool)
+    for one in finds:
+        if one.variable is not None:
+            continue
+        j, k = one.trajectory, one.position
+        near = np.zeros((n, T), dtype=bool)
+        near[:, k], near[j] = True, True
+        for i, m in np.argwhere(near & ~taken & (p <= LEVEL / (n + T))).tolist():
+            there = sides.expected[i, m], sides.sd[i, m]
+            two = Find(i, m, None, float(p[i, m]), 1 - float(p[i, m]) * (n + T), *there)
+            if agrees(x, one, two) and agrees(x, two, one):
+                found.append(two)
+                taken[i, m] = True
+                break
     return found
+
+
+def could_be_exchanged(one: Find, two: Find) -> bool:
+    """Both are rows, at the same position or of the same trajectory."""
+    rows = one.variable is None and two.variable is None
+    return rows and (one.position == two.position) != (one.trajectory == two.trajectory)
+
+
+def agrees(x: Array, one: Find, two: Find) -> bool:
+    """The row of one is what is expected of the other."""
+    apart = (x[one.trajectory, one.position] - two.expected) / two.sd
+    known = np.isfinite(apart)
+    return bool((apart[known] ** 2).sum() <= chi2_ppf(MATCH_LEVEL, max(int(known.sum()), 1)))
+
+
+def _gross(x: Array) -> Mask | None:
+    """Cells of x (n, T, d) far from the rest of their trajectory and of their position; None where they are few.
+
+    So many wrong neighbours would hide each other: such cells are judged, but no others are compared with them.
+    """
+    found = np.ones(x.shape, dtype=bool)
+    for axis in (0, 1):
+        rest = np.abs(x - np.expand_dims(median(x, axis), axis))
+        scale = NORMAL_MAD * np.expand_dims(median(rest, axis), axis)
+        found &= rest > GROSS * scale
+    return found if found.mean() >= MANY_GROSS else None
 
 
 def judge(sides: Sides, seen: Mask) -> Judged | None:

@@ -12,14 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import f as f_distribution
+from scipy import special
 
 from retrace_sde.io.arrays import Array
+from retrace_sde.panel.blocks import evenly
+from retrace_sde.process.tails import f_median, f_sf
 
 DEGREES = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0, 100.0)
 """Degrees of freedom that are compared; of those within `NEAR_NATS` of the best the largest is used."""
 
 NEAR_NATS, EXCEEDED = 1.0, 0.75
+
+FITTED_LENGTHS = 10_000
+"""Lengths, evenly among all by size, that are enough to fit the tail."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,27 +39,37 @@ class Tail:
     @classmethod
     def of(cls, lengths: Array, d: int) -> Tail:
         """Fitted to lengths of residuals that are thought to be clean."""
+        every = np.sort(lengths)
+        lengths = every[evenly(len(every), FITTED_LENGTHS)]
         middle, third = np.median(lengths), np.quantile(lengths, EXCEEDED)
         top = lengths[lengths > third]
         values = []
         for degrees in DEGREES:
-            scale = middle**2 / d / f_distribution.median(d, degrees)
-            density = f_distribution.logpdf(top**2 / d / scale, d, degrees) + np.log(top / scale)
-            beyond = f_distribution.logsf(third**2 / d / scale, d, degrees)
+            scale = middle**2 / d / f_median(d, degrees)
+            density = _log_density(top**2 / d / scale, d, degrees) + np.log(top / scale)
+            beyond = np.log(f_sf(third**2 / d / scale, d, degrees))
             values.append(float((density - beyond).sum()))
         best = int(np.flatnonzero(np.array(values) > max(values) - NEAR_NATS)[-1])
-        scale = middle**2 / d / f_distribution.median(d, DEGREES[best])
-        return cls(d, float(scale), DEGREES[best], np.sort(lengths))
+        scale = middle**2 / d / f_median(d, DEGREES[best])
+        return cls(d, float(scale), DEGREES[best], every)
 
     def beyond(self, lengths: Array) -> Array:
         """P(|r| > u)."""
-        fitted = f_distribution.sf(lengths**2 / self.d / self.scale, self.d, self.degrees)
+        fitted = f_sf(lengths**2 / self.d / self.scale, self.d, self.degrees)
         empirical = 1 - np.searchsorted(self.sorted, lengths) / len(self.sorted)
         return np.maximum(fitted, empirical)
 
     def beyond_in(self, lengths: Array, d: int) -> Array:
         """The same of a part of the residual, of d dimensions."""
-        return np.asarray(f_distribution.sf(lengths**2 / d / self.scale, d, self.degrees))
+        return np.asarray(f_sf(lengths**2 / d / self.scale, d, self.degrees))
+
+
+def _log_density(x: Array, one: int, two: float) -> Array:
+    """`log f(x)` of F with `one` and `two` degrees of freedom."""
+    constant = one / 2 * np.log(one / two) - special.betaln(one / 2, two / 2)
+    return np.asarray(
+        constant + (one / 2 - 1) * np.log(x) - (one + two) / 2 * np.log1p(one * x / two)
+    )
 
 
 def joint_exponent(before: Array, after: Array, spikes: Array, third: float) -> float:

@@ -77,9 +77,12 @@ class OneSided:
         shifts[lag:] = np.nan_to_num(median(rest, 0)) * n / (n + SLICE_SHRINKAGE)
         return cls(B, S, shifts)
 
-    def residuals(self, x: Array, times: Array, lag: int) -> tuple[Array, Array]:
-        """What is left (n, T, d), NaN where there is no row before, and the square roots of the gaps it was divided by."""
-        past, when = carried(x, times)
+    def residuals(self, x: Array, times: Array, lag: int, near: Array) -> tuple[Array, Array]:
+        """What is left (n, T, d), NaN where there is no row before, and the square roots of the gaps it was divided by.
+
+        `near`: x as a neighbour, without values that must not count as one.
+        """
+        past, when = carried(near, times)
         g = np.sqrt(_gaps(when, times, lag))
         found, wide = np.full(x.shape, np.nan), np.ones(x.shape)
         B = self.coefficients
@@ -128,7 +131,7 @@ class TwoSided:
         W = whitening((ahead.covariance + back.covariance) / 2)
         T = x.shape[1]
         found = cls(ahead, back, ahead2, back2, W, 1.0, np.ones(T), np.ones(T), 0.0, 0.0)
-        f, g = (_sizes(each, W) for each in found._one_step(x, times)[:2])
+        f, g = (_sizes(each, W) for each in found._one_step(x, times, x)[:2])
         middle = float(np.nanmedian(np.r_[f.ravel(), g.ravel()])) or 1.0
         rng = np.random.default_rng(0)
         ahead_scale, back_scale = (
@@ -144,21 +147,22 @@ class TwoSided:
             ahead, back, ahead2, back2, W, middle, ahead_scale, back_scale, of_trajectories, nearby
         )  # fmt: skip
 
-    def _one_step(self, x: Array, times: Array) -> tuple[Array, Array, Array, Array]:
+    def _one_step(self, x: Array, times: Array, near: Array) -> tuple[Array, Array, Array, Array]:
         back_x, back_t = _reversed(x, times)
-        f, wide = self.ahead.residuals(x, times, 1)
-        g, wide_back = (each[:, ::-1] for each in self.back.residuals(back_x, back_t, 1))
+        f, wide = self.ahead.residuals(x, times, 1, near)
+        back = self.back.residuals(back_x, back_t, 1, near[:, ::-1])
+        g, wide_back = (each[:, ::-1] for each in back)
         return f, g, wide, wide_back
 
-    def sides(self, x: Array, times: Array) -> Sides:
-        """Both residuals of every row of x (n, T, d)."""
-        f, g, wide, wide_back = self._one_step(x, times)
+    def sides(self, x: Array, times: Array, near: Array) -> Sides:
+        """Both residuals of every row of x (n, T, d), with neighbours and scales from `near`: x without values that must not count there."""
+        f, g, wide, wide_back = self._one_step(x, times, near)
         first, last = (np.asarray(np.isnan(each).all(axis=2)) for each in (f, g))
-        scale = self._scales(f, g)
+        scale = self._scales(*(f, g) if near is x else self._one_step(near, times, near)[:2])
         expected = x - _mean(f * wide, g * wide_back)
         back_x, back_t = _reversed(x, times)
-        twice = self.ahead2.residuals(x, times, 2)[0]
-        twice_back = self.back2.residuals(back_x, back_t, 2)[0][:, ::-1]
+        twice = self.ahead2.residuals(x, times, 2, near)[0]
+        twice_back = self.back2.residuals(back_x, back_t, 2, near[:, ::-1])[0][:, ::-1]
         before, after = (
             np.where(first[..., None], twice_back, f),
             np.where(last[..., None], twice, g),

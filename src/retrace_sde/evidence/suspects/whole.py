@@ -12,16 +12,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm, spearmanr
 
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.io.deferred import deferred
+from retrace_sde.process.tails import norm_ppf, norm_sf
+
+stats = deferred("scipy.stats")
 
 MIN_OTHERS = 6
 """Trajectories, or slices, that one is compared with at least."""
 
 OUTLYING, MIN_SPREAD, MIN_FACTOR = 5.0, 0.3, 5.0
 """Robust z from which a logarithm is outlying, its least standard deviation, and the least factor that counts as a unit."""
+
+NEAR_ZERO_LEVEL = 0.01
+"""Probability with which some trajectory of a variable of both signs stays so near zero by chance that it is taken for other units."""
 
 RANKS_LEVEL = 0.01
 """Level of the test that subjects rank in a slice as they do in one of the others."""
@@ -41,7 +47,7 @@ def whole_trajectories(x: Array) -> list[Whole]:
     n, T, _ = x.shape
     if n <= MIN_OTHERS or T < 4:
         return []
-    return _outlying(median(np.abs(x), 1), median(np.abs(np.diff(x, axis=1)), 1))
+    return _outlying(x, median(np.abs(x), 1), median(np.abs(np.diff(x, axis=1)), 1))
 
 
 def whole_slices(x: Array) -> list[Whole]:
@@ -50,7 +56,7 @@ def whole_slices(x: Array) -> list[Whole]:
     if T <= MIN_OTHERS or n < MIN_OTHERS:
         return []
     size, centre = median(np.abs(x), 0), median(x, 0)
-    found = _outlying(size, NORMAL_MAD * median(np.abs(x - centre), 0))
+    found = _outlying(x, size, NORMAL_MAD * median(np.abs(x - centre), 0))
     return [
         each
         for each in found
@@ -73,15 +79,27 @@ def _same_subjects(values: Array, k: int) -> bool:
     Other units keep the ranks. A tight start, from which the next step leads far away, does not.
     """
     n, T = values.shape
-    enough = np.tanh(norm.isf(RANKS_LEVEL / (T - 1)) / np.sqrt(max(n - 3, 1)))
+    enough = np.tanh(-norm_ppf(RANKS_LEVEL / (T - 1)) / np.sqrt(max(n - 3, 1)))
     others = (
-        spearmanr(values[:, k], values[:, t], nan_policy="omit")[0] for t in range(T) if t != k
+        stats.spearmanr(values[:, k], values[:, t], nan_policy="omit")[0]
+        for t in range(T)
+        if t != k
     )
     return any(r > enough for r in others)
 
 
-def _outlying(size: Array, movement: Array) -> list[Whole]:
-    """Entries (m, d) whose size and movement are both multiples of the others'."""
+def _apart_from_others(logs: Array, wrong: Mask) -> Mask:
+    """Entries (m, d) that differ by the least factor from each of the others that is not wrong: no tail leads to them."""
+    low, high = (np.where(wrong | np.isnan(logs), far, logs) for far in (np.inf, -np.inf))
+    least = np.log(MIN_FACTOR)
+    return np.asarray((logs <= low.min(axis=0) - least) | (logs >= high.max(axis=0) + least))
+
+
+def _outlying(x: Array, size: Array, movement: Array) -> list[Whole]:
+    """Entries (m, d) whose size and movement are both multiples of the others'.
+
+    A variable of both signs may stay near zero by chance: `P(|z| < f) ≈ f` bounds how small a factor f that leaves open.
+    """
     known = (size > 0) & (movement > 0)
     logs, factors = [], []
     for each in (size, movement):
@@ -92,11 +110,14 @@ def _outlying(size: Array, movement: Array) -> list[Whole]:
         factors.append(np.exp(centred))
     least = np.where(np.sign(logs[0]) == np.sign(logs[1]), np.fmin(*np.abs(logs)), 0.0)
     large = np.abs(np.log(factors[0])) >= np.log(MIN_FACTOR)
+    one_sign = np.nanmin(x, axis=(0, 1)) * np.nanmax(x, axis=(0, 1)) > 0
+    large &= (factors[0] > 1) | one_sign | (factors[0] * size.size < NEAR_ZERO_LEVEL)
     wrong: Mask = (np.nan_to_num(least) > OUTLYING) & np.nan_to_num(large).astype(bool)
     if wrong.any(axis=1).sum() > len(wrong) / 4:  # two kinds of subjects rather than errors
         return []
+    wrong &= _apart_from_others(np.log(np.where(known, size, np.nan)), wrong)
     found = []
     for i, v in zip(*map(np.ndarray.tolist, np.nonzero(wrong)), strict=True):
-        chance = min(1.0, 2 * wrong.size * float(norm.sf(least[i, v])))
+        chance = min(1.0, 2 * wrong.size * float(norm_sf(least[i, v])))
         found.append(Whole(i, v, float(factors[0][i, v]), 1 - chance))
     return found

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from retrace_sde.estimator.entry import Entry
 from retrace_sde.estimator.request import Request
+from retrace_sde.evidence.suspects.filled import filled
 from retrace_sde.evidence.suspects.isolated import find_isolated
-from retrace_sde.evidence.suspects.record import Kind, Suspect
+from retrace_sde.evidence.suspects.record import Kind, Suspect, cells
 from retrace_sde.evidence.suspects.repair import factor, partners
 from retrace_sde.evidence.suspects.robust import centre_and_scale, robust_order
 from retrace_sde.evidence.suspects.rows import Find, find_rows
@@ -27,24 +29,50 @@ from retrace_sde.progress import report
 MIN_TRAJECTORIES, MIN_SLICES, MAX_SLICES = 4, 5, 500
 """Sizes of panels that are screened."""
 
-MAX_MISSING_SHARE = 0.2
-"""Share of the rows beyond which suspects are listed only: the model, not the data, is then in doubt."""
+MAX_MISSING_SHARE = 0.15
+"""Share of the values beyond which suspects are listed only: the model, not the data, is then in doubt."""
+
+MAX_FILLED_SHARE = 0.1
+"""Share of the values up to which suspects are drawn given the rest: standard errors are then too small by about 5 % at most."""
 
 MIN_SEEN = 2
 """Values of each variable that every slice keeps where suspects become missing."""
 
 MAX_TIED_SHARE = 0.5
 """Share of a variable's values that equal another of their subject's beyond which it is a count or rounded: what is expected then has no spread to
-be compared with, and nothing is screened."""
+be compared with, and it is not screened."""
+
+ROWS_PER_VARIABLE = 12
+"""Rows for each variable from which a panel is screened."""
+
+ORDER_PASSES = 2
+"""Times that rows are looked for, at most: many wrong values can hide the order, which is sought again without them."""
 
 SUSPECTS_SAID = 3
 
 UNIT = "(a unit or a decimal point)"
 
 
+class Screen(NamedTuple):
+    """What was found in x (n, T, d): cells that are probably wrong, what to call them, and the order of the slices that it was found along."""
+
+    wrong: Mask
+    suspects: list[Suspect]
+    order: Indices | None = None
+
+    def among(self, variables: Indices, shape: tuple[int, ...]) -> Screen:
+        """The same where only some variables were looked at; of a row that is wrong all are."""
+        wrong = np.zeros(shape, dtype=bool)
+        if len(variables) > 1:
+            wrong |= np.asarray(self.wrong.all(axis=2))[:, :, None]
+        wrong[:, :, variables] = self.wrong
+        return self._replace(wrong=wrong)
+
+
 def screened(entry: Entry, request: Request) -> tuple[Entry, tuple[Suspect, ...]]:
     """The entry with suspects missing where that is asked for and possible, and the suspects.
 
+    Of few suspects in a complete panel "missing" is one draw given the rest, so that the fit offers what it does for complete data.
     Panels that are not in memory, or too large to be copied, are not screened.
     """
     panel = entry.panel
@@ -54,19 +82,43 @@ def screened(entry: Entry, request: Request) -> tuple[Entry, tuple[Suspect, ...]
     x = to_numpy(panel.values)
     n, T, _ = x.shape
     x = np.where(Lengths(n, T, panel.lengths).mask[:, :, None], x, np.nan)
-    if _tied_share(x).max() > MAX_TIED_SHARE:
+    free = np.flatnonzero(_tied_share(x) <= MAX_TIED_SHARE)
+    if not len(free) or n * T < ROWS_PER_VARIABLE * len(free):
         return entry, ()
-    wrong, suspects = _screen(x, entry, shared=request.shared)
+    screen = _screen(x[:, :, free], entry, tuple(panel.names[v] for v in free), request)
+    screen = screen.among(free, x.shape)
+    suspects = screen.suspects
     if not suspects:
         return entry, ()
-    can = request.outliers == "auto" and request.estimator in ("auto", "em", "mcem")
-    if can and _enough_left(x, wrong, shared=request.shared):
-        holes = like(np.where(wrong, np.nan, 0.0), panel.values)
-        panel = replace(panel, values=panel.values + holes)
+    values = _without(x, screen, entry, request) if request.outliers == "auto" else None
+    if values is not None:
+        panel = replace(panel, values=like(values, panel.values))
         suspects = [replace(each, missing=True) for each in suspects]
     said = _sentence(suspects)
     entry = replace(entry, panel=panel, whole=panel, cautions=(*entry.cautions, said))
     return entry, tuple(suspects)
+
+
+def _without(x: Array, screen: Screen, entry: Entry, request: Request) -> Array | None:
+    """x (n, T, d) with suspects drawn given the rest, or missing; None where they have to stay."""
+    wrong, order = screen.wrong, screen.order
+    seen = ~np.isnan(x)
+    share = (wrong & seen).sum() / max(seen.sum(), 1)
+    left = seen & ~wrong
+    enough = not request.shared or left.any(axis=2).sum(axis=0).min() >= MIN_SEEN
+    if share > MAX_MISSING_SHARE or not enough:
+        return None
+    slices = any(each.kind == "slice" for each in screen.suspects)
+    regular = entry.timing.known is None
+    if order is not None and seen.all() and share <= MAX_FILLED_SHARE and regular and not slices:
+        centre, scale = centre_and_scale(np.where(wrong, np.nan, x))
+        drawn = filled((x - centre)[:, order] / scale, wrong[:, order], np.random.default_rng(0))
+        if drawn is not None:
+            found = x.copy()
+            found[:, order] = np.where(wrong[:, order], drawn * scale + centre, x[:, order])
+            return found
+    can = request.estimator in ("auto", "em", "mcem")
+    return np.where(wrong, np.nan, x) if can else None
 
 
 def _tied_share(x: Array) -> Array:
@@ -87,38 +139,46 @@ def _can_screen(entry: Entry, request: Request) -> bool:
     return sized and not stored and request.by_likelihood and request.has_state_space
 
 
-def _screen(x: Array, entry: Entry, *, shared: bool) -> tuple[Mask, list[Suspect]]:
-    """The cells (n, T, d) that are probably wrong, and what to call them."""
+def _screen(x: Array, entry: Entry, names: Sequence[str], request: Request) -> Screen:
+    """What is probably wrong in x (n, T, d), whose variables have these names."""
     wrong = np.zeros(x.shape, dtype=bool)
     placed, panel = entry.places, entry.panel
-    if not shared:
+    if not request.shared:
         found = find_isolated(x)
         for each in found:
             wrong[each.trajectory, each.position, _variables(each)] = True
-        return wrong, list(_rows(x, found, None, placed, panel, {}))
+        return Screen(wrong, list(_rows(x, found, None, placed, panel, names, {})))
     slices = whole_slices(x)
     for part in slices:
         wrong[:, part.at, part.variable] = True
     left = np.where(wrong, np.nan, x)
     centre, scale = centre_and_scale(left)
-    order, times = _order(entry, (left - centre) / scale)
-    trajectories = whole_trajectories(left[:, order])
+    best, times = _order(entry, (left - centre) / scale)
+    trajectories = whole_trajectories(left[:, best])
     for part in trajectories:
         wrong[part.at, :, part.variable] = True
-    along = np.where(wrong, np.nan, (x - centre) / scale)[:, order]
-    finds = find_rows(along, np.broadcast_to(times, x.shape[:2]))
-    for each in finds:
-        wrong[each.trajectory, order[each.position], _variables(each)] = True
+    z = np.where(wrong, np.nan, (x - centre) / scale)
+    for _ in range(ORDER_PASSES):
+        order, along = best, z[:, best]
+        finds = find_rows(along, np.broadcast_to(times, x.shape[:2]))
+        of_rows = np.zeros_like(wrong)
+        for each in finds:
+            of_rows[each.trajectory, order[each.position], _variables(each)] = True
+        best = _order(entry, np.where(of_rows, np.nan, z))[0] if finds else order
+        if np.array_equal(best, order) or np.array_equal(best, order[::-1]):
+            break
+    wrong |= of_rows
     pairs = partners(along, finds)
     finds = [
         e._replace(position=int(order[e.position]), expected=e.expected * scale + centre, sd=e.sd * scale)
         for e in finds
     ]  # fmt: skip
-    return wrong, [
-        *_wholes(slices, placed, panel, of_slices=True),
-        *_wholes(trajectories, placed, panel, of_slices=False),
-        *_rows(x, finds, placed.columns, placed, panel, pairs),
+    suspects = [
+        *_wholes(slices, placed, panel, names, of_slices=True),
+        *_wholes(trajectories, placed, panel, names, of_slices=False),
+        *_rows(x, finds, placed.columns, placed, panel, names, pairs),
     ]
+    return Screen(wrong, suspects, best)
 
 
 def _order(entry: Entry, z: Array) -> tuple[Indices, Array]:
@@ -132,19 +192,9 @@ def _variables(find: Find) -> slice | int:
     return slice(None) if find.variable is None else find.variable
 
 
-def _enough_left(x: Array, wrong: Mask, *, shared: bool) -> bool:
-    """What is left can be fitted."""
-    seen = ~np.isnan(x)
-    rows = (wrong & seen).any(axis=2).sum() / max(seen.any(axis=2).sum(), 1)
-    left = seen & ~wrong
-    return bool(
-        rows <= MAX_MISSING_SHARE and (not shared or left.any(axis=2).sum(axis=0).min() >= MIN_SEEN)
-    )
-
-
 def _rows(
     x: Array, finds: Sequence[Find], columns: Indices | None, placed: RowPermutation, panel: Panel,
-    pairs: dict[int, int],
+    names: Sequence[str], pairs: dict[int, int],
 ) -> Iterator[Suspect]:  # fmt: skip
     """Rows and cells as given, the clearest first."""
 
@@ -168,7 +218,7 @@ def _rows(
         )
         times = factor(value, expected, sd)
         repair = "" if times is None else f"looks like {times:.2g}× {UNIT}"
-        name = panel.names[v]
+        name = names[v]
         yield Suspect(
             "cell", j, t, name, value, expected, sd, find.probability, False, repair, f"{where}, {name}"
         )  # fmt: skip
@@ -183,11 +233,16 @@ def _exchanged(one: tuple[int, int], two: tuple[int, int], panel: Panel) -> str:
 
 
 def _wholes(
-    found: Iterable[Whole], placed: RowPermutation, panel: Panel, *, of_slices: bool
+    found: Iterable[Whole],
+    placed: RowPermutation,
+    panel: Panel,
+    names: Sequence[str],
+    *,
+    of_slices: bool,
 ) -> Iterator[Suspect]:
     """Trajectories and slices in other units, as given."""
     for each in found:
-        name, repair = panel.names[each.variable], f"looks like {each.factor:.2g}× {UNIT}"
+        name, repair = names[each.variable], f"looks like {each.factor:.2g}× {UNIT}"
         at = int((placed.columns if of_slices else placed.rows)[each.at])
         j, t = (None, at) if of_slices else (at, None)
         where = panel.observation(0, at) if of_slices else panel.trajectory(at)
@@ -205,7 +260,7 @@ def _sentence(suspects: Sequence[Suspect]) -> str:
     done = (
         "listed only"
         if not suspects[0].missing
-        else "treated as missing (outliers='keep' uses them as they are)"
+        else "treated as missing (outliers='keep' uses what was given)"
     )
     return (
         f"{len(suspects)} {'entries look' if several else 'entry looks'} wrong and {'are' if several else 'is'} {done}; "
@@ -218,10 +273,6 @@ def without_suspects(panel: Panel, suspects: Iterable[Suspect]) -> Panel:
     chosen = [each for each in suspects if each.missing]
     if not chosen:
         return panel
-    holes = np.zeros(tuple(panel.values.shape))
-    for each in chosen:
-        j = slice(None) if each.trajectory is None else each.trajectory
-        t = slice(None) if each.slice is None else each.slice
-        v = slice(None) if each.variable is None else panel.names.index(each.variable)
-        holes[j, t, v] = np.nan
-    return replace(panel, values=panel.values + like(holes, panel.values))
+    wrong = cells(chosen, tuple(panel.values.shape), panel.names)
+    holes = like(np.where(wrong, np.nan, 0.0), panel.values)
+    return replace(panel, values=panel.values + holes)

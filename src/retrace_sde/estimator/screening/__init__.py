@@ -1,0 +1,1 @@
+"""Data at the entry looked over: equal cells, rows carried forward, values that are probably wrong."""

@@ -1,0 +1,191 @@
+"""Suspects that stay far from what is expected under every other model of the course, not only under the linear step.
+
+A row is predicted from up to two neighbours on either side (its own and other suspects left out) by regressions that hold for other laws too:
+
+* linear in four neighbours: memory, a hidden velocity, smooth courses;
+* quadratic in the nearest two: curved drifts, growth, rates that differ between subjects;
+* linear in the nearest two, at its own position alone: a law that changes along the course, where there are enough trajectories.
+
+The length of what is left, over that of a prediction at such neighbours (leverage) and over the usual one of the trajectory and of the position
+where those are larger, is compared with a t tail fitted to all other rows. A suspect is confirmed where it is beyond `LEVEL` in all of them.
+
+Limits: a course that none of the regressions follows (a spike of the process itself, shorter than a step) is still taken for an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median, whitening
+from retrace_sde.evidence.suspects.tail import Tail
+from retrace_sde.evidence.suspects.two_sided import lengths
+from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.process.tails import t_sf
+
+LEVEL = 0.01
+"""Probability by chance, under each model, up to which a suspect is confirmed."""
+
+ROWS_PER_FEATURE, MIN_ROWS = 4, 12
+"""Rows for each feature from which a regression is compared with, and rows at least."""
+
+MAX_LINEAR, MAX_QUADRATIC = 400, 60
+"""Features beyond which a regression is left out."""
+
+MARGINAL_LEVEL = 1e-4
+"""Probability by chance, among all rows of its position, up to which the first or the last row is confirmed."""
+
+USUAL_ROWS = 0.9
+"""Share of the rows, those with the smallest residuals, that the covariance of residuals is taken from."""
+
+
+def confirm(x: Array, kept: Array, places: list[tuple[int, int, int | None]]) -> list[bool]:
+    """Of suspects (trajectory, position, variable or None) of x (n, T, d) along an order, which are far from what every model expects.
+
+    `kept`: x with suspects, and rows that might be, missing.
+    """
+    models = _Models(_interpolated(kept), kept)
+    answers = []
+    for j, k, v in places:
+        variables = (*np.flatnonzero(~np.isnan(x[j, k])).tolist(),) if v is None else (v,)
+        p = list(models.p_values(x[j, k], j, k, variables))
+        answers.append(bool(p) and max(p) <= LEVEL)
+    return answers
+
+
+def outlying(x: Array, kept: Array, j: int, k: int, v: int | None) -> bool:
+    """A row, or a cell, is far from those of all other trajectories at its position, by median and MAD.
+
+    The first and the last row have neighbours on one side only: a steep start, or an end, of one trajectory's own is no error as long as others
+    are where it is.
+    """
+    others = np.delete(kept[:, k], j, axis=0)
+    centre = median(others, 0)
+    scale = NORMAL_MAD * median(np.abs(others - centre), 0)
+    z = np.abs(x[j, k] - centre) / np.where(scale > 0, scale, np.nan)
+    z = z if v is None else z[[v]]
+    count = int((~np.isnan(z)).sum())
+    if not count:
+        return False
+    # few others tell the scale: Student's t rather than a normal law
+    degrees = max(int((~np.isnan(others).any(axis=1)).sum()) - 1, 1)
+    return bool(2 * count * t_sf(float(np.nanmax(z)), degrees) <= MARGINAL_LEVEL)
+
+
+def _interpolated(x: Array) -> Array:
+    """x with missing values interpolated along each trajectory; where there are none, the medians of the position."""
+    found, where = x.copy(), np.arange(x.shape[1])
+    for j, v in zip(*np.nonzero(np.isnan(x).any(axis=1)), strict=True):
+        seen = ~np.isnan(x[j, :, v])
+        if seen.any():
+            found[j, :, v] = np.interp(where, where[seen], x[j, seen, v])
+    return np.where(np.isnan(found), np.nan_to_num(median(x, 0))[None], found)
+
+
+class _Models:
+    """The regressions that predict rows of x (n, T, d), each fitted once."""
+
+    def __init__(self, x: Array, kept: Array) -> None:
+        self.x, self.kept = x, kept
+        self.judges: dict[tuple[int, ...], _Judge] = {}
+
+    def p_values(self, row: Array, j: int, k: int, variables: tuple[int, ...]) -> Iterator[float]:
+        """How likely a row (d,) of trajectory j at position k is by chance, under each model that there are enough rows for."""
+        n, T, d = self.x.shape
+        four, two, every = _offsets(k, T, 4), _offsets(k, T, 2), np.arange(T)
+        p = 2 * d
+        for offsets, power, most in ((four, 1, MAX_LINEAR), (two, 2, MAX_QUADRATIC)):
+            positions = every[(every + min(offsets) >= 0) & (every + max(offsets) < T)]
+            count = len(offsets) * d if power == 1 else p * (p + 3) // 2
+            if n * len(positions) >= ROWS_PER_FEATURE * count and count <= most:
+                yield self._judge(offsets, positions, power).p_value(row, j, k, variables)
+        if n >= max(ROWS_PER_FEATURE * (p + 1), MIN_ROWS):
+            yield self._judge(two, np.array([k]), 1).p_value(row, j, k, variables)
+
+    def _judge(self, offsets: list[int], positions: Indices, power: int) -> _Judge:
+        key = (power, int(positions[0]), len(positions), *offsets)
+        if key not in self.judges:
+            near = np.concatenate([self.x[:, positions + o] for o in offsets], axis=2)
+            if power == 2:
+                a, b = np.triu_indices(near.shape[2])
+                near = np.concatenate([near, near[..., a] * near[..., b]], axis=2)
+            features = np.concatenate([near, np.ones((*near.shape[:2], 1))], axis=2)
+            self.judges[key] = _Judge.of(features, positions, self.kept[:, positions])
+        return self.judges[key]
+
+
+def _offsets(k: int, T: int, count: int) -> list[int]:
+    """The nearest positions to k, from it; as many on either side as there are."""
+    before, after = min(count // 2, k), min(count // 2, T - 1 - k)
+    before, after = min(count - after, k), min(count - before, T - 1 - k)
+    return [*range(-before, 0), *range(1, after + 1)]
+
+
+class _Lengths(NamedTuple):
+    """Lengths (n, m) of some variables of residuals, whitened by W, their median, and the tail of their law; None: too few."""
+
+    W: Array
+    sizes: Array
+    usual: float
+    tail: Tail
+
+    @classmethod
+    def of(cls, residuals: Array) -> _Lengths | None:
+        seen = ~np.isnan(residuals).any(axis=2)
+        if seen.sum() < MIN_ROWS:
+            return None
+        W = _whitening(residuals[seen])
+        sizes = np.where(seen, lengths(np.nan_to_num(residuals) @ W), np.nan)
+        usual = float(np.nanmedian(sizes))
+        return cls(W, sizes, usual, Tail.of(sizes[seen], len(W))) if usual > 0 else None
+
+
+class _Judge:
+    """A regression on features (n, m, p), fitted to rows that are not suspects: residuals (n, m, d) over the spread of a prediction there."""
+
+    def __init__(
+        self, features: Array, positions: Indices, B: Array, G: Array, residuals: Array
+    ) -> None:
+        self.features, self.positions, self.B, self.G = features, positions, B, G
+        self.residuals = residuals
+        self.lengths: dict[tuple[int, ...], _Lengths | None] = {}
+
+    @classmethod
+    def of(cls, features: Array, positions: Indices, y: Array) -> _Judge:
+        seen: Mask = np.asarray(~np.isnan(y).any(axis=2))
+        F = features[seen]
+        G: Array = np.asarray(np.linalg.pinv(F.T @ F, hermitian=True), dtype=np.float64)
+        B = G @ F.T @ y[seen]
+        leverage = (F @ G * F).sum(axis=1)
+        found = np.full(y.shape, np.nan)
+        found[seen] = (y[seen] - F @ B) / np.sqrt(np.maximum(1 - leverage, 0.05))[:, None]
+        return cls(features, positions, B, G, found)
+
+    def p_value(self, row: Array, j: int, k: int, variables: tuple[int, ...]) -> float:
+        """How likely what is left of some variables of a row (d,) of trajectory j at position k is by chance."""
+        chosen = list(variables)
+        if variables not in self.lengths:
+            self.lengths[variables] = _Lengths.of(self.residuals[..., chosen])
+        law, at = self.lengths[variables], int(np.searchsorted(self.positions, k))
+        if law is None:
+            return 1.0
+        features = self.features[j, at]
+        rest = (row - features @ self.B) / np.sqrt(1 + features @ self.G @ features)
+        own, here = (
+            float(np.nan_to_num(median(each) / law.usual, nan=1.0))
+            for each in (law.sizes[j], law.sizes[:, at])
+        )
+        length = lengths(rest[chosen] @ law.W) / max(own, here, 1.0)
+        return float(law.tail.beyond(np.asarray(length)))
+
+
+def _whitening(residuals: Array) -> Array:
+    """W for the bulk of residuals (N, d)."""
+    scale = np.maximum(median(np.abs(residuals), 0), 1e-12)
+    size = lengths(residuals / scale)
+    bulk = residuals[size <= np.quantile(size, USUAL_ROWS)] / scale
+    d = residuals.shape[1]
+    S = np.cov(bulk.T).reshape(d, d) + 1e-9 * np.eye(d)
+    return np.asarray(whitening(S) / scale[:, None])

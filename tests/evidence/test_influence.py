@@ -1,0 +1,70 @@
+"""Answers that rest on one trajectory say so."""
+
+import numpy as np
+
+import retrace_sde as rt
+from retrace_sde.evidence.direction.verdict import direction_test
+from retrace_sde.evidence.influence import direction_rests_on, order_rests_on
+from retrace_sde.fit.euler import Euler
+from retrace_sde.panel.blocks import Data
+from retrace_sde.process.drift import Affine
+
+
+def test_the_direction_rests_on_a_trajectory_that_holds_most_of_the_evidence():
+    even = direction_test(np.r_[np.full(10, 5.0), 6.0], np.zeros(11), dimension=2)
+    assert even.identified
+    assert not direction_rests_on(even, None)
+    one = np.r_[np.full(10, 0.6) + 0.1 * np.arange(10) / 9, 12.0]
+    test = direction_test(one, np.zeros(11), dimension=2)
+    held = [(10, float(one[:10].sum()))]
+    assert direction_rests_on(rt_identified(test), None) == held
+    groups = np.r_[np.zeros(5, int), np.full(5, 1), 2]
+    assert [g for g, _ in direction_rests_on(rt_identified(test), groups)] == [2]
+
+
+def rt_identified(test):
+    from dataclasses import replace
+
+    return replace(test, identified=True, p_error=0.001)
+
+
+def test_without_one_is_vuongs_statistic_of_the_others():
+    from retrace_sde.evidence.influence import _vuong_without
+
+    sums = np.random.default_rng(0).normal(1, 1, 9)
+    for g, p in enumerate(_vuong_without(sums, 3)):
+        rest = np.delete(sums, g)
+        assert np.isclose(p, direction_test(rest, np.zeros(8), dimension=3).p_value)
+
+
+def test_the_order_rests_on_a_trajectory_whose_cost_alone_keeps_two_slices_in_place():
+    rng = np.random.default_rng(1)
+    x = np.cumsum(rng.normal(1, 0.05, (12, 8, 1)), axis=1)
+    x[:, 4], x[:, 5] = (
+        x[:, 5].copy(),
+        x[:, 4].copy(),
+    )  # all but one say that these are in the wrong order
+    x[3] = 40 * np.arange(8.0)[:, None]
+    data = Data(x)
+    step = Euler(Affine(), np.array([[0.0, 1.0]]), np.eye(1), 1.0)
+    found = order_rests_on(data, step, np.arange(8), None)
+    assert found[0] == (3, (4, 5))
+    costs = np.array(
+        [step_sum(x[j], [0, 1, 2, 3, 5, 4, 6, 7]) - step_sum(x[j], range(8)) for j in range(12)]
+    )
+    assert costs.sum() > 0 > np.delete(costs, 3).sum()
+
+
+def step_sum(x, order):
+    """An oracle: `½ Σ (x_{k+1} − x_k − 1)²` along an order."""
+    return 0.5 * ((np.diff(x[list(order), 0]) - 1) ** 2).sum()
+
+
+def test_a_fit_keeps_what_it_rests_on(tmp_path):
+    sde = rt.simulate.random_irreversible_sde(2, random_state=0)
+    result = (
+        rt.ReTrace(dt=0.05, random_state=0).fit(sde.simulate(12, 8, 0.05, random_state=1)).result_
+    )
+    assert rt.ReTraceResult.load(result.save(tmp_path / "r.npz")).influence == result.influence
+    for each in result.influence:
+        assert str(each) in result.summary()
