@@ -4,7 +4,7 @@
     python studies/few.py --seeds 20000:20100 --jobs 16 --rest       at rest, n = 100: the direction is open
 
 Exact paths of a linear SDE, their slices shuffled; fits have default settings. `sure`: share of positions given a probability of .9
-or more, and how many of those are `right`; `pairs`: precedences given .7 to .9, and how many of those hold. A and H: entries inside their 95 %
+or more, and how many of those are `right`; `given`: how many precedences were given .7 to .9, and `pairs`: the share of those that hold. A and H: entries inside their 95 %
 intervals, of the twin where the direction is open and the order shown runs backwards. `trace`: median of the trace of H relative to the truth.
 `called`: how often a direction is identified, and `wrong`. With --rest, `middle`: share of the panels with an open direction in which
 the precedence of the first and last slice is between .2 and .8.
@@ -101,7 +101,7 @@ def main():
     cases = {f"n={n} d={d}": (n, d, 12, False) for d in (2, 1) for n in (3, 5, 8)}
     if given.rest:
         cases = {"rest n=100 d=2": (100, 2, 12, True)}
-    names = "sure", "right", "pairs", "A", "H", "trace", "called", "wrong", "middle"
+    names = "sure", "right", "given", "pairs", "A", "H", "trace", "called", "wrong", "middle"
     print(f"{'case':<16}" + "".join(f"{each:>8}" for each in names))
     for name, case in cases.items():
         if given.only not in name:
@@ -113,7 +113,8 @@ def main():
         share = [
             total["sure"].mean(),
             total["right n"].sum() / max(total["sure n"].sum(), 1),
-            total["holds n"].sum() / max(total["between n"].sum(), 1),
+            float(total["between n"].sum()),
+            total["holds n"].sum() / max(float(total["between n"].sum()), 1),
             total["A"].mean(),
             total["H"].mean(),
             np.median(total["trace"]),

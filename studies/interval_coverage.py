@@ -8,7 +8,8 @@
     python studies/interval_coverage.py --panels FOLDER                     reported errors compared with a bootstrap over subjects
 
 `wrong`: a direction was called that is the reverse of the truth. `width`: mean half-width relative to subjects="alike".
-`levels`: how often they were chosen. `exact`: how often the parameters are the SDE's, not Euler's. `alike`: coverage of A by subjects="alike". `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
+`levels`: how often they were chosen. `c`: coverage of the intercept; `noise`: mean estimate of its deviation, relative to the truth.
+`±`: Monte-Carlo errors of A and H. `exact`: how often the parameters are the SDE's, not Euler's. `alike`: coverage of A by subjects="alike". `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
 that was found (`known`: with the true order).
 """
 
@@ -118,14 +119,22 @@ def one_step(seed, settings):
         X = np.where(rng.random(X.shape) < 0.15, np.nan, X)
     model, wrong = fitted(X, seed, **options)
     a, h, _ = covered(model)
-    return [a, h, wrong, model.result_.scheme == "exact"]
+    result = model.result_
+    c = np.mean(np.abs(result.offset) < half_widths(model.standard_errors_.offset, len(X)))
+    R = result.observation_noise
+    noise = np.nan if kind != "noise" or R is None else R[0, 0] ** 0.5 / 0.1
+    return [a, h, c, noise, _has_levels(model), wrong, result.scheme == "exact"]
 
 
 def simulated(seeds, cases, jobs, run, columns):
+    warnings.simplefilter("ignore")
     print(f"{'case':<30}" + "".join(f"{each:>8}" for each in columns))
     for name, settings in cases.items():
-        rows = Parallel(jobs)(delayed(run)(seed, settings) for seed in seeds)
-        print(f"{name:<30}" + "".join(f"{x:8.3f}" for x in np.nanmean(rows, axis=0)), flush=True)
+        rows = np.array(Parallel(jobs)(delayed(run)(seed, settings) for seed in seeds), dtype=float)
+        # between panels: entries of one panel are not independent
+        doubt = rows[:, :2].std(axis=0, ddof=1) / np.sqrt(len(rows))
+        told = "".join(f"{x:8.3f}" for x in np.nanmean(rows, axis=0))
+        print(f"{name:<30}{told}   ± {doubt[0]:.3f}, {doubt[1]:.3f}", flush=True)
 
 
 def values(path):
@@ -203,7 +212,7 @@ def main():
         for kind in ("noise", "missing", "uneven"):
             cases[f"{kind}, levels sd 1"] = {"kind": kind, "n": 60, "T": 15, "levels": 1.0}
     if given.steps:
-        run, columns = one_step, ("A", "H", "wrong", "exact")
+        run, columns = one_step, ("A", "H", "c", "noise", "levels", "wrong", "exact")
         kinds = ("shared", "own", "noise", "missing", "levels")
         each = [(kind, dt) for kind in kinds for dt in (0.02, 0.15, 0.5)]
         cases = {f"{kind}, step {dt:g}": {"kind": kind, "dt": dt} for kind, dt in each}

@@ -1,14 +1,22 @@
-"""Simulation-based calibration (Talts et al. 2018) of the posterior over a shared order and its parameters.
+"""Simulation-based calibration (Talts et al. 2018) of the posterior over orders and parameters.
 
-    python studies/sbc.py --seeds 20000:20500 --jobs 16
+    python studies/sbc.py --seeds 20000:20500 --jobs 16                     one order for all, parameters integrated out
+    python studies/sbc.py --seeds 20000:20500 --jobs 16 --setting noise     the same behind noise; also missing, own, own-noise, own-missing
+    python studies/sbc.py --figure docs/assets/sbc.svg                      ranks kept in docs/results/sbc.json, as a picture
 
-Parameters and first states are drawn from the prior that the sampler uses, a panel from these, and its slices are shuffled. The rank of
-each true value among draws of the posterior is then uniform: of the coefficients, the log-determinant of the covariance and the log
-evidence of the order; and, ties broken at random, of the precedence of the first and the last slice and of two random ones. Printed: χ² over ten
-bins, and its p-value. The direction is one of the unknowns here: it is drawn with the order.
+Parameters and first states are drawn from the prior that the sampler uses, a panel from these, and its slices are shuffled, or each
+trajectory's observations. The rank of each true value among draws of the posterior is then uniform: of the coefficients, the log-determinant
+of the covariance, the noise, the log evidence of the order; and, ties broken at random, of a precedence, of the precedence of the first and
+last row, and of a position. Printed: χ² over ten bins, and its p-value. The direction is one of the unknowns here: it is drawn with the order.
+`--record` keeps the counts.
 """
 
+from __future__ import annotations
+
 import argparse
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -21,31 +29,56 @@ from retrace_sde.orders.collapsed.marginal import (
     StartPrior,
     StepPrior,
 )
+from retrace_sde.orders.draws import Chains, Stretch
+from retrace_sde.panel.blocks import Data
+from retrace_sde.process.drift import Affine
+from retrace_sde.search.gibbs import Gibbs, Priors
+from retrace_sde.search.model import Problem
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.hidden import HiddenModel
 
 N, T, D, BINS, RECORDS = 3, 8, 2, 10, 100
+OWN_N, OWN_T, CHAINS, SWEEPS, BURN = 3, 6, 2, 200, 50
 STEP = StepPrior(10 * np.eye(D + 1), D + 6.0, 0.4 * np.eye(D))
 START = StartPrior(np.zeros(D), 1.0, D + 6.0, 4.0 * np.eye(D))
+NOISE_SQUARES, NOISE_FREEDOM = 0.3, 8.0
+RECORD = Path(__file__).parents[1] / "docs" / "results" / "sbc.json"
+SETTINGS = "shared", "noise", "missing", "own", "own-noise", "own-missing"
 
 
 def features(x):
     return np.concatenate([x, np.ones((*x.shape[:-1], 1))], axis=-1)
 
 
-def panel(rng):
+def panel(rng, n=N, times=T):
     """Parameters and a panel (T, n, d) in time order, from the prior."""
     law = Conjugate(np.zeros((D, D + 1)), STEP.precision, STEP.freedom, STEP.scale)
     theta, Q = law.draw(rng)
     centre = Conjugate(np.zeros((D, 1)), np.eye(1) * START.weight, START.freedom, START.scale)
     mean, spread = centre.draw(rng)
-    x = [mean[:, 0] + rng.standard_normal((N, D)) @ np.linalg.cholesky(spread).T]
+    x = [mean[:, 0] + rng.standard_normal((n, D)) @ np.linalg.cholesky(spread).T]
     root = np.linalg.cholesky(Q)
-    for _ in range(T - 1):
-        x.append(x[-1] + features(x[-1]) @ theta.T + rng.standard_normal((N, D)) @ root.T)
+    for _ in range(times - 1):
+        x.append(x[-1] + features(x[-1]) @ theta.T + rng.standard_normal((n, D)) @ root.T)
     return theta, Q, np.array(x)
 
 
-def one(seed):
-    """Ranks, between 0 and 1, of the true values of one panel."""
+def rank(rng, draws, value):
+    """The rank, between 0 and 1, of a value among draws, ties broken at random."""
+    draws = np.asarray(draws, dtype=float)
+    below, ties = (draws < value).sum(), (np.abs(draws - value) < 1e-9).sum()
+    return (below + rng.integers(0, ties + 1)) / (len(draws) + 1)
+
+
+def parameters(laws, theta, Q):
+    """Draws and true values of the coefficients and of the covariance of a step."""
+    every = {f"theta {r}{c}": ([t[r, c] for t, _ in laws], theta[r, c]) for r in range(D) for c in range(D + 1)}  # fmt: skip
+    dets = [np.linalg.slogdet(q)[1] for _, q in laws]
+    return {**every, "log det Q": (dets, np.linalg.slogdet(Q)[1])}
+
+
+def collapsed(seed):
+    """Ranks of the true values of one panel: one order for all, parameters integrated out."""
     rng = np.random.default_rng(seed)
     theta, Q, x = panel(rng)
     shuffle = rng.permutation(T)
@@ -57,36 +90,148 @@ def one(seed):
     orders = drawn.orders.reshape(-1, T)[::4]
     laws = [evidence.parameters(order).draw(rng) for order in orders]
     i, j = rng.choice(T, 2, replace=False)
-    first, last = 0, T - 1
     place, there = np.argsort(orders, axis=1), np.argsort(truth)
     found = {
-        **{f"theta {r}{c}": ([t[r, c] for t, _ in laws], theta[r, c]) for r in range(D) for c in range(D + 1)},
-        "log det Q": ([np.linalg.slogdet(q)[1] for _, q in laws], np.linalg.slogdet(Q)[1]),
+        **parameters(laws, theta, Q),
         "log evidence": (evidence(orders), evidence(truth[None])[0]),
         "a pair": (place[:, i] < place[:, j], there[i] < there[j]),
-        "slices 0, T - 1": (place[:, first] < place[:, last], there[first] < there[last]),
+        "slices 0, T - 1": (place[:, 0] < place[:, -1], there[0] < there[-1]),
         "position": (place[:, i], there[i]),
-    }  # fmt: skip
-    ranks = {}
-    for name, (draws, value) in found.items():
-        draws = np.asarray(draws, dtype=float)
-        below, ties = (draws < value).sum(), (np.abs(draws - value) < 1e-9).sum()
-        ranks[name] = (below + rng.integers(0, ties + 1)) / (len(draws) + 1)
-    return ranks
+    }
+    return {name: rank(rng, *each) for name, each in found.items()}
+
+
+def gibbs(setting, seed):
+    """Ranks of the true values of one panel: orders, parameters and states drawn in turn."""
+    rng = np.random.default_rng(seed)
+    own = setting.startswith("own")
+    n, times = (OWN_N, OWN_T) if own else (N, T)
+    theta, Q, x = panel(rng, n, times)
+    x = x.transpose(1, 0, 2)
+    sigma = np.sqrt(NOISE_SQUARES / rng.chisquare(NOISE_FREEDOM))
+    noisy, missing = setting.endswith("noise"), setting.endswith("missing")
+    y = x + sigma * rng.standard_normal(x.shape) if noisy else x.copy()
+    if missing:
+        y[rng.random(y.shape) < 0.2] = np.nan
+    shuffle = np.array([rng.permutation(times) for _ in range(n if own else 1)])
+    truth = np.argsort(shuffle, axis=1)
+    y = np.take_along_axis(y, np.broadcast_to(shuffle, (n, times))[:, :, None], axis=1)
+    problem = Problem(Data(y, n_jobs=1), 1.0, Affine())
+    model: Any = EulerModel(problem.data, 1.0, Affine())
+    if noisy or missing:
+        model = HiddenModel.of(problem, noise="estimate" if noisy else 0.0)
+    squares = np.full(D, NOISE_SQUARES / D), np.full(D, NOISE_FREEDOM / D)
+    priors = Priors(STEP, START, squares)
+    kept, laws, noises = [], [], []
+    for _ in range(CHAINS):
+        sampler = Gibbs(model, priors, np.random.default_rng(rng.integers(2**63)), turns=own)
+        for order, law in chain(sampler, n, times, own):
+            kept.append(order)
+            laws.append(model.parameters(law))
+            noises.append(0.0 if not noisy else law.R[0, 0])
+    kept, laws, noises = kept[::4], laws[::4], noises[::4]
+    orders = np.array(kept).reshape(len(kept), -1, times)
+    j = int(rng.integers(n)) if own else 0
+    a, b = rng.choice(times, 2, replace=False)
+    place, there = np.argsort(orders[:, j], axis=1), np.argsort(truth[j])
+    found = {
+        **parameters(laws, theta, Q),
+        "a pair": (place[:, a] < place[:, b], there[a] < there[b]),
+        "rows 0, T - 1": (place[:, 0] < place[:, -1], there[0] < there[-1]),
+        "position": (place[:, a], there[a]),
+    }
+    if noisy:
+        found["noise"] = noises, sigma**2
+    return {name: rank(rng, *each) for name, each in found.items()}
+
+
+def chain(sampler, n, times, own):
+    """Orders and laws of one chain, from orders and parameters at random."""
+    rng, model = sampler.rng, sampler.model
+    law = start_law(sampler)
+    if own:
+        order = np.array([rng.permutation(times) for _ in range(n)])
+        chains = Chains.start(order, rng, chains=1)
+    else:
+        order = rng.permutation(times)
+    for k in range(SWEEPS + BURN):
+        if own:
+            order, law, _ = sampler.redraw(chains.orders[0].copy(), law)
+            chains.orders[0] = order
+            model.draw(law, chains, Stretch(2, 2 * times, 1))
+            order = chains.orders[0].copy()
+        else:
+            order, law, _ = sampler.shared_sweep(order, law, moves=4)
+        if k >= BURN:
+            yield order.copy(), law
+
+
+def start_law(sampler):
+    """Parameters from the prior."""
+    step, start = (Conjugate(np.zeros((D, K.shape[0])), K, each.freedom, each.scale) for each, K in ((STEP, STEP.precision), (START, np.eye(1) * START.weight)))  # fmt: skip
+    return sampler.drawn(step, start, sampler.priors.noise)
+
+
+def one(setting, seed):
+    return collapsed(seed) if setting == "shared" else gibbs(setting, seed)
+
+
+def summary(rows):
+    """Counts of the ranks of each quantity, χ² and its p-value."""
+    found = {}
+    for name in rows[0]:
+        counts = np.histogram([row[name] for row in rows], bins=BINS, range=(0, 1))[0]
+        chi2, p = stats.chisquare(counts)
+        found[name] = {"chi2": float(chi2), "p": float(p), "counts": counts.tolist()}
+    return found
+
+
+def figure(record, path):
+    """Ranks of every quantity in every setting, with the band that holds 99 % of uniform counts."""
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(name for each in record.values() for name in each["ranks"]))
+    size = (1.1 * len(names) + 1, 1.0 * len(record) + 0.6)
+    _, axes = plt.subplots(len(record), len(names), figsize=size, squeeze=False, sharex=True)
+    for row, (setting, each) in zip(axes, record.items(), strict=True):
+        low, high = stats.binom.ppf([0.005, 0.995], each["runs"], 1 / BINS)
+        for axis, name in zip(row, names, strict=True):
+            axis.set(xticks=[], yticks=[])
+            if name not in each["ranks"]:
+                axis.axis("off")
+                continue
+            axis.axhspan(low, high, color="0.85", lw=0)
+            axis.bar(range(BINS), each["ranks"][name]["counts"], width=1.0, color="#4878a8")
+            axis.set_ylim(0, 2 * each["runs"] / BINS)
+        row[0].set_ylabel(f"{setting}\n{each['runs']} runs", fontsize=7)
+    for axis, name in zip(axes[0], names, strict=True):
+        axis.set_title(name, fontsize=7)
+    plt.tight_layout()
+    plt.savefig(path)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0:100", help="a:b")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--setting", choices=SETTINGS, default="shared")
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
+    if given.figure:
+        figure(json.loads(RECORD.read_text("utf-8")), given.figure)
+        return
     begin, end = map(int, given.seeds.split(":"))
-    rows = Parallel(given.jobs)(delayed(one)(seed) for seed in range(begin, end))
-    print(f"{'quantity':<18}{'chi2':>8}{'p':>8}   counts of {len(rows)} ranks")
-    for name in rows[0]:
-        counts = np.histogram([row[name] for row in rows], bins=BINS, range=(0, 1))[0]
-        chi2, p = stats.chisquare(counts)
-        print(f"{name:<18}{chi2:8.1f}{p:8.3f}   {' '.join(map(str, counts))}")
+    rows = Parallel(given.jobs)(delayed(one)(given.setting, seed) for seed in range(begin, end))
+    found = summary(rows)
+    print(f"{given.setting}\n{'quantity':<18}{'chi2':>8}{'p':>8}   counts of {len(rows)} ranks")
+    for name, each in found.items():
+        counts = " ".join(map(str, each["counts"]))
+        print(f"{name:<18}{each['chi2']:8.1f}{each['p']:8.3f}   {counts}")
+    if given.record:
+        known = json.loads(given.record.read_text("utf-8")) if given.record.exists() else {}
+        known[given.setting] = {"seeds": [begin, end], "runs": len(rows), "ranks": found}
+        given.record.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

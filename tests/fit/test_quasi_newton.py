@@ -80,7 +80,8 @@ def test_noise_of_a_short_panel_is_found_along_its_known_order():
     found = []
     for seed in range(7300, 7310):
         known = rt.Knowledge(positions={k: k for k in range(15)})
-        model = rt.ReTrace(dt=DT, observation_noise="estimate", subjects="alike", random_state=0)
+        # One of the ten has a value that looks wrong, and is not.
+        model = rt.ReTrace(dt=DT, observation_noise="estimate", subjects="alike", outliers="keep")
         found.append(model.fit(panel(seed), knowledge=known).result_.observation_noise[0, 0] ** 0.5)
     assert abs(np.median(found) - 0.1) < 3 * 1.25 * 0.012 / np.sqrt(10)
 

@@ -110,3 +110,13 @@ def test_a_direction_lost_in_noise_keeps_an_sde():
     rough = 4 * np.sin(np.pi * np.arange(1, 60) / 120) ** 2
     least = FAINT * 0.25 * np.sqrt(2 / (100 * 59 * np.mean(rough**-2))) / 0.01
     assert 0.9 * least < np.linalg.eigvalsh(found.parameters.H)[0] < 30 * least
+
+
+def test_a_trial_step_too_far_out_to_be_a_covariance_is_no_error():
+    """The covariance overflows: such a trial has no likelihood, and a shorter step is tried."""
+    _, y = panel(3, 0.1, n=10, T=10, d=2)
+    setup, seen = setup_of(2, values=y), Observations.regular(y, DT)
+    scoring, now = Scoring.of(setup, seen), first_guess(y, setup, np.eye(2))
+    trial = np.full_like(scoring.pack(now), 1e200)
+    with np.errstate(all="ignore"), pytest.raises(np.linalg.LinAlgError):
+        scoring.unpack(trial, now)

@@ -78,7 +78,7 @@ class EffectGraph:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """The effects whose interval excludes zero, the largest |z| first."""
+        """The effects whose interval excludes zero, the largest absolute z first."""
         rows = np.argwhere(self.told)
         clearness = np.abs(self.values[self.told]) / self.errors[self.told]
         return tuple(

@@ -26,7 +26,6 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import expm, expm_frechet, logm, qr, solve_sylvester, solve_triangular
-from scipy.optimize import minimize
 
 from retrace_sde.fit.information import by_log_cholesky, from_log_cholesky, log_cholesky
 from retrace_sde.fit.moments import Moments
@@ -38,7 +37,10 @@ from retrace_sde.fit.regression import (
     regression_errors,
 )
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import deferred
 from retrace_sde.process.sde import van_loan
+
+optimize = deferred("scipy.optimize")
 
 Complex = NDArray[np.complex128]
 
@@ -438,6 +440,8 @@ def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
 
     start = np.r_[B.ravel(), log_cholesky(K)]
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-6, "gtol": 1e-6}
-    B, C = _unpack(minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x, d)
+    B, C = _unpack(
+        optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x, d
+    )
     c = np.linalg.solve(_integral(B), fit.shift) - B @ fit.y_centre
     return _in_units(B, c[:, None] if affine else np.empty((d, 0)), C @ C.T, fit.L, dt)

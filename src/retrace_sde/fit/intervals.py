@@ -15,13 +15,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
-from scipy import stats
 
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import deferred
+from retrace_sde.process.tails import norm_ppf, t_ppf, t_sf
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 
 def critical(n: float = math.inf, level: float = 0.95) -> float:
@@ -31,7 +36,7 @@ def critical(n: float = math.inf, level: float = 0.95) -> float:
     to judge by; it gets the normal law's.
     """
     tail = (1 + level) / 2
-    return float(stats.norm.ppf(tail) if n < 2 or math.isinf(n) else stats.t.ppf(tail, n - 1))
+    return float(norm_ppf(tail) if n < 2 or math.isinf(n) else t_ppf(tail, n - 1))
 
 
 def half_widths(errors: Any, n: float = math.inf, level: float = 0.95) -> Array:
@@ -106,7 +111,7 @@ def table(rows: Iterable[Parameter], n: int, *, level: float = 0.95) -> pd.DataF
             "estimate": estimates,
             "std_error": errors,
             "z": z,
-            "p_value": 2 * stats.t.sf(np.abs(z), n - 1 if n >= 2 else math.inf),
+            "p_value": 2 * t_sf(np.abs(z), n - 1 if n >= 2 else math.inf),
             "lower": estimates - reach,
             "upper": estimates + reach,
         },

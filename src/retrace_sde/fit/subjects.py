@@ -14,13 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from retrace_sde.fit.moments import regression_rows
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.deferred import deferred
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift
+
+optimize = deferred("scipy.optimize")
 
 __all__ = ["SubjectFit", "fit_subjects", "subject_grams"]
 
@@ -257,7 +259,7 @@ def _rates(grams: Array, coefficients: Array, diffusion: Array) -> Rates:
     def loss(omega: float) -> float:
         return float(0.5 * (np.log1p(omega * i) - omega * s**2 / (1 + omega * i)).sum())
 
-    found = minimize_scalar(loss, bounds=(0.0, MAX_RATE_VARIANCE), method="bounded")
+    found = optimize.minimize_scalar(loss, bounds=(0.0, MAX_RATE_VARIANCE), method="bounded")
     omega, value = (float(found.x), float(found.fun)) if found.fun < 0 else (0.0, 0.0)
     shrunk = omega / (1 + omega * i)
     return Rates(omega, -value, 1 + shrunk * s, np.sqrt(shrunk), diffusion)

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import brentq, minimize
 from scipy.special import digamma, gammaln
 
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import deferred
+from retrace_sde.process.tails import chi2_ppf
+
+optimize = deferred("scipy.optimize")
 
 UNEQUAL_NATS = 5.0
 """Nats by which unequal variances must fit better than equal ones; equal ones do that in at most 0.5 % of panels (15 to
@@ -70,7 +72,7 @@ def dispersion(halves: Array, numbers: float) -> Dispersion | None:
 
     start = np.log([3.0, max(halves.mean() / m, 1e-12)])
     near = start[1] - 20, start[1] + 20
-    found = minimize(
+    found = optimize.minimize(
         shortfall,
         start,
         jac=True,
@@ -135,11 +137,11 @@ def gap_clocks(residuals: Array, pushes: Array, gaps: Array) -> GapClocks:
 
 def _excess(squares: Array, chance: Array, most: float) -> float:
     """τ, at most `most`, with `Σ D²/(σ² + τ²)` at the lower `TAU_QUANTILE` quantile of χ²; the gaps themselves took one degree each."""
-    wanted = stats.chi2.ppf(TAU_QUANTILE, squares.size - len(squares))
+    wanted = chi2_ppf(TAU_QUANTILE, squares.size - len(squares))
 
     def surplus(variance: float) -> float:
         return float((squares / (chance + variance)).sum() - wanted)
 
     if surplus(0.0) <= 0:
         return 0.0
-    return most if surplus(most**2) >= 0 else float(np.sqrt(brentq(surplus, 0.0, most**2)))
+    return most if surplus(most**2) >= 0 else float(np.sqrt(optimize.brentq(surplus, 0.0, most**2)))

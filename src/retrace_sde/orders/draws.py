@@ -61,6 +61,14 @@ class Chains:
         gaps = self.gaps[:, rows] if self.gaps.size else self.gaps
         return Chains(self.orders[:, rows], self.states[:, rows], self.shares, self.scales, gaps)
 
+    def spread(self, count: int, rng: np.random.Generator) -> Chains:
+        """So many chains, each from where one of these stands, with random states of their own."""
+        _, n, T = self.orders.shape
+        states = random_states(rng, count, n)
+        gaps = np.resize(self.gaps, (count, *self.gaps.shape[1:])) if self.gaps.size else self.gaps
+        orders = np.resize(self.orders, (count, n, T))
+        return Chains(orders, states, self.shares, self.scales, gaps)
+
     def turned(self, turn: Callable[[Indices], Indices]) -> Chains:
         """The same chains with each order changed by `turn`, as a start for the twin."""
         orders = np.stack([turn(each) for each in self.orders])

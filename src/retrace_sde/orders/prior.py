@@ -26,6 +26,7 @@ from retrace_sde.panel.clock import UNKNOWN, Clock
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.schedule import as_numbers, as_times, check_spans
+from retrace_sde.process.stamps import grid_costs
 
 NOTHING = Rules(np.empty((0, 0, 0)), np.empty((0, 0, 0), dtype=bool))
 
@@ -145,8 +146,7 @@ def known_times(
     knowledge: Knowledge, n: int, T: int, *, shared: bool, lengths: Indices | None = None
 ) -> Array | None:
     """Exact times (T,) or (n, T) of all observations, or None where some are unknown, noisy or equal."""
-    unknown = knowledge.timestamps is None or knowledge.timestamp_error is not None
-    if unknown or knowledge.schedule is not None:
+    if not _exact(knowledge) or knowledge.schedule is not None:
         return None
     compiler = _Compiler(knowledge, 1 if shared else n, T, shared, lengths)
     times = np.where(compiler.real, compiler.array(knowledge.timestamps, "timestamps"), np.nan)
@@ -166,9 +166,15 @@ def known_clock(
     else:
         times = known_times(knowledge, lengths.n, lengths.T, shared=shared, lengths=lengths.counts)
         clock, dt = (UNKNOWN, dt) if times is None else Clock.at(times, lengths)
-    if shared and knowledge.timestamps is not None and knowledge.timestamp_error is None:
+    if shared and _exact(knowledge):
         clock = replace(clock, stamps=np.asarray(knowledge.timestamps, dtype=float))
     return clock, dt
+
+
+def _exact(knowledge: Knowledge) -> bool:
+    """There are timestamps, and all of them are right."""
+    soft = knowledge.timestamp_error is not None or knowledge.wrong is not None
+    return knowledge.timestamps is not None and not soft
 
 
 class _Compiler:
@@ -344,7 +350,7 @@ class _Compiler:
     def _scheduled(self) -> list[tuple[int, int, int]]:
         """(trajectory, observation, position) of exact times on a schedule: where the nearest scheduled time stands."""
         known = self.known
-        if known.schedule is None or known.timestamps is None or known.timestamp_error is not None:
+        if known.schedule is None or not _exact(known):
             return []
         stamps, times = self.array(known.timestamps, "timestamps"), np.asarray(known.schedule)
         near = np.abs(stamps[:, :, None] - times).argmin(axis=2)
@@ -352,7 +358,7 @@ class _Compiler:
 
     def _before(self) -> Mask | None:
         known = self.known
-        exact = known.timestamps is not None and known.timestamp_error is None
+        exact = _exact(known)
         names = ("first", "last") if self.scheduled else ()
         ends = [(name, *each) for name in names for each in self._ends(name)]
         if known.precedences is None and known.blocks is None and not exact and not ends:
@@ -379,7 +385,7 @@ class _Compiler:
         return before
 
     def _soft(self, dt: float) -> Array | None:
-        """`½ ((τ_a − t₀ − i Δt)/σ)²`: t₀ from the mean of the timestamps, its own error added to σ."""
+        """`½ ((τ_a − t₀ − i Δt)/σ)²`: t₀ from the mean of the timestamps, its own error added to σ. Bounded where some may be wrong."""
         known = self.known
         if known.timestamps is None or known.timestamp_error is None:
             return None
@@ -399,6 +405,8 @@ class _Compiler:
             raise ValueError(
                 "timestamp_error must be positive; leave it out where timestamps are exact."
             )
+        if known.wrong is not None:
+            return self._bounded(stamps, sigma, known.wrong, dt)
         count = there.sum(axis=1)
         m, t = np.maximum(count, 1), self.lengths
         origin = np.where(there, stamps, 0).sum(axis=1) / m - dt * (t - 1) / 2
@@ -412,6 +420,16 @@ class _Compiler:
         gap = np.where(there, stamps, 0)[:, :, None] - grid[:, None, :]
         variance = np.where(there, sigma, 1)[:, :, None] ** 2 + unsure[:, None, None]
         return np.where(there[:, :, None], 0.5 * gap**2 / variance, 0.0)
+
+    def _bounded(self, stamps: Array, sigma: Array, wrong: float, dt: float) -> Array:
+        """Costs of stamps that are right within their error or say nothing; of a grid the origin is summed over."""
+        fixed = self.known.schedule is not None
+        found = np.zeros((self.m, self.T, self.T))
+        for j, t in enumerate(self.lengths.tolist()):
+            grid = np.asarray(self.known.schedule, dtype=float) if fixed else dt * np.arange(t)
+            cells = np.ascontiguousarray(stamps[j, :t]), np.ascontiguousarray(sigma[j, :t])
+            found[j, :t, :t] = grid_costs(*cells, grid, wrong, fixed=fixed)
+        return found
 
     # -- contradictions --------------------------------------------------------------------------------
 

@@ -21,17 +21,21 @@ class Side(Protocol):
     def chains(self) -> Chains: ...
 
 
-def bridge(model: Averages, one: Side, two: Side, *, bridges: int = 0) -> Array:
+def bridge(
+    model: Averages, one: Side, two: Side, *, bridges: int = 0, opposite: bool = True
+) -> Array:
     """`log p(X_j; one) − log p(X_j; two)`, marginal over the orders, with their prior.
 
     Reversal is a bijection of orders, so `p(X; two)/p(X; one) = E[p(X_rev o; two)/p(X_o; one)]` over o drawn
     under one, and vice versa; both sides together give Bennett's ratio. Orders that the prior does not allow to be
-    reversed are not reversed. `bridges`: orders drawn per chain, where they are not the model's own number.
+    reversed are not reversed. `bridges`: orders drawn per chain, where they are not the model's own number. `opposite`: False where
+    both laws run the same way, and orders are compared as they are.
     """
     model, effort = model.some(model.effort.bridged), model.effort
     n, T, _ = model.data.shape
     prior = model.prior
     turn = np.ones(n, dtype=bool) if prior is None else prior.symmetric(model.data.observed)
+    turn = turn & opposite
 
     def log_ratio(order: Indices, crossed: Indices | None, here: Any, there: Any) -> Array:
         """Of one draw; `crossed`: the classes of gaps drawn with the order, where gaps are drawn."""

@@ -31,9 +31,9 @@ from retrace_sde.orders.collapsed.chains import (
     rules_of,
 )
 from retrace_sde.orders.collapsed.marginal import OrderEvidence
-from retrace_sde.orders.convergence import convergence
+from retrace_sde.orders.convergence import convergence, mixed
 from retrace_sde.orders.moves.rules import order_cost
-from retrace_sde.panel.blocks import evenly
+from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.progress import report
 from retrace_sde.search.model import Fit
 from retrace_sde.search.posterior import SAMPLING, OrderPosterior
@@ -73,10 +73,10 @@ class OrderDraws(NamedTuple):
 def order_evidence(model: Model, found: Fit, *, few: bool = False) -> OrderEvidence | None:
     """The evidence of orders, by all trajectories or by those that the search sees; None where it has no closed form.
 
-    That is with hidden states, inputs, unequal or unknown gaps, common shocks, steps of unequal variance, or too many pairs of slices.
+    That is with hidden states, unequal or unknown gaps, common shocks, steps of unequal variance, or too many pairs of slices.
     """
     T, d, data = len(found.order), model.data.shape[2], model.data
-    plain = model.closed_form and model.mean_path is None and data.covariates is None
+    plain = model.closed_form and model.mean_path is None
     if not plain or model.timing.gaps_known or not found.gaps.equal or data.lengths.ragged:
         return None
     if T < 3 or T * T * d * (d + found.moments.n_features) > PAIR_ELEMENTS:
@@ -85,7 +85,9 @@ def order_evidence(model: Model, found: Fit, *, few: bool = False) -> OrderEvide
     if data.lazy or model.made_robust(found) is not None:
         return None
     states = data.slices(np.arange(T))
-    return OrderEvidence.of(states, np.asarray(model.drift.features(states, None)))
+    u = data.covariates
+    inputs = None if u is None else to_numpy(u).transpose(1, 0, 2)  # held from a slice to the next
+    return OrderEvidence.of(states, np.asarray(model.drift.features(states, inputs)))
 
 
 def order_draws(
@@ -114,23 +116,14 @@ def order_draws(
             evidence, prior, ends, rng, records=records, stretch=stretch, warm=warm
         )
         values = evidence(kept)
-        kept = _along(kept, order)
-        diagnosed = _diagnosed(kept, np.logaddexp(values, evidence(kept[..., ::-1])))
+        kept = along(kept, order)
+        diagnosed = diagnosed_orders(kept, np.logaddexp(values, evidence(kept[..., ::-1])))
         if mixed(*diagnosed):
             break
         level = values.mean(axis=1)
         ends[level < level.max() - STUCK_NATS] = ends[int(np.argmax(level))]
     orders = kept.reshape(-1, T)[:draws]
     return OrderDraws(orders, _log_odds(model, evidence, orders), *diagnosed)
-
-
-MAX_R_HAT, MIN_EFFECTIVE_SIZE = 1.05, 100.0
-"""Chains over a shared order, which start apart, have converged within these (Vehtari et al. 2021 ask for 1.01 and 400 where tails matter)."""
-
-
-def mixed(r_hat: float, effective_size: float) -> bool:
-    """The chains have converged."""
-    return r_hat <= MAX_R_HAT and effective_size >= MIN_EFFECTIVE_SIZE
 
 
 def _log_odds(model: Model, evidence: OrderEvidence, orders: Indices) -> Array:
@@ -150,7 +143,7 @@ def _known_odds(model: Model, orders: Indices) -> Array:
     return back - ahead
 
 
-def _along(orders: Indices, found: Indices) -> Indices:
+def along(orders: Indices, found: Indices) -> Indices:
     """Orders (…, T), those that run against the one found reversed."""
     place = np.argsort(found)[orders]
     middle = np.arange(len(found)) - (len(found) - 1) / 2
@@ -158,7 +151,7 @@ def _along(orders: Indices, found: Indices) -> Indices:
     return np.where(back[..., None], orders[..., ::-1], orders)
 
 
-def _diagnosed(orders: Indices, values: Array) -> tuple[float, float]:
+def diagnosed_orders(orders: Indices, values: Array) -> tuple[float, float]:
     """Split R-hat and effective size of the log evidence and of the precedence of all pairs that are open."""
     place = np.argsort(orders, axis=-1)
     i, j = np.triu_indices(orders.shape[-1], 1)

@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.io.deferred import deferred
 from retrace_sde.metrics import kendall_tau
-from retrace_sde.orders.convergence import convergence
+from retrace_sde.orders.convergence import convergence, mixed
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.folds import folded_orders
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.progress import report, steps
 from retrace_sde.search.protocols import Model, SharedOrders
+
+optimize = deferred("scipy.optimize")
 
 SAMPLING = "sampling position probabilities"
 
@@ -32,10 +34,6 @@ UNFOLDED_DRAWS = 2000
 
 DIAGNOSED_TRAJECTORIES = 500
 """Trajectories used by the convergence diagnostics, evenly spaced."""
-
-MAX_R_HAT, MIN_EFFECTIVE_SIZE = 1.2, 20.0
-"""Beyond these the chains have not converged: the mean of 20 draws has an error of a quarter of the posterior standard deviation, and
-with two chains of 50 independent draws R-hat exceeds 1.1 once in a thousand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +68,7 @@ class OrderPosterior:
         tables = self.position_probabilities.reshape(-1, *self.position_probabilities.shape[-2:])
         orders = np.empty(tables.shape[:2], dtype=np.intp)
         for row, table in zip(orders, tables, strict=True):
-            a, k = linear_sum_assignment(-table.astype(float))
+            a, k = optimize.linear_sum_assignment(-table.astype(float))
             row[k] = a
         return orders.reshape(self.position_probabilities.shape[:-1])
 
@@ -145,7 +143,7 @@ class OrderPosterior:
     @property
     def mixed(self) -> bool:
         """The chains have converged, so that their frequencies estimate probabilities."""
-        return self.r_hat <= MAX_R_HAT and self.effective_size >= MIN_EFFECTIVE_SIZE
+        return mixed(self.r_hat, self.effective_size)
 
 
 def order_posterior(
@@ -157,14 +155,12 @@ def order_posterior(
     draws = model.draw(law, chains, Stretch(samples, 25 * T, ORDERS_KEPT, positions=True))
     C = len(draws.kept)
     probabilities = draws.positions.astype(np.float32) / np.float32(samples * C)
-    _tidy_padding(model, probabilities, draws.kept)
+    tidy_padding(model, probabilities, draws.kept)
     merged = draws.kept.transpose(1, 0, 2, 3).reshape(n, -1, T)
     return OrderPosterior(probabilities, merged, *_diagnosed(model, law, draws.kept)), draws
 
 
-def _tidy_padding(
-    model: Model, probabilities: NDArray[np.float32], kept: NDArray[np.int16]
-) -> None:
+def tidy_padding(model: Model, probabilities: NDArray[np.float32], kept: NDArray[np.int16]) -> None:
     """Beyond a trajectory's length nothing was sampled: padding stays where it is."""
     lengths = model.data.lengths
     if not lengths.ragged:

@@ -158,5 +158,19 @@ class Averages(JudgesOwn, Protocol):
     def averaged_fit(self, orders: Indices, law: Any, sums: Any) -> Fit: ...
 
 
-class Model(JudgesShared, Averages, Protocol):
+class DrawsParameters(JudgesOwn, Protocol):
+    """Parameters drawn with the orders (Gibbs sampling): states given both, a law from what was drawn, a move of a shared order under it."""
+
+    @property
+    def draws_parameters(self) -> bool: ...
+    def completed(
+        self, orders: Indices, law: Any, rng: np.random.Generator
+    ) -> tuple[float, Array]: ...
+    def law_of(
+        self, step: Euler, start: Gaussian, noise: tuple[Array, Array], rng: np.random.Generator
+    ) -> Any: ...
+    def shared_move(self, order: Indices, law: Any, state: State) -> Indices: ...
+
+
+class Model(JudgesShared, Averages, DrawsParameters, Protocol):
     """All of it, for whoever does not know yet which kind of order is sought."""

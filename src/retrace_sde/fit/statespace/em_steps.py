@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.optimize import minimize
 
 from retrace_sde.fit.irregular_times import Spans, StepLikelihood
 from retrace_sde.fit.moments import Moments
@@ -19,7 +18,10 @@ from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, least_noise
 from retrace_sde.fit.statespace.smoother import step_counts, step_sums
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import deferred
 from retrace_sde.process.sde import Gaussian
+
+optimize = deferred("scipy.optimize")
 
 INNER_STEPS = 40
 """Steps of the quasi-Newton search of one M-step, at most."""
@@ -177,7 +179,7 @@ def maximise(
             "ftol": 1e-11,
             "gtol": 1e-6 * expected.count,
         }
-        best = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+        best = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
         theta, H, found = objective.split(best.x)
         gaps = found if objective.spans is not None else None
     R = noise_covariance(setup, expected, now.R, H)

@@ -21,6 +21,11 @@ class Table(NamedTuple):
     mean: Array
     spread: Array
 
+    @classmethod
+    def of(cls, *parts: Array) -> Table:
+        """Of arrays of any kind, as kernels know them: for one that is read-only, as broadcast ones are, all would be compiled again."""
+        return cls(*(np.array(part, dtype=float, order="C") for part in parts))
+
 
 @njit(cache=True, nogil=True)
 def put(source: NDArray[Any], target: NDArray[Any]) -> None:

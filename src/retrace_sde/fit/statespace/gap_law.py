@@ -10,11 +10,13 @@ else known, so that gaps are never read off, only averaged over. The mean gap se
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, logsumexp
 
 from retrace_sde.fit.statespace.transitions import Transitions
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import deferred
+
+optimize = deferred("scipy.optimize")
 
 RATIOS = np.exp(np.linspace(np.log(0.03), np.log(6.0), 24))
 """The table of gaps in units of their mean: 23 per cent apart, where one gap is known to 35 per cent with 16 variables."""
@@ -32,7 +34,7 @@ def log_weights(shape: float) -> Array:
 
 def best_shape(counts: Array) -> float:
     """The shape under which gaps of the table, found `counts` (K,) times, are most likely."""
-    found = minimize_scalar(
+    found = optimize.minimize_scalar(
         lambda s: -float(counts @ log_weights(np.exp(s))),
         bounds=tuple(np.log(SHAPES)),
         method="bounded",

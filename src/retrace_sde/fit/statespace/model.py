@@ -81,7 +81,7 @@ class StepModel:
         """As the filter along changing orders wants it; R diagonal."""
         law = np.diag(self.noise), self.initial.mean, self.initial.covariance
         parts = self.matrix, self.inputs, self.covariance, *law
-        return Table(*(np.ascontiguousarray(part, dtype=float) for part in parts))
+        return Table.of(*parts)
 
 
 def check_model(model: StateSpace, d: int) -> None:

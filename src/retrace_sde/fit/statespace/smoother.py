@@ -126,6 +126,43 @@ def states(seen: Observations, model: StepModel, *, times: int = 0) -> Smoothed:
     return Smoothed(likelihood, means, within, lags, seen.pattern)
 
 
+def drawn_states(
+    seen: Observations, model: StepModel, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Log-likelihoods (n,), and states (n, T, d) drawn given what was observed.
+
+    A simulation smoother (Durbin and Koopman 2002): of a simulated panel with the same values missing, what the smoother leaves is drawn
+    as what it leaves of this one, `x = x̂(y) + x⁺ − x̂(y⁺)`. Entries seen without noise are themselves.
+    """
+    y, index = seen.values, np.broadcast_to(seen.classes.index, (len(seen.values), seen.values.shape[1] - 1))  # fmt: skip
+    n, T, d = y.shape
+    roots = np.linalg.cholesky(model.covariance)
+    v = seen.inputs
+    if v is None:
+        v = np.ones((n, T, model.inputs.shape[2]))
+    x = np.empty((n, T, d))
+    x[:, 0] = model.initial.mean
+    x[:, 0] += rng.standard_normal((n, d)) @ np.linalg.cholesky(model.initial.covariance).T
+    for t in range(T - 1):
+        k, noise = index[:, t], rng.standard_normal((n, d))
+        x[:, t + 1] = np.einsum("nij,nj->ni", model.matrix[k], x[:, t])
+        x[:, t + 1] += np.einsum("nij,nj->ni", model.inputs[k], v[:, t])
+        x[:, t + 1] += np.einsum("nij,nj->ni", roots[k], noise)
+    values, vectors = np.linalg.eigh(model.noise)
+    spread = vectors * np.sqrt(np.maximum(values, 0.0))
+    simulated = x + rng.standard_normal((n, T, d)) @ spread.T
+    both = Observations(
+        np.concatenate([y, np.where(np.isnan(y), np.nan, simulated)]),
+        seen.classes.repeated(2),
+        None if seen.inputs is None else np.concatenate([seen.inputs, seen.inputs]),
+        seen.n_jobs,
+    )
+    found = states(both, model)
+    drawn = found.means[:n] + x - found.means[n:]
+    exact = (np.diag(model.noise) == 0) & ~np.isnan(y)
+    return found.log_likelihood[:n], np.where(exact, y, drawn)
+
+
 @dataclass(frozen=True, eq=False)
 class Filtered:
     """What was known of each state from what had been observed by then: means (n, T, d), covariances (n, T, d, d).

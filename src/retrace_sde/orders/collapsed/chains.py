@@ -80,6 +80,29 @@ def _value(evidence: OrderEvidence, first: int, last: int, sums: Array, S: Array
     return evidence.starts[first] + evidence.volumes[last] - 0.5 * evidence.freedom * log_det
 
 
+# Arrays are copied and added element by element: for `a[:] = b` and `a += b` numba also compiles the words of errors that cannot occur.
+
+
+@njit(cache=True, nogil=True)
+def _add(total: Array, row: Array) -> None:
+    for q in range(len(total)):
+        total[q] += row[q]
+
+
+@njit(cache=True, nogil=True)
+def _copy(new: Indices, order: Indices) -> None:
+    for k in range(len(new)):
+        new[k] = order[k]
+
+
+@njit(cache=True, nogil=True)
+def _largest(values: Array, count: int) -> float:
+    best = -np.inf
+    for k in range(count):
+        best = max(best, values[k])
+    return best
+
+
 @njit(cache=True, nogil=True)
 def _put_back(order: Indices, at: int, L: int, choice: int, new: Indices) -> None:
     """The order with the segment of L slices at `at` in place `choice` of the rest, from T − L + 1 on the other way round."""
@@ -99,19 +122,20 @@ def _places(
     """Log evidence, and prior, of every place of a segment, both ways round, into `values`; how many there are."""
     Z, T = evidence.pairs, len(order)
     d, p, size = len(evidence.scale), evidence.roots.shape[1], Z.shape[2]
-    S, base, sums = np.empty((d, d + p)), np.zeros(size), np.empty(size)
+    S, base, inner, sums = np.empty((d, d + p)), np.zeros(size), np.empty(size), np.empty(size)
     rest, new = np.empty(T - L, np.intp), np.empty(T, np.intp)
     for k in range(T - L):
         rest[k] = order[k if k < at else k + L]
     for k in range(T - L - 1):
-        base += Z[rest[k], rest[k + 1]]
+        _add(base, Z[rest[k], rest[k + 1]])
     known = len(rules.costs) > 0 or len(rules.before) > 0
     places, count = T - L + 1, 0
     for way in range(1 if L == 1 else 2):
         head, tail = order[at], order[at + L - 1]
-        inner = base.copy()
+        for q in range(size):
+            inner[q] = base[q]
         for k in range(at, at + L - 1):
-            inner += Z[order[k], order[k + 1]] if way == 0 else Z[order[k + 1], order[k]]
+            _add(inner, Z[order[k], order[k + 1]] if way == 0 else Z[order[k + 1], order[k]])
         if way == 1:
             head, tail = tail, head
         for place in range(places):
@@ -123,7 +147,7 @@ def _places(
             last = rest[T - L - 1] if place < T - L else tail
             value = _value(evidence, first, last, sums, S)
             if known:
-                _put_back(order, at, L, count, new)
+                _put_back(order, at, L, way * places + place, new)
                 value -= order_cost(rules, new)
             values[count] = value
             count += 1
@@ -131,18 +155,19 @@ def _places(
 
 
 @njit(cache=True, nogil=True)
-def _drawn_place(values: Array, power: float, state: State) -> int:
-    """A place with probability proportional to its evidence to a power."""
-    best = values.max()
-    total = 0.0
-    for value in values:
-        total += np.exp(power * (value - best))
+def _drawn_place(values: Array, count: int, power: float, state: State) -> int:
+    """One of so many places with probability proportional to its evidence to a power."""
+    best, likeliest, total = _largest(values, count), 0, 0.0
+    for k in range(count):
+        total += np.exp(power * (values[k] - best))
+        if values[k] == best:
+            likeliest = k
     left = random_unit(state) * total
-    for k in range(len(values)):
+    for k in range(count):
         left -= np.exp(power * (values[k] - best))
         if left < 0.0:
             return k
-    return int(np.argmax(values))
+    return likeliest
 
 
 @njit(cache=True, nogil=True)
@@ -167,9 +192,10 @@ def _sample(
             at = int(random_unit(state) * (T - L + 1))
             count = _places(evidence, rules, orders[c], at, L, values)
             cold = min(1.0, (k + 1) / anneal) if anneal > 0 else 1.0
-            choice = _drawn_place(values[:count], powers[c] * cold, state)
+            choice = _drawn_place(values, count, powers[c] * cold, state)
             _put_back(orders[c], at, L, choice, new)
-            orders[c], now[c] = new, values[choice]
+            _copy(orders[c], new)
+            now[c] = values[choice]
         for c in range(k % 2, C - 1, 2):
             if np.log(1.0 - random_unit(state)) < (powers[c] - powers[c + 1]) * (
                 now[c + 1] - now[c]
@@ -178,7 +204,7 @@ def _sample(
                     orders[c, t], orders[c + 1, t] = orders[c + 1, t], orders[c, t]
         done = k - 2 * anneal
         if done >= 0 and done % thin == thin - 1:
-            kept[done // thin] = orders[0]
+            _copy(kept[done // thin], orders[0])
 
 
 @njit(cache=True, nogil=True)
@@ -192,19 +218,19 @@ def _best_move(evidence: OrderEvidence, rules: Rules, order: Indices) -> float:
                 continue
             count = _places(evidence, rules, order, at, L, values)
             values[at] = -np.inf  # where it was
-            best = max(best, values[:count].max())
-    turned = order.copy()
+            best = max(best, _largest(values, count))
     Z, d, p = evidence.pairs, len(evidence.scale), evidence.roots.shape[1]
-    S = np.empty((d, d + p))
+    turned, S, sums = np.empty(T, np.intp), np.empty((d, d + p)), np.empty(Z.shape[2])
     for i in range(T):
         for j in range(i + MOVED_SLICES, T):
             if j - i == T - 1:
                 continue
-            turned[:] = order
-            turned[i : j + 1] = order[i : j + 1][::-1]
-            sums = np.zeros(Z.shape[2])
+            for k in range(T):
+                turned[k] = order[i + j - k if i <= k <= j else k]
+            for q in range(len(sums)):
+                sums[q] = 0.0
             for k in range(T - 1):
-                sums += Z[turned[k], turned[k + 1]]
+                _add(sums, Z[turned[k], turned[k + 1]])
             value = _value(evidence, turned[0], turned[-1], sums, S) - order_cost(rules, turned)
             best = max(best, value)
     return best

@@ -83,6 +83,31 @@ class Conjugate(NamedTuple):
         spread = np.linalg.inv(np.linalg.cholesky(self.precision))
         return self.mean + half @ noise @ spread, half @ half.T
 
+    @property
+    def log_evidence(self) -> float:
+        """Of the data behind it, up to a constant that depends on their number alone."""
+        d = len(self.scale)
+        volume = d * np.linalg.slogdet(self.precision)[1]
+        return float(-0.5 * (volume + self.freedom * np.linalg.slogdet(self.scale)[1]))
+
+
+def step_posterior(increments: Array, features: Array, prior: StepPrior) -> Conjugate:
+    """Of the coefficients and the covariance of steps (N, d) on features (N, p)."""
+    K, D = prior.precision + features.T @ features, increments.T @ features
+    mean = np.asarray(np.linalg.solve(K, D.T).T, dtype=np.float64)
+    scale = prior.scale + increments.T @ increments - mean @ D.T
+    return Conjugate(mean, K, prior.freedom + len(increments), (scale + scale.T) / 2)
+
+
+def start_posterior(first: Array, prior: StartPrior) -> Conjugate:
+    """Of the mean, as the only coefficient (d, 1), and the covariance of first states (n, d)."""
+    n, weight = len(first), prior.weight + len(first)
+    mean = first.mean(axis=0)
+    z, away = first - mean, mean - prior.mean
+    scale = prior.scale + z.T @ z + prior.weight * n / weight * np.outer(away, away)
+    centre = (prior.weight * prior.mean + n * mean) / weight
+    return Conjugate(centre[:, None], np.array([[weight]]), prior.freedom + n, scale)
+
 
 class OrderEvidence(NamedTuple):
     """Moments of every pair of slices, and what they say of orders.

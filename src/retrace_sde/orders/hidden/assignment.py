@@ -298,7 +298,9 @@ def _kick(judge: CouplingJudge, rules: Any, order: Indices, state: State) -> boo
 @njit(cache=True, nogil=True)
 def _search(tables: _Tables, rules: Rules | None, o: Indices, state: State, kicks: int) -> None:
     judge = _judge(tables, o)
-    descent.descend(judge, rules, o, SMALLEST_GAIN, STAGES)
+    descent.descend(
+        judge, rules, o, SMALLEST_GAIN, np.int64(STAGES)
+    )  # not a literal, for which the search would be compiled again
     if kicks > 0:
         plan, trial = Kicks(kicks, INSERTIONS, STAGES, HOPEFUL), o.copy()
         spare = _judge(tables, trial)

@@ -290,5 +290,7 @@ def descend(table: Table, seen: Observed, index: Indices, rules: Rules | None, o
     """Insertions, swaps and reversals while any of them helps, missing entries summed out; the final log-likelihood."""
     free = np.zeros(len(o), np.bool_)
     judge = _judge(table, seen, index, np.empty(0), rules, free, o)
-    descent.descend(judge, rules, o, SMALLEST_GAIN, 1)
+    descent.descend(
+        judge, rules, o, SMALLEST_GAIN, np.int64(1)
+    )  # not a literal, for which the search would be compiled again
     return judge.values[0]

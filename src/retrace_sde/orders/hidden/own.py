@@ -46,7 +46,7 @@ class HiddenSteps:
     def drawn(self) -> bool:
         return self.weights is not None
 
-    @property
+    @cached_property
     def filters(self) -> bool:
         """The filter takes entries one by one, so their noises must be independent."""
         R = self.chain.noise
@@ -57,7 +57,7 @@ class HiddenSteps:
         """From a chain whose steps are all the same, without inputs."""
         F, s, Q = chain.matrices[:1], chain.shifts[:1, :, None], chain.covariances[:1]
         law = np.diag(chain.noise), chain.initial.mean, chain.initial.covariance
-        table = Table(*(np.ascontiguousarray(each, dtype=float) for each in (F, s, Q, *law)))
+        table = Table.of(F, s, Q, *law)
         return cls(chain, table, np.zeros(len(chain.matrices), dtype=np.intp))
 
 

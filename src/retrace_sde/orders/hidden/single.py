@@ -173,7 +173,9 @@ def _best(judge: PullJudge, rules: Any, order: Indices, stage: int, at: int) -> 
 def descend(law: Process, y: Array, rules: Rules | None, o: Indices) -> float:
     """Insertions, swaps and reversals while any of them helps; the final cost, prior included."""
     judge = _judge(law, y, np.ones(y.shape, np.bool_), o)
-    descent.descend(judge, rules, o, SMALLEST_GAIN, STAGES)
+    descent.descend(
+        judge, rules, o, SMALLEST_GAIN, np.int64(STAGES)
+    )  # not a literal, for which the search would be compiled again
     return pulls(law.precision, law.shift, y, o, judge.pulls) + order_cost(rules, o)
 
 

@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array, csgraph, csr_array, diags_array
-from scipy.sparse.linalg import eigsh
-from sklearn.neighbors import NearestNeighbors
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.deferred import deferred
 from retrace_sde.io.kernels import njit
 from retrace_sde.orders.near.search import Lists, Near, improve, path_cost
 from retrace_sde.orders.paths import longest_path_ends, walk_tree
 from retrace_sde.panel.blocks import Data, to_numpy
+
+sparse_linalg = deferred("scipy.sparse.linalg")
+
+neighbors = deferred("sklearn.neighbors")
 
 MANY = 600
 """Slices beyond which only near pairs are looked at."""
@@ -48,7 +51,9 @@ def nearest(vectors: Array) -> tuple[Lists, Array]:
     """The nearest others of each slice (T, K), nearest first, and their squared distances."""
     size = min(CANDIDATES, len(vectors) - 1)
     (sketch,) = sketched(vectors)
-    found = NearestNeighbors(n_neighbors=size, algorithm="brute").fit(sketch).kneighbors()[1]
+    found = (
+        neighbors.NearestNeighbors(n_neighbors=size, algorithm="brute").fit(sketch).kneighbors()[1]
+    )
     found = found.astype(np.int32)
     squares = squared_distances(vectors, vectors, found)
     closest = np.argsort(squares, axis=1, kind="stable")[:, :NEIGHBOURS]
@@ -146,7 +151,7 @@ def _connected(vectors: Array, lists: Lists, lengths: Array) -> Any:
             return csgraph.minimum_spanning_tree(graph.maximum(graph.T))
         inside = np.flatnonzero(part == np.argmin(np.bincount(part)))
         outside = np.flatnonzero(part != part[inside[0]])
-        search = NearestNeighbors(n_neighbors=1, algorithm="brute").fit(vectors[outside])
+        search = neighbors.NearestNeighbors(n_neighbors=1, algorithm="brute").fit(vectors[outside])
         length, other = search.kneighbors(vectors[inside])
         k = int(np.argmin(length))
         bridge = [max(float(length[k, 0]), tiny)], ([inside[k]], [outside[other[k, 0]]])
@@ -168,5 +173,5 @@ def _spectral(lists: Lists, squares: Array, tree: Any) -> Indices:
     half = diags_array(root)
     laplacian = diags_array(np.ones(T)) - half @ similarity @ half
     begin = np.random.default_rng(0).standard_normal(T)
-    _, vectors = eigsh(laplacian.tocsc(), k=2, sigma=-1e-6, which="LM", v0=begin)
+    _, vectors = sparse_linalg.eigsh(laplacian.tocsc(), k=2, sigma=-1e-6, which="LM", v0=begin)
     return np.argsort(vectors[:, 1] * root, kind="stable").astype(np.intp)

@@ -214,7 +214,9 @@ def _improve(near: Near, path: Indices, tolerance: float) -> None:
     for k in range(T + 1):
         place[path[k]] = k
     _turning(near, path, judge.turn, 1, T)
-    descent.descend(judge, None, path[1:-1], tolerance, 2)
+    descent.descend(
+        judge, None, path[1:-1], tolerance, np.int64(2)
+    )  # not a literal, for which the search would be compiled again
 
 
 def improve(near: Near, order: Indices) -> Indices:

@@ -45,7 +45,7 @@ from retrace_sde.fit.start_law import (
     start_log_densities,
 )
 from retrace_sde.fit.unequal_steps import dispersion
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.costs import (
     as_matrix,
     distances,
@@ -67,7 +67,7 @@ from retrace_sde.orders.near.search import Near, NearPath
 from retrace_sde.orders.own import BLOCK, EulerLaw, OwnOrders
 from retrace_sde.orders.paths import guided_paths, shortest_path
 from retrace_sde.orders.shared import PathCosts, RoughStart
-from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.blocks import Data, in_order, to_numpy
 from retrace_sde.panel.clock import EqualGaps, Gaps
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Affine, is_linear
@@ -405,6 +405,29 @@ class EulerModel(Problem):
             return statistics(x, u, frequencies, dt, drift)
 
         return self.own_orders(law).draw(chains, stretch, count)
+
+    @property
+    def draws_parameters(self) -> bool:
+        """Steps are all alike, and there are no shocks: parameters given orders have a conjugate law."""
+        plain = self.mean_path is None and not self.robust and not self.gaps_estimated
+        return plain and not self.timing.gaps_known and not self.data.lazy
+
+    def completed(
+        self, orders: Indices, law: EulerLaw, rng: np.random.Generator
+    ) -> tuple[float, Array]:
+        """Log-likelihood under a law, and the states along orders, which were seen."""
+        states = to_numpy(in_order(self.data.values, orders))
+        return float(self.log_joint(orders, law).sum()), np.asarray(states)
+
+    def law_of(
+        self, step: Euler, start: Gaussian, noise: tuple[Array, Array], rng: np.random.Generator
+    ) -> EulerLaw:
+        """The law of a step and of first states that were drawn; there is no noise."""
+        return EulerLaw(step, start)
+
+    def shared_move(self, order: Indices, law: EulerLaw, state: State) -> Indices:
+        """A shared order moved given its parameters: as it was, for moves with parameters integrated out are better."""
+        return order
 
     def expect(self, draws: Draws, law: EulerLaw) -> list[Statistics]:
         """E-step: expected statistics of each chain, counted on the way."""

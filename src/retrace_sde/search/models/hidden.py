@@ -50,7 +50,7 @@ from retrace_sde.fit.statespace.parameters import (
     first_guess,
     spread,
 )
-from retrace_sde.fit.statespace.smoother import Smoothed, states
+from retrace_sde.fit.statespace.smoother import Smoothed, drawn_states, states
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.flips import align
@@ -582,6 +582,40 @@ class HiddenModel(Problem):
             samples = stretch.samples
             stretch = stretch._replace(samples=APART * samples, keep=samples)
         return self.own_orders(law).draw(chains, stretch)
+
+    @property
+    def draws_parameters(self) -> bool:
+        """Steps are all alike, and there are no shocks: parameters given orders and states have a conjugate law."""
+        return self.one_step and self.mean_path is None and not self.still
+
+    def completed(
+        self, orders: Indices, law: Parameters, rng: np.random.Generator
+    ) -> tuple[float, Array]:
+        """Log-likelihood under a law, and states along orders drawn from what was observed."""
+        seen = self._prepared([orders])
+        values, states = drawn_states(seen, law.steps(self.steps.gaps), rng)
+        return float(values.sum()), states
+
+    def law_of(
+        self, step: Euler, start: Gaussian, noise: tuple[Array, Array], rng: np.random.Generator
+    ) -> Parameters:
+        """The law of a step and of first states that were drawn; free variances of the noise are drawn, too.
+
+        `noise`: sums of squares (d,) and their degrees of freedom, so that a variance is a sum over a draw of χ².
+        """
+        R, free, tied = as_noise(self.noise, len(step.diffusion))
+        squares, freedom = (each[free] for each in noise)
+        if tied and free.any():
+            squares, freedom = squares.sum(keepdims=True), freedom.sum(keepdims=True)
+        R[free, free] = squares / rng.chisquare(freedom)
+        return Parameters(step.coefficients, step.diffusion, R, start, scheme=self.form)
+
+    def shared_move(self, order: Indices, law: Parameters, state: State) -> Indices:
+        """A shared order moved by Metropolis given its parameters, states summed out; as it was where values are missing."""
+        if not self.complete:
+            return order
+        T, tables = len(order), self.orders_under(law).tables
+        return tables.sample(order, state, burn=2 * T, samples=1, thin=1)[0].astype(np.intp)
 
     def expect(self, draws: Draws, law: Parameters) -> list[Expected]:
         """A few steps of EM on the observations in every order drawn; the expected statistics of each chain there."""

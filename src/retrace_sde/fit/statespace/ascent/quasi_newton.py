@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.optimize import Bounds, minimize
 
 from retrace_sde.fit.information import (
     by_log_cholesky,
@@ -27,7 +27,10 @@ from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.parameters import Parameters, least_noise
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import deferred
 from retrace_sde.process.sde import Gaussian
+
+optimize = deferred("scipy.optimize")
 
 MAX_PASSES = 200
 """Passes of the smoother, at most."""
@@ -100,7 +103,7 @@ def finish(
         "ftol": rise,
         "gtol": FLAT,
     }
-    ended = minimize(
+    ended = optimize.minimize(
         objective,
         at.begin,
         jac=True,
@@ -193,7 +196,7 @@ class Coordinates:
         return np.concatenate(parts)
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> Any:
         """Of R the least that it may be, and of a direction of p₀ the least spread."""
         setup, lows = self.ascent.setup, [np.full(size, -np.inf) for size in self._sizes]
         if self._sizes[1]:
@@ -201,7 +204,7 @@ class Coordinates:
             lows[1] = np.minimum(below / self._noise_unit, 0.0)
         rows, columns = np.tril_indices(self._sizes[3])
         lows[4][rows == columns] = LOWEST * self._first_root
-        return Bounds(np.concatenate(lows))
+        return optimize.Bounds(np.concatenate(lows))
 
     def unpack(self, x: Array) -> Parameters:
         """The parameters behind a vector."""

@@ -110,6 +110,8 @@ class Scoring(Ascent):
         """H with no direction so faint that noise hides it."""
         most = np.sqrt(self.count * np.mean(self._rough**-2.0) / 2) / FAINT
         Q = H * self.setup.dt
+        if not (np.isfinite(R).all() and np.isfinite(Q).all()):  # a trial step far out
+            raise np.linalg.LinAlgError("a covariance is not finite")
         noise, W = eigh(R, Q)
         if noise[-1] <= most:
             return H

@@ -1,0 +1,98 @@
+"""Draws of orders and parameters together: states by the simulation smoother, and sweeps whose stationary law is the posterior."""
+
+import numpy as np
+import pytest
+
+import retrace_sde as rt
+from retrace_sde.fit.statespace.observations import Observations
+from retrace_sde.fit.statespace.smoother import StateSpace, drawn_states, states
+from retrace_sde.panel.blocks import Data
+from retrace_sde.process.drift import Affine
+from retrace_sde.process.sde import Gaussian, Transition
+from retrace_sde.search.gibbs import Gibbs, Priors
+from retrace_sde.search.model import Problem
+from retrace_sde.search.models.euler import EulerModel
+from retrace_sde.search.models.hidden import HiddenModel
+
+
+def test_drawn_states_have_the_smoother_s_moments():
+    rng = np.random.default_rng(0)
+    F = np.array([[0.8, 0.2], [-0.1, 0.7]])
+    step = Transition(F, np.array([0.3, -0.2]), np.array([[0.2, 0.05], [0.05, 0.1]]))
+    model = StateSpace(step, np.diag([0.1, 0.3]), Gaussian(np.zeros(2), np.eye(2)))
+    y = rng.standard_normal((1, 5, 2))
+    y[0, 1, 0] = y[0, 3] = np.nan
+    seen = Observations.regular(np.repeat(y, 20_000, axis=0), 1.0)
+    _, drawn = drawn_states(seen, model.steps, rng)
+    known = states(Observations.regular(y, 1.0), model.steps, times=5)
+    np.testing.assert_allclose(drawn.mean(axis=0), known.means[0], atol=0.02)
+    spread = np.einsum("nti,ntj->tij", z := drawn - known.means[0], z) / len(drawn)
+    np.testing.assert_allclose(spread, known.covariances[0], atol=0.02)
+    lag = np.einsum("nti,ntj->tij", z[:, 1:], z[:, :-1]) / len(drawn)
+    np.testing.assert_allclose(lag, known.lag_covariances[0], atol=0.02)
+
+
+def test_values_seen_without_noise_stay():
+    rng = np.random.default_rng(1)
+    step = Transition(0.5 * np.eye(2), np.zeros(2), np.eye(2))
+    model = StateSpace(step, np.zeros((2, 2)), Gaussian(np.zeros(2), np.eye(2)))
+    y = rng.standard_normal((4, 6, 2))
+    y[rng.random(y.shape) < 0.3] = np.nan
+    _, drawn = drawn_states(Observations.regular(y, 1.0), model.steps, rng)
+    seen = ~np.isnan(y)
+    np.testing.assert_array_equal(drawn[seen], y[seen])
+    assert np.isfinite(drawn).all()
+
+
+def test_parameters_of_many_known_steps_are_drawn_near_the_truth():
+    rng = np.random.default_rng(2)
+    x = np.cumsum(0.1 * rng.standard_normal((400, 10, 2)), axis=1)
+    x[:, :, 0] += 0.3 * np.arange(10)
+    model = EulerModel(Data(x), 0.5, Affine())
+    order = np.arange(10)
+    sampler = Gibbs(model, Priors.of(model), rng)
+    law = model.law(model.fit(order))
+    laws = [sampler.redraw(order, law)[1] for _ in range(50)]
+    theta = np.mean([each.step.coefficients for each in laws], axis=0)
+    H = np.mean([each.step.diffusion for each in laws], axis=0)
+    np.testing.assert_allclose(theta, law.step.coefficients, atol=0.01)
+    np.testing.assert_allclose(H, 0.02 * np.eye(2), atol=0.002)
+
+
+def test_noise_is_drawn_with_a_shared_order():
+    rng = np.random.default_rng(3)
+    x = 3 - 0.4 * np.arange(8)[None, :, None] + 0.1 * rng.standard_normal((30, 8, 2))
+    y = x + 0.2 * rng.standard_normal(x.shape)
+    shuffle = rng.permutation(8)
+    model = HiddenModel.of(Problem(Data(y[:, shuffle]), 1.0, Affine()), noise="estimate")
+    truth = np.argsort(shuffle)
+    law = model.fit(truth).law
+    sampler, order, noise = Gibbs(model, Priors.of(model), rng), truth.copy(), []
+    for _ in range(60):
+        order, law, _ = sampler.shared_sweep(order, law)
+        assert sorted(order.tolist()) == list(range(8))
+        noise.append(law.R[0, 0])
+    assert 0.02 < np.mean(noise) < 0.08
+
+
+@pytest.mark.parametrize("kind", ["shared", "noise", "missing", "own"])
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+def test_where_the_direction_is_open_neither_end_comes_first(kind):
+    sde = rt.LinearSDE([[-1.0, 0.4], [-0.4, -1.0]], 0.5 * np.eye(2))
+    X = sde.simulate(10, 6, 0.2, random_state=3)
+    rng = np.random.default_rng(4)
+    options = {}
+    if kind == "noise":
+        X, options = X + 0.1 * rng.standard_normal(X.shape), {"observation_noise": 0.1}
+    if kind == "missing":
+        X = np.where(rng.random(X.shape) < 0.1, np.nan, X)
+    if kind == "own":
+        options = {"permutation": "independent"}
+    lost, _ = rt.simulate.shuffle(
+        X, random_state=5, **({"permutation": "independent"} if kind == "own" else {})
+    )
+    model = rt.ReTrace(dt=0.2, random_state=0, n_jobs=1, **options).fit(lost)
+    assert not model.direction_.identified
+    for order in np.atleast_2d(model.order_)[:1]:
+        said = model.precedence_probability(int(order[0]), int(order[-1]))
+        assert 0.2 <= np.atleast_1d(said)[0] <= 0.8
