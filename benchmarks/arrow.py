@@ -15,11 +15,14 @@ interpreter that has them and leave ReTrace out. The other baselines are small v
 from __future__ import annotations
 
 import argparse
+import json
 import time
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import permutations
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -248,7 +251,11 @@ def packaged(name: str) -> Callable[[Floats, np.random.Generator], float]:
 
 
 def classifier(x: Floats, rng: np.random.Generator) -> float:
-    """`time_irreversibility_estimator`: log-odds of a gradient-boosted classifier on windows of five, trajectories left out in turn."""
+    """`time_irreversibility_estimator`: log-odds of a gradient-boosted classifier on windows of five, trajectories left out in turn.
+
+    The package gives an estimate and no p-value; ours is a t-test over trajectories. Boosting stops by trajectories that are neither
+    trained on nor judged: its own cross-validation stops by those that are judged, which makes estimates positive without any irreversibility.
+    """
     from scipy import stats
     from time_irreversibility_estimator import TimeIrreversibilityEstimator
 
@@ -260,8 +267,9 @@ def classifier(x: Floats, rng: np.random.Generator) -> float:
     folds = np.arange(n) % 5
     for fold in range(5):
         machine = TimeIrreversibilityEstimator(n_estimators=200, random_state=0, n_jobs=1)
-        out = folds[groups] == fold
-        model = machine.train(flat[~out], flat[~out][:, ::-1], flat[out], flat[out][:, ::-1])
+        out, stop = folds[groups] == fold, folds[groups] == (fold + 1) % 5
+        used = ~out & ~stop
+        model = machine.train(flat[used], flat[used][:, ::-1], flat[stop], flat[stop][:, ::-1])
         result = machine.evaluate(model, flat[out], flat[out][:, ::-1])[1]
         odds[folds == fold] = np.asarray(result).reshape(-1, per).mean(axis=1)
     return float(stats.ttest_1samp(odds, 0.0, alternative="greater").pvalue)
@@ -307,8 +315,39 @@ def answer(name: str, seed: int, form: str, methods: list[str]) -> dict[str, tup
             x = X[:, :, 0]
             whole = method.startswith("irreversibility")
             x = x if form == "panel" or whole else blocks(x[0])
-            found[method] = (float(peer(x, rng) < 0.05), np.nan, np.nan)
+            found[method] = (float(peer(x, rng) < 0.05), -1.0, -1.0)
     return found
+
+
+Cells = dict[str, dict[str, list[float]]]
+"""Of each generator and method: shares that reject, call and call wrongly (-1: it never calls), and how many panels there were."""
+
+
+def recorded(file: Path, form: str, cells: Cells, command: str) -> None:
+    """Add figures to a file; those of other methods stay, so that peers may be run elsewhere. The table is that of panels."""
+    made: dict[str, Any] = {"forms": {}, "commands": {}}
+    if file.exists():
+        made |= json.loads(file.read_text("utf-8"))
+    known: Cells = made["forms"].setdefault(form, {})
+    for name, each in cells.items():
+        known.setdefault(name, {}).update(each)
+        for method in each:
+            made["commands"][method] = command
+    shown = made["forms"].get("panel", {})
+    methods = [each for each in ("ReTrace", *PEERS) if each in made["commands"]]
+    panels = {method: max((int(each[method][3]) for each in shown.values() if method in each), default=0) for method in methods}  # fmt: skip
+    made["command"] = "`, `".join(dict.fromkeys(made["commands"].values()))
+    made["columns"] = ["generator", "", *(f"{each} ({panels[each]})" for each in methods), "called", "wrong"]  # fmt: skip
+    made["rows"] = [
+        [name, GENERATORS[name][1], *(_two(shown[name].get(each), 0) for each in methods),
+         *(_two(shown[name].get("ReTrace"), k) for k in (1, 2))]
+        for name in GENERATORS if name in shown
+    ]  # fmt: skip
+    file.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _two(cell: list[float] | None, k: int) -> str:
+    return "" if cell is None else f"{cell[k]:.2f}".removeprefix("0") if cell[k] < 1 else "1.00"
 
 
 def main() -> None:
@@ -320,6 +359,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="generators, with commas between them")
     parser.add_argument("--methods", default="", help="methods, with commas between them")
     parser.add_argument("--forms", default="panel,series")
+    parser.add_argument("--json", type=Path, help="a file to which figures are added")
     asked = parser.parse_args()
     begin, end = map(int, asked.seeds.split(":"))
     names = [each for each in GENERATORS if not asked.only or each in asked.only.split(",")]
@@ -334,15 +374,24 @@ def main() -> None:
             delayed(answer)(*task, form, methods) for task in tasks
         )
         print(f"\n{form}: {end - begin} each, {time.perf_counter() - started:.0f} s. Share that rejects reversibility at 5 %")  # fmt: skip
-        heads = [*methods, *(["called", "wrong"] if "ReTrace" in methods else [])]
-        print("| generator | | " + " | ".join(heads) + " |")
-        print("|---" * (2 + len(heads)) + "|")
+        cells: Cells = {}
         for name in some:
             mine = [row for (each, _), row in zip(tasks, rows, strict=True) if each == name]
-            cells = [f"{np.mean([row[method][0] for row in mine]):.2f}" for method in methods]
+            cells[name] = {
+                method: [*(float(np.mean([row[method][k] for row in mine])) for k in range(3)), end - begin]
+                for method in methods
+            }  # fmt: skip
+            shares = [f"{cells[name][method][0]:.2f}" for method in methods]
             if "ReTrace" in methods:
-                cells += [f"{np.mean([row['ReTrace'][k] for row in mine]):.2f}" for k in (1, 2)]
-            print(f"| {name} | {GENERATORS[name][1]} | " + " | ".join(cells) + " |")
+                shares += [f"{cells[name]['ReTrace'][k]:.2f}" for k in (1, 2)]
+            print(f"| {name} | {GENERATORS[name][1]} | " + " | ".join(shares) + " |")
+        heads = [*methods, *(["called", "wrong"] if "ReTrace" in methods else [])]
+        print("| generator | | " + " | ".join(heads) + " |")
+        if asked.json is not None:
+            chosen = f' --methods "{asked.methods}"' if asked.methods else ""
+            recorded(
+                asked.json, form, cells, f"python -m benchmarks.arrow --seeds {asked.seeds}{chosen}"
+            )
 
 
 if __name__ == "__main__":

@@ -1,28 +1,33 @@
 """How many grossly wrong time stamps are found: precision, recall and Kendall's τ of the expected times.
 
-Stamps are off by half a gap (standard deviation); 5 or 10 % say nothing: uniform, at least three gaps from the truth.
-`python -m studies.stamps --seeds 20000:20010 --jobs 2`
+Stamps are off by half a gap (standard deviation); 5 or 10 % say nothing: uniform, at least three gaps from the truth. Three ways: `audit`
+(`audit_times`), `fit` (`Knowledge(wrong=…)`), and `plain`, a fit that takes all stamps for right.
+`python -m studies.stamps --seeds 20000:20010 --jobs 2 --json FILE`
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import warnings
+from pathlib import Path
 
 import numpy as np
 from joblib import Parallel, delayed
 from scipy.stats import kendalltau
 
 import retrace_sde as rt
-from retrace_sde.audit.stamps import audit_sequences, sequences_of
+from retrace_sde.search.stamps.judge import audit_sequences, sequences_of
 
-N, T, ERROR, LEAST_GAPS = 30, 20, 0.5, 3.0
+N, T, DT, ERROR, LEAST_GAPS = 30, 20, 0.1, 0.5, 3.0
+WAYS = ("audit", "fit", "plain")
 
 
-def one(seed, d, share, own):
-    """Found, wrongly called and missed stamps of one panel, and the mean τ."""
+def panel(seed, d, share, own):
+    """Values in true order, stamps in gaps, and which of them are wrong."""
     rng = np.random.default_rng(seed)
     X = rt.simulate.random_irreversible_sde(d, random_state=seed).simulate(
-        N, T, 0.1, random_state=seed + 1
+        N, T, DT, random_state=seed + 1
     )
     true = np.tile(np.arange(float(T)), (N, 1)) if own else np.arange(float(T))
     lost = rng.random(true.shape) < share
@@ -30,36 +35,74 @@ def one(seed, d, share, own):
     while (near := np.abs(far - true) < LEAST_GAPS).any():
         far = np.where(near, rng.uniform(-0.5, T - 0.5, true.shape), far)
     stamps = np.where(lost, far, true + ERROR * rng.normal(size=true.shape))
-    sequences, _ = sequences_of(X, stamps, np.full(N, T), ERROR)
-    found, _ = audit_sequences(sequences, np.random.default_rng(seed), wrong=0.05)
-    called, lost = np.array([each.wrong > 0.5 for each in found]), np.atleast_2d(lost)
-    taus = [kendalltau(each.draws.mean(axis=0), np.arange(T))[0] for each in found]
-    hits = (called & lost).sum(), (called & ~lost).sum(), (~called & lost).sum()
-    return *hits, np.mean(taus)
+    return X, stamps, lost
+
+
+def judged(way, X, stamps, seed, own):
+    """The probability that each stamp is wrong, (m, T), and each observation's expected place."""
+    if way == "audit":
+        sequences, _ = sequences_of(X, stamps, np.full(N, T), ERROR)
+        found, _ = audit_sequences(sequences, np.random.default_rng(seed), wrong=0.05)
+        return np.array([each.wrong for each in found]), [each.draws.mean(axis=0) for each in found]
+    known = rt.Knowledge(
+        timestamps=stamps * DT, timestamp_error=ERROR * DT, wrong=0.05 if way == "fit" else None
+    )
+    model = rt.ReTrace(
+        dt=DT, permutation="independent" if own else "shared", subjects="alike", random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, knowledge=known)
+    places = np.argsort(np.atleast_2d(model.order_), axis=1)
+    wrong = model.result_.wrong_stamps
+    return np.zeros_like(places) if wrong is None else np.atleast_2d(wrong), places
+
+
+def one(seed, d, share, own):
+    """Of each way: found, wrongly called and missed stamps of one panel, and the mean τ."""
+    X, stamps, lost = panel(seed, d, share, own)
+    lost, rows = np.atleast_2d(lost), {}
+    for way in WAYS:
+        wrong, places = judged(way, X, stamps, seed, own)
+        called = wrong > 0.5
+        taus = [kendalltau(each, np.arange(T))[0] for each in places]
+        hits = (called & lost).sum(), (called & ~lost).sum(), (~called & lost).sum()
+        rows[way] = [*map(int, hits), float(np.mean(taus))]
+    return rows
 
 
 def main():
-    """One line for each setting."""
+    """One line for each setting and way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="20000:20010")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where to write the figures")
     given = parser.parse_args()
     first, last = map(int, given.seeds.split(":"))
-    print("times  d  wrong  precision  recall  tau")
+    print("times  d  wrong  way    precision  recall  tau")
+    figures = []
     for own in (False, True):
         for d in (3, 5):
             for share in (0.05, 0.1):
                 rows = Parallel(given.jobs)(
                     delayed(one)(seed, d, share, own) for seed in range(first, last)
                 )
-                hit, false, missed = np.sum([each[:3] for each in rows], axis=0)
-                tau = np.mean([each[3] for each in rows])
-                kind = "own" if own else "shared"
-                print(
-                    f"{kind:6} {d}  {share:.2f}  {hit / max(hit + false, 1):.3f}  "
-                    f"{hit / max(hit + missed, 1):.3f}  {tau:.3f}",
-                    flush=True,
-                )
+                for way in WAYS:
+                    hit, false, missed = np.sum([each[way][:3] for each in rows], axis=0)
+                    figure = {
+                        "times": "own" if own else "shared",
+                        "variables": d,
+                        "wrong": share,
+                        "way": way,
+                        "panels": last - first,
+                        "precision": float(hit / max(hit + false, 1)),
+                        "recall": float(hit / max(hit + missed, 1)),
+                        "tau": float(np.mean([each[way][3] for each in rows])),
+                    }
+                    figures.append(figure)
+                    print(*(f"{each:.3f}" if isinstance(each, float) else each for each in figure.values()), flush=True)  # fmt: skip
+    if given.json is not None:
+        given.json.write_text(json.dumps({"seeds": given.seeds, "rows": figures}, indent=1))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 import retrace_sde as rt
-from retrace_sde.audit.law import fit_steps
 from retrace_sde.cli.main import main
+from retrace_sde.search.stamps.law import fit_steps
 
 N, T = 14, 12
 

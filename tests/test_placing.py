@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
+from retrace_sde.after.pairs import exponent_of, tempered
 from retrace_sde.cli.main import main
 
 SDE = rt.simulate.random_irreversible_sde(3, random_state=0)
@@ -171,3 +173,30 @@ def test_place_writes_how_sure_each_position_is(tmp_path):
     placed = pd.read_csv(tmp_path / "placed.csv")
     assert placed.position_probability.between(0, 1).all()
     assert placed.position_probability.mean() > 0.6
+
+
+def test_pair_probabilities_are_tempered_by_subjects_of_known_order(tmp_path):
+    p = np.array([0.5, 0.2, 0.9, 1.0])
+    assert tempered(p, 1.0) is p
+    np.testing.assert_allclose(tempered(p, 0.5)[:3], [0.5, 1 / 3, 0.75])
+    rng = np.random.default_rng(0)
+    truth = rng.uniform(0.05, 0.95, 20_000)
+    odds = 2.5 * np.log(truth / (1 - truth))  # said to be surer than it is
+    said, came = 1 / (1 + np.exp(-odds)), rng.random(20_000) < truth
+    assert abs(exponent_of(np.where(came, said, 1 - said)) - 0.4) < 0.05
+    # Gaps that differ make the model too sure.
+    sde = rt.LinearSDE([[-1.0, 0.0], [1.0, -0.5]], np.eye(2))
+    fine = sde.simulate(160, 40, 0.05, x0=[2.0, 0.0], random_state=1)
+    at = np.sort(np.array([rng.choice(40, 4, replace=False) for _ in range(160)]), axis=1)
+    Y = np.take_along_axis(fine, at[..., None], axis=1)
+    table = pd.DataFrame(Y.reshape(-1, 2), columns=["x", "y"])
+    table = table.assign(who=np.repeat(np.arange(160), 4), dated=np.repeat(np.arange(160) < 60, 4).astype(int))  # fmt: skip
+    found = rt.recover(table[table.who < 80], subject="who", order_known="dated", estimator="mle", **FAST)  # fmt: skip
+    result = found.model.result_
+    assert 0.02 < result.pair_exponent < 1.2
+    assert any("known order" in note for note in result.notes)
+    P = found.model.precedence(Y[80:])
+    raw = replace(result, pair_exponent=1.0).model().precedence(Y[80:])
+    np.testing.assert_allclose(P, tempered(raw, result.pair_exponent), atol=1e-6)
+    loaded = rt.ReTraceResult.load(result.save(tmp_path / "fit.npz"))
+    assert loaded.pair_exponent == result.pair_exponent

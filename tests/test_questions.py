@@ -72,6 +72,15 @@ def wrong_stamps(folder):
     retrace("audit", folder / "t.csv", *words)
 
 
+def without_dates(folder):
+    few = TABLE[TABLE.visit.isin(LABELS[:5])].drop(columns="visit")
+    found = rt.audit_hidden(few, subject="patient", time="day", random_state=0)
+    assert found.table.tau.mean() > 0.8
+    few.to_csv(folder / "t.csv", index=False)
+    words = "--subject", "patient", "--time", "day", "--hidden", "--out", folder / "o.csv"
+    assert "give" in retrace("audit", folder / "t.csv", *words)
+
+
 def who_came_first(folder):
     ranked = TABLE.rename(columns={"day": "rank"})
     half = ranked.patient.str[1:].astype(int) < N // 2
@@ -180,6 +189,7 @@ ANSWERS = {
     "My visits have no dates.": no_dates,
     "My plates lost their order.": no_order,
     "Is there a direction in my data at all?": direction,
+    "Can the order be recovered once I delete the dates?": without_dates,
     "Which of my time stamps are wrong?": wrong_stamps,
     "Who came first, in subjects whose dates are lost?": who_came_first,
     "My data are in order: which way does time run in them?": arrow,

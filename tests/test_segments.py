@@ -88,8 +88,44 @@ def test_segments_that_are_none_are_refused(segments, said):
     X, _, _, _ = cut(6)
     with pytest.raises(ValueError, match=said):
         rt.ReTrace(dt=DT).fit(X, knowledge=rt.Knowledge(segments=segments))
-    with pytest.raises(ValueError, match="shared"):
+    with pytest.raises(ValueError, match="own orders"):
         rt.ReTrace(dt=DT, permutation="independent").fit(X, knowledge=rt.Knowledge(segments=segments))  # fmt: skip
+
+
+def own(seed, *, n=40, S=4, d=4):
+    """Segments of six, each trajectory's in an order of its own; values, labels and the place of each segment in time (n, S)."""
+    rng = np.random.default_rng(seed)
+    sde = rt.LinearSDE(np.kron(np.eye(d // 2), [[0.0, 3.0], [-3.0, 0.0]]) - 0.4 * np.eye(d), np.eye(d))  # fmt: skip
+    Y = sde.simulate(n, S * (LENGTH + 4), DT, x0=3 + rng.standard_normal((n, d)), random_state=seed)
+    places = np.array([rng.permutation(S) for _ in range(n)])
+    begins = np.cumsum(rng.integers(0, 4, (n, S)), axis=1) + LENGTH * np.arange(S)
+    rows = [[begins[j, p] + np.arange(LENGTH) for p in places[j]] for j in range(n)]
+    X = np.array([Y[j, np.concatenate(each)] for j, each in enumerate(rows)])
+    return X, np.tile(np.repeat(np.arange(S), LENGTH), (n, 1)), places
+
+
+def in_order(order, places):
+    """The share of trajectories whose segments stand in time order."""
+    firsts = np.take_along_axis(places, order[:, ::LENGTH] // LENGTH, axis=1)
+    return np.mean((firsts == np.arange(places.shape[1])).all(axis=1))
+
+
+def test_segments_of_own_orders(tmp_path):
+    X, labels, places = own(1)
+    model = rt.ReTrace(dt=DT, permutation="independent", subjects="alike", random_state=0)
+    model.fit(X, knowledge=rt.Knowledge(segments=labels))
+    assert in_order(model.order_, places) > 0.9
+    assert (np.diff(model.order_.reshape(40, 4, LENGTH)) == 1).all()  # whole segments, as stored
+    assert model.direction_.known
+    first = {j: int(np.argmin(places[j]) * LENGTH) for j in range(40)}
+    known = rt.Knowledge(segments=labels, first=first)
+    assert in_order(model.fit(X, knowledge=known).order_, places) >= in_order(model.order_, places)
+    frame = pd.DataFrame(X.reshape(-1, 4), columns=list("abcd"))
+    frame = frame.assign(device=np.repeat(np.arange(40), 24), log=labels.ravel())
+    found = rt.recover(frame, subject="device", dt=DT, observation_noise=None, subjects="alike",
+                       knowledge=rt.Knowledge(segments="log"), random_state=0)  # fmt: skip
+    assert in_order(found.model.order_, places) > 0.9
+    assert "log" not in found.panel.names
 
 
 def test_the_best_path_is_that_of_brute_force():

@@ -188,3 +188,14 @@ def test_many_variables_are_looked_at_along_enough_steps():
     found = look_at(model, model.fit(np.arange(9)), rng)
     own = {Aspect.DEPENDENCE, Aspect.SPREAD}
     assert not any(each.failed for each in found.verdicts if each.aspect in own)
+
+
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+def test_a_trajectory_seen_once_leaves_the_check_of_simulated_paths():
+    """It has no value after its first, and the share of all became NaN, which no check can fail."""
+    sde = rt.simulate.random_irreversible_sde(2, setting="stable", random_state=0)
+    X = sde.simulate(30, 8, 0.1, x0=0.5, random_state=1)
+    X[0, 1:] = np.nan
+    (paths,) = [each for each in fit(X).residuals_.verdicts if each.aspect is Aspect.PATHS]
+    assert 0.6 < paths.statistic <= 1.01
+    assert "nan" not in paths.sentence()

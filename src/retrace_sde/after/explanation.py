@@ -7,12 +7,11 @@ named. The fits are rough, meant to tell candidates apart, not to estimate.
 
 from __future__ import annotations
 
-from scipy import stats
-
 from retrace_sde.after.steps import Steps
 from retrace_sde.evidence.candidates.penalty import Block, penalty
 from retrace_sde.evidence.candidates.prediction import markov_prediction
 from retrace_sde.evidence.candidates.registry import CANDIDATES
+from retrace_sde.process.tails import chi2_sf
 
 MIN_PREDICTED_STEPS = 4
 """Steps of a trajectory without which candidates are not compared."""
@@ -32,7 +31,7 @@ def explain(steps: Steps, level: float) -> tuple[str | None, float]:
     p_values: dict[str, float] = {}
     for kind, found in predictions.items():
         gain = (found.log_likelihood - base) * (1 - found.chance)
-        p = float(stats.chi2.sf(2 * max(gain, 0.0), found.parameters))
+        p = float(chi2_sf(2 * max(gain, 0.0), found.parameters))
         p_values[kind] = min(1.0, len(predictions) * p)
         if p_values[kind] < level:
             evidence[kind] = gain - penalty(Block(found.parameters, n * (S - 1)))

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
 
 from retrace_sde.after.steps import RESIDUAL_SAMPLE
 from retrace_sde.fit.statespace.model import StateSpace, StepModel
@@ -24,6 +23,7 @@ from retrace_sde.fit.statespace.smoother import filtered, states
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.clock import same_for_all
+from retrace_sde.process.tails import chi2_sf, norm_ppf, t_ppf
 
 MIN_ERRORS_TO_WIDEN = 60
 """Minimum number of errors behind a quantile by which intervals are widened."""
@@ -194,16 +194,16 @@ def _shared(ratios: Array, horizon: int, level: float) -> Array:
     chance = within[None] / counts
     origins = len(ratios)
     apart = max(origins // horizon, 2)
-    p = stats.chi2.sf((together**2 / np.maximum(chance, 1e-300)).sum(axis=0), origins)
+    p = chi2_sf((together**2 / np.maximum(chance, 1e-300)).sum(axis=0), origins)
     variance = np.maximum((together**2 - chance).mean(axis=0), 0.0)
-    student = float(stats.t.ppf((1 + level) / 2, apart - 1) / stats.norm.ppf((1 + level) / 2))
+    student = float(t_ppf((1 + level) / 2, apart - 1) / norm_ppf((1 + level) / 2))
     reach: Array = np.sqrt(variance * (1 + 1 / apart)) * student
     return np.where((p < SHARED_ERROR_LEVEL) & (ratios.shape[1] > 1), reach, 0.0)
 
 
 def _factors(ratios: Array, level: float) -> Array:
     """Quantiles of |error| / deviation over the Gaussian's, by variable, at least 1; 1 where there are few."""
-    wanted = float(stats.norm.ppf((1 + level) / 2))
+    wanted = float(norm_ppf((1 + level) / 2))
     columns = [each[~np.isnan(each)] for each in ratios.T]
     found = [
         np.quantile(each, level) / wanted if len(each) >= MIN_ERRORS_TO_WIDEN else 1.0

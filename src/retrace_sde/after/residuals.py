@@ -17,13 +17,16 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from retrace_sde.after.explanation import explain
 from retrace_sde.after.steps import Steps
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.registry import candidate
 from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.io.deferred import deferred
+from retrace_sde.process.tails import chi2_sf, f_sf, norm_cdf, norm_ppf, norm_sf, t_ppf, t_sf
+
+stats = deferred("scipy.stats")
 
 LEVEL = 0.005
 """Significance level of each of the seven tests: on data of the model itself one of them fails in less than 4 % of panels."""
@@ -159,7 +162,7 @@ def look(steps: Steps, simulated: Array, *, shared: bool) -> ResidualCheck:
         _together(e, shared=shared),
         _paths(steps.states, band, len(simulated)),
     ]
-    scores = stats.norm.ppf((np.arange(99) + 0.5) / 99)
+    scores = norm_ppf((np.arange(99) + 0.5) / 99)
     return ResidualCheck(
         tuple(found),
         len(steps.states),
@@ -167,7 +170,7 @@ def look(steps: Steps, simulated: Array, *, shared: bool) -> ResidualCheck:
         np.sqrt(np.nanmean(e**2, axis=0)),
         np.nanmean(e, axis=0),
         scores,
-        _quantiles(e.reshape(-1, e.shape[2]), stats.norm.cdf(scores)),
+        _quantiles(e.reshape(-1, e.shape[2]), norm_cdf(scores)),
         band,
         _quantiles(steps.states, (0.05, 0.5, 0.95)),
     )
@@ -219,7 +222,7 @@ def _dependence(steps: Steps) -> AspectVerdict:
         correlation = float(_autocorrelations(e, 1).mean())
         together = np.nansum(e[:, 1:] * e[:, :-1], axis=(1, 2))
         z = together.sum() / np.sqrt((together**2).sum())
-        p = float(2 * stats.norm.sf(abs(z)))
+        p = float(2 * norm_sf(abs(z)))
         matters = p < LEVEL and abs(correlation) > MIN_CORRELATION
         cause = CandidateKind.NOISE if correlation < 0 else CandidateKind.MEMORY
         cause = cause if matters else None
@@ -245,7 +248,7 @@ def _spread(e: Array, *, shared: bool) -> AspectVerdict:
     at = np.nanmean(w, axis=0)
     between = float((counts * at**2).sum()) / (S - 1)
     within = float(np.nansum((w - at) ** 2)) / max(counts.sum() - n - S + 1, 1)
-    p = float(stats.f.sf(between / within, S - 1, max(counts.sum() - n - S + 1, 1)))
+    p = float(f_sf(between / within, S - 1, max(counts.sum() - n - S + 1, 1)))
     spreads = np.sqrt(np.nanmean(e**2, axis=(0, 2)))
     ratio = float(spreads.max() / spreads.min())
     failed = p < LEVEL and ratio > MIN_SPREAD_RATIO
@@ -271,7 +274,7 @@ def _state(steps: Steps) -> AspectVerdict:
         return AspectVerdict(Aspect.STATE, False, 0.0, 1.0)
     rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
     share = float(1 - (rest @ rest) / (y @ y))
-    p = float(stats.f.sf(share / d / ((1 - share) / free), d, free))
+    p = float(f_sf(share / d / ((1 - share) / free), d, free))
     return AspectVerdict(Aspect.STATE, p < LEVEL and share > MIN_VARIANCE_SHARE, share, p)
 
 
@@ -298,9 +301,9 @@ def _outlying(steps: Steps) -> Mask:
     own = np.empty((n, 0)) if steps.levels is None else steps.levels
     features = np.column_stack([np.nanmean(x, axis=1), mean, size, own])
     middle = np.nanmedian(features, axis=0)
-    scale = np.nanmedian(np.abs(features - middle), axis=0) / stats.norm.ppf(0.75)
+    scale = np.nanmedian(np.abs(features - middle), axis=0) / norm_ppf(0.75)
     z = np.abs(features - middle) / np.maximum(scale, 1e-12 * np.abs(middle) + 1e-300)
-    limit = stats.t.isf(
+    limit = -t_ppf(
         LEVEL / (2 * n * features.shape[1]),
         min(MAD_EFFICIENCY * (n - 1), MAX_STUDENT_FREEDOM, _freedom(e)),
     )
@@ -335,7 +338,7 @@ def _together(e: Array, *, shared: bool) -> AspectVerdict:
         return AspectVerdict(Aspect.TOGETHER, False, 0.0, 1.0)
     at = np.nanmean(e, axis=0)
     total = float((counts * at**2).sum())
-    p = float(stats.chi2.sf(total, S * d))
+    p = float(chi2_sf(total, S * d))
     share = max(0.0, (total - S * d) / float(counts.sum()))
     failed = p < LEVEL and share > MIN_VARIANCE_SHARE
     sizes = (counts * at**2).sum(axis=1)
@@ -352,13 +355,16 @@ def _paths(observed: Array, band: Array, m: int) -> AspectVerdict:
     low, _, high = band
     there = ~np.isnan(observed[:, 1:])
     inside = np.where(there, (observed >= low)[:, 1:] & (observed <= high)[:, 1:], np.nan)
-    each = np.nanmean(inside, axis=(1, 2))
+    some = there.any(axis=(1, 2))  # one with a single observation says nothing
+    if not some.any():
+        return AspectVerdict(Aspect.PATHS, False, 0.9, 1.0)
+    each = np.nanmean(inside[some], axis=(1, 2))
     n = len(each)
     share = float(each.mean()) * (m + 1) / (m - 1)  # m paths leave so much of a band to chance
     if n < MIN_SUBJECTS_FOR_OUTLIERS:
         return AspectVerdict(Aspect.PATHS, False, share, 1.0)
     error = max(float(each.std(ddof=1)) / np.sqrt(n), 1e-3)
-    p = float(2 * stats.t.sf(abs(share - 0.9) / error, n - 1))
+    p = float(2 * t_sf(abs(share - 0.9) / error, n - 1))
     return AspectVerdict(
         Aspect.PATHS, p < LEVEL and abs(share - 0.9) > MIN_COVERAGE_ERROR, share, p
     )

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from retrace_sde.audit.stamps import Sequence, audit_sequences, sequences_of
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.columns import TIME_UNITS, dates, is_numeric, shown
+from retrace_sde.io.deferred import deferred
 from retrace_sde.io.tables import Names, as_frame
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.progress import Callback, report, reporting
+from retrace_sde.search.stamps.judge import Sequence, audit_sequences, sequences_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 LEAST_OBSERVATIONS = 30
 """Steps between observations from which a law of steps is fitted."""

@@ -9,17 +9,12 @@ import click
 import numpy as np
 
 from retrace_sde.cli.common import (
-    force_option,
-    format_option,
+    TableJob,
     give,
     json_option,
-    load,
-    notes_of,
-    safe_option,
+    one_table_options,
     table_options,
-    table_target,
     working,
-    write_one,
 )
 from retrace_sde.cli.forecast import saved_model
 from retrace_sde.io.answers import certainties, positions, to_rows
@@ -30,14 +25,9 @@ from retrace_sde.io.arrays import Array
 @table_options
 @click.option("--fitted", type=click.Path(path_type=Path), metavar="RESULT", required=True,
               help="result.npz of an earlier `retrace fit` of other subjects, or its folder.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
-              help="Where to, as csv, tsv, xlsx or parquet [default: FILE's name + '-placed.csv'].")  # fmt: skip
-@format_option
-@force_option
-@safe_option
+@one_table_options("placed")
 @json_option
-def place(file: Path, fitted: Path, out: Path | None, out_format: str | None, force: bool, safe_csv: bool,
-          as_json: bool, **columns: Any) -> None:  # fmt: skip
+def place(file: Path, fitted: Path, as_json: bool, **given: Any) -> None:
     """Put the rows of FILE, new subjects of the same process, in the order most likely under a saved fit.
 
     Writes every row and column, subject by subject in time order, with position (0 is the earliest), time and position_probability,
@@ -45,8 +35,8 @@ def place(file: Path, fitted: Path, out: Path | None, out_format: str | None, fo
     """
     with working() as (begin, cautions):
         begin("reading")
-        out, replaced = table_target(out, "placed", out_format, source=file, force=force)
-        frame, roles = load(file, **columns)
+        job = TableJob.of(file, "placed", **given)
+        frame, roles = job.frame, job.roles
         model, kept = saved_model(fitted, roles)
         begin("ordering")
         panel = model._given(frame, kept)
@@ -63,12 +53,12 @@ def place(file: Path, fitted: Path, out: Path | None, out_format: str | None, fo
         table = frame.assign(**{new: found, when: found * model.result_.dt, chance: sure})
         table = table.sort_values([roles["subject"], new], kind="stable", na_position="last")
         begin("writing")
-        write_one(table, out, frame, out_format, safe=safe_csv)
+        job.write(table)
     subjects = len(panel.ids)
     shown = None if panel.slices is None else [str(panel.slices[k]) for k in order]
     verdict = model.direction_.verdict
-    answer = {"file": str(out), "subjects": subjects, "order": shown, "score": score,
-              "mean_position_probability": float(np.nanmean(sure)), "direction": verdict, "notes": notes_of(frame), "warnings": cautions}  # fmt: skip
+    answer = {"subjects": subjects, "order": shown, "score": score,
+              "mean_position_probability": float(np.nanmean(sure)), "direction": verdict}  # fmt: skip
     lines = [
         (
             "Placed",
@@ -76,11 +66,9 @@ def place(file: Path, fitted: Path, out: Path | None, out_format: str | None, fo
         ),
         ("Order", f"in column {new}, {_sure(sure)}." if shown is None else f"{' → '.join(shown)}."),
         ("Direction", f"of the saved fit: {verdict}"),
-        *(("Note", text) for text in notes_of(frame)),
-        *(("Caution", text) for text in cautions),
-        ("Replaced" if replaced else "Written", str(out)),
+        *job.lines(cautions),
     ]
-    give(answer, lines, as_json=as_json)
+    give({**job.answer(cautions), **answer}, lines, as_json=as_json)
 
 
 def _sure(probabilities: Array) -> str:

@@ -286,7 +286,13 @@ class Data:
 
 
 def _jobs(n_jobs: int | None) -> int:
-    return cpu_count() if n_jobs is None else effective_n_jobs(n_jobs)
+    return _cores() if n_jobs is None else effective_n_jobs(n_jobs)
+
+
+@cache
+def _cores() -> int:
+    """Looked up once: joblib reads files for it, and passes over small blocks ask thousands of times."""
+    return int(cpu_count())
 
 
 def _parts(along: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:

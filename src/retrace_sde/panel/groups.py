@@ -6,12 +6,17 @@ trajectories contribute sums it within groups first.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from retrace_sde.io.arrays import Indices
+from retrace_sde.io.deferred import deferred
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 
 def as_labels(groups: Any) -> Any:

@@ -22,7 +22,7 @@ class Knowledge:
 
     With permutation="shared" it is about slices, with "independent" about each trajectory's observations.
     Slices and observations are numbered as in X, from 0; positions are counted in time, from 0. All are hard
-    constraints, except timestamps with an error: what is wrong here is wrong in the answer; contradictions are refused.
+    constraints, except timestamps with an error, or of which some are wrong: what is wrong here is wrong in the answer; contradictions are refused.
 
     Parameters
     ----------
@@ -43,6 +43,10 @@ class Knowledge:
         Standard deviation of the timestamps, in the units of `dt`: a number, or one for each.
         They are then Gaussian about the regular grid of times, whose origin they determine themselves, or about those
         of the schedule.
+    wrong : float, optional
+        Share of the timestamps that are expected to be grossly wrong, e.g. 0.05: each is right within its error with probability
+        1 − wrong, or says nothing. The fit then says which ones are wrong (`result_.wrong_stamps`). Without an error, stamps on a regular
+        grid have one of 2 % of a step; at irregular times the wrong ones are found first, and replaced by their most likely times.
     schedule : array (T,), optional
         Times of a protocol, growing, of which it is not known which observation is whose: positions then
         have known, unequal gaps. Independent: trajectories may have missed some of them, which ones is sought too.
@@ -58,8 +62,8 @@ class Knowledge:
     segments : array or sequence of sequences, optional
         Stretches of slices of known order, dt apart, whose order among each other and whose gaps are not known (logs of a device that
         was reset): labels (T,), the slices of one label in order as they are stored, or lists of slices. The most likely order of
-        the segments is found, and the gaps between them. Shared orders, linear and affine drifts only; may be combined with `first`,
-        `last` and `precedences`.
+        the segments is found, and the gaps between them. Independent: labels (n, T), each trajectory's own. Linear and affine
+        drifts only; may be combined with `first`, `last` and `precedences`.
 
     Examples
     --------
@@ -81,6 +85,7 @@ class Knowledge:
     last: int | ArrayLike | Mapping[int, int] | None = None
     timestamps: ArrayLike | None = None
     timestamp_error: float | ArrayLike | None = None
+    wrong: float | None = None
     schedule: ArrayLike | None = None
     aligned: str | None = None
     increasing: str | int | Sequence[str | int] | None = None

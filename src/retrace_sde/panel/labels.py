@@ -101,6 +101,20 @@ def by_segment_column(knowledge: Knowledge, frame: nw.DataFrame[Any], slice_: st
     return replace(knowledge, segments=list(found.values()))
 
 
+def by_own_segments(knowledge: Knowledge, frame: nw.DataFrame[Any], panel: Any) -> Knowledge:
+    """The same, of orders of their own, with the column that names each row's segment replaced by numbers (n, T)."""
+    column: Any = knowledge.segments
+    if column not in frame.columns:
+        raise ValueError(f"segments names column {column!r}, which the table does not have.")
+    cells = frame[column].to_list()
+    empty = next((k for k, cell in enumerate(cells) if cell is None or cell != cell), None)
+    if empty is not None:
+        raise ValueError(f"column {column!r} names no segment in row {empty + 1}: name one for every row.")  # fmt: skip
+    numbers: dict[Any, int] = {}
+    codes = np.array([numbers.setdefault(cell, len(numbers)) for cell in cells])
+    return replace(knowledge, segments=np.where(panel.rows >= 0, codes[panel.rows], -1))
+
+
 def marks_of(knowledge: Knowledge | None) -> list[str]:
     """The columns that mark each subject's first and last row: text where subjects have orders of their own."""
     if knowledge is None:

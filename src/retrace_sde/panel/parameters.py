@@ -111,6 +111,10 @@ RULES: Mapping[str, Rule] = {
         "a sequence of 'means', 'spreads' and 'residuals', at least one of them",
         lambda v: _several_of(v, "means", "spreads", "residuals"),
     ),
+    "Knowledge.wrong": _number(
+        "a share above 0, below 0.5: how many stamps are expected to be wrong",
+        lambda v: 0 < v < 0.5,
+    ).or_none(),
     "Knowledge.share": _number("a number above 0.5, below 1", lambda v: 0.5 < v < 1),
     "aligned": _one_of("start", "end", "neither").or_none(),
     "max_iter": _count(1),

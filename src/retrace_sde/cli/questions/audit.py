@@ -1,26 +1,24 @@
-"""`retrace audit`: which time stamps of a file are wrong, and what they should be."""
+"""`retrace audit`: which time stamps of a file are wrong, and what the file gives away once they are removed."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
+import pandas as pd
 
+from retrace_sde.audit.hidden import audit_hidden
 from retrace_sde.audit.times import audit_times
 from retrace_sde.cli.common import (
     Finite,
-    force_option,
-    format_option,
+    TableJob,
     give,
     json_option,
-    load,
-    safe_option,
+    one_table_options,
     seed_option,
     table_options,
-    table_target,
     working,
-    write_one,
 )
 
 
@@ -28,38 +26,65 @@ from retrace_sde.cli.common import (
 @table_options
 @click.option("--wrong", type=Finite(0, 0.5, min_open=True, max_open=True), default=0.05, show_default=True, metavar="P",
               help="Share of stamps that are expected to be wrong.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
-              help="Where to, as csv, tsv, xlsx or parquet [default: FILE's name + '-audit.csv'].")  # fmt: skip
-@format_option
-@force_option
-@safe_option
+@click.option("--hidden", is_flag=True, help="Before the times are removed: how much of the order could be recovered all the same, and which "
+              "columns give it away.")  # fmt: skip
+@one_table_options("audit")
 @seed_option
 @json_option
-def audit(file: Path, wrong: float, out: Path | None, out_format: str | None, force: bool, safe_csv: bool, seed: int,
-          as_json: bool, **columns: Any) -> None:  # fmt: skip
+def audit(file: Path, wrong: float, hidden: bool, seed: int, as_json: bool, **given: Any) -> None:
     """Find wrong time stamps in FILE: single ones, swapped pairs, blocks of a reset clock, subjects run backwards.
 
     Writes a table, one row for each stamp: the probability that it is wrong, the expected time and its interval, and the kind of error.
+
+    With --hidden all stamps are taken for right, and the answer says how much of the order somebody recovers who gets FILE without them. Writes
+    a table, one row for each subject: the expected Kendall's tau and the share of pairs of rows that are sure.
     """
     with working() as (begin, cautions):
         begin("reading")
-        out, replaced = table_target(out, "audit", out_format, source=file, force=force)
-        frame, roles = load(file, **columns)
+        job = TableJob.of(file, "audit", **given)
+        roles = job.roles
         if roles["time"] is None:
             raise ValueError("--time is missing: which column has the stamps?")
         if roles["covariates"] or roles["group"]:
             raise ValueError("retrace audit uses neither --covariates nor --group: leave them out.")
         kept = {name: value for name, value in roles.items() if name not in ("covariates", "group")}
         begin("judging stamps")
-        found = audit_times(frame, **kept, wrong=wrong, random_state=seed)
+        found = _hidden(job, kept, seed) if hidden else _stamps(job, kept, wrong, seed)
         begin("writing")
-        write_one(found.table, out, frame, out_format, safe=safe_csv)
-    count = int((found.table["probability_wrong"] > 0.5).sum())
-    answer = {"file": str(out), "stamps": len(found.table), "wrong": count, "findings": list(found.findings), "warnings": cautions}  # fmt: skip
+        job.write(found.table)
+    first, *others = found.findings
     lines = [
-        ("Stamps", found.findings[0]),
-        *(("Finding", text) for text in found.findings[1:]),
-        *(("Caution", text) for text in cautions),
-        ("Replaced" if replaced else "Written", str(out)),
+        (found.label, first),
+        *(("Finding", text) for text in others),
+        *job.lines(cautions),
     ]
+    answer = {**job.answer(cautions), **found.figures, "findings": list(found.findings)}
     give(answer, lines, as_json=as_json)
+
+
+class Audited(NamedTuple):
+    """A table to be written, figures, and what was found in sentences, the first under its label."""
+
+    table: pd.DataFrame
+    figures: dict[str, Any]
+    label: str
+    findings: tuple[str, ...]
+
+
+def _stamps(job: TableJob, roles: dict[str, Any], wrong: float, seed: int) -> Audited:
+    """Which stamps are wrong."""
+    found = audit_times(job.frame, **roles, wrong=wrong, random_state=seed)
+    count = int((found.table["probability_wrong"] > 0.5).sum())
+    figures = {"stamps": len(found.table), "wrong": count}
+    return Audited(found.table, figures, "Stamps", found.findings)
+
+
+def _hidden(job: TableJob, roles: dict[str, Any], seed: int) -> Audited:
+    """What the table gives away without its times."""
+    if roles.pop("time_error") is not None:
+        raise ValueError("--hidden compares with the true times: leave --time-error out.")
+    found = audit_hidden(job.frame, **roles, random_state=seed)
+    means = {name: float(found.table[name].mean()) for name in found.table.columns[2:]}
+    columns = found.columns.to_dict("records")
+    figures = {**means, "direction": found.direction, "columns": columns}
+    return Audited(found.table, figures, "Order", found.findings)

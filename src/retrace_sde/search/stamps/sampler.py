@@ -16,6 +16,7 @@ import numpy as np
 from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves.moves import random_normal, random_unit
+from retrace_sde.process.stamps import Stamps, right_density, stamp_cost
 
 
 class Costs(NamedTuple):
@@ -25,17 +26,6 @@ class Costs(NamedTuple):
     start: Array
     log_least: float
     per_log: float
-
-
-class Stamps(NamedTuple):
-    """Stamps (NaN: none) and their errors, the range of true times, and how often and how widely stamps are wrong."""
-
-    given: Array
-    error: Array
-    low: float
-    high: float
-    wrong: float
-    width: float
 
 
 class Records(NamedTuple):
@@ -57,21 +47,6 @@ def step(costs: Costs, a: int, b: int, gap: float) -> float:
         return float(costs.table[K - 1, a, b])
     k = int(x)
     return float((k + 1 - x) * costs.table[k, a, b] + (x - k) * costs.table[k + 1, a, b])
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def right_density(stamps: Stamps, a: int, t: float) -> float:
-    """`(1 − w) N(s_a; t, σ²)`."""
-    z = (stamps.given[a] - t) / stamps.error[a]
-    return (1 - stamps.wrong) * np.exp(-0.5 * z * z) / (stamps.error[a] * 2.5066282746310002)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def stamp_cost(stamps: Stamps, a: int, t: float) -> float:
-    """−log of the density of a stamp, right or wrong, given the true time."""
-    if np.isnan(stamps.given[a]):
-        return 0.0
-    return -np.log(right_density(stamps, a, t) + stamps.wrong / stamps.width)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

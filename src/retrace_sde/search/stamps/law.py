@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln
-from scipy.stats import chi2
 
 from retrace_sde.fit.irregular_times import StepLikelihood, maximum
 from retrace_sde.fit.statespace.transitions import transitions, van_loan_matrix
 from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.process.tails import chi2_ppf
 
 GAP_BINS = 24
 """Bins of gaps, on a logarithmic scale, that the steps of a fit are sorted into: within a bin gaps differ by a few per cent."""
@@ -107,7 +107,7 @@ def fit_steps(before: Array, after: Array, gaps: Array, *, robust: bool) -> Step
         law = _fitted(before, after, gaps, weights / weights.max())
         squares, _ = law.squares(before, after, gaps)
         # Weights shrink the spread: it is brought back to where half of the steps are as large as they should be.
-        factor = float(np.median(squares)) / chi2.median(d)
+        factor = float(np.median(squares)) / chi2_ppf(0.5, d)
         law = StepLaw(law.theta, law.diffusion * factor, law.tails)
     return law
 

@@ -13,29 +13,26 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from retrace_sde.audit.law import StepLaw, fit_steps, gap_levels, pairs_in_order
-from retrace_sde.audit.sampler import (
+from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.orders.draws import random_states
+from retrace_sde.process.sde import Gaussian
+from retrace_sde.process.stamps import LEAST_ERROR, Stamps
+from retrace_sde.progress import steps
+from retrace_sde.search.stamps.law import StepLaw, fit_steps, gap_levels, pairs_in_order
+from retrace_sde.search.stamps.sampler import (
     Costs,
     Records,
-    Stamps,
     best_block,
     path_cost,
     sample_grid,
     sample_times,
 )
-from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.orders.draws import random_states
-from retrace_sde.process.sde import Gaussian
-from retrace_sde.progress import steps
 
 ROUNDS = (60, 60, 300)
 """Draws kept of each sequence in each round; the last are those that count."""
 
 THIN, BURN = 3, 120
 """Sweeps between draws, and before them."""
-
-LEAST_ERROR = 0.02
-"""Error of stamps that are called exact, in median gaps: clocks are read, and rounded."""
 
 BANDWIDTH, BROAD = 0.15, 0.15
 """Of the law of gaps: kernels of the logarithm of a gap, and the share of a wide one, so that no gap is impossible."""
@@ -71,6 +68,7 @@ class Sequence:
     error: Array
     wrong: Array = field(default_factory=lambda: np.zeros(0))
     draws: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    best: Array = field(default_factory=lambda: np.zeros(0))
     cost: float = np.inf
     reversed: bool = False
     shift: float = 0.0
@@ -84,7 +82,8 @@ class Sequence:
     def in_unit(self, unit: float) -> Sequence:
         """The same with times in another unit."""
         stamps, error, shift = self.stamps / unit, self.error / unit, self.shift / unit
-        return replace(self, stamps=stamps, error=error, shift=shift, draws=self.draws / unit)
+        draws, best = self.draws / unit, self.best / unit
+        return replace(self, stamps=stamps, error=error, shift=shift, draws=draws, best=best)
 
     def interval(self, level: float) -> tuple[Array, Array]:
         """Posterior intervals of each time."""
@@ -278,7 +277,9 @@ def _sampled(
     known = ~np.isnan(stamps)
     if known.sum() < 2:
         flat = np.tile(np.where(known, stamps, 0.0), (draws, 1))
-        return replace(sequence, wrong=np.where(known, judge.wrong, np.nan), draws=flat, cost=0.0)
+        return replace(
+            sequence, wrong=np.where(known, judge.wrong, np.nan), draws=flat, best=flat[0], cost=0.0
+        )
     low, high = time_range(stamps)
     reach = 3 * float(sequence.error.max()) + 1.0
     low, high = low - reach, high + reach
@@ -294,15 +295,21 @@ def _sampled(
         order, origin = np.argsort(stamps), float(np.median(np.sort(stamps) - np.arange(T)))
         state = random_states(rng, 1)
         sample_grid(costs, given, order, origin, BURN, THIN, state, seen)
-        share = np.where(known, seen.wrong / draws, np.nan)
-        return replace(sequence, wrong=share, draws=seen.times, cost=float(seen.costs.mean()))
+        cost = float(seen.costs.mean())
+        return _recorded(sequence, known, seen, cost)
     begin = np.where(known, stamps, rng.uniform(low, high, T))
     begin = np.where((begin < low) | (begin > high), rng.uniform(low, high, T), begin)
     sample_times(costs, given, begin, BURN, THIN, random_states(rng, 1), seen)
-    share = np.where(known, seen.wrong / draws, np.nan)
     # Free energy, with the entropy of independent times: of two explanations, exact stamps are not the better for being exact.
     spread = np.log(np.maximum(seen.times.std(axis=0), 0.5 * sequence.error)).sum()
-    return replace(sequence, wrong=share, draws=seen.times, cost=float(seen.costs.mean() - spread))
+    return _recorded(sequence, known, seen, float(seen.costs.mean() - spread))
+
+
+def _recorded(sequence: Sequence, known: Mask, seen: Records, cost: float) -> Sequence:
+    """The sequence with its draws; `best` is the most likely of them."""
+    share = np.where(known, seen.wrong / len(seen.times), np.nan)
+    best = seen.times[int(seen.costs.argmin())]
+    return replace(sequence, wrong=share, draws=seen.times, best=best, cost=cost)
 
 
 def _or_reversed(
@@ -387,7 +394,7 @@ def standardised(values: Array) -> Array:
     )
 
 
-def _typical_gap(rows: Array, gaps: Array, error: float) -> float:
+def typical_gap(rows: Array, gaps: Array, error: float) -> float:
     """The median gap; where errors blur it, the median slope of sorted stamps, which wrong ones hardly change."""
     if error < NOISY * np.median(gaps):
         return float(np.median(gaps))
@@ -412,7 +419,7 @@ def sequences_of(
         raise ValueError(
             "the times are all the same, or known of single rows only: nothing can be judged."
         )
-    unit = _typical_gap(rows, gaps, float(np.median(error)))
+    unit = typical_gap(rows, gaps, float(np.median(error)))
     sizes = np.maximum(np.broadcast_to(error, rows.shape) / unit, LEAST_ERROR)
     y = standardised(values)
     if shared:

@@ -1,0 +1,124 @@
+"""Subjects at different stages of one course: each variable's course is one curve, on which subjects are shifted in time.
+
+    x_j(t) = f(t + τ_j) + noise
+
+f is a local linear smoother of all values over shifted times, τ_j the shift that brings subject j nearest to it, in turn. Stages are said to be seen
+where the shifts leave at most a tenth of the variance between subjects unexplained, and explain the data better than intercepts of the
+subjects' own do, by penalised log-likelihood.
+
+Limits: one shared order with equal gaps, complete values. Exponential growth from different first values is the same as different stages.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from retrace_sde.io.arrays import Array
+
+MIN_SUBJECTS, MIN_SLICES, MAX_SUBJECTS = 10, 6, 2000
+"""Sizes between which stages are looked for: a course is estimated from many subjects, and takes time."""
+
+MOVE_TOGETHER = 0.8
+"""Share of subjects whose last value lies to the same side of their first, below which there is no common course."""
+
+MAX_UNEXPLAINED = 0.1
+"""Share of the variance between subjects that shifts may leave. Measured on 5 panels each: growth that subjects enter at stages .02 to .03,
+transients, trends, onsets, levels and rest .23 to .93."""
+
+MIN_NATS = 10.0
+"""By which shifts must be better than intercepts."""
+
+ROUNDS, GRID, TRIED_PER_STEP = 8, 80, 4
+"""Rounds of course and shifts, points of the course, and shifts that are tried for each step."""
+
+
+class Course(NamedTuple):
+    """Shifts (n,) of the subjects in steps, their standard errors, and the share of the variance between subjects that they leave."""
+
+    shifts: Array
+    errors: Array
+    unexplained: float
+
+
+def time_shifts(x: Array) -> list[Course | None]:
+    """Of each variable of values (n, T, d) in time order; None where subjects do not seem to be at different stages of one course."""
+    n, T, d = x.shape
+    if not MIN_SUBJECTS <= n <= MAX_SUBJECTS or T < MIN_SLICES or np.isnan(x).any():
+        return [None] * d
+    return [_course(x[:, :, k]) for k in range(d)]
+
+
+def _course(x: Array) -> Course | None:
+    """Of one variable (n, T)."""
+    moved = x[:, -1] - x[:, 0]
+    way = float(moved.mean())
+    if way == 0 or np.mean(np.sign(moved) == np.sign(way)) < MOVE_TOGETHER:
+        return None
+    z = (x - x.mean()) / x.std()
+    n, T = z.shape
+    slope = (z[:, -1] - z[:, 0]).mean() / (T - 1)
+    shifts = (z.mean(axis=1) - z.mean()) / slope
+    shifts = np.clip(shifts, -0.75 * (T - 1), 0.75 * (T - 1))
+    tried = np.arange(-0.75 * (T - 1), 0.75 * (T - 1), 1 / TRIED_PER_STEP)
+    for _ in range(ROUNDS):
+        grid, course = _smoothed(z, shifts)
+        at = np.arange(T) + tried[:, None]
+        fitted = np.interp(at, grid, course)
+        squares = (z**2).sum(axis=1)[:, None] - 2 * z @ fitted.T + (fitted**2).sum(axis=1)
+        best = tried[squares.argmin(axis=1)]
+        best = best - best.mean()
+        same = np.abs(best - shifts).max() < 0.5 / TRIED_PER_STEP
+        shifts = best
+        if same:
+            break
+    grid, course = _smoothed(z, shifts)
+    at = np.arange(T) + shifts[:, None]
+    left = float(((z - np.interp(at, grid, course)) ** 2).sum())
+    between = float(((z - z.mean(axis=0)) ** 2).sum())
+    own = z - z.mean(axis=1, keepdims=True)
+    levels = float(((own - own.mean(axis=0)) ** 2).sum())
+    N = n * T
+    gain = N / 2 * np.log(levels / left) - 0.5 * T * np.log(
+        N
+    )  # a course has twice as many free values as a mean path
+    if left > MAX_UNEXPLAINED * between or gain < MIN_NATS:
+        return None
+    slopes = np.interp(at, grid, np.gradient(course, grid))
+    errors = np.sqrt(left / N / np.maximum((slopes**2).sum(axis=1), 1e-12))
+    return Course(shifts, errors, left / between)
+
+
+def _smoothed(z: Array, shifts: Array) -> tuple[Array, Array]:
+    """Points of time and the course at them: a local linear smoother, one step wide.
+
+    Values are summed by time first. Shifts that were tried lie on a grid, so that only those of the first round are rounded.
+    """
+    s = (np.arange(z.shape[1]) + shifts[:, None]).ravel()
+    low, fine = s.min(), 2 * TRIED_PER_STEP
+    place = np.rint((s - low) * fine).astype(np.intp)
+    count, total = np.bincount(place), np.bincount(place, weights=z.ravel())
+    grid = np.linspace(low, s.max(), GRID)
+    off = low + np.arange(len(count)) / fine - grid[:, None]
+    kernel = np.exp(-0.5 * off**2)
+    weight = kernel * count
+    zero, one, two = weight.sum(axis=1), (weight * off).sum(axis=1), (weight * off**2).sum(axis=1)
+    level, slope = kernel @ total, (kernel * off) @ total
+    course = (two * level - one * slope) / np.maximum(zero * two - one**2, 1e-9)
+    return grid, course
+
+
+def stage_note(found: list[Course | None], names: tuple[str, ...], dt: float) -> str | None:
+    """That subjects are at different stages, in a sentence; None where they are not."""
+    seen = [(name, each) for name, each in zip(names, found, strict=True) if each is not None]
+    if not seen:
+        return None
+    parts = [
+        f"{name!r} (standard deviation {each.shifts.std() * dt:.3g}, {1 - each.unexplained:.0%} of what differs between subjects)"
+        for name, each in seen
+    ]
+    return (
+        f"Subjects seem to be at different stages of one course: shifts in time explain {', '.join(parts)}. `time_shifts` has them, along the order found; "
+        "means over subjects are flatter than any subject's course. Growth at one rate from different first values looks the same."
+    )
