@@ -1,7 +1,7 @@
 """Fuzzing of files: damaged, inconsistent or absurd ones must give a clean error, and leave no partial output.
 
 Each round takes a good file of one of the formats, damages it (bytes, structure, declared sizes) and passes it to `diagnose` or
-`fit` with odd options, a hundred in a process. Required: exit code 0 or 2, at most one
+`fit` with odd options, 25 in a process. Required: exit code 0 or 2, at most one
 line on stderr when refused, no traceback, no file left but those of a success, and a peak of memory below 2 GB.
 
     python studies/fuzz.py --seeds 0:500 [--minutes 10]
@@ -25,16 +25,23 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyreadstat
 
-BATCH = 100
+from retrace_sde.io.writing import CONTROL_SIGNS
+
+BATCH = 25
 """Files that one process tries: a crash loses no more than these, and memory is measured for each of them."""
 
-SECONDS = 240
-"""After so long a file of the batch has hung."""
+SECONDS = 600
+"""After so long a file of the batch has hung, also on a busy machine."""
 
 LIMIT_KB = 2_000_000
 
-KINDS = ("csv", "tsv", "npz", "array", "parquet", "h5ad", "zarr")
+KINDS = (
+    "csv", "tsv", "npz", "array", "parquet", "h5ad", "zarr", "xlsx", "dta", "sav", "xpt",
+)  # fmt: skip
+ODD_CELLS_IN = ("csv", "tsv", "xlsx")
+"""Formats whose cells may be anything."""
 
 
 def table(rng: np.random.Generator) -> pd.DataFrame:
@@ -87,6 +94,14 @@ def write(frame: pd.DataFrame, kind: str, folder: Path, rng: np.random.Generator
         np.savez(path, values=frame[numbers].to_numpy(float).reshape(n, -1, len(numbers)))
     elif kind == "parquet":
         frame.to_parquet(path, compression=["snappy", "gzip", "zstd", None][int(rng.integers(4))])
+    elif kind == "xlsx":
+        write_workbook(frame, path, rng)
+    elif kind == "dta":
+        frame.to_stata(path, write_index=False, version=int(rng.choice([114, 117, 118, 119])))
+    elif kind == "sav":
+        pyreadstat.write_sav(frame, str(path), compress=bool(rng.random() < 0.5))
+    elif kind == "xpt":
+        pyreadstat.write_xport(frame, str(path), file_format_version=int(rng.choice([5, 8])))
     else:
         import anndata
         from scipy import sparse
@@ -99,8 +114,19 @@ def write(frame: pd.DataFrame, kind: str, folder: Path, rng: np.random.Generator
     return path
 
 
+def write_workbook(frame: pd.DataFrame, path: Path, rng: np.random.Generator) -> None:
+    """The table, sometimes behind a sheet of notes; signs that a workbook cannot hold are left out."""
+    text = frame.map(lambda cell: CONTROL_SIGNS.sub("", cell) if isinstance(cell, str) else cell)
+    with pd.ExcelWriter(path, engine="openpyxl") as book:
+        if rng.random() < 0.3:
+            pd.DataFrame({"note": ["made up"]}).to_excel(book, sheet_name="notes", index=False)
+        text.to_excel(book, sheet_name="data", index=False)
+
+
 def damage(path: Path, rng: np.random.Generator) -> str:
     """One of the ways in which a file goes wrong, and its name."""
+    if path.suffix == ".xlsx" and rng.random() < 0.7:  # what an archive's checksums do not see
+        return damage_member(path, rng)
     if path.is_dir():
         files = sorted(each for each in path.rglob("*") if each.is_file())
         target = files[int(rng.integers(len(files)))]
@@ -115,7 +141,27 @@ def damage(path: Path, rng: np.random.Generator) -> str:
             )
     else:
         target = path
-    content = bytearray(target.read_bytes())
+    content, way = damaged(target.read_bytes(), rng)
+    target.write_bytes(content)
+    return way
+
+
+def damage_member(path: Path, rng: np.random.Generator) -> str:
+    """One file in an archive goes wrong, and the archive is whole."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    sheets = [name for name in members if "worksheets/" in name]
+    name = str(rng.choice(sheets if rng.random() < 0.5 else list(members)))
+    members[name], way = damaged(members[name], rng)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each, content in members.items():
+            archive.writestr(each, content)
+    return f"{way} in {name}"
+
+
+def damaged(given: bytes, rng: np.random.Generator) -> tuple[bytes, str]:
+    """Content with an error, and the error's name."""
+    content = bytearray(given)
     way = ["bits", "cut", "zeros", "insert", "repeat", "numbers", "empty", "swap", "none"][
         int(rng.integers(9))
     ]
@@ -144,20 +190,16 @@ def damage(path: Path, rng: np.random.Generator) -> str:
     elif way == "swap":
         half = len(content) // 2
         content = content[half:] + content[:half]
-    target.write_bytes(bytes(content))
-    return way
+    return bytes(content), way
 
 
 def lie(folder: Path, rng: np.random.Generator) -> tuple[Path, str]:
     """A small file that claims a lot."""
-    way = ["npz header", "npz zeros", "csv wide", "csv long", "parquet", "h5", "zarr"][
-        int(rng.integers(7))
-    ]
+    ways = ("npz header", "npz zeros", "csv wide", "csv long", "parquet", "h5", "zarr", "xlsx rows",
+            "xlsx text", "dta", "sav")  # fmt: skip
+    way = ways[int(rng.integers(len(ways)))]
     big = int(10 ** rng.uniform(4, 9))
-    path = (
-        folder
-        / {"n": "t.npz", "c": "t.csv", "p": "t.parquet", "h": "t.h5ad", "z": "t.zarr"}[way[0]]
-    )
+    path = folder / f"t.{ {'h5': 'h5ad'}.get(way, way.split()[0]) }"
     if way == "npz header":
         header = io.BytesIO()
         fields = {
@@ -188,6 +230,15 @@ def lie(folder: Path, rng: np.random.Generator) -> tuple[Path, str]:
                 "x": 1.0,
             }
         ).to_parquet(path)
+    elif way.startswith("xlsx"):
+        lying_workbook(path, way, big, rng)
+    elif way in ("dta", "sav"):
+        write(table(rng), way, folder, rng)
+        content = bytearray(path.read_bytes())
+        # The number of rows: of Stata's format 114 four bytes from the seventh, of SPSS' from the 81st.
+        at = 6 if way == "dta" else 80
+        content[at : at + 4] = min(big, 2**31 - 1).to_bytes(4, "little")
+        path.write_bytes(bytes(content))
     elif way == "h5":
         import h5py
 
@@ -201,6 +252,25 @@ def lie(folder: Path, rng: np.random.Generator) -> tuple[Path, str]:
         (path / "a" / ".zarray").write_text(json.dumps(array))
         (path / "a" / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["subject"]}')
     return path, way
+
+
+def lying_workbook(path: Path, way: str, big: int, rng: np.random.Generator) -> None:
+    """Rows far apart, or one long text that many cells share."""
+    pd.DataFrame({"subject": ["a"], "slice": ["b"], "x0": [1.0]}).to_excel(path, index=False)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    sheet = next(name for name in members if "worksheets/" in name)
+    if way == "xlsx rows":
+        named = rng.random() < 0.5  # cells may have no place of their own
+        cell = f'<c r="XFD{big}"><v>1</v></c>' if named else "<c><v>1</v></c>" * min(big, 10**5)
+        rows = f'<row r="{big}">{cell}</row>'
+    else:
+        cell = f'<c t="inlineStr"><is><t>{"x" * min(big, 10**5)}</t></is></c>'
+        rows = f"<row>{cell * 3}</row>" * int(rng.integers(1, 200))
+    members[sheet] = members[sheet].replace(b"</sheetData>", f"{rows}</sheetData>".encode())
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each, content in members.items():
+            archive.writestr(each, content)
 
 
 OPTIONS = (
@@ -225,7 +295,7 @@ def one(seed: int, folder: Path) -> dict[str, object]:
         path, way = lie(folder, rng)
     else:
         frame = table(rng)
-        strange = kind in ("csv", "tsv") and rng.random() < 0.5
+        strange = kind in ODD_CELLS_IN and rng.random() < 0.5
         path = write(odd_cells(frame, rng) if strange else frame, kind, folder, rng)
         way = "cells" if strange and rng.random() < 0.6 else damage(path, rng)
     command = "fit" if rng.random() < 0.1 else "diagnose"

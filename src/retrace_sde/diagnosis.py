@@ -17,6 +17,7 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 
 from retrace_sde.evidence.dependence import DependenceKind, cleared, dependence_of
+from retrace_sde.evidence.suspects.shifted import find_shifted
 from retrace_sde.io.answers import present
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import shown
@@ -144,6 +145,7 @@ def diagnose(data: Any, *, random_state: int = 0, **columns: Any) -> Diagnosis:
     if not any(finding.kind == "stop" for finding in findings):
         z = values / np.nanstd(values, axis=(0, 1))
         findings += _identical(panel, values)
+        findings += _shifted(panel, values)
         if not _all_times_known(panel):
             order = list((_own_orders if panel.slices is None else _shared_order)(z, rng))
             findings += order if CYCLE in order else [*order, _direction(panel, z)]
@@ -328,6 +330,23 @@ def _identical(panel: Panel, values: Array) -> Iterator[Finding]:
             "duplicates", "caution",
             f"Observations that equal another of the same subject in every variable: {pairs} (subject {people}).",
             "Their order among each other is arbitrary: check that they are not the same record twice.",
+        )  # fmt: skip
+
+
+def _shifted(panel: Panel, values: Array) -> Iterator[Finding]:
+    """Columns that are shifted by one row for some subjects."""
+    n, T, _ = values.shape
+    rows = np.broadcast_to(np.arange(T), (n, T)) if panel.rows is None else panel.rows
+    sequence = np.argsort(np.where(rows < 0, np.iinfo(np.intp).max, rows), axis=1, kind="stable")
+    found = find_shifted(values, sequence, slices=panel.slices is not None)
+    for v, by in dict.fromkeys((each.variable, each.by) for each in found):
+        who = [panel.ids[e.trajectory] for e in found if (e.variable, e.by) == (v, by)]
+        one = len(who) == 1
+        yield Finding(
+            "shifted column", "caution",
+            f"The column {panel.names[v]!r} looks shifted {'down' if by < 0 else 'up'} by one row in subject{'' if one else 's'} {shown(who)}: "
+            f"its values fit the row {'above' if by < 0 else 'below'}.",
+            "Look for a cell that was inserted or deleted there, and move the column back.",
         )  # fmt: skip
 
 

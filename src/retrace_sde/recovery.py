@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import narwhals as nw
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from retrace_sde.after.pairs import exponent_of
 from retrace_sde.diagnosis import known_times, vague_times
 from retrace_sde.evidence.selection.drift import DriftChoice, drift_by_evidence
 from retrace_sde.fit.statespace.parameters import Noise
@@ -31,15 +31,17 @@ from retrace_sde.io.answers import (
 )
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import shown
+from retrace_sde.io.deferred import deferred
 from retrace_sde.io.tables import Names, as_frame
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.prior import compiled
-from retrace_sde.panel.blocks import Data
+from retrace_sde.panel.blocks import Data, evenly
 from retrace_sde.panel.inputs import MissingInputs
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.labels import (
     by_labels,
     by_marks,
+    by_own_segments,
     by_segment_column,
     marks_of,
     with_known_orders,
@@ -52,7 +54,13 @@ from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
 from retrace_sde.result import html_row
 from retrace_sde.retrace import ReTrace
+from retrace_sde.search.stamps.judge import typical_gap
 from retrace_sde.show.report import FORECAST_STEPS, write_report
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 MOST_PROBABILITIES = 50_000_000
 """Entries (n T²) up to which position probabilities are computed; beyond, they are left empty."""
@@ -134,7 +142,8 @@ class Recovery:
         `position` counts from 0, the earliest, `time` is in units of dt, and `position_probability` is the
         posterior probability of that position given the fitted parameters (where the direction of a shared order is open it
         counts for half, so that most are near .5; empty where there are too many to compute). `direction` is "identified", "known" (from what was given) or "open"; where it
-        is open, `position_reversed` is the position if time runs the other way. A row without any value has no
+        is open, `position_reversed` is the position if time runs the other way; where times may be wrong, `time_wrong_probability` says how
+        likely each is. A row without any value has no
         position. Where the table already has such a column the new one is called `retrace_position` and so on.
         """
         frame = as_frame(self.table)
@@ -172,8 +181,8 @@ class Recovery:
         ----------
         steps : int
             Observations ahead, dt apart.
-        gaps : array (steps,), optional
-            Times between them, where they are not dt apart.
+        gaps : array, optional
+            As many times between them, where they are not dt apart.
         level : float
             Probability that the intervals hold.
 
@@ -200,7 +209,8 @@ class Recovery:
     def columns(self) -> dict[str, Array]:
         """Position, time and position probability of each row of the table, NaN for rows without a value.
 
-        Where the direction is open also the position in the reversed order.
+        Where the direction is open also the position in the reversed order; where times may be wrong (`Knowledge(wrong=…)`), the
+        probability that each is.
         """
         result, panel = self.model.result_, self.panel
         n, count = len(panel.ids), len(as_frame(self.table))
@@ -212,6 +222,8 @@ class Recovery:
         }
         if self._probabilities is not None:
             found["position_probability"] = certainties(self._probabilities, position)
+        if result.wrong_stamps is not None:
+            found["time_wrong_probability"] = np.broadcast_to(result.wrong_stamps, position.shape)
         if result.alternative is not None:
             found["position_reversed"] = positions(result.alternative.order, n).astype(float)
         return {name: to_rows(each, panel, count, np.nan) for name, each in found.items()}
@@ -350,7 +362,7 @@ def recover(
         Inputs, which travel with their observation.
     knowledge : Knowledge, optional
         With `slice` it names slices by their labels, and what is an array elsewhere is {label: value}; without it `first` and
-        `last` may name a column that marks each subject's first or last row. `segments` may name a column with the segment of each slice,
+        `last` may name a column that marks each subject's first or last row. `segments` may name a column with the segment of each slice, or row,
         whose slices are in order as they are stored.
     progress : callable, bool or None
         Called with what is being done; True shows a bar.
@@ -380,9 +392,10 @@ def recover(
     if ranks is not None and slice is not None:
         raise ValueError("order_known= tells subjects' own orders: leave slice= out.")
     hidden = [*marks, *([] if ranks is None else [ranks])]
-    if knowledge is not None and isinstance(knowledge.segments, str) and slice is not None:
+    if knowledge is not None and isinstance(knowledge.segments, str):
         hidden.append(knowledge.segments)
-        knowledge = by_segment_column(knowledge, as_frame(df), slice)
+        if slice is not None:
+            knowledge = by_segment_column(knowledge, as_frame(df), slice)
     panel = Panel.from_frame(
         _without(df, [name for name in hidden if name not in (subject, time)]),
         subject=subject,
@@ -399,7 +412,47 @@ def recover(
     if ranks is not None:
         knowledge = with_known_orders(knowledge, ranks, as_frame(df), panel)
     with reporting(progress):
-        return recover_panel(panel, df, subject=subject, knowledge=knowledge, **options)
+        found = recover_panel(panel, df, subject=subject, knowledge=knowledge, **options)
+        if ranks is not None and knowledge is not None:
+            _calibrate(found, panel, np.asarray(knowledge.blocks, dtype=float))
+        return found
+
+
+MIN_KNOWN, MAX_KNOWN = 20, 400
+"""Subjects of known order from which pair probabilities are calibrated, and how many of them are used."""
+
+
+def _calibrate(found: Recovery, panel: Panel, ranks: Array) -> None:
+    """Temper pair probabilities by those of subjects of known order, each half judged by a fit to the other half."""
+    inside = Lengths.of(panel.values, panel.lengths).mask
+    ordered = np.sort(np.where(inside, ranks, np.inf), axis=1)
+    with np.errstate(invalid="ignore"):
+        ties = ((np.diff(ordered, axis=1) == 0) & np.isfinite(ordered[:, 1:])).any(axis=1)
+    several = inside.sum(axis=1) > 1
+    known = np.flatnonzero(~np.isnan(np.where(inside, ranks, 0)).any(axis=1) & ~ties & several)
+    if len(known) < MIN_KNOWN:
+        return
+    known = known[evenly(len(known), min(len(known), MAX_KNOWN))]
+    model, right = found.model, []
+    for learning, judged in ((known[::2], known[1::2]), (known[1::2], known[::2])):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                half = ReTrace(**model.get_params(deep=False))
+                half.fit(panel._of(learning), knowledge=Knowledge(blocks=ranks[learning]))
+                before = half.precedence(panel._of(judged))
+        except ValueError:  # too few to fit
+            return
+        earlier = ranks[judged][:, :, None] < ranks[judged][:, None, :]
+        right.append(before[earlier & ~np.isnan(before)])
+    exponent = exponent_of(np.concatenate(right))
+    note = (
+        f"Log-odds of pairs (`precedence`) are multiplied by {exponent:.2f}, found on {len(known)} subjects of known order, each half of them judged by a fit to "
+        "the other: "
+        + ("the model is too sure by itself." if exponent < 1 else "the model is not too sure.")
+    )
+    result = model.result_
+    model.result_ = replace(result, pair_exponent=exponent, notes=(*result.notes, note))
 
 
 def _check_asked(
@@ -416,6 +469,8 @@ def _check_asked(
         )
     if knowledge is not None and knowledge.timestamps is not None and time is not None:
         raise ValueError("times are given twice, by time= and by knowledge: leave one of them out.")
+    if knowledge is not None and knowledge.wrong is not None and knowledge.timestamps is None and time is None:  # fmt: skip
+        raise ValueError("wrong times are expected (--wrong), but no times are given: name their column (--time).")  # fmt: skip
 
 
 def _in_places(knowledge: Knowledge, df: Any, panel: Panel, marks: list[str]) -> Knowledge:
@@ -426,6 +481,8 @@ def _in_places(knowledge: Knowledge, df: Any, panel: Panel, marks: list[str]) ->
         # Contradictions are told by the labels, before anything is computed.
         compiled(known, n, T, shared=True, labels=panel.slices)
         return known
+    if isinstance(knowledge.segments, str):
+        knowledge = by_own_segments(knowledge, as_frame(df), panel)
     return by_marks(knowledge, as_frame(df), panel) if marks else knowledge
 
 
@@ -456,7 +513,8 @@ def recover_panel(
             f"common: is {subject!r} the right column? To fit a single series, pass ReTrace an array."
         )
     if _has_times(panel):
-        _check_ties(panel)
+        if knowledge is None or knowledge.wrong is None:
+            _check_ties(panel)
         knowledge = replace(
             knowledge or Knowledge(), timestamps=panel.times, timestamp_error=panel.time_error
         )
@@ -521,16 +579,18 @@ def _step(
     panel: Panel, knowledge: Knowledge | None, options: dict[str, Any], bare: ReTrace | None
 ) -> tuple[float, str]:
     """dt from the times that are known, and a note that says so, since dt is the unit of A and H."""
-    step = step_of_times(panel)
+    may_be_wrong = knowledge is not None and knowledge.wrong is not None
+    step = _typical_step(panel) if may_be_wrong else step_of_times(panel)
     if step is None:
         few = "too few times are known to estimate the mean time between neighbours"
         return 1.0, f"the step dt is 1: {few}; give dt, --dt"
-    if panel.time_error is None and not _complete(panel):
+    if panel.time_error is None and not _complete(panel) and not may_be_wrong:
         order = None if bare is None else _agreeing(bare.order_, np.asarray(panel.times))
         if order is None:
             order = _quick(panel, knowledge, {**options, "dt": step}).order_
         step = _step_along(order, panel) or step
-    mean = f"{step:.4g}, the mean time between neighbours, estimated from the known times"
+    which = "median" if may_be_wrong else "mean"
+    mean = f"{step:.4g}, the {which} time between neighbours, estimated from the known times"
     return step, f"the step dt is {mean}"
 
 
@@ -553,7 +613,7 @@ def _fit_without_times(
     quick = {**options, "observation_noise": None, "subjects": "alike", "spacing": "regular"}
     if "dt" not in options and panel.dt is None:
         quick["dt"] = step_of_times(panel) or 1.0
-    rest = replace(knowledge or Knowledge(), timestamps=None, timestamp_error=None)
+    rest = replace(knowledge or Knowledge(), timestamps=None, timestamp_error=None, wrong=None)
     with suppress(ValueError):
         return _quick(replace(panel, times=None, time_error=None), rest, quick)
     return None
@@ -609,6 +669,14 @@ def step_of_times(panel: Panel) -> float | None:
     # With a divisor of m − 1, times drawn from the grid have variance Δt² T (T + 1)/12.
     square = 12 * variance.sum() / (T * (T + 1)).sum()
     return float(np.sqrt(square)) if square > 0 else None
+
+
+def _typical_step(panel: Panel) -> float | None:
+    """The median time between neighbours, which a few wrong times hardly change; None: too few are known."""
+    stamps = np.atleast_2d(np.asarray(panel.times, dtype=float))
+    gaps = np.concatenate([np.diff(np.sort(each[~np.isnan(each)])) for each in stamps])
+    gaps = gaps[gaps > 0]
+    return typical_gap(stamps, gaps, panel.time_error or 0.0) if len(gaps) else None
 
 
 def _spans(values: Array) -> Array:

@@ -310,7 +310,7 @@ def test_two_browsers_see_one_session_and_neither_spoils_the_others_results(brow
     assert "being computed" in two.locator("#why").text_content()
     for page in pages:
         page.locator("#result").wait_for()
-        assert page.locator("#files a").count() == 7
+        assert page.locator("#files a").count() == 8
     assert client.get("/files/ordered.csv")[0] == 200
     two.locator("#forget").click()
     one.locator("#drop").wait_for()

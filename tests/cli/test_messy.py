@@ -148,7 +148,7 @@ ASKED = {
     "a name misspelt": (text, "--subject Patient --slice visit", "Did you mean 'patient'?", SHARED),
     "a header one name short": (
         lambda f, p: p.write_text(f.to_csv(index=False).replace(",crp\n", "\n", 1)), SHARED, "name every column", None),
-    "two rows for a visit": (doubled, SHARED, "Keep one row for each subject and slice", None),
+    "two rows for a visit": (doubled, SHARED, "They agree in every variable: keep one row of each", None),
     "a word among numbers": (
         lambda f, p: text(f.assign(crp=f.crp.astype(str).where(f.index != 9, "high")), p), SHARED, "'high' in row 10",
         f"{SHARED} --variables weight,pulse"),

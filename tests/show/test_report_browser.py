@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import retrace_sde as rt
@@ -40,7 +42,9 @@ def pages(tmp_path_factory):
     spaced = rt.ReTrace(dt=0.03, spacing="estimate", drift="affine", n_jobs=1)
     with pytest.warns(rt.ReTraceWarning, match="folds onto itself"):
         spaced.fit(irregular)
+    named = replace(irregular, slices=[f"V{k}" for k in range(8)])
     return {
+        "named": rt.write_report(spaced, named, folder / "named.html").as_uri(),
         "gaps": rt.write_report(spaced, irregular, folder / "gaps.html").as_uri(),
         "shared": rt.write_report(model, panel, folder / "shared.html", title=HOSTILE[0]).as_uri(),
         "own": rt.write_report(own, X, folder / "own.html").as_uri(),
@@ -95,6 +99,12 @@ def test_a_report_to_be_sent_draws_what_it_has(visit):
     page = visit("sent")
     assert page.locator("#order, #paths, #certainty").count() == 0
     assert page.locator(".plot svg path").count() > 20
+
+
+def test_slices_are_called_by_their_short_labels(visit):
+    text = visit("named").locator("#cost-after svg").text_content()
+    assert all(f"V{k}" in text for k in range(8))
+    assert "slice 1" not in visit("gaps").locator("#cost-after svg").text_content()
 
 
 def test_the_slider_walks_through_the_rounds(visit):

@@ -95,6 +95,24 @@ def test_notes_that_quote_a_subject_stay_at_home(tmp_path):
     assert "Secret" not in written(found, tmp_path, share=True)
 
 
+def test_suspects_are_marked_and_listed_and_stay_at_home_where_shared(tmp_path):
+    frame = table(12)
+    frame.loc[37, "x1"] *= 30
+    with pytest.warns(rt.ReTraceWarning, match="treated as missing"):
+        found = rt.recover(frame, subject="subject", slice="slice", random_state=0)
+    (suspect,) = found.model.result_.suspects
+    page = written(found, tmp_path)
+    marked = embedded(page)["paths"]["suspects"]
+    assert marked[suspect.trajectory] == [[1, suspect.slice]]
+    assert sum(map(len, marked)) == 1
+    assert "Circles mark what is probably wrong" in page
+    closed = written(found, tmp_path, share=True)
+    assert "Secret" not in closed
+    assert f"{frame.loc[37, 'x1']:.4g}" not in closed
+    assert "1 entries look wrong" not in closed
+    assert "1 entry looks wrong" in closed
+
+
 def test_the_command_line_shares_the_report_and_says_what_it_does_not(tmp_path):
     table(12).to_csv(tmp_path / "Jane-Doe-Secret.csv", index=False)
     arguments = ["fit", str(tmp_path / "Jane-Doe-Secret.csv"), "--subject", "subject"]

@@ -193,7 +193,7 @@ def _described(name: str, column: pd.Series[Any], found: tuple[Role, str] | None
     known = column.dropna()
     shown = tuple(short(each, 40) for each in known.unique()[:3])
     distinct = int(column.nunique())
-    still = "constant within subjects" if number else "text"
+    still = "constant within subjects; a treatment can be an input" if number else "text"
     role, reason = found or ("none", "the same in every row" if distinct < 2 else still)
     return Guess(name, kind, distinct, float(column.isna().mean()), shown, role, reason)
 

@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import multiprocessing
 import secrets
+import signal
 import tempfile
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -131,7 +133,7 @@ class Session:
         context = multiprocessing.get_context("spawn")
         self._end, other = context.Pipe()
         self._process = context.Process(target=serve, args=(other, str(self.folder)), daemon=True)
-        await asyncio.to_thread(self._process.start)
+        await asyncio.to_thread(_start_deaf_to_interrupts, self._process)
         other.close()
 
     async def _listen(self, end: Connection) -> None:
@@ -216,3 +218,19 @@ class Session:
         """Nothing stays behind."""
         await self._kill()
         self._home.cleanup()
+
+
+def _start_deaf_to_interrupts(process: Any) -> None:
+    """Ctrl-C in a terminal reaches all of its processes: it is meant for the server, which ends this one without a traceback.
+
+    A new process has the blocked signals of the thread that starts it, from its first instruction on.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        process.start()
+        return
+    resource_tracker.ensure_running()  # which would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -21,6 +21,7 @@ from retrace_sde.app.guess import chosen, guess, short
 from retrace_sde.app.script import recover_options, script, steps_ahead
 from retrace_sde.diagnosis import diagnose
 from retrace_sde.effects.response import responses
+from retrace_sde.evidence.suspects.record import cells
 from retrace_sde.io.answers import plain
 from retrace_sde.io.dialect import NOTES_KEY, WRITTEN_KEY
 from retrace_sde.io.files import SHEETS_KEY, read_table
@@ -45,6 +46,7 @@ FILES = {
     "ordered.csv": "text/csv",
     "ordered_safe.csv": "text/csv",
     "forecast.csv": "text/csv",
+    "suspects.csv": "text/csv",
     "report.html": "text/html",
     "share.html": "text/html",
     "result.npz": "application/octet-stream",
@@ -130,6 +132,7 @@ class Desk:
         write_table(ordered, self.folder / "ordered.csv", written=form)
         write_table(ordered, self.folder / "ordered_safe.csv", safe=True, written=form)
         write_table(ahead, self.folder / "forecast.csv", written=form)
+        write_table(found.suspects, self.folder / "suspects.csv", safe=True)
         found.model.result_.save(self.folder / "result.npz")
         found.report(self.folder / "report.html", title=name, steps=steps)
         share = self.folder / "share.html"
@@ -169,7 +172,8 @@ def _moving(found: Recovery) -> Message:
     model, panel = found.model, found.panel
     shared = model.result_.shared_order  # then there is one unit: all subjects
     drawn = figures(model, panel, share=shared)
-    values = to_numpy(panel.values)
+    wrong = cells(model.result_.suspects, tuple(panel.values.shape), panel.names)
+    values = np.where(wrong, np.nan, to_numpy(panel.values))
     spread = np.nanstd(values, axis=(0, 1))
     centre = np.nanmean(values, axis=(0, 1))
     lines = list(panel.names[:LINES])

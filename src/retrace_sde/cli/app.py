@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
+import sys
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
@@ -25,6 +28,28 @@ def _private_page(link: str) -> Iterator[Path]:
         with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={link}">')
         yield page
+
+
+@contextmanager
+def _ended_by_hangup(server: Any) -> Iterator[None]:
+    """A closed terminal ends the server in order, as Ctrl-C does: uvicorn itself heeds SIGINT and SIGTERM only."""
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN:  # Windows; nohup
+        yield
+        return
+    heard = []
+
+    def end(number: int, frame: Any) -> None:
+        heard.append(number)
+        server.should_exit = True
+
+    before = signal.signal(hangup, end)
+    try:
+        yield
+    finally:
+        signal.signal(hangup, before)
+    if heard:
+        sys.exit(128 + hangup)
 
 
 @click.command("app")
@@ -57,7 +82,12 @@ def app(file: Path | None, port: int, max_upload: int, no_browser: bool) -> None
     config = uvicorn.Config(served, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=3)  # fmt: skip
     server = uvicorn.Server(config)
     served.state.site.ending = lambda: server.should_exit
-    with listening, _private_page(link) as page, suppress(KeyboardInterrupt):  # how it ends
+    with (
+        listening,
+        _private_page(link) as page,
+        _ended_by_hangup(server),
+        suppress(KeyboardInterrupt),
+    ):
         if not no_browser:
             webbrowser.open(page.as_uri())
         server.run(sockets=[listening])

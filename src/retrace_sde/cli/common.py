@@ -12,6 +12,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -287,31 +288,70 @@ format_option = click.option("--out-format", type=click.Choice(["csv", "tsv", "x
                              help="Kind of the tables written [default: csv, with FILE's separator, decimal sign and encoding].")  # fmt: skip
 
 
-def table_target(
-    out: Path | None, default: str, out_format: str | None, *, source: Path, force: bool
-) -> tuple[Path, bool]:
-    """Where one table goes, and whether it replaces an earlier one; refused before the work where that cannot be."""
-    from retrace_sde.io.files import check_target
-    from retrace_sde.io.outputs import check_outputs
-    from retrace_sde.io.writing import check_writable
+def one_table_options(default: str | None) -> Callable[[Command], Command]:
+    """Options of a command that reads FILE and writes one table; it passes them on to `TableJob.of`."""
+    kinds = "as csv, tsv, xlsx or parquet"
+    where = f"Where to, {kinds} [default: FILE's name + '-{default}.csv']."
+    if default is None:
+        where = f"Table of each subject's effect, {kinds}."
+    out = click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help=where)
 
-    out = out or Path(f"{source.stem}-{default}.{out_format or 'csv'}")
-    if out_format is not None and out.suffix.lower() != f".{out_format}":
-        raise ValueError(f"--out {out} is not called .{out_format}, as --out-format says.")
-    check_target(out, folder=False)
-    check_writable(out)
-    return out, check_outputs([out], source=source, force=force)
+    def add(command: Command) -> Command:
+        return out(format_option(force_option(safe_option(command))))
+
+    return add
 
 
-def write_one(
-    table: pd.DataFrame, out: Path, like: pd.DataFrame, out_format: str | None, *, safe: bool
-) -> None:
-    """One table in its file, whole or not at all; as text like the user's own, unless a format was asked for."""
-    from retrace_sde.io.files import whole_or_nothing
-    from retrace_sde.io.writing import write_table
+@dataclass(frozen=True)
+class TableJob:
+    """A table that was read, what its columns are, and the place of the one table that is written from it; None: nowhere."""
 
-    with whole_or_nothing(out.absolute().parent) as folder:
-        write_table(table, folder / out.name, safe=safe, written=text_form(like, out_format))
+    frame: pd.DataFrame
+    roles: dict[str, Any]
+    out: Path | None
+    replaced: bool
+    safe: bool
+    form: dict[str, str] | None
+
+    @classmethod
+    def of(cls, file: Path, default: str, *, out: Path | None, out_format: str | None, force: bool, safe_csv: bool,
+           optional: bool = False, **columns: Any) -> TableJob:  # fmt: skip
+        """Read FILE; a place that cannot be written is refused before. `optional`: no table unless it is asked for."""
+        from retrace_sde.io.files import check_target
+        from retrace_sde.io.outputs import check_outputs
+        from retrace_sde.io.writing import check_writable
+
+        replaced = False
+        if out is None and not (optional and out_format is None):
+            out = Path(f"{file.stem}-{default}.{out_format or 'csv'}")
+        if out is not None:
+            if out_format is not None and out.suffix.lower() != f".{out_format}":
+                raise ValueError(f"--out {out} is not called .{out_format}, as --out-format says.")
+            check_target(out, folder=False)
+            check_writable(out)
+            replaced = check_outputs([out], source=file, force=force)
+        frame, roles = load(file, **columns)
+        return cls(frame, roles, out, replaced, safe_csv, text_form(frame, out_format))
+
+    def write(self, table: pd.DataFrame) -> None:
+        """The table in its file, whole or not at all; as text like the user's own, unless a format was asked for."""
+        from retrace_sde.io.files import whole_or_nothing
+        from retrace_sde.io.writing import write_table
+
+        if self.out is not None:
+            with whole_or_nothing(self.out.absolute().parent) as folder:
+                write_table(table, folder / self.out.name, safe=self.safe, written=self.form)
+
+    def answer(self, cautions: list[str]) -> dict[str, Any]:
+        """What every such command says: the file, how FILE was read, and cautions."""
+        return {"file": str(self.out), "notes": notes_of(self.frame), "warnings": cautions}
+
+    def lines(self, cautions: list[str]) -> Iterator[tuple[str, str]]:
+        """The same in words, after the command's own."""
+        yield from (("Note", text) for text in notes_of(self.frame))
+        yield from (("Caution", text) for text in cautions)
+        if self.out is not None:
+            yield "Replaced" if self.replaced else "Written", str(self.out)
 
 
 def text_form(frame: pd.DataFrame, out_format: str | None) -> dict[str, str] | None:

@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import pandas as pd
 
 from retrace_sde import diagnosis
 from retrace_sde.cli.common import (
@@ -22,8 +21,14 @@ from retrace_sde.cli.common import (
     table_options,
 )
 from retrace_sde.io.columns import date_columns, shown
+from retrace_sde.io.deferred import deferred
 from retrace_sde.io.tables import as_frame
 from retrace_sde.panel.panel import Panel
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 
 @click.command()

@@ -6,29 +6,24 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-import pandas as pd
 
 from retrace_sde.cli.common import (
     Finite,
+    TableJob,
     columns_of,
     file_name,
-    force_option,
-    format_option,
     give,
     json_option,
     listed,
-    load,
     notes_of,
-    safe_option,
+    one_table_options,
     seed_option,
     table_options,
-    table_target,
     working,
-    write_one,
 )
 from retrace_sde.effects.missing_values import affine_in_state
 from retrace_sde.effects.treatment import (
@@ -38,10 +33,16 @@ from retrace_sde.effects.treatment import (
     effect_drift,
 )
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.deferred import deferred
 from retrace_sde.panel.inputs import filled_inputs
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import ReTraceWarning
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 KINDS = ("auto", "alike", "levels", "fixed")
 """Ways in which subjects may differ that go by a name."""
@@ -97,20 +98,12 @@ SUPPORT_ADVICE = (
               help="Answer for both directions of time where the data leave it open.")  # fmt: skip
 @click.option("--draws", type=click.IntRange(20), default=200, show_default=True,
               help="Draws of parameters, subjects and orders, for the intervals.")  # fmt: skip
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Table of each subject's effect, as csv, tsv, xlsx or parquet.",
-)
-@format_option
-@force_option
-@safe_option
+@one_table_options(None)
 @seed_option
 @json_option
 def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str | None, t0: str | None,
            t1: str | None, horizon: float | None, dt: float, drift: str, missing_covariates: Any, subjects: Any, outside_support: Any, both_directions: bool,
-           draws: int, out: Path | None, out_format: str | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+           draws: int, seed: int, as_json: bool, **given: Any) -> None:  # fmt: skip
     """Estimate what treatment does to the subjects of FILE, whose rows have lost their time order.
 
     The order is recovered first. Where the direction of time is not identified no effect is given, since its sign
@@ -118,8 +111,6 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
     """
     with working() as (begin, cautions):
         begin("reading")
-        if out is not None or out_format is not None:
-            out, _ = table_target(out, "effects", out_format, source=file, force=force)
         if arm is not None and treatment:
             raise ValueError("--treatment and --arm exclude each other: give one, not both.")
         if arm is None and control is not None:
@@ -128,7 +119,8 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
             raise ValueError(
                 "name the treatment: its columns with --treatment, or each subject's arm with --arm."
             )
-        frame, roles = load(file, **columns)
+        job = TableJob.of(file, "effects", optional=True, **given)
+        frame, roles = job.frame, job.roles
         roles["covariates"] = columns_of(treatment, frame) or None
         panels = _panels(frame, roles, arm)
         if affine_in_state(effect_drift(drift, next(iter(panels.values())).names)):
@@ -147,10 +139,10 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         )
         begin("recovering the order")
         known = {name: _known_order(panel, dt) for name, panel in panels.items()}
-        given = None if any(each is None for each in known.values()) else known
+        orders = None if any(each is None for each in known.values()) else known
         data = panels if arm is not None else panels[""]
         try:
-            model.fit(data, order=given if given is None or arm is not None else given[""])
+            model.fit(data, order=orders if orders is None or arm is not None else orders[""])
         except UndeterminedDirectionError as error:
             raise ValueError(f"{error.finding} {COMMAND_ADVICE}") from None
         begin("effects")
@@ -164,13 +156,14 @@ def effect(file: Path, treatment: tuple[str, ...], arm: str | None, control: str
         assumed = _assumed(model, asked, draws)
         begin("writing")
         ids = [str(name) for name in model.ids_]
-        if out is not None:
-            write_one(_table(ids, answers, model), out, frame, out_format, safe=safe_csv)
-    idle = _not_used(columns, known=given is not None, both=both_directions)
+        job.write(_table(ids, answers, model))
+    idle = _not_used(given, known=orders is not None, both=both_directions)
     summary = _summary(file, model, answers, asked, ids) | assumed
-    summary |= {"notes": notes_of(frame), "warnings": [*idle, *cautions]}
-    summary["files"] = [] if out is None else [str(out)]
-    give(summary, _lines(summary, answers, model), as_json=as_json)
+    told = [*idle, *cautions]
+    summary |= {"notes": notes_of(frame), "warnings": told}
+    summary["files"] = [] if job.out is None else [str(job.out)]
+    lines = [*_lines(summary, answers, model), *job.lines([*summary["cautions"], *told])]
+    give(summary, lines, as_json=as_json)
 
 
 def _not_used(columns: dict[str, Any], *, known: bool, both: bool) -> list[str]:
@@ -425,10 +418,6 @@ def _lines(
     for name, verdict in verdicts.items() if found.arms else [("", verdicts)]:
         yield "Direction", f"{name}: {verdict}" if name else verdict
     yield from _assumption_lines(summary)
-    yield from (("Note", text) for text in summary["notes"])
-    yield from (("Caution", text) for text in [*summary["cautions"], *summary["warnings"]])
-    if summary["files"]:
-        yield "Written", ", ".join(summary["files"])
 
 
 def _assumption_lines(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-import pandas as pd
 
 from retrace_sde.cli.common import (
     Finite,
@@ -34,6 +33,7 @@ from retrace_sde.cli.common import (
 from retrace_sde.fit.intervals import clearest, clearness, critical
 from retrace_sde.fit.regression import ErrorKind
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import deferred
 from retrace_sde.io.files import check_target, whole_or_nothing
 from retrace_sde.io.outputs import check_outputs
 from retrace_sde.io.writing import check_writable, write_table
@@ -41,6 +41,11 @@ from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.recovery import Recovery, recover
 from retrace_sde.result import ReTraceResult
 from retrace_sde.show.verdicts import placement
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 RESULTS = ("parameters.json", "report.html", "result.npz")
 """What a fit writes besides the table in order."""
@@ -110,12 +115,14 @@ def _with_columns(
     increasing: tuple[str, ...],
     decreasing: tuple[str, ...],
     segments: str | None,
+    wrong: float | None,
 ) -> Knowledge | None:
-    """The same with variables that grow or fall, and the column of segments."""
+    """The same with variables that grow or fall, the column of segments, and the share of times that are wrong."""
     up, down = columns_of(increasing, frame) or None, columns_of(decreasing, frame) or None
-    if up is None and down is None and segments is None:
+    given = {"increasing": up, "decreasing": down, "segments": segments, "wrong": wrong}
+    if all(each is None for each in given.values()):
         return known
-    return replace(known or Knowledge(), increasing=up, decreasing=down, segments=segments)
+    return replace(known or Knowledge(), **given)  # type: ignore[arg-type]
 
 
 def _position(text: str) -> tuple[str, int]:
@@ -171,15 +178,17 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 )
 @click.option("--order-known", metavar="COL", help="Without --slice: a column that is 1 in all rows of subjects that stand in "
               "order, or holds ranks of rows; the others learn from these.")  # fmt: skip
-@click.option("--segments", metavar="COL", help="With --slice: a column with the segment of each slice; the slices of one are in order "
+@click.option("--segments", metavar="COL", help="A column with the segment of each slice (without --slice, of each row); those of one segment are in order "
               "as stored, the order of the segments and their gaps are sought.")  # fmt: skip
+@click.option("--wrong", type=Finite(0, 0.5, min_open=True, max_open=True), metavar="P", help="Share of the times in --time that may be "
+              "grossly wrong, e.g. 0.05: each is right within --time-error, or says nothing.")  # fmt: skip
 @click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
               show_default=True, help="What to do where values of --covariates are missing.")  # fmt: skip
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
               show_default=True, help="One SDE for all, random intercepts, or random rates; auto: by evidence.")  # fmt: skip
 @click.option("--common-shocks", type=click.Choice(["auto", "yes", "no"]), default="auto", show_default=True,
               help="Remove what all subjects share at a slice (shocks, plates); auto: where a test finds it.")  # fmt: skip
-@click.option("--outliers", type=click.Choice(["auto", "flag", "keep"]), default="keep", show_default=True,
+@click.option("--outliers", type=click.Choice(["auto", "flag", "keep"]), default="auto", show_default=True,
               help="Values that are probably wrong: treat clear ones as missing, list them only, or do not look for them.")  # fmt: skip
 @click.option("--aligned", type=click.Choice(["start", "end", "neither"]),
               help="At what subjects are aligned, selected or normalised; at the end, means and spreads say nothing of the "
@@ -203,7 +212,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
 @json_option
 def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
         spacing: str, schedule: str | None, aligned: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], order_known: str | None, segments: str | None, missing_covariates: str, subjects: str, common_shocks: str, outliers: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
+        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], order_known: str | None, segments: str | None, wrong: float | None, missing_covariates: str, subjects: str, common_shocks: str, outliers: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
         out_format: str | None, force: bool,
         safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
@@ -253,7 +262,7 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         }
         options |= {"missing_covariates": missing_covariates, "outliers": outliers}
         known = _knowledge(frame, roles["slice"], first, last, positions, before, schedule, aligned)
-        options["knowledge"] = _with_columns(known, frame, increasing, decreasing, segments)
+        options["knowledge"] = _with_columns(known, frame, increasing, decreasing, segments, wrong)
         begin("recovering the order")
         found = recover(
             frame, **roles, observation_noise=_noise(observation_noise),

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import pandas as pd
 
 from retrace_sde.cli.common import (
     Finite,
-    force_option,
-    format_option,
+    TableJob,
     give,
     json_option,
-    load,
-    notes_of,
-    safe_option,
+    one_table_options,
     seed_option,
     table_options,
-    table_target,
     working,
-    write_one,
 )
 from retrace_sde.io.answers import forecast_columns
+from retrace_sde.io.deferred import deferred
 from retrace_sde.recovery import recover
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 FITTED = click.option("--fitted", type=click.Path(path_type=Path), metavar="RESULT",
                       help="result.npz of an earlier `retrace fit` of other subjects, or its folder.")  # fmt: skip
@@ -61,15 +61,11 @@ def saved_model(path: Path, roles: dict[str, Any]) -> tuple[ReTrace, dict[str, A
 @click.option("--dt", type=Finite(0, min_open=True), metavar="X",
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
 @FITTED
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
-              help="Where to, as csv, tsv, xlsx or parquet [default: FILE's name + '-forecast.csv'].")  # fmt: skip
-@format_option
-@force_option
-@safe_option
+@one_table_options("forecast")
 @seed_option
 @json_option
-def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Path | None, out: Path | None,
-             out_format: str | None, force: bool, safe_csv: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Path | None, seed: int, as_json: bool,
+             **given: Any) -> None:  # fmt: skip
     """Put FILE in time order and forecast the next K observations of each subject, with intervals.
 
     Writes a table: subject, step, time, variable, mean, low, high. With --fitted the parameters are those of a saved fit;
@@ -77,8 +73,8 @@ def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Pat
     """
     with working() as (begin, cautions):
         begin("reading")
-        out, replaced = table_target(out, "forecast", out_format, source=file, force=force)
-        frame, roles = load(file, **columns)
+        job = TableJob.of(file, "forecast", **given)
+        frame, roles = job.frame, job.roles
         if fitted is not None:
             if dt is not None:
                 raise ValueError("--dt is that of the saved fit: leave it out.")
@@ -96,16 +92,13 @@ def forecast(file: Path, steps: int, level: float, dt: float | None, fitted: Pat
             begin("forecasting")
             table = found.forecast(steps, level=level)
         begin("writing")
-        write_one(table, out, frame, out_format, safe=safe_csv)
+        job.write(table)
     test, subjects = model.direction_, table.iloc[:, 0].nunique()
-    answer = {"file": str(out), "subjects": subjects, "steps": steps, "level": level,
-              "direction": test.verdict, "notes": notes_of(frame), "warnings": cautions}  # fmt: skip
+    answer = {"subjects": subjects, "steps": steps, "level": level, "direction": test.verdict}
     size = f"{steps} step{'s' * (steps > 1)} ahead of {subjects} subjects, {level:.0%} intervals"
     lines = [
         ("Forecast", f"{size}; {len(table)} rows."),
         ("Direction", test.verdict),
-        *(("Note", text) for text in answer["notes"]),
-        *(("Caution", text) for text in cautions),
-        ("Replaced" if replaced else "Written", str(out)),
+        *job.lines(cautions),
     ]
-    give(answer, lines, as_json=as_json)
+    give({**job.answer(cautions), **answer}, lines, as_json=as_json)

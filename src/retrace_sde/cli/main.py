@@ -12,7 +12,7 @@ from retrace_sde.cli.common import OneLine
 COMMANDS = {
     "app": "Open a local page: drop a table, see it put in time order.",
     "arrow": "Say which way time runs in FILE, whose rows are in order.",
-    "audit": "Find wrong time stamps in FILE, and say what they should be.",
+    "audit": "Find wrong time stamps in FILE, or what it gives away without them (--hidden).",
     "benchmark": "Compare methods on panels whose order is hidden.",
     "demo": "Shuffle built-in data, recover their order, and compare with the truth.",
     "diagnose": "Say what can be learned from FILE, before any fit.",

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import pandas as pd
 
 from retrace_sde.io.columns import shown
+from retrace_sde.io.deferred import deferred
 from retrace_sde.io.dialect import NOTES_KEY, Dialect, read_text
 from retrace_sde.io.formats import (
     frame_of_anndata,
@@ -29,6 +29,11 @@ from retrace_sde.io.formats import (
 from retrace_sde.io.outputs import RECORD_FILE, check_outputs, record
 from retrace_sde.io.untrusted.sizes import Budget, check_size, disk_size
 from retrace_sde.io.untrusted.trial import read_apart
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 
 def read_table(
@@ -113,8 +118,7 @@ def read_table(
 
 def load_library(path: str | Path) -> None:
     """Import what reading a file needs, or say what to install."""
-    library = LIBRARIES.get(Path(path).suffix.lower())
-    if library is not None:
+    for library in LIBRARIES.get(Path(path).suffix.lower(), ()):
         need(library)
 
 
@@ -198,7 +202,7 @@ def _read_spss(path: Path, *_: Any) -> pd.DataFrame:
 
 def _read_parquet(path: Path, *_: Any) -> pd.DataFrame:
     """Without threads, which wait for ever where a limit keeps memory from one of them."""
-    with need("pyarrow.parquet").ParquetFile(path) as file:
+    with need("pyarrow.parquet").ParquetFile(path, pre_buffer=False) as file:
         return file.read(use_threads=False).to_pandas(use_threads=False)
 
 
@@ -250,7 +254,7 @@ def _read_zarr(path: Path, text: Sequence[str], budget: Budget, *_: Any) -> pd.D
         return _anndata(need("anndata").io.read_zarr(path), budget)
     if not hasattr(root, "arrays"):
         raise ValueError("a single array without names: save an xarray Dataset or an AnnData.")
-    data = need("xarray").open_zarr(path, consolidated=None)
+    data = need("xarray").open_zarr(path, consolidated=None, chunks=None)  # without Dask
     budget.take_table(math.prod(data.sizes.values()), len(data.variables))  # all along all axes
     return frame_of_xarray(data)
 
@@ -274,12 +278,14 @@ READERS: dict[str, Callable[[Path, Sequence[str], Budget, str | None], pd.DataFr
 }
 
 LIBRARIES = {
-    ".xlsx": "openpyxl",
-    ".sav": "pyreadstat",
-    ".parquet": "pyarrow.parquet",
-    ".h5ad": "anndata",
+    ".xlsx": ("openpyxl",),
+    ".sav": ("pyreadstat",),
+    ".parquet": ("pyarrow.parquet",),
+    ".h5ad": ("anndata",),
+    ".zarr": ("zarr", "scipy.linalg"),
 }
-"""What reading needs, looked for before another process is started."""
+"""What reading needs, imported before another process is started and before its memory is limited: OpenBLAS, which comes with
+scipy, would ask for its buffers forever."""
 
 EXTENSIONS = (*TEXT_EXTENSIONS, *READERS)
 """The extensions of tables that can be read."""

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 import numpy as np
-import pandas as pd
 from narwhals.exceptions import DuplicateError
 
 from retrace_sde.io.arrays import Array, Indices
@@ -29,8 +28,14 @@ from retrace_sde.io.columns import (
     refuse_typing_errors,
     shown,
 )
+from retrace_sde.io.deferred import deferred
 from retrace_sde.io.dialect import NOTES_KEY
 from retrace_sde.io.formats import door
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 Names = str | Sequence[str] | None
 
@@ -322,6 +327,11 @@ def _varies_within(values: Array, who: Indices) -> bool:
     return bool(np.any(high > low))
 
 
+def _equal_rows(values: Array) -> bool:
+    """All rows hold the same values; what is missing in both is the same in both."""
+    return bool(((values == values[0]) | (np.isnan(values) & np.isnan(values[0]))).all())
+
+
 def _rows(
     frame: nw.DataFrame[Any],
     who: Indices,
@@ -348,9 +358,17 @@ def _rows(
     if len(twice):
         people = [ids[k] for k in dict.fromkeys(twice // len(labels))]
         first = labels[twice[0] % len(labels)]
-        raise ValueError(
-            f"more than one row for the same slice: subject {shown(people)} (first: {people[0]!r}, slice {first!r}). "
+        at = [np.flatnonzero(cells == each) for each in twice]
+        differ = sum(not _equal_rows(values[each]) for each in at)
+        where = " and ".join(str(k + 1) for k in at[0][:2])
+        advice = (
+            "They agree in every variable: keep one row of each."
+            if not differ
+            else f"{differ} of {len(twice)} such visits disagree in their values: find out which row is right. "
             "Keep one row for each subject and slice, or average them."
+        )
+        raise ValueError(
+            f"more than one row for the same slice: subject {shown(people)} (first: {people[0]!r}, slice {first!r}, rows {where}). {advice}"
         )
     rows = np.full((n, len(labels)), -1, dtype=np.intp)
     rows[who, which] = np.arange(len(who))

@@ -18,6 +18,7 @@ from retrace_sde.effects.graph import (
     EffectGraph,
     effect_graph,
 )
+from retrace_sde.evidence.suspects.record import cells
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.io.answers import plain
@@ -95,6 +96,7 @@ def _selection(
         rows = evenly(n, min(max(fit, 4), MAX_TRAJECTORIES))
     else:
         rows = evenly(n, min(max(min(fit, MAX_NUMBERS // most**2), 3), MAX_OWN_TRAJECTORIES))
+    rows = rows if share else _with_suspects(rows, model.result_)
     for kept, all_of, what in (
         (len(rows), n, "trajectories"), (most, T, "slices"), (len(variables), d, "variables")
     ):  # fmt: skip
@@ -104,6 +106,14 @@ def _selection(
         thinned[-1] = f"the first {len(variables)} of {d:,} variables are drawn"
     owners: list[int | None] = [None] if model.result_.shared_order else [int(j) for j in rows]
     return [_shown(model, panel, j, most) for j in owners], rows, variables
+
+
+def _with_suspects(rows: Indices, result: ReTraceResult) -> Indices:
+    """As many trajectories, among them some with values that are probably wrong."""
+    wanted = [each.trajectory for each in result.suspects if each.trajectory is not None]
+    wanted = [j for j in dict.fromkeys(wanted) if j not in rows][: len(rows) // 2]
+    kept = rows if not wanted else rows[evenly(len(rows), len(rows) - len(wanted))]
+    return np.unique(np.r_[kept, np.array(wanted, dtype=np.intp)])
 
 
 def _shown(model: ReTrace, panel: Panel, j: int | None, most: int) -> Unit:
@@ -228,8 +238,21 @@ def _paths(
         "ids": [str(panel.ids[int(j)]) for j in rows],
         "variables": [model.result_.names[int(i)] for i in variables],
         "values": values,
+        "suspects": _suspects(model.result_, units, rows, variables),
         "times": [_numbers(times_of(times, j or 0)[positions]) for j, positions, _ in units],
     }
+
+
+def _suspects(
+    result: ReTraceResult, units: list[Unit], rows: Indices, variables: Indices
+) -> list[list[list[int]]]:
+    """Of every trajectory drawn, [variable, slice kept] of the values that are probably wrong."""
+    shape = result.n_trajectories, result.order.shape[-1], len(result.names)
+    wrong, found = cells(result.suspects, shape, result.names)[:, :, variables], []
+    for k, j in enumerate(rows):
+        kept = np.sort(units[0 if units[0][0] is None else k][2])
+        found.append(np.argwhere(wrong[int(j), kept].T).tolist())
+    return found
 
 
 def _forecast(

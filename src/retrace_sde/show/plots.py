@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.effects.graph import EffectGraph, effect_graph
 from retrace_sde.evidence.direction.verdict import DirectionTest
+from retrace_sde.evidence.suspects.record import cells
 from retrace_sde.fit.intervals import clearest, half_widths
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.metrics import position_calibration
 from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.clock import times_of
@@ -76,7 +77,9 @@ def _gaps(fit: Source) -> Drawn:
 
 def _trajectories(fit: Source) -> Drawn:
     values = np.asarray(fit.panel.values)
-    return (values, fit.result.order), {"name": fit.result.names[0], **fit.labels}
+    wrong = cells(fit.result.suspects, values.shape, fit.result.names)
+    look = {"name": fit.result.names[0], "suspects": wrong, **fit.labels}
+    return (values, fit.result.order), look
 
 
 def _fan(fit: Source) -> Drawn:
@@ -554,6 +557,7 @@ def trajectories(
     variable: int = 0,
     name: str | None = None,
     labels: Sequence[str] | None = None,
+    suspects: Mask | None = None,
     most: int = 30,
     ax: Axes | None = None,
 ) -> Axes:
@@ -571,6 +575,8 @@ def trajectories(
         Of the variable.
     labels : sequence of str, optional
         Names of the slices, as stored; they stand along the axis instead of numbers.
+    suspects : array (n, T, d) of bool, optional
+        Values that are probably wrong: they are circled, and their trajectories drawn whatever `most`.
     most : int
         Trajectories, at most.
     ax : matplotlib.axes.Axes, optional
@@ -583,11 +589,13 @@ def trajectories(
     >>> ax = rt.plots.trajectories(Y, variable=1)
     """
     ax = _axes(ax, "as stored" if order is None else "restored", "slice", name or "value")
-    lines = X[evenly(len(X), most), :, variable]
-    if order is not None:
-        own = np.broadcast_to(order, (len(X), np.shape(order)[-1]))[evenly(len(X), most)]
-        lines = np.take_along_axis(lines, own, axis=1)
-    ax.plot(lines.T, linewidth=0.7, alpha=0.6)
+    every = np.arange(X.shape[1]) if order is None else np.asarray(order)
+    every = np.broadcast_to(every, (len(X), every.shape[-1]))
+    wrong = np.zeros(X.shape[:2], dtype=bool) if suspects is None else suspects[:, :, variable]
+    for j in _with_suspects(most, wrong):
+        line = X[j, every[j], variable]
+        ax.plot(line, linewidth=0.7, alpha=0.6)
+        _circled(ax, np.arange(float(len(line))), line, wrong[j, every[j]])
     slice_ticks(ax.xaxis, labels, order, MAX_LABELS)
     return ax
 
@@ -637,13 +645,26 @@ def courses(
     if answer is None:
         raise ValueError("the direction is identified, so there is no twin to draw.")
     times = model.times_ if answer.times is None else answer.times
-    for j in evenly(len(panel), most):
+    wrong = cells(model.result_.suspects, tuple(panel.values.shape), names)[:, :, k]
+    for j in _with_suspects(most, wrong):
         order = Order.of(answer.order).of_trajectory(j)
         length = len(order) if panel.lengths is None else panel.lengths[j]
         at = times_of(times, j)
         line = np.asarray(panel.values[j])[order[:length], k]
         ax.plot(at[:length], line, linewidth=0.7, alpha=0.6)
+        _circled(ax, at[:length], line, wrong[j, order[:length]])
     return ax
+
+
+def _with_suspects(most: int, wrong: Mask) -> list[int]:
+    """Trajectories to be drawn: some, and those with values that are probably wrong (n, T)."""
+    return sorted({*evenly(len(wrong), most).tolist(), *np.flatnonzero(wrong.any(axis=1)).tolist()})
+
+
+def _circled(ax: Axes, at: Array, line: Array, wrong: Mask) -> None:
+    """Circles about the values of a line that are probably wrong."""
+    if wrong.any():
+        ax.plot(at[wrong], line[wrong], "o", markerfacecolor="none", color=BACKWARD, markersize=8)
 
 
 @takes_fits(lambda fit: ((fit.model, fit.panel), {}))

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import platform
+from copy import copy
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.fit.intervals import clearest, critical, half_widths
 from retrace_sde.io.arrays import Array
@@ -30,11 +31,14 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
 from retrace_sde.show.figures import figures
-from retrace_sde.show.sharing import contents, nameless
+from retrace_sde.show.sharing import contents, nameless, unquoted
 from retrace_sde.show.verdicts import verdicts
 
 FORECAST_STEPS = 3
 """Observations ahead that a report forecasts unless it is told otherwise."""
+
+SUSPECTS_LISTED = 10
+"""Values that are probably wrong, listed in the page at most."""
 
 MAX_TABLE_ROWS = 200
 """Rows of a table of parameters, at most: those with the largest |estimate| / standard error."""
@@ -112,7 +116,9 @@ def write_report(
     'fit.html'
     """
     panel = _panel(model, X)
-    panel = nameless(panel) if share else panel
+    if share:
+        model = copy(model)
+        model.result_, panel = unquoted(model.result_, panel), nameless(panel)
     result = model.result_
     data = figures(model, panel, share=share, steps=steps)
     page = render(
@@ -124,6 +130,8 @@ def write_report(
         data=data,
         residuals=_residual_sentences(model, panel),
         contents=contents(data, panel, share=share),
+        share=share,
+        suspects_listed=SUSPECTS_LISTED,
         ragged=panel.lengths is not None,
         formulas=ESTIMATORS.get(result.settings["estimator"], ("", "")),
         critical=critical(result.n_groups),
@@ -198,8 +206,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def _panel(model: ReTrace, X: Any) -> Panel:
-    if not hasattr(model, "result_"):
-        raise NotFittedError("the model is not fitted: call fit(X) before the report.")
+    check_is_fitted(model, "result_")
     result = model.result_
     panel = (X if isinstance(X, Panel) else Panel.from_array(X)).without(result.left_out)
     fitted = (result.n_trajectories, result.order.shape[-1], len(result.names))

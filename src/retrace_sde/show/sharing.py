@@ -17,6 +17,7 @@ from retrace_sde.io.answers import plain
 from retrace_sde.io.arrays import Indices
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.panel.panel import Panel
+from retrace_sde.result import ReTraceResult
 
 MIN_SUBJECTS_OF_MEAN, MIN_SUBJECTS_OF_QUANTILE = 5, 20
 """Subjects behind a mean, and behind a quantile, below which it would disclose too much of one of them."""
@@ -26,6 +27,17 @@ def nameless(panel: Panel) -> Panel:
     """The panel with its subjects numbered, and without notes that may quote them."""
     ids = tuple(f"subject {k + 1}" for k in range(len(panel.ids)))
     return replace(panel, ids=ids, notes=())
+
+
+def unquoted(result: ReTraceResult, panel: Panel) -> ReTraceResult:
+    """The result without what names a subject of the panel: suspects, influence, and notes that quote one."""
+    names = {panel.trajectory(j) for j in range(len(panel.ids))}
+    notes = [note for note in result.notes if not any(name in note for name in names)]
+    if result.suspects:
+        count = len(result.suspects)
+        several = f"{count} entries look" if count > 1 else "1 entry looks"
+        notes.append(f"{several} wrong: the result says which, not this page.")
+    return replace(result, notes=tuple(notes), suspects=(), influence=())
 
 
 def summarised(
@@ -65,7 +77,4 @@ def contents(data: dict[str, Any], panel: Panel, *, share: bool) -> str:
             f"Made to be shared: summaries of {n:,} subjects, without any subject's values or id."
         )
     ids = {name for bar in data["direction"]["names"] for name in bar} | set(data["paths"]["ids"])
-    return (
-        f"This page holds values of {len(data['paths']['ids']):,} and ids of {len(ids):,} of {n:,} subjects. To send it to "
-        "others, write it with --share, or write_report(…, share=True)."
-    )
+    return f"This page holds values of {len(data['paths']['ids']):,} and ids of {len(ids):,} of {n:,} subjects."

@@ -190,7 +190,7 @@ def _direction(model: ReTrace) -> Answer:
     why = (each.sentence for each in model.identifiability_.findings if _explains(model, each))
     if test.identified:
         rests = ("This rests on assumptions that data cannot show:", *test.assumptions)
-        return Answer(question, "In the order shown", "good", (test.verdict, *rests, *why))
+        return Answer(question, "In the order shown", "good", (test.verdict, *why, *rests))
     both = ("The reversed order, with its own drift, is shown beside the one that was found.",)
     shown = both if model.alternative_ is not None else ()
     answer = "It is not decided" if test.undecided else "It cannot be known from these data"

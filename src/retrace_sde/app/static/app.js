@@ -9,7 +9,8 @@ const ROLES = [["subject", "subject: whose row it is"], ["slice", "slice: a labe
 const EXAMPLES = [["recovering", "After an operation"], ["resting", "At rest"], ["treated", "A drug, on and off"]];
 const FILES = {
   "ordered.csv": "The table in time order", "ordered_safe.csv": "The same for a spreadsheet: text that it would run as a formula begins with '",
-  "forecast.csv": "A forecast of each subject's next observations, from the order shown", "report.html": "The report, with values of some subjects",
+  "forecast.csv": "A forecast of each subject's next observations, from the order shown", "suspects.csv": "Values that are probably wrong, if any",
+  "report.html": "The report, with values of some subjects",
   "share.html": "The report to send: summaries only", "result.npz": "The result, for rt.ReTraceResult.load",
   "retrace_fit.py": "The Python that does the same",
 };
@@ -335,7 +336,7 @@ function respond(result, inputs) {
     for (const value of [low, 0, high]) if (value === 0 || Math.abs(y(value) - y(0)) > 14) make("text", { x: box[0] - 6, y: y(value) + 4, "text-anchor": "end", class: "soft" }, svg, show(value));
     for (const t of [0, times[times.length - 1]]) make("text", { x: x(t), y: height - 22, "text-anchor": t ? "end" : "start", class: "soft" }, svg, `time ${show(t)}`);
     const end = mean.length - 1, between = one ? ` (95 %: ${show(Math.min(one[end], two[end]))} to ${show(Math.max(one[end], two[end]))})` : "";
-    const text = `after ${show(times[end])}, ${result.variables[v]} is moved by ${show(mean[end])}${between}`;
+    const text = `after a time of ${show(times[end])}, ${result.variables[v]} is moved by ${show(mean[end])}${between}`;
     texts.push(inputs.ways.length > 1 ? `${w ? "if time runs the other way, " : "in the order shown, "}${text}` : text);
     svg.setAttribute("aria-label", text);
     return tag("figure", {}, tag("figcaption", { textContent: inputs.ways.length > 1 ? (w ? "if time runs the other way" : "in the order shown") : `change of ${result.variables[v]}` }), svg);

@@ -140,7 +140,7 @@ def _column(letters: bytes) -> int:
 
 def _parquet(path: Path, budget: Budget) -> None:
     pq = need("pyarrow.parquet")
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, pre_buffer=False) as file:
         found, schema = file.metadata, file.schema_arrow
         text = [field.name for field in schema if str(field.type) in TEXT_TYPES]
         budget.take_table(found.num_rows, found.num_columns)
@@ -160,7 +160,8 @@ def _repeated_text(path: Path, name: str, budget: Budget) -> None:
     Without threads: Arrow's wait for ever where a limit keeps memory from one of them.
     """
     pa, pc, pq = need("pyarrow"), need("pyarrow.compute"), need("pyarrow.parquet")
-    table = pq.ParquetFile(path, read_dictionary=[name]).read([name], use_threads=False)
+    with pq.ParquetFile(path, read_dictionary=[name], pre_buffer=False) as file:
+        table = file.read([name], use_threads=False)
     for chunk in table[name].chunks:
         if not isinstance(chunk, pa.DictionaryArray):
             continue

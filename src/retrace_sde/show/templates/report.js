@@ -242,6 +242,7 @@ function matrixChart(id, label, rows, matrix) {
 
 let unit = 0, step = 0;
 const now = () => data.units[unit];
+const called = (order) => order.map((a) => now().labels[a]);
 const ranked = new Map();
 
 function ranks(k) {
@@ -255,14 +256,19 @@ function ranks(k) {
   return found;
 }
 
-// A square heat map over positions: its ticks, titles and key, and a mark with a text for each cell.
-function positionMap(svg, width, values, palette, titles, ends, text) {
+// A square heat map over positions: its ticks, titles and key, and a mark with a text for each cell. `names` of rows and columns
+// take the place of numbers where they are short enough for all of them to be shown.
+function positionMap(svg, width, values, palette, titles, ends, text, names = [null, null]) {
   const T = values.length, size = Math.min(width - 52, 440), box = { x: 46, y: 8, w: size, h: size }, w = size / T;
   heat(svg, values, box, palette);
-  for (const k of ticks(0, T - 1, 4)) {
-    if (k % 1) continue;
-    make("text", { x: box.x + (k + 0.5) * w, y: box.y + size + 15, "text-anchor": "middle", class: "soft" }, svg, now().positions[k]);
-    make("text", { x: box.x - 5, y: box.y + (k + 0.5) * w + 4, "text-anchor": "end", class: "soft" }, svg, now().positions[k]);
+  const numbers = ticks(0, T - 1, 4).filter((k) => k % 1 === 0).map((k) => [k, now().positions[k]]);
+  const fit = w >= 13 && names.every((each, across) => !each || widest(svg, each) <= (across ? w - 4 : 24));
+  const shown = (each) => (each && fit ? each.map((name, k) => [k, name]) : numbers);
+  for (const [k, name] of shown(names[1])) {
+    make("text", { x: box.x + (k + 0.5) * w, y: box.y + size + 15, "text-anchor": "middle", class: "soft" }, svg, name);
+  }
+  for (const [k, name] of shown(names[0])) {
+    make("text", { x: box.x - 5, y: box.y + (k + 0.5) * w + 4, "text-anchor": "end", class: "soft" }, svg, name);
   }
   make("text", { x: box.x + size / 2, y: box.y + size + 32, "text-anchor": "middle" }, svg, titles[0]);
   make("text", { x: 12, y: box.y + size / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${box.y + size / 2})` }, svg, titles[1]);
@@ -277,7 +283,7 @@ function costChart(id, label, order) {
   return chart(id, label, (svg, width) => {
     const at = order(), rank = ranks(unit), { costs, labels, kind } = now();
     const text = (i, j) => i === j ? labels[at[i]] : `${labels[at[i]]}, then ${labels[at[j]]}\n${kind} ${show(costs[at[i]][at[j]])}`;
-    return positionMap(svg, width, at.map((a) => at.map((b) => rank[a][b])), viridis, ["next position", "position"], ["near", "far"], text);
+    return positionMap(svg, width, at.map((a) => at.map((b) => rank[a][b])), viridis, ["next position", "position"], ["near", "far"], text, [called(at), called(at)]);
   });
 }
 
@@ -329,6 +335,13 @@ function pathChart(id, label, restored) {
       x: px(a), y: py(b),
       text: `${paths.ids[trajectory]}, ${paths.variables[variable]}: ${show(b)}\n${restored ? `time ${show(a)}, ${name}` : name}`,
     }));
+    lines.forEach((line, k) => {
+      const one = data.units[owner(k)], order = one.steps[restored ? one.steps.length - 1 : 0].order;
+      for (const [v, a] of (paths.suspects || [])[k] || []) {
+        const p = line[order.indexOf(a)];
+        if (v === variable && p && p[1] !== null) make("circle", { cx: px(p[0]), cy: py(p[1]), r: 5, class: "suspect" }, svg);
+      }
+    });
     if (marks.length <= 60) marks.forEach((m) => make("circle", { cx: m.x, cy: m.y, r: 2.5, class: "dot" }, svg));
     return { height: 304, marks, bars: true };
   });
@@ -345,7 +358,7 @@ if ($("variable")) $("variable").addEventListener("change", (event) => { variabl
 const certain = chart("positions", "Heat map of the probability of each position.", (svg, width) => {
   const { probabilities: P, positions, labels, steps } = now(), last = steps[steps.length - 1].order;
   const text = (i, j) => `${labels[last[i]]} at position ${positions[j]}: probability ${show(P[i][j])}`;
-  return positionMap(svg, width, P, signed, ["position where it may stand", "position given"], ["0", "probability 1"], text);
+  return positionMap(svg, width, P, signed, ["position where it may stand", "position given"], ["0", "probability 1"], text, [called(last), null]);
 });
 
 const placed = chart("placed", "Probability of each observation's own position.", (svg, width) => {

@@ -1,0 +1,19 @@
+"""Modules that are imported when they are first used: a fit of an array needs no pandas, and most fits no scipy.stats."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+class _Deferred:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+
+def deferred(name: str) -> Any:
+    """A module that is imported when one of its names is first asked for."""
+    return _Deferred(name)
