@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from retrace_sde import anndata, datasets, metrics, paper, progress
     from retrace_sde.after.compare import compare_orders
     from retrace_sde.arrow import arrow_of_time
+    from retrace_sde.audit.hidden import HiddenAudit, audit_hidden
     from retrace_sde.audit.times import TimesAudit, audit_times
     from retrace_sde.diagnosis import diagnose
     from retrace_sde.effects import treatment
@@ -38,6 +39,7 @@ __version__ = "0.3.0"
 __all__ = [
     "DirectionTest",
     "Gaussian",
+    "HiddenAudit",
     "Knowledge",
     "LinearSDE",
     "Panel",
@@ -49,6 +51,7 @@ __all__ = [
     "TreatmentEffect",
     "anndata",
     "arrow_of_time",
+    "audit_hidden",
     "audit_times",
     "baselines",
     "compare_orders",
@@ -90,6 +93,7 @@ _MODULES = {
 _HOMES = {
     "DirectionTest": "evidence.direction.verdict",
     "Gaussian": "process.sde",
+    "HiddenAudit": "audit.hidden",
     "Knowledge": "panel.knowledge",
     "LinearSDE": "process.sde",
     "Panel": "panel.panel",
@@ -100,6 +104,7 @@ _HOMES = {
     "TimesAudit": "audit.times",
     "TreatmentEffect": "effects.treatment",
     "arrow_of_time": "arrow",
+    "audit_hidden": "audit.hidden",
     "audit_times": "audit.times",
     "compare_orders": "after.compare",
     "diagnose": "diagnosis",

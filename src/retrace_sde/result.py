@@ -12,16 +12,16 @@ from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.evidence.dependence import Dependence
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.evidence.identifiability import IdentifiabilityReport
+from retrace_sde.evidence.influence import RestsOn
 from retrace_sde.evidence.selection.drift import DriftChoice
 from retrace_sde.evidence.selection.noise import NoiseChoice
 from retrace_sde.evidence.selection.subjects import SubjectEffects
@@ -36,6 +36,7 @@ from retrace_sde.fit.intervals import (
 from retrace_sde.fit.regression import ErrorKind, StandardErrors
 from retrace_sde.fit.unequal_steps import GapClocks
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.deferred import deferred
 from retrace_sde.io.files import replacing
 from retrace_sde.io.npz import READ_ERRORS, read_arrays
 from retrace_sde.panel.order import Order
@@ -43,6 +44,11 @@ from retrace_sde.panel.parameters import checked
 from retrace_sde.panel.uninformative import LeftOut
 from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
 from retrace_sde.search.model import Round
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
 
 FORMAT = 3
 """Version of the file that `save` writes."""
@@ -164,6 +170,15 @@ class ReTraceResult:
         Numbers of the groups whose trajectories may be alike, those that are nearly copies included; None: all are independent.
     suspects : tuple of Suspect
         Values, rows, trajectories and slices that are probably wrong, in sentences too.
+    wrong_stamps : array (T,) or (n, T), or None
+        The probability that each time stamp is wrong, given the order, where `Knowledge(wrong=…)` asked; NaN where there is none.
+    pair_exponent : float
+        By which the log-odds of `precedence` are multiplied: not 1 where subjects of known order tell how sure these are (`recover(order_known=…)`).
+    time_shifts : array (n, d) or None
+        How far ahead each trajectory is on the course that all follow, in units of time along the order, where trajectories seem to be at
+        different stages of it; NaN for variables in which they do not.
+    influence : tuple of RestsOn
+        Trajectories, or groups, without which the direction or the order would be another, in sentences too.
 
     Examples
     --------
@@ -211,6 +226,10 @@ class ReTraceResult:
     stopped: bool = False
     groups: Indices | None = None
     suspects: tuple[Suspect, ...] = ()
+    wrong_stamps: Array | None = None
+    time_shifts: Array | None = None
+    pair_exponent: float = 1.0
+    influence: tuple[RestsOn, ...] = ()
     scheme: Scheme = "euler"
 
     @property
@@ -339,7 +358,7 @@ class ReTraceResult:
         )
 
     def to_latex(self) -> str:
-        """The drift coefficients with the largest |z| as a LaTeX table (booktabs)."""
+        """The drift coefficients with the largest absolute z as a LaTeX table (booktabs)."""
         rows = "\n".join(
             " & ".join(_latex(cell) for cell in row) + r" \\" for row in self._coefficients()
         )
@@ -367,6 +386,7 @@ class ReTraceResult:
             ("log-likelihood", f"{self.log_likelihood:,.1f}"),
             ("direction", self.direction.verdict),
             ("assuming", " ".join(self.direction.assumptions) or None),
+            *(("influence", str(each)) for each in self.influence),
             ("dependence", _verdict(self.dependence)),
             ("alternative", None if self.alternative is None else twin),
             ("models compared", self._models()),

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.forecast import Forecast, Imputed
+from retrace_sde.after.pairs import tempered
 from retrace_sde.after.predict import imputed, predicted
 from retrace_sde.estimator.assemble import (
     ResidualLook,
@@ -26,9 +27,10 @@ from retrace_sde.estimator.common import lifted
 from retrace_sde.estimator.entry import Entry, entered, in_units
 from retrace_sde.estimator.fitted import Fitted, Memory
 from retrace_sde.estimator.fitting import PanelFit, fit_entry
+from retrace_sde.estimator.influence import influence
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.restored import restored, settings_of
-from retrace_sde.estimator.suspects import screened, without_suspects
+from retrace_sde.estimator.screening.suspects import screened, without_suspects
 from retrace_sde.estimator.units import as_given, posterior_as_given
 from retrace_sde.evidence.outcome import (
     Outcome,
@@ -108,9 +110,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         from the slice means, and the mean path counts as one trajectory. "auto": where a test finds it
         (`result_.dependence`). One shared order, linear and affine drifts only.
     outliers : {"auto", "flag", "keep"}
-        Values that are probably wrong (a decimal point, other units, exchanged rows): "auto" treats clear ones as missing,
-        "flag" lists them (`result_.suspects`) and uses them as they are, "keep" (the default) does not look for them. In memory, linear and affine
-        drifts only.
+        Values that are probably wrong (a decimal point, other units, exchanged rows): "auto" treats clear ones as missing (few in a complete
+        panel are replaced by one draw given the rest), "flag" lists them (`result_.suspects`) and uses them as they are, "keep" does not
+        look for them. In memory, linear and affine drifts only.
     evidence : sequence of {"means", "spreads", "residuals"}
         What may count for the direction: the slices' means, deviations from them, noise that is not Gaussian. Leave out what
         your design, not time, may have made. Without spreads means do not count either: they are one path, and selection at the
@@ -161,7 +163,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         missing_covariates: MissingInputs = "refuse",
         subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
         common_shocks: Literal["auto"] | bool = "auto",
-        outliers: Literal["auto", "flag", "keep"] = "keep",
+        outliers: Literal["auto", "flag", "keep"] = "auto",
         evidence: Sequence[Literal["means", "spreads", "residuals"]] = (
             "means",
             "spreads",
@@ -266,7 +268,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             rng = np.random.default_rng(self.random_state)
             with in_words(entry.panel):
                 fitted = fit_entry(entry, request, rng)
-                result = replace(assembled(entry.whole, fitted, request), suspects=suspects)
+                result = assembled(entry.whole, fitted, request)
+                rests_on = influence(entry, fitted)
+                result = replace(result, suspects=suspects, influence=rests_on)
                 look = residual_look(fitted, request, rng)
             for caution in fitted.outcome.cautions:
                 warnings.warn(caution, ReTraceWarning, stacklevel=2)
@@ -281,7 +285,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         result = result if units is None else units.result(result)
         later: Any = partial(residuals_as_given, look, units, placed, _shift(fitted))
         stopped = cut_short() is not None
-        self.result_ = replace(as_given(result, placed), residuals=later, stopped=stopped)
+        result = _with_stamps(as_given(result, placed), entry)
+        self.result_ = replace(result, residuals=later, stopped=stopped)
         self._memory = Memory(fitted.model, outcome, units, placed, fitted.common)
         self.n_features_in_ = entry.panel.values.shape[2] + len(entry.panel.left_out)
         if outcome.posterior is not None:
@@ -408,7 +413,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         For new trajectories of the same process, best with a fit to others whose order is known. With orders of their own of up to six
         observations it is exact: a sum over all orders; elsewhere orders are sampled. .5 on the diagonal, NaN where a trajectory has no
         such observation. Where the direction is open both count for half, so that every pair of an own order has .5: a warning says so.
-        Parameters are taken for known.
+        Parameters are taken for known. After `recover(order_known=…)` with at least 20 subjects of known order, probabilities are tempered by what
+        these teach (`result_.pair_exponent`).
 
         Parameters
         ----------
@@ -431,7 +437,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         self._warn_open("each pair of observations is as likely either way")
         with one_blas_thread():
-            return self._posterior_of_others(self._given(X, columns), 1).before
+            before = self._posterior_of_others(self._given(X, columns), 1).before
+        return tempered(before, self.result_.pair_exponent)
 
     @checked
     def reorder_samples(self, X: Any, draws: int = 100, **columns: Any) -> Indices:
@@ -568,8 +575,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             What was fitted, which None stands for, or other trajectories.
         steps : int
             Observations ahead, dt apart, under covariates as they were last. A drift that is not linear is simulated.
-        gaps : array (steps,), optional
-            Times between them, where they are not dt apart.
+        gaps : array, optional
+            As many times between them, where they are not dt apart.
         level : float
             Probability that the intervals hold.
         **columns
@@ -664,8 +671,11 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         if panel.values.shape == model.data.shape:
             placed = content_permutation(panel, shared=self.permutation == "shared")
             fitted = without_suspects(panel, self.result_.suspects)
-            values = in_units(placed.panel(fitted), units, self.n_jobs).values
-            if np.array_equal(to_numpy(values), to_numpy(model.data.values), equal_nan=True):
+            values = to_numpy(in_units(placed.panel(fitted), units, self.n_jobs).values)
+            stored = to_numpy(model.data.values)
+            if fitted is not panel:  # suspects were missing, or drawn given the rest
+                stored = np.where(np.isnan(values), np.nan, stored)
+            if np.array_equal(values, stored, equal_nan=True):
                 times = model.timing.times(found.order, found.gaps)
                 return panel, placed, model, outcome, found.order, times
         panel, placed, other, judged, order = self._ordered(X)
@@ -760,3 +770,12 @@ def _shift(fitted: PanelFit) -> Callable[[Array], Array] | None:
     if fitted.common is None:
         return None
     return partial(lifted, path=fitted.common.path, order=fitted.outcome.found.order)
+
+
+def _with_stamps(result: ReTraceResult, entry: Entry) -> ReTraceResult:
+    """The result with the probability that each time stamp is wrong, and a note, where stamps may be."""
+    if entry.stamps is None:
+        return result
+    found = entry.stamps.probabilities(result.order, result.times)
+    note = entry.stamps.note(found, entry.whole)
+    return replace(result, wrong_stamps=found, notes=(*result.notes, note))

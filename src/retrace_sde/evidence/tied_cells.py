@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtr
-from scipy.stats import binom
 
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly, in_order
+from retrace_sde.process.tails import binom_sf
 
 COPY_LEVEL, MIN_COPIES, MIN_COPY_SHARE = 1e-4, 4, 0.05
 """Level at which repeated rows are more than chance, how many there are at least, and their share: fewer (exchange rates that are
@@ -68,7 +68,7 @@ class Pile:
         return (
             f"{name!r} has {count} cells ({count / self.cells.size:.0%}) at the {self.side} {where}, many times as many as at any "
             "other: a detection limit? Values beyond a limit are unknown, not equal. If there are measurements without the limit, "
-            "use them; a direction is not called where the share of such cells changes along the order."
+            "use them; if it is a dose, make it an input (covariates); a direction is not called where the share of such cells changes along the order."
         )
 
 
@@ -87,7 +87,7 @@ def carried_forward(x: Array) -> Mask | None:
     if count < max(MIN_COPIES, MIN_COPY_SHARE * total):
         return None
     expected = math.prod(min(_equal_by_chance(x[:, :, k]), 1.0) for k in range(d))
-    return copies if binom.sf(count - 1, total, expected) <= COPY_LEVEL else None
+    return copies if binom_sf(count - 1, total, expected) <= COPY_LEVEL else None
 
 
 def _equal_by_chance(column: Array) -> float:
@@ -128,19 +128,22 @@ def piles(x: Array) -> tuple[Pile, ...]:
     found = []
     for k in range(x.shape[2]):
         column = x[:, :, k]
-        values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
-        if len(values) <= MIN_PILE_LEVELS:
-            continue
         for side, sign in (("lowest", 1.0), ("highest", -1.0)):
-            value = values[0] if sign > 0 else values[-1]
-            cells = column == value
-            others = counts[values != value].max()
-            if not _piled(cells, float(others)):
+            value = sign * np.fmin.reduce(sign * column, axis=None)
+            cells, others = column == value, 1.0
+            if _piled(cells, others):
+                values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
+                others = float(counts[values != value].max(initial=0))
+            if not _piled(cells, others):
                 cells, others = _within_slices(sign * column)
                 value = np.nan
-            if _piled(cells, float(others)):
+            if _piled(cells, others) and _many_levels(column):
                 found.append(Pile(k, side, cells, float(value)))
     return tuple(found)
+
+
+def _many_levels(column: Array) -> bool:
+    return len(np.unique(column[~np.isnan(column)])) > MIN_PILE_LEVELS
 
 
 def _piled(cells: Mask, others: float) -> bool:
@@ -153,7 +156,8 @@ def _piled(cells: Mask, others: float) -> bool:
 def _within_slices(column: Array) -> tuple[Mask, float]:
     """The cells (n, T) at the least value of their slice where it is a pile there, and how many hold another value at most, in all."""
     cells, others = np.zeros(column.shape, dtype=bool), 0.0
-    for t in range(column.shape[1]):
+    at_least = (column == np.fmin.reduce(column, axis=0)).sum(axis=0)
+    for t in np.flatnonzero(at_least >= PILE_RATIO):
         values, counts = np.unique(column[~np.isnan(column[:, t]), t], return_counts=True)
         if len(values) > 1 and counts[0] >= PILE_RATIO * (next_most := counts[1:].max()):
             cells[:, t] = column[:, t] == values[0]

@@ -54,7 +54,7 @@ class ScoreOrder:
     Parameters
     ----------
     drift : {"absolute", "mean"}
-        The reading of the empirical drift: |increment| / Δt of each trajectory, as printed, or the mean increment.
+        The reading of the empirical drift: the absolute increment / Δt of each trajectory, as printed, or the mean increment.
     score : {"gaussian", "mixture", "kernel", "network"} or object
         The densities of the slices; "network" needs torch. Your own: an object whose fit(data) returns the scores.
     keep : {"best", "last"}

@@ -14,12 +14,15 @@ from functools import partial
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import deferred
 from retrace_sde.panel.blocks import Data, evenly
 from retrace_sde.paper.score import StandardisedScores, standardised
+
+mixture = deferred("sklearn.mixture")
+
+exceptions = deferred("sklearn.exceptions")
 
 SliceGradient = Callable[[Array], Array]
 
@@ -57,10 +60,10 @@ class MixtureScore:
         most = max(1, min(self.components, int(n / (2 * parameters))))
         found = []
         for k in range(1, most + 1):
-            model = GaussianMixture(k, n_init=self.restarts, random_state=self.seed)
+            model = mixture.GaussianMixture(k, n_init=self.restarts, random_state=self.seed)
             with warnings.catch_warnings():
                 # Of too many components, which the criterion then drops.
-                warnings.simplefilter("ignore", ConvergenceWarning)
+                warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
                 found.append(model.fit(z))
         best = min(found, key=lambda model: float(model.bic(z)))
         precisions, means = best.precisions_, best.means_

@@ -200,7 +200,9 @@ def _called(model: ReTrace) -> str:
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
     begin = time.perf_counter()
-    result = work()
+    with warnings.catch_warnings():  # the pages that are written hold the cautions of each fit
+        warnings.simplefilter("ignore", ReTraceWarning)
+        result = work()
     return result, time.perf_counter() - begin
 
 
