@@ -15,16 +15,19 @@ from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.hidden import HiddenModel
 
 
-def test_drawn_states_have_the_smoother_s_moments():
+@pytest.mark.parametrize("noise", [(0.1, 0.3), (0.0, 0.0)])
+def test_drawn_states_have_the_smoother_s_moments(noise):
+    """Behind noise by the simulation smoother; without it only missing entries are drawn."""
     rng = np.random.default_rng(0)
     F = np.array([[0.8, 0.2], [-0.1, 0.7]])
     step = Transition(F, np.array([0.3, -0.2]), np.array([[0.2, 0.05], [0.05, 0.1]]))
-    model = StateSpace(step, np.diag([0.1, 0.3]), Gaussian(np.zeros(2), np.eye(2)))
+    model = StateSpace(step, np.diag(noise), Gaussian(np.zeros(2), np.eye(2)))
     y = rng.standard_normal((1, 5, 2))
     y[0, 1, 0] = y[0, 3] = np.nan
     seen = Observations.regular(np.repeat(y, 20_000, axis=0), 1.0)
-    _, drawn = drawn_states(seen, model.steps, rng)
+    value, drawn = drawn_states(seen, model.steps, rng)
     known = states(Observations.regular(y, 1.0), model.steps, times=5)
+    np.testing.assert_allclose(value, known.log_likelihood[0], rtol=1e-10)
     np.testing.assert_allclose(drawn.mean(axis=0), known.means[0], atol=0.02)
     spread = np.einsum("nti,ntj->tij", z := drawn - known.means[0], z) / len(drawn)
     np.testing.assert_allclose(spread, known.covariances[0], atol=0.02)

@@ -24,6 +24,10 @@ from retrace_sde.panel.parameters import checked
 
 __all__ = ["Smoothed", "StateSpace", "kalman"]
 
+MAX_CELLS = 64
+"""Entries that a trajectory may lack for them to be drawn by themselves: 2 to 6 times quicker than the smoother up to 41 (50 × 8 × 4 to
+200 × 20 × 5), 1.6 times at 79 (30 × 40 × 5)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
@@ -132,8 +136,12 @@ def drawn_states(
     """Log-likelihoods (n,), and states (n, T, d) drawn given what was observed.
 
     A simulation smoother (Durbin and Koopman 2002): of a simulated panel with the same values missing, what the smoother leaves is drawn
-    as what it leaves of this one, `x = x̂(y) + x⁺ − x̂(y⁺)`. Entries seen without noise are themselves.
+    as what it leaves of this one, `x = x̂(y) + x⁺ − x̂(y⁺)`. Entries seen without noise are themselves: then only the few that are
+    missing are drawn (`_drawn_cells`).
     """
+    few = _drawn_cells(seen, model, rng)
+    if few is not None:
+        return few
     y, index = seen.values, np.broadcast_to(seen.classes.index, (len(seen.values), seen.values.shape[1] - 1))  # fmt: skip
     n, T, d = y.shape
     roots = np.linalg.cholesky(model.covariance)
@@ -161,6 +169,72 @@ def drawn_states(
     drawn = found.means[:n] + x - found.means[n:]
     exact = (np.diag(model.noise) == 0) & ~np.isnan(y)
     return found.log_likelihood[:n], np.where(exact, y, drawn)
+
+
+def _drawn_cells(
+    seen: Observations, model: StepModel, rng: np.random.Generator
+) -> tuple[Array, Array] | None:
+    """The same without noise, along gaps common to all; None where there is noise, or a trajectory lacks many entries.
+
+    All states of a trajectory have the block tridiagonal precision Λ, and those missing (m) given the rest Λ_mm; the density of what
+    was seen is that of all states over that of those drawn.
+    """
+    y, missing = seen.values, np.isnan(seen.values)
+    n, T, d = y.shape
+    m = int(missing.sum(axis=(1, 2)).max())
+    if np.any(model.noise) or len(seen.classes.index) > 1 or not model.regular or m > MAX_CELLS:
+        return None
+    k = seen.classes.index[0]
+    F, Q = model.matrix[k], np.linalg.inv(model.covariance[k])
+    shift = np.broadcast_to(model.inputs[k].sum(axis=2), (n, T - 1, d))
+    if seen.inputs is not None:
+        shift = np.einsum("tim,ntm->nti", model.inputs[k], seen.inputs[:, :-1])
+    start, P = model.initial.mean, np.asarray(np.linalg.inv(model.initial.covariance), dtype=float)
+
+    def residuals(x: Array) -> tuple[Array, Array]:
+        return x[:, 0] - start, x[:, 1:] - np.einsum("tij,ntj->nti", F, x[:, :-1]) - shift
+
+    x = np.where(missing, 0.0, y)
+    first, steps = residuals(x)
+    pull = np.zeros((n, T, d))
+    pull[:, 0] -= first @ P
+    weighted = np.einsum("tij,ntj->nti", Q, steps)
+    pull[:, 1:] -= weighted
+    pull[:, :-1] += np.einsum("tij,nti->ntj", F, weighted)
+    # each trajectory's missing entries first; those beyond a trajectory's own are independent and of no use
+    cells = np.argsort(~missing.reshape(n, -1), axis=1, kind="stable")[:, :m]
+    used = np.take_along_axis(missing.reshape(n, -1), cells, axis=1)
+    inner = _precision(F, Q, P)[cells[:, :, None], cells[:, None, :]]
+    inner = np.where(used[:, :, None] & used[:, None, :], inner, np.eye(m))
+    L = np.linalg.cholesky(inner)
+    towards = np.take_along_axis(pull.reshape(n, -1), cells, axis=1) * used
+    noise = rng.standard_normal((n, m)) * used
+    mean = np.linalg.solve(L, towards[..., None])
+    drawn = np.linalg.solve(L.transpose(0, 2, 1), mean + noise[..., None])[..., 0]
+    at = np.nonzero(used)
+    x.reshape(n, -1)[at[0], cells[at]] = drawn[at]
+
+    first, steps = residuals(x)
+    value = -np.einsum("ni,ij,nj->n", first, P, first)
+    value -= np.einsum("nti,tij,ntj->n", steps, Q, steps)
+    value += np.linalg.slogdet(P)[1] + np.linalg.slogdet(Q)[1].sum() + (noise**2).sum(axis=1)
+    value -= 2 * np.log(L.diagonal(axis1=1, axis2=2)).sum(axis=1)
+    value -= (~missing).sum(axis=(1, 2)) * np.log(2 * np.pi)
+    return value / 2, x
+
+
+def _precision(F: Array, Q: Array, P: Array) -> Array:
+    """Of the states of a trajectory (T d, T d), from steps F (T − 1, d, d) and the precisions Q of their noises and P of the start."""
+    T, d = len(F) + 1, len(P)
+    found = np.zeros((T, d, T, d))
+    found[0, :, 0] = P
+    for t in range(T - 1):
+        pulled = Q[t] @ F[t]
+        found[t + 1, :, t + 1] += Q[t]
+        found[t, :, t] += F[t].T @ pulled
+        found[t + 1, :, t] -= pulled
+        found[t, :, t + 1] -= pulled.T
+    return found.reshape(T * d, T * d)
 
 
 @dataclass(frozen=True, eq=False)
