@@ -17,10 +17,6 @@ from retrace_sde.evidence.candidates.prediction import Prediction, StepRows
 from retrace_sde.panel.clock import Clock
 from retrace_sde.search.models.estimated_gaps import GapModel
 
-VETO_NATS = 3.0
-"""Nats by which gaps must explain more than a variance for each step to oppose a direction."""
-
-
 @dataclass(frozen=True)
 class UnequalGaps:
     """Gaps of a shared order, estimated along it; or those of the searched model."""
@@ -51,7 +47,7 @@ class UnequalGaps:
             self.kind, one.log_likelihoods, two.log_likelihoods, price
         )
         apart = along.fit(MARKOV)
-        heard = apart is not None and found.log_evidence > apart.log_evidence + VETO_NATS
+        heard = apart is not None and found.log_evidence > apart.log_evidence
         return replace(found, role=Role.VETO if heard else Role.LISTED)
 
     def predict(self, steps: StepRows) -> Prediction | None:
