@@ -240,6 +240,27 @@ def test_the_models_of_the_direction_are_a_table_with_bars_in_words(fit, page):
     assert table.count('title="counts"') == sum(each.counted for each in models)
 
 
+def test_the_order_says_whether_its_probabilities_are_given_parameters(fit):
+    model, panel = fit
+    drawn = copy.copy(model)
+    for over, said in ((True, "include the uncertainty of the parameters"), (False, "as known")):
+        drawn.posterior_ = replace(model.posterior_, over_parameters=over)
+        assert any(said in line for line in verdicts(drawn, panel)[0].sentences)
+    assert model.posterior_.over_parameters  # a plain shared order: parameters are integrated out
+
+
+def test_a_value_treated_as_missing_is_not_drawn_among_distances():
+    X = shuffled(40, 10, 3)
+    X[0, 7, 1] *= 1000
+    panel = rt.Panel.from_array(X, dt=0.01)
+    with pytest.warns(rt.ReTraceWarning, match="treated as missing"):
+        model = rt.ReTrace(n_jobs=1, random_state=0).fit(panel)
+    costs, kind = figures._costs(model, panel, None, np.arange(10))
+    np.fill_diagonal(costs, np.nan)
+    assert kind == "distance"
+    assert np.nanmean(costs[7]) < 3 * np.nanmean(costs)  # with the value it would be about 5
+
+
 def test_named_slices_are_given_in_order(fit):
     model, panel = fit
     named = replace(panel, slices=tuple(f"plate {k}<" for k in "ABCDEFGHIJKL"))

@@ -179,7 +179,8 @@ def posterior_of(
     total = np.cumsum(share) + 1e-9
     back = np.floor(total) > np.floor(total - share)
     samples = np.where(back[:, None], orders[:, ::-1], orders).astype(np.int16)
-    return OrderPosterior(P.astype(np.float32), samples, drawn.r_hat, drawn.effective_size)
+    where = P.astype(np.float32)
+    return OrderPosterior(where, samples, drawn.r_hat, drawn.effective_size, over_parameters=True)
 
 
 def over_orders(

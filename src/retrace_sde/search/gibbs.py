@@ -214,7 +214,7 @@ def _drawn_with_parameters(
     P = (where / (each * SWEEPS * OWN_CHAINS)).astype(np.float32)
     tidy_padding(model, P, kept)
     merged = kept.transpose(1, 0, 2, 3).reshape(n, -1, T)
-    return OrderPosterior(P, merged, *diagnosed)
+    return OrderPosterior(P, merged, *diagnosed, over_parameters=True)
 
 
 def _advanced(sampler: Gibbs, own: Chains, law: Any, sweeps: int) -> tuple[Chains, Any]:

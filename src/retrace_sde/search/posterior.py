@@ -38,7 +38,7 @@ DIAGNOSED_TRAJECTORIES = 500
 
 @dataclass(frozen=True, eq=False)
 class OrderPosterior:
-    """The posterior over orders under the fitted parameters.
+    """The posterior over orders: under the fitted parameters, or with parameters drawn or integrated out (`over_parameters`).
 
     `position_probabilities[…, a, k]` is the probability that observation a stands at position k; `samples`
     holds orders drawn from the posterior, (draws, T) or (n, draws, T). `r_hat` and `effective_size` (of as
@@ -50,6 +50,7 @@ class OrderPosterior:
     samples: NDArray[np.int16]
     r_hat: float
     effective_size: float
+    over_parameters: bool = False
 
     def precedence(self, i: int, j: int) -> float | Array:
         """The probability that observation i came before observation j (one for each trajectory)."""

@@ -181,6 +181,10 @@ def _costs(model: ReTrace, panel: Panel, j: int | None, kept: Indices) -> tuple[
     if u is None:  # given to `fit` beside an array
         u = getattr(getattr(model, "_problem", None), "data", Data(values)).covariates
     x = _some(values, j, kept)
+    if model.result_.suspects:  # one wrong value would outweigh a slice
+        treated = [each for each in model.result_.suspects if each.missing]
+        wrong = cells(treated, tuple(values.shape), model.result_.names)
+        x = np.where(_some(wrong, j, kept), np.nan, x)
     drift, theta = as_drift(model.drift), model.drift_
     R = model.result_.observation_noise
     noisy = R is not None and R.any()

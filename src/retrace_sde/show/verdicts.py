@@ -141,14 +141,17 @@ def _order(model: ReTrace, panel: Panel) -> Answer:
         f"{placed} of {own.size} have probability {PLACED_PROBABILITY:g} or more"
         + (f", {doubtful} are more likely at another position." if doubtful else ".")
     )
-    given = "These probabilities take the fitted parameters as known."
+    drawn = model.posterior_.over_parameters
+    given = (
+        "These probabilities include the uncertainty of the parameters."
+        if drawn
+        else "These probabilities take the fitted parameters as known."
+    )
     if not model.direction_.identified:
         given += (
             " The direction is undetermined: they are of a position or of its mirror image."
             if model.result_.shared_order
-            else " They do not include the uncertainty of the direction of time."
-            if model.result_.settings["estimator"] != "mcem"
-            else " The direction is undetermined: each direction counts for half."
+            else " The direction is undetermined: they count both directions."
         )
     if model.direction_.reason is Reason.FOLD:
         answer, standing = "The order may be folded", "open"
