@@ -17,6 +17,7 @@ from retrace_sde.evidence.candidates.prediction import Prediction, StepRows
 from retrace_sde.panel.clock import Clock
 from retrace_sde.search.models.estimated_gaps import GapModel
 
+
 @dataclass(frozen=True)
 class UnequalGaps:
     """Gaps of a shared order, estimated along it; or those of the searched model."""
