@@ -179,3 +179,17 @@ def test_plates_that_noise_of_measurement_would_explain_away():
     model, _, truth = fitted(X, observation_noise="diagonal")
     assert model.result_.dependence.removed
     assert right(model.order_, truth)
+
+
+def test_a_common_way_to_many_levels_is_not_taken_for_common_shocks():
+    """One drift for all leaves a course that all share; p was .001 before subjects were moved to where they are alike."""
+    rng, dt = np.random.default_rng(0), 0.5
+    drift, n = np.array([[-1.0, 0.5], [-0.3, -1.2]]), 60
+    step = rt.LinearSDE(drift, 0.25 * np.eye(2)).transition(dt)
+    push = np.linalg.solve(drift, step.matrix - np.eye(2)) @ rng.standard_normal((2, n))
+    x, root = [2 + 0.3 * rng.standard_normal((n, 2))], np.linalg.cholesky(step.covariance)
+    for _ in range(19):
+        x.append(x[-1] @ step.matrix.T + push.T + rng.standard_normal((n, 2)) @ root.T)
+    model = rt.ReTrace(dt=dt, random_state=0).fit(np.stack(x, axis=1))
+    assert model.subject_effects_.kind == "levels"
+    assert model.result_.dependence.kind == "independent"
