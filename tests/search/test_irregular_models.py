@@ -196,3 +196,64 @@ def test_times_known_of_some_slices_set_the_unit_of_the_gaps_between_them():
     np.testing.assert_array_equal(place[model.order_], np.arange(8))
     np.testing.assert_allclose(model.times_[[0, 3, 7]], 10 * TIMES[[0, 3, 7]], atol=1e-6)
     assert np.abs(np.log(model.gaps_ / (10 * np.diff(TIMES)))).max() < 0.6
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+@pytest.mark.parametrize("inputs", [False, True], ids=["plain", "inputs"])
+def test_known_gaps_that_differ_give_the_sde_by_default_and_not_eulers_steps(own, inputs):
+    rng = np.random.default_rng(3)
+    gaps = rng.uniform(0.2, 0.8, (60, 11) if own else 11)
+    X, U = paths(60, gaps, 4, inputs=inputs)
+    times = np.concatenate([np.zeros((*gaps.shape[:-1], 1)), np.cumsum(gaps, axis=-1)], axis=-1)
+    known, z = rt.Knowledge(timestamps=times), {}
+    for estimator in ("auto", "mle"):
+        options = {"permutation": "independent" if own else "shared", "estimator": estimator}
+        model = rt.ReTrace(n_jobs=1, random_state=0, **options)
+        model.fit(X, knowledge=known, covariates=U if inputs else None)
+        errors = model.standard_errors_
+        of_A, of_H = (model.drift_ - A) / errors.drift, (model.diffusion_ - H) / errors.diffusion
+        z[estimator] = max(np.abs(of_A).max(), np.abs(of_H).max())
+        assert model.result_.scheme == ("exact" if estimator == "auto" else "euler")
+    assert z["auto"] < 3.5 < 5 < z["mle"]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_intercepts_across_known_gaps_that_differ_are_the_sdes(own):
+    rng = np.random.default_rng(5)
+    gaps = np.broadcast_to(rng.uniform(0.2, 0.8, (60, 11) if own else 11), (60, 11))
+    levels = rng.standard_normal((60, 2))
+    x = [2 + 0.3 * rng.standard_normal((60, 2))]
+    for t in range(11):
+        F, S, Q = transitions(np.c_[A, C], H, gaps[:, t])
+        push = np.einsum("nij,nj->ni", np.linalg.solve(A, F - np.eye(2)), levels)
+        noise = np.einsum("nij,nj->ni", np.linalg.cholesky(Q), rng.standard_normal((60, 2)))
+        x.append(np.einsum("nij,nj->ni", F, x[-1]) + S[:, :, 0] + push + noise)
+    times = np.concatenate([np.zeros((60, 1)), np.cumsum(gaps, axis=1)], axis=1)
+    known = rt.Knowledge(timestamps=times if own else times[0])
+    model = rt.ReTrace(permutation="independent" if own else "shared", n_jobs=1, random_state=0)
+    model.fit(np.stack(x, axis=1), knowledge=known)
+    assert model.subject_effects_.kind == "levels"
+    assert model.result_.scheme == "exact"
+    assert_covered(model)
+
+
+def test_known_equal_gaps_are_fitted_like_a_step_and_keep_their_times():
+    X, U = paths(60, np.full(9, 0.5), 6, inputs=True)
+    times = 3.0 + 0.5 * np.arange(10)
+    model = rt.ReTrace(n_jobs=1, random_state=0).fit(
+        X, knowledge=rt.Knowledge(timestamps=times), covariates=U
+    )
+    assert model.result_.scheme == "exact"
+    np.testing.assert_allclose(model.result_.times, times)
+    assert_covered(model, inputs=True)
+
+
+def test_a_panel_too_large_for_exact_transitions_says_that_its_parameters_are_eulers(monkeypatch):
+    monkeypatch.setattr("retrace_sde.search.plan.CROSSED_WORK", 0)
+    gaps = np.random.default_rng(7).uniform(0.2, 0.8, (40, 9))
+    X, _ = paths(40, gaps, 8)
+    times = np.concatenate([np.zeros((40, 1)), np.cumsum(gaps, axis=1)], axis=1)
+    model = rt.ReTrace(permutation="independent", n_jobs=1, random_state=0)
+    model.fit(X, knowledge=rt.Knowledge(timestamps=times))
+    assert model.result_.scheme == "euler"
+    assert sum("Euler's steps across gaps" in note for note in model.result_.notes) == 1

@@ -170,7 +170,8 @@ def test_each_trajectorys_own_times_are_used():
     stamps = np.full((60, lengths.max()), np.nan)
     for row, t in zip(stamps, shuffled_times, strict=True):
         row[: len(t)] = t
-    model = rt.ReTrace(permutation="independent", n_jobs=1, drift="linear").fit(
+    options = {"permutation": "independent", "n_jobs": 1, "drift": "linear", "estimator": "mle"}
+    model = rt.ReTrace(**options).fit(
         rt.Panel.from_trajectories(shuffled_paths), knowledge=rt.Knowledge(timestamps=stamps)
     )
     rows = [

@@ -98,9 +98,8 @@ class Request:
 
     def settings(self, noise: Any) -> Settings:
         """What decides the model, with the noise in the units of the fit."""
-        return Settings(
-            self.shared, self.estimator, noise, self.estimate_gaps, not self.by_likelihood
-        )
+        rates, by_score = self.subjects is Subjects.RATES, not self.by_likelihood
+        return Settings(self.shared, self.estimator, noise, self.estimate_gaps, by_score, rates)
 
     def options(self, model: Model, volume: float, aligned: str | None) -> Options:
         """What decides the search and the direction.

@@ -372,8 +372,9 @@ def _estimated(
         return choice.account.estimate()
     better = choice.found.better
     estimate = model.estimate(better, name, rng)
-    if choice.diffusion is not None:
-        sde = model.embedding(*_euler(choice)) if estimate.scheme == "exact" else None
+    exact = estimate.scheme == "exact"
+    if choice.diffusion is not None and (better.gaps.equal or not exact):
+        sde = model.embedding(*_euler(choice)) if exact else None
         H = choice.diffusion if sde is None else sde.diffusion
         estimate = replace(estimate, diffusion=H)
     return estimate, model.effective(better.moments, estimate)

@@ -155,6 +155,8 @@ class Clock:
         gaps = np.diff(np.sort(times, axis=-1), axis=-1)
         dt = float(np.nanmean(gaps))
         known = Gaps.of(np.nan_to_num(gaps, nan=dt), lengths)
+        if not known.uneven(times.shape[-1], dt):
+            known = EqualGaps(dt)
         return cls(known, origins=np.nanmin(times, axis=-1, keepdims=True)), dt
 
     @classmethod
@@ -213,10 +215,10 @@ class Clock:
     def times(self, order: Indices, gaps: Gaps) -> Array:
         """The times along an order: a regular grid from 0, or those that gaps and known times give."""
         times = gaps.times(order.shape[-1])
-        if gaps.equal:
-            return times
         if self.origins is not None:
             return times + self.origins
+        if gaps.equal:
+            return times
         stamps = self.stamped(order)
         known = np.flatnonzero(~np.isnan(stamps))
         return times + stamps[known[0]] - times[known[0]] if len(known) else times

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,19 +19,23 @@ from retrace_sde.evidence.selection.accounts import (
 )
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.random_intercepts import LevelFit, fit_levels, level_influences
-from retrace_sde.fit.regression import Estimate
+from retrace_sde.fit.regression import Estimate, StandardErrors, Through
 from retrace_sde.fit.scores import errors_of_influences
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Affine
-from retrace_sde.process.sde import Scheme
 from retrace_sde.search.alternate import Found
 from retrace_sde.search.model import Fit
 from retrace_sde.search.models.euler import EulerModel
 
 INTERCEPT_SAMPLE = 1000
 """Trajectories on which subjects are first compared."""
+
+EULER_INTERCEPTS = (
+    "The parameters are those of Euler's steps across gaps that differ, biased by their length: random intercepts of a panel this large, or along gaps that "
+    "are estimated, are fitted to no others."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +89,11 @@ class ObservedAccount(Account):
     def one_step(self) -> bool:
         return not self.gaps
 
-    @property
-    def scheme(self) -> Scheme:
-        """Across gaps that differ Euler's parameters stand for the SDE's: none of these steps belongs to them."""
-        found: Scheme = self.model.scheme if self.gaps else "euler"
-        return found
+    def shown(self, errors: Callable[[Through | None], StandardErrors]) -> Estimate:
+        """The parameters of the average subject; across gaps that differ they are Euler's, and said to be."""
+        found = super().shown(errors)
+        biased = self.gaps and self.model.scheme == "exact"
+        return replace(found, notes=(*found.notes, EULER_INTERCEPTS)) if biased else found
 
     def estimate(self) -> tuple[Estimate, Moments]:
         errors = partial(errors_of_influences, *self._influences())

@@ -70,7 +70,7 @@ from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.panel.blocks import Data, in_order, to_numpy
 from retrace_sde.panel.clock import EqualGaps, Gaps
 from retrace_sde.panel.order import Order
-from retrace_sde.process.drift import Affine, is_linear
+from retrace_sde.process.drift import Affine, has_state_space, is_linear
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.model import Effort, Fit, Problem
 from retrace_sde.search.models.exact_gaps import exact_fit, exact_fits
@@ -90,6 +90,11 @@ VERIFIED_WIDTH = 2
 
 CLEAR_NATS = 100.0
 """Nats at which a subset of trajectories decides for all: the standard deviation of a difference of 100 expected nats is √200, about 14."""
+
+EULER_ACROSS = (
+    "The parameters are those of Euler's steps across gaps that differ, biased by their length: the panel is too large for exact transitions by default "
+    "(estimator='exact' asks for them), or each subject has a rate of its own."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +209,8 @@ class EulerModel(Problem):
             errors = partial(regression_errors, found.moments, euler.diffusion)
         law = euler.coefficients, euler.diffusion
         if not found.gaps.equal:
-            shown = Estimate(*law, errors(None))
+            biased = self.scheme == "exact" and has_state_space(self.drift)
+            shown = Estimate(*law, errors(None), (EULER_ACROSS,) if biased else ())
         elif name == "exact" and is_linear(self.drift):
             affine = isinstance(self.drift, Affine)
             shown = self.shown(
