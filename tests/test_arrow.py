@@ -142,6 +142,17 @@ def test_a_rotation_is_irreversible_but_has_no_direction():
     assert found.advice
 
 
+def test_entropy_production_near_detailed_balance_has_an_upper_bound_only():
+    sde = rt.LinearSDE(np.diag([-1.0, -1.5]), np.eye(2))
+    x = sde.simulate(60, 20, 0.1, x0="stationary", random_state=3)
+    rate = rt.arrow_of_time(x, dt=0.1).entropy_production
+    assert rate.p_value > 0.05
+    assert rate.low == 0
+    assert rate.rate < rate.high < 1  # the log's delta method gives limits of many powers of ten
+    assert "not significantly above zero" in str(rate)
+    assert "95 % interval" not in str(rate)
+
+
 def test_random_reversal_keeps_its_level_and_ignores_what_is_missing():
     rng = np.random.default_rng(0)
     p = []

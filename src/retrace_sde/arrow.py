@@ -24,7 +24,11 @@ from retrace_sde.evidence.direction.verdict import (
     Reason,
     direction_test,
 )
-from retrace_sde.evidence.identifiability import detailed_balance_p_value, entropy_interval
+from retrace_sde.evidence.identifiability import (
+    detailed_balance_p_value,
+    entropy_bound,
+    entropy_interval,
+)
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.io.formats import door
 from retrace_sde.io.tables import Names, as_frame
@@ -344,9 +348,11 @@ def _entropy_production(fitted: PanelFit, test: DirectionTest) -> EntropyProduct
         rate = sde.entropy_production()
     except ValueError:  # stable only up to rounding
         return None
-    limits = entropy_interval(outcome.statistics, sde)
-    low, high = (None, None) if limits is None else limits
-    return EntropyProduction(rate, low, high, detailed_balance_p_value(outcome.statistics, sde))
+    p = detailed_balance_p_value(outcome.statistics, sde)
+    if p >= test.alpha:
+        return EntropyProduction(rate, 0.0, entropy_bound(outcome.statistics, sde), p)
+    low, high = entropy_interval(outcome.statistics, sde) or (None, None)
+    return EntropyProduction(rate, low, high, p)
 
 
 def _sorted_by(x: Array, names: tuple[str, ...]) -> str | None:

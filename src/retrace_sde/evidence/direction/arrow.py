@@ -33,7 +33,7 @@ class Arrow(StrEnum):
 class EntropyProduction(NamedTuple):
     """Of the fitted linear process at rest, in nats per unit of time, with 95 % limits (None where there are none).
 
-    `p_value`: of detailed balance, under which it is zero.
+    `p_value`: of detailed balance, under which it is zero. Where that is not rejected, `low` is 0 and `high` a one-sided bound.
     """
 
     rate: float
@@ -42,6 +42,13 @@ class EntropyProduction(NamedTuple):
     p_value: float
 
     def __str__(self) -> str:
+        if self.low == 0:
+            most = (
+                ""
+                if self.high is None
+                else f", and at most {self.high:.2g} nats per unit of time (95 % bound)"
+            )
+            return f"not significantly above zero (detailed balance: {p_words(self.p_value)}){most}"
         if self.low is None or self.high is None:
             return f"{self.rate:.3g} nats per unit of time"
         return f"{self.rate:.3g} nats per unit of time (95 % interval {self.low:.3g} to {self.high:.3g})"
