@@ -13,7 +13,7 @@ from retrace_sde.estimator.request import Request
 from retrace_sde.evidence.suspects.filled import filled
 from retrace_sde.evidence.suspects.isolated import find_isolated
 from retrace_sde.evidence.suspects.record import Kind, Suspect, cells
-from retrace_sde.evidence.suspects.repair import factor, partners
+from retrace_sde.evidence.suspects.repair import factor
 from retrace_sde.evidence.suspects.robust import centre_and_scale, robust_order
 from retrace_sde.evidence.suspects.rows import Find, find_rows
 from retrace_sde.evidence.suspects.whole import Whole, whole_slices, whole_trajectories
@@ -147,7 +147,7 @@ def _screen(x: Array, entry: Entry, names: Sequence[str], request: Request) -> S
         found = find_isolated(x)
         for each in found:
             wrong[each.trajectory, each.position, _variables(each)] = True
-        return Screen(wrong, list(_rows(x, found, None, placed, panel, names, {})))
+        return Screen(wrong, list(_rows(x, found, None, placed, panel, names)))
     slices = whole_slices(x)
     for part in slices:
         wrong[:, part.at, part.variable] = True
@@ -168,15 +168,17 @@ def _screen(x: Array, entry: Entry, names: Sequence[str], request: Request) -> S
         if np.array_equal(best, order) or np.array_equal(best, order[::-1]):
             break
     wrong |= of_rows
-    pairs = partners(along, finds)
     finds = [
-        e._replace(position=int(order[e.position]), expected=e.expected * scale + centre, sd=e.sd * scale)
+        e._replace(
+            position=int(order[e.position]), expected=e.expected * scale + centre, sd=e.sd * scale,
+            partner=None if e.partner is None else (e.partner[0], int(order[e.partner[1]])),
+        )
         for e in finds
     ]  # fmt: skip
     suspects = [
         *_wholes(slices, placed, panel, names, of_slices=True),
         *_wholes(trajectories, placed, panel, names, of_slices=False),
-        *_rows(x, finds, placed.columns, placed, panel, names, pairs),
+        *_rows(x, finds, placed.columns, placed, panel, names),
     ]
     return Screen(wrong, suspects, best)
 
@@ -194,20 +196,20 @@ def _variables(find: Find) -> slice | int:
 
 def _rows(
     x: Array, finds: Sequence[Find], columns: Indices | None, placed: RowPermutation, panel: Panel,
-    names: Sequence[str], pairs: dict[int, int],
+    names: Sequence[str],
 ) -> Iterator[Suspect]:  # fmt: skip
     """Rows and cells as given, the clearest first."""
 
-    def place(find: Find) -> tuple[int, int]:
-        own = placed.columns[find.trajectory] if columns is None else columns
-        return int(placed.rows[find.trajectory]), int(own[find.position])
+    def place(trajectory: int, position: int) -> tuple[int, int]:
+        own = placed.columns[trajectory] if columns is None else columns
+        return int(placed.rows[trajectory]), int(own[position])
 
-    for i in np.argsort([each.p for each in finds], kind="stable").tolist():
-        find = finds[i]
-        (j, t), v = place(find), find.variable
+    for find in sorted(finds, key=lambda each: each.p):
+        (j, t), v = place(find.trajectory, find.position), find.variable
         where = f"{panel.trajectory(j)}, {panel.observation(j, t)}"
         if v is None:
-            repair = "" if i not in pairs else _exchanged((j, t), place(finds[pairs[i]]), panel)
+            two = find.partner
+            repair = "" if two is None else _exchanged((j, t), place(*two), panel)
             yield Suspect(
                 "row", j, t, None, None, None, None, find.probability, False, repair, where
             )

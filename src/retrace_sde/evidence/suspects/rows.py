@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.evidence.suspects.confirmed import confirm, outlying
+from retrace_sde.evidence.suspects.confirmed import confirm, confirm_pairs, outlying
+from retrace_sde.evidence.suspects.exchanged import find_exchanges
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
 from retrace_sde.evidence.suspects.two_sided import Sides, TwoSided, lengths
 from retrace_sde.io.arrays import Array, Mask
-from retrace_sde.process.tails import chi2_ppf
 
 LEVEL, ROUNDS = 0.02, 8
 """False discovery rate among rows that are called, and rounds."""
@@ -39,15 +39,15 @@ GROSS, MANY_GROSS = 10.0, 0.01
 CELL_LEVEL = 0.02
 """Level above which what one variable leaves of a deviation is ordinary: the cell, not the row, is wrong."""
 
-MATCH_LEVEL = 0.999
-"""Level up to which a row agrees with what is expected elsewhere."""
-
 MIN_LENGTHS = 40
 """Residuals from which a tail is fitted."""
 
 
 class Find(NamedTuple):
-    """A row, or one cell of it (`variable`), at a position of a trajectory; `p`: by chance; expected values and sds (d,)."""
+    """A row, or one cell of it (`variable`), at a position of a trajectory; `p`: by chance; expected values and sds (d,).
+
+    `partner`: the trajectory and position of the row that it looks exchanged with.
+    """
 
     trajectory: int
     position: int
@@ -56,6 +56,7 @@ class Find(NamedTuple):
     probability: float
     expected: Array
     sd: Array
+    partner: tuple[int, int] | None = None
 
 
 class Judged(NamedTuple):
@@ -70,24 +71,23 @@ def find_rows(x: Array, times: Array) -> list[Find]:
     """The rows and cells of x (n, T, d), standardised and along an order, that are probably wrong."""
     search = _Search(x, times)
     search.run(LEVEL)
-    if len(search.confirmed()) >= SEVERAL:
+    exchanges = search.exchanges()
+    found = [*search.confirmed(), *exchanges]
+    if len(found) >= SEVERAL:
         search.run(LEVEL_WHERE_SEVERAL)
-    found = search.confirmed()
-    if not found:
-        return []
-    sure = [each for each in found if search.seen_from_both_sides(each)]
-    return search.with_partners(
-        sure, [each for each in found if not any(each is one for one in sure)]
-    )
+    of_pairs = {(each.trajectory, each.position) for each in exchanges}
+    alone = [e for e in search.confirmed() if (e.trajectory, e.position) not in of_pairs]
+    return [*(each for each in alone if search.seen_from_both_sides(each)), *exchanges]
 
 
 class _Search:
-    """Rounds of calls: `kept` is x with what was called missing; `sides` and `judged` are of the last round."""
+    """Rounds of calls: `kept` is x with what was called missing; `law`, `sides` and `judged` are of the last round."""
 
     def __init__(self, x: Array, times: Array) -> None:
         self.x, self.times, self.kept = x, times, x.copy()
         self.found = list[Find]()
         self.called = np.zeros(x.shape[:2], dtype=bool)
+        self.law: TwoSided | None = None
         self.sides: Sides | None = None
         self.judged: Judged | None = None
         self.ends: Mask | None = None
@@ -98,7 +98,8 @@ class _Search:
         x = self.kept
         for _ in range(ROUNDS):
             near = x if self.gross is None else np.where(self.gross, np.nan, x)
-            self.sides = sides = TwoSided.of(near, self.times).sides(x, self.times, near)
+            self.law = TwoSided.of(near, self.times)
+            self.sides = sides = self.law.sides(x, self.times, near)
             self.ends = sides.end if self.ends is None else self.ends
             seen = np.asarray(~np.isnan(x).all(axis=2))
             self.judged = judged = judge(sides, seen)
@@ -120,11 +121,16 @@ class _Search:
         """What was called and stays far under every other model of the course."""
         if not self.found or self.judged is None:
             return []
-        kept = np.where((self.judged.p <= DOUBTFUL)[:, :, None], np.nan, self.kept)
-        kept = kept if self.gross is None else np.where(self.gross, np.nan, kept)
+        kept = self._not_doubtful()
         places = [(each.trajectory, each.position, each.variable) for each in self.found]
         sure = confirm(self.x, kept, places)
         return [each for each, clear in zip(self.found, sure, strict=True) if clear]
+
+    def _not_doubtful(self) -> Array:
+        """x without what was called, and without rows that might be wrong."""
+        assert self.judged is not None  # rows were judged
+        kept = np.where((self.judged.p <= DOUBTFUL)[:, :, None], np.nan, self.kept)
+        return kept if self.gross is None else np.where(self.gross, np.nan, kept)
 
     def seen_from_both_sides(self, find: Find) -> bool:
         """It has neighbours on both sides, or is far from all other trajectories at its position too."""
@@ -133,55 +139,25 @@ class _Search:
             return True
         return outlying(self.x, self.kept, j, k, find.variable)
 
-    def with_partners(self, sure: list[Find], ends: list[Find]) -> list[Find]:
-        """Also rows with which one that was called may have been exchanged, and called rows at the ends that have such a partner."""
-        assert self.sides is not None
-        assert self.judged is not None  # something was called
-        p = np.where(self.called, 1.0, self.judged.p)
-        found = [*sure, *_partners(self.x, sure, self.sides, p)]
-        for one in ends:
-            others = [e for e in (*found, *ends) if e is not one and could_be_exchanged(one, e)]
-            matched = any(agrees(self.x, one, e) and agrees(self.x, e, one) for e in others)
-            more = [] if matched else _partners(self.x, [one], self.sides, p)
-            if matched or more:
-                found += [one, *more]
+    def exchanges(self) -> list[Find]:
+        """Both rows of pairs that look exchanged, under every other model too; they become missing."""
+        if self.judged is None or self.law is None or self.sides is None:
+            return []
+        p = np.where(self.called, 0.0, self.judged.p)
+        pairs = find_exchanges(self.x, self.times, self.kept, self.law, self.judged.tail, p)
+        for each in pairs:
+            self.kept[each.one] = self.kept[each.two] = np.nan
+        sure = confirm_pairs(self.x, self._not_doubtful(), [(e.one, e.two) for e in pairs])
+        found = list[Find]()
+        for each, clear in zip(pairs, sure, strict=True):
+            for one, two in ((each.one, each.two), (each.two, each.one)):
+                if clear:
+                    here = self.sides.expected[one], self.sides.sd[one]
+                    found.append(Find(*one, None, np.exp(-each.gain), 1 - each.rate, *here, two))
+                    self.called[one] = True
+                elif not self.called[one]:
+                    self.kept[one] = self.x[one]
         return found
-
-
-def _partners(x: Array, finds: list[Find], sides: Sides, p: Array) -> list[Find]:
-    """Rows with which one that was called may have been exchanged: at the same position, or of the same trajectory.
-
-    They are few, so that less evidence against a partner is enough; each has to fit in the other's place.
-    """
-    n, T, _ = x.shape
-    found, taken = list[Find](), np.zeros((n, T), dtype=bool)
-    for one in finds:
-        if one.variable is not None:
-            continue
-        j, k = one.trajectory, one.position
-        near = np.zeros((n, T), dtype=bool)
-        near[:, k], near[j] = True, True
-        for i, m in np.argwhere(near & ~taken & (p <= LEVEL / (n + T))).tolist():
-            there = sides.expected[i, m], sides.sd[i, m]
-            two = Find(i, m, None, float(p[i, m]), 1 - float(p[i, m]) * (n + T), *there)
-            if agrees(x, one, two) and agrees(x, two, one):
-                found.append(two)
-                taken[i, m] = True
-                break
-    return found
-
-
-def could_be_exchanged(one: Find, two: Find) -> bool:
-    """Both are rows, at the same position or of the same trajectory."""
-    rows = one.variable is None and two.variable is None
-    return rows and (one.position == two.position) != (one.trajectory == two.trajectory)
-
-
-def agrees(x: Array, one: Find, two: Find) -> bool:
-    """The row of one is what is expected of the other."""
-    apart = (x[one.trajectory, one.position] - two.expected) / two.sd
-    known = np.isfinite(apart)
-    return bool((apart[known] ** 2).sum() <= chi2_ppf(MATCH_LEVEL, max(int(known.sum()), 1)))
 
 
 def _gross(x: Array) -> Mask | None:

@@ -187,6 +187,12 @@ class TwoSided:
             W / lengths(W)[:, None],
         )
 
+    def scaled_ahead(self, x: Array, times: Array, near: Array) -> tuple[Array, Array]:
+        """Residuals (n, T, d) of rows of x given the row before, in units of their scale, and those scales (n, T, d), from `near`."""
+        f, wide = self.ahead.residuals(x, times, 1, x)
+        scale = self.steps_ahead * self._scales(*self._one_step(near, times, near)[:2])
+        return f / scale[..., None], wide * scale[..., None]
+
     def _scales(self, f: Array, g: Array) -> Array:
         """The scale (n, T) of each row: its trajectory's, and that of the volatility nearby where it is larger."""
         W, middle = self.whitening, self.middle

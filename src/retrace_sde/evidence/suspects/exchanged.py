@@ -1,0 +1,195 @@
+"""Rows that were exchanged: two rows of one position, or of one trajectory, each of which belongs in the other's place.
+
+With forward residuals `f_k = x_k − E[x_k | x_{k−1}]` and costs `ρ(f) = ½ (ν + d) log(1 + |f|²/(ν c))`, the fitted t law, two rows gain
+`g = Σ ρ − Σ ρ'` over the steps next to them where they change places. Neither row has to stand out alone: with the process known about .92 of
+exchanges are found so in panels where .78 of the rows stand out (docs/wrong.md).
+
+Exchanging two rows is an involution, so in a clean panel `P(g > t) = E[e^g; g < −t]`: the pairs that lose by an exchange tell how many would gain t
+by chance, `V(t) = Σ e^g 1{g < −t}`. Pairs are called as long as V is no more than `RATE` of their number.
+
+Limits: rows with missing values are not compared; exchanges of rows that are alike cannot be seen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from retrace_sde.evidence.suspects.robust import median
+from retrace_sde.evidence.suspects.tail import Tail
+from retrace_sde.evidence.suspects.two_sided import TwoSided, lengths
+from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.panel.blocks import evenly
+
+RATE = 0.05
+"""False discovery rate among pairs, before other models are asked (`confirmed`): .02 to .1 find the same within .01 (20 tuning panels)."""
+
+CANDIDATE_P, MAX_CANDIDATES = 0.2, 1000
+"""P value, by what both neighbours expect, up to which a row is tried in every other place, and how many rows are, the clearest first.
+
+With .05 .81 of the rows of wrong slices are found, with .2 .84 (20 tuning panels)."""
+
+ORDINARY = 0.001
+"""Probability by chance of each residual where rows are exchanged back, at least."""
+
+MIN_GAIN, ROUNDS, SAMPLED_ROWS, CHUNK = 3.0, 8, 500, 100
+"""Least gain that is looked at, in nats; rounds; rows that tell gains by chance; rows that are tried at a time."""
+
+Place = tuple[int, int]
+
+
+class Exchange(NamedTuple):
+    """Two rows (trajectory, position), the nats gained where they change places, and the share of false alarms among those at least as clear."""
+
+    one: Place
+    two: Place
+    gain: float
+    rate: float
+
+
+def find_exchanges(
+    x: Array, times: Array, kept: Array, law: TwoSided, tail: Tail, p: Array
+) -> list[Exchange]:
+    """Exchanged rows of x (n, T, d) along an order, the clearest first.
+
+    `kept`: x with suspects missing, which tells scales; `p` (n, T): how likely each row is by chance, given its neighbours.
+    """
+    rows = np.argwhere(p <= CANDIDATE_P)
+    rows = rows[np.argsort(p[tuple(rows.T)], kind="stable")[:MAX_CANDIDATES]]
+    if not len(rows):
+        return []
+    places, now = _Places.of(x, times, kept, law, tail), x.copy()
+    found, free = list[Exchange](), np.ones(x.shape[:2], dtype=bool)
+    for _ in range(ROUNDS):
+        new = _disjoint(places.better(rows, free))
+        for one, two, _, _ in new:
+            now[one], now[two] = now[two].copy(), now[one].copy()
+            free[one] = free[two] = False
+        found += new
+        if not new:
+            break
+        places = _Places.of(now, times, kept, law, tail)
+    if not found:
+        return []
+    found.sort(key=lambda each: -each.gain)
+    by_chance = _Places.of(x, times, kept, law, tail).by_chance([each.gain for each in found])
+    rates = by_chance / np.arange(1, len(found) + 1)
+    rates = np.minimum.accumulate(rates[::-1])[::-1]
+    return [e._replace(rate=float(r)) for e, r in zip(found, rates, strict=True) if r <= RATE]
+
+
+def _disjoint(pairs: list[Exchange]) -> list[Exchange]:
+    """The best pairs that do not touch each other's steps."""
+    found, touched = list[Exchange](), set[Place]()
+    for each in sorted(pairs, key=lambda each: -each.gain):
+        if each.one in touched or each.two in touched:
+            continue
+        touched |= {(j, k + step) for j, k in (each.one, each.two) for step in (-1, 0, 1)}
+        found.append(each)
+    return found
+
+
+class _Places(NamedTuple):
+    """Whitened residuals (n, T, d) of each row and of the next one, and their scales, by which a change of the row moves them."""
+
+    x: Array
+    before: Array
+    after: Array
+    scale: Array
+    scale_after: Array
+    W: Array
+    FW: Array
+    tail: Tail
+
+    @classmethod
+    def of(cls, x: Array, times: Array, kept: Array, law: TwoSided, tail: Tail) -> _Places:
+        W = law.whitening
+        f, scale = law.scaled_ahead(x, times, kept)
+        # the first rows: as far from their median as a step is from zero
+        start = x[:, 0] - median(x[:, 0], 0)
+        usual = float(np.nanmedian(lengths(start @ W))) / float(np.median(tail.sorted))
+        f[:, 0], scale[:, 0] = start / usual, usual
+        before = f @ W
+        after, scale_after = np.full_like(before, np.nan), np.ones_like(scale)
+        after[:, :-1], scale_after[:, :-1] = before[:, 1:], scale[:, 1:]
+        FW = law.ahead.coefficients[:-1] @ W
+        return cls(x, before, after, scale, scale_after, W, FW, tail)
+
+    def cost(self, *residuals: Array) -> tuple[Array, Array]:
+        """Σ ρ of residuals, and the longest; those that are not known count for nothing."""
+        nu, c, d = self.tail.degrees, self.tail.scale, self.tail.d
+        squares = [np.nan_to_num((r**2).sum(axis=-1)) for r in residuals]
+        rho = [0.5 * (nu + d) * np.log1p(q / (nu * c)) for q in squares]
+        return np.add.reduce(rho), np.sqrt(np.maximum.reduce(squares))
+
+    def moved(self, at: tuple[Indices, Indices], change: Array) -> tuple[Array, Array]:
+        """The cost where the rows at some places are changed by so much, and the longest residual."""
+        before = self.before[at] + change / self.scale[at] @ self.W
+        return self.cost(before, self.after[at] - change / self.scale_after[at] @ self.FW)
+
+    def gains(self, rows: Indices) -> tuple[Array, Array, Indices]:
+        """Gains (m, n + T) of rows (m, 2) and all rows of their position and of their trajectory, the longest residual then, and those rows.
+
+        Rows next to each other are left out.
+        """
+        n, T, _ = self.x.shape
+        others = np.empty((len(rows), n + T, 2), np.intp)
+        others[:, :n, 0], others[:, :n, 1] = np.arange(n), rows[:, 1:]
+        others[:, n:, 0], others[:, n:, 1] = rows[:, :1], np.arange(T)
+        one, two = (rows[:, :1], rows[:, 1:]), (others[..., 0], others[..., 1])
+        change = self.x[two] - self.x[one]
+        own = self.cost(self.before, self.after)[0]
+        here, far = self.moved(one, change)
+        there, far_there = self.moved(two, -change)
+        here, there = own[one] - here, own[two] - there
+        gains = here + there
+        # in a wrong cell's place any other row is better, but not the row in the other's
+        far = np.where((here > 0) & (there > 0), far, np.inf)
+        near = (others[..., 0] == one[0]) & (np.abs(others[..., 1] - one[1]) <= 1)
+        gains = np.where(near | np.isnan(change).any(axis=-1), np.nan, gains)
+        return gains, np.maximum(far, far_there), others
+
+    def next_to_each_other(self) -> tuple[Array, Array]:
+        """Gains (n, T − 1) of each row and the next one, which share a step, and the longest residual then."""
+        change = np.diff(self.x, axis=1)
+        first = self.before[:, :-1] + change / self.scale[:, :-1] @ self.W
+        shared = self.after[:, :-1] - change / self.scale_after[:, :-1] @ (self.W + self.FW)
+        last = self.after[:, 1:] + change / self.scale_after[:, 1:] @ self.FW
+        own = self.cost(self.before[:, :-1], self.before[:, 1:], self.after[:, 1:])[0]
+        cost, far = self.cost(first, shared, last)
+        return np.where(np.isnan(change).any(axis=2), np.nan, own - cost), far
+
+    def better(self, rows: Indices, free: Mask) -> list[Exchange]:
+        """Pairs of free rows, one of them among `rows`, that gain and are ordinary in each other's place."""
+        found = list[Exchange]()
+        for start in range(0, len(rows), CHUNK):
+            some = rows[start : start + CHUNK]
+            gains, far, others = self.gains(some)
+            allowed = free[tuple(some.T)][:, None] & free[others[..., 0], others[..., 1]]
+            for a, b in self._called(gains, far, allowed):
+                one, two = some[a], others[a, b]
+                found.append(Exchange(_place(one), _place(two), float(gains[a, b]), 1.0))
+        gains, far = self.next_to_each_other()
+        for j, k in self._called(gains, far, free[:, 1:] & free[:, :-1]):
+            found.append(Exchange((j, k), (j, k + 1), float(gains[j, k]), 1.0))
+        return found
+
+    def _called(self, gains: Array, far: Array, allowed: Mask) -> list[list[int]]:
+        ordinary = self.tail.beyond(far) > ORDINARY
+        return np.argwhere((np.nan_to_num(gains) > MIN_GAIN) & ordinary & allowed).tolist()  # type: ignore[no-any-return]
+
+    def by_chance(self, bounds: list[float]) -> Array:
+        """V(t) at each bound t, from some of the rows."""
+        every = np.argwhere(~np.isnan(self.x).any(axis=2))
+        rows = every[evenly(len(every), SAMPLED_ROWS)]
+        gains = np.concatenate(
+            [self.gains(rows[k : k + CHUNK])[0].ravel() for k in range(0, len(rows), CHUNK)]
+        )
+        twice = len(every) / len(rows) / 2  # each pair is met from both sides
+        pairs = ((gains, twice), (self.next_to_each_other()[0].ravel(), 1.0))
+        return np.array([sum(w * float(np.exp(g[g < -t]).sum()) for g, w in pairs) for t in bounds])
+
+
+def _place(row: Indices) -> Place:
+    return int(row[0]), int(row[1])
