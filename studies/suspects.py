@@ -208,7 +208,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only")
     parser.add_argument("--outliers", default="auto", choices=["auto", "flag", "keep", "both"])
-    parser.add_argument("--json", type=Path, help="write the table there, too")
+    parser.add_argument(
+        "--json", type=Path, help="write the table there, too; rows of other settings stay"
+    )
     asked = parser.parse_args()
     seeds = range(*map(int, asked.seeds.split(":")))
     one("clean, transient", 0, "keep")  # compile before anything is timed
@@ -226,12 +228,25 @@ def main() -> None:
             former = R
             shown = "".join(f"{'' if row.get(c) is None else row[c]:>11}" for c in COLUMNS)
             print(f"{setting:28}{shown}", flush=True)
-    if asked.json is not None:
-        names = ["setting", *COLUMNS]
-        table = [[row.get(name) for name in names] for row in rows]
-        what = {"command": " ".join(["python", *sys.argv]), "columns": names, "rows": table}
-        text = json.dumps(what, ensure_ascii=False).replace("], [", "],\n[")
-        asked.json.write_text(text + "\n", encoding="utf-8")
+            if asked.json is not None:  # what is there already is kept where a long run ends early
+                asked.json.write_text(_as_json(rows, asked.json), encoding="utf-8")
+
+
+def _as_json(rows, file):
+    """The table with these rows in place of those of the same settings in the file."""
+    names, command = ["setting", "panels", *COLUMNS], " ".join(["python", *sys.argv])
+    made = {(row["setting"], row["outliers"]): [row.get(name) for name in names] for row in rows}
+    commands = [command]
+    if file.exists():
+        former = json.loads(file.read_text("utf-8"))
+        kept = [dict(zip(former["columns"], row, strict=True)) for row in former["rows"]]
+        for row in kept:
+            made.setdefault((row["setting"], row["outliers"]), [row.get(name) for name in names])
+        commands = [*(c for c in former["command"].split("; ") if c != command), command]
+    place = [*SETTINGS]
+    table = sorted(made.values(), key=lambda row: (place.index(row[0]), row[2] == "auto"))
+    what = {"command": "; ".join(commands), "columns": names, "rows": table}
+    return json.dumps(what, ensure_ascii=False).replace("], [", "],\n[") + "\n"
 
 
 COLUMNS = ("outliers", "order", "called", "wrong", "coverage", "precision", "recall", "detectable", "flagged", "seconds", "times")  # fmt: skip

@@ -25,7 +25,7 @@ from retrace_sde.panel.blocks import evenly
 RATE = 0.05
 """False discovery rate among pairs, before other models are asked (`confirmed`): .02 to .1 find the same within .01 (20 tuning panels)."""
 
-CANDIDATE_P, MAX_CANDIDATES = 0.2, 1000
+CANDIDATE_P, MAX_CANDIDATES = 0.2, 300
 """P value, by what both neighbours expect, up to which a row is tried in every other place, and how many rows are, the clearest first.
 
 With .05 .81 of the rows of wrong slices are found, with .2 .84 (20 tuning panels)."""
@@ -33,8 +33,8 @@ With .05 .81 of the rows of wrong slices are found, with .2 .84 (20 tuning panel
 ORDINARY = 0.001
 """Probability by chance of each residual where rows are exchanged back, at least."""
 
-MIN_GAIN, ROUNDS, SAMPLED_ROWS, CHUNK = 3.0, 8, 500, 100
-"""Least gain that is looked at, in nats; rounds; rows that tell gains by chance; rows that are tried at a time."""
+MIN_GAIN, ROUNDS, SAMPLED_PAIRS, CHUNK = 3.0, 8, 200_000, 100
+"""Least gain that is ever looked at, in nats; rounds; pairs that tell gains by chance; rows that are tried at a time."""
 
 Place = tuple[int, int]
 
@@ -60,9 +60,12 @@ def find_exchanges(
     if not len(rows):
         return []
     places, now = _Places.of(x, times, kept, law, tail), x.copy()
+    chance = _Chance.of(places)
+    # fewer pairs than rows are called, so that no gain below this one is
+    least = chance.bound(RATE * len(rows))
     found, free = list[Exchange](), np.ones(x.shape[:2], dtype=bool)
     for _ in range(ROUNDS):
-        new = _disjoint(places.better(rows, free))
+        new = _disjoint(places.better(rows, free, least))
         for one, two, _, _ in new:
             now[one], now[two] = now[two].copy(), now[one].copy()
             free[one] = free[two] = False
@@ -70,13 +73,42 @@ def find_exchanges(
         if not new:
             break
         places = _Places.of(now, times, kept, law, tail)
-    if not found:
-        return []
     found.sort(key=lambda each: -each.gain)
-    by_chance = _Places.of(x, times, kept, law, tail).by_chance([each.gain for each in found])
-    rates = by_chance / np.arange(1, len(found) + 1)
+    rates = chance.beyond(np.array([e.gain for e in found])) / np.arange(1, len(found) + 1)
     rates = np.minimum.accumulate(rates[::-1])[::-1]
     return [e._replace(rate=float(r)) for e, r in zip(found, rates, strict=True) if r <= RATE]
+
+
+class _Chance(NamedTuple):
+    """V(t) from pairs that lose: losses, ascending, and how many gains beyond each are by chance."""
+
+    losses: Array
+    by_chance: Array
+
+    @classmethod
+    def of(cls, places: _Places) -> _Chance:
+        every = np.argwhere(~np.isnan(places.x).any(axis=2))
+        n, T, _ = places.x.shape
+        rows = every[evenly(len(every), SAMPLED_PAIRS // (n + T))]
+        starts = range(0, len(rows), CHUNK)
+        some = np.concatenate([places.gains(rows[k : k + CHUNK])[0].ravel() for k in starts])
+        near = places.next_to_each_other()[0].ravel()
+        gains = np.r_[some, near]
+        # each pair is met from both sides, those next to each other once
+        weights = np.r_[np.full(len(some), len(every) / len(rows) / 2), np.ones(len(near))]
+        kept = gains < -MIN_GAIN
+        order = np.argsort(-gains[kept])
+        expected = (weights[kept] * np.exp(gains[kept]))[order]
+        return cls(-gains[kept][order], np.r_[np.cumsum(expected[::-1])[::-1], 0.0])
+
+    def beyond(self, gains: Array) -> Array:
+        """V at each gain."""
+        return np.asarray(self.by_chance[np.searchsorted(self.losses, gains, side="right")])
+
+    def bound(self, count: float) -> float:
+        """The gain beyond which no more than so many are by chance."""
+        few = np.flatnonzero(self.by_chance <= count)[0]  # the last one is 0
+        return MIN_GAIN if few == 0 else max(float(self.losses[few - 1]), MIN_GAIN)
 
 
 def _disjoint(pairs: list[Exchange]) -> list[Exchange]:
@@ -160,35 +192,26 @@ class _Places(NamedTuple):
         cost, far = self.cost(first, shared, last)
         return np.where(np.isnan(change).any(axis=2), np.nan, own - cost), far
 
-    def better(self, rows: Indices, free: Mask) -> list[Exchange]:
-        """Pairs of free rows, one of them among `rows`, that gain and are ordinary in each other's place."""
+    def better(self, rows: Indices, free: Mask, least: float) -> list[Exchange]:
+        """Pairs of free rows, one of them among `rows`, that gain that much and are ordinary in each other's place."""
         found = list[Exchange]()
         for start in range(0, len(rows), CHUNK):
             some = rows[start : start + CHUNK]
             gains, far, others = self.gains(some)
             allowed = free[tuple(some.T)][:, None] & free[others[..., 0], others[..., 1]]
-            for a, b in self._called(gains, far, allowed):
+            for a, b in self._ordinary(far, allowed & (gains > least)):
                 one, two = some[a], others[a, b]
                 found.append(Exchange(_place(one), _place(two), float(gains[a, b]), 1.0))
         gains, far = self.next_to_each_other()
-        for j, k in self._called(gains, far, free[:, 1:] & free[:, :-1]):
+        for j, k in self._ordinary(far, free[:, 1:] & free[:, :-1] & (gains > least)):
             found.append(Exchange((j, k), (j, k + 1), float(gains[j, k]), 1.0))
         return found
 
-    def _called(self, gains: Array, far: Array, allowed: Mask) -> list[list[int]]:
-        ordinary = self.tail.beyond(far) > ORDINARY
-        return np.argwhere((np.nan_to_num(gains) > MIN_GAIN) & ordinary & allowed).tolist()  # type: ignore[no-any-return]
-
-    def by_chance(self, bounds: list[float]) -> Array:
-        """V(t) at each bound t, from some of the rows."""
-        every = np.argwhere(~np.isnan(self.x).any(axis=2))
-        rows = every[evenly(len(every), SAMPLED_ROWS)]
-        gains = np.concatenate(
-            [self.gains(rows[k : k + CHUNK])[0].ravel() for k in range(0, len(rows), CHUNK)]
-        )
-        twice = len(every) / len(rows) / 2  # each pair is met from both sides
-        pairs = ((gains, twice), (self.next_to_each_other()[0].ravel(), 1.0))
-        return np.array([sum(w * float(np.exp(g[g < -t]).sum()) for g, w in pairs) for t in bounds])
+    def _ordinary(self, far: Array, allowed: Mask) -> list[list[int]]:
+        """Where residuals are ordinary, too; the tail is asked only there."""
+        places = np.argwhere(allowed)
+        ordinary = self.tail.beyond(far[tuple(places.T)]) > ORDINARY
+        return places[ordinary].tolist()  # type: ignore[no-any-return]
 
 
 def _place(row: Indices) -> Place:
