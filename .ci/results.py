@@ -2,13 +2,21 @@
 
 A page says `<!-- table: NAME -->`, and what stands there up to `<!-- end of table -->` is made from docs/results/NAME.json, which a
 command wrote: {"command": ..., "columns": [...], "rows": [[...]]}. `python .ci/results.py` fills all pages in; with --check it says which differ.
+
+    python .ci/results.py [--folder DATA] --record NAME python studies/NAME.py FOLDER …
+
+runs a study that prints Markdown tables and writes the first to docs/results/NAME.json, the next to NAME_2.json and so on, with the command and the version
+of the package. FOLDER stands for the folder of real panels, whose place on a machine is nobody's business.
 """
 
+import argparse
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
+from retrace_sde import __version__
 from retrace_sde.lost_time.table import lines
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,22 +29,56 @@ def filled(text: str) -> str:
     def table(found: re.Match[str]) -> str:
         name = found.group(2)
         made = json.loads((ROOT / "docs/results" / f"{name}.json").read_text("utf-8"))
-        return "\n".join([found.group(1), f"`{made['command']}`", "", *lines(made), "", ""])
+        of = f" (version {made['version']})" if "version" in made else ""
+        return "\n".join([found.group(1), f"`{made['command']}`{of}", "", *lines(made), "", ""])
 
     return BLOCK.sub(table, text)
 
 
+def tables(printed: str) -> list[list[list[str]]]:
+    """The Markdown tables among printed lines: each a list of rows of cells, the names of its columns first."""
+    found: list[list[list[str]]] = [[]]
+    for line in printed.splitlines():
+        cells = [each.strip() for each in line.strip("| ").split("|")]
+        if not line.startswith("|"):
+            found.append([])
+        elif set(line) - set("|-: "):
+            found[-1].append(cells)
+    return [each for each in found if each]
+
+
+def record(name: str, command: list[str], folder: Path | None) -> None:
+    """Run a study and keep what it prints."""
+    run = [str(folder) if each == "FOLDER" else each for each in command]
+    run[0] = sys.executable if run[0] == "python" else run[0]
+    out = subprocess.run(run, cwd=ROOT, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
+    for k, (columns, *rows) in enumerate(tables(out)):
+        made = {"command": " ".join(command), "version": __version__}
+        made |= {"columns": columns, "rows": [[each or None for each in row] for row in rows]}
+        text = json.dumps(made, ensure_ascii=False).replace("], [", "],\n[")
+        file = ROOT / "docs/results" / f"{name}{f'_{k + 1}' if k else ''}.json"
+        file.write_text(text + "\n", encoding="utf-8")
+
+
 def main() -> int:
-    """Fill in all pages, or only say which differ."""
+    """Record a study, fill in all pages, or only say which differ."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--record", nargs=argparse.REMAINDER)
+    asked = parser.parse_args()
+    if asked.record:
+        record(asked.record[0], asked.record[1:], asked.folder)
+        return 0
     wrong = 0
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         text = page.read_text("utf-8")
         if filled(text) != text:
             wrong += 1
             print(f"{page.relative_to(ROOT)} differs from its files.")
-            if "--check" not in sys.argv:
+            if not asked.check:
                 page.write_text(filled(text), "utf-8")
-    return int(wrong > 0 and "--check" in sys.argv)
+    return int(wrong > 0 and asked.check)
 
 
 if __name__ == "__main__":

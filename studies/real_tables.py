@@ -67,7 +67,7 @@ def fit(table: pd.DataFrame, *options: str) -> tuple[dict[str, Any], pd.DataFram
 def direction(found: dict[str, Any], tau: float) -> str:
     test = found["direction"]
     if not test["identified"]:
-        return "closed loop" if found["cycle"] else "undetermined"
+        return "closed loop" if found["cycle"] else "open"
     tested = "known" if test["p_value"] is None else f"p = {test['p_value']:.2g}"
     return f"{'right' if tau > 0 else 'WRONG'} ({tested})"
 
