@@ -21,10 +21,10 @@ import retrace_sde as rt
 
 DT = 0.1
 KINDS = {
-    "the model itself": None,
-    "noise": "noise",
+    "nothing": None,
+    "noise": "measurement noise",
     "memory": "memory",
-    "levels": "levels",
+    "levels": "random intercepts",
     "heavy tails": "tails",
     "one loud subject": "subjects",
     "one shifted subject": "subjects",
@@ -64,7 +64,7 @@ def names(kind: str, seed: int, size: tuple[int, int, int], subjects: str) -> li
     shuffled, _ = rt.simulate.shuffle(panel(kind, seed, *size), random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rt.ReTraceWarning)
-        model = rt.ReTrace(dt=DT, subjects=subjects, n_jobs=1).fit(shuffled)
+        model = rt.ReTrace(dt=DT, subjects=subjects, n_jobs=1, random_state=0).fit(shuffled)
     return [str(each.cause or each.aspect) for each in model.residuals_.failed]
 
 

@@ -55,6 +55,17 @@ def no_order(folder):
     assert in_time(found.parameters["order"])
 
 
+def one_series(folder):
+    """Twenty variables of one machine, its first record known."""
+    machine = rt.simulate.random_irreversible_sde(20, setting="stable", random_state=1)
+    series = machine.simulate(1, 80, 0.05, x0="stationary", random_state=2)[0]
+    lost, truth = rt.simulate.shuffle(series[None], random_state=3)
+    known = rt.Knowledge(first=int(truth[0]))
+    with pytest.warns(rt.ReTraceWarning, match="one trajectory"):
+        model = rt.ReTrace(dt=0.05, random_state=0).fit(lost, knowledge=known)
+    assert rt.metrics.order_accuracy(truth, model.order_) > 0.9
+
+
 def direction(folder):
     LOST.to_csv(folder / "t.csv", index=False)
     said = retrace("diagnose", folder / "t.csv", "--subject", "patient", "--slice", "visit")
@@ -188,6 +199,7 @@ def too_large(folder):
 ANSWERS = {
     "My visits have no dates.": no_dates,
     "My plates lost their order.": no_order,
+    "I have one long series, and its order is lost.": one_series,
     "Is there a direction in my data at all?": direction,
     "Can the order be recovered once I delete the dates?": without_dates,
     "Which of my time stamps are wrong?": wrong_stamps,
