@@ -39,7 +39,9 @@ def tables(printed: str) -> list[list[list[str]]]:
     """The Markdown tables among printed lines: each a list of rows of cells, the names of its columns first."""
     found: list[list[list[str]]] = [[]]
     for line in printed.splitlines():
-        cells = [each.strip() for each in line.strip().removeprefix("|").removesuffix("|").split("|")]
+        cells = [
+            each.strip() for each in line.strip().removeprefix("|").removesuffix("|").split("|")
+        ]
         if not line.startswith("|"):
             found.append([])
         elif set(line) - set("|-: "):
