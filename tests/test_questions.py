@@ -132,6 +132,32 @@ def order_known_in_part(folder):
     assert "known" in retrace("fit", folder / "t.csv", *roles, "--dt", DT, "--out", folder / "o")
 
 
+def grows(folder):
+    chance = np.random.default_rng(3)
+    weight = chance.normal(40, 3, (N, 1)) + np.cumsum(0.4 + 0.3 * chance.standard_normal((N, T)), axis=1)  # fmt: skip
+    table = pd.DataFrame({"calf": np.repeat(np.arange(N), T), "batch": np.tile(LABELS, N), "weight": weight.ravel(),
+                          "heart": chance.normal(80, 1, N * T)})  # fmt: skip
+    known = rt.Knowledge(increasing="weight")
+    found = rt.recover(table, subject="calf", slice="batch", knowledge=known, random_state=0)
+    assert in_time(found.parameters["order"])
+    table.to_csv(folder / "t.csv", index=False)
+    words = "--subject", "calf", "--slice", "batch", "--increasing", "weight", "--out", folder / "o"
+    assert "grow" in retrace("fit", folder / "t.csv", *words)
+
+
+def logs(folder):
+    pieces = ["second"] * 4 + ["first"] * 4
+    stored = X[:, [4, 5, 6, 7, 0, 1, 2, 3]]
+    table = pd.DataFrame({"device": np.repeat(np.arange(N), T), "record": np.tile(np.arange(T), N), "log": np.tile(pieces, N),
+                          **{name: stored[..., i].ravel() for i, name in enumerate(VARIABLES)}})  # fmt: skip
+    known = rt.Knowledge(segments="log")
+    found = rt.recover(table, subject="device", slice="record", knowledge=known, dt=DT, random_state=0)  # fmt: skip
+    assert list(found.parameters["order"]) == [4, 5, 6, 7, 0, 1, 2, 3]
+    table.to_csv(folder / "t.csv", index=False)
+    words = "--subject", "device", "--slice", "record", "--segments", "log", "--dt", DT, "--out", folder / "o"  # fmt: skip
+    retrace("fit", folder / "t.csv", *words)
+
+
 def gaps(folder):
     uneven = X[:, [0, 1, 3, 4, 7]]  # of 1, 2, 1 and 3 steps
     found = rt.ReTrace(dt=7 * DT / 4, spacing="estimate", random_state=0).fit(uneven).gaps_
@@ -207,6 +233,8 @@ ANSWERS = {
     "My data are in order: which way does time run in them?": arrow,
     "I know the order and want the SDE.": order_known,
     "I know the order in part": order_known_in_part,
+    "One of my variables only grows": grows,
+    "My device was reset: each log is in order, the logs are not.": logs,
     "The gaps are unequal and unknown.": gaps,
     "My measurements are noisy, and many are missing.": noisy_and_missing,
     "What would treatment have done?": treatment,
