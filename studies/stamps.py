@@ -1,8 +1,10 @@
 """How many grossly wrong time stamps are found: precision, recall and Kendall's τ of the expected times.
 
 Stamps are off by half a gap (standard deviation); 5 or 10 % say nothing: uniform, at least three gaps from the truth. Three ways: `audit`
-(`audit_times`), `fit` (`Knowledge(wrong=…)`), and `plain`, a fit that takes all stamps for right.
+(`audit_times`), `fit` (`Knowledge(wrong=…)`), and `plain`, a fit that takes all stamps for right. A fourth, `limit`, is an oracle: the sampler of
+`audit` with the true law of steps and of the start, the true share of wrong stamps, and the knowledge that times are regular.
 `python -m studies.stamps --seeds 20000:20010 --jobs 2 --json FILE`
+`python -m studies.stamps --seeds 50000:50010 --times own --ways audit,limit`
 """
 
 from __future__ import annotations
@@ -17,10 +19,20 @@ from joblib import Parallel, delayed
 from scipy.stats import kendalltau
 
 import retrace_sde as rt
-from retrace_sde.search.stamps.judge import audit_sequences, sequences_of
+from retrace_sde.search.stamps.judge import (
+    ROUNDS,
+    Judge,
+    Sequence,
+    audit_sequences,
+    sampled_times,
+    sequences_of,
+)
+from retrace_sde.search.stamps.law import StepLaw
 
 N, T, DT, ERROR, LEAST_GAPS = 30, 20, 0.1, 0.5, 3.0
 WAYS = ("audit", "fit", "plain")
+GAUSSIAN = 1e6
+"""Degrees of freedom of a Student law that is as good as Gaussian."""
 
 
 def panel(seed, d, share, own):
@@ -38,8 +50,25 @@ def panel(seed, d, share, own):
     return X, stamps, lost
 
 
-def judged(way, X, stamps, seed, own):
+def limit(X, stamps, seed, own, share):
+    """The same by somebody who knows the process."""
+    sde = rt.simulate.random_irreversible_sde(X.shape[2], random_state=seed)
+    theta = DT * np.c_[sde.drift, np.zeros(X.shape[2])]
+    law = StepLaw(theta, DT * sde.diffusion, GAUSSIAN)
+    judge = Judge(law, sde.initial, np.ones(1), np.zeros(1), share, regular=True, alone=False)
+    rng, error = np.random.default_rng(seed), np.full(T, ERROR)
+    rows = [(x[None], row) for x, row in zip(X, stamps, strict=True)] if own else [(X, stamps)]
+    found = [
+        sampled_times(judge, Sequence(x, row, error), ROUNDS[-1], rng, events=False)
+        for x, row in rows
+    ]
+    return np.array([each.wrong for each in found]), [each.draws.mean(axis=0) for each in found]
+
+
+def judged(way, X, stamps, seed, own, share):
     """The probability that each stamp is wrong, (m, T), and each observation's expected place."""
+    if way == "limit":
+        return limit(X, stamps, seed, own, share)
     if way == "audit":
         sequences, _ = sequences_of(X, stamps, np.full(N, T), ERROR)
         found, _ = audit_sequences(sequences, np.random.default_rng(seed), wrong=0.05)
@@ -58,12 +87,12 @@ def judged(way, X, stamps, seed, own):
     return np.zeros_like(places) if wrong is None else np.atleast_2d(wrong), places
 
 
-def one(seed, d, share, own):
+def one(seed, d, share, own, ways):
     """Of each way: found, wrongly called and missed stamps of one panel, and the mean τ."""
     X, stamps, lost = panel(seed, d, share, own)
     lost, rows = np.atleast_2d(lost), {}
-    for way in WAYS:
-        wrong, places = judged(way, X, stamps, seed, own)
+    for way in ways:
+        wrong, places = judged(way, X, stamps, seed, own, share)
         called = wrong > 0.5
         taus = [kendalltau(each, np.arange(T))[0] for each in places]
         hits = (called & lost).sum(), (called & ~lost).sum(), (~called & lost).sum()
@@ -77,17 +106,21 @@ def main():
     parser.add_argument("--seeds", default="20000:20010")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--times", default="shared,own")
+    parser.add_argument("--variables", default="3,5")
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)} and limit")
     given = parser.parse_args()
+    ways, kinds = given.ways.split(","), given.times.split(",")
     first, last = map(int, given.seeds.split(":"))
     print("times  d  wrong  way    precision  recall  tau")
     figures = []
-    for own in (False, True):
-        for d in (3, 5):
+    for own in (kind == "own" for kind in kinds):
+        for d in map(int, given.variables.split(",")):
             for share in (0.05, 0.1):
                 rows = Parallel(given.jobs)(
-                    delayed(one)(seed, d, share, own) for seed in range(first, last)
+                    delayed(one)(seed, d, share, own, ways) for seed in range(first, last)
                 )
-                for way in WAYS:
+                for way in ways:
                     hit, false, missed = np.sum([each[way][:3] for each in rows], axis=0)
                     figure = {
                         "times": "own" if own else "shared",

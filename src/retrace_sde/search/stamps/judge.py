@@ -127,7 +127,7 @@ def audit_sequences(
         judge = Judge(*laws, wrong, regular, alone=len(sequences) < FEW_SEQUENCES)
         last, found = k == len(ROUNDS) - 1, []
         for each in steps(sequences, f"judging stamps, round {k + 1} of {len(ROUNDS)}", least=20):
-            found.append(_judged(judge, each, draws, rng, events=k > 0))
+            found.append(sampled_times(judge, each, draws, rng, events=k > 0))
         sequences = found
         if regular and not last:
             factor = regridded(sequences)
@@ -243,7 +243,7 @@ def time_range(stamps: Array) -> tuple[float, float]:
     return float(known[0]), float(known[-1])
 
 
-def _judged(
+def sampled_times(
     judge: Judge,
     sequence: Sequence,
     draws: int,
