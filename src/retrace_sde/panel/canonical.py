@@ -55,6 +55,11 @@ class RowPermutation:
         """Where each given slice, or each observation of the trajectory that now stands at j, now stands."""
         return np.argsort(self.columns, axis=-1)
 
+    def take(self, positions: Indices) -> RowPermutation:
+        """The places of some of the trajectories."""
+        columns = self.columns if self.shared else self.columns[positions]
+        return replace(self, rows=self.rows[positions], columns=columns)
+
     def sorted(self, values: Any) -> Any:
         """Values (n, T, …) of every observation, in the new order."""
         moved = pick(values, self.rows, 0)

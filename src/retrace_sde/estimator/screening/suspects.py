@@ -18,13 +18,13 @@ from retrace_sde.evidence.suspects.robust import centre_and_scale, robust_order
 from retrace_sde.evidence.suspects.rows import Find, find_rows
 from retrace_sde.evidence.suspects.whole import Whole, whole_slices, whole_trajectories
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.io.lazy.array import LazyArray
 from retrace_sde.io.lazy.view import ArrayView
-from retrace_sde.panel.blocks import like, to_numpy
+from retrace_sde.panel.blocks import evenly, like, pick, to_numpy
 from retrace_sde.panel.canonical import RowPermutation
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.progress import report
+from retrace_sde.search.models.euler import SEARCH_ELEMENTS
 
 MIN_TRAJECTORIES, MIN_SLICES, MAX_SLICES = 4, 5, 500
 """Sizes of panels that are screened."""
@@ -44,6 +44,9 @@ be compared with, and it is not screened."""
 
 ROWS_PER_VARIABLE = 12
 """Rows for each variable from which a panel is screened."""
+
+SAMPLED_ROWS = 50_000
+"""Rows of a panel read where it is that are screened, about: .3 s."""
 
 ORDER_PASSES = 2
 """Times that rows are looked for, at most: many wrong values can hide the order, which is sought again without them."""
@@ -73,21 +76,24 @@ def screened(entry: Entry, request: Request) -> tuple[Entry, tuple[Suspect, ...]
     """The entry with suspects missing where that is asked for and possible, and the suspects.
 
     Of few suspects in a complete panel "missing" is one draw given the rest, so that the fit offers what it does for complete data.
-    Panels that are not in memory, or too large to be copied, are not screened.
+    Of panels that are not in memory, or too large to be copied, some trajectories are screened, and suspects among them are listed.
     """
-    panel = entry.panel
     if request.outliers == "keep" or not _can_screen(entry, request):
         return entry, ()
     report("screening for wrong values")
-    x = to_numpy(panel.values)
+    x, looked = _looked_at(entry)
     n, T, _ = x.shape
-    x = np.where(Lengths(n, T, panel.lengths).mask[:, :, None], x, np.nan)
     free = np.flatnonzero(_tied_share(x) <= MAX_TIED_SHARE)
     if not len(free) or n * T < ROWS_PER_VARIABLE * len(free):
         return entry, ()
-    screen = _screen(x[:, :, free], entry, tuple(panel.names[v] for v in free), request)
-    screen = screen.among(free, x.shape)
-    suspects = screen.suspects
+    names = tuple(entry.panel.names[v] for v in free)
+    screen = _screen(x[:, :, free], looked, names, request).among(free, x.shape)
+    suspects, panel = screen.suspects, entry.panel
+    if looked is not entry:
+        said = _of_some(n, len(entry.places.rows), suspects)
+        if suspects:
+            return replace(entry, cautions=(*entry.cautions, said)), tuple(suspects)
+        return replace(entry, notes=(*entry.notes, said)), ()
     if not suspects:
         return entry, ()
     values = _without(x, screen, entry, request) if request.outliers == "auto" else None
@@ -97,6 +103,22 @@ def screened(entry: Entry, request: Request) -> tuple[Entry, tuple[Suspect, ...]
     said = _sentence(suspects)
     entry = replace(entry, panel=panel, whole=panel, cautions=(*entry.cautions, said))
     return entry, tuple(suspects)
+
+
+def _looked_at(entry: Entry) -> tuple[Array, Entry]:
+    """Values (n, T, d) that are screened, NaN where there are none, and the entry with the places of those trajectories.
+
+    Of a panel that is read where it is, they are among the trajectories that the search reads.
+    """
+    values, lengths = entry.panel.values, entry.panel.lengths
+    n, T, d = values.shape
+    known = Lengths(n, T, lengths)
+    if isinstance(values, ArrayView):
+        searched = evenly(n, -(-SEARCH_ELEMENTS // d))
+        rows = searched[evenly(len(searched), max(SAMPLED_ROWS // T, MIN_TRAJECTORIES))]
+        values, known = pick(values, rows, 0), known.take(rows)
+        entry = replace(entry, places=entry.places.take(rows))
+    return np.where(known.mask[:, :, None], to_numpy(values), np.nan), entry
 
 
 def _without(x: Array, screen: Screen, entry: Entry, request: Request) -> Array | None:
@@ -131,12 +153,11 @@ def _tied_share(x: Array) -> Array:
 
 
 def _can_screen(entry: Entry, request: Request) -> bool:
-    """The panel is in memory, large enough, and has an order that residuals can be taken along."""
+    """The panel is large enough, and has an order that residuals can be taken along."""
     panel = entry.panel
     n, T, _ = panel.values.shape
-    stored = isinstance(panel.values, LazyArray | ArrayView) or panel is not entry.whole
     sized = n >= MIN_TRAJECTORIES and MIN_SLICES <= T <= MAX_SLICES
-    return sized and not stored and request.by_likelihood and request.has_state_space
+    return sized and panel is entry.whole and request.by_likelihood and request.has_state_space
 
 
 def _screen(x: Array, entry: Entry, names: Sequence[str], request: Request) -> Screen:
@@ -252,6 +273,13 @@ def _wholes(
         yield Suspect(
             kind, j, t, name, None, None, None, each.probability, False, repair, f"{where}, {name}"
         )  # fmt: skip
+
+
+def _of_some(count: int, n: int, suspects: Sequence[Suspect]) -> str:
+    """What was found where only some trajectories were looked at, in words."""
+    some = "All" if count == n else f"{count} of"
+    found = f" {_sentence(suspects)}" if suspects else " Nothing looks wrong."
+    return f"{some} {n} trajectories, which are not copied into memory, were screened for wrong values.{found}"
 
 
 def _sentence(suspects: Sequence[Suspect]) -> str:

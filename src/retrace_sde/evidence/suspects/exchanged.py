@@ -33,8 +33,8 @@ With .05 .81 of the rows of wrong slices are found, with .2 .84 (20 tuning panel
 ORDINARY = 0.001
 """Probability by chance of each residual where rows are exchanged back, at least."""
 
-MIN_GAIN, ROUNDS, SAMPLED_PAIRS, CHUNK = 3.0, 8, 200_000, 100
-"""Least gain that is ever looked at, in nats; rounds; pairs that tell gains by chance; rows that are tried at a time."""
+MIN_GAIN, ROUNDS, SAMPLED_PAIRS, MIN_SAMPLED_ROWS, CHUNK = 3.0, 8, 200_000, 50, 100
+"""Least gain that is ever looked at, in nats; rounds; pairs that tell gains by chance, and rows of them at least; rows that are tried at a time."""
 
 Place = tuple[int, int]
 
@@ -89,7 +89,7 @@ class _Chance(NamedTuple):
     def of(cls, places: _Places) -> _Chance:
         every = np.argwhere(~np.isnan(places.x).any(axis=2))
         n, T, _ = places.x.shape
-        rows = every[evenly(len(every), SAMPLED_PAIRS // (n + T))]
+        rows = every[evenly(len(every), max(SAMPLED_PAIRS // (n + T), MIN_SAMPLED_ROWS))]
         starts = range(0, len(rows), CHUNK)
         some = np.concatenate([places.gains(rows[k : k + CHUNK])[0].ravel() for k in starts])
         near = places.next_to_each_other()[0].ravel()
