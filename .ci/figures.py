@@ -33,6 +33,11 @@ class Check:
 START = re.findall(
     r"^\$ (retrace .*?)(?: +#.*)?$", (ROOT / "docs/start.md").read_text("utf-8"), re.MULTILINE
 )
+RECORDED = {
+    "docs/after.md": ("effects.py --seeds 50000:50150", "forecasts.py --seeds 50000:50012"),
+    "docs/time.md": ("partial_time.py",),
+}
+"""Tables that `.ci/results.py --record` made in a few minutes each."""
 CHEAP = ("reversible", "known", "transient", "aliasing", "spread", "exchange")
 CHECKS = (
     Check("docs/start.md", tuple(START), r"^(Data|Order|Direction|Drift|SDE|\+ )"),
@@ -42,6 +47,11 @@ CHECKS = (
     *(
         Check("docs/theory.md", (f"python {ROOT}/studies/theory.py --seeds 100:140 --only {each}",))
         for each in CHEAP
+    ),
+    *(
+        Check(page, (f"python {ROOT}/studies/{each}",), r"^\| \w.*\d")
+        for page, studies in RECORDED.items()
+        for each in studies
     ),
 )
 

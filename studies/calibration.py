@@ -186,7 +186,8 @@ def page(rows: dict[tuple[str, str, int], Row]) -> str:
         "# Calibration on record",
         "",
         "Made by `make calibration` (`studies/calibration.py`); ± is one standard error over panels. Orders are lost first and",
-        f"found again; fits have default settings. {len(rows)} panels are on record; a further run goes on from its journal.",
+        f"found again; fits have default settings. {len(rows)} panels are on record, the last by version {rt.__version__}; a further run goes on from its journal.",
+        "Level and power on other kinds of panels are in [direction](direction.md#level-and-power).",
     ]
     heads = {
         "level": ("The direction where there is none", "called; target ≤ .05", ["called"]),

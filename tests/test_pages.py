@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import tomllib
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.skipif(
     not FACES[0].exists(), reason="the pages are in the repository, not in a wheel"
 )
 every_page = pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+RECORDS = sorted((ROOT / "docs" / "results").glob("*.json"))
 OLD = r"## 0\.2\.0.*"  # what was released is history: its names may be gone
 RENAMED = r"^\| [^|\n]+ \|"  # and so are those of the first column of the changelog's table
 
@@ -127,3 +129,19 @@ def test_tables_are_those_of_the_files_that_commands_wrote():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert results["filled"](text) == text, page.name
+
+
+@pytest.mark.skipif(not RECORDS, reason="the records are in the repository, not in a wheel")
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_every_record_names_its_command_and_has_a_cell_for_each_column(path):
+    made = json.loads(path.read_text(encoding="utf-8"))
+    if "columns" in made:  # the others are sums over many runs, which no page shows as a table
+        assert made["command"]
+        assert {len(row) for row in made["rows"]} == {len(made["columns"])}
+
+
+def test_printed_tables_are_read_cell_by_cell():
+    """Cells may be empty, also the last; what is no table ends one."""
+    tables = runpy.run_path(str(ROOT / ".ci" / "results.py"))["tables"]
+    printed = "| a | b |\n|---|---|\n| 1 |  |\nso much\n\n| c |\n|---|\n| 2 |\n"
+    assert tables(printed) == [[["a", "b"], ["1", ""]], [["c"], ["2"]]]

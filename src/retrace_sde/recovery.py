@@ -140,7 +140,8 @@ class Recovery:
         """The table, same kind of frame, subject by subject in time order, with a few columns more.
 
         `position` counts from 0, the earliest, `time` is in units of dt, and `position_probability` is the
-        posterior probability of that position given the fitted parameters (where the direction of a shared order is open it
+        posterior probability of that position (where steps are equal and subjects alike the uncertainty of the parameters is
+        included, elsewhere it is given the fitted parameters; where the direction of a shared order is open it
         counts for half, so that most are near .5; empty where there are too many to compute). `direction` is "identified", "known" (from what was given) or "open"; where it
         is open, `position_reversed` is the position if time runs the other way; where times may be wrong, `time_wrong_probability` says how
         likely each is. A row without any value has no

@@ -67,9 +67,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     the order against its reverse. Where the data cannot tell the two apart (a stationary linear SDE
     fits both ways equally well) `direction_.identified` is False and `alternative_` holds the other.
 
-    Limits: one SDE, up to levels or rates of the subjects' own; the order is found by local search, exact only
-    for few slices; standard errors take a shared order for known. `identifiability_` and `residuals_` say what a
-    given data set cannot tell and what the model gets wrong.
+    Limits: one SDE for all, up to random intercepts or rates of subjects; the order is found by local search, exact only
+    for few slices. Standard errors include the uncertainty of the order where steps are equal and there are no random intercepts
+    or common shocks; elsewhere they take a shared order as known. `identifiability_` and `residuals_` say what a given data set
+    cannot tell and what the model gets wrong.
 
     Parameters
     ----------
@@ -96,15 +97,15 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         The order is then judged by the likelihood of what was observed. Values may be missing, with noise or without.
     spacing : {"regular", "estimate"}
         "regular": neighbours are dt apart. "estimate": the times between neighbours are not known. One shared order has its own
-        gaps, estimated (`gaps_`, `times_`) with their mean held at dt, which sets the unit; orders of their own have a law of
-        gaps, over which all is averaged. Volatility that changes reads as time that passes unevenly; intervals allow for it.
+        gaps, estimated (`gaps_`, `times_`) with their mean held at dt, which sets the unit; gaps of independent orders have a
+        distribution, over which all is averaged. Volatility that changes looks like time that passes unevenly; intervals allow for it.
     missing_covariates : {"refuse", "carry", "interpolate"}
         Covariates that are missing here and there: refused, the last value carried on, or interpolated, both
         along the order found.
     subjects : {"auto", "alike", "levels", "rates"}
-        "alike", one SDE for all; "levels", an intercept of its own for each, related to its first state; "rates", a
-        factor of its own on the drift; "auto": whichever the data prefer, as the summary says. Left out, levels make the
-        drift several times too small.
+        "alike", one SDE for all; "levels", random intercepts, related to the first state; "rates", a random factor
+        on the drift; "auto": whichever the data prefer, as the summary says. Random intercepts that are left out make the
+        estimated drift several times too small.
     common_shocks : {"auto", True, False}
         Movement common to all trajectories at a slice: shocks, plates, batches. True: order and parameters come from deviations
         from the slice means, and the mean path counts as one trajectory. "auto": where a test finds it
