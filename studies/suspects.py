@@ -4,6 +4,8 @@
     python studies/suspects.py --seeds 20000:20100 --jobs 16 --only "cells x30, transient"
     python studies/suspects.py --seeds 20000:20100 --jobs 16 --outliers keep
     python studies/suspects.py --seeds 20000:20100 --jobs 16 --outliers both --json docs/results/suspects.json
+    python studies/suspects.py --limit --seeds 20000:20020                 what can be found of exchanges with the process known
+    python studies/suspects.py --figure docs/suspects.svg                  contamination in docs/results/suspects.json, as a picture
 
 n = 30, T = 16, d = 3. Columns: order right up to reversal, direction called, and called wrongly, coverage of 95 % intervals of A in the
 order's true direction, precision and recall of suspects by rows, recall among rows that a process known would reveal (two-sided
@@ -23,11 +25,13 @@ import assumptions
 import numpy as np
 from joblib import Parallel, delayed
 from scipy.linalg import expm, solve_continuous_lyapunov
-from scipy.stats import chi2, t
+from scipy.stats import beta, chi2, t
 
 import retrace_sde as rt
 
 DT, N, T, D = 0.1, 30, 16, 3
+
+RECORD = Path(__file__).resolve().parents[1] / "docs/results/suspects.json"
 
 
 def irreversible(seed, noise, *, transient=True):
@@ -200,6 +204,105 @@ def _coverage(found, seed, n):
     return float((np.abs(found.drift - A) <= t.ppf(0.975, n - 1) * errors).mean())
 
 
+def figure(record, path):
+    """Against the share of wrong cells: order right (both settings), recall and coverage, with 95 % intervals of the order's share."""
+    import matplotlib.pyplot as plt
+
+    rows = [dict(zip(record["columns"], row, strict=True)) for row in record["rows"]]
+    rows = [row for row in rows if row["setting"].startswith("contamination")]
+    _, axis = plt.subplots(figsize=(6.4, 3.4))
+    for how, colour, name in (
+        ("auto", "#2f6b9a", 'order right, "auto"'),
+        ("keep", "#b5533c", 'order right, "keep"'),
+    ):
+        some = [row for row in rows if row["outliers"] == how]
+        at = [float(row["setting"].split()[1].rstrip("%")) for row in some]
+        share, n = (
+            np.array([row["order"] for row in some]),
+            np.array([row["panels"] for row in some]),
+        )
+        right = share * n
+        low = np.where(right > 0, beta.ppf(0.025, np.maximum(right, 1e-9), n - right + 1), 0.0)
+        high = np.where(right < n, beta.ppf(0.975, right + 1, np.maximum(n - right, 1e-9)), 1.0)
+        bars = np.clip([share - low, high - share], 0, 1)
+        axis.errorbar(at, share, bars, color=colour, marker="o", capsize=3, label=name)
+        if how == "auto":
+            for what, style, label in (
+                ("recall", "--", "wrong rows found"),
+                ("coverage", ":", "coverage of 95 % intervals of A"),
+            ):
+                axis.plot(at, [row[what] for row in some], style, color=colour, label=label)
+    axis.set(
+        xscale="log",
+        ylim=(-0.03, 1.05),
+        xlabel="wrong cells (× 30), %",
+        ylabel="share of panels, rows or intervals",
+    )
+    axis.set_xticks(at, [f"{each:g}" for each in at])
+    axis.minorticks_off()
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    plt.tight_layout()
+    plt.savefig(path)
+
+
+def limits(seeds):
+    """Exchanges that likelihood ratios find where A, H, the law of the first row and the order are known: the best pair first, then exchanged back."""
+    for setting in ("8 wrong slices, transient", "5 exchanges, rest", "15 exchanges, rest"):
+        gains, hits, total = [], [], 0
+        for seed in seeds:
+            kind, soil, options = SETTINGS[setting]
+            X = PANELS[kind](seed)
+            wrong = np.zeros(X.shape[:2], dtype=bool)
+            soil(X, wrong, np.random.default_rng([seed, 99]), *options)
+            total += wrong.sum()
+            for gain, one, two in _exchanges_of(X, seed, kind):
+                gains.append(gain)
+                hits.append(float(wrong[one]) + float(wrong[two]))
+        best = np.argsort(gains)[::-1]
+        right = np.cumsum(np.array(hits)[best])
+        recall = right[right >= 0.95 * 2 * np.arange(1, len(best) + 1)].max() / total
+        print(
+            f"{setting:28} recall at precision .95: {recall:.3f}, {len(seeds)} panels", flush=True
+        )
+
+
+def _exchanges_of(X, seed, kind):
+    """Pairs of rows that gain more than three nats by an exchange, each with its gain, greedily."""
+    A, H = assumptions.irreversible(seed, D)
+    F, S = expm(A * DT), solve_continuous_lyapunov(A, -H)
+    first = (2 * np.sqrt(np.diag(S)), 0.33**2 * S) if kind == "transient" else (np.zeros(D), S)
+    W, V = (np.linalg.inv(np.linalg.cholesky(C)).T for C in (S - F @ S @ F.T, first[1]))
+
+    def costs(x):  # of trajectories (..., T, D)
+        steps = (x[..., 1:, :] - x[..., :-1, :] @ F.T) @ W
+        return 0.5 * (
+            (steps**2).sum(axis=(-1, -2)) + (((x[..., 0, :] - first[0]) @ V) ** 2).sum(-1)
+        )
+
+    X, free, found = X.copy(), np.ones(X.shape[:2], dtype=bool), []
+    while True:
+        own, best = costs(X), (3.0, None, None)
+        for a, b in zip(*np.triu_indices(T, 1), strict=True):
+            Y = X.copy()
+            Y[:, [a, b]] = Y[:, [b, a]]
+            gain = np.where(free[:, a] & free[:, b], own - costs(Y), -np.inf)
+            j = int(gain.argmax())
+            best = max(best, (gain[j], (j, a), (j, b)), key=lambda each: each[0])
+        for k in range(T):
+            Y = np.repeat(X[:, None], N, axis=1)
+            Y[:, :, k] = X[None, :, k]
+            gain = own[:, None] - costs(Y)
+            gain = np.where(free[:, k, None] & free[None, :, k], gain + gain.T, -np.inf)
+            i, j = np.unravel_index(gain.argmax(), gain.shape)
+            best = max(best, (gain[i, j], (int(i), k), (int(j), k)), key=lambda each: each[0])
+        gain, one, two = best
+        if one is None:
+            return found
+        X[one], X[two] = X[two].copy(), X[one].copy()
+        free[one] = free[two] = False
+        found.append((float(gain), one, two))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -208,11 +311,19 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only")
     parser.add_argument("--outliers", default="auto", choices=["auto", "flag", "keep", "both"])
+    parser.add_argument("--limit", action="store_true")
+    parser.add_argument("--figure", type=Path)
     parser.add_argument(
         "--json", type=Path, help="write the table there, too; rows of other settings stay"
     )
     asked = parser.parse_args()
     seeds = range(*map(int, asked.seeds.split(":")))
+    if asked.figure:
+        figure(json.loads(RECORD.read_text("utf-8")), asked.figure)
+        return
+    if asked.limit:
+        limits(seeds)
+        return
     one("clean, transient", 0, "keep")  # compile before anything is timed
     rows = []
     print(" " * 28 + "".join(f"{name:>11}" for name in COLUMNS))

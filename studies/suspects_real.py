@@ -3,8 +3,8 @@
     python studies/suspects_real.py ../shared/data --seeds 20000:20020
 
 The screening alone, without the fit. Put in: one cell × 10, one variable of one subject × 100, and the rows of two subjects exchanged at
-an inner visit. Of exchanges each of the two rows counts; "far" are those whose rows differ by more than three standard deviations of a
-step (Mahalanobis), which a process known could reveal.
+an inner visit. Of exchanges each of the two rows counts; "clear" are those that gain enough where they are exchanged back, under steps
+fitted to the clean panel along the true order: a pair that gains less than chance does in a clean panel cannot be told.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ import retrace_sde as rt
 from retrace_sde.estimator.entry import entered
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.screening.suspects import screened
+from retrace_sde.evidence.suspects.exchanged import RATE, _Chance, _Places
+from retrace_sde.evidence.suspects.robust import centre_and_scale
+from retrace_sde.evidence.suspects.rows import judge
+from retrace_sde.evidence.suspects.two_sided import TwoSided
 from retrace_sde.lost_time.panels import REAL, _read
 
 SOILED = {"physionet2012_icu_4h": (0, 1, 2), "pbcseq_visits": (1, 4)}
@@ -32,16 +36,21 @@ def screen(X):
         return screened(entered(X, None, None, None, request), request)[1]
 
 
-def far(X, i, j, k):
-    """The rows of i and j at k differ by more than three standard deviations of a step."""
-    steps = np.diff(X, axis=1).reshape(-1, X.shape[2])
-    gap = X[i, k] - X[j, k]
-    return gap @ np.linalg.solve(np.cov(steps.T), gap) > 9 * X.shape[2]
+def clear(X, soiled, one, two):
+    """Exchanging two rows back gains more than the bound for one pair, under the law of the clean panel."""
+    centre, scale = centre_and_scale(X)
+    z, y = (X - centre) / scale, (soiled - centre) / scale
+    times = np.broadcast_to(np.arange(float(X.shape[1])), X.shape[:2])
+    law = TwoSided.of(z, times)
+    judged = judge(law.sides(z, times, z), ~np.isnan(z).all(axis=2))
+    bound = _Chance.of(_Places.of(z, times, z, law, judged.tail)).bound(RATE)
+    gains = _Places.of(y, times, z, law, judged.tail).gains(np.array([one]))[0]
+    return bool(gains[0, two[0]] > bound)
 
 
 def soiled(X, variables, seeds):
     n, T, _ = X.shape
-    hits = {"cell x10": [], "subject x100": [], "exchanged rows": [], "exchanged rows, far": []}
+    hits = {"cell x10": [], "subject x100": [], "exchanged rows": [], "exchanged rows, clear": []}
     for seed in seeds:
         rng = np.random.default_rng(seed)
         j, k, v = rng.integers(n), rng.integers(1, T - 1), rng.choice(variables)
@@ -60,7 +69,7 @@ def soiled(X, variables, seeds):
         places = {(e.trajectory, e.slice) for e in screen(one)}
         both = [(i, k) in places, (j, k) in places]
         hits["exchanged rows"] += both
-        hits["exchanged rows, far"] += both if far(X, i, j, k) else []
+        hits["exchanged rows, clear"] += both if clear(X, one, (i, k), (j, k)) else []
     return hits
 
 

@@ -609,7 +609,7 @@ def _shared_posterior(
     """
 
     def of_mode(fit: Fit) -> OrderPosterior:
-        orders = (model.made_robust(fit) or model).shared_orders(fit)
+        orders = (model.with_unequal_steps(fit) or model).shared_orders(fit)
         return shared_posterior(orders, fit.order, rng, samples=samples)
 
     best = outcome.found

@@ -157,14 +157,14 @@ def _from_start(model: Model, space: Space, start: Indices, max_iter: int) -> Tr
     variances must be better by more than one nat per step, which unequal variances gain by chance.
     """
     equal = alternate(model, space, start, max_iter=max_iter)
-    robust = model.made_robust(equal.first.better)
-    if robust is None:
+    uneven = model.with_unequal_steps(equal.first.better)
+    if uneven is None:
         return equal
-    unequal = alternate(robust, space, start, max_iter=max_iter)
+    unequal = alternate(uneven, space, start, max_iter=max_iter)
     one, two = (model.score(each.pair.better) for each in (equal, unequal))
     if one <= two + len(start) - 1:
         return unequal
-    return alternate(robust, space, equal.order, max_iter=max_iter)
+    return alternate(uneven, space, equal.order, max_iter=max_iter)
 
 
 def _finished(model: Model, trail: Trail) -> Found:

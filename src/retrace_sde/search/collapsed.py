@@ -82,7 +82,7 @@ def order_evidence(model: Model, found: Fit, *, few: bool = False) -> OrderEvide
     if T < 3 or T * T * d * (d + found.moments.n_features) > PAIR_ELEMENTS:
         return None
     data = model.for_search().data if few else data
-    if data.lazy or model.made_robust(found) is not None:
+    if data.lazy or model.with_unequal_steps(found) is not None:
         return None
     states = data.slices(np.arange(T))
     u = data.covariates

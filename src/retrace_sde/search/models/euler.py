@@ -99,9 +99,9 @@ EULER_ACROSS = (
 
 @dataclass(frozen=True, eq=False)
 class EulerModel(Problem):
-    """Euler's steps along an order. `robust`: orders are judged by steps that may differ in variance."""
+    """Euler's steps along an order. `unequal_steps`: orders are judged by steps that may differ in variance."""
 
-    robust: bool = False
+    unequal_steps: bool = False
     effort = Effort(40, 1.04, 600, warm=12, bridged=2000, bridges=50, louis=50, positions=1500)
 
     # -- an order known ----------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ class EulerModel(Problem):
         return RoughStart(self._pair_costs(found), start, known, whole, self.prior)
 
     def _near_costs(self, found: Fit, start: Array) -> Near:
-        """Costs of near slices, robust where that is asked for and steps differ in variance."""
+        """Costs of near slices, of steps of unequal variance where that is asked for and they differ."""
         x, u = self.data.block(slice(None))
         W = found.step.whitening.T
         target = flat_slices(to_numpy(x) @ W)
@@ -312,7 +312,7 @@ class EulerModel(Problem):
             mean = self.mean_path.vectors(found.order, found.step.diffusion * found.step.dt)
             source, target = np.c_[source, mean[0]], np.c_[target, mean[1]]
         near = nearby(source, target, start, found.order)
-        if not self.robust:
+        if not self.unequal_steps:
             return near
         unequal = self._dispersion(step_costs(self.data, found.order, found.step))
         if unequal is None:
@@ -322,9 +322,9 @@ class EulerModel(Problem):
         return Near(near.lists, costs, start, rough, rough, float(unequal.costs(far)))
 
     def _pair_costs(self, found: Fit) -> Array:
-        """Costs (T, T) of one slice after another, robust where that is asked for and steps differ in variance."""
+        """Costs (T, T) of one slice after another, of steps of unequal variance where that is asked for and they differ."""
         costs = transition_costs(self.data, found.step)
-        if self.robust:
+        if self.unequal_steps:
             unequal = self._dispersion(costs[found.order[:-1], found.order[1:]])
             costs = costs if unequal is None else unequal.costs(costs)
         if self.mean_path is None:
@@ -340,9 +340,9 @@ class EulerModel(Problem):
         unequal = self._dispersion(step_costs(self.data, found.order, found.step))
         return 0.0 if unequal is None else unequal.evidence
 
-    def made_robust(self, found: Fit) -> Self | None:
+    def with_unequal_steps(self, found: Fit) -> Self | None:
         """The model whose steps may differ in variance, where those along an order do."""
-        return replace(self, robust=True) if self.evidence(found) else None
+        return replace(self, unequal_steps=True) if self.evidence(found) else None
 
     def score(self, found: Fit) -> float:
         """What orders found in different ways are compared by: steps equal or unequal, whichever is better."""
@@ -415,7 +415,7 @@ class EulerModel(Problem):
     @property
     def draws_parameters(self) -> bool:
         """Steps are all alike, and there are no shocks: parameters given orders have a conjugate law."""
-        plain = self.mean_path is None and not self.robust and not self.gaps_estimated
+        plain = self.mean_path is None and not self.unequal_steps and not self.gaps_estimated
         return plain and not self.timing.gaps_known and not self.data.lazy
 
     def completed(

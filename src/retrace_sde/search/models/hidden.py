@@ -493,7 +493,7 @@ class HiddenModel(Problem):
         s = S[:, :, 0] if self.offset else np.zeros(S.shape[:2])
         return Chain(F, s, Q, S[:, :, int(self.offset) :], law.R, law.initial)
 
-    def made_robust(self, found: Fit) -> None:
+    def with_unequal_steps(self, found: Fit) -> None:
         """Noise of its own size excuses unequal steps already."""
 
     def score(self, found: Fit) -> float:
