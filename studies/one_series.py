@@ -36,7 +36,9 @@ def main() -> None:
     parser.add_argument("--seeds", default="50000:50020")
     seeds = range(*map(int, parser.parse_args().seeds.split(":")))
     warnings.simplefilter("ignore", rt.ReTraceWarning)
-    print("| variables | observations | neighbours right | positions right | claimed | to and fro |")
+    print(
+        "| variables | observations | neighbours right | positions right | claimed | to and fro |"
+    )
     print("|---|---|---|---|---|---|")
     for d, T in SIZES:
         rows = np.array([one(d, T, seed) for seed in seeds])
