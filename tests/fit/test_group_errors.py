@@ -118,11 +118,11 @@ def test_the_bootstrap_draws_groups():
 
 def test_averages_over_orders_sum_scores_within_groups():
     """Louis' information is that of single trajectories; only the spread of scores is that of groups."""
-    start = np.random.default_rng(0).normal([3.0, 0.0], 0.8, size=(40, 2))
-    X = SDE.simulate(40, 6, DT, x0=start, random_state=0)
+    start = np.random.default_rng(0).normal([3.0, 0.0], 0.8, size=(25, 2))
+    X = SDE.simulate(25, 6, DT, x0=start, random_state=0)
     given = {"dt": DT, "permutation": "independent", "estimator": "mcem", "random_state": 0}
     one = rt.ReTrace(**given).fit(X).standard_errors_
-    three, groups = np.repeat(X, 3, axis=0), np.repeat(np.arange(40), 3)
+    three, groups = np.repeat(X, 3, axis=0), np.repeat(np.arange(25), 3)
     again = rt.ReTrace(**given).fit(three, groups=groups).standard_errors_
     assert again.kind == "sandwich by group"
     np.testing.assert_allclose(again.diffusion, one.diffusion, rtol=0.2)
