@@ -1,6 +1,6 @@
 """Coverage of the average treatment effect, and what happens where an assumption fails.
 
-    python studies/treatment.py [--setting randomised|frailty|combination] [--seeds 0:60] [--jobs 1] [--recovered]
+    python studies/treatment.py [--setting randomised|frailty|combination] [--seeds 0:60] [--jobs 1] [--recovered] [--test]
 
 60 subjects, 10 visits Δt = .2 apart, dx = (b_j − .7 x + .6 u) dt + .3 dW in Euler's steps, levels b_j of sd .5, started at b_j/.7 ± .6.
 Treatment is drawn at each visit: at random (randomised), more often for subjects of high level, P(u = 1) = 1/(1 + exp(−4 b_j))
@@ -8,6 +8,7 @@ Treatment is drawn at each visit: at random (randomised), more often for subject
 with --recovered each subject's visits are shuffled, and the order is recovered first (a cohort whose direction is open is counted).
 For each kind of subjects' levels: the share of 95 % intervals that hold the true effect of treatment throughout, with its Monte-Carlo error,
 the mean estimate, its standard deviation over cohorts, the mean reported error, and how often the test of confounded levels rejects.
+With --test that test alone.
 """
 
 from __future__ import annotations
@@ -71,14 +72,28 @@ def one(setting: str, seed: int, recovered: bool) -> list[list[float]]:
     return found
 
 
+def rejects(setting: str, seed: int) -> bool:
+    """Whether the test of confounded levels rejects, in the known order."""
+    warnings.simplefilter("ignore", rt.ReTraceWarning)
+    X, u = cohort(setting, np.random.default_rng(seed))
+    model = rt.TreatmentEffect(dt=DT, drift=rt.drift.Polynomial(1), random_state=seed, n_jobs=1)
+    test = model.fit(X, u, order=np.tile(np.arange(T), (N, 1))).confounding_test()
+    return test is not None and test.rejected
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--setting", choices=list(KINDS), default="randomised")
     parser.add_argument("--seeds", default="0:60")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--recovered", action="store_true")
+    parser.add_argument("--test", action="store_true")
     options = parser.parse_args()
     seeds = range(*map(int, options.seeds.split(":")))
+    if options.test:
+        found = Parallel(options.jobs)(delayed(rejects)(options.setting, seed) for seed in seeds)
+        print(f"{options.setting}: rejected {sum(found)} of {len(seeds)}")
+        return
     runs = np.array(
         Parallel(options.jobs)(
             delayed(one)(options.setting, seed, options.recovered) for seed in seeds

@@ -189,3 +189,15 @@ def test_a_variance_that_vanishes_without_a_subject_does_not_spoil_the_errors() 
     """Without subject 16 of this cohort, mean treatments vary no more than by chance; its change was .34."""
     changes = _fitted(*_panel(20015), "fixed").interventions_.regimes[""].jackknife.changes
     assert np.abs(changes[:, 0, 2]).max() < 0.05
+
+
+def test_the_test_of_confounded_levels_knows_neither_units_nor_the_sequence_of_subjects() -> None:
+    X, u = _panel(11, frailty=0.4, n=40)
+    one = _fitted(X, u).confounding_test()
+    rows = np.random.default_rng(0).permutation(len(X))
+    two = _fitted(50 * X[rows] + 7, 3 * u[rows]).confounding_test()
+    assert one is not None
+    assert two is not None
+    assert 0.001 < one.p_value < 0.999
+    assert_allclose([two.statistic, two.p_value], [one.statistic, one.p_value], rtol=0.02)
+    assert one.degrees == (1, 35)  # of x, u, 1, x₀ and the mean treatment each costs one of 40

@@ -16,7 +16,7 @@ A variance of levels that is estimated as zero is held there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -166,46 +166,79 @@ class Jackknife:
         return np.asarray((G - 1) / G * flat.T @ flat)
 
 
+@dataclass(frozen=True, eq=False)
+class _Equations:
+    """Scores of G groups at the estimate, `at` (G, q), the information `bread` B, and each group's share of it, `slopes` (G or 1, q, q)."""
+
+    at: Array
+    bread: Array
+    slopes: Array
+
+    @classmethod
+    def of(cls, scores: Callable[[Array, Rows], Array], rows: Rows, codes: Indices) -> _Equations:
+        q, G = scores(np.zeros(0), rows).shape[1], int(codes.max()) + 1
+
+        def by_group(each: Array) -> Array:
+            found = np.zeros((G, *each.shape[1:]))
+            np.add.at(found, codes, each)
+            return found
+
+        slopes = np.empty((G, q, q))
+        for k in range(q):
+            eta = np.zeros(q)
+            eta[k] = STEP
+            slopes[:, :, k] = by_group(scores(-eta, rows) - scores(eta, rows)) / (2 * STEP)
+        bread = slopes.sum(axis=0)
+        if G * q * q > LARGEST_JACOBIANS:
+            slopes = np.zeros((1, q, q))
+        at = by_group(scores(np.zeros(q), rows))
+        if len(rows.grams) > 1:
+            drawn = np.stack([scores(np.zeros(q), rows.draw(k)) for k in range(len(rows.grams))])
+            drawn = drawn - drawn.mean(axis=0)
+            hidden = np.einsum("kni,knj->ij", drawn, drawn) / (len(drawn) - 1)
+            unit = 1 / np.sqrt(np.abs(np.diag(bread)))
+            least = np.linalg.eigvals((bread - hidden) * np.outer(unit, unit)).real.min()
+            # Too few draws can make the difference indefinite; the scores' own spread is then the information.
+            bread = bread - hidden if least > 1e-6 else at.T @ at
+        return cls(at, bread, slopes)
+
+
 def jackknife(model: SubjectModel, rows: Rows, groups: Indices | None = None) -> Jackknife:
     """Of a fit to these rows; `groups` (n,) numbers groups of subjects, which are left out together."""
     scores, process = _estimating(model, rows)
-    q = scores(np.zeros(0), rows).shape[1]
     n = len(rows.steps)
     codes = np.arange(n) if groups is None else groups
-    G = int(codes.max()) + 1
-
-    def by_group(each: Array) -> Array:
-        found = np.zeros((G, *each.shape[1:]))
-        np.add.at(found, codes, each)
-        return found
-
-    slopes = np.empty((G, q, q))
-    for k in range(q):
-        eta = np.zeros(q)
-        eta[k] = STEP
-        slopes[:, :, k] = by_group(scores(-eta, rows) - scores(eta, rows)) / (2 * STEP)
-    bread = slopes.sum(axis=0)
-    if G * q * q > LARGEST_JACOBIANS:
-        slopes = np.zeros((1, q, q))
-    at = by_group(scores(np.zeros(q), rows))
-    if len(rows.grams) > 1:
-        drawn = np.stack([scores(np.zeros(q), rows.draw(k)) for k in range(len(rows.grams))])
-        drawn = drawn - drawn.mean(axis=0)
-        hidden = np.einsum("kni,knj->ij", drawn, drawn) / (len(drawn) - 1)
-        unit = 1 / np.sqrt(np.abs(np.diag(bread)))
-        least = np.linalg.eigvals((bread - hidden) * np.outer(unit, unit)).real.min()
-        # Too few draws can make the difference indefinite; the scores' own spread is then the information.
-        bread = bread - hidden if least > 1e-6 else at.T @ at
-    changes = -np.linalg.solve(bread - slopes, at[:, :, None])[:, :, 0]
+    found = _Equations.of(scores, rows, codes)
+    at, bread, slopes = found.at, found.bread, found.slopes
+    G, q = at.shape
+    changes = np.asarray(-np.linalg.solve(bread - slopes, at[:, :, None])[:, :, 0], dtype=float)
     far = np.abs(changes).max(axis=1) > FARTHEST
     changes[far] = -np.linalg.solve(bread, at[far].T).T
     if len(rows.grams) == 1 and G * n <= POLISHED:
         for g in range(G):
             others = rows.some(np.flatnonzero(codes != g))
             starts = [(changes[g], bread - slopes[g]), (np.zeros(q), bread)]
-            found = (_polished(*start, scores, others) for start in starts)
-            changes[g] = next((each for each in found if each is not None), changes[g])
+            tried = (_polished(*start, scores, others) for start in starts)
+            changes[g] = next((each for each in tried if each is not None), changes[g])
     return Jackknife(process.coefficients(changes) - process.coefficients(np.zeros(q)))
+
+
+def adjusted_scores(
+    model: SubjectModel, rows: Rows, groups: Indices | None, tested: Sequence[int]
+) -> Array:
+    """Scores (G, d m) of the m columns `tested` of (Θ, Γ) at a model in which these are zero, and all else is estimated.
+
+    What leaving the rest to be estimated takes from them is taken: `g_γ − B_γη B_ηη⁻¹ g_η`.
+    """
+    scores, process = _estimating(model, rows)
+    codes = np.arange(len(rows.steps)) if groups is None else groups
+    found = _Equations.of(scores, rows, codes)
+    d, P = process.theta.shape
+    own = np.array([e * P + column for e in range(d) for column in tested])
+    rest = np.setdiff1d(np.arange(found.at.shape[1]), own)
+    B = found.bread
+    share = np.linalg.solve(B[np.ix_(rest, rest)].T, B[np.ix_(own, rest)].T)
+    return np.asarray(found.at[:, own] - found.at[:, rest] @ share)
 
 
 def _polished(

@@ -243,6 +243,24 @@ def fit_model(
     return SubjectModel(whole, treatment, offsets, _base(whole, offsets, slope, rows))
 
 
+def with_unrelated_treatment(levels: SubjectModel, rows: Rows) -> SubjectModel:
+    """Random intercepts as fixed effects whose levels do not go with the treatment, and its model: the null of their test."""
+    assert levels.offsets is not None
+    (d, p), S = levels.base.coefficients.shape, levels.base.columns
+    k, starts = rows.policy.shape[2] - 1 - d, levels.n_starts
+    theta = levels.whole.coefficients
+    v = treatment_offsets(rows, theta[:, :p], S, levels.offsets)
+    policy = augmented(rows.policy, v, (0,), 1 + d).mean(axis=0)
+    count = float(rows.steps.sum())
+    treatment = fit_subjects(policy, count, 1 + d + v.shape[2], columns=(0,))
+    gamma = np.zeros((d, len(S), starts + k))
+    gamma[:, :, :starts] = theta[:, p:].reshape(d, len(S), starts)
+    whole = replace(
+        levels.whole, coefficients=np.concatenate([theta[:, :p], gamma.reshape(d, -1)], axis=1)
+    )
+    return replace(levels, whole=whole, treatment=treatment)
+
+
 def _base(
     whole: SubjectFit, offsets: Offsets | None, slope: Array | None, rows: Rows
 ) -> SubjectFit:

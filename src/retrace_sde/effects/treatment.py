@@ -184,7 +184,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     >>> bool(effects.sensitivity(T0=[0, 0], T1=[5, 1]).to_zero[0] > 0)
     True
     >>> effects.confounding_test(T0=[0, 0], T1=[5, 1]).degrees  # do levels go with treatment? Two treatments, 60 subjects
-    (2, 58)
+    (2, 53)
     >>> effects.influence(T0=[0, 0], T1=[5, 1]).shape, effects.cautions(T0=[0, 0], T1=[5, 1])
     ((60, 5), [])
     >>> list(effects.parameters_.index[:2]) == list(effects.conf_int(level=0.9).index[:2])
