@@ -324,7 +324,7 @@ Cells = dict[str, dict[str, list[float]]]
 
 
 def recorded(file: Path, form: str, cells: Cells, command: str) -> None:
-    """Add figures to a file; those of other methods stay, so that peers may be run elsewhere. The table is that of panels."""
+    """Add figures to a file; those of other methods and generators stay, so that they may be run elsewhere. The table is that of panels."""
     made: dict[str, Any] = {"forms": {}, "commands": {}}
     if file.exists():
         made |= json.loads(file.read_text("utf-8"))
@@ -332,11 +332,20 @@ def recorded(file: Path, form: str, cells: Cells, command: str) -> None:
     for name, each in cells.items():
         known.setdefault(name, {}).update(each)
         for method in each:
-            made["commands"][method] = command
+            # Commands whose generators are all run anew are forgotten with their figures.
+            of = made.setdefault("run by", {}).setdefault(form, {}).setdefault(method, {})
+            for other in known:
+                of.setdefault(other, made["commands"].get(method, command))
+            of[name] = command
+    for method, of in made.get("run by", {}).get("panel", {}).items():
+        made["commands"][method] = "`, `".join(dict.fromkeys(of.values()))
     shown = made["forms"].get("panel", {})
     methods = [each for each in ("ReTrace", *PEERS) if each in made["commands"]]
-    panels = {method: max((int(each[method][3]) for each in shown.values() if method in each), default=0) for method in methods}  # fmt: skip
-    made["command"] = "`, `".join(dict.fromkeys(made["commands"].values()))
+    counts = {method: sorted({int(each[method][3]) for each in shown.values() if method in each}) for method in methods}  # fmt: skip
+    panels = {method: " or ".join(map(str, each)) for method, each in counts.items()}
+    made["command"] = "`, `".join(
+        dict.fromkeys("`, `".join(made["commands"].values()).split("`, `"))
+    )
     made["columns"] = ["generator", "", *(f"{each} ({panels[each]})" for each in methods), "called", "wrong"]  # fmt: skip
     made["rows"] = [
         [name, GENERATORS[name][1], *(_two(shown[name].get(each), 0) for each in methods),
@@ -389,6 +398,7 @@ def main() -> None:
         print("| generator | | " + " | ".join(heads) + " |")
         if asked.json is not None:
             chosen = f' --methods "{asked.methods}"' if asked.methods else ""
+            chosen += f' --only "{asked.only}"' if asked.only else ""
             recorded(
                 asked.json, form, cells, f"python -m benchmarks.arrow --seeds {asked.seeds}{chosen}"
             )

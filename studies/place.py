@@ -3,7 +3,8 @@
     python studies/place.py [--seeds 0:10] [--jobs 1] [--only pairs|segments|real] [--folder FOLDER]
 
 pairs: calibration of `precedence` on simulated panels (random irreversible SDEs, d = 3, 200 known subjects, 2,000 new ones with three
-observations). segments: 6 segments of 10 observations, 30 subjects, gaps of 2 to 10 (20) steps. real (FOLDER holds long csv files
+observations). segments: 6 segments of 10 observations, 30 subjects, gaps of 2 to 10 (20) steps; of own
+segments also what somebody reaches who knows the process and the law of gaps. real (FOLDER holds long csv files
 `subject,time,<variables>` in true time order): half of the subjects known, the orders of the others hidden; log-loss, accuracy and
 calibration error of pairs beside gradient boosting of pairs, logistic regression on differences, and the best single variable.
 Whole trajectories, and three consecutive visits of each.
@@ -13,11 +14,14 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 from joblib import Parallel, delayed
 from real_panels import PANELS, read_panel
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
@@ -87,26 +91,57 @@ def segments(seed: int, longest: int) -> float:
     return float((place[model.order_[::L] // L] == np.arange(S)).all())
 
 
-def own_segments(seed: int, S: int) -> float:
-    """The share of joints of neighbouring segments that are right, 30 subjects with orders of their own."""
-    rng, L, dt, n = np.random.default_rng(seed), 10, 0.05, 30
+LENGTH, STEP, SUBJECTS, GAPS = 10, 0.05, 30, range(2, 11)
+"""Of own segments: observations of each, time between them, subjects, and steps between neighbouring segments."""
+
+
+def in_segments(seed: int, S: int) -> tuple[np.ndarray, np.ndarray]:
+    """Subjects whose segments are stored in orders of their own, (n, S L, d), and the true places of the segments."""
+    rng, L, n = np.random.default_rng(seed), LENGTH, SUBJECTS
     sde = rt.simulate.random_irreversible_sde(3, random_state=seed)
-    Y = sde.simulate(n, S * (L + 10), dt, scheme="exact", random_state=rng)
-    begins = np.c_[np.zeros(n, dtype=int), np.cumsum(rng.integers(2, 11, (n, S - 1)) + L - 1, axis=1)]  # fmt: skip
+    Y = sde.simulate(n, S * (L + 10), STEP, scheme="exact", random_state=rng)
+    gaps = rng.integers(GAPS.start, GAPS.stop, (n, S - 1))
+    begins = np.c_[np.zeros(n, dtype=int), np.cumsum(gaps + L - 1, axis=1)]
     places = np.array([rng.permutation(S) for _ in range(n)])
-    X = np.array(
+    return np.array(
         [
             np.concatenate([Y[j, begins[j, p] : begins[j, p] + L] for p in each])
             for j, each in enumerate(places)
         ]
-    )
-    known = rt.Knowledge(segments=np.tile(np.repeat(np.arange(S), L), (n, 1)))
+    ), places
+
+
+def right_joints(found: np.ndarray) -> float:
+    """The share of neighbouring segments that follow one another in time."""
+    return float((np.diff(found, axis=1) == 1).mean())
+
+
+def own_segments(seed: int, S: int) -> float:
+    """The share of joints of neighbouring segments that are right, 30 subjects with orders of their own."""
+    X, places = in_segments(seed, S)
+    known = rt.Knowledge(segments=np.tile(np.repeat(np.arange(S), LENGTH), (SUBJECTS, 1)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rt.ReTraceWarning)
-        model = rt.ReTrace(dt=dt, permutation="independent", subjects="alike", random_state=0, n_jobs=1)  # fmt: skip
+        model = rt.ReTrace(dt=STEP, permutation="independent", subjects="alike", random_state=0, n_jobs=1)  # fmt: skip
         model.fit(X, knowledge=known)
-    found = np.take_along_axis(places, model.order_[:, ::L] // L, axis=1)
-    return float((np.diff(found, axis=1) == 1).mean())
+    return right_joints(np.take_along_axis(places, model.order_[:, ::LENGTH] // LENGTH, axis=1))
+
+
+def own_segments_limit(seed: int, S: int) -> float:
+    """The same by somebody who knows the process and the law of gaps: the most likely of all orders of the segments."""
+    X, places = in_segments(seed, S)
+    sde = rt.simulate.random_irreversible_sde(3, random_state=seed)
+    assert sde.initial is not None
+    first, last = X[:, ::LENGTH], X[:, LENGTH - 1 :: LENGTH]
+    laws = [sde.transition(gap * STEP) for gap in GAPS]
+    each = []
+    for law in laws:  # of b after a, (n, a, b)
+        rest = first[:, None] - (last @ law.matrix.T + law.shift)[:, :, None]
+        each.append(multivariate_normal(np.zeros(3), law.covariance).logpdf(rest))
+    joint, start = logsumexp(each, axis=0), sde.initial.log_density(first)
+    orders = np.array(list(permutations(range(S))))
+    score = start[:, orders[:, 0]] + joint[:, orders[:, :-1], orders[:, 1:]].sum(axis=2)
+    return right_joints(np.take_along_axis(places, orders[score.argmax(axis=1)], axis=1))
 
 
 def features(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -181,7 +216,10 @@ def main() -> None:
             )
         for S in (2, 6):
             right = np.mean(run(delayed(own_segments)(seed, S) for seed in seeds))
-            print(f"own segments, {S} of each: {right:.3f} of the joints right")
+            limit = np.mean([own_segments_limit(seed, S) for seed in seeds])
+            print(
+                f"own segments, {S} of each: {right:.3f} of the joints right (process known: {limit:.3f})"
+            )
     if options.only in (None, "real") and options.folder is not None:
         for name in SETS:
             for three in (False, True):

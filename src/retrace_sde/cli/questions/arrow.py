@@ -75,7 +75,8 @@ def _lines(found: ArrowTest, cautions: list[str]) -> Iterator[tuple[str, str]]:
     if found.blocks is not None:
         yield "Series", f"split into {found.blocks}."
     if found.reversibility_p is not None:
-        said = "differ" if found.reversibility_p < found.alpha else "do not differ"
+        significant = found.reversibility_p < found.alpha
+        said = "differ significantly" if significant else "do not differ significantly"
         p = f"p = {found.reversibility_p:.2g}, without any model"
         yield "Reversed", f"The data {said} from their time reverse ({p})."
     if found.entropy_production is not None:
