@@ -171,6 +171,7 @@ def test_place_writes_how_sure_each_position_is(tmp_path):
     said = run("place", tmp_path / "new.csv", *words)
     assert "probability" in said
     placed = pd.read_csv(tmp_path / "placed.csv")
+    assert placed.position.dtype.kind == "i"  # as a fit writes it
     assert placed.position_probability.between(0, 1).all()
     assert placed.position_probability.mean() > 0.6
 

@@ -50,7 +50,8 @@ def place(file: Path, fitted: Path, as_json: bool, **given: Any) -> None:
             name if name not in frame.columns else f"retrace_{name}"
             for name in ("position", "time", "position_probability")
         )
-        table = frame.assign(**{new: found, when: found * model.result_.dt, chance: sure})
+        whole = found if np.isnan(found).any() else found.astype(np.int64)
+        table = frame.assign(**{new: whole, when: found * model.result_.dt, chance: sure})
         table = table.sort_values([roles["subject"], new], kind="stable", na_position="last")
         begin("writing")
         job.write(table)
@@ -62,7 +63,7 @@ def place(file: Path, fitted: Path, as_json: bool, **given: Any) -> None:
     lines = [
         (
             "Placed",
-            f"{subjects} subjects; log-likelihood {score:.4g} for each under the saved fit.",
+            f"{subjects} subjects; mean log-likelihood of a subject under the saved fit: {score:.4g}.",
         ),
         ("Order", f"in column {new}, {_sure(sure)}." if shown is None else f"{' → '.join(shown)}."),
         ("Direction", f"of the saved fit: {verdict}"),
