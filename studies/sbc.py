@@ -2,7 +2,7 @@
 
     python studies/sbc.py --seeds 20000:20500 --jobs 16                     one order for all, parameters integrated out
     python studies/sbc.py --seeds 20000:20500 --jobs 16 --setting noise     the same behind noise; also missing, own, own-noise, own-missing
-    python studies/sbc.py --figure docs/assets/sbc.svg                      ranks kept in docs/results/sbc.json, as a picture
+    python studies/sbc.py --figure docs/sbc.svg                             ranks kept in docs/results/sbc.json, as a picture
 
 Parameters and first states are drawn from the prior that the sampler uses, a panel from these, and its slices are shuffled, or each
 trajectory's observations. The rank of each true value among draws of the posterior is then uniform: of the coefficients, the log-determinant
