@@ -32,6 +32,7 @@ def test_gains_are_those_of_the_panel_with_the_rows_exchanged():
     """Against the cost of the whole panel, with rows exchanged, under the same law and scales."""
     z, times = standardised(rest())
     law, judged, places = places_of(z, times)
+    places = places._replace(most=np.inf)  # no row is taken for a spike
 
     def whole(x):
         return places.cost(_Places.of(x, times, z, law, judged.tail).before)[0][:, 1:].sum()
@@ -90,6 +91,15 @@ def test_clean_panels_and_wrong_cells_have_no_exchanges():
     X[17, 2, 0] -= 30
     found = find_rows(*standardised(X))
     assert {(e.trajectory, e.position, e.partner) for e in found} == {(4, 5, None), (17, 2, None)}
+
+
+def test_two_spikes_in_a_large_panel_are_no_exchange():
+    """With so many rows to choose from some fit in the place of each."""
+    X = rest(2, n=300)
+    rng = np.random.default_rng(0)
+    for j, k in zip(rng.choice(300, 12, replace=False), rng.integers(1, 11, 12), strict=True):
+        X[j, k] += 4 * rng.standard_normal(3) * np.diff(X, axis=1).std(axis=(0, 1))
+    assert all(each.partner is None for each in find_rows(*standardised(X)))
 
 
 def test_exchanged_rows_are_named_as_such():

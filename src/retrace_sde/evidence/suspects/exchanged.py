@@ -1,8 +1,10 @@
 """Rows that were exchanged: two rows of one position, or of one trajectory, each of which belongs in the other's place.
 
 With forward residuals `f_k = x_k − E[x_k | x_{k−1}]` and costs `ρ(f) = ½ (ν + d) log(1 + |f|²/(ν c))`, the fitted t law, two rows gain
-`g = Σ ρ − Σ ρ'` over the steps next to them where they change places. Neither row has to stand out alone: with the process known about .92 of
-exchanges are found so in panels where .78 of the rows stand out (docs/wrong.md).
+`g = Σ ρ − Σ ρ'` over the steps next to them where they change places. Neither row has to stand out alone: with the process known more
+exchanges are found so than rows stand out (docs/wrong.md).
+
+No row costs more than a spike does, a row of its own kind (`_most`): else one spike and any row that fits there would be a pair.
 
 Exchanging two rows is an involution, so in a clean panel `P(g > t) = E[e^g; g < −t]`: the pairs that lose by an exchange tell how many would gain t
 by chance, `V(t) = Σ e^g 1{g < −t}`. Pairs are called as long as V is no more than `RATE` of their number.
@@ -16,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.evidence.suspects.robust import median
+from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.evidence.suspects.tail import Tail
 from retrace_sde.evidence.suspects.two_sided import TwoSided, lengths
 from retrace_sde.io.arrays import Array, Indices, Mask
@@ -29,6 +31,9 @@ CANDIDATE_P, MAX_CANDIDATES = 0.2, 300
 """P value, by what both neighbours expect, up to which a row is tried in every other place, and how many rows are, the clearest first.
 
 With .05 .81 of the rows of wrong slices are found, with .2 .84 (20 tuning panels)."""
+
+SPIKES = 0.005
+"""Share of rows that may be far from both neighbours and yet be right, or wrong in another way."""
 
 ORDINARY = 0.001
 """Probability by chance of each residual where rows are exchanged back, at least."""
@@ -133,6 +138,7 @@ class _Places(NamedTuple):
     W: Array
     FW: Array
     tail: Tail
+    most: float
 
     @classmethod
     def of(cls, x: Array, times: Array, kept: Array, law: TwoSided, tail: Tail) -> _Places:
@@ -146,7 +152,7 @@ class _Places(NamedTuple):
         after, scale_after = np.full_like(before, np.nan), np.ones_like(scale)
         after[:, :-1], scale_after[:, :-1] = before[:, 1:], scale[:, 1:]
         FW = law.ahead.coefficients[:-1] @ W
-        return cls(x, before, after, scale, scale_after, W, FW, tail)
+        return cls(x, before, after, scale, scale_after, W, FW, tail, _most(kept @ W))
 
     def cost(self, *residuals: Array) -> tuple[Array, Array]:
         """Σ ρ of residuals, and the longest; those that are not known count for nothing."""
@@ -174,7 +180,10 @@ class _Places(NamedTuple):
         own = self.cost(self.before, self.after)[0]
         here, far = self.moved(one, change)
         there, far_there = self.moved(two, -change)
-        here, there = own[one] - here, own[two] - there
+        here, there = (
+            np.minimum(own[at], self.most) - np.minimum(cost, self.most)
+            for at, cost in ((one, here), (two, there))
+        )
         gains = here + there
         # in a wrong cell's place any other row is better, but not the row in the other's
         far = np.where((here > 0) & (there > 0), far, np.inf)
@@ -190,7 +199,8 @@ class _Places(NamedTuple):
         last = self.after[:, 1:] + change / self.scale_after[:, 1:] @ self.FW
         own = self.cost(self.before[:, :-1], self.before[:, 1:], self.after[:, 1:])[0]
         cost, far = self.cost(first, shared, last)
-        return np.where(np.isnan(change).any(axis=2), np.nan, own - cost), far
+        gained = np.minimum(own, 2 * self.most) - np.minimum(cost, 2 * self.most)
+        return np.where(np.isnan(change).any(axis=2), np.nan, gained), far
 
     def better(self, rows: Indices, free: Mask, least: float) -> list[Exchange]:
         """Pairs of free rows, one of them among `rows`, that gain that much and are ordinary in each other's place."""
@@ -212,6 +222,19 @@ class _Places(NamedTuple):
         places = np.argwhere(allowed)
         ordinary = self.tail.beyond(far[tuple(places.T)]) > ORDINARY
         return places[ordinary].tolist()  # type: ignore[no-any-return]
+
+
+def _most(a: Array) -> float:
+    """The most that a row can cost: that of a row of its own kind, which does not follow from its neighbours, `log 1/ε + ½ log |Σ| + d/2`.
+
+    Σ is the covariance of rows about their slice's median, of whitened a (n, T, d): a spike may be anywhere where rows are.
+    """
+    rest = (a - median(a, 0))[~np.isnan(a).any(axis=2)]
+    spread = NORMAL_MAD * median(np.abs(rest), 0)
+    bulk = rest[(np.abs(rest) <= 3 * spread).all(axis=1)]
+    d = a.shape[2]
+    volume = np.linalg.slogdet(np.cov(bulk.T).reshape(d, d))[1]
+    return float(np.log(1 / SPIKES) + volume / 2 + d / 2)
 
 
 def _place(row: Indices) -> Place:

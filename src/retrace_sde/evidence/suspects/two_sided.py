@@ -188,9 +188,13 @@ class TwoSided:
         )
 
     def scaled_ahead(self, x: Array, times: Array, near: Array) -> tuple[Array, Array]:
-        """Residuals (n, T, d) of rows of x given the row before, in units of their scale, and those scales (n, T, d), from `near`."""
+        """Residuals (n, T, d) of rows of x given the row before, in units of their scale, and those scales (n, T, d), from `near`.
+
+        A trajectory that hardly moves has the scale of the others: where values are rounded its own may be zero.
+        """
         f, wide = self.ahead.residuals(x, times, 1, x)
-        scale = self.steps_ahead * self._scales(*self._one_step(near, times, near)[:2])
+        own = np.maximum(self._scales(*self._one_step(near, times, near)[:2]), 1.0)
+        scale = self.steps_ahead * own
         return f / scale[..., None], wide * scale[..., None]
 
     def _scales(self, f: Array, g: Array) -> Array:
