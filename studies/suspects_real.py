@@ -18,7 +18,7 @@ import numpy as np
 import retrace_sde as rt
 from retrace_sde.estimator.entry import entered
 from retrace_sde.estimator.request import Request
-from retrace_sde.estimator.screening.suspects import screened
+from retrace_sde.estimator.screening.suspects import MAX_TIED_SHARE, _tied_share, screened
 from retrace_sde.evidence.suspects.exchanged import RATE, _Chance, _Places
 from retrace_sde.evidence.suspects.robust import centre_and_scale
 from retrace_sde.evidence.suspects.rows import judge
@@ -38,6 +38,8 @@ def screen(X):
 
 def clear(X, soiled, one, two):
     """Exchanging two rows back gains more than the bound for one pair, under the law of the clean panel."""
+    free = _tied_share(X) <= MAX_TIED_SHARE
+    X, soiled = X[..., free], soiled[..., free]
     centre, scale = centre_and_scale(X)
     z, y = (X - centre) / scale, (soiled - centre) / scale
     times = np.broadcast_to(np.arange(float(X.shape[1])), X.shape[:2])
