@@ -17,7 +17,7 @@ n, T = 60, 8
 names = ["bilirubin", "albumin", "platelets"]
 disease = rt.LinearSDE([[-0.4, -0.3, 0.0], [-0.2, -0.5, 0.1], [0.0, 0.3, -0.3]], 0.05 * np.eye(3))
 start = rt.Gaussian([1.5, -1.0, 1.0], 0.1 * np.eye(3))
-X = disease.simulate(n, T, dt=0.5, x0=start, random_state=1)
+X = disease.simulate(n, T, dt=0.5, x0=start, random_state=7)
 code = [f"V{k}" for k in rng.permutation(T) + 1]  # code[t] is the name of the visit at time t
 table = pd.DataFrame(X.reshape(n * T, 3), columns=names)
 table.insert(0, "patient", np.repeat([f"p{j:02d}" for j in range(n)], T))
@@ -61,8 +61,13 @@ print(f"mean probability given to them: {alone.ordered['position_probability'].m
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
 as_coded = table.sort_values("visit")
 for _, rows in as_coded.groupby("patient"):
-    left.plot(rows["visit"], rows["bilirubin"], color="C0", alpha=0.25)
-left.set(title="By visit code", ylabel="bilirubin (standardised)")
+    left.plot(rows["visit"].str[1:].astype(int), rows["bilirubin"], color="C0", alpha=0.25)
+left.set(
+    title="By visit code",
+    ylabel="bilirubin (standardised)",
+    xticks=range(1, T + 1),
+    xticklabels=sorted(code),
+)
 for _, rows in found.ordered.groupby("patient"):
     right.plot(rows["position"], rows["bilirubin"], color="C0", alpha=0.25)
 right.set(title="In the order found", xticks=range(T), xticklabels=order)
