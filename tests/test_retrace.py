@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy.stats import binom
@@ -259,3 +261,17 @@ def test_verbose_prints_each_round_and_silence_is_the_default(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == model.n_iter_
     assert lines[-1] == f"round {model.n_iter_}: log-likelihood {model.log_likelihood_:,.1f}"
+
+
+def test_probabilities_given_few_values_are_said_to_be_too_high():
+    """One long series: its parameters are taken for known, and a handful of values stands behind each."""
+    sde = rt.simulate.random_irreversible_sde(6, random_state=0)
+    X = sde.simulate(3, 40, 0.05, x0="stationary", random_state=1)
+    for values, few in ((X[:1], True), (X[:, :12], False)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = rt.ReTrace(dt=0.05, random_state=0, n_jobs=1).fit(values)
+            posterior = model.sample_orders(draws=50)
+        said = any("probabilities are too high" in str(each.message) for each in caught)
+        assert said is few
+        assert posterior.over_parameters is not few

@@ -34,6 +34,7 @@ from retrace_sde.estimator.screening.suspects import screened, without_suspects
 from retrace_sde.estimator.units import as_given, posterior_as_given
 from retrace_sde.evidence.outcome import (
     Outcome,
+    few_values,
     order_others,
     others_posterior,
     sample_posterior,
@@ -686,10 +687,10 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     def sample_orders(self, *, draws: int = 1500) -> OrderPosterior:
         """Draw orders from their posterior; kept as `posterior_`.
 
-        For one shared order, or for each trajectory's own. Parameters of a shared order of complete observations are integrated out, and
-        chains start apart; otherwise (noise, missing values, inputs, unequal gaps, random intercepts, own orders) parameters are taken
-        for known, and chains that start alike cannot show further modes (`r_hat`, `effective_size`). An open direction of a shared order
-        counts for half either way.
+        For one shared order, or for each trajectory's own. Parameters of a shared order of complete observations are integrated out; behind
+        noise, with missing values and for own orders they are drawn with the orders. With inputs, unequal gaps, random intercepts or common
+        shocks, and in large panels, they are taken for known (`over_parameters` is False). An open direction of a shared order counts for
+        half either way.
 
         Parameters
         ----------
@@ -715,6 +716,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             model, outcome, _, placed, _ = self._memory
             found = sample_posterior(model, outcome, rng, samples=draws)
             self.posterior_ = posterior_as_given(found, placed)
+        caution = few_values(model, outcome.found, found)
+        if caution is not None:
+            warnings.warn(caution, ReTraceWarning, stacklevel=2)
         return self.posterior_
 
     @checked

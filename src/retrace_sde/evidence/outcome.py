@@ -358,6 +358,24 @@ def slow_chains(posterior: OrderPosterior) -> str:
     )
 
 
+MIN_VALUES_PER_PARAMETER = 10
+"""Values for each parameter below which probabilities given fitted parameters are too high. One series of 80 observations of 6 variables has 7.5:
+.61 of positions are right, .84 are claimed; two such have 15: .98 and .99 (6 panels each)."""
+
+
+def few_values(model: Model, found: Fit, posterior: OrderPosterior) -> str | None:
+    """What is said where probabilities are given parameters that rest on few values; None: nothing."""
+    d = model.data.shape[2]
+    parameters = found.step.coefficients.size + d * (d + 1) // 2
+    values = int(model.data.lengths.steps.total) * d
+    if posterior.over_parameters or values >= MIN_VALUES_PER_PARAMETER * parameters:
+        return None
+    return (
+        f"Position probabilities are too high: they take the {parameters} fitted parameters for known, which rest on {values} values. "
+        "Use fewer variables, or more trajectories."
+    )
+
+
 def _initial(model: Model, choice: ComparedSubjects) -> Gaussian:
     """The law of the first states."""
     own = None if choice.account is None else choice.account.initial
