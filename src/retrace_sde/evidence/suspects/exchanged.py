@@ -24,8 +24,8 @@ from retrace_sde.evidence.suspects.two_sided import TwoSided, lengths
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly
 
-RATE = 0.05
-"""False discovery rate among pairs, before other models are asked (`confirmed`): .02 to .1 find the same within .01 (20 tuning panels)."""
+RATE = 0.02
+"""False discovery rate among pairs, before other models are asked (`confirmed`): .02 and .05 find the same within .01 (20 tuning panels); .05 called a pair in a clean panel of the tests."""
 
 CANDIDATE_P, MAX_CANDIDATES = 0.2, 300
 """P value, by what both neighbours expect, up to which a row is tried in every other place, and how many rows are, the clearest first.
