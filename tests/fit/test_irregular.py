@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.linalg import expm, solve_continuous_lyapunov
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
@@ -148,6 +149,28 @@ def test_the_gradient_of_the_m_step_and_of_transitions_is_that_of_finite_differe
     e[2] = 1e-6
     numeric = (value(law.theta, common + e) - value(law.theta, common - e)) / 2e-6
     assert of_g[2] == pytest.approx(numeric, rel=1e-5)
+
+
+def test_long_gaps_of_a_fast_relaxation_lose_no_digits():
+    """Q by Lyapunov's equation, and the gradient by finite differences, where e^{−A g} would be 1e11 and more."""
+    A = np.array([[-0.07, 0.9, 0.4], [0.01, -1.1, -0.3], [0.1, -0.5, -0.6]])
+    theta, H = np.c_[A, [0.1, 0.2, -0.1]], np.diag([0.5, 1.0, 2.0]) + 0.1
+    gaps = np.array([1.0, 30.0, 200.0])
+    F, _, Q = transitions(theta, H, gaps)
+    stationary = solve_continuous_lyapunov(A, -H)
+    for k, g in enumerate(gaps):
+        back = expm(A * g)
+        np.testing.assert_allclose(F[k], back, atol=1e-12)
+        np.testing.assert_allclose(Q[k], stationary - back @ stationary @ back.T, rtol=1e-10)
+    z = np.random.default_rng(0).standard_normal((3, 50, 7))
+    z[..., 3] = 1.0
+    parts = gaps, np.full(3, 50.0), z.transpose(0, 2, 1) @ z
+    found = step_cost(theta, H, *parts)
+    for i, j in np.ndindex(3, 4):
+        e = np.zeros_like(theta)
+        e[i, j] = 1e-6
+        numeric = (step_cost(theta + e, H, *parts).value - step_cost(theta - e, H, *parts).value) / 2e-6  # fmt: skip
+        assert found.theta[i, j] == pytest.approx(numeric, rel=1e-5, abs=1e-3)
 
 
 def test_em_climbs_to_where_the_score_is_zero():

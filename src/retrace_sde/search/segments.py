@@ -137,9 +137,7 @@ class StepLaw:
         step = Euler(drift, *parameters(sums), dt)
         found = exact(sums, dt, affine=has_offset(drift))
         grid = dt * GAPS
-        grid = grid[
-            [reaches(found.coefficients, found.diffusion, grid[: k + 1]) for k in range(len(grid))]
-        ]
+        grid = grid[[reaches(found.coefficients, grid[: k + 1]) for k in range(len(grid))]]
         F, s, Q = transitions(found.coefficients, found.diffusion, grid)
         shift = s[:, :, 0] if has_offset(drift) else np.zeros((len(grid), d))
         Q = Q + 1e-12 * np.trace(Q, axis1=1, axis2=2)[:, None, None] * np.eye(d)

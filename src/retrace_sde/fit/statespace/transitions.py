@@ -3,8 +3,12 @@
     dX = (A X + B v) dt + G dW,   v constant over the gap g:    X' = F X + S v + N(0, Q),
     F = e^{A g},   S = ∫₀^g e^{As} ds B,   Q = ∫₀^g e^{As} H e^{Aᵀs} ds,
 
-all three from one exponential per gap (Van Loan); v rides along as states that never change. v is 1 for an
-offset, and inputs. Limits: `‖A‖ g` up to `REACH`.
+all three from one exponential over a short stretch `g/2ᵏ` (Van Loan), and twice the stretch k times,
+
+    F ← F F,   S ← F S + S,   Q ← Q + F Q Fᵀ.
+
+v rides along as states that never change; it is 1 for an offset, and inputs. Over the whole gap Van Loan's matrix would hold `e^{−A g}`: of fast
+relaxations Q and, sooner, gradients are then lost to rounding. Limits: growth by `e^REACH`.
 """
 
 from __future__ import annotations
@@ -16,7 +20,10 @@ import numpy as np
 from retrace_sde.io.arrays import Array
 
 REACH = 300.0
-"""Largest ‖A‖ g: beyond it the exponentials of Van Loan's matrix overflow."""
+"""Largest growth, in powers of e, over a gap: Q, its square, would overflow soon beyond it."""
+
+STRETCH = 1.0
+"""Largest `‖A‖ g` over which Van Loan's matrix is used: it loses no digit there."""
 
 
 class Transitions(NamedTuple):
@@ -52,10 +59,10 @@ def van_loan_matrix(theta: Array, H: Array) -> Array:
     return M
 
 
-def reaches(theta: Array, H: Array, gaps: Array) -> bool:
+def reaches(theta: Array, gaps: Array) -> bool:
     """The exponentials over these gaps do not overflow."""
-    speed = np.abs(van_loan_matrix(theta, H)).sum(axis=0).max()
-    return bool(speed * gaps.max() < REACH)
+    A = theta[:, : len(theta)]
+    return bool(np.isfinite(A).all() and np.linalg.eigvals(A).real.max() * gaps.max() < REACH)
 
 
 def euler_transitions(theta: Array, H: Array, gaps: Array) -> Transitions:
@@ -66,11 +73,24 @@ def euler_transitions(theta: Array, H: Array, gaps: Array) -> Transitions:
 
 def transitions(theta: Array, H: Array, gaps: Array) -> Transitions:
     """The exact step over each gap; theta (d, d + m) = (A, B)."""
+    return _doubled(theta, H, gaps)[-1]
+
+
+def _doubled(theta: Array, H: Array, gaps: Array) -> list[Transitions]:
+    """The exact step over `gaps/2ᵏ`, twice that, and so on, to the gaps."""
     d, p = theta.shape
-    E = exponentials(van_loan_matrix(theta, H) * gaps[:, None, None])
+    M = van_loan_matrix(theta, H)
+    far = max(float(np.abs(theta[:, :d]).sum(axis=0).max() * gaps.max()), STRETCH)
+    k = int(np.ceil(np.log2(far / STRETCH)))
+    E = exponentials(M * gaps[:, None, None] / 2.0**k)
     F = E[:, p:, p:].transpose(0, 2, 1)
     Q = (F @ E[:, :p, p:])[:, :d, :d]
-    return Transitions(F[:, :d, :d], F[:, :d, d:], (Q + Q.transpose(0, 2, 1)) / 2)
+    found = [Transitions(F[:, :d, :d], F[:, :d, d:], (Q + Q.transpose(0, 2, 1)) / 2)]
+    for _ in range(k):
+        F, S, Q = found[-1]
+        Q = Q + F @ Q @ F.transpose(0, 2, 1)
+        found.append(Transitions(F @ F, F @ S + S, (Q + Q.transpose(0, 2, 1)) / 2))
+    return found
 
 
 def pulled_back(
@@ -78,8 +98,27 @@ def pulled_back(
 ) -> tuple[Array, Array, Array]:
     """A gradient by (F, S) (K, d, p) and Q (K, d, d) of each gap as one by theta, H and the gaps.
 
-    The adjoint of the exponential is its Fréchet derivative at the transpose.
+    Through the doublings in reverse, then through the exponential, whose adjoint is its Fréchet derivative at the transpose.
     """
+    d = len(theta)
+    steps = _doubled(theta, H, gaps)
+    of_F, of_S = to_F[..., :d], to_F[..., d:]
+    to_Q = (to_Q + to_Q.transpose(0, 2, 1)) / 2
+    for F, S, Q in reversed(steps[:-1]):
+        back = F.transpose(0, 2, 1)
+        of_F = of_F @ back + back @ of_F + of_S @ S.transpose(0, 2, 1) + 2 * to_Q @ F @ Q
+        of_S = back @ of_S + of_S
+        to_Q = to_Q + back @ to_Q @ F
+    short = gaps / 2.0 ** (len(steps) - 1)
+    to_F = np.concatenate([of_F, of_S], axis=2)
+    of_theta, of_H, of_short = _through_exponential(theta, H, short, to_F, to_Q)
+    return of_theta, of_H, of_short * short / gaps
+
+
+def _through_exponential(
+    theta: Array, H: Array, gaps: Array, to_F: Array, to_Q: Array
+) -> tuple[Array, Array, Array]:
+    """The same over gaps that are short, by Van Loan's matrix."""
     d, p = theta.shape
     M = van_loan_matrix(theta, H)
     E = exponentials(M * gaps[:, None, None])
@@ -117,7 +156,7 @@ def step_cost(
     d = len(H)
     if len(gaps) == 0:  # of a subject who was seen once
         return Cost(0.0, np.zeros_like(theta), np.zeros_like(H), np.zeros(0))
-    if not reaches(theta, H, gaps):
+    if not reaches(theta, gaps):
         return None
     F, S, Q = transitions(theta, H, gaps)
     values, vectors = np.linalg.eigh(Q)
