@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 
@@ -55,6 +57,18 @@ class Client:
                 return state
             time.sleep(0.05)
         raise AssertionError(f"still {self.session.state['stage']}, not {stages}")
+
+    @contextmanager
+    def held(self):
+        """The process that computes stands still: what it does cannot end before it was looked at."""
+        while (process := self.session._process) is None or not process.is_alive():
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):  # it was stopped for good
+                os.kill(process.pid, signal.SIGCONT)
 
 
 @contextmanager

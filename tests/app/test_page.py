@@ -209,6 +209,9 @@ def large(tmp_path):
 
 def test_a_file_of_200_mb_shows_progress_and_can_be_stopped(visit, client, large):
     page = visit()
+    network = page.context.new_cdp_session(page)
+    slow = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 20 << 20}
+    network.send("Network.emulateNetworkConditions", slow)  # else it may be over before it is seen
     seen = """() => { const bar = document.getElementById("bar");
         return !document.getElementById("working").hidden && bar.hasAttribute("value") && bar.value > 0; }"""
     page.locator("#file").set_input_files(large)
@@ -221,9 +224,11 @@ def test_a_file_of_200_mb_shows_progress_and_can_be_stopped(visit, client, large
     while kept(client) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert kept(client) == []
-    page.locator("#file").set_input_files(large)
-    page.locator("#doing").filter(has_text="Reading the table").wait_for()
-    assert page.locator("#elapsed").is_visible()
+    network.send("Network.emulateNetworkConditions", slow | {"uploadThroughput": -1})
+    with client.held():
+        page.locator("#file").set_input_files(large)
+        page.locator("#doing").filter(has_text="Reading the table").wait_for()
+    page.locator("#elapsed").filter(has_text="so far").wait_for()
     page.locator("#stop").click()
     page.locator("#drop").wait_for()
     assert "deleted" in page.locator("#stopped-text").inner_text()
@@ -300,14 +305,14 @@ def test_two_browsers_see_one_session_and_neither_spoils_the_others_results(brow
     one.get_by_role("button", name="At rest").click()
     for page in pages:
         page.locator("#fit:enabled").wait_for()
-    one.locator("#fit").click()
-    two.locator("#working").wait_for()  # it is seen there too
-    assert (
-        two.evaluate("post('do/fit', { roles: chosen() })") is False
-    )  # clicked before it was seen
-    assert "Something is being computed" in two.locator("#trouble").inner_text()
-    assert two.locator("#forget").is_disabled()
-    assert "being computed" in two.locator("#why").text_content()
+    with client.held():
+        one.locator("#fit").click()
+        two.locator("#working").wait_for()  # it is seen there too
+        # clicked before it was seen
+        assert two.evaluate("post('do/fit', { roles: chosen() })") is False
+        assert "Something is being computed" in two.locator("#trouble").inner_text()
+        assert two.locator("#forget").is_disabled()
+        assert "being computed" in two.locator("#why").text_content()
     for page in pages:
         page.locator("#result").wait_for()
         assert page.locator("#files a").count() == 8

@@ -719,3 +719,14 @@ def test_linear_memory_does_not_explain_curved_steps():
     for k in range(2, 40):
         y[:, k] = 1.2 * y[:, k - 1] - 0.5 * y[:, k - 2] + rng.standard_normal((40, 1))
     assert share(y).share_when_curved > 0.9
+
+
+def test_the_direction_of_groups_with_missing_values_is_tested():
+    """Null panels of grouped trajectories are filled trajectory by trajectory."""
+    sde = rt.simulate.random_irreversible_sde(2, random_state=0)
+    X = sde.simulate(30, 8, 0.1, x0=0.1, random_state=1)
+    X[np.random.default_rng(0).random(X.shape) < 0.05] = np.nan
+    groups = np.repeat(np.arange(15), 2)
+    model = rt.ReTrace(dt=0.1, random_state=0, n_jobs=1).fit(X, groups=groups)
+    assert model.direction_.n_groups == 15
+    assert model.direction_.p_value is not None

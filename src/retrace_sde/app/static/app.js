@@ -55,7 +55,8 @@ function send(file) {
   request.open("POST", "upload");
   request.setRequestHeader("X-Retrace-Token", token);
   request.setRequestHeader("X-File-Name", encodeURIComponent(file.name));
-  const over = () => { uploading = null; render(); };
+  // what the server said meanwhile, such as that it reads the table, is shown now
+  const over = () => { uploading = null; receive(state); render(); };
   request.upload.onprogress = (event) => working("Taking in the file", event.loaded / event.total, `${Math.round(event.loaded / 1e6)} of ${Math.round(event.total / 1e6)} MB`);
   request.onload = () => {
     let answer = {};

@@ -41,7 +41,8 @@ class MissingDraws:
         """Panels (B, n, T, d), stationary (`at_rest`) or not, with values drawn where the data have none."""
         found = x.copy()
         for k, law in enumerate(self._resting if at_rest else self.laws):
-            rows = slice(k, None, 2)
+            # What groups share is in the values observed: the smoother's law has no groups.
+            law, rows = replace(law, within=None), slice(k, None, 2)
             like, seen = Panels(x[:, rows], aligned=False), self.seen[rows]
             drawn = law.panels(like, len(x), rng).x
             gap = _along(law, np.where(seen, x[:, rows] - drawn, np.nan))
