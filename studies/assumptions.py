@@ -5,13 +5,13 @@
     python studies/assumptions.py --seeds 20000:20100 --only "last value;event;per cent;bridges" --aligned end
     python studies/assumptions.py --seeds 20000:20040 --mirrored
 
-Three kinds of panels. *No direction*: stationary and reversible ones, with and without shocks that trajectories share; every
-call is false. *Forwards*: something outside the model changes with time (a treatment, a trend, volatility, a detection limit);
-a call may be right or wrong. *In reverse*: mirror images of ordinary panels (selected, aligned or normalised at the end), which
+Four kinds of panels, a table of each. *No direction*: stationary and reversible ones, with and without shocks that trajectories share; every
+call is false. *Something outside* the model changes with time (a treatment, a trend, volatility, a detection limit), and
+*transients*: a call may be right or wrong. *In reverse*: mirror images of ordinary panels (selected, aligned or normalised at the end), which
 no data can tell from them: the verdict names that assumption, and `--aligned end` or `--evidence` makes it known.
 
 Slices are shuffled first; with `--given` only the direction of the true order is tested. `--mirrored` also tests the reversed panel:
-both must get the mirrored answer. Seeds that are called wrongly stand in brackets.
+both must get the mirrored answer. Reasons, mean seconds and seeds that are called against time follow each table.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import direction as processes
 import numpy as np
@@ -33,6 +34,7 @@ from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.evidence.direction.comparison import compare_directions
 from retrace_sde.evidence.direction.verdict import direction_test
 from retrace_sde.evidence.guards import guarded, loops
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.simulate import random_irreversible_sde
@@ -241,7 +243,7 @@ NO_DIRECTION: dict[str, Callable[[int], Floats]] = {
     "double wells": lambda seed: processes.wells(seed, d=2),
     "seasonal input": processes.seasonal,
 }
-FORWARDS: dict[str, Callable[[int], Floats]] = {
+OUTSIDE: dict[str, Callable[[int], Floats]] = {
     "treatment": lambda seed: outside(seed, treatment, T=14),
     "trend": lambda seed: outside(seed, trend, T=12),
     "trend, irreversible": lambda seed: outside(seed, trend, T=12, kind="irreversible"),
@@ -254,6 +256,8 @@ FORWARDS: dict[str, Callable[[int], Floats]] = {
     "carried forward": carried_forward,
     "onsets": onsets,
     "asynchronous growth": asynchronous,
+}
+TRANSIENTS: dict[str, Callable[[int], Floats]] = {
     "transient": transient,
     "transient, plates .3": lambda seed: transient(seed, plates=0.3),
     "transient, plates 1": lambda seed: transient(seed, plates=1.0),
@@ -267,7 +271,13 @@ IN_REVERSE: dict[str, Callable[[int], Floats]] = {
     "per cent": per_cent,
     "bridges": bridges,
 }
-PANELS = {**NO_DIRECTION, **FORWARDS, **IN_REVERSE}
+KINDS = {
+    "no direction": NO_DIRECTION,
+    "something outside changes with time": OUTSIDE,
+    "transients": TRANSIENTS,
+    "mirror images of ordinary panels": IN_REVERSE,
+}
+PANELS = {name: make for kind in KINDS.values() for name, make in kind.items()}
 
 
 def shuffled(
@@ -301,7 +311,7 @@ def given(X: Floats, seed: int, grounds: frozenset[Ground]) -> tuple[int, bool, 
     return called, True, str(found.direction.reason)
 
 
-def answer(name: str, seed: int, asked: argparse.Namespace) -> dict[str, object]:
+def answer(name: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         X, begin = PANELS[name](seed), time.perf_counter()
@@ -344,16 +354,34 @@ def main() -> None:
     names = [each for each in PANELS if not asked.only or each in asked.only.split(";")]
     tasks = [(name, seed) for seed in range(begin, end) for name in names]
     found = Parallel(asked.jobs, batch_size=1)(delayed(answer)(*task, asked) for task in tasks)
-    print(f"{'panel':28} called right wrong  order mirrored seconds  reasons")
-    for name in names:
-        rows = [row for (each, _), row in zip(tasks, found, strict=True) if each == name]
-        called = np.array([row["called"] for row in rows])
-        wrong = [row["seed"] for row in rows if row["called"] == -1]
-        reasons = sorted({str(row["reason"]) for row in rows})
-        order, mirrored = (np.mean([row[key] for row in rows]) for key in ("right", "mirrored"))
-        shown = "" if name in NO_DIRECTION or not wrong else f" {wrong[:6]}"
-        print(f"{name:28} {np.mean(called != 0):6.2f} {np.mean(called > 0):5.2f} {np.mean(called < 0):5.2f} {order:6.2f} {mirrored:8.2f} "
-              f"{np.median([row['seconds'] for row in rows]):7.2f}  {', '.join(reasons)}{shown}", flush=True)  # fmt: skip
+    for kind, panels in KINDS.items():
+        here = {
+            name: [row for (each, _), row in zip(tasks, found, strict=True) if each == name]
+            for name in panels
+            if name in names
+        }
+        if here:
+            columns = [kind, "panels", "called", "right", "wrong", "order right"]
+            rows = [summary(*each, directed=panels is not NO_DIRECTION) for each in here.items()]
+            print(*lines({"columns": columns, "rows": rows}), sep="\n")
+            print(*(told(*each) for each in here.items()), sep="\n")
+
+
+def summary(name: str, rows: list[dict[str, Any]], *, directed: bool) -> list[str | float | None]:
+    """A row of the table: shares of the panels."""
+    called = np.array([row["called"] for row in rows])
+    right, wrong = float(np.mean(called > 0)), float(np.mean(called < 0))
+    order = float(np.mean([row["right"] for row in rows]))
+    both = (right, wrong) if directed else (None, None)
+    return [name, len(rows), right + wrong, *both, order]
+
+
+def told(name: str, rows: list[dict[str, Any]]) -> str:
+    """What the table leaves out: reasons, seconds, seeds that are called against time."""
+    reasons = ", ".join(sorted({str(row["reason"]) for row in rows}))
+    mirrored, seconds = (np.mean([row[key] for row in rows]) for key in ("mirrored", "seconds"))
+    wrong = [row["seed"] for row in rows if row["called"] == -1]
+    return f"{name}: {reasons}; {seconds:.2f} s; mirrored {mirrored:.2f}; in reverse: {wrong}"
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from scipy.linalg import expm, solve_continuous_lyapunov
 import retrace_sde as rt
 from retrace_sde.evidence.dependence import cd_p_value, lm_p_value
 from retrace_sde.fit.intervals import critical
+from retrace_sde.lost_time.table import lines
 from retrace_sde.process.simulate import random_irreversible_sde
 
 Floats = NDArray[np.float64]
@@ -214,32 +215,40 @@ def _coverage(model: rt.ReTrace, made: Made, forwards: bool, backwards: bool) ->
     }
 
 
-def show(name: str, rows: list[dict[str, Any]]) -> None:
-    def share(key: str) -> str:
-        values = np.array([row[key] for row in rows], dtype=float)
-        return "" if np.isnan(values).all() else f"{np.nanmean(values):.2f}"
+def summary(name: str, rows: list[dict[str, Any]], *, directed: bool) -> list[Any]:
+    """A row of the table: shares of the panels, of the entries that are covered, and of the noise that is common."""
 
-    wrong = " ".join(str(row["seed"]) for row in rows if row["wrong"])
-    wrong = share("wrong") + (f" ({wrong})" if wrong else "")
-    print(
-        f"| {name} | {share('right')} | {wrong} | {share('ordered')} | {share('A')} | {share('H')} | {share('found')} | "
-        f"{share('share')} | {np.median([row['seconds'] for row in rows]):.1f} |",
-        flush=True,
-    )
+    def share(key: str) -> float | None:
+        values = np.array([row[key] for row in rows], dtype=float)
+        return None if np.isnan(values).all() else float(np.nanmean(values))
+
+    called = [share("right"), share("wrong")] if directed else [None, share("wrong")]
+    return [name, len(rows), *called, *map(share, ("ordered", "A", "H", "found", "share"))]
 
 
 def study(cases: Cases, seeds: range, only: str, jobs: int, given: dict[str, Any]) -> None:
-    print(f"{len(seeds)} panels each")
-    print(
-        "| panels | called forwards | called wrongly | order right | A covered | H covered | found | common share | seconds |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    table = []
     for name, (make, made, options) in cases.items():
         if only in name:
             work = (
                 delayed(judge)(make(seed, **made), seed, {**options, **given}) for seed in seeds
             )
-            show(name, Parallel(n_jobs=jobs)(work))
+            rows = Parallel(n_jobs=jobs)(work)
+            table.append(summary(name, rows, directed=make is growth or "transient" in made))
+            wrong = [row["seed"] for row in rows if row["wrong"]]
+            seconds = np.median([row["seconds"] for row in rows])
+            print(f"{name}: {seconds:.1f} s; called wrongly: {wrong}", flush=True)
+    columns = [
+        "panel",
+        "panels",
+        "called rightly",
+        "wrongly",
+        "order right",
+        "A covered",
+        "H covered",
+    ]
+    columns += ["dependence found", "common share"]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
 
 
 def residuals(X: Floats) -> Floats:
@@ -253,18 +262,16 @@ def residuals(X: Floats) -> Floats:
 
 
 def level(seeds: range, jobs: int) -> None:
-    print("| n | T | d | CD p ≤ .05 | CD p ≤ .01 | LM p ≤ .05 |")
-    print("|---|---|---|---|---|---|")
+    table = []
     for n in (8, 30, 200):
         for T in (8, 16, 60):
             for d in (1, 3, 6):
                 work = (delayed(_p_values)(seed, n, T, d) for seed in seeds)
                 p = np.array(Parallel(n_jobs=jobs)(work))
-                print(
-                    f"| {n} | {T} | {d} | {np.mean(p[:, 0] <= 0.05):.3f} | {np.mean(p[:, 0] <= 0.01):.3f} | "
-                    f"{np.mean(p[:, 1] <= 0.05):.3f} |",
-                    flush=True,
-                )
+                shares = np.mean([p[:, 0] <= 0.05, p[:, 0] <= 0.01, p[:, 1] <= 0.05], axis=1)
+                table.append([f"{n}, {T}, {d}", len(seeds), *(f"{each:.3f}" for each in shares)])
+    columns = ["n, T, d", "panels", "CD p ≤ .05", "CD p ≤ .01", "LM p ≤ .05"]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
 
 
 def _p_values(seed: int, n: int, T: int, d: int) -> tuple[float, float]:
@@ -274,8 +281,7 @@ def _p_values(seed: int, n: int, T: int, d: int) -> tuple[float, float]:
 
 def sums(seeds: range, jobs: int) -> None:
     """Coverage one to five steps ahead, in the known order."""
-    print("| panels | mean over trajectories | single trajectories |")
-    print("|---|---|---|")
+    table = []
     for name, made in (
         ("rest, .5 common", {"common": 0.5}),
         ("rest, .2 common, n=200", {"common": 0.2, "n": 200}),
@@ -283,7 +289,9 @@ def sums(seeds: range, jobs: int) -> None:
         ("rest, plates 1", {"plates": 1.0}),
     ):
         rows = np.array(Parallel(n_jobs=jobs)(delayed(_held)(seed, made) for seed in seeds))
-        print(f"| {name} | {rows[:, 0].mean():.3f} | {rows[:, 1].mean():.3f} |", flush=True)
+        table.append([name, len(seeds), *(f"{each:.3f}" for each in rows.mean(axis=0))])
+    columns = ["panel", "panels", "mean over trajectories", "single trajectories"]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
 
 
 def _held(seed: int, made: dict[str, Any]) -> tuple[float, float]:
@@ -303,14 +311,14 @@ def _held(seed: int, made: dict[str, Any]) -> tuple[float, float]:
 
 
 def real(folder: Path, only: str) -> None:
-    print("| panel | kind | p | common share | effective n of |")
-    print("|---|---|---|---|---|")
+    table = []
     for name, found, n in _of_real(folder, only):
         p = "" if found.p_value is None else f"{found.p_value:.3f}"
-        print(
-            f"| {name} | {found.kind} | {p} | {found.common_share:.2f} | {found.effective_n:.1f} of {n} |",
-            flush=True,
+        table.append(
+            [name, str(found.kind), p, found.common_share, f"{found.effective_n:.1f} of {n}"]
         )
+    columns = ["real panel", "dependence", "p", "common share", "effective n"]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
 
 
 def _of_real(folder: Path, only: str) -> Iterator[tuple[str, Any, int]]:

@@ -12,8 +12,8 @@
 `level`: stationary panels, which have no direction. `reversible`: nonlinear ones that have none. `power`: transients. `wrong`:
 panels whose direction a Markov model gets wrong or invents. `mechanisms`: nonlinear ones, n = 40. `skewed`: stationary, with noise that is not Gaussian. `panels`: real
 ones, whole and random halves of their subjects (long csv files `subject,time,<variables>`). Slices are shuffled first; with
-`--given` nothing is: only the direction of the true order is tested, which takes a tenth of the time. Seeds (or halves) that
-are called wrongly stand in brackets.
+`--given` nothing is: only the direction of the true order is tested, which takes a tenth of the time. Preferred models, seconds and seeds (or
+halves) that are called wrongly follow the table.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import retrace_sde as rt
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.direction.comparison import compare_directions
 from retrace_sde.evidence.direction.verdict import direction_test
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.process.sde import Gaussian
@@ -333,49 +334,58 @@ def judge_given(X: Floats, seed: int, options: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def show(name: str, rows: list[dict[str, Any]]) -> None:
-    """One line of a table."""
+def share(key: str, rows: list[dict[str, Any]]) -> float:
+    return float(np.mean([row[key] for row in rows]))
 
-    def share(key: str) -> float:
-        return float(np.mean([row[key] for row in rows]))
 
+def summary(name: str, rows: list[dict[str, Any]]) -> list[str | float]:
+    """A row of the table: shares of the panels."""
+    called, wrong = share("called", rows), share("wrong", rows)
+    return [name, len(rows), called, called - wrong, wrong, share("right", rows)]
+
+
+def told(name: str, rows: list[dict[str, Any]]) -> str:
+    """What the table leaves out: preferred models, seconds, seeds that are called wrongly."""
     models, counts = np.unique([row["model"] for row in rows], return_counts=True)
     used = ", ".join(
         f"{a} {b}" for a, b in sorted(zip(models, counts, strict=True), key=lambda x: -x[1])
     )
-    wrong = " ".join(str(row["seed"]) for row in rows if row["wrong"])
-    wrong = f"{share('wrong'):.3f}" + (f" ({wrong})" if wrong else "")
-    print(
-        f"| {name} | {share('right'):.2f} | {share('called'):.3f} | {wrong} | {used} | "
-        f"{np.median([row['seconds'] for row in rows]):.2f} |",
-        flush=True,
-    )
+    wrong = [row["seed"] for row in rows if row["wrong"]]
+    seconds = np.median([row["seconds"] for row in rows])
+    return f"{name}: {used}; {seconds:.2f} s" + (f"; wrong: {wrong}" if wrong else "")
 
 
 def study(name: str, seeds: range, only: str, jobs: int, *, given: bool) -> None:
-    print(f"{name}: {len(seeds)} panels each")
-    print("| panels | sign right | called | called wrongly | preferred model | seconds |")
-    print("|---|---|---|---|---|---|")
+    found = {}
     for case, (make, made, options) in STUDIES[name].items():
         if only == case or (only in case and only not in STUDIES[name]):
             ask = judge_given if given and options.get("permutation") is None else judge
             work = (delayed(ask)(make(seed, **made), seed, options) for seed in seeds)
-            show(case, Parallel(n_jobs=jobs)(work))
+            found[case] = Parallel(n_jobs=jobs)(work)
+    columns = ["panel", "panels", "called", "right", "wrong", "sign right"]
+    rows = [summary(*each) for each in found.items()]
+    print(*lines({"columns": columns, "rows": rows}), sep="\n")
+    print(*(told(*each) for each in found.items()), sep="\n")
 
 
 def real(folder: Path, halves: int, only: str, jobs: int) -> None:
-    print("| panel | sign right | called | called wrongly | preferred model | seconds |")
-    print("|---|---|---|---|---|---|")
+    table, details = [], []
     for name, variables in REAL.items():
         if only not in name:
             continue
         X = read_panel(folder / f"{name}.csv", variables)
         # random intercepts with so many missing values take longer than the direction test
         options = {"dt": 1.0, "subjects": "alike" if np.isnan(X).any() else "auto"}
-        show(name, [judge(X, 0, options)])
-        if halves:
-            work = (delayed(judge)(_half(X, k), k, options) for k in range(halves))
-            show(f"{name}, {halves} halves", Parallel(n_jobs=jobs)(work))
+        whole = judge(X, 0, options)
+        work = (delayed(judge)(_half(X, k), k, options) for k in range(halves))
+        half = Parallel(n_jobs=jobs)(work)
+        wrong = sum(each["wrong"] for each in half)
+        answer = "open" if not whole["called"] else "wrong" if whole["wrong"] else "right"
+        table.append([name, answer, halves, sum(each["called"] for each in half) - wrong, wrong])
+        details.append(told(name, [whole, *half]))
+    columns = ["real panel", "whole", "random halves", "right", "wrong"]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
+    print(*details, sep="\n")
 
 
 def _half(X: Floats, k: int) -> Floats:

@@ -19,6 +19,7 @@ from scipy.linalg import expm
 
 import retrace_sde as rt
 from retrace_sde.fit.intervals import half_widths
+from retrace_sde.lost_time.table import lines
 
 DT = 0.15
 A = {1: np.array([[-1.0]]), 2: np.array([[-1.0, 0.5], [-0.3, -1.2]])}
@@ -101,8 +102,9 @@ def main():
     cases = {f"n={n} d={d}": (n, d, 12, False) for d in (2, 1) for n in (3, 5, 8)}
     if given.rest:
         cases = {"rest n=100 d=2": (100, 2, 12, True)}
-    names = "sure", "right", "given", "pairs", "A", "H", "trace", "called", "wrong", "middle"
-    print(f"{'case':<16}" + "".join(f"{each:>8}" for each in names))
+    columns = ["panel", "panels", "sure", "right", "given", "pairs", "A", "H", "trace", "called"]
+    columns += ["wrong"] + ["middle"] * given.rest
+    table = []
     for name, case in cases.items():
         if given.only not in name:
             continue
@@ -110,19 +112,22 @@ def main():
             delayed(one)(seed, *case, options) for seed in range(begin, end)
         )
         total = {key: np.array([row[key] for row in rows]) for key in rows[0]}
-        share = [
-            total["sure"].mean(),
-            total["right n"].sum() / max(total["sure n"].sum(), 1),
-            float(total["between n"].sum()),
-            total["holds n"].sum() / max(float(total["between n"].sum()), 1),
-            total["A"].mean(),
-            total["H"].mean(),
-            np.median(total["trace"]),
-            total["called"].mean(),
-            total["wrong"].mean(),
-            total["middle"].sum() / max(total["open"].sum(), 1),
+        sums = {key: float(each.sum()) for key, each in total.items()}
+        mean = {key: float(each.mean()) for key, each in total.items()}
+        shares = [
+            mean["sure"],
+            sums["right n"] / max(sums["sure n"], 1),
+            int(sums["between n"]),
+            sums["holds n"] / max(sums["between n"], 1),
+            mean["A"],
+            mean["H"],
+            float(np.median(total["trace"])),
+            mean["called"],
+            mean["wrong"],
         ]
-        print(f"{name:<16}" + "".join(f"{each:8.3f}" for each in share), flush=True)
+        middle = [sums["middle"] / max(sums["open"], 1)] * given.rest
+        table.append([name, len(rows), *shares, *middle])
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
 
 
 if __name__ == "__main__":

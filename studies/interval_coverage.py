@@ -9,7 +9,7 @@
 
 `wrong`: a direction was called that is the reverse of the truth. `width`: mean half-width relative to subjects="alike".
 `levels`: how often they were chosen. `c`: coverage of the intercept; `noise`: mean estimate of its deviation, relative to the truth.
-`±`: Monte-Carlo errors of A and H. `exact`: how often the parameters are the SDE's, not Euler's. `alike`: coverage of A by subjects="alike". `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
+`±`: Monte-Carlo errors. `exact`: how often the parameters are the SDE's, not Euler's. `alike`: coverage of A by subjects="alike". `bootstrap / reported`: median over coefficients, the whole fit repeated along the order
 that was found (`known`: with the true order).
 """
 
@@ -23,6 +23,7 @@ from joblib import Parallel, delayed
 
 import retrace_sde as rt
 from retrace_sde.fit.intervals import half_widths
+from retrace_sde.lost_time.table import lines
 
 A = np.array([[-1.0, 0.5], [-0.3, -1.2]])
 H = 0.25 * np.eye(2)
@@ -126,15 +127,17 @@ def one_step(seed, settings):
     return [a, h, c, noise, _has_levels(model), wrong, result.scheme == "exact"]
 
 
-def simulated(seeds, cases, jobs, run, columns):
-    warnings.simplefilter("ignore")
-    print(f"{'case':<30}" + "".join(f"{each:>8}" for each in columns))
+def simulated(seeds, cases, jobs, run):
+    """Mean over panels of every case, shares of A and H with their Monte-Carlo errors: entries of one panel are not independent."""
+    found = {}
     for name, settings in cases.items():
         rows = np.array(Parallel(jobs)(delayed(run)(seed, settings) for seed in seeds), dtype=float)
-        # between panels: entries of one panel are not independent
-        doubt = rows[:, :2].std(axis=0, ddof=1) / np.sqrt(len(rows))
-        told = "".join(f"{x:8.3f}" for x in np.nanmean(rows, axis=0))
-        print(f"{name:<30}{told}   ± {doubt[0]:.3f}, {doubt[1]:.3f}", flush=True)
+        mean, doubt = np.nanmean(rows, axis=0), rows.std(axis=0, ddof=1) / np.sqrt(len(rows))
+        shares = [f"{mean[k]:.3f} ± {doubt[k]:.3f}" for k in range(2)]
+        rest = [None if np.isnan(each) else float(each) for each in mean[2:]]
+        found[name] = [*shares, *rest]
+        print(f"{name}: {found[name]}", flush=True)
+    return found
 
 
 def values(path):
@@ -162,23 +165,18 @@ def compared(path, order, replicates):
     ratio = np.median(np.concatenate([each.ravel() for each in ratios]))
     effects = model.subject_effects_
     kind = "–" if effects is None else str(effects.kind)
-    return f"{path.stem:<30}{len(X):>5}  {order:<7}{reported.kind!s:<10}{kind:<10}{ratio:>22.2f}"
+    return [path.stem, len(X), order, str(reported.kind), kind, float(ratio)]
 
 
 def panels(folder, replicates, fewest, jobs):
-    print(
-        f"{'panel':<30}{'n':>5}  {'order':<7}{'errors':<10}{'subjects':<10}{'bootstrap / reported':>22}"
-    )
     cases = []
     for path in sorted(Path(folder).glob("*.csv")):
         X = values(path)
         if X is not None and not np.isnan(X).any() and len(X) >= fewest:
             cases += [(path, "known"), (path, "lost")]
-    rows = Parallel(jobs, return_as="generator")(
-        delayed(compared)(*each, replicates) for each in cases
-    )
-    for row in rows:
-        print(row, flush=True)
+    rows = Parallel(jobs)(delayed(compared)(*each, replicates) for each in cases)
+    columns = ["real panel", "n", "order", "errors", "subjects", "bootstrap / reported"]
+    print(*lines({"columns": columns, "rows": rows}), sep="\n")
 
 
 def main():
@@ -217,7 +215,19 @@ def main():
         each = [(kind, dt) for kind in kinds for dt in (0.02, 0.15, 0.5)]
         cases = {f"{kind}, step {dt:g}": {"kind": kind, "dt": dt} for kind, dt in each}
     chosen = {name: each for name, each in cases.items() if given.only in name}
-    simulated(range(begin, end), chosen, given.jobs, run, columns)
+    found = simulated(range(begin, end), chosen, given.jobs, run)
+    if given.steps:  # a row for each kind of panel, whatever the steps
+        lengths = list(dict.fromkeys(each["dt"] for each in chosen.values()))
+        columns = [f"{each}, Δt {dt:g}" for dt in lengths for each in ("A", "H", "c")]
+        kinds = dict.fromkeys(each["kind"] for each in chosen.values())
+        found = {
+            kind: [
+                cell for name in chosen if chosen[name]["kind"] == kind for cell in found[name][:3]
+            ]
+            for kind in kinds
+        }
+    rows = [[name, end - begin, *each] for name, each in found.items()]
+    print(*lines({"columns": ["subjects", "panels", *columns], "rows": rows}), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,17 @@
 """Level of the direction test in the six main settings: panels at rest, which have no direction, so that every call is false.
 
     python studies/level.py --seeds 20500:20700 --jobs 2
-    python studies/level.py --show
 
-Slices are shuffled first, orders are searched, default settings. Counts, their Monte-Carlo errors and Wilson's 95 % intervals are kept in
-docs/results/level.json; a run whose first seed is the last one's end adds to them, any other starts again. `--show` prints the
-table of docs/direction.md from the file. `--only` runs some of the settings (separated by semicolons).
+Slices are shuffled first, orders are searched, default settings. Printed: rates, their Monte-Carlo errors and Wilson's 95 % intervals.
+`--only` runs some of the settings (separated by semicolons).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +21,9 @@ from scipy.linalg import expm, solve_continuous_lyapunov
 from scipy.stats import binomtest
 
 import retrace_sde as rt
+from retrace_sde.lost_time.table import lines
 
 Floats = NDArray[np.float64]
-RECORD = Path(__file__).parents[1] / "docs" / "results" / "level.json"
 DT = 0.1
 
 
@@ -91,32 +87,16 @@ def called(name: str, seed: int) -> tuple[bool, float]:
     return bool(model.direction_.identified), time.perf_counter() - begin
 
 
-def row(before: dict[str, Any] | None, seeds: range, found: list[bool]) -> dict[str, Any]:
-    """Counts and Wilson's interval, added to those of the seeds just before."""
-    false = [seed for seed, each in zip(seeds, found, strict=True) if each]
-    begin = seeds.start
-    if before is not None and before["seeds"][1] == seeds.start:
-        begin, false = before["seeds"][0], before["called"] + false
-    panels = seeds.stop - begin
-    interval = binomtest(len(false), panels).proportion_ci(method="wilson")
-    return {
-        "seeds": [begin, seeds.stop],
-        "panels": panels,
-        "called": false,
-        "rate": round(len(false) / panels, 4),
-        "interval": [round(float(each), 4) for each in interval],
-    }
-
-
-def show(record: dict[str, dict[str, Any]]) -> None:
-    for name in (each for each in SETTINGS if each in record):
-        each = record[name]
-        low, high = each["interval"]
-        rate, n = each["rate"], each["panels"]
-        doubt = np.sqrt(rate * (1 - rate) / n)
-        print(
-            f"| {name} | {n} | {len(each['called'])} | {rate:.3f} ± {doubt:.3f} | {low:.3f} to {high:.3f} |"
-        )
+def row(name: str, seeds: range, jobs: int) -> list[str | int]:
+    """Counts, their Monte-Carlo error and Wilson's interval."""
+    found = Parallel(jobs)(delayed(called)(name, seed) for seed in seeds)
+    false = [seed for seed, (each, _) in zip(seeds, found, strict=True) if each]
+    seconds = np.median([seconds for _, seconds in found])
+    print(f"{name}: {seconds:.2f} s a fit; called: {false}", flush=True)
+    rate, n = len(false) / len(seeds), len(seeds)
+    low, high = binomtest(len(false), n).proportion_ci(method="wilson")
+    doubt = np.sqrt(rate * (1 - rate) / n)
+    return [name, n, len(false), f"{rate:.3f} ± {doubt:.3f}", f"{low:.3f} to {high:.3f}"]
 
 
 def main() -> None:
@@ -126,22 +106,12 @@ def main() -> None:
     parser.add_argument("--seeds", default="0:10")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
-    parser.add_argument("--record", type=Path, default=RECORD)
-    parser.add_argument("--show", action="store_true")
     asked = parser.parse_args()
-    record = json.loads(asked.record.read_text("utf-8")) if asked.record.exists() else {}
-    if asked.show:
-        show(record)
-        return
     seeds = range(*map(int, asked.seeds.split(":")))
-    for name in SETTINGS:
-        if asked.only and name not in asked.only.split(";"):
-            continue
-        found = Parallel(asked.jobs)(delayed(called)(name, seed) for seed in seeds)
-        record[name] = row(record.get(name), seeds, [each for each, _ in found])
-        print(f"{name}: {np.median([seconds for _, seconds in found]):.2f} s a fit", flush=True)
-        asked.record.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    show(record)
+    names = [each for each in SETTINGS if not asked.only or each in asked.only.split(";")]
+    columns = ["at rest: no direction", "panels", "called", "rate", "95 % interval"]
+    rows = [row(name, seeds, asked.jobs) for name in names]
+    print(*lines({"columns": columns, "rows": rows}), sep="\n")
 
 
 if __name__ == "__main__":
