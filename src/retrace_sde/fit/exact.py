@@ -37,10 +37,8 @@ from retrace_sde.fit.regression import (
     regression_errors,
 )
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import optimize
 from retrace_sde.process.sde import van_loan
-
-optimize = deferred("scipy.optimize")
 
 Complex = NDArray[np.complex128]
 

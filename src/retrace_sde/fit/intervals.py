@@ -15,18 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.process.tails import norm_ppf, t_ppf, t_sf
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
 
 
 def critical(n: float = math.inf, level: float = 0.95) -> float:

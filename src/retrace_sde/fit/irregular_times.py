@@ -15,10 +15,8 @@ import numpy as np
 from retrace_sde.fit.information import by_log_cholesky, from_log_cholesky, log_cholesky
 from retrace_sde.fit.statespace.transitions import REACH, Cost, step_cost, van_loan_matrix
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import optimize
 from retrace_sde.panel.blocks import Data, to_numpy
-
-optimize = deferred("scipy.optimize")
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,11 +33,9 @@ from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import parameters
 from retrace_sde.fit.scores import MIN_OTHERS_SHARE
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import optimize
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.clock import Gaps
-
-optimize = deferred("scipy.optimize")
 
 LEVEL_ALTERNATIONS = 5
 """Closed-form alternations between coefficients and variances, from each start, before quasi-Newton steps."""

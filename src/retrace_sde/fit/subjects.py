@@ -17,12 +17,10 @@ import numpy as np
 
 from retrace_sde.fit.moments import regression_rows
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import optimize
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift
-
-optimize = deferred("scipy.optimize")
 
 __all__ = ["SubjectFit", "fit_subjects", "subject_grams"]
 

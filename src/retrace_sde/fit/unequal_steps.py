@@ -22,10 +22,8 @@ import numpy as np
 from scipy.special import digamma, gammaln
 
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import optimize
 from retrace_sde.process.tails import chi2_ppf
-
-optimize = deferred("scipy.optimize")
 
 UNEQUAL_NATS = 5.0
 """Nats by which unequal variances must fit better than equal ones; equal ones do that in at most 0.5 % of panels (15 to

@@ -5,18 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
 import numpy as np
 
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
+from retrace_sde.io.deferred import pd
 
 Column = nw.Series[Any]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["deferred", "optimize", "pd", "stats"]
 
 
 class _Deferred:
@@ -17,3 +19,11 @@ class _Deferred:
 def deferred(name: str) -> Any:
     """A module that is imported when one of its names is first asked for."""
     return _Deferred(name)
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = deferred("pandas")
+
+optimize, stats = deferred("scipy.optimize"), deferred("scipy.stats")

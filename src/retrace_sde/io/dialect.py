@@ -14,17 +14,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from retrace_sde.io.columns import shown
-from retrace_sde.io.deferred import deferred
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
+from retrace_sde.io.deferred import pd
 
 NOTES_KEY = "notes"
 """The key of `attrs` under which a table keeps the notes on how it was read."""

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from retrace_sde.io.columns import shown
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.io.dialect import NOTES_KEY, Dialect, read_text
 from retrace_sde.io.formats import (
     frame_of_anndata,
@@ -29,11 +29,6 @@ from retrace_sde.io.formats import (
 from retrace_sde.io.outputs import RECORD_FILE, check_outputs, record
 from retrace_sde.io.untrusted.sizes import Budget, check_size, disk_size
 from retrace_sde.io.untrusted.trial import read_apart
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
 
 
 def read_table(

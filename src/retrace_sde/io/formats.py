@@ -6,18 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
 import numpy as np
 
 from retrace_sde.io.answers import annotate, present
-from retrace_sde.io.deferred import deferred
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
+from retrace_sde.io.deferred import pd
 
 EXTRAS = {"openpyxl": "office", "pyreadstat": "office"}
 """The extra that brings a library, where it is not `formats`."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
 import numpy as np
@@ -28,14 +28,9 @@ from retrace_sde.io.columns import (
     refuse_typing_errors,
     shown,
 )
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.io.dialect import NOTES_KEY
 from retrace_sde.io.formats import door
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
 
 Names = str | Sequence[str] | None
 

@@ -7,18 +7,13 @@ import numbers
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.io.dialect import is_text
 from retrace_sde.io.formats import need
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
 
 OUT_FORMATS = ("csv", "tsv", "xlsx", "parquet")
 """Kinds of files for tables of results, which are also their extensions."""

@@ -6,9 +6,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
-
-stats = deferred("scipy.stats")
+from retrace_sde.io.deferred import stats
 
 MAX_R_HAT, MIN_EFFECTIVE_SIZE = 1.05, 100.0
 """Chains have converged within these (Vehtari et al. 2021 ask for 1.01 and 400 where tails matter). Of eight halves of 25 independent draws

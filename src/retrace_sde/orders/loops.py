@@ -9,13 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import stats
 from retrace_sde.orders.costs import distances, spread
 from retrace_sde.orders.search import improve_path
 from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
 from retrace_sde.panel.order import Order
-
-stats = deferred("scipy.stats")
 
 LEAST = 6
 """Slices of the shortest loop that is called one: with fewer everything is near everything."""

@@ -6,17 +6,12 @@ trajectories contribute sums it within groups first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from retrace_sde.io.arrays import Indices
-from retrace_sde.io.deferred import deferred
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
+from retrace_sde.io.deferred import pd
 
 
 def as_labels(groups: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import optimize
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.convergence import convergence, mixed
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
@@ -18,8 +18,6 @@ from retrace_sde.panel.blocks import evenly
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.progress import report, steps
 from retrace_sde.search.protocols import Model, SharedOrders
-
-optimize = deferred("scipy.optimize")
 
 SAMPLING = "sampling position probabilities"
 
