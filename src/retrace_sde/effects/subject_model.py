@@ -77,13 +77,13 @@ class Rows:
 
 def _policy_grams(data: Data, order: Indices, treatments: list[int]) -> Array:
     def of_piece(piece: Data, order: Indices) -> Array:
-        states, inputs = piece.block(every := slice(None), order)
+        states, inputs = piece.block(slice(None), order)
         x = to_numpy(states)[:, :-1]
         parts = [np.ones((*x.shape[:2], 1)), x]
         if treatments and inputs is not None:
             parts.append(to_numpy(inputs)[:, :-1, treatments])
         z = np.concatenate(parts, axis=2)
-        live = piece.live(every)
+        live = piece.live
         z = z if live is None else z * to_numpy(live)
         return np.asarray(z.transpose(0, 2, 1) @ z)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from retrace_sde.fit.moments import Moments, regression_rows
+from retrace_sde.fit.moments import Moments, trajectory_grams
 from retrace_sde.fit.regression import ErrorKind, StandardErrors, Through, parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data
@@ -36,10 +36,7 @@ def bootstrap_errors(
     steps = weights @ (data.observed - 1)
 
     def of_piece(piece: Data, order: Indices, gaps: Gaps, weights: Array) -> Array:
-        x, u = piece.block(slice(None), order)
-        every = slice(None)
-        z = np.asarray(regression_rows(x, u, gaps, drift, piece.live(every)))
-        grams = z.transpose(0, 2, 1) @ z
+        grams = trajectory_grams(piece, order, gaps, drift=drift)
         return weights.T @ grams.reshape(len(grams), -1)
 
     total = data.sum_pieces(of_piece, order, Gaps.of(dt, data.lengths), weights.T)

@@ -129,5 +129,5 @@ def _squared_residuals(piece: Data, order: Indices, gaps: Gaps, *, model: Euler,
         step = like(np.asarray(gaps.factor), x)
         white = (x[:, 1:, :] - model.predict_across(*now, step)) @ like(W.T, x)
         white = white * (model.dt / step) ** 0.5
-    live = piece.live(slice(None))
+    live = piece.live
     return to_numpy(xp.sum(white * white if live is None else white * white * live, axis=(1, 2)))

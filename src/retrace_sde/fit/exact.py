@@ -25,9 +25,9 @@ from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import expm, expm_frechet, logm, qr, solve_sylvester, solve_triangular
+from scipy.linalg import block_diag, expm, logm, qr, solve_sylvester, solve_triangular
 
-from retrace_sde.fit.information import by_log_cholesky, from_log_cholesky, log_cholesky
+from retrace_sde.fit.irregular_times import StepLikelihood
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.regression import (
     Estimate,
@@ -339,6 +339,14 @@ class _Regression:
         found: Array = solve_triangular(self.L, self.centre, lower=True)
         return found
 
+    @property
+    def likelihood(self) -> StepLikelihood:
+        """Of (B, K): squares about F̂, whose residuals do not depend on the regressors, lose no digits."""
+        one = np.eye(len(self.F))
+        gram, every = block_diag(self.R.T @ self.R, self.count * one), np.ones_like(one)
+        steps = gram[None], np.array([self.count]), np.ones(1), (self.F - one)[None]
+        return StepLikelihood(*steps, every > 0, 0 * one, every, every[0])
+
 
 def _standardise(moments: Moments, dt: float, affine: bool) -> _Regression:
     """The regression in the coordinates y, from the triangular factor of the moments alone."""
@@ -387,41 +395,6 @@ def _diffusion(B: Array, Q: Array) -> Array:
     return K
 
 
-def _unpack(parameters: Array, d: int) -> tuple[Array, Array]:
-    """B and the Cholesky factor C of `K = C Cᵀ`."""
-    return parameters[: d * d].reshape(d, d), from_log_cholesky(parameters[d * d :], d)
-
-
-def _shortfall(parameters: Array, fit: _Regression) -> tuple[float, Array]:
-    """By how much the log-likelihood of (B, C) is below that of the free regression, and its gradient.
-
-    It is `N/2 (log det Q + tr Q⁻¹M − d)`, where `M = I + D Dᵀ/N`, `D = (F̂ − F) Rᵀ` is the second moment of the
-    residuals (a sum of squares, no difference of moments). F and Q come from one exponential (Van Loan), so
-    that the gradient is one Fréchet derivative, at the transposed matrix.
-    """
-    d, N = len(fit.F), fit.count
-    B, C = _unpack(parameters, d)
-    blocks = np.block([[-B, C @ C.T], [np.zeros((d, d)), B.T]])
-    if np.linalg.norm(blocks) > 300:  # a trial step of the line search that would overflow
-        return 1e10, np.zeros_like(parameters)
-    E = expm(blocks)
-    F, E12 = E[d:, d:].T, E[:d, d:]
-    values, vectors = np.linalg.eigh((F @ E12 + (F @ E12).T) / 2)
-    if not values[0] > 0:  # likewise: lost to rounding
-        return 1e10, np.zeros_like(parameters)
-    inverse = (vectors / values) @ vectors.T
-    D = (fit.F - F) @ fit.R.T
-    M = np.eye(d) + D @ D.T / N
-    value = N / 2 * (np.log(values).sum() + np.sum(inverse * M) - d)
-    to_Q = N / 2 * (inverse - inverse @ M @ inverse)
-    adjoint = np.zeros_like(E)
-    adjoint[:d, d:] = F.T @ to_Q
-    adjoint[d:, d:] = (to_Q @ E12.T - inverse @ D @ fit.R).T
-    G = expm_frechet(blocks.T, adjoint, compute_expm=False)
-    to_C = by_log_cholesky(G[:d, d:], C)
-    return float(value), np.r_[(G[d:, d:].T - G[:d, :d]).ravel(), to_C]
-
-
 def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
     """The largest likelihood (less the `RIDGE`) among SDEs, by L-BFGS from F̂ with its eigenvalues clipped."""
     d = len(fit.F)
@@ -431,15 +404,17 @@ def _constrained(fit: _Regression, dt: float, *, affine: bool) -> Embedding:
     values, vectors = np.linalg.eigh(_diffusion(B, np.eye(d)))
     K = (vectors * np.maximum(values, 0.05 * values[-1])) @ vectors.T
 
-    def objective(parameters: Array) -> tuple[float, Array]:
-        value, gradient = _shortfall(parameters, fit)
-        gradient[: d * d] += RIDGE * parameters[: d * d]
-        return value + RIDGE / 2 * float(np.sum(parameters[: d * d] ** 2)), gradient
+    likelihood = fit.likelihood
 
-    start = np.r_[B.ravel(), log_cholesky(K)]
+    def shortfall(x: Array) -> tuple[float, Array]:
+        """By how much the log-likelihood is below that of the free regression, the ridge included, and its gradient."""
+        value, gradient = likelihood(x)
+        ridge = RIDGE * np.where(np.arange(len(x)) < d * d, x, 0.0)
+        return value - fit.count * d / 2 + float(ridge @ x) / 2, gradient + ridge
+
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 1e-6, "gtol": 1e-6}
-    B, C = _unpack(
-        optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x, d
-    )
+    start = likelihood.pack(B, K)
+    best = optimize.minimize(shortfall, start, jac=True, method="L-BFGS-B", options=options).x
+    B, K, _ = likelihood.split(best)
     c = np.linalg.solve(_integral(B), fit.shift) - B @ fit.y_centre
-    return _in_units(B, c[:, None] if affine else np.empty((d, 0)), C @ C.T, fit.L, dt)
+    return _in_units(B, c[:, None] if affine else np.empty((d, 0)), K, fit.L, dt)

@@ -112,8 +112,7 @@ def moments(data: Data, order: Indices, dt: float | Array | Gaps, drift: Drift) 
 
 
 def _rows(piece: Data, order: Indices, gaps: Gaps, drift: Drift) -> Any:
-    every = slice(None)
-    z = regression_rows(*piece.block(every, order), gaps, drift, piece.live(every))
+    z = regression_rows(piece, order, gaps, drift)
     return array_api_compat.array_namespace(z).reshape(z, (-1, z.shape[-1]))
 
 
@@ -153,13 +152,18 @@ def triangular_factor(rows: Array) -> Array:
     return R
 
 
-def regression_rows(
-    x: Any, u: Any | None, gaps: Gaps, drift: Drift, live: Any | None = None
-) -> Any:
-    """Rows z = (φ √Δt, Δx / √Δt) of a block in time order, zero where a step does not exist."""
+def regression_rows(piece: Data, order: Indices, gaps: Gaps, drift: Drift) -> Any:
+    """Rows z = (φ √Δt, Δx / √Δt) of a piece's trajectories along an order, zero where a step does not exist."""
+    (x, u), live = piece.block(slice(None), order), piece.live
     xp = array_api_compat.array_namespace(x)
     dt = gaps.factor
     root = like(dt, x) ** 0.5 if isinstance(dt, np.ndarray) else dt**0.5
     phi = drift.features(x[:, :-1, :], None if u is None else u[:, :-1, :])
     z = xp.concat([phi * root, (x[:, 1:, :] - x[:, :-1, :]) / root], axis=-1)
     return z if live is None else z * live
+
+
+def trajectory_grams(piece: Data, order: Indices, gaps: Gaps, *, drift: Drift) -> Array:
+    """`Σ z zᵀ` of the rows of each trajectory, (n, p + d, p + d)."""
+    z = regression_rows(piece, order, gaps, drift)
+    return to_numpy(array_api_compat.array_namespace(z).matrix_transpose(z) @ z)

@@ -294,7 +294,7 @@ def rows_of(
     piece: Data, order: Indices, gaps: Gaps, starts: Array, *, pooled: Array
 ) -> tuple[Array, Array]:
     """Rows z (subjects, T − 1, p + d) with the residuals of `pooled`, and √g (subjects, T − 1, 1)."""
-    x, live = to_numpy(piece.block(slice(None), order)[0]), piece.live(slice(None))
+    x, live = to_numpy(piece.block(slice(None), order)[0]), piece.live
     root = np.sqrt(np.broadcast_to(gaps.factor, (len(x), x.shape[1] - 1, 1)))
     first = np.broadcast_to(starts[:, None], (*root.shape[:2], starts.shape[1]))
     psi = np.concatenate([x[:, :-1], np.ones_like(root), first], axis=2)

@@ -26,7 +26,7 @@ from scipy.linalg import solve_triangular
 from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.information import covariance_information, lower_half
 from retrace_sde.fit.intervals import critical
-from retrace_sde.fit.moments import Moments, regression_rows
+from retrace_sde.fit.moments import Moments, regression_rows, trajectory_grams
 from retrace_sde.fit.regression import (
     MAX_COVARIANCE_ELEMENTS,
     ErrorKind,
@@ -117,7 +117,7 @@ def _scores(
     """Derivatives of the log-likelihood of a piece's trajectories."""
     P, P0 = precisions
     x, u = piece.block(slice(None), orders)
-    x, live = to_numpy(x), piece.live(slice(None))
+    x, live = to_numpy(x), piece.live
     phi = to_numpy(step.drift.features(x[:, :-1], None if u is None else u[:, :-1]))
     e = np.diff(x, axis=1) - phi @ step.coefficients.T * step.dt
     if live is not None:
@@ -163,7 +163,7 @@ def regression_sandwich(
     few, along = data.take(rows), Order.of(order).take(rows).index
     gaps = Gaps.of(dt, data.lengths).take(rows)
     if few.groups is not None:
-        grams = few.by_group(few.each_piece(partial(_grams, drift=drift), along, gaps))
+        grams = few.by_group(few.each_piece(partial(trajectory_grams, drift=drift), along, gaps))
         steps = few.by_group(few.observed - 1)
         return sandwich_of_grams([grams], steps, data.n_groups, found, through)
     inverse = solve_triangular(found.blocks[0], np.eye(found.n_features))
@@ -172,13 +172,6 @@ def regression_sandwich(
     most = max(1, INFLUENCE_ELEMENTS // (p * d))
     size = most if most < BLOCK_ELEMENTS // (T * d) else None
     return _summed(few.sum_pieces(of_piece, along, gaps, size=size), data.shape[0], len(rows))
-
-
-def _grams(piece: Data, order: Indices, gaps: Gaps, *, drift: Drift) -> Array:
-    """The Gram matrix (p + d, p + d) of the rows of each trajectory."""
-    x, u = piece.block(slice(None), order)
-    z = to_numpy(regression_rows(x, u, gaps, drift, piece.live(slice(None))))
-    return z.transpose(0, 2, 1) @ z
 
 
 def sandwich_of_grams(
@@ -244,15 +237,19 @@ def driscoll_kraay(
     return StandardErrors(of_theta, of_H, None, covariances, ErrorKind.DRISCOLL_KRAAY)
 
 
+def _whitened(
+    piece: Data, order: Indices, gaps: Gaps, drift: Drift, found: Moments, inverse: Array
+) -> tuple[Array, Array]:
+    """Regressors ψ (n, S, p) in coordinates in which `Σ ψ ψᵀ = I`, and residuals e (n, S, d)."""
+    z, p = to_numpy(regression_rows(piece, order, gaps, drift)), len(inverse)
+    return z[:, :, :p] @ inverse, z[:, :, p:] - z[:, :, :p] @ (inverse @ found.blocks[1])
+
+
 def _slice_scores(
     piece: Data, order: Indices, gaps: Gaps, *, drift: Drift, found: Moments, inverse: Array
 ) -> Array:
     """Of each step, summed over a piece's trajectories: ψ eᵀ and e eᵀ, (S, p d + d d)."""
-    p, cross = len(inverse), found.blocks[1]
-    x, u = piece.block(slice(None), order)
-    z = to_numpy(regression_rows(x, u, gaps, drift, piece.live(slice(None))))
-    e = z[:, :, p:] - z[:, :, :p] @ (inverse @ cross)
-    psi = z[:, :, :p] @ inverse
+    psi, e = _whitened(piece, order, gaps, drift, found, inverse)
     S = e.shape[1]
     scores = np.einsum("jtp,jtk->tpk", psi, e).reshape(S, -1)
     return np.c_[scores, np.einsum("jtp,jtk->tpk", e, e).reshape(S, -1)]
@@ -268,14 +265,10 @@ def _left_out_rows(
     inverse: Array,
     through: Through | None,
 ) -> Sums:
-    p, cross = len(inverse), found.blocks[1]
-    x, u = piece.block(slice(None), order)
-    z = to_numpy(regression_rows(x, u, gaps, drift, piece.live(slice(None))))
-    e = z[:, :, p:] - z[:, :, :p] @ (inverse @ cross)
-    psi = z[:, :, :p] @ inverse
+    psi, e = _whitened(piece, order, gaps, drift, found, inverse)
     turned, across = psi.transpose(0, 2, 1), e.transpose(0, 2, 1)
     steps = np.asarray(piece.observed - 1, dtype=np.float64)[:, None, None]
-    S = psi.shape[1]
+    S, p = psi.shape[1:]
     if p > S:  # (I − ψᵀψ)⁻¹ ψᵀ = ψᵀ (I − ψ ψᵀ)⁻¹: as many equations as there are steps
         near = psi @ turned
         weight = np.asarray(np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(S) - near, e))

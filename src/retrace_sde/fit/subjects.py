@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from retrace_sde.fit.moments import regression_rows
+from retrace_sde.fit.moments import trajectory_grams
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.deferred import optimize
-from retrace_sde.panel.blocks import Data, to_numpy
+from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift
 
@@ -103,13 +104,8 @@ def subject_grams(data: Data, order: Indices, dt: float | Array | Gaps, drift: D
     >>> rt.subjects.subject_grams(Data(np.ones((3, 5, 2))), np.arange(5), 0.1, rt.drift.Linear()).shape
     (3, 4, 4)
     """
-
-    def of_piece(piece: Data, order: Indices, gaps: Gaps) -> Array:
-        x, u = piece.block(every := slice(None), order)
-        z = to_numpy(regression_rows(x, u, gaps, drift, piece.live(every)))
-        return np.asarray(z.transpose(0, 2, 1) @ z)
-
-    return data.each_piece(of_piece, order, Gaps.of(dt, data.lengths))
+    of_piece = partial(trajectory_grams, drift=drift)
+    return np.asarray(data.each_piece(of_piece, order, Gaps.of(dt, data.lengths)))
 
 
 def fit_subjects(

@@ -7,16 +7,17 @@ from several guesses, and then single trajectories are flipped while the profile
 
 from __future__ import annotations
 
-import array_api_compat
+from functools import partial
+
 import numpy as np
 
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.moments import Moments, regression_rows
+from retrace_sde.fit.moments import Moments, trajectory_grams
 from retrace_sde.fit.regression import mle
 from retrace_sde.fit.start_law import START_FLOOR
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import Data, evenly, to_numpy
-from retrace_sde.panel.clock import Gaps
+from retrace_sde.panel.blocks import Data, evenly
+from retrace_sde.panel.clock import EqualGaps
 from retrace_sde.process.drift import Drift
 
 GRAM_NUMBERS = 25_000_000
@@ -73,15 +74,9 @@ class _Flips:
         for_back: Array,
     ) -> None:
         self.dt, self.drift = dt, drift
-
-        def gram(piece: Data, order: Indices) -> Array:
-            x, u = piece.block(slice(None), order)
-            z = regression_rows(x, u, Gaps.of(dt), drift, piece.live(slice(None)))
-            return to_numpy(array_api_compat.array_namespace(z).matrix_transpose(z) @ z)
-
-        back = data.reversed(orders)
-        self.there = data.each_piece(gram, orders)
-        self.back = data.each_piece(gram, back)
+        grams, back = partial(trajectory_grams, drift=drift), data.reversed(orders)
+        self.there = data.each_piece(grams, orders, EqualGaps(dt))
+        self.back = data.each_piece(grams, back, EqualGaps(dt))
         self.first, self.last = data.states(orders), data.states(back)
         # What is known of time, as log-priors of both directions (−∞: impossible); the same for all if nothing is.
         self.for_there, self.for_back = for_there, for_back
@@ -120,10 +115,10 @@ class _Flips:
         steps = self.count * np.linalg.slogdet(model.diffusion)[1]
         return float(-0.5 * (steps + len(self.first) * np.linalg.slogdet(spread)[1]))
 
-    def expectation_maximisation(self, w: Array, *, most: int = EM_STEPS) -> tuple[Array, float]:
+    def expectation_maximisation(self, w: Array) -> tuple[Array, float]:
         """Flip probabilities and their mixture log-likelihood, at a local maximum."""
         value = -np.inf
-        for _ in range(most):
+        for _ in range(EM_STEPS):
             fitted = self.fit(w)
             there, back = self.log_likelihoods(fitted)
             before, value = (

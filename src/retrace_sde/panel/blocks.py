@@ -280,9 +280,10 @@ class Data:
         with one_blas_thread(), ThreadPoolExecutor(jobs) as pool:
             yield from pool.map(quietly, blocks)
 
-    def live(self, rows: slice) -> Any | None:
-        """Which of the T − 1 steps of some trajectories exist, (trajectories, T − 1, 1); None: all."""
-        return self.lengths.steps.take(rows).weights()
+    @property
+    def live(self) -> Any | None:
+        """Which of the T − 1 steps exist, (n, T − 1, 1); None: all."""
+        return self.lengths.steps.weights()
 
 
 def _jobs(n_jobs: int | None) -> int:

@@ -99,7 +99,7 @@ def _lag_one_z(few: Any, fit: Fit, levels: RandomIntercepts | None, rows: Indice
     if levels is not None:
         push = x[:, :-1] @ levels.drift.T + levels.effects[rows, None]
     e = (np.diff(x, axis=1) - push * few.dt) @ step.whitening.T
-    live = data.live(slice(None))
+    live = data.live
     e = e if live is None else e * live
     products = e[:, 1:] * e[:, :-1]
     spread = float((e**2).sum() / max(data.lengths.steps.total * x.shape[2], 1))

@@ -135,7 +135,7 @@ def step_squares(problem: Problem, order: Indices, step: Euler | None) -> tuple[
 
     def of_piece(piece: Data, order: Indices) -> Array:
         x, u = piece.block(slice(None), order)
-        x, u, live = to_numpy(x), None if u is None else to_numpy(u), piece.live(slice(None))
+        x, u, live = to_numpy(x), None if u is None else to_numpy(u), piece.live
         moved = np.diff(x, axis=1) @ W.T
         if step is None:
             push = np.zeros_like(moved)

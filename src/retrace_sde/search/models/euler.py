@@ -549,7 +549,7 @@ def increment_covariance(data: Data, orders: Indices) -> Array:
     """Covariance of the increments along orders, per step."""
 
     def of_piece(piece: Data, orders: Indices) -> Array:
-        x, live = to_numpy(piece.block(slice(None), orders)[0]), piece.live(slice(None))
+        x, live = to_numpy(piece.block(slice(None), orders)[0]), piece.live
         step = np.diff(x, axis=1) if live is None else np.diff(x, axis=1) * live
         z = step.reshape(-1, x.shape[2])
         return z.T @ z
