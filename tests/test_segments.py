@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
+from retrace_sde.orders.prior import Prior
 from retrace_sde.search.segments import _best_path, _searched_path
 
 LENGTH, DT = 6, 0.05
@@ -140,4 +141,4 @@ def test_the_best_path_is_that_of_brute_force():
     allowed = [p for p in permutations(range(6)) if p.index(4) < p.index(1)]
     best = min(allowed, key=cost)
     assert _best_path(costs, start, before) == list(best)
-    assert _searched_path(costs, start, before) == list(best)
+    assert _searched_path(costs, start, Prior(None, before)) == list(best)

@@ -215,12 +215,7 @@ def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
     A common start would have infinite density; `START_FLOOR` bounds it. `variances` (d,) are the
     variables' over the whole panel.
     """
-    k, n, _ = states.shape
-    return (
-        np.zeros((k, n))
-        if n < 2
-        else _shrink(states, model.diffusion * model.dt, variances).log_densities
-    )
+    return judged_starts(states, model, variances)[0]
 
 
 def start_bounds(states: Array) -> Array:
@@ -250,6 +245,17 @@ def judged_starts(
     means = states.mean(axis=1)
     laws = (Gaussian(m, S) for m, S in zip(means, found.covariance, strict=True))
     return found.log_densities, tuple(laws)
+
+
+def shrunk_start(firsts: Array, every: Array) -> Gaussian:
+    """The law of first observations (n, d), drawn towards that of all (N, d), which stands in where they are few; NaN where missing."""
+    firsts, every = (x[~np.isnan(x).any(axis=1)] for x in (firsts, every))
+    d = every.shape[1]
+    share = len(firsts) / (len(firsts) + 2.0 * d + 4.0)
+    whole = np.cov(every.T).reshape(d, d) + 1e-9 * np.eye(d)
+    mean = share * firsts.mean(axis=0) + (1 - share) * every.mean(axis=0)
+    off = firsts - mean
+    return Gaussian(mean, share * off.T @ off / max(len(firsts), 1) + (1 - share) * whole)
 
 
 def is_point(states: Array, model: Euler) -> bool:

@@ -7,7 +7,7 @@ and nothing sampled.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -42,20 +42,31 @@ class ExactOrders:
         return np.exp(self.log_probabilities[np.arange(len(wanted)), at[place]])
 
 
+def all_orders(T: int) -> Indices:
+    """Every order of T observations, (T!, T)."""
+    return np.array(list(permutations(range(T))), dtype=np.intp)
+
+
+def order_log_likelihoods(pairs: Array, start: Array, orders: Indices) -> Array:
+    """Log-likelihoods (n, m) of orders (m, T), up to a constant, from the costs of pairs (n, T, T) and of first observations (n, T)."""
+    found = -start[:, orders[:, 0]]
+    for a, b in pairwise(orders.T):
+        found -= pairs[:, a, b]
+    return np.asarray(found)
+
+
 def enumerate_orders(target: Array, source: Array, start: Array) -> ExactOrders:
     """The exact posterior over orders (T ≤ 8) from whitened states and predictions (n, T, d) and start costs (n, T).
 
     The prior is uniform over the T! orders, and the parameters are taken as known.
     """
-    n, T = start.shape
+    T = start.shape[1]
     if T > LONGEST:
         raise ValueError(
             f"all permutations are enumerated for trajectories of up to {LONGEST} observations; these have {T}. "
             "Use sample_orders()."
         )
-    orders = np.array(list(permutations(range(T))), dtype=np.intp)
+    orders = all_orders(T)
     costs = 0.5 * ((target[:, None] - source[:, :, None]) ** 2).sum(axis=3)
-    values = np.empty((n, len(orders)))
-    for j in range(n):
-        values[j] = -start[j, orders[:, 0]] - costs[j][orders[:, :-1], orders[:, 1:]].sum(axis=1)
+    values = order_log_likelihoods(costs, start, orders)
     return ExactOrders(orders, values - logsumexp(values, axis=1, keepdims=True))

@@ -15,7 +15,7 @@ from scipy.sparse import csgraph, csr_array
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.moves.rules import cold_starts
 from retrace_sde.orders.prior import Prior
-from retrace_sde.orders.search import improve_path, padded_costs, padded_path, rounded
+from retrace_sde.orders.search import best_path, improve_path, padded_costs, padded_path, rounded
 
 
 def path_cost(costs: Array, start: Array, order: Indices) -> float:
@@ -141,6 +141,13 @@ def spectral_path(squared_distances: Array) -> Indices:
     root = 1 / np.sqrt(similarity.sum(axis=1))
     _, vectors = np.linalg.eigh(similarity * np.outer(root, root))
     return np.argsort(vectors[:, -2] * root, kind="stable")
+
+
+def exact_path(costs: Array, start: Array, prior: Prior | None = None) -> Indices:
+    """The path of least cost that breaks no rule, by dynamic programming over subsets (Held and Karp 1962): of few slices only."""
+    path = padded_path(np.arange(len(start), dtype=np.intp))
+    best_path(padded_costs(costs, start), None if prior is None else prior.single(), path)
+    return path[1:-1]
 
 
 def improve(costs: Array, start: Array, order: Indices, prior: Prior | None = None) -> Indices:

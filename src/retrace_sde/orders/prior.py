@@ -148,11 +148,18 @@ def known_times(
     """Exact times (T,) or (n, T) of all observations, or None where some are unknown, noisy or equal."""
     if not _exact(knowledge) or knowledge.schedule is not None:
         return None
-    compiler = _Compiler(knowledge, 1 if shared else n, T, shared, lengths)
-    times = np.where(compiler.real, compiler.array(knowledge.timestamps, "timestamps"), np.nan)
+    panel = Lengths(n, T, lengths)
+    times = given_times(knowledge, panel, shared=shared)
     gaps = np.diff(np.sort(times, axis=1), axis=1)
-    known = np.all(~np.isnan(times) | ~compiler.real) and not np.any(gaps == 0)
+    known = not np.isnan(times if shared else times[panel.mask]).any() and not np.any(gaps == 0)
     return (times[0] if shared else times) if known else None
+
+
+def given_times(knowledge: Knowledge, lengths: Lengths, *, shared: bool) -> Array:
+    """The timestamps as numbers (1, T) of slices or (n, T), NaN where unknown and beyond a trajectory's end."""
+    m, T = 1 if shared else lengths.n, lengths.T
+    compiler = _Compiler(replace(knowledge, schedule=None), m, T, shared, lengths.counts)
+    return compiler.array(knowledge.timestamps, "timestamps")
 
 
 def known_clock(

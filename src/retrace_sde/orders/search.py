@@ -380,7 +380,7 @@ def greedy(costs: Array, path: Indices) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _exact(costs: Array, rules: Rules | None, path: Indices) -> None:
+def best_path(costs: Array, rules: Rules | None, path: Indices) -> None:
     """The best path by dynamic programming over subsets (Held–Karp), O(2ᵀ T²)."""
     T = len(path) - 2
     past = _pasts(rules, T)
@@ -474,7 +474,7 @@ def improve_block(
         costs, known = trajectory_costs(steps, j, t, room), known_of(rules, j, t)
         path = padded_path(orders[j, :t])
         if t <= EXACT:
-            _exact(costs, known, path)
+            best_path(costs, known, path)
         else:
             if cold:
                 _cold(costs, known, path, deep)

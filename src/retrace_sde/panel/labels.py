@@ -89,10 +89,9 @@ UNMARKED = frozenset({"", "0", "0.0", "false", "no", "n", "f", "nan", "none", "<
 def by_segment_column(knowledge: Knowledge, frame: nw.DataFrame[Any], slice_: str) -> Knowledge:
     """The same with the column that names each slice's segment replaced by lists of labels, in the order in which they are stored."""
     column: Any = knowledge.segments
-    if column not in frame.columns:
-        raise ValueError(f"segments names column {column!r}, which the table does not have.")
+    cells = _cells(frame, column, "segments")
     belongs: dict[Any, Any] = {}
-    for label, segment in zip(frame[slice_].to_list(), frame[column].to_list(), strict=True):
+    for label, segment in zip(frame[slice_].to_list(), cells, strict=True):
         if label is not None and belongs.setdefault(label, segment) != segment:
             raise ValueError(f"slice {label!r} is in more than one segment of column {column!r}.")
     found: dict[Any, list[Any]] = {}
@@ -104,9 +103,7 @@ def by_segment_column(knowledge: Knowledge, frame: nw.DataFrame[Any], slice_: st
 def by_own_segments(knowledge: Knowledge, frame: nw.DataFrame[Any], panel: Any) -> Knowledge:
     """The same, of orders of their own, with the column that names each row's segment replaced by numbers (n, T)."""
     column: Any = knowledge.segments
-    if column not in frame.columns:
-        raise ValueError(f"segments names column {column!r}, which the table does not have.")
-    cells = frame[column].to_list()
+    cells = _cells(frame, column, "segments")
     empty = next((k for k, cell in enumerate(cells) if cell is None or cell != cell), None)
     if empty is not None:
         raise ValueError(f"column {column!r} names no segment in row {empty + 1}: name one for every row.")  # fmt: skip
@@ -159,9 +156,7 @@ def with_known_orders(
         raise ValueError(
             "orders are given twice, by order_known= and by blocks: leave one of them out."
         )
-    if column not in frame.columns:
-        raise ValueError(f"order_known names column {column!r}, which the table does not have.")
-    cells = ["" if each is None else str(each).strip().lower() for each in frame[column].to_list()]
+    cells = _words(_cells(frame, column, "order_known"))
     there, rows = panel.rows >= 0, np.maximum(panel.rows, 0)
     if set(cells) <= MARKED | UNMARKED:
         marked = np.array([each in MARKED for each in cells])[rows]
@@ -196,8 +191,20 @@ def _with_blocks(knowledge: Knowledge | None, ranks: Any, column: str) -> Knowle
     return replace(knowledge or Knowledge(), blocks=ranks)
 
 
+def _cells(frame: nw.DataFrame[Any], column: str, name: str) -> list[Any]:
+    """What a column holds that an option names."""
+    if column not in frame.columns:
+        raise ValueError(f"{name} names column {column!r}, which the table does not have.")
+    return frame[column].to_list()
+
+
+def _words(cells: Sequence[Any]) -> list[str]:
+    """Cells as text in small letters, empty where there is nothing."""
+    return ["" if cell is None else str(cell).strip().lower() for cell in cells]
+
+
 def _marked(cells: Sequence[Any], column: str) -> Any:
-    text = ["" if cell is None else str(cell).strip().lower() for cell in cells]
+    text = _words(cells)
     odd = next((k for k, each in enumerate(text) if each not in MARKED | UNMARKED), None)
     if odd is not None:
         raise ValueError(

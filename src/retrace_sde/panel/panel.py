@@ -16,7 +16,7 @@ from retrace_sde.io.formats import frame_of_xarray, xarray_of_panel
 from retrace_sde.io.lazy.array import as_lazy
 from retrace_sde.io.lazy.view import ArrayView
 from retrace_sde.io.tables import Label, Names, lay_out
-from retrace_sde.panel.blocks import to_numpy, unmasked
+from retrace_sde.panel.blocks import unmasked
 from retrace_sde.panel.clock import same_for_all
 from retrace_sde.panel.groups import as_labels
 from retrace_sde.panel.knowledge import bounded_time_error
@@ -176,22 +176,8 @@ class Panel:
         return f"slice {t}" if self.rows is None else f"row {self.rows[j, t] + 1}"
 
     def _of(self, rows: Indices) -> Panel:
-        """The panel of some subjects, in memory, without what is known of its times."""
-
-        def taken_rows(values: Any) -> Any:
-            return None if values is None else np.asarray(to_numpy(values), dtype=float)[rows]
-
-        return replace(
-            self,
-            values=taken_rows(self.values),
-            covariates=taken_rows(self.covariates),
-            lengths=None if self.lengths is None else self.lengths[rows],
-            ids=tuple(self.ids[j] for j in rows),
-            rows=None,
-            times=None,
-            time_error=None,
-            groups=None if self.groups is None else np.asarray(self.groups)[rows],
-        )
+        """The panel of some subjects, without what is known of its times."""
+        return replace(self[rows], rows=None, times=None, time_error=None)
 
     def without(self, left_out: Collection[LeftOut]) -> Panel:
         """The panel without some of its variables.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations
+from math import factorial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from scipy.special import logsumexp
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.draws import Chains
+from retrace_sde.orders.enumeration import all_orders, order_log_likelihoods
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.search.posterior import order_posterior
 from retrace_sde.search.protocols import Model
@@ -72,8 +73,7 @@ def enumerable(model: Model, law: Any) -> bool:
         return False
     if not model.steps_equal:
         return False
-    many = len(list(permutations(range(longest)))) * model.data.lengths.total
-    return _by_pairs(model, law) or many <= MAX_LIKELIHOODS
+    return _by_pairs(model, law) or factorial(longest) * model.data.lengths.total <= MAX_LIKELIHOODS
 
 
 def every_order(model: Model, law: Any) -> Iterator[OrdersOfLength]:
@@ -81,8 +81,8 @@ def every_order(model: Model, law: Any) -> Iterator[OrdersOfLength]:
     lengths, T = model.data.lengths, model.data.shape[1]
     for length in np.unique(lengths.each).tolist():
         rows = np.flatnonzero(lengths.each == length)
-        orders = np.tile(np.arange(T), (len(list(permutations(range(length)))), 1))
-        orders[:, :length] = np.array(list(permutations(range(length))), dtype=np.intp)
+        orders = np.tile(np.arange(T), (factorial(length), 1))
+        orders[:, :length] = all_orders(length)
         size = max(1, BLOCK_NUMBERS // len(orders))
         for begin in range(0, len(rows), size):
             some = rows[begin : begin + size]
@@ -154,15 +154,11 @@ def _by_pairs(model: Model, law: Any) -> bool:
 def _of_pairs(model: Model, law: Any, rows: Indices, orders: Indices) -> Array:
     """Log-likelihoods (rows, m), up to a constant, from the costs of pairs and of first observations."""
     costs = law.costs(model.data.take(rows), slice(None))
-    length = orders.shape[1]
-    pairs = costs.pairs
+    pairs, length = costs.pairs, orders.shape[1]
     if not pairs.size:
         gaps = costs.target[:, None, :length] - costs.source[:, :length, None]
         pairs = 0.5 * np.einsum("nabk,nabk->nab", gaps, gaps)
-    found = -costs.start[:, orders[:, 0]]
-    for k in range(length - 1):
-        found -= pairs[:, orders[:, k], orders[:, k + 1]]
-    return np.asarray(found)
+    return order_log_likelihoods(pairs, costs.start, orders)
 
 
 def _of_states(model: Model, law: Any, rows: Indices, orders: Indices) -> Array:

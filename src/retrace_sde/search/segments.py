@@ -21,15 +21,16 @@ from retrace_sde.fit.euler import Euler
 from retrace_sde.fit.exact import exact
 from retrace_sde.fit.moments import moments
 from retrace_sde.fit.regression import parameters
-from retrace_sde.fit.start_law import start_log_densities
+from retrace_sde.fit.start_law import shrunk_start, start_log_densities
 from retrace_sde.fit.statespace.transitions import reaches, transitions
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import random_states
+from retrace_sde.orders.paths import exact_path
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.shared import PathCosts
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Drift, has_offset
-from retrace_sde.process.sde import Gaussian, is_positive
+from retrace_sde.process.sde import is_positive
 
 GAPS = np.geomspace(0.2, 200.0, 61)
 """Gaps of a joint that are tried, in steps."""
@@ -75,7 +76,7 @@ def stitched_each(
     law = StepLaw.of(_pairs(z, segments), dt, drift)
     every = np.concatenate([z[j, [k for s in each for k in s]] for j, each in enumerate(segments)])
     joints = [_own_joints(z[j], each, law) for j, each in enumerate(segments)]
-    start = _gaussian(every, every)
+    start = shrunk_start(every, every)
     found: list[Stitched] = []
     for _ in range(START_ROUNDS):
         found = []
@@ -84,7 +85,8 @@ def stitched_each(
             cost = -np.nan_to_num(start.log_density(firsts))
             path = _best_path(joints[j][0], cost, before[j])
             found.append(_joined(path, joints[j][1], each, dt))
-        start = _gaussian(np.stack([z[j, each.order[0]] for j, each in enumerate(found)]), every)
+        firsts = np.stack([z[j, each.order[0]] for j, each in enumerate(found)])
+        start = shrunk_start(firsts, every)
     return found
 
 
@@ -182,53 +184,20 @@ def _own_joints(z: Array, segments: list[list[int]], law: StepLaw) -> tuple[Arra
     return np.log(len(law.grid)) - total, np.asarray(gaps)
 
 
-def _gaussian(firsts: Array, every: Array) -> Gaussian:
-    """The law of first observations, drawn towards that of all."""
-    firsts, every = (x[~np.isnan(x).any(axis=1)] for x in (firsts, every))
-    d = every.shape[1]
-    share = len(firsts) / (len(firsts) + 2.0 * d + 4.0)
-    whole = np.cov(every.T).reshape(d, d) + 1e-9 * np.eye(d)
-    mean = share * firsts.mean(axis=0) + (1 - share) * every.mean(axis=0)
-    off = firsts - mean
-    return Gaussian(mean, share * off.T @ off / max(len(firsts), 1) + (1 - share) * whole)
-
-
 def _best_path(costs: Array, start: Array, before: Mask) -> list[int]:
     """The cheapest order of all segments that breaks no precedence."""
-    S = len(start)
-    if S > MAX_EXACT:
-        return _searched_path(costs, start, before)
-    need = [int(sum(1 << s for s in range(S) if before[s, t])) for t in range(S)]
-    best = np.full((1 << S, S), np.inf)
-    came = np.full((1 << S, S), -1)
-    for s in range(S):
-        if not need[s]:
-            best[1 << s, s] = start[s]
-    for seen in range(1, 1 << S):
-        for t in range(S):
-            if seen >> t & 1 or need[t] & ~seen:
-                continue
-            ways = best[seen] + costs[:, t]
-            s = int(ways.argmin())
-            if ways[s] < best[seen | 1 << t, t]:
-                best[seen | 1 << t, t], came[seen | 1 << t, t] = ways[s], s
-    seen = (1 << S) - 1
-    path = [int(best[seen].argmin())]
-    while len(path) < S:
-        previous = int(came[seen, path[-1]])
-        seen ^= 1 << path[-1]
-        path.append(previous)
-    return path[::-1]
-
-
-def _searched_path(costs: Array, start: Array, before: Mask) -> list[int]:
-    """The best of several local searches."""
-    rng, S = np.random.default_rng(0), len(start)
     prior = Prior(None, before) if before.any() else None
-    judge = PathCosts(costs, start, prior)
+    if len(start) > MAX_EXACT:
+        return _searched_path(costs, start, prior)
+    return [int(s) for s in exact_path(costs, start, prior)]
+
+
+def _searched_path(costs: Array, start: Array, prior: Prior | None) -> list[int]:
+    """The best of several local searches."""
+    rng, judge = np.random.default_rng(0), PathCosts(costs, start, prior)
     found = []
     for _ in range(RESTARTS):
-        begin = rng.permutation(S).astype(np.intp)
+        begin = rng.permutation(len(start)).astype(np.intp)
         begin = begin if prior is None else prior.repair(begin)
         found.append(judge.improve(begin, random_states(rng, 1)))
     return [int(s) for s in min(found, key=judge.cost)]

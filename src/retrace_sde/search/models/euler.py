@@ -6,7 +6,6 @@ trajectory; averaged over orders it needs only how often b followed a.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -202,11 +201,18 @@ class EulerModel(Problem):
             return self._across(found, rng)
         euler = ols(found.moments) if name == "ols" else mle(found.moments)
         robust = rng is not None and sandwich_possible(self.data, found.moments.n_features)
-        errors: Callable[[Through | None], StandardErrors] = partial(_as_they_are, euler.errors)
-        if robust:
-            errors = partial(self._robust_errors, found)
-        elif rng is not None:
-            errors = partial(regression_errors, found.moments, euler.diffusion)
+
+        def errors(through: Through | None) -> StandardErrors:
+            if robust:
+                return self._robust_errors(found, through)
+            # Without a generator nobody reads those of what moves with the regression.
+            known = through is None or rng is None
+            return (
+                euler.errors
+                if known
+                else regression_errors(found.moments, euler.diffusion, through)
+            )
+
         law = euler.coefficients, euler.diffusion
         if not found.gaps.equal:
             biased = self.scheme == "exact" and has_state_space(self.drift)
@@ -523,11 +529,6 @@ class EulerModel(Problem):
     def effective(self, found: Moments, estimate: Estimate) -> Moments:
         """The moments that tests may trust: all of them."""
         return found
-
-
-def _as_they_are(errors: StandardErrors, through: Through | None) -> StandardErrors:
-    """Errors of the regression for what moves with it: nobody reads them."""
-    return errors
 
 
 def within_covariance(data: Data) -> Array:

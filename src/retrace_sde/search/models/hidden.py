@@ -10,7 +10,7 @@ those of a schedule (they belong to positions, whichever observation stands ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
@@ -411,10 +411,12 @@ class HiddenModel(Problem):
         if found.estimate is not None:
             return found.estimate
         law = found.step.coefficients, found.step.diffusion
-        nothing = StandardErrors(np.full_like(law[0], np.nan), np.full_like(law[1], np.nan))
-        errors: Callable[[Through | None], StandardErrors] = partial(_as_they_are, nothing)
-        if rng is not None:
-            errors = partial(self._errors, found, rng)
+
+        def errors(through: Through | None) -> StandardErrors:
+            if rng is not None:
+                return self._errors(found, rng, through)
+            return StandardErrors(np.full_like(law[0], np.nan), np.full_like(law[1], np.nan))
+
         if not self.one_step:
             return Estimate(*law, errors(None), scheme=self.scheme)
         if name == "exact" and self.regular:
@@ -755,10 +757,6 @@ class HiddenScores:
     def errors(self, covariance: Array) -> StandardErrors:
         """Standard errors of Θ and H from the covariance of the parameters."""
         return self.scores.errors(covariance, self.through)
-
-
-def _as_they_are(errors: StandardErrors, through: Through | None) -> StandardErrors:
-    return errors
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from retrace_sde.fit.start_law import shrunk_start
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.orders.draws import random_states
 from retrace_sde.process.sde import Gaussian
@@ -159,12 +160,7 @@ def _start(sequences: list[Sequence], times: list[Array], kept: list[Mask]) -> G
         each.values[:, np.flatnonzero(use)[np.argmin(t[use])]]
         for each, t, use in zip(sequences, times, kept, strict=True) if use.any()
     ])  # fmt: skip
-    d = every.shape[1]
-    share = len(first) / (len(first) + 2.0 * d + 4.0)
-    whole = np.cov(every.T).reshape(d, d) + 1e-9 * np.eye(d)
-    mean = share * first.mean(axis=0) + (1 - share) * every.mean(axis=0)
-    off = first - mean
-    return Gaussian(mean, share * off.T @ off / len(first) + (1 - share) * whole)
+    return shrunk_start(first, every)
 
 
 def _gap_law(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.orders.prior import given_times
 from retrace_sde.panel.blocks import to_numpy, unmasked
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.lengths import Lengths
@@ -81,9 +82,7 @@ def with_right_stamps(
         return knowledge, None
     n, T, _ = panel.values.shape
     lengths = Lengths(n, T, panel.lengths)
-    given = _table(knowledge.timestamps, "timestamps", n, T, shared=shared)
-    if not shared:
-        given = np.where(lengths.mask, given, np.nan)
+    given = given_times(knowledge, lengths, shared=shared)
     if knowledge.timestamp_error is not None:
         error = np.broadcast_to(np.asarray(unmasked(knowledge.timestamp_error), dtype=float), given.shape)  # fmt: skip
         return knowledge, StampCheck(given, error, knowledge.wrong, shared)
@@ -93,20 +92,6 @@ def with_right_stamps(
         known = replace(knowledge, timestamp_error=LEAST_ERROR * step)
         return known, StampCheck(given, error, knowledge.wrong, shared)
     return _judged(knowledge, given, panel, lengths, shared=shared)
-
-
-def _table(values: object, name: str, n: int, T: int, *, shared: bool) -> Array:
-    """Numbers (m, T); what is none is told as elsewhere."""
-    wanted = (T,) if shared else (n, T)
-    try:
-        found = np.asarray(unmasked(values), dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be numbers, NaN where unknown.") from None
-    if found.shape != wanted:
-        raise ValueError(f"{name} must have shape {wanted}; got {found.shape}.")
-    if np.isinf(found).any():
-        raise ValueError(f"{name} must be finite, or NaN where unknown.")
-    return np.atleast_2d(found)
 
 
 def _regular(given: Array, dt: float, wrong: float) -> bool:

@@ -61,6 +61,20 @@ def proposed_density(stamps: Stamps, a: int, t: float) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def refused(log_odds: float, state: State) -> bool:
+    """A proposal with these log-odds is not accepted (Metropolis and Hastings)."""
+    return bool(np.log(max(random_unit(state), 1e-300)) >= log_odds)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def count_wrong(stamps: Stamps, a: int, t: float, wrong: Array) -> None:
+    """Add the probability that the stamp of a is wrong, were its time t."""
+    if not np.isnan(stamps.given[a]):
+        flat = stamps.wrong / stamps.width
+        wrong[a] += flat / (flat + right_density(stamps, a, t))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def path_cost(costs: Costs, order: Indices, t: Array) -> float:
     """Of observations along an order at times."""
     total = costs.start[order[0]]
@@ -151,7 +165,7 @@ def try_time(
     before = removed(costs, order, t, i) - stamp_cost(stamps, a, old)
     at = move_to(order, t, i, new)
     change = before - removed(costs, order, t, at) + stamp_cost(stamps, a, new)
-    if np.log(max(random_unit(state), 1e-300)) >= np.log(ratio) - heat * change:
+    if refused(np.log(ratio) - heat * change, state):
         move_to(order, t, at, old)
 
 
@@ -174,7 +188,7 @@ def try_exchange(
     order[i], order[j] = b, a
     t[a], t[b] = t[b], t[a]
     after = path_cost(costs, order, t) + stamp_cost(stamps, a, t[a]) + stamp_cost(stamps, b, t[b])
-    if np.log(max(random_unit(state), 1e-300)) >= heat * (before - after):
+    if refused(heat * (before - after), state):
         order[i], order[j] = a, b
         t[a], t[b] = t[b], t[a]
 
@@ -204,9 +218,7 @@ def sample_times(
             total = path_cost(costs, order, t)
             for a in range(T):
                 total += stamp_cost(stamps, a, t[a])
-                if not np.isnan(stamps.given[a]):
-                    flat = stamps.wrong / stamps.width
-                    seen.wrong[a] += flat / (flat + right_density(stamps, a, t[a]))
+                count_wrong(stamps, a, t[a], seen.wrong)
             seen.costs[r] = total
 
 
@@ -255,7 +267,7 @@ def try_order(
     else:
         insert(order, i, j)
     change = grid_cost(costs, stamps, order, origin, low, high) - before
-    if np.log(max(random_unit(state), 1e-300)) >= -heat * change:
+    if refused(-heat * change, state):
         if exchanged:
             order[i], order[j] = order[j], order[i]
         else:
@@ -297,7 +309,7 @@ def try_origin(
         new += -1.0 if j < i else 1.0
         insert(order, i, j)
     change = grid_cost(costs, stamps, order, new, 0, T - 1) - before
-    if np.log(max(random_unit(state), 1e-300)) < ratio - heat * change:
+    if not refused(ratio - heat * change, state):
         return float(new)
     if i != j:
         insert(order, j, i)
@@ -329,6 +341,4 @@ def sample_grid(
             for i in range(T):
                 a, t = order[i], origin + i
                 seen.times[r, a] = t
-                if not np.isnan(stamps.given[a]):
-                    flat = stamps.wrong / stamps.width
-                    seen.wrong[a] += flat / (flat + right_density(stamps, a, t))
+                count_wrong(stamps, a, t, seen.wrong)
