@@ -45,7 +45,7 @@ from retrace_sde.fit.statespace.parameters import Noise
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, one_blas_thread, to_numpy
 from retrace_sde.panel.canonical import RowPermutation, content_permutation
-from retrace_sde.panel.clock import EqualGaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.panel.inputs import MissingInputs
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.panel import Panel
@@ -681,7 +681,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 times = model.timing.times(found.order, found.gaps)
                 return panel, placed, model, outcome, found.order, times
         panel, placed, other, judged, order = self._ordered(X)
-        return panel, placed, other, judged, order, other.timing.times(order, EqualGaps(other.dt))
+        return panel, placed, other, judged, order, other.timing.times(order, Gaps.of(other.dt))
 
     @checked
     def sample_orders(self, *, draws: int = 1500) -> OrderPosterior:

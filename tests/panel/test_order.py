@@ -7,7 +7,7 @@ import pytest
 
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.lengths import Lengths
-from retrace_sde.panel.order import Order, OwnOrder, SharedOrder
+from retrace_sde.panel.order import Order
 
 COUNTS = np.array([5, 1, 3, 4])
 N, T = 4, 5
@@ -40,9 +40,9 @@ def values():
 
 
 def test_the_kind_follows_from_the_array():
-    assert type(Order.of(np.arange(4))) is SharedOrder
+    assert Order.of(np.arange(4)).shared
     found = Order.of(np.zeros((2, 3), dtype=np.intp))
-    assert type(found) is OwnOrder
+    assert not found.shared
     assert Order.of(found) is found
     assert found.size == 3
 

@@ -17,7 +17,7 @@ from retrace_sde.after.forecast import Known, forecasts, together_wrong
 from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.io.arrays import Array
-from retrace_sde.panel.clock import UNKNOWN, SharedGaps
+from retrace_sde.panel.clock import UNKNOWN, Gaps
 from retrace_sde.search.protocols import Model
 
 MIN_BEGINNING = 3
@@ -79,7 +79,7 @@ def _errors(
         few = replace(
             model, timing=UNKNOWN, data=replace(model.data, values=x[:, :cut]), prior=None
         )
-        fit = few.fit_gaps(np.arange(cut, dtype=np.intp), SharedGaps(past[: cut - 1]))
+        fit = few.fit_gaps(np.arange(cut, dtype=np.intp), Gaps.of(past[: cut - 1]))
         estimate = few.estimate(fit, name)
         last, each = Known(x[:, cut - 1], np.zeros((d, d))), []
         for t in range(cut, T):

@@ -28,7 +28,7 @@ from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
-from retrace_sde.panel.clock import EqualGaps, Gaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import has_offset, has_state_space
 from retrace_sde.process.sde import LinearSDE, Transition
 from retrace_sde.search.protocols import Model
@@ -146,7 +146,7 @@ def _spaces(model: Model, outcome: Outcome, gaps: Array, u: Array | None) -> lis
 
 def _past(model: Model, outcome: Outcome, order: Indices) -> Gaps:
     """The gaps along the order found; along another, all are dt."""
-    return outcome.found.gaps if order is outcome.found.order else EqualGaps(model.dt)
+    return outcome.found.gaps if order is outcome.found.order else Gaps.of(model.dt)
 
 
 def _inputs(model: Model, order: Indices) -> Array | None:

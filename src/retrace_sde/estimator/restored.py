@@ -19,7 +19,7 @@ from retrace_sde.io.arrays import Array
 from retrace_sde.orders.own import EulerLaw
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.canonical import RowPermutation
-from retrace_sde.panel.clock import EqualGaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift, as_drift, driven, has_offset, has_state_space
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.result import ReTraceResult
@@ -68,7 +68,7 @@ def restored(result: ReTraceResult) -> Memory:
         law = Parameters(step.coefficients, step.diffusion, R, initial, scheme="euler")
     n, nothing = result.n_trajectories, np.zeros(1)
     missing: Any = None  # sums over the data, which a result does not keep
-    found = Fit(result.order, step, missing, np.zeros(n), nothing, law, gaps=EqualGaps(result.dt))
+    found = Fit(result.order, step, missing, np.zeros(n), nothing, law, gaps=Gaps.of(result.dt))
     outcome = Outcome(
         found, found, estimate, estimate, missing, initial, result.direction, result.history,
         result.converged, result.settings["estimator"], law=law,

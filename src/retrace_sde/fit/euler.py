@@ -12,7 +12,7 @@ from scipy.linalg import cholesky, solve_triangular
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, like, to_numpy
-from retrace_sde.panel.clock import EqualGaps, Gaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift, is_linear
 
 
@@ -74,7 +74,7 @@ def step_log_likelihoods(
 
     `gaps`: times between neighbours; by default all are the model's dt.
     """
-    W, gaps = model.whitening, gaps or EqualGaps(model.dt)
+    W, gaps = model.whitening, gaps or Gaps.of(model.dt)
     constant = density_constant(W)
     squares = data.each_piece(partial(_squared_residuals, model=model, W=W), order, gaps)
     steps = data.observed - 1

@@ -17,7 +17,7 @@ from retrace_sde.fit.regression import mle
 from retrace_sde.fit.start_law import START_FLOOR
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly
-from retrace_sde.panel.clock import EqualGaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift
 
 GRAM_NUMBERS = 25_000_000
@@ -75,8 +75,8 @@ class _Flips:
     ) -> None:
         self.dt, self.drift = dt, drift
         grams, back = partial(trajectory_grams, drift=drift), data.reversed(orders)
-        self.there = data.each_piece(grams, orders, EqualGaps(dt))
-        self.back = data.each_piece(grams, back, EqualGaps(dt))
+        self.there = data.each_piece(grams, orders, Gaps.of(dt))
+        self.back = data.each_piece(grams, back, Gaps.of(dt))
         self.first, self.last = data.states(orders), data.states(back)
         # What is known of time, as log-priors of both directions (−∞: impossible); the same for all if nothing is.
         self.for_there, self.for_back = for_there, for_back

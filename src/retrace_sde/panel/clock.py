@@ -1,15 +1,12 @@
 """The times along an order: how long each step is, and what is known of the times themselves.
 
-`Gaps` are the times between neighbours along an order: all dt (`EqualGaps`), the same for every trajectory (`SharedGaps`), or each
-trajectory's own (`OwnGaps`). A `Clock` is what is known of a panel's time before any order is: nothing, exact times of some or all
+`Gaps` are the times between neighbours along an order: all dt, the same for every trajectory, or each trajectory's own. A `Clock` is what is known of a panel's time before any order is: nothing, exact times of some or all
 observations, or a schedule whose times belong to positions.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -18,44 +15,54 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.order import Order
 
 
-class Gaps(ABC):
-    """The times between neighbours along an order.
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """The times between neighbours along an order: one step dt (), (T − 1,) of all trajectories, or (n, T − 1) of each.
 
-    `equal`: all are dt by construction, not by their values. `shared`: every trajectory has the same.
+    `steps`: how many gaps each trajectory has where they are its own; beyond them `values` mean nothing.
     """
 
-    equal: ClassVar[bool] = False
-    shared: ClassVar[bool] = True
+    values: Array
+    steps: Lengths | None = None
 
-    @staticmethod
-    def of(given: float | Array | Gaps, lengths: Lengths | None = None) -> Gaps:
+    @classmethod
+    def of(cls, given: float | Array | Gaps, lengths: Lengths | None = None) -> Gaps:
         """From one step dt, gaps (T − 1,) of all trajectories, or (n, T − 1); `lengths` of the trajectories, where they differ."""
         if isinstance(given, Gaps):
             return given
         found = np.asarray(given, dtype=float)
-        if found.ndim == 0:
-            return EqualGaps(float(found))
-        if found.ndim == 1:
-            return SharedGaps(found)
-        n, S = found.shape
-        return OwnGaps(found, Lengths(n, S) if lengths is None else lengths.steps)
+        if found.ndim < 2:
+            return cls(found)
+        return cls(found, Lengths.of(found, None) if lengths is None else lengths.steps)
 
     @property
-    @abstractmethod
+    def equal(self) -> bool:
+        """All are dt by construction, not by their values."""
+        return self.values.ndim == 0
+
+    @property
+    def shared(self) -> bool:
+        """Every trajectory has the same."""
+        return self.steps is None
+
+    @property
     def factor(self) -> float | Array:
         """What multiplies steps (n, T − 1, d): a number, (T − 1, 1) or (n, T − 1, 1)."""
+        return float(self.values) if self.equal else self.values[..., None]
 
-    @abstractmethod
     def along(self, T: int) -> Array:
         """The gaps of an order of T observations, (T − 1,), or (n, T − 1) where trajectories have their own."""
+        return np.full(T - 1, float(self.values)) if self.equal else self.values
 
     def take(self, rows: Indices | slice) -> Gaps:
         """Those of some trajectories."""
-        return self
+        return self if self.steps is None else Gaps(self.values[rows], self.steps.take(rows))
 
-    @abstractmethod
     def reversed(self) -> Gaps:
         """Those of the reversed order."""
+        if self.steps is not None:
+            return Gaps(self.steps.reversed(self.values), self.steps)
+        return self if self.equal else Gaps(self.values[::-1].copy())
 
     def rows(self, n: int, T: int) -> Array:
         """A row for each of n trajectories, (n, T − 1)."""
@@ -63,76 +70,14 @@ class Gaps(ABC):
 
     def times(self, T: int) -> Array:
         """Times from 0, (T,), or (n, T) where trajectories have their own gaps."""
-        gaps = self.along(T)
-        zero = np.zeros((*gaps.shape[:-1], 1))
-        return np.concatenate([zero, np.cumsum(gaps, axis=-1)], axis=-1)
+        if self.equal:
+            return self.values * np.arange(T, dtype=float)
+        zero = np.zeros((*self.values.shape[:-1], 1))
+        return np.concatenate([zero, np.cumsum(self.values, axis=-1)], axis=-1)
 
     def uneven(self, T: int, dt: float) -> bool:
         """Some differ from dt by more than rounding."""
-        return not np.allclose(self.along(T), dt)
-
-
-@dataclass(frozen=True, eq=False)
-class EqualGaps(Gaps):
-    """Every step is dt long."""
-
-    dt: float
-    equal: ClassVar[bool] = True
-
-    @property
-    def factor(self) -> float:
-        return self.dt
-
-    def along(self, T: int) -> Array:
-        return np.full(T - 1, self.dt)
-
-    def reversed(self) -> EqualGaps:
-        return self
-
-    def times(self, T: int) -> Array:
-        return self.dt * np.arange(T, dtype=float)
-
-    def uneven(self, T: int, dt: float) -> bool:
-        return False
-
-
-@dataclass(frozen=True, eq=False)
-class SharedGaps(Gaps):
-    """Gaps (T − 1,) that all trajectories have in common."""
-
-    values: Array
-
-    @property
-    def factor(self) -> Array:
-        return self.values[:, None]
-
-    def along(self, T: int) -> Array:
-        return self.values
-
-    def reversed(self) -> SharedGaps:
-        return SharedGaps(self.values[::-1].copy())
-
-
-@dataclass(frozen=True, eq=False)
-class OwnGaps(Gaps):
-    """Gaps (n, T − 1) of each trajectory; `steps` says how many of them it has, beyond which they mean nothing."""
-
-    values: Array
-    steps: Lengths
-    shared: ClassVar[bool] = False
-
-    @property
-    def factor(self) -> Array:
-        return self.values[:, :, None]
-
-    def along(self, T: int) -> Array:
-        return self.values
-
-    def take(self, rows: Indices | slice) -> OwnGaps:
-        return OwnGaps(self.values[rows], self.steps.take(rows))
-
-    def reversed(self) -> OwnGaps:
-        return OwnGaps(self.steps.reversed(self.values), self.steps)
+        return not self.equal and not np.allclose(self.values, dt)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +101,7 @@ class Clock:
         dt = float(np.nanmean(gaps))
         known = Gaps.of(np.nan_to_num(gaps, nan=dt), lengths)
         if not known.uneven(times.shape[-1], dt):
-            known = EqualGaps(dt)
+            known = Gaps.of(dt)
         return cls(known, origins=np.nanmin(times, axis=-1, keepdims=True)), dt
 
     @classmethod
@@ -188,7 +133,7 @@ class Clock:
 
     def gaps(self, dt: float) -> Gaps:
         """Those that are known; else all are dt."""
-        return EqualGaps(dt) if self.known is None else self.known
+        return Gaps.of(dt) if self.known is None else self.known
 
     def take(self, rows: Indices) -> Clock:
         """Of some trajectories."""

@@ -27,7 +27,7 @@ from retrace_sde.fit.unequal_steps import gap_clocks
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.gap_costs import best_gaps, gap_costs
 from retrace_sde.panel.blocks import Data, to_numpy
-from retrace_sde.panel.clock import Gaps, SharedGaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.search.model import Fit, Problem
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.models.exact_gaps import exact_fit, exact_fits, spans
@@ -82,11 +82,11 @@ class GapModel(EulerModel):
         stretch = spans(self, order)
         squares = step_squares(self, order, None)[0]
         gaps = self.dt * stretch.gaps(np.log(np.maximum(squares, 1e-12 * squares.max())))
-        found = self.fit_gaps(order, SharedGaps(gaps))
+        found = self.fit_gaps(order, Gaps.of(gaps))
         for _ in range(MAX_GAP_ROUNDS):
             new = self.dt * _constrained_gaps(self, found, stretch)
             moved = np.abs(np.log(new / gaps)).max()
-            gaps, found = new, self.fit_gaps(order, SharedGaps(new))
+            gaps, found = new, self.fit_gaps(order, Gaps.of(new))
             if moved < GAP_TOLERANCE:
                 break
         return found

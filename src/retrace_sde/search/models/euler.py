@@ -67,7 +67,7 @@ from retrace_sde.orders.own import BLOCK, EulerLaw, OwnOrders
 from retrace_sde.orders.paths import guided_paths, shortest_path
 from retrace_sde.orders.shared import PathCosts, RoughStart
 from retrace_sde.panel.blocks import Data, in_order, to_numpy
-from retrace_sde.panel.clock import EqualGaps, Gaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.panel.order import Order
 from retrace_sde.process.drift import Affine, has_state_space, is_linear
 from retrace_sde.process.sde import Gaussian
@@ -491,7 +491,7 @@ class EulerModel(Problem):
         found = self.moments(sums)
         values = self.log_joint(orders, law)
         costs = self.prior_costs(orders)
-        return Fit(orders, law.step, found, values, costs, law, gaps=EqualGaps(self.dt))
+        return Fit(orders, law.step, found, values, costs, law, gaps=Gaps.of(self.dt))
 
     def scoring(self, law: EulerLaw, sums: Statistics) -> StepScores:
         """Scores and information of single trajectories."""

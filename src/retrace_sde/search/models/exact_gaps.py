@@ -25,7 +25,7 @@ from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.fit.statespace.transitions import transitions
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
-from retrace_sde.panel.clock import SharedGaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Affine, Linear
 from retrace_sde.search.model import Fit, Problem
 
@@ -80,7 +80,7 @@ def exact_fit(problem: Problem, found: Fit, *, free: bool) -> Fit:
         found,
         step=step,
         log_likelihoods=start + _log_likelihoods(problem, found.order, steps, *law),
-        gaps=SharedGaps(gaps * dt),
+        gaps=Gaps.of(gaps * dt),
         log_gap_errors=log_errors if free else None,
         estimate=Estimate(coefficients, diffusion, errors, scheme="exact"),
     )

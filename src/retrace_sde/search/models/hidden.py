@@ -66,7 +66,7 @@ from retrace_sde.orders.hidden.pair_moments import (
 )
 from retrace_sde.orders.paths import shortest_path
 from retrace_sde.panel.blocks import Data, evenly, in_order, to_numpy
-from retrace_sde.panel.clock import EqualGaps, Gaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Affine, has_offset
 from retrace_sde.process.sde import Gaussian, Scheme
 from retrace_sde.progress import steps as reported
@@ -384,7 +384,7 @@ class HiddenModel(Problem):
     def _gaps(self, law: Parameters) -> Gaps:
         """The gaps between positions, as estimated or given, not those that stand for them."""
         if self.classes is None:
-            return EqualGaps(self.dt)
+            return Gaps.of(self.dt)
         if self.free:
             return Gaps.of(self.dt if law.gaps is None else law.gaps)
         if self.timing.gaps_known or len(self.classes.gaps) == 1:

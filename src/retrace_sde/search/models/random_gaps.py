@@ -34,7 +34,7 @@ from retrace_sde.orders.hidden.own import HiddenSteps
 from retrace_sde.orders.own import OwnOrders
 from retrace_sde.orders.search import BlockCosts
 from retrace_sde.panel.blocks import Data, to_numpy
-from retrace_sde.panel.clock import EqualGaps, Gaps
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import has_offset
 from retrace_sde.process.sde import Gaussian
 from retrace_sde.search.model import Effort, Fit, Problem
@@ -88,7 +88,7 @@ class RandomGapModel(HiddenModel):
 
     def _gaps(self, law: Parameters) -> Gaps:
         """Single gaps are never read off."""
-        return EqualGaps(self.dt)
+        return Gaps.of(self.dt)
 
     def reversed_fit(self, found: Fit, start: Fit | None = None, *, final: bool = False) -> Fit:
         return self.fit(self.data.reversed(found.order), start, final=final)
