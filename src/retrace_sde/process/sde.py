@@ -393,7 +393,8 @@ def log_gaussian(residual: Array, lower: Array) -> Array:
 
 
 def symmetric_root(S: Array) -> Array:
-    """The symmetric square root of a positive semi-definite matrix (zeros allowed: a point)."""
+    """Symmetric square roots of positive semi-definite matrices (…, d, d); zeros are allowed: a point."""
     values, vectors = np.linalg.eigh(S)
-    root: Array = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
+    roots = np.sqrt(np.maximum(values, 0))[..., None, :]
+    root: Array = (vectors * roots) @ vectors.swapaxes(-1, -2)
     return root

@@ -201,7 +201,7 @@ def simulate(stack: Stack, k: int, model: StepModel, rng: np.random.Generator) -
     """k new trajectories for each pattern, drawn from the model, under the inputs of those they stand for."""
     T, G, real, d = stack.values.shape
     one = len(model.matrix) == 1
-    roots = np.stack([symmetric_root(Q) for Q in model.covariance])
+    roots = symmetric_root(model.covariance)
     y = rng.standard_normal((T, G, k, d)) @ symmetric_root(model.noise)
     x = model.initial.sample(G * k, rng).reshape(G, k, d)
     v = stack.inputs

@@ -40,7 +40,7 @@ class Rows:
         if counts.ndim == 1:
             sums = Sums(*(each.sum(axis=0) for each in sums))
         Q, d, p = model.covariance, len(model.noise), sums.cross.shape[-1]
-        root = np.stack([symmetric_root(each) for each in Q])
+        root = symmetric_root(Q)
         gram = np.empty((*counts.shape, p + d, p + d))
         gram[..., :p, :p] = sums.regressors
         gram[..., d:p, :d] = sums.regressors[..., :d, d:].swapaxes(-1, -2)
