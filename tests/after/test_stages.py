@@ -20,7 +20,7 @@ def growth(seed, n=30, T=14):
 def test_shifts_are_found():
     for seed in range(5):
         x, truth = growth(seed)
-        (found,) = time_shifts(x)
+        (found,) = time_shifts(x, np.arange(14))
         assert found is not None
         error = found.shifts - (truth - truth.mean())
         assert np.sqrt(np.mean(error**2)) < 0.6
@@ -35,7 +35,7 @@ def test_levels_rest_and_transients_are_no_stages():
     rest = sde.simulate(40, 12, 0.1, x0="stationary", random_state=1)
     fall = sde.simulate(40, 12, 0.1, x0=2 + rng.standard_normal((40, 3)), random_state=2)
     for x in (levels, rest, fall):
-        assert all(each is None for each in time_shifts(x))
+        assert all(each is None for each in time_shifts(x, np.arange(12)))
 
 
 def test_a_fit_says_so(tmp_path):

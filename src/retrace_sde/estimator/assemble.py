@@ -18,7 +18,7 @@ from retrace_sde.evidence.identifiability import identify
 from retrace_sde.evidence.outcome import Outcome
 from retrace_sde.fit.regression import ErrorKind, Estimate, StandardErrors
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import one_blas_thread, to_numpy
+from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.panel.canonical import RowPermutation
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
@@ -88,12 +88,11 @@ def _stages(panel: Panel, model: Model, found: Fit) -> tuple[Array | None, tuple
     """Each trajectory's shift along the course of each variable, where they are at different stages, and a note."""
     if not found.ordering.shared or not found.gaps.equal or model.data.lazy:
         return None, ()
-    x = np.asarray(to_numpy(panel.values), dtype=float)[:, found.order]
-    courses = time_shifts(x)
+    courses = time_shifts(panel.values, found.order)
     note = stage_note(courses, panel.names, model.dt)
     if note is None:
         return None, ()
-    nothing = np.full(len(x), np.nan)
+    nothing = np.full(panel.values.shape[0], np.nan)
     shifts = [nothing if each is None else each.shifts * model.dt for each in courses]
     return np.stack(shifts, axis=1), (note,)
 
