@@ -90,18 +90,19 @@ def whitening(S: Array) -> Array:
 
 
 def median_distances(z: Array) -> Array:
-    """Squared distances (T, T) between slices of z (n, T, d), medians over trajectories."""
-    T = z.shape[1]
-    D = np.empty((T, T))
-    for a in range(T):
-        squares = (z - z[:, a : a + 1]) ** 2
-        known = ~np.isnan(squares)
-        count = known.sum(axis=2)
-        mean = np.where(known, squares, 0.0).sum(axis=2) / np.maximum(count, 1)
-        D[a] = median(np.where(count > 0, mean, np.nan), 0)
-    D = np.where(np.isnan(D), np.nanmax(D), D)
-    np.fill_diagonal(D, 0.0)
-    return (D + D.T) / 2
+    """Squared distances (T, T) between slices of z (n, T, d), means over variables and medians over trajectories."""
+    known = (~np.isnan(z)).astype(float)
+    z = np.nan_to_num(z)
+    # Σ (a − b)² = Σ a² + Σ b² − 2 Σ a b, each over the variables that both slices have.
+    squares = z**2 @ known.transpose(0, 2, 1)
+    total = squares + squares.transpose(0, 2, 1) - 2 * z @ z.transpose(0, 2, 1)
+    count = known @ known.transpose(0, 2, 1)
+    one, two = np.triu_indices(z.shape[1], 1)
+    with np.errstate(invalid="ignore"):
+        mean = total[:, one, two] / count[:, one, two]
+    D = np.zeros(total.shape[1:])
+    D[one, two] = D[two, one] = np.maximum(median(mean, 0), 0.0)
+    return np.where(np.isnan(D), np.nanmax(D), D)
 
 
 def robust_order(z: Array, prior: Prior | None = None) -> Indices:
@@ -130,12 +131,14 @@ def robust_order(z: Array, prior: Prior | None = None) -> Indices:
 
 def _bounded_costs(z: Array, seen: Mask, B: Array, S: Array) -> Array:
     """`½ Σ_j min(m²_j, χ²_d(.99))` (T, T) of one slice after another; a step that is not seen counts as an ordinary one."""
-    _, T, d = z.shape
+    d = z.shape[2]
     W, bound = whitening(S), chi2_ppf(KEPT, d)
     target, source = z @ W, (z @ B[:-1] + B[-1]) @ W
-    costs = np.empty((T, T))
-    for a in range(T):
-        squares = np.minimum(((target - source[:, a : a + 1]) ** 2).sum(axis=2), bound)
-        costs[a] = 0.5 * np.where(seen & seen[:, a : a + 1], squares, float(d)).sum(axis=0)
+    squares = -2 * source @ target.transpose(0, 2, 1)
+    squares += (source**2).sum(axis=2)[:, :, None] + (target**2).sum(axis=2)[:, None]
+    np.minimum(squares, bound, out=squares)
+    if not seen.all():
+        squares[~(seen[:, :, None] & seen[:, None])] = d
+    costs = 0.5 * squares.sum(axis=0)
     np.fill_diagonal(costs, 0.0)
-    return costs
+    return np.asarray(costs)
