@@ -137,7 +137,7 @@ def free_nuisances(panels: Panels, form: Form, price: Callable[[Panels, Form], f
             if nuisance == "spreads" and found.spreads > BEYOND_DOUBT_P:
                 less = form
             form, found = freed, _better(panels, freed)
-    return Freed(form, found, less)
+    return Freed(form, _with_curvature(panels, form, found), less)
 
 
 def _best(panels: Panels, form: Form) -> float:
@@ -145,15 +145,24 @@ def _best(panels: Panels, form: Form) -> float:
 
 
 def _better(panels: Panels, form: Form) -> Checks:
-    """The checks in the direction that fits better."""
+    """The checks in the direction that fits better, but for those of curved steps."""
+    return checked(*_sides(panels, form)[0])
+
+
+def _sides(panels: Panels, form: Form) -> list[tuple[Panels, StepFit]]:
+    """Both directions with their fits, the better one first."""
     fits = fit_directions(panels, form)
-    worse, better = sorted(zip((panels, panels.reverse), fits, strict=True), key=_total)
-    found = checked(*better)
+    return sorted(zip((panels, panels.reverse), fits, strict=True), key=_total)[::-1]
+
+
+def _with_curvature(panels: Panels, form: Form, found: Checks) -> Checks:
+    """The checks with those of curved steps, where the others are passed."""
+    if not found.passed or form.lags == form.degree == 1:
+        return found
+    better, worse = _sides(panels, form)
     if form.degree > 1:
         straight = fit_directions(better[0], form._replace(degree=1))[0]
         return found._replace(curvature=_curvature(*better, straight))
-    if form.lags == 1:
-        return found
     ratio = _total(better) - _total(worse)
     turned = _gain_when_curved(*better) - _gain_when_curved(*worse)
     return found._replace(share_when_curved=1 + turned / ratio if ratio > 0 else 1.0)
@@ -249,20 +258,48 @@ def _curvature(panels: Panels, curved: StepFit, straight: StepFit) -> float:
 
 
 def _gain_when_curved(panels: Panels, fit: StepFit) -> float:
-    """Nats gained by the square and the cube of each variable in its own step."""
+    """Nats gained by the square and the cube of each variable in its own step: regressions on what linear steps leave of both."""
     e, z, live = residuals(panels, fit)[0], centred_rows(panels, fit), panels.live(fit.form.lags)
     n, S, d = e.shape
     root = np.sqrt(fit.variances[0])[:, None]  # rows come divided by it
     x, live = z[..., :d] * root, live[..., None]
-    squares, cubes = ((x**k - (x**k * live).sum(axis=(0, 1)) / live.sum()) * live for k in (2, 3))
-    if fit.form.levels:
-        squares, cubes = (each - each.mean(axis=1, keepdims=True) for each in (squares, cubes))
-    linear = np.linalg.qr(z.reshape(n * S, -1))[0]
-    gain = 0.0
-    for k in range(d):
-        y = e[..., k].ravel()
-        more = np.stack([(each[..., k] / root[:, 0]).ravel() for each in (squares, cubes)], axis=1)
-        curved = np.linalg.qr(more - linear @ (linear.T @ more))[0]
-        share = ((curved.T @ y) ** 2).sum() / max(y @ y, np.finfo(float).tiny)
-        gain -= 0.5 * float(live.sum()) * float(np.log1p(-min(share, 1 - RIDGE)))
-    return gain
+    squares = x * x
+    both = []
+    for each in (squares, squares * x):
+        each -= (each * live).sum(axis=(0, 1)) / live.sum()
+        each *= live
+        if fit.form.levels:
+            each -= each.mean(axis=1, keepdims=True)
+        each /= root
+        both.append(each.reshape(n * S, d))
+    z, y = z.reshape(n * S, -1), e.reshape(n * S, d)
+    gram = _positive(z.T @ z)
+    crossed = [z.T @ each for each in both]
+    solved = [np.linalg.solve(gram, each) for each in crossed]
+    # Of every variable: second moments (d, 2, 2) of its square and cube about linear steps, and with its residual.
+    G = np.empty((d, 2, 2))
+    for i in range(2):
+        for k in range(2):
+            G[:, i, k] = _columns(both[i], both[k]) - _columns(crossed[i], solved[k])
+    of_residuals = z.T @ y
+    b = np.stack(
+        [
+            _columns(each, y) - _columns(s, of_residuals)
+            for each, s in zip(both, solved, strict=True)
+        ],
+        axis=1,
+    )
+    explained = (b * np.linalg.solve(_positive(G), b[..., None])[..., 0]).sum(axis=1)
+    share = np.clip(explained / np.maximum(_columns(y, y), np.finfo(float).tiny), 0, 1 - RIDGE)
+    return -0.5 * float(live.sum()) * float(np.log1p(-share).sum())
+
+
+def _columns(a: Array, b: Array) -> Array:
+    """Products of columns with one another, (d,)."""
+    return np.einsum("nd,nd->d", a, b)
+
+
+def _positive(gram: Array) -> Array:
+    """Positive definite in spite of rounding."""
+    size = np.trace(gram, axis1=-2, axis2=-1)[..., None, None]
+    return np.asarray(gram + (RIDGE * size + np.finfo(float).tiny) * np.eye(gram.shape[-1]))
