@@ -34,9 +34,10 @@ test-statistics: $(INSTALLED)
 coverage: $(INSTALLED)
 	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=92
 
-# Writes docs/calibration.md; what is done is in calibration.jsonl, and a run that was stopped goes on from there.
+# Fills the tables of docs/calibration.md; what is done is in calibration.jsonl, and a run that was stopped goes on from there.
 calibration: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python studies/calibration.py --minutes 28 --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python .ci/results.py --record calibration python studies/calibration.py --minutes 28 --jobs 2 --figure docs/calibration.svg
+	$(BIN)/python .ci/results.py
 
 mutants: $(INSTALLED)
 	$(BIN)/python studies/mutants.py --minutes 20

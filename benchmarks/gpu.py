@@ -17,6 +17,7 @@ import numpy as np
 import retrace_sde as rt
 from benchmarks.fit_shared import DT
 from retrace_sde.fit.pairs import Pairs
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 
@@ -83,6 +84,7 @@ def main() -> None:
     settings = {"dt": DT, "random_state": 0}
     rt.ReTrace(**settings).fit(X[:300])
     expected = rt.ReTrace(**settings).fit(X)
+    table: dict[str, list[str | float]] = {}
     for name, there, wait in backends():
         Y = there(X)
         order = there(truth)
@@ -99,7 +101,7 @@ def main() -> None:
             for a, b in ((found.drift_, expected.drift_), (found.diffusion_, expected.diffusion_))
         )
         for part, function in parts.items():
-            print(f"{name:12s} {part:16s} {best(function, wait):9.2f} ms", flush=True)
+            table.setdefault(part, [part]).append(best(function, wait))
         print(
             f"{name:12s} order {'as' if same else 'NOT as'} numpy's, parameters apart {apart:.1e}"
         )
@@ -107,6 +109,8 @@ def main() -> None:
             profile = cProfile.Profile()
             profile.runcall(parts["whole fit"])
             pstats.Stats(profile).sort_stats("cumulative").print_stats(60)
+    columns = ["milliseconds", *(name for name, *_ in backends())]
+    print(*lines({"columns": columns, "rows": list(table.values())}), sep="\n")
 
 
 if __name__ == "__main__":

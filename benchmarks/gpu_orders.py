@@ -15,6 +15,7 @@ import numpy as np
 import retrace_sde as rt
 from benchmarks.gpu import backends
 from retrace_sde.fit.euler import Euler
+from retrace_sde.lost_time.table import lines
 from retrace_sde.orders import own
 from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.own import EulerLaw
@@ -47,18 +48,22 @@ def main() -> None:
         own.MANY_CHAINS = 0
     sde = rt.simulate.random_irreversible_sde(asked.d, setting="stable", random_state=0)
     theta = np.column_stack([sde.drift, np.zeros(asked.d)])
-    print("| n | where | seconds a round | times two cores | Θ apart |\n|---|---|---|---|---|")
+    table: list[list[str | float]] = []
     for n in map(int, asked.sizes.split(",")):
         X = sde.simulate(n, asked.T, DT, x0=np.full(asked.d, 2.0), random_state=1)
         X, truth = rt.simulate.shuffle(X, permutation="independent", random_state=2)
         step = Euler(Affine(), theta, sde.diffusion, DT)
         law = EulerLaw(step, rt.Gaussian(np.full(asked.d, 2.0), 0.01 * np.eye(asked.d)))
         base, here = seconds(EulerModel(Data(X, n_jobs=2), DT, Affine()), law, truth)
-        print(f"| {n} | compiled, two cores | {base:.3f} | 1.0 | – |", flush=True)
+        table.append([f"{n:,}", base])
         for name, put, _ in backends():
             spent, there = seconds(EulerModel(Data(put(X)), DT, Affine()), law, truth)
             apart = np.abs(there - here).max()
-            print(f"| {n} | {name} | {spent:.3f} | {base / spent:.1f} | {apart:.1e} |", flush=True)
+            table[-1] += [spent, f"{base / spent:.1f}"]
+            print(f"{n}, {name}: Θ apart by {apart:.1e}", flush=True)
+    names = [each for name, *_ in backends() for each in (f"{name}, s", "speed-up")]
+    columns = ["n", "two cores, s", *names]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
 
 
 if __name__ == "__main__":

@@ -286,9 +286,9 @@ def number(value):
 def printed(table, setting, found):
     """One table as Markdown, seconds also as ratios to the first method's."""
     what = "σ, n, T, d = " if table == "noise" else "n, T, d = "
-    print(f"\n**{table}**, {what}{', '.join(map(str, setting or (200, 100, 10)))}")
+    size = ", ".join(map(str, setting or (200, 100, 10)))
     print(
-        "| method | seconds | / ReTrace | MAE of A | MAE of H | positions right | up to reversal |"
+        f"\n| {what}{size} | seconds | / ReTrace | MAE of A | MAE of H | positions right | up to reversal |"
     )
     print("|---|---|---|---|---|---|---|")
     ours = next(iter(found.values()))["seconds"]

@@ -31,6 +31,7 @@ import numpy as np
 import psutil
 
 import retrace_sde as rt
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel import blocks
 
 DT = 0.05
@@ -161,7 +162,7 @@ def killer(client, after):
 
 
 def one(n, args, client, folder):
-    """One panel, fitted; the seconds it took."""
+    """One panel, fitted: a row of the table, its seconds and those of the client's processor third and fourth."""
     T, d = args.T, args.d
     X, truth = panel(n, T, d, args.rows or max(1, (32 << 20) // (8 * T * d)))
     size = 8 * n * T * d
@@ -175,19 +176,14 @@ def one(n, args, client, folder):
     seconds, order, called, drift = time.perf_counter() - begin, *found
     right = rt.metrics.order_accuracy(truth, order) if np.ndim(order) == 1 else np.nan
     error = np.abs(np.asarray(drift) - sde(d).drift).mean()
-    print(
-        f"  {seconds:.1f} s (client {time.process_time() - cpu:.1f} s of CPU), order right {right:.3f}, direction called {called}, MAE of A {error:.2g}",
-        flush=True,
-    )
+    cpu = time.process_time() - cpu
+    print(f"  direction called {called}, MAE of A {error:.2g}", flush=True)
     if passes.count:
         print(f"  {passes.count} passes, {passes.count * size / seconds / 1e6:.0f} MB a second")
-    if not args.command:
-        above = held.here - before
-        print(
-            f"  client: {above / 1e6:.0f} MB above the {before / 1e6:.0f} MB before the fit = {above / size:.3f} X"
-        )
-    print(f"  all processes together {held.all / 1e9:.2f} GB", flush=True)
-    return seconds
+    above = None if args.command else f"{(held.here - before) / 1e6:.0f} MB"
+    together = f"{held.all / 1e9:.1f} GB"
+    where = f"{args.kind}, {args.workers} workers" if args.workers else f"{args.kind}, threads"
+    return [f"{n:,}, {T}, {d}", f"{size / 1e9:.3g} GB", seconds, cpu, where, above, together, right]
 
 
 def fitted(X, permutation):
@@ -237,7 +233,11 @@ def main():
         small, _ = panel(2000, min(args.T, 12), args.d, 500)  # compiled before anything is measured
         rt.ReTrace(dt=DT, random_state=0, permutation=args.permutation).fit(small)
         sizes = [int(float(each)) for each in args.n.split(",")]
-        seconds = [one(n, args, client, folder) for n in sizes]
+        rows = [one(n, args, client, folder) for n in sizes]
+        columns = ["n, T, d", "data", "seconds", "CPU seconds of the client", "read from"]
+        columns += ["client above its start", "memory of all", "order right"]
+        print(*lines({"columns": columns, "rows": rows}), sep="\n")
+        seconds = [row[2] for row in rows]
         if len(sizes) > 1:
             slope = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
             last = np.log(seconds[-1] / seconds[-2]) / np.log(sizes[-1] / sizes[-2])

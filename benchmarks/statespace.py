@@ -22,6 +22,7 @@ from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em import em
 from retrace_sde.fit.statespace.em_steps import expect
 from retrace_sde.fit.statespace.parameters import Setup, as_noise, first_guess, spread
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import Data, one_blas_thread
 from retrace_sde.process.drift import Linear
 
@@ -247,8 +248,8 @@ def passes(sigma, seeds):
         gain = found.log_likelihood[-1] - plain.trace[-1]
         taken.append([found.evaluations, plain.evaluations, gain])
     low, high = np.min(taken, axis=0), np.max(taken, axis=0)
-    print(f"σ = {sigma}: {low[0]:.0f} to {high[0]:.0f} passes, EM {low[1]:.0f} to {high[1]:.0f}; "
-          f"more likely by {low[2]:.3f} to {high[2]:.3f} nats", flush=True)  # fmt: skip
+    counts = [f"{low[k]:.0f} to {high[k]:.0f}" for k in range(2)]
+    return [f"{sigma:g}", seeds, *counts, f"{low[2]:.3f} to {high[2]:.3f}"]
 
 
 def main():
@@ -260,15 +261,16 @@ def main():
     parser.add_argument("--turns", type=int, default=0, help="CPU seconds compared with dynamax")
     parser.add_argument("--passes", action="store_true", help="passes compared with plain EM")
     options = parser.parse_args()
+    for sigma in options.sigmas if options.turns else ():
+        by_turns(sigma, options.turns)
+    if options.passes:
+        columns = ["σ", "panels", "passes of `em`", "of EM steps", "`em` more likely by, nats"]
+        rows = [passes(sigma, options.seeds) for sigma in options.sigmas]
+        print(*lines({"columns": columns, "rows": rows}), sep="\n")
     if options.turns or options.passes:
-        for sigma in options.sigmas:
-            if options.turns:
-                by_turns(sigma, options.turns)
-            if options.passes:
-                passes(sigma, options.seeds)
         return
     ours(panel(0.1, n=20, T=10, missing=options.missing)[1])  # compile and import
-    print(f"{'method':38}{'σ':>5}{'MAE-A':>8}{'MAE-H':>8}{'seconds':>10}{'/ ours':>8}")
+    table = {}
     for sigma in options.sigmas:
         base = np.nan
         for name, method in METHODS.items():
@@ -283,7 +285,11 @@ def main():
             took = np.mean(seconds)
             base = took if method is ours else base
             a, h = np.mean(errors, axis=0)
-            print(f"{name:38}{sigma:5}{a:8.3f}{h:8.3f}{took:10.2f}{took / base:8.1f}", flush=True)
+            table.setdefault(name, []).append(f"{a:.3f} / {h:.3f}")
+            print(f"{name}, σ = {sigma}: {took:.2f} s, {took / base:.1f} times ours", flush=True)
+    columns = ["method", *(f"σ = {sigma:g}: MAE-A / MAE-H" for sigma in options.sigmas)]
+    rows = [[name, *cells] for name, cells in table.items()]
+    print(*lines({"columns": columns, "rows": rows}), sep="\n")
 
 
 if __name__ == "__main__":

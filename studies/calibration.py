@@ -1,12 +1,10 @@
 """Calibration: level and power of the direction test, coverage of intervals on every path, ranks of positions.
 
-    python studies/calibration.py [--minutes 28] [--jobs 2] [--seeds 1000:1200] [--only PART] [--journal FILE] [--page FILE]
-
-A figure is written next to the page: FILE.svg.
+    python studies/calibration.py [--minutes 28] [--jobs 2] [--seeds 1000:1200] [--only PART] [--journal FILE] [--figure FILE]
 
 Seeds are processed in rounds over all cases, four panels of the fast cases for one of the slow, so that an interrupted run has
-results for all of them. Finished panels are in the journal and are not repeated. The page is
-written from the journal. Panels are those of the other studies.
+results for all of them. Finished panels are in the journal and are not repeated. Tables and figure
+are made from the journal. Panels are those of the other studies.
 
 positions: under the posterior the rank of an observation's true position among those drawn is uniform (simulation-based
 calibration; Talts et al. 2018), up to the error of the parameters, which are estimated. Ties are broken at random.
@@ -23,6 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import combined
 import direction
@@ -31,8 +30,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import retrace_sde as rt
+from retrace_sde.lost_time.table import lines
 
 Row = dict[str, float | list[float]]
+Table = dict[str, Any]
 BINS = 10
 
 
@@ -176,44 +177,36 @@ def picture(rows: dict[tuple[str, str, int], Row], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def page(rows: dict[tuple[str, str, int], Row]) -> str:
-    """The tables, with the target of each figure."""
+def tables(rows: dict[tuple[str, str, int], Row]) -> Iterator[Table]:
+    """One for each part, with the target of each figure."""
     by_case: dict[tuple[str, str], list[Row]] = {}
     for (part, case, _), row in rows.items():
         if (part, case) in CASES:
             by_case.setdefault((part, case), []).append(row)
-    text = [
-        "# Calibration on record",
-        "",
-        "Made by `make calibration` (`studies/calibration.py`); ± is one standard error over panels. Orders are lost first and",
-        f"found again; fits have default settings. {len(rows)} panels are on record, the last by version {rt.__version__}; a further run goes on from its journal.",
-        "Level and power on other kinds of panels are in [direction](direction.md#level-and-power).",
-    ]
     heads = {
-        "level": ("The direction where there is none", "called; target ≤ .05", ["called"]),
-        "power": ("The direction where there is one", "called | wrongly; target ≤ .05", ["called", "wrong"]),
-        "coverage": ("95 % intervals", "of A | of H; target .90 to .99", ["A", "H"]),
-    }  # fmt: skip
-    for part, (title, columns, keys) in heads.items():
-        text += ["", f"## {title}", "", f"| panels | number | {columns} |", "|---" * (2 + len(keys)) + "|"]  # fmt: skip
+        "level": {"called": "called; target ≤ .05"},
+        "power": {"called": "called", "wrong": "wrongly; target ≤ .05"},
+        "coverage": {"A": "of A; target .90 to .99", "H": "of H; target .90 to .99"},
+    }
+    for part, columns in heads.items():
+        table = []
         for (each, case), found in by_case.items():
-            good = [row for row in found if keys[0] in row]
+            good = [row for row in found if next(iter(columns)) in row]
             if each == part and good:
-                cells = [_share([float(row[key]) for row in good]) for key in keys]  # type: ignore[arg-type]
-                refused = f" ({len(found) - len(good)} refused)" if len(good) < len(found) else ""
-                text.append(f"| {case} | {len(good)}{refused} | {' | '.join(cells)} |")
-    text += ["", "## Positions", "", "Share of true positions by their rank among positions drawn, in tenths; target .10 each.", ""]  # fmt: skip
-    text += ["| panels | number | " + " | ".join(f"{k / BINS:g}–" for k in range(BINS)) + " |", "|---" * (2 + BINS) + "|"]  # fmt: skip
-    for (part, case), found in by_case.items():
-        good = [row["ranks"] for row in found if "ranks" in row]
-        if part == "positions" and good:
-            shares = " | ".join(f"{each:.3f}" for each in np.mean(good, axis=0))
-            text.append(f"| {case} | {len(good)} | {shares} |")
-    text += [
-        "",
-        "![Rank histograms: bars with two standard errors, and the target](calibration.svg)",
+                cells = [_share([float(row[key]) for row in good]) for key in columns]  # type: ignore[arg-type]
+                table.append([case, len(good), *cells])
+        yield {"columns": ["panels", "number", *columns.values()], "rows": table}
+    found = {
+        case: [row["ranks"] for row in every if "ranks" in row]
+        for (part, case), every in by_case.items()
+        if part == "positions"
+    }
+    table = [
+        [case, len(each), *(f"{x:.3f}" for x in np.mean(each, axis=0))]
+        for case, each in found.items()
+        if each
     ]
-    return "\n".join(text) + "\n"
+    yield {"columns": ["panels", "number", *(f"{k / BINS:g}–" for k in range(BINS))], "rows": table}
 
 
 def main() -> None:
@@ -225,7 +218,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1000:1200")
     parser.add_argument("--only", default="", help="parts or cases whose name contains this")
     parser.add_argument("--journal", type=Path, default=Path("calibration.jsonl"))
-    parser.add_argument("--page", type=Path, default=Path("docs/calibration.md"))
+    parser.add_argument("--figure", type=Path)
     asked = parser.parse_args()
     done = read(asked.journal)
     chosen = [key for key in CASES if asked.only in " ".join(key)]
@@ -233,9 +226,10 @@ def main() -> None:
     todo = (task for task in tasks if task not in done)
     fill(asked.journal, todo, asked.jobs, 60 * asked.minutes)
     rows = read(asked.journal)
-    asked.page.write_text(page(rows))
-    picture(rows, asked.page.with_suffix(".svg"))
-    print(f"wrote {asked.page}")
+    for each in tables(rows):
+        print(*lines(each), sep="\n", end="\n\n")
+    if asked.figure:
+        picture(rows, asked.figure)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from joblib import Parallel, delayed
 
 import retrace_sde as rt
 from retrace_sde.evidence.tied_cells import carried_forward, piles, tied
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import one_blas_thread
 
 
@@ -174,14 +175,15 @@ def main():
         if given.what == "rates"
         else (fitted, ("called", "wrong", "scrambled", "sure", "right"))
     )
-    print(f"{'panel':<20}{'panels':>8}" + "".join(f"{each:>11}" for each in heads))
+    table = []
     for name in given.only or PANELS:
         each = Parallel(given.jobs)(delayed(look)(name, seed) for seed in range(first, last))
         rows = np.array([row for row in each if row is not None], dtype=float)
+        shares = [float(value) for value in rows.mean(axis=0)]
         if name not in DIRECTED and given.what == "fits":
-            rows[:, 1] = np.nan
-        shares = "".join(f"{value:>11.2f}" for value in rows.mean(axis=0))
-        print(f"{name:<20}{len(rows):>8}{shares}", flush=True)
+            shares[1] = None
+        table.append([name, len(rows), *shares])
+    print(*lines({"columns": ["panel", "panels", *heads], "rows": table}), sep="\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python studies/columns.py panels FOLDER --seeds 0:3
 
 `rates`: the share of columns that are left out, for clocks and other columns, shared and individual orders, three sizes. `fits`:
-processes whose direction is known (n = 40, T = 20), alone, with an age in whole years, and with a running total: called,
+processes whose direction is known (n = 40, T = 20), alone, with an age in whole years, a visit number and a running total: called,
 wrong, and how often the column was left out. `panels`: the real panels of FOLDER (see `real_panels.py`), alone, with an age
 and with a visit number. Seeds are those of the data and of the shuffle.
 """
@@ -19,6 +19,7 @@ from joblib import Parallel, delayed
 from real_panels import PANELS, read_panel
 
 import retrace_sde as rt
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import Data, one_blas_thread
 from retrace_sde.panel.uninformative import without_dynamics
 
@@ -64,18 +65,16 @@ def variables(n, T, rng):
 
 
 def rates(seeds):
-    print(
-        f"{'left out, of 100':30}"
-        + "".join(f"{f'{n}×{T} {way}':>14}" for n, T in SIZES for way in ("shared", "own"))
-    )
+    columns = [f"{n}×{T}, {way}" for n, T in SIZES for way in ("shared", "own")]
+    table = []
     for make in (clocks, variables):
         for name in make(3, 3, np.random.default_rng(0)):
-            print(f"{name:30}", end="")
+            table.append([name])
             for n, T in SIZES:
                 for shared in (True, False):
                     count = sum(_left_out(make, name, n, T, seed, shared) for seed in seeds)
-                    print(f"{100 * count / len(seeds):14.0f}", end="")
-            print(flush=True)
+                    table[-1].append(f"{100 * count / len(seeds):.0f}")
+    print(*lines({"columns": ["left out, of 100", *columns], "rows": table}), sep="\n")
 
 
 def _left_out(make, name, n, T, seed, shared):
@@ -170,14 +169,22 @@ def one(make, column, seed):
 
 
 def table(cases, seeds, jobs):
-    print(
-        f"{'process':22}{'column added':26}{'called':>7}{'wrong':>6}{'left out':>9}   of {len(seeds)}"
-    )
+    rows = []
     for name, make in cases.items():
-        for column in ADDED:
-            rows = Parallel(n_jobs=jobs)(delayed(one)(make, column, seed) for seed in seeds)
-            called, wrong, left = np.sum(rows, axis=0)
-            print(f"{name:22}{column or '–':26}{called:7}{wrong:6}{left:9}", flush=True)
+        found = np.array(
+            [
+                np.sum(
+                    Parallel(n_jobs=jobs)(delayed(one)(make, column, seed) for seed in seeds),
+                    axis=0,
+                )
+                for column in ADDED
+            ],
+            dtype=int,
+        )  # (columns, 3): called, wrong, left out
+        rows.append([name, len(seeds), *map(str, found[:, 0]), *map(str, found.sum(axis=0)[1:])])
+    columns = ["process", "panels", "called", *(f"with {each}" for each in ADDED[1:])]
+    columns += ["wrong in all", "columns left out"]
+    print(*lines({"columns": columns, "rows": rows}), sep="\n")
 
 
 def main():

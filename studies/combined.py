@@ -2,8 +2,8 @@
 
     python studies/combined.py --seeds 100:130 [--only NAME] [--jobs 2]
 
-Prints, for each setting: NaN among the results, trace of H relative to the truth, coverage of 95 % intervals of A and H, accuracy of
-the order, direction (right / open / wrong), errors next to those of the fit with everything known, and how often positions given a
+Prints, for each setting: panels with NaN among the results, trace of H relative to the truth, coverage of 95 % intervals of A and H, accuracy of
+the order up to reversal, errors next to those of the fit with everything known, directions called, and how often positions given a
 probability of .7 to .9 are right.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 import retrace_sde as rt
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.fit.statespace.transitions import transitions
+from retrace_sde.lost_time.table import lines
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,7 @@ def simulate(s: Setting, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     U = rng.integers(0, 2, (s.n, s.T, 1)).astype(float) if s.inputs else np.zeros((s.n, s.T, 1))
     path = [x]
     for t in range(s.T - 1):
-        # each estimator on data simulated by its scheme: Euler on a regular grid
-        F, S, Q = transitions(theta, H, gaps[:, t], euler=s.gaps == "equal")
+        F, S, Q = transitions(theta, H, gaps[:, t])
         v = np.c_[np.ones(s.n), U[:, t]]
         x = np.einsum("nij,nj->ni", F, x) + np.einsum("nij,nj->ni", S, v)
         x = x + np.einsum("nij,nj->ni", np.linalg.cholesky(Q), rng.standard_normal((s.n, d)))
@@ -195,24 +195,31 @@ def main() -> None:
     tasks = [replace(s, seed=seed) for s in chosen for seed in range(first, last)]
     with ProcessPoolExecutor(given.jobs) as pool:
         results = list(pool.map(run, tasks))
-    for s in chosen:
-        rows = [r for r, t in zip(results, tasks, strict=True) if t.name == s.name]
-        print(f"\n{s.name}: {len(rows)} seeds")
-        for key in rows[0]:
-            if key in ("given", "right", "said"):
-                continue
-            each = np.array([r[key] for r in rows])
+    columns = ["panels", "NaN", "trace of H", "A covered", "H covered", "order right"]
+    columns += ["MAE-A (known)", "MAE-H (known)", "called right", "wrong", ".7 to .9: right"]
+    for what in ("independent", "shared"):
+        rows = [
+            summary(s.name, [r for r, t in zip(results, tasks, strict=True) if t.name == s.name])
+            for s in chosen
+            if s.permutation == what
+        ]
+        if rows:
             print(
-                f"  {key:<22}{np.nanmean(each):8.3f}   from {np.nanmin(each):.3f} to {np.nanmax(each):.3f}"
+                *lines({"columns": [f"{what} orders", *columns], "rows": rows}),
+                sep="\n",
+                end="\n\n",
             )
-        if "said" in rows[0]:
-            said = sum(r["said"] for r in rows)
-            given_, right = (
-                np.nansum([r[k] for r in rows]) / max(said, 1) for k in ("given", "right")
-            )
-            print(
-                f"  positions given .7 to .9: {given_:.3f} on average, right in {right:.3f} of {said:.0f}"
-            )
+
+
+def summary(name: str, rows: list[dict[str, float]]) -> list[str | float | None]:
+    """Means over panels; errors of the fit with everything known stand in brackets."""
+    mean = {key: float(np.nanmean([row[key] for row in rows])) for key in rows[0]}
+    errors = [f"{mean[key]:.3f} ({mean['oracle ' + key]:.3f})" for key in ("MAE-A", "MAE-H")]
+    said = sum(row.get("said", 0.0) for row in rows)
+    right = float(np.nansum([row["right"] for row in rows])) / said if said else None
+    first = [mean[key] for key in ("trace H", "cover A", "cover H", "accuracy")]
+    called = mean["called right"], mean["called wrong"]
+    return [name, len(rows), int(sum(row["nan"] for row in rows)), *first, *errors, *called, right]
 
 
 if __name__ == "__main__":

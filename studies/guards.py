@@ -21,6 +21,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 import retrace_sde as rt
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import one_blas_thread
 
 
@@ -207,18 +208,17 @@ def main():
     )
     parser.add_argument("--seeds", default="0:6")
     parser.add_argument("--clean", action="store_true", help="panels whose direction is to be told")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help="cases whose name contains one of these, with ;")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
     seeds = range(*(int(each) for each in asked.seeds.split(":")))
-    cases = [case for case in (CLEAN if asked.clean else GUARDED) if asked.only in case]
-    print(
-        f"{'case':28}{'data':13}{'called':>7}{'wrong':>6}{'cycle':>6}{'fold':>6}{'warned':>7}",
-        end="",
-    )
-    print(f"{'least p':>9}{'mean |τ|':>10}{'sure':>6}{'right':>6}{'seconds':>9}   of {len(seeds)}")
-    sayings = Counter()
+    cases = [
+        case
+        for case in (CLEAN if asked.clean else GUARDED)
+        if any(each in case for each in asked.only.split(";"))
+    ]
+    sayings, table = Counter(), []
     for case, way in product(cases, asked.ways.split(",")):
         rows = Parallel(n_jobs=asked.jobs)(delayed(row)(case, way, seed) for seed in seeds)
         good = [each for each in rows if "failed" not in each]
@@ -226,19 +226,13 @@ def main():
             sayings.update(
                 said.split("(")[0][:90] for said in each.get("said", [each.get("failed")])
             )
-        print(f"{case:28}{way:13}", end="")
-        if not good:
-            print("   failed")
-            continue
-        for key in ("called", "wrong", "cycle", "fold"):
-            print(f"{sum(each[key] for each in good):{7 if key == 'called' else 6}}", end="")
-        print(f"{sum(bool(each['said']) for each in good):7}", end="")
-        print(f"{min(each['p'] for each in good):9.0e}", end="")
-        print(f"{np.mean([abs(each['tau']) for each in good]):10.2f}", end="")
-        for key in ("sure", "right"):
-            print(f"{np.mean([each[key] for each in good]):6.2f}", end="")
-        print(f"{np.mean([each['seconds'] for each in good]):9.1f}", end="")
-        print(f"   {len(rows) - len(good)} failed" if len(good) < len(rows) else "", flush=True)
+        counts = [sum(each[key] for each in good) for key in ("called", "wrong", "cycle", "fold")]
+        means = [float(np.mean([each[key] for each in good])) for key in ("sure", "right")]
+        table.append([f"{case}, {way}", len(good), *counts, *means])
+        seconds = np.mean([each["seconds"] for each in rows])
+        print(f"{case}, {way}: {len(rows) - len(good)} failed, {seconds:.1f} s", flush=True)
+    columns = ["panel, data", "panels", "called", "wrong", "cycle", "fold", "sure", "right"]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
     for said, count in sayings.most_common():
         print(f"{count:4} × {said} …")
 

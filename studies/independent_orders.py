@@ -2,7 +2,7 @@
 
     python studies/independent_orders.py [--seeds 500:505] [--jobs 2] [--from-truth]
 
-Prints one line per setting: means over seeds, ratios of mean errors to those of the fit with the true
+Prints one row per setting: means over seeds, ratios of mean errors to those of the fit with the true
 order ("oracle"), and the accuracy of the same search given the oracle's parameters ("limit"). With
 --from-truth also the ratios of a Monte-Carlo EM started at the true orders: the limit of averaging.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import retrace_sde as rt
+from retrace_sde.lost_time.table import lines
 from retrace_sde.metrics import mean_absolute_error, order_accuracy, position_calibration
 from retrace_sde.orders.draws import Chains, random_states
 from retrace_sde.orders.own import KICKS
@@ -99,33 +100,45 @@ def main() -> None:
     parser.add_argument("--from-truth", action="store_true")
     arguments = parser.parse_args()
     first, last = map(int, arguments.seeds.split(":"))
-    print(
-        "d,T,n,x0 sd        used   accuracy (limit)   MAE-A  MAE-H / oracle   0.7–0.9 right (given)  s"
-    )
+    columns = [
+        "d, T, n, X₀ sd",
+        "panels",
+        "estimator",
+        "accuracy",
+        "limit",
+        "MAE-A / oracle",
+        "MAE-H / oracle",
+    ]
+    columns += ["given .7 to .9: number", "mean", "right", "called"]
+    columns += ["MAE-A from truth", "MAE-H from truth"] * arguments.from_truth
+    table = []
     for setting in SETTINGS:
         rows = [
             run(setting, seed, arguments.jobs, arguments.from_truth) for seed in range(first, last)
         ]
         errors = np.mean([row["errors"] for row in rows], axis=0)
         bins = [each for row in rows for each in row["bins"]]
-        weight = sum(count for *_, count in bins) or np.nan
-        given = sum(given * count for given, _, count in bins) / weight
-        came = sum(came * count for _, came, count in bins) / weight
-        print(
-            f"{setting.d:2d},{setting.T:3d},{setting.n:3d},{setting.start:3.1f}  "
-            f"{'/'.join(sorted({str(row['estimator']) for row in rows})):>9}   "
-            f"{np.mean([row['accuracy'] for row in rows]):.4f} "
-            f"({np.mean([row['limit'] for row in rows]):.4f})     "
-            f"{errors[0] / errors[2]:5.3f}  {errors[1] / errors[3]:5.3f}            "
-            f"{came:.3f} ({given:.3f}, {weight:.0f})   "
-            f"{np.mean([row['seconds'] for row in rows]):.1f}  "
-            f"identified {sum(bool(row['identified']) for row in rows)}/{len(rows)}  "
-            f"converged {sum(bool(row['converged']) for row in rows)}/{len(rows)}",
-            flush=True,
+        number = sum(count for *_, count in bins)
+        given = sum(given * count for given, _, count in bins) / max(number, 1)
+        came = sum(came * count for _, came, count in bins) / max(number, 1)
+        means = [np.mean([row[key] for row in rows]) for key in ("accuracy", "limit")]
+        shares = [*means, *errors[:2] / errors[2:4]]
+        table.append(
+            [
+                f"{setting.d}, {setting.T}, {setting.n}, {setting.start:g}",
+                len(rows),
+                "/".join(sorted({str(row["estimator"]) for row in rows})),
+                *(f"{each:.3f}" for each in shares),
+                int(number),
+                *(float(each) if number else None for each in (given, came)),
+                sum(bool(row["identified"]) for row in rows),
+                *[float(each) for each in errors[4:] / errors[2:4]] * arguments.from_truth,
+            ]
         )
-        if arguments.from_truth and setting.estimator == "mcem":
-            ratios = errors[4:] / errors[2:4]
-            print(f"    started at the true orders: {ratios[0]:.3f}  {ratios[1]:.3f}", flush=True)
+        seconds = np.mean([row["seconds"] for row in rows])
+        converged = sum(bool(row["converged"]) for row in rows)
+        print(f"{table[-1][0]}: {seconds:.1f} s, {converged} converged", flush=True)
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Orders of noisy and incomplete observations compared with the limit: the same search with the true parameters.
 
     python studies/noisy_orders.py shared --cell 50,0.3,0.1 --cell 50,0.5,0.1 --seeds 100:110
-    python studies/noisy_orders.py shared --cell 2000,0.3,1.0 --missing 0.2 --seeds 100:103
+    python studies/noisy_orders.py shared --cell 2000,0.3,1.0,0.2 --seeds 100:103
     python studies/noisy_orders.py independent --cell 200,0.03,0.1 --size 5,30 --seeds 100:103
     python studies/noisy_orders.py em --seeds 100:105
 
-A cell is n, the noise's standard deviation and the variance of X₀. `--jobs` runs seeds in parallel.
+A cell is n, the noise's standard deviation, the variance of X₀ and, if any, the share of missing entries. `--jobs` runs seeds in parallel.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from joblib import Parallel, delayed
 import retrace_sde as rt
 from retrace_sde.evidence.outcome import best_order
 from retrace_sde.fit.statespace.parameters import Parameters
+from retrace_sde.lost_time.table import lines
 from retrace_sde.orders.draws import random_states
 from retrace_sde.panel.blocks import Data, one_blas_thread
 from retrace_sde.process.drift import Linear
@@ -148,9 +149,10 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("part", choices=["shared", "independent", "em"])
-    parser.add_argument("--cell", action="append", default=[], help="n, noise, variance of X0")
+    parser.add_argument(
+        "--cell", action="append", default=[], help="n, noise, variance of X0[, missing]"
+    )
     parser.add_argument("--size", default="10,50", help="d, T")
-    parser.add_argument("--missing", type=float, default=0.0)
     parser.add_argument("--seeds", default="100:103")
     parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
@@ -161,20 +163,20 @@ def main():
     seeds = range(*(int(each) for each in asked.seeds.split(":")))
     work = {"shared": shared, "independent": independent, "em": em}[asked.part]
     runs = [
-        (cell, seed, (int(n), float(noise), float(variance)))
+        (cell, seed, (int(n), float(noise), float(variance), d, T, *map(float, missing or ["0"])))
         for cell, seed in product(cells, seeds)
-        for n, noise, variance in [cell.split(",")]
+        for n, noise, variance, *missing in [cell.split(",")]
     ]
     found = Parallel(n_jobs=asked.jobs)(
-        delayed(quietly)(work, seed, *numbers, d, T, asked.missing) for _, seed, numbers in runs
+        delayed(quietly)(work, seed, *numbers) for _, seed, numbers in runs
     )
-    print(f"{asked.part}: d = {d}, T = {T}, missing {asked.missing:.0%}, seeds {asked.seeds}")
+    table = []
     for cell in cells:
         rows = [row for (name, _, _), row in zip(runs, found, strict=True) if name == cell]
-        parts = [f"{key} {np.mean([row[key] for row in rows]):.3g}" for key in rows[0]]
-        if asked.part == "independent":
-            parts.append("each z " + " ".join(f"{row['z for the truth']:.1f}" for row in rows))
-        print(f"n, noise, var X0 = {cell}: " + ", ".join(parts), flush=True)
+        means = [f"{np.mean([row[key] for row in rows]):.3g}" for key in rows[0]]
+        table.append([cell.replace(",", ", "), len(rows), *means])
+    columns = [f"d = {d}, T = {T}: n, σ, var X₀, missing", "panels", *found[0]]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ missing, σ known; 60 trajectories. Θ, H and p₀ are fitted along the order an
     maximised   the likelihood of the filter of `hermite`, maximised directly: EM under a wrong distribution does not maximise it
     particles   EM with a fully adapted filter of 500 particles, 20 paths drawn backwards, the last of its rounds averaged
 
-All but the grid start from the grid's answer: what is shown is where they go from the truth of the matter.
+All but the grid start from the grid's answer: what is shown is where they go from the truth of the matter. The table has `away`; `off` of each
+method and the grid's `ratio`; with --affine Kendall's τ, panels in the true direction, called and wrong.
 At the true parameters: `mean`, the smoothed means' distance from the grid's in smoothed standard deviations; `variance`, the mean
 ratio of smoothed variances; `log p`, the absolute error of the log-likelihood. Fitted: `away` and `most`, mean and largest distance
 of Θ and H from the grid's in standard errors; `held`, the share of entries whose truth lies within 1.96 of them; `ratio`, the
@@ -20,12 +21,12 @@ log-likelihood of the order less that of its reverse, which decides the directio
 """
 
 import argparse
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
 import numpy as np
+from joblib import Parallel, delayed
 from numba import njit
 from scipy.optimize import minimize
 
@@ -35,6 +36,7 @@ from retrace_sde.fit.statespace.ascent.climb import climb
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, spread
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import one_blas_thread
 from retrace_sde.process.drift import Polynomial
 from retrace_sde.process.sde import Gaussian
@@ -482,34 +484,53 @@ def affine(case, seed):
     model = rt.ReTrace(
         dt=case.dt, drift="affine", observation_noise=case.noise, random_state=seed, n_jobs=1
     ).fit(y[:, order])
-    found = rt.metrics.kendall_tau(np.argsort(order), model.order_)
-    return f"    τ {found:5.2f}, direction {'called' if model.direction_.identified else 'open'}"
+    return rt.metrics.kendall_tau(np.argsort(order), model.order_), model.direction_.identified
+
+
+def told(case, seeds):
+    """Rows of the table of the affine drift."""
+    tau, called = np.array([affine(case, seed) for seed in seeds], dtype=float).T
+    ends = f"{tau.min():.2f} to {tau.max():.2f}"
+    return [
+        len(seeds),
+        ends,
+        int((tau > 0).sum()),
+        int(called.sum()),
+        int((called * (tau < 0)).sum()),
+    ]
+
+
+def compared(case, seeds):
+    """A row of the table: the grid's ratio, and of each method how far it goes from the grid; everything else is printed."""
+    with one_blas_thread():
+        records = [each for seed in seeds for each in compare(case, seed)]
+    row = [len(seeds)]
+    for name in dict.fromkeys(name for name, _ in records):
+        mine = [each for method, each in records if method == name]
+        mean = {key: float(np.mean([each[key] for each in mine])) for key in mine[0]}
+        print(f"{case.name}, {case.dt:g}, {case.noise:g}, {name}: {mean}", flush=True)
+        row += [mean["ratio"]] if name == "grid" else [f"{mean['away']:.2f}; {mean['off']:.1f}"]
+    return row
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0:2")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--d", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--affine", action="store_true")
     given = parser.parse_args()
     seeds = range(*map(int, given.seeds.split(":")))
-    for case in (case for d in given.d for case in CASES[d]):
-        if given.affine:
-            print(f"{case.name}, Δt {case.dt:g}, σ {case.noise:g}")
-            print("\n".join(affine(case, seed) for seed in seeds), flush=True)
-            continue
-        begin = time.perf_counter()
-        with one_blas_thread():
-            records = [each for seed in seeds for each in compare(case, seed)]
-        columns = list(records[0][1])
-        title = (
-            f"{case.name}, Δt {case.dt:g}, σ {case.noise:g} ({time.perf_counter() - begin:.0f} s)"
-        )
-        print(f"{title:38}" + "".join(f"{name:>9}" for name in columns))
-        for name in dict.fromkeys(name for name, _ in records):
-            mine = [row for each, row in records if each == name]
-            cells = (np.mean([row[column] for row in mine]) for column in columns)
-            print(f"    {name:34}" + "".join(f"{cell:9.2f}" for cell in cells), flush=True)
+    cases = [case for d in given.d for case in CASES[d]]
+    work, columns = compared, ["cubature", "hermite", "maximised", "particles", "ratio"]
+    if given.affine:
+        work, columns = told, ["τ", "true direction", "called", "wrong"]
+    rows = Parallel(given.jobs)(delayed(work)(case, seeds) for case in cases)
+    table = [
+        [f"{case.name}, {case.dt:g}, {case.noise:g}", *row]
+        for case, row in zip(cases, rows, strict=True)
+    ]
+    print(*lines({"columns": ["drift, Δt, σ", "panels", *columns], "rows": table}), sep="\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from sklearn.linear_model import LogisticRegression
 
 import retrace_sde as rt
 from retrace_sde.after.pairs import exponent_of, tempered
+from retrace_sde.lost_time.table import lines
 
 SETS = ("pbcseq_visits", "physionet2012_icu_4h", "berkeley_growth")
 
@@ -205,29 +206,33 @@ def main() -> None:
     run = Parallel(options.jobs)
     if options.only in (None, "pairs"):
         found = np.mean(run(delayed(pairs)(seed) for seed in seeds), axis=0)
-        print(
-            f"pairs: log-loss {found[0]:.3f}, right {found[1]:.3f}, calibration error {found[2]:.3f}"
-        )
+        columns = ["pairs of simulated panels", "panels", "log-loss", "right", "calibration error"]
+        rows = [["three observations", len(seeds), *(f"{each:.3f}" for each in found)]]
+        print(*lines({"columns": columns, "rows": rows}), sep="\n", end="\n\n")
     if options.only in (None, "segments"):
+        rows = []
         for longest in (10, 20):
             right = np.mean(run(delayed(segments)(seed, longest) for seed in seeds))
-            print(
-                f"segments, gaps of 2 to {longest} steps: all in order in {right:.3f} of {len(seeds)}"
+            rows.append(
+                [f"one order, gaps of 2 to {longest} steps", len(seeds), float(right), None]
             )
         for S in (2, 6):
             right = np.mean(run(delayed(own_segments)(seed, S) for seed in seeds))
             limit = np.mean([own_segments_limit(seed, S) for seed in seeds])
-            print(
-                f"own segments, {S} of each: {right:.3f} of the joints right (process known: {limit:.3f})"
-            )
+            rows.append([f"own orders, {S} of each", len(seeds), float(right), float(limit)])
+        columns = ["segments", "panels", "all in order, or joints right", "process known"]
+        print(*lines({"columns": columns, "rows": rows}), sep="\n", end="\n\n")
     if options.only in (None, "real") and options.folder is not None:
-        for name in SETS:
-            for three in (False, True):
-                rows = run(delayed(real)(options.folder, name, seed, three=three) for seed in seeds)
-                for method in rows[0]:
-                    mean = np.mean([each[method] for each in rows], axis=0)
-                    what = "three visits" if three else "all visits"
-                    print(f"| {name}, {what} | {method} | {mean[0]:.3f} | {mean[1]:.3f} | {mean[2]:.3f} |", flush=True)  # fmt: skip
+        rows = []
+        for name, three in product(SETS, (False, True)):
+            work = (delayed(real)(options.folder, name, seed, three=three) for seed in seeds)
+            each = run(work)
+            methods = {key: np.mean([one[key] for one in each], axis=0) for key in each[0]}
+            what = "three visits" if three else "all visits"
+            cells = [" / ".join(f"{cell:.2f}" for cell in mean) for mean in methods.values()]
+            rows.append([f"{name}, {what}", len(seeds), *cells])
+        columns = ["log-loss / right / calibration error", "halves", *methods]
+        print(*lines({"columns": columns, "rows": rows}), sep="\n")
 
 
 if __name__ == "__main__":

@@ -109,6 +109,9 @@ def taus(ordered: pd.DataFrame, known: int) -> list[float]:
     return means
 
 
+TOLD = {0: "nothing", 3: "the times of the first three visits"}
+
+
 def visits(table: pd.DataFrame, *, known: int, complete: bool) -> str:
     """Without knowledge, or with the times of the first visits (but not that they are the first)."""
     blind = prepared(table, complete=complete)
@@ -116,8 +119,8 @@ def visits(table: pd.DataFrame, *, known: int, complete: bool) -> str:
     options = ("--time", "time") if known else ("--independent",)
     found, ordered, seconds = fit(blind, "--variables", ",".join(VISITS), *options)
     both = taus(ordered, known)
-    others = f" (others {both[1]:+.2f})" if known else ""
-    return f"– | {both[0]:+.2f}{others} | – | {direction(found, both[0])} | {seconds:.0f}"
+    others = f"{both[1]:+.2f}" if known else "–"
+    return f"{both[0]:+.2f} | {others} | {direction(found, both[0])} | {seconds:.0f}"
 
 
 def first_known(table: pd.DataFrame, *, known: int, complete: bool) -> str:
@@ -131,7 +134,7 @@ def first_known(table: pd.DataFrame, *, known: int, complete: bool) -> str:
     seconds = time.perf_counter() - begin
     both = taus(found.ordered, known)
     told = direction(found.parameters, both[0])
-    return f"– | {both[0]:+.2f} (others {both[1]:+.2f}) | – | {told} | {seconds:.0f}"
+    return f"{both[0]:+.2f} | {both[1]:+.2f} | {told} | {seconds:.0f}"
 
 
 def main() -> None:
@@ -139,23 +142,27 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="*")
     options = parser.parse_args()
-    print("| table | accuracy up to reversal | τ | neighbours | direction | seconds |")
-    print("|---|---|---|---|---|---|")
+    names = [name for name in SHARED if not options.only or name in options.only]
+    if names:
+        print("| table | accuracy up to reversal | τ | neighbours | direction | seconds |")
+        print("|---|---|---|---|---|---|")
     for name, extra in SHARED.items():
-        if not options.only or name in options.only:
+        if name in names:
             table = pd.read_csv(options.folder / f"{name}.csv")
             label = f"{name} ({' '.join(extra)})" if extra else name
             print(f"| {label} | {shared(table, *extra)} |", flush=True)
     name = "pbcseq_raw_irregular"
     if not options.only or name in options.only:
         table = pd.read_csv(options.folder / f"{name}.csv")
+        print("\n| rows, known | τ | among the others | direction | seconds |")
+        print("|---|---|---|---|---|")
         for complete in (True, False):
-            label = f"{name}, {'complete' if complete else 'all'} rows"
+            label = f"{'complete' if complete else 'all'} rows"
             for known in (0, 3):
                 line = visits(table, known=known, complete=complete)
-                print(f"| {label}, {known} times known | {line} |", flush=True)
+                print(f"| {label}, {TOLD[known]} | {line} |", flush=True)
             line = first_known(table, known=3, complete=complete)
-            print(f"| {label}, first 3 known | {line} |", flush=True)
+            print(f"| {label}, the first three visits as such | {line} |", flush=True)
 
 
 if __name__ == "__main__":

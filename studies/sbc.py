@@ -22,6 +22,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from scipy import stats
 
+from retrace_sde import __version__
 from retrace_sde.orders.collapsed.chains import draw_orders
 from retrace_sde.orders.collapsed.marginal import (
     Conjugate,
@@ -219,7 +220,7 @@ def main():
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
     if given.figure:
-        figure(json.loads(RECORD.read_text("utf-8")), given.figure)
+        figure(json.loads(RECORD.read_text("utf-8"))["settings"], given.figure)
         return
     begin, end = map(int, given.seeds.split(":"))
     rows = Parallel(given.jobs)(delayed(one)(given.setting, seed) for seed in range(begin, end))
@@ -229,9 +230,11 @@ def main():
         counts = " ".join(map(str, each["counts"]))
         print(f"{name:<18}{each['chi2']:8.1f}{each['p']:8.3f}   {counts}")
     if given.record:
-        known = json.loads(given.record.read_text("utf-8")) if given.record.exists() else {}
-        known[given.setting] = {"seeds": [begin, end], "runs": len(rows), "ranks": found}
-        given.record.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+        made = json.loads(given.record.read_text("utf-8")) if given.record.exists() else {}
+        made |= {"command": "python studies/sbc.py", "version": __version__}
+        kept = {"seeds": [begin, end], "runs": len(rows), "ranks": found}
+        made["settings"] = made.get("settings", {}) | {given.setting: kept}
+        given.record.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -3,22 +3,21 @@
 Stamps are off by half a gap (standard deviation); 5 or 10 % say nothing: uniform, at least three gaps from the truth. Three ways: `audit`
 (`audit_times`), `fit` (`Knowledge(wrong=…)`), and `plain`, a fit that takes all stamps for right. A fourth, `limit`, is an oracle: the sampler of
 `audit` with the true law of steps and of the start, the true share of wrong stamps, and the knowledge that times are regular.
-`python -m studies.stamps --seeds 20000:20010 --jobs 2 --json FILE`
+`python -m studies.stamps --seeds 20000:20010 --jobs 2`
 `python -m studies.stamps --seeds 50000:50010 --times own --ways audit,limit`
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
-from pathlib import Path
 
 import numpy as np
 from joblib import Parallel, delayed
 from scipy.stats import kendalltau
 
 import retrace_sde as rt
+from retrace_sde.lost_time.table import lines
 from retrace_sde.search.stamps.judge import (
     ROUNDS,
     Judge,
@@ -30,7 +29,12 @@ from retrace_sde.search.stamps.judge import (
 from retrace_sde.search.stamps.law import StepLaw
 
 N, T, DT, ERROR, LEAST_GAPS = 30, 20, 0.1, 0.5, 3.0
-WAYS = ("audit", "fit", "plain")
+WAYS = {
+    "audit": "`audit_times`",
+    "fit": "`Knowledge(wrong=…)`",
+    "plain": "all stamps taken for right",
+    "limit": "the process known",
+}
 GAUSSIAN = 1e6
 """Degrees of freedom of a Student law that is as good as Gaussian."""
 
@@ -105,15 +109,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="20000:20010")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--times", default="shared,own")
     parser.add_argument("--variables", default="3,5")
-    parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)} and limit")
+    parser.add_argument("--ways", default="audit,fit,plain", help=f"of {', '.join(WAYS)}")
     given = parser.parse_args()
     ways, kinds = given.ways.split(","), given.times.split(",")
     first, last = map(int, given.seeds.split(":"))
-    print("times  d  wrong  way    precision  recall  tau")
-    figures = []
+    table = []
     for own in (kind == "own" for kind in kinds):
         for d in map(int, given.variables.split(",")):
             for share in (0.05, 0.1):
@@ -122,20 +124,12 @@ def main():
                 )
                 for way in ways:
                     hit, false, missed = np.sum([each[way][:3] for each in rows], axis=0)
-                    figure = {
-                        "times": "own" if own else "shared",
-                        "variables": d,
-                        "wrong": share,
-                        "way": way,
-                        "panels": last - first,
-                        "precision": float(hit / max(hit + false, 1)),
-                        "recall": float(hit / max(hit + missed, 1)),
-                        "tau": float(np.mean([each[way][3] for each in rows])),
-                    }
-                    figures.append(figure)
-                    print(*(f"{each:.3f}" if isinstance(each, float) else each for each in figure.values()), flush=True)  # fmt: skip
-    if given.json is not None:
-        given.json.write_text(json.dumps({"seeds": given.seeds, "rows": figures}, indent=1))
+                    found = hit / max(hit + false, 1), hit / max(hit + missed, 1)
+                    tau = np.mean([each[way][3] for each in rows])
+                    case = f"{'own' if own else 'shared'}, {d}, {share:g}"
+                    table.append([case, last - first, WAYS[way], *map(float, found), f"{tau:.3f}"])
+    columns = ["times, variables, wrong", "panels", "way", "precision", "recall", "τ"]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
     python studies/suspects.py --seeds 20000:20100 --jobs 16
     python studies/suspects.py --seeds 20000:20100 --jobs 16 --only "cells x30, transient"
-    python studies/suspects.py --seeds 20000:20100 --jobs 16 --outliers keep
-    python studies/suspects.py --seeds 20000:20100 --jobs 16 --outliers both --json docs/results/suspects.json
+    python studies/suspects.py --seeds 20000:20100 --jobs 16 --outliers keep --only contamination
     python studies/suspects.py --limit --seeds 20000:20020                 what can be found of exchanges with the process known
-    python studies/suspects.py --figure docs/suspects.svg                  contamination in docs/results/suspects.json, as a picture
+    python studies/suspects.py --figure docs/suspects.svg                  contamination in docs/results/suspects*.json, as a picture
 
 n = 30, T = 16, d = 3. Columns: order right up to reversal, direction called, and called wrongly, coverage of 95 % intervals of A in the
 order's true direction, precision and recall of suspects by rows, recall among rows that a process known would reveal (two-sided
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -28,10 +26,11 @@ from scipy.linalg import expm, solve_continuous_lyapunov
 from scipy.stats import beta, chi2, t
 
 import retrace_sde as rt
+from retrace_sde.lost_time.table import lines
 
 DT, N, T, D = 0.1, 30, 16, 3
 
-RECORD = Path(__file__).resolve().parents[1] / "docs/results/suspects.json"
+RECORDS = Path(__file__).resolve().parents[1] / "docs/results"
 
 
 def irreversible(seed, noise, *, transient=True):
@@ -204,12 +203,16 @@ def _coverage(found, seed, n):
     return float((np.abs(found.drift - A) <= t.ppf(0.975, n - 1) * errors).mean())
 
 
-def figure(record, path):
+def figure(records, path):
     """Against the share of wrong cells: order right (both settings), recall and coverage, with 95 % intervals of the order's share."""
     import matplotlib.pyplot as plt
 
-    rows = [dict(zip(record["columns"], row, strict=True)) for row in record["rows"]]
-    rows = [row for row in rows if row["setting"].startswith("contamination")]
+    rows = [
+        dict(zip(record["columns"], row, strict=True))
+        for record in (json.loads(file.read_text("utf-8")) for file in records)
+        for row in record["rows"]
+        if row[0].startswith("contamination")
+    ]
     _, axis = plt.subplots(figsize=(6.4, 3.4))
     for how, colour, name in (
         ("auto", "#2f6b9a", 'order right, "auto"'),
@@ -218,8 +221,8 @@ def figure(record, path):
         some = [row for row in rows if row["outliers"] == how]
         at = [float(row["setting"].split()[1].rstrip("%")) for row in some]
         share, n = (
-            np.array([row["order"] for row in some]),
-            np.array([row["panels"] for row in some]),
+            np.array([float(row["order"]) for row in some]),
+            np.array([int(row["panels"]) for row in some]),
         )
         right = share * n
         low = np.where(right > 0, beta.ppf(0.025, np.maximum(right, 1e-9), n - right + 1), 0.0)
@@ -231,7 +234,7 @@ def figure(record, path):
                 ("recall", "--", "wrong rows found"),
                 ("coverage", ":", "coverage of 95 % intervals of A"),
             ):
-                axis.plot(at, [row[what] for row in some], style, color=colour, label=label)
+                axis.plot(at, [float(row[what]) for row in some], style, color=colour, label=label)
     axis.set(
         xscale="log",
         ylim=(-0.03, 1.05),
@@ -309,58 +312,38 @@ def main() -> None:
     )
     parser.add_argument("--seeds", default="0:10")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only")
+    parser.add_argument("--only", default="", help="settings that contain one of these, with ;")
     parser.add_argument("--outliers", default="auto", choices=["auto", "flag", "keep", "both"])
     parser.add_argument("--limit", action="store_true")
     parser.add_argument("--figure", type=Path)
-    parser.add_argument(
-        "--json", type=Path, help="write the table there, too; rows of other settings stay"
-    )
     asked = parser.parse_args()
     seeds = range(*map(int, asked.seeds.split(":")))
     if asked.figure:
-        figure(json.loads(RECORD.read_text("utf-8")), asked.figure)
+        figure(sorted(RECORDS.glob("suspects*.json")), asked.figure)
         return
     if asked.limit:
         limits(seeds)
         return
     one("clean, transient", 0, "keep")  # compile before anything is timed
-    rows = []
-    print(" " * 28 + "".join(f"{name:>11}" for name in COLUMNS))
-    for setting in asked.only.split(";") if asked.only else SETTINGS:
+    table = []
+    columns = [*COLUMNS, *(["times"] if asked.outliers == "both" else [])]
+    for setting in SETTINGS:
+        if not any(each in setting for each in asked.only.split(";")):
+            continue
         former = None
         for how in ("keep", "auto") if asked.outliers == "both" else (asked.outliers,):
             work = (delayed(one)(setting, seed, how) for seed in seeds)
             R = np.array(Parallel(asked.jobs)(work), dtype=float)
-            row = {"setting": setting, "outliers": how, "panels": len(R), **_summed(R)}
+            row = {"outliers": how, "panels": len(R), **_summed(R)}
             if former is not None:
                 row["times"] = round(float(np.median(R[:, -1] / former[:, -1])), 3)
-            rows.append(row)
             former = R
-            shown = "".join(f"{'' if row.get(c) is None else row[c]:>11}" for c in COLUMNS)
-            print(f"{setting:28}{shown}", flush=True)
-            if asked.json is not None:  # what is there already is kept where a long run ends early
-                asked.json.write_text(_as_json(rows, asked.json), encoding="utf-8")
+            table.append([setting, *(row.get(column) for column in columns)])
+            print(setting, row, flush=True)
+    print(*lines({"columns": ["setting", *columns], "rows": table}), sep="\n")
 
 
-def _as_json(rows, file):
-    """The table with these rows in place of those of the same settings in the file."""
-    names, command = ["setting", "panels", *COLUMNS], " ".join(["python", *sys.argv])
-    made = {(row["setting"], row["outliers"]): [row.get(name) for name in names] for row in rows}
-    commands = [command]
-    if file.exists():
-        former = json.loads(file.read_text("utf-8"))
-        kept = [dict(zip(former["columns"], row, strict=True)) for row in former["rows"]]
-        for row in kept:
-            made.setdefault((row["setting"], row["outliers"]), [row.get(name) for name in names])
-        commands = [*(c for c in former["command"].split("; ") if c != command), command]
-    place = [*SETTINGS]
-    table = sorted(made.values(), key=lambda row: (place.index(row[0]), row[2] == "auto"))
-    what = {"command": "; ".join(commands), "columns": names, "rows": table}
-    return json.dumps(what, ensure_ascii=False).replace("], [", "],\n[") + "\n"
-
-
-COLUMNS = ("outliers", "order", "called", "wrong", "coverage", "precision", "recall", "detectable", "flagged", "seconds", "times")  # fmt: skip
+COLUMNS = ("panels", "outliers", "order", "called", "wrong", "coverage", "precision", "recall", "detectable", "flagged", "seconds")  # fmt: skip
 
 
 def _summed(R):

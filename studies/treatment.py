@@ -1,6 +1,6 @@
 """Coverage of the average treatment effect, and what happens where an assumption fails.
 
-    python studies/treatment.py [--setting randomised|frailty|combination] [--seeds 0:60] [--jobs 1] [--recovered] [--test]
+    python studies/treatment.py [--setting randomised frailty combination] [--seeds 0:60] [--jobs 1] [--recovered] [--test]
 
 60 subjects, 10 visits Δt = .2 apart, dx = (b_j − .7 x + .6 u) dt + .3 dW in Euler's steps, levels b_j of sd .5, started at b_j/.7 ± .6.
 Treatment is drawn at each visit: at random (randomised), more often for subjects of high level, P(u = 1) = 1/(1 + exp(−4 b_j))
@@ -22,6 +22,7 @@ from joblib import Parallel, delayed
 import retrace_sde as rt
 from retrace_sde.fit.intervals import half_widths
 from retrace_sde.io.arrays import Array
+from retrace_sde.lost_time.table import lines
 
 N, T, DT, RATE, GAIN, SPREAD = 60, 10, 0.2, -0.7, 0.6, 0.5
 TRUTH = GAIN * ((1 + RATE * DT) ** (T - 1) - 1) / RATE
@@ -83,36 +84,53 @@ def rejects(setting: str, seed: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--setting", choices=list(KINDS), default="randomised")
+    parser.add_argument("--setting", choices=list(KINDS), nargs="+", default=list(KINDS))
     parser.add_argument("--seeds", default="0:60")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--recovered", action="store_true")
     parser.add_argument("--test", action="store_true")
     options = parser.parse_args()
     seeds = range(*map(int, options.seeds.split(":")))
+    run = Parallel(options.jobs)
     if options.test:
-        found = Parallel(options.jobs)(delayed(rejects)(options.setting, seed) for seed in seeds)
-        print(f"{options.setting}: rejected {sum(found)} of {len(seeds)}")
-        return
-    runs = np.array(
-        Parallel(options.jobs)(
-            delayed(one)(options.setting, seed, options.recovered) for seed in seeds
-        )
-    )
-    print(f"{options.setting}, {len(seeds)} cohorts, true effect {TRUTH:.3f}")
-    print("| levels | hold | mean | sd | reported error | test rejects | refused | open |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
-    for k, kind in enumerate(KINDS[options.setting]):
-        ate, half, rejected, refused, undetermined = runs[:, k].T
-        kept = np.isfinite(ate)
-        cells = ["–"] * 5
-        if kept.any():
-            hold = np.abs(ate - TRUTH)[kept] < half[kept]
-            doubt = np.sqrt(hold.mean() * (1 - hold.mean()) / kept.sum())
-            error = half[kept].mean() / half_widths(np.ones(()), N, 0.95)
-            cells = [f"{hold.sum()} of {kept.sum()} ({hold.mean():.2f} ± {doubt:.2f})", f"{ate[kept].mean():.3f}",
-                     f"{ate[kept].std(ddof=1):.3f}", f"{error:.3f}",
-                     "–" if np.isnan(rejected[kept]).all() else f"{rejected[kept].mean():.2f}"]  # fmt: skip
-        print(f"| {kind} | {' | '.join(cells)} | {refused.sum():.0f} | {undetermined.sum():.0f} |")
+        columns = ["treatment", "cohorts", "rejected"]
+        rows = [
+            [each, len(seeds), sum(run(delayed(rejects)(each, seed) for seed in seeds))]
+            for each in options.setting
+        ]
+    else:
+        print(f"true effect {TRUTH:.3f}")
+        columns = ["treatment, levels", "cohorts", "95 % intervals hold", "mean", "sd of estimates"]
+        columns += ["mean reported error", "test of levels rejects", "refused", "direction open"]
+        rows = []
+        for setting in options.setting:
+            work = (delayed(one)(setting, seed, options.recovered) for seed in seeds)
+            runs = np.array(run(work))
+            rows += [
+                row(f"{setting}, {kind}", runs[:, k].T) for k, kind in enumerate(KINDS[setting])
+            ]
+    print(*lines({"columns": columns, "rows": rows}), sep="\n")
+
+
+def row(name: str, found: np.ndarray) -> list[str | float | None]:
+    """Coverage with its Monte-Carlo error, and the rest, of the cohorts that were answered."""
+    ate, half, rejected, refused, undetermined = found
+    kept = np.isfinite(ate)
+    cells: list[str | float | None] = [None] * 5
+    if kept.any():
+        hold = np.abs(ate - TRUTH)[kept] < half[kept]
+        doubt = np.sqrt(hold.mean() * (1 - hold.mean()) / kept.sum())
+        error = half[kept].mean() / half_widths(np.ones(()), N, 0.95)
+        test = None if np.isnan(rejected[kept]).all() else float(rejected[kept].mean())
+        share = f"{hold.mean():.3f} ± {doubt:.3f}"
+        cells = [
+            share,
+            f"{ate[kept].mean():.3f}",
+            f"{ate[kept].std(ddof=1):.3f}",
+            f"{error:.3f}",
+            test,
+        ]
+    return [name, len(ate), *cells, int(refused.sum()), int(undetermined.sum())]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ print, with their seconds, and the true orders.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 import retrace_sde as rt
+from retrace_sde.lost_time.table import lines
 
 STUDY = "study.xlsx --subject Patient --slice Visit"
 HORSES = "'horse wounds FINAL v2.csv' --subject 'Horse ID' --slice 'Photo batch'"
@@ -108,16 +110,19 @@ def main() -> int:
     wounds, batches = horses(np.random.default_rng(asked.seed))
     wounds.to_csv(asked.out / "horse wounds FINAL v2.csv", index=False)
     print(f"True orders: {' → '.join(visits)}; {' → '.join(batches)}\n")
-    failed = 0
+    failed, table = 0, []
     for command in COMMANDS:
         force = ["--force"] if "--out" in command else []
-        begun = time.perf_counter()
+        begun, spent = time.perf_counter(), os.times()
         run = subprocess.run([sys.executable, "-m", "retrace_sde", *shlex.split(command), *force], cwd=asked.out, text=True,
                              capture_output=True)  # fmt: skip
         failed += run.returncode != 0
-        print(
-            f"$ retrace {command}    # {time.perf_counter() - begun:.0f} s\n{run.stdout}{run.stderr}"
-        )
+        now = os.times()
+        cpu = now.children_user + now.children_system - spent.children_user - spent.children_system
+        table.append([f"`retrace {command}`", f"{cpu:.0f}", f"{time.perf_counter() - begun:.0f}"])
+        print(f"$ retrace {command}\n{run.stdout}{run.stderr}")
+    columns = ["command", "CPU seconds", "wall-clock seconds"]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
     cells(asked.seed)
     return int(failed > 0)
 
