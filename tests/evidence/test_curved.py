@@ -14,8 +14,8 @@ from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKin
 from retrace_sde.evidence.candidates.curved import CUBIC_DRIFT, QUADRATIC_DRIFT
 from retrace_sde.evidence.candidates.linear_step import form_penalty
 from retrace_sde.evidence.closed_form.checks import CURVATURE_LEVEL, free_nuisances
-from retrace_sde.evidence.closed_form.panels import Form, Panels
-from retrace_sde.evidence.closed_form.steps import contributions, fit_directions
+from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
+from retrace_sde.evidence.closed_form.steps import contributions, fit_directions, ratios
 from retrace_sde.evidence.direction.comparison import DirectionCall, compare_directions
 from retrace_sde.evidence.direction.verdict import Reason, direction_test
 from retrace_sde.fit.start_law import starts
@@ -182,3 +182,31 @@ def test_the_fit_says_that_the_drift_is_curved_and_reverses_the_order() -> None:
         if test.identified:
             assert rt.metrics.kendall_tau(truth, model.order_) == 1
             assert f"a {test.preferred.name}" in test.verdict
+
+
+def epidemic(seed: int, n: int = 30, T: int = 16) -> Floats:
+    """SIR whose noise grows with the state: no candidate has that."""
+    rng = np.random.default_rng([seed, 79])
+    s = 0.99 + 0.003 * rng.standard_normal((n, 1))
+    i = np.exp(np.log(0.01) + 0.3 * rng.standard_normal((n, 1)))
+    found = [np.c_[s, i]]
+    for _ in range(T - 1):
+        new = np.clip(0.9 * s * i * (1 + 0.1 * rng.standard_normal((n, 1))), 0, s)
+        lost = 0.35 * i * (1 + 0.1 * rng.standard_normal((n, 1)))
+        s, i = s - new, np.maximum(i + new - lost, 1e-5)
+        found.append(np.c_[s, i])
+    return np.stack(found, axis=1)
+
+
+def test_offsets_are_free_where_neither_direction_does_without_them() -> None:
+    """A direction that explains the means by its drift must not lose to its reverse because that is excused (seeds called wrongly before)."""
+    for seed in (2, 5, 7, 10):
+        panels = standard(epidemic(seed))
+        form, checks, _ = free_nuisances(panels, Form(degree=2), form_penalty)
+        assert form.spreads
+        assert not form.means
+        ratio = float(ratios(panels, form, frozenset(Ground))[0])
+        assert ratio > 0 or not checks.passed
+        turned = free_nuisances(panels.reverse, Form(degree=2), form_penalty)
+        assert turned.form == form
+        assert turned.checks.passed == checks.passed

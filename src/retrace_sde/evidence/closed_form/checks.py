@@ -120,24 +120,37 @@ class Freed(NamedTuple):
 def free_nuisances(panels: Panels, form: Form, price: Callable[[Panels, Form], float]) -> Freed:
     """The form with as few free nuisances as its residuals allow, in the direction that fits better.
 
-    Offsets come first: what moves all trajectories at once looks like a change of spread. Variances are freed, too, where the
-    penalised log-likelihood asks for them (`price`: the penalty): of tied values some slices hold hardly any change.
+    Offsets come first: what moves all trajectories at once looks like a change of spread. They are freed where neither direction does
+    without them: one that explains the means must not lose to its reverse because that is excused. They are taken back where free
+    variances do instead. Variances are freed, too, where the penalised log-likelihood asks for them (`price`: the penalty): of tied
+    values some slices hold hardly any change.
     """
-    size, less = panels.x.shape[1:], None
+    size, less, bound = panels.x.shape[1:], None, form.means
     found = _better(panels, form)
     for nuisance in ("means", "spreads", "means") if panels.aligned else ():
         freed = form._replace(**{nuisance: True})
         if freed == form or not freed.fits(*size):
             continue
         asked = getattr(found, nuisance) < CHECK_LEVEL
-        if not asked and nuisance == "spreads":
+        if nuisance == "means":
+            asked = asked and _needs_offsets(panels, form)
+        elif not asked:
             gain = _best(panels, freed) - _best(panels, form)
             asked = gain > price(panels, freed) - price(panels, form)
         if asked:
             if nuisance == "spreads" and found.spreads > BEYOND_DOUBT_P:
                 less = form
             form, found = freed, _better(panels, freed)
+    plainer = form._replace(means=bound)
+    if plainer != form and form.spreads and not _needs_offsets(panels, plainer):
+        form, found = plainer, _better(panels, plainer)
     return Freed(form, _with_curvature(panels, form, found), less)
+
+
+def _needs_offsets(panels: Panels, form: Form) -> bool:
+    """In both directions trajectories move together."""
+    both = zip((panels, panels.reverse), fit_directions(panels, form), strict=True)
+    return all(_means(*each) < CHECK_LEVEL for each in both)
 
 
 def _best(panels: Panels, form: Form) -> float:

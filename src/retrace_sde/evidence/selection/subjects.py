@@ -2,8 +2,8 @@
 
 Orders are searched as if subjects were alike, which hardly misleads a search, and the direction has candidates with random
 intercepts. The parameters and their errors then rest on the better account of subjects. Intercepts pay Akaike's penalty
-(`penalty.akaike` says why). Where the closed form of random intercepts, which the direction has fitted already, is clearly
-worse, they are not fitted again. Rates look like intercepts while subjects are on their way, but have one parameter; with them
+(`penalty.akaike` says why), unless a test of one number shows that subjects are drawn to levels of their own (`own_levels`). Where the
+closed form of random intercepts, which the direction has fitted already, is clearly worse, they are not fitted again. Rates look like intercepts while subjects are on their way, but have one parameter; with them
 the drift stays that of all together, with errors over trajectories.
 """
 
@@ -23,6 +23,7 @@ from retrace_sde.evidence.closed_form.steps import fit_directions
 from retrace_sde.evidence.selection.accounts import Subjects, Tried, sampled_order
 from retrace_sde.evidence.selection.hidden_intercepts import HiddenAccount
 from retrace_sde.evidence.selection.intercepts import INTERCEPT_SAMPLE, ObservedAccount
+from retrace_sde.evidence.selection.own_levels import OWN_LEVELS_P, own_levels_p
 from retrace_sde.fit.exact import Embedding
 from retrace_sde.fit.random_intercepts import RandomIntercepts, independent_starts
 from retrace_sde.fit.subjects import fit_rates, subject_grams
@@ -43,7 +44,8 @@ class SubjectEffects:
     """How subjects differ, what speaks for it, and each one's intercept or rate.
 
     `nats`: by how much intercepts or rates (of subjects who are alike: the better of the two) are more likely than subjects who
-    are alike, less the penalty of `parameters` more (None: not compared). `asked`: it was chosen by name. With levels,
+    are alike, less the penalty of `parameters` more (None: not compared). `p_value`: of the test of levels (`own_levels`), where it, not
+    the likelihood, decided. `asked`: it was chosen by name. With levels,
     `intercepts` (n, d) are each subject's c_j, expected from all of its steps, with standard errors `errors`; the law they
     come from is `c | x₀ ~ N(mean + slope x₀, between)`. `span` is the mean total time of a subject, `reversion` the time of
     the slowest mean reversion (∞: none). With rates, `rates` (n,) are the factors by which subjects' drifts differ from that
@@ -54,6 +56,7 @@ class SubjectEffects:
     asked: bool
     nats: float | None = None
     parameters: int = 0
+    p_value: float | None = None
     intercepts: Array | None = None
     errors: Array | None = None
     mean: Array | None = None
@@ -87,6 +90,8 @@ class SubjectEffects:
         """By how many nats, and whether that was the reason."""
         if self.nats is None:
             return ", as asked" if self.asked else ""
+        if self.p_value is not None:
+            return f", to whose levels they are drawn (p = {self.p_value:.2g}); subjects='alike' fits one SDE for all"
         plural = "" if self.parameters == 1 else "s"
         price = f"after the penalty of {self.parameters} parameter{plural}"
         if self.asked:
@@ -162,7 +167,9 @@ def compare_subjects(
         effects, H = _rates(model, found.better, asked=True)
         return ComparedSubjects(found, effects, diffusion=H)
     by_name = asked is Subjects.LEVELS
-    if not by_name:
+    p = 1.0 if by_name or model.states_hidden else own_levels_p(model, found.better)
+    drawn = p <= OWN_LEVELS_P
+    if not by_name and not drawn:
         rough = _by_closed_form(along, found)
         if rough is None and kind.sample(model) < model.data.shape[0]:
             rough = kind.on_sample(model, found)
@@ -176,13 +183,16 @@ def compare_subjects(
     if not by_name:
         other = _without_intercepts(model, found, tried)
         assert other.effects is not None
-        if tried.nats <= 0 or (other.effects.nats or 0.0) > tried.nats:
+        rates = other.effects.kind is Subjects.RATES and (other.effects.nats or 0.0) > tried.nats
+        if rates or (tried.nats <= 0 and not drawn):
             return other
     (better, account), (worse, reverse) = tried.fits()
     found = replace(found, better=better, worse=worse)
     effects = intercept_effects(
         account.levels, tried.nats, _span(model, better), account.embedding, asked=by_name
     )
+    if drawn and tried.nats <= 0:
+        effects = replace(effects, p_value=p)
     return ComparedSubjects(found, effects, account, reverse)
 
 
@@ -267,11 +277,11 @@ def intercept_effects(
         asked,
         nats,
         levels.n_extra,
-        levels.effects @ push.T,
-        np.sqrt(levels.effect_errors**2 @ push.T**2),
-        push @ levels.mean,
-        push @ levels.slope,
-        push @ levels.between @ push.T,
-        span,
-        1 / rate if rate > 0 else float("inf"),
+        intercepts=levels.effects @ push.T,
+        errors=np.sqrt(levels.effect_errors**2 @ push.T**2),
+        mean=push @ levels.mean,
+        slope=push @ levels.slope,
+        between=push @ levels.between @ push.T,
+        span=span,
+        reversion=1 / rate if rate > 0 else float("inf"),
     )
