@@ -298,6 +298,8 @@ def test_every_model_is_said_in_words() -> None:
     assert {each.kind for each in CANDIDATES} == set(CandidateKind) - {CandidateKind.RESIDUALS}
     tested = ModelEvidence(CandidateKind.MEMORY, 12.0, 3.0, 0.031, 0.009, counted=True)
     assert tested.p_said == "0.031 ± 0.009"
+    bound = ModelEvidence(CandidateKind.MEMORY, 12.0, 30.0, 0.01, 0.00995, counted=True)
+    assert bound.p_said == "≤ 0.01"  # none of 99 null panels reaches the ratio
     assert tested.said(20.0) == "memory (evidence -8 nats, ratio +3.0, p = 0.031)"
     assert ModelEvidence(CandidateKind.MARKOV, 12.0, 3.0, 1e-9, 0.0).p_said == "< 0.0001"
     silent = ModelEvidence(CandidateKind.RESIDUALS, 20.0, 0.0, 0.2)

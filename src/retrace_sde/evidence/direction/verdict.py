@@ -69,11 +69,17 @@ INDEPENDENCE_MEANING = (
 )
 
 
-def p_words(value: float | None) -> str:
-    """A p-value in words."""
+def p_words(value: float | None, error: float | None = None) -> str:
+    """A p-value in words, with the Monte-Carlo `error` that a simulated one has.
+
+    Where no null panel of N reaches the ratio it is `1 / (N + 1)`, with an error as large as itself: a bound.
+    """
     if value is None:
         return "not tested"
-    return f"p = {value:.2g}" if value >= 1e-4 else "p < 0.0001"
+    if error and error > 0.9 * value:
+        return f"p ≤ {value:.2g}"
+    shown = f"p = {value:.2g}" if value >= 1e-4 else "p < 0.0001"
+    return f"{shown} ± {error:.1g}" if error else shown
 
 
 @dataclass(frozen=True)
@@ -86,9 +92,7 @@ class Evidence:
     p_error: float | None = None
 
     def __str__(self) -> str:
-        shown = p_words(self.p_value)
-        if self.p_error:
-            shown += f" ± {self.p_error:.1g} by simulation"
+        shown = p_words(self.p_value, self.p_error) + (" by simulation" if self.p_error else "")
         return f"log-likelihood ratio {self.log_likelihood_ratio:+.1f} nats, {shown}"
 
 
@@ -132,8 +136,7 @@ class ModelEvidence:
         """The p-value with its Monte-Carlo error, where the direction was tested in this model."""
         if self.p_value is None:
             return ""
-        error = f" ± {self.p_error:.1g}" if self.p_error else ""
-        return (f"{self.p_value:.2g}" if self.p_value >= 1e-4 else "< 0.0001") + error
+        return p_words(self.p_value, self.p_error).removeprefix("p ").removeprefix("= ")
 
     @property
     def rated(self) -> bool:
