@@ -346,6 +346,10 @@ def recorded(file: Path, form: str, cells: Cells, command: str) -> None:
     made["command"] = "`, `".join(
         dict.fromkeys("`, `".join(made["commands"].values()).split("`, `"))
     )
+    if find_spec("retrace_sde"):  # peers run in an environment of their own
+        from retrace_sde import __version__
+
+        made["version"] = __version__
     made["columns"] = ["generator", "", *(f"{each} ({panels[each]})" for each in methods), "called", "wrong"]  # fmt: skip
     made["rows"] = [
         [name, GENERATORS[name][1], *(_two(shown[name].get(each), 0) for each in methods),

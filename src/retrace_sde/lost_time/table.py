@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 
+from retrace_sde import __version__
 from retrace_sde.lost_time.answers import record
 from retrace_sde.lost_time.methods import load
 from retrace_sde.lost_time.panels import hidden
@@ -84,7 +85,8 @@ def as_json(records: Sequence[Record], by: str, command: str) -> dict[str, Any]:
         [name, *(None if np.isnan(cell) else round(cell, 4) for cell in cells)]
         for name, cells in summary(records, by).items()
     ]
-    return {"command": command, "columns": [by, *COLUMNS], "rows": rows, "records": list(records)}
+    made = {"command": command, "version": __version__, "columns": [by, *COLUMNS], "rows": rows}
+    return made | {"records": list(records)}
 
 
 def lines(table: dict[str, Any]) -> list[str]:
