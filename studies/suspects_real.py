@@ -45,9 +45,8 @@ def clear(X, soiled, one, two):
     times = np.broadcast_to(np.arange(float(X.shape[1])), X.shape[:2])
     law = TwoSided.of(z, times)
     judged = judge(law.sides(z, times, z), ~np.isnan(z).all(axis=2))
-    bound = _Chance.of(_Places.of(z, times, z, law, judged.tail)).bound(RATE)
-    gains = _Places.of(y, times, z, law, judged.tail).gains(np.array([one]))[0]
-    return bool(gains[0, two[0]] > bound)
+    gain = _Places.of(y, times, z, law, judged.tail).gain(one, two)
+    return bool(_Chance.of(_Places.of(z, times, z, law, judged.tail)).beyond(gain) <= RATE)
 
 
 def soiled(X, variables, seeds):

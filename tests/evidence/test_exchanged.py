@@ -1,7 +1,10 @@
 """Rows that were exchanged: what they gain in each other's place, how often chance gains as much, and which are named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
 from retrace_sde.evidence.suspects.exchanged import _Places, find_exchanges
@@ -32,10 +35,9 @@ def test_gains_are_those_of_the_panel_with_the_rows_exchanged():
     """Against the cost of the whole panel, with rows exchanged, under the same law and scales."""
     z, times = standardised(rest())
     law, judged, places = places_of(z, times)
-    places = places._replace(most=np.inf)  # no row is taken for a spike
 
     def whole(x):
-        return places.cost(_Places.of(x, times, z, law, judged.tail).before)[0][:, 1:].sum()
+        return places.cost(_Places.of(x, times, z, law, judged.tail).before)[:, 1:].sum()
 
     def exchanged(one, two):
         x = z.copy()
@@ -43,14 +45,35 @@ def test_gains_are_those_of_the_panel_with_the_rows_exchanged():
         return whole(z) - whole(x)
 
     rows = np.array([[3, 4], [7, 11], [5, 2]])
-    gains, _, others = places.gains(rows)
-    for row, gained, there in zip(rows, gains, others, strict=True):
+    capped, gains, others = places.gains(rows)
+    for row, gained, there, known in zip(rows, gains, others, ~np.isnan(capped), strict=True):
         for m in (0, 9, 25, 30 + 6, 30 + 8):
-            if not np.isnan(gained[m]):
+            if known[m]:
                 assert gained[m] == pytest.approx(exchanged(tuple(row), tuple(there[m])))
-    near = places.next_to_each_other()[0]
+    near = places.next_to_each_other()[1]
     for j, k in ((2, 1), (8, 6), (0, 10)):
         assert near[j, k] == pytest.approx(exchanged((j, k), (j, k + 1)))
+
+
+def test_a_spike_costs_the_step_past_it_and_being_anywhere():
+    """Against the density of the next row given the one before, with the row between them integrated out."""
+    z, times = standardised(rest())
+    law, judged, places = places_of(z, times)
+    tail = replace(judged.tail, degrees=1e9, scale=1.0)
+    bridges = places._replace(tail=tail)._bridges()
+    W, F = law.whitening, law.ahead.coefficients[:-1].T
+    S = np.linalg.inv(W @ W.T)
+    for j, k in ((3, 4), (20, 7)):
+        scale, after = places.scale[j, k], places.scale_after[j, k]
+        step = np.linalg.solve(W.T, places.before[j, k]) * scale
+        past = F @ step + np.linalg.solve(W.T, places.after[j, k]) * after
+        ratio = float((scale / after).mean())
+        both = after.mean() ** 2 * (S + F @ S @ F.T)
+        assert ratio == pytest.approx(1, abs=0.1)
+        density = multivariate_normal(np.zeros(3), both).logpdf(past)
+        usual = multivariate_normal(np.zeros(3), after.mean() ** 2 * S).logpdf(np.zeros(3))
+        assert bridges[j, k] == pytest.approx(usual - density, rel=0.1)
+    assert (bridges[:, -1] == 0).all()
 
 
 def test_pairs_that_lose_tell_how_many_gain_by_chance():
@@ -93,9 +116,10 @@ def test_clean_panels_and_wrong_cells_have_no_exchanges():
     assert {(e.trajectory, e.position, e.partner) for e in found} == {(4, 5, None), (17, 2, None)}
 
 
-def test_two_spikes_in_a_large_panel_are_no_exchange():
-    """With so many rows to choose from some fit in the place of each."""
-    X = rest(2, n=300, T=8)
+@pytest.mark.parametrize("seed", [2, 4, 6])
+def test_two_spikes_in_a_large_panel_are_no_exchange(seed):
+    """With so many rows to choose from some fit in the place of each; of spikes next to an ordinary row the two would be."""
+    X = rest(seed, n=300, T=8)
     rng, sd = np.random.default_rng(0), np.diff(X, axis=1).std(axis=(0, 1))
     for j, k in zip(rng.choice(300, 40, replace=False), rng.integers(1, 7, 40), strict=True):
         X[j, k] += 4 * rng.standard_normal(3) * sd

@@ -10,11 +10,12 @@ next to each other that agree.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.evidence.suspects.confirmed import confirm, confirm_pairs, outlying
+from retrace_sde.evidence.suspects.confirmed import Place, confirm, confirm_pairs, outlying
 from retrace_sde.evidence.suspects.exchanged import find_exchanges
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
@@ -71,13 +72,13 @@ def find_rows(x: Array, times: Array) -> list[Find]:
     """The rows and cells of x (n, T, d), standardised and along an order, that are probably wrong."""
     search = _Search(x, times)
     search.run(LEVEL)
-    exchanges = search.exchanges()
-    found = [*search.confirmed(), *exchanges]
-    if len(found) >= SEVERAL:
+    exchanges, alone = search.exchanges(), search.confirmed()
+    if len(exchanges) + len(alone) >= SEVERAL:
         search.run(LEVEL_WHERE_SEVERAL)
+        alone = search.confirmed()
     of_pairs = {(each.trajectory, each.position) for each in exchanges}
-    alone = [e for e in search.confirmed() if (e.trajectory, e.position) not in of_pairs]
-    return [*(each for each in alone if search.seen_from_both_sides(each)), *exchanges]
+    alone = [e for e in alone if (e.trajectory, e.position) not in of_pairs]
+    return [*search.seen_from_both_sides(alone), *exchanges]
 
 
 class _Search:
@@ -132,12 +133,21 @@ class _Search:
         kept = np.where((self.judged.p <= DOUBTFUL)[:, :, None], np.nan, self.kept)
         return kept if self.gross is None else np.where(self.gross, np.nan, kept)
 
-    def seen_from_both_sides(self, find: Find) -> bool:
-        """It has neighbours on both sides, or is far from all other trajectories at its position too."""
-        j, k = find.trajectory, find.position
-        if self.ends is not None and not self.ends[j, k]:
-            return True
-        return outlying(self.x, self.kept, j, k, find.variable)
+    def seen_from_both_sides(self, finds: list[Find]) -> list[Find]:
+        """Those that have neighbours on both sides; of others those at a position with no more of them than there are elsewhere, or far from all other
+        trajectories there: else the law is another one at the first or last position."""
+        assert self.ends is not None
+        ends = [bool(self.ends[e.trajectory, e.position]) for e in finds]
+        inner = Counter(e.position for e, end in zip(finds, ends, strict=True) if not end)
+        outer = Counter(e.position for e, end in zip(finds, ends, strict=True) if end)
+        usual = max([1, *inner.values()])
+        return [
+            e
+            for e, end in zip(finds, ends, strict=True)
+            if not end
+            or outer[e.position] <= usual
+            or outlying(self.x, self.kept, e.trajectory, e.position, e.variable)
+        ]
 
     def exchanges(self) -> list[Find]:
         """Both rows of pairs that look exchanged, under every other model too; they become missing."""
@@ -145,19 +155,27 @@ class _Search:
             return []
         p = np.where(self.called, 0.0, self.judged.p)
         pairs = find_exchanges(self.x, self.times, self.kept, self.law, self.judged.tail, p)
-        for each in pairs:
-            self.kept[each.one] = self.kept[each.two] = np.nan
+        self.kept = self._without([(e.one, e.two) for e in pairs])
         sure = confirm_pairs(self.x, self._not_doubtful(), [(e.one, e.two) for e in pairs])
+        pairs = [each for each, clear in zip(pairs, sure, strict=True) if clear]
+        self.kept = self._without([(e.one, e.two) for e in pairs])
         found = list[Find]()
-        for each, clear in zip(pairs, sure, strict=True):
+        for each in pairs:
             for one, two in ((each.one, each.two), (each.two, each.one)):
-                if clear:
-                    here = self.sides.expected[one], self.sides.sd[one]
-                    found.append(Find(*one, None, np.exp(-each.gain), 1 - each.rate, *here, two))
-                    self.called[one] = True
-                elif not self.called[one]:
-                    self.kept[one] = self.x[one]
+                here = self.sides.expected[one], self.sides.sd[one]
+                found.append(Find(*one, None, np.exp(-each.gain), 1 - each.rate, *here, two))
         return found
+
+    def _without(self, pairs: list[tuple[Place, Place]]) -> Array:
+        """x without what was called alone and without these pairs."""
+        kept = self.x.copy()
+        for e in self.found:
+            kept[e.trajectory, e.position, slice(None) if e.variable is None else e.variable] = (
+                np.nan
+            )
+        for one, two in pairs:
+            kept[one] = kept[two] = np.nan
+        return kept
 
 
 def _gross(x: Array) -> Mask | None:
