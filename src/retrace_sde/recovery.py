@@ -53,7 +53,7 @@ from retrace_sde.paper.algorithm1 import ScoreOrder
 from retrace_sde.process.drift import Affine, Drift
 from retrace_sde.progress import Callback, reporting
 from retrace_sde.result import html_row
-from retrace_sde.retrace import ReTrace
+from retrace_sde.retrace import Evidence, ReTrace
 from retrace_sde.search.stamps.judge import typical_gap
 from retrace_sde.show.report import FORECAST_STEPS, write_report
 
@@ -89,7 +89,7 @@ class Options(TypedDict, total=False):
     subjects: Literal["auto", "alike", "levels", "rates"]
     common_shocks: Literal["auto"] | bool
     outliers: Literal["auto", "flag", "keep"]
-    evidence: Sequence[Literal["means", "spreads", "residuals"]]
+    evidence: Sequence[Evidence]
     max_iter: int
     alpha: float
     random_state: int | np.random.Generator | None

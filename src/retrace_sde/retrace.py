@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -60,7 +60,10 @@ from retrace_sde.search.plan import nonlinear, planned_with_missing
 from retrace_sde.search.posterior import OrderPosterior
 from retrace_sde.search.protocols import Model
 
+Evidence = Literal["means", "spreads", "residuals"]
 
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     """Recover the order of shuffled time slices, the direction of time, and the SDE behind them.
 
@@ -152,48 +155,23 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
     (False, (2, 2))
     """
 
-    def __init__(
-        self,
-        *,
-        dt: float = 1.0,
-        permutation: Literal["shared", "independent"] = "shared",
-        order: Literal["likelihood", "score"] | ScoreOrder = "likelihood",
-        estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto",
-        drift: Literal["linear", "affine"] | Drift = "affine",
-        observation_noise: Noise | Literal["auto"] | None = None,
-        spacing: Literal["regular", "estimate"] = "regular",
-        missing_covariates: MissingInputs = "refuse",
-        subjects: Literal["auto", "alike", "levels", "rates"] = "auto",
-        common_shocks: Literal["auto"] | bool = "auto",
-        outliers: Literal["auto", "flag", "keep"] = "auto",
-        evidence: Sequence[Literal["means", "spreads", "residuals"]] = (
-            "means",
-            "spreads",
-            "residuals",
-        ),
-        max_iter: int = 10,
-        alpha: float = 0.05,
-        random_state: int | np.random.Generator | None = None,
-        n_jobs: int | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.dt = dt
-        self.permutation = permutation
-        self.order = order
-        self.estimator = estimator
-        self.drift = drift
-        self.observation_noise = observation_noise
-        self.spacing = spacing
-        self.missing_covariates = missing_covariates
-        self.subjects = subjects
-        self.common_shocks = common_shocks
-        self.outliers = outliers
-        self.evidence = evidence
-        self.max_iter = max_iter
-        self.alpha = alpha
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    dt: float = 1.0
+    permutation: Literal["shared", "independent"] = "shared"
+    order: Literal["likelihood", "score"] | ScoreOrder = "likelihood"
+    estimator: Literal["auto", "mle", "ols", "exact", "em", "mcem"] = "auto"
+    drift: Literal["linear", "affine"] | Drift = "affine"
+    observation_noise: Noise | Literal["auto"] | None = None
+    spacing: Literal["regular", "estimate"] = "regular"
+    missing_covariates: MissingInputs = "refuse"
+    subjects: Literal["auto", "alike", "levels", "rates"] = "auto"
+    common_shocks: Literal["auto"] | bool = "auto"
+    outliers: Literal["auto", "flag", "keep"] = "auto"
+    evidence: Sequence[Evidence] = ("means", "spreads", "residuals")
+    max_iter: int = 10
+    alpha: float = 0.05
+    random_state: int | np.random.Generator | None = None
+    n_jobs: int | None = None
+    verbose: bool = False
 
     @classmethod
     def _of_result(cls, result: ReTraceResult) -> Self:

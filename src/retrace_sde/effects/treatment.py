@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
@@ -113,6 +113,7 @@ class Comparison(TypedDict, total=False):
     outside_support: Literal["refuse", "allow"] | None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     """Effects of treatment on a process observed without its time order.
 
@@ -191,35 +192,19 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     True
     """
 
-    def __init__(
-        self,
-        *,
-        dt: float = 1.0,
-        permutation: Literal["shared", "independent"] = "independent",
-        drift: str | Drift = "auto",
-        subjects: Literal["auto", "alike", "levels", "fixed"] | tuple[int, ...] = "levels",
-        missing_covariates: MissingInputs = "refuse",
-        average: bool = True,
-        outside_support: Literal["refuse", "allow"] = "refuse",
-        direction: Literal["test", "both"] = "test",
-        alpha: float = 0.05,
-        max_iter: int = 10,
-        random_state: int | np.random.Generator | None = None,
-        n_jobs: int | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.dt = dt
-        self.permutation = permutation
-        self.drift = drift
-        self.subjects = subjects
-        self.missing_covariates = missing_covariates
-        self.average = average
-        self.outside_support = outside_support
-        self.alpha, self.direction = alpha, direction
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    dt: float = 1.0
+    permutation: Literal["shared", "independent"] = "independent"
+    drift: str | Drift = "auto"
+    subjects: Literal["auto", "alike", "levels", "fixed"] | tuple[int, ...] = "levels"
+    missing_covariates: MissingInputs = "refuse"
+    average: bool = True
+    outside_support: Literal["refuse", "allow"] = "refuse"
+    direction: Literal["test", "both"] = "test"
+    alpha: float = 0.05
+    max_iter: int = 10
+    random_state: int | np.random.Generator | None = None
+    n_jobs: int | None = None
+    verbose: bool = False
 
     def fit(
         self,
