@@ -190,8 +190,6 @@ class ReTraceResult:
     True
     >>> result.to_latex().startswith(r"\begin{tabular}")
     True
-    >>> result.summary().splitlines()[0]  # doctest: +ELLIPSIS
-    'ReTrace...
     """
 
     order: Indices
@@ -307,7 +305,15 @@ class ReTraceResult:
             yield from covariances("noise", "R", self.observation_noise, None, names)
 
     def summary(self) -> str:
-        """The result as text: data and method, the direction, the coefficients, what is identified, and notes."""
+        """The result as text: data and method, the direction, the coefficients, what is identified, and notes.
+
+        Examples
+        --------
+        >>> import retrace_sde as rt
+        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
+        >>> print(rt.ReTrace(dt=0.05, random_state=0).fit(Y).summary())  # doctest: +ELLIPSIS
+        ReTrace...
+        """
         overview = self._overview()
         width = max(len(name) for name, _ in overview)
         lines = ["ReTrace results", "==============="]

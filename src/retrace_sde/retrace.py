@@ -43,7 +43,7 @@ from retrace_sde.evidence.selection.bootstrap import bootstrap
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.fit.statespace.parameters import Noise
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.panel.blocks import in_order, one_blas_thread, to_numpy
+from retrace_sde.panel.blocks import one_blas_thread, to_numpy
 from retrace_sde.panel.canonical import RowPermutation, content_permutation
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.panel.inputs import MissingInputs
@@ -183,7 +183,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             Of a linear or affine drift.
         """
         found = cls(**settings_of(result))
-        found.result_, found._memory = result, restored(result)
+        found.result_, found._kept = result, restored(result)
         found.n_features_in_ = len(result.names) + len(result.left_out)
         return found
 
@@ -267,7 +267,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         stopped = cut_short() is not None
         result = _with_stamps(as_given(result, placed), entry)
         self.result_ = replace(result, residuals=later, stopped=stopped)
-        self._memory = Memory(fitted.model, outcome, units, placed, fitted.common)
+        self._kept = Memory(fitted.model, outcome, units, placed, fitted.common)
         self.n_features_in_ = entry.panel.values.shape[2] + len(entry.panel.left_out)
         if outcome.posterior is not None:
             self.posterior_ = posterior_as_given(outcome.posterior, placed)
@@ -319,6 +319,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
 
     def _given(self, X: Any, columns: dict[str, Any]) -> Any:
         """Trajectories as given; of a table the Panel of its columns, with the variables and the inputs of the fit."""
+        check_is_fitted(self, "result_")
         if isinstance(X, Panel) or not (columns or hasattr(X, "columns")):
             return X
         result = self.result_
@@ -354,7 +355,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> np.array_equal(rt.ReTrace(dt=0.05, random_state=0).fit(Y[:30]).place(lost), truth)
         True
         """
-        check_is_fitted(self, "result_")
         with one_blas_thread():
             _, placed, _, _, order = self._ordered(self._given(X, columns))
             return placed.given_orders(order)
@@ -381,11 +381,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> np.array_equal(model.reorder(lost), Y[30:])
         True
         """
-        check_is_fitted(self, "result_")
         with one_blas_thread():
             panel, placed, _, _, order = self._ordered(self._given(X, columns))
-            order = placed.given_orders(order)
-        return self._shown(panel, in_order(panel.values, order), order)
+        return self._shown(panel, placed.given_orders(order))
 
     def precedence(self, X: Any, **columns: Any) -> Array:
         """P[j, a, b], (n, T, T): the probability that observation a of trajectory j of X came before b, under the fit.
@@ -414,7 +412,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> P.shape, bool(P[:, 0, 2].mean() > 0.8)  # they are stored in order
         ((100, 3, 3), True)
         """
-        check_is_fitted(self, "result_")
         self._warn_open("each pair of observations is as likely either way")
         with one_blas_thread():
             before = self._posterior_of_others(self._given(X, columns), 1).before
@@ -445,7 +442,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> model.reorder_samples(Y[200:], 20).shape
         (100, 20, 3)
         """
-        check_is_fitted(self, "result_")
         self._warn_open("half of the orders drawn run backwards")
         with one_blas_thread():
             found = self._posterior_of_others(self._given(X, columns), draws).samples
@@ -475,11 +471,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> np.array_equal(rt.ReTrace(dt=0.05, random_state=0).fit(lost).transform(lost), Y)
         True
         """
-        check_is_fitted(self, "result_")
         with one_blas_thread():
             panel, placed, _, _, order, _ = self._placed(X)
-            order = placed.given_orders(order)
-        return self._shown(panel, in_order(panel.values, order), order)
+        return self._shown(panel, placed.given_orders(order))
 
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Any:
         """Fit X and return it in time order.
@@ -523,7 +517,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> bool(linear.score(Y[30:]) > affine.score(Y[30:]))  # the offset costs more than it explains here
         True
         """
-        check_is_fitted(self, "result_")
         with one_blas_thread():
             _, _, model, outcome, order = self._ordered(X)
             each = model.log_joint(order, outcome.law)
@@ -572,8 +565,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> ahead.mean.shape, bool(0.9 <= held.mean() <= 1)
         ((40, 2, 3), True)
         """
-        check_is_fitted(self, "result_")
-        ahead = check_gaps(gaps, steps, self.result_.dt)
         if not self.direction_.identified:
             warnings.warn(
                 "The direction of time is not determined: this is a forecast from the order shown; from its reverse, "
@@ -581,6 +572,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 ReTraceWarning,
                 stacklevel=2,
             )
+        ahead = check_gaps(gaps, steps, self.result_.dt)
         with one_blas_thread():
             _, placed, model, outcome, order, times = self._placed(self._given(X, columns))
             every = np.broadcast_to(times, model.data.shape[:2])
@@ -616,7 +608,6 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> bool(np.isfinite(filled.values).all()), filled.level
         (True, 0.95)
         """
-        check_is_fitted(self, "result_")
         if not has_state_space(self._memory.model.drift):
             raise ValueError(
                 "impute needs a linear or affine drift: missing values have no smoother otherwise."
@@ -641,7 +632,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         model, outcome, units, places, _ = self._memory
         found = outcome.found
         if X is None:
-            self._memory.check_data()
+            _ = self._with_data
             times = model.timing.times(found.order, found.gaps)
             return None, places, model, outcome, found.order, times
         panel = check_panel(
@@ -687,11 +678,9 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> 0 <= model.precedence_probability(0, 1) <= 1
         True
         """
-        check_is_fitted(self, "result_")
-        self._memory.check_data()
+        model, outcome, _, placed, _ = self._with_data
         rng = np.random.default_rng(self.random_state)
         with one_blas_thread():
-            model, outcome, _, placed, _ = self._memory
             found = sample_posterior(model, outcome, rng, samples=draws)
             self.posterior_ = posterior_as_given(found, placed)
         caution = few_values(model, outcome.found, found)
@@ -726,9 +715,7 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
         >>> model.bootstrap_errors(draws=50, adopt=True).kind is model.standard_errors_.kind
         True
         """
-        check_is_fitted(self, "result_")
-        self._memory.check_data()
-        model, outcome, units, _, common = self._memory
+        model, outcome, units, _, common = self._with_data
         report("resampling subjects")
         with one_blas_thread():
             errors = bootstrap(

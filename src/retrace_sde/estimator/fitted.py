@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 else:
     pd = deferred("pandas")
 
+Options = ParamSpec("Options")
+Answer = TypeVar("Answer")
+
 
 def _read(name: str) -> Any:
     """The field of the result that is shown under a name ending in `_`."""
@@ -42,6 +47,19 @@ def _read(name: str) -> Any:
         return getattr(model.result_, name)
 
     return property(read, doc=f"`result_.{name}`.")
+
+
+def _asked(
+    method: Callable[Concatenate[ReTraceResult, Options], Answer],
+) -> Callable[Concatenate[Any, Options], Answer]:
+    """A method of the result, asked of the model."""
+
+    @wraps(method)
+    def answer(model: Any, /, *args: Options.args, **options: Options.kwargs) -> Answer:
+        check_is_fitted(model, "result_")
+        return method(model.result_, *args, **options)
+
+    return answer
 
 
 class Memory(NamedTuple):
@@ -57,14 +75,6 @@ class Memory(NamedTuple):
     places: RowPermutation
     common: CommonPart | None = None
 
-    def check_data(self) -> None:
-        """Refuse what needs the data that were fitted, where the model comes from a saved result."""
-        if not self.model.data.shape[0]:
-            raise ValueError(
-                "this needs the data, which a saved result does not keep: fit again. A saved result can reorder, score and "
-                "forecast other trajectories."
-            )
-
 
 class Fitted:
     """Names that end in `_`, each read off the result or the posterior over orders.
@@ -74,7 +84,7 @@ class Fitted:
 
     result_: ReTraceResult
     posterior_: OrderPosterior
-    _memory: Memory
+    _kept: Memory
 
     order_: Indices = _read("order")
     times_: Array = _read("times")
@@ -92,6 +102,24 @@ class Fitted:
     converged_: bool = _read("converged")
     history_: tuple[Round, ...] = _read("history")
     residuals_: ResidualCheck = _read("residuals")
+    parameters_: pd.DataFrame = _read("parameters")
+    conf_int = _asked(ReTraceResult.conf_int)
+    summary = _asked(ReTraceResult.summary)
+
+    @property
+    def _memory(self) -> Memory:
+        check_is_fitted(self, "result_")
+        return self._kept
+
+    @property
+    def _with_data(self) -> Memory:
+        """The same; refused where the model comes from a saved result, which keeps no data."""
+        if not self._memory.model.data.shape[0]:
+            raise ValueError(
+                "this needs the data, which a saved result does not keep: fit again. A saved result can reorder, score and "
+                "forecast other trajectories."
+            )
+        return self._kept
 
     @property
     def position_probabilities_(self) -> NDArray[np.float32]:
@@ -149,48 +177,11 @@ class Fitted:
             self._sklearn_output_config = {"transform": transform}
         return self
 
-    def _shown(self, panel: Panel, values: Any, order: Indices) -> Any:
-        """Values in time order, as `set_output` asked for."""
+    def _shown(self, panel: Panel, order: Indices) -> Any:
+        """A panel's values in time order, as `set_output` asked for."""
+        values = in_order(panel.values, order)
         kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
         return values if kind == "default" else frame_in_order(panel, values, order, kind)
-
-    @property
-    def parameters_(self) -> pd.DataFrame:
-        """`result_.parameters`: one row for each parameter."""
-        check_is_fitted(self, "result_")
-        return self.result_.parameters
-
-    def conf_int(self, *, level: float = 0.95) -> pd.DataFrame:
-        """Confidence intervals of all parameters, columns `lower` and `upper`.
-
-        Parameters
-        ----------
-        level : float
-            Of confidence.
-
-        Examples
-        --------
-        >>> import retrace_sde as rt
-        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
-        >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
-        >>> model.conf_int(level=0.9).loc["A[x0, x1]"].shape
-        (2,)
-        """
-        check_is_fitted(self, "result_")
-        return self.result_.conf_int(level=level)
-
-    def summary(self) -> str:
-        """The result as text: order, direction, parameters, what was chosen and what to beware of.
-
-        Examples
-        --------
-        >>> import retrace_sde as rt
-        >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(30, 10, 0.05, random_state=1)
-        >>> print(rt.ReTrace(dt=0.05, random_state=0).fit(Y).summary())  # doctest: +ELLIPSIS
-        ReTrace...
-        """
-        check_is_fitted(self, "result_")
-        return self.result_.summary()
 
     def _repr_html_(self) -> str:
         """In notebooks: the answer of a fit; before one, the settings."""
@@ -208,9 +199,7 @@ class Fitted:
     @property
     def states_(self) -> Array:
         """Smoothed states (n, T, d) in time order: what the fit says was behind the noise and the gaps."""
-        check_is_fitted(self, "result_")
-        self._memory.check_data()
-        model, outcome, units, places, common = self._memory
+        model, outcome, units, places, common = self._with_data
         means = outcome.found.states
         if means is None:
             means = to_numpy(in_order(model.data.values, outcome.found.order))
@@ -225,17 +214,14 @@ class Fitted:
 
         In the units of the fit, which are those of the data where the drift is not linear.
         """
-        check_is_fitted(self, "result_")
         return self._memory.outcome.law
 
     @property
     def n_iter_(self) -> int:
         """Rounds of the search."""
-        check_is_fitted(self, "result_")
-        return len(self.result_.history)
+        return len(self.history_)
 
     @property
     def gaps_(self) -> Array:
         """Times between neighbours along the order."""
-        check_is_fitted(self, "result_")
-        return np.diff(self.result_.times)
+        return np.diff(self.times_)
