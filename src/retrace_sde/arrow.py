@@ -147,8 +147,8 @@ def arrow_of_time(
         alpha=alpha,
     ).get_params(deep=False)
     rng = np.random.default_rng(random_state)
-    with one_blas_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReTraceWarning)  # of a search for an order
+    # Cautions are of a search for an order.
+    with one_blas_thread(), warnings.catch_warnings(action="ignore", category=ReTraceWarning):
         request = Request.of(parameters)
         known = None if aligned is None else Knowledge(aligned=aligned)
         entry = entered(panel, None, known, given.groups, request)

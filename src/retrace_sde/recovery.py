@@ -437,8 +437,7 @@ def _calibrate(found: Recovery, panel: Panel, ranks: Array) -> None:
     model, right = found.model, []
     for learning, judged in ((known[::2], known[1::2]), (known[1::2], known[::2])):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 half = ReTrace(**model.get_params(deep=False))
                 half.fit(panel._of(learning), knowledge=Knowledge(blocks=ranks[learning]))
                 before = half.precedence(panel._of(judged))
@@ -623,8 +622,7 @@ def _fit_without_times(
 def _quick(panel: Panel, knowledge: Knowledge | None, options: dict[str, Any]) -> ReTrace:
     """A fit that is looked at for its order only; what there is to be said, the fit that counts will say."""
     estimator = "em" if np.isnan(panel.values).any() else "mle"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return ReTrace(**{**options, "estimator": estimator}).fit(panel, knowledge=knowledge)
 
 

@@ -21,8 +21,8 @@ def look_at(
 ) -> ResidualCheck:
     """The residuals of a fit, and paths simulated from it beside those observed; `levels` (n, d): random intercepts removed."""
     steps = steps_of(model, found, levels)
-    with warnings.catch_warnings():  # of variables that no trajectory has at some position
-        warnings.simplefilter("ignore", RuntimeWarning)
+    # Of variables that no trajectory has at some position.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         return look(steps, simulated_paths(model, found, steps, rng), shared=found.ordering.shared)
 
 

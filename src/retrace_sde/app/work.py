@@ -183,8 +183,8 @@ def _moving(found: Recovery) -> Message:
         some = evenly(len(kept), SHOWN)
         at = {int(each): place for place, each in enumerate(some)}
         if shared:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # slices without a value
+            # Of slices without a value.
+            with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
                 shown = np.nanmean(values, axis=0)[kept[some]]
         else:
             shown = values[panel.ids.index(unit["trajectory"])][kept[some]]

@@ -167,8 +167,8 @@ def audit_hidden(
     bare = replace(panel, times=None, time_error=None)
     seed = int(np.random.default_rng(random_state).integers(2**31))
     truth = _truth(times, panel)
-    with reporting(progress), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a fit says of itself is not about the table
+    # What a fit says of itself is not about the table.
+    with reporting(progress), warnings.catch_warnings(action="ignore"):
         uninformed = _uninformed(bare, truth, seed)
         halves = _halves(panel, seed)
         informed = None if halves is None else _informed(bare, times, halves, seed)
@@ -243,8 +243,8 @@ def _informed(
 
 def _figures(before: Array, truth: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """Expected τ, the share of pairs that are sure, and how many of these are right, over axes of (m, a, b)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # subjects without a pair
+    # Of subjects without a pair.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         tau = np.nanmean(truth * (2 * before - 1), axis=axes)
         known = ~np.isnan(truth) & ~np.isnan(before)
         sure = known & (np.maximum(before, 1 - before) >= SURE)

@@ -354,8 +354,8 @@ def _order(found: Recovery, answer: dict[str, Any], ordered: str) -> str:
     sure: Array | None = found.columns()["position_probability"]
     if either:  # now sampled, unless there are too many
         sure = placement(found.model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # all of them empty: a mean of nothing
+    # Where all are empty, a mean of nothing.
+    with warnings.catch_warnings(action="ignore"):
         mean = float("nan") if sure is None else float(np.nanmean(sure))
     shown = "too many observations to sample orders"
     if np.isfinite(mean):

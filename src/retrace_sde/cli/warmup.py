@@ -33,8 +33,8 @@ def warmup(as_json: bool) -> None:
     from retrace_sde.retrace import ReTrace
 
     spent = {}
-    with progress() as begin, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of panels that are as small as can be
+    # Of panels that are as small as can be.
+    with progress() as begin, warnings.catch_warnings(action="ignore"):
         for name, settings in PATHS.items():
             begin(f"compiling: {name}")
             start = time.perf_counter()

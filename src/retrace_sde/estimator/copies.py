@@ -179,8 +179,8 @@ def _moves(x: Array) -> tuple[Array, Array, Array]:
     """Deviations (n, m, d) from slices' means and own levels, 0 where missing, and levels (n, d), in units of
     the deviations' sizes (d,), which are returned, too."""
     known = ~np.isnan(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of slices without any value
+    # Of slices without any value.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         middle = np.median(x, axis=0) if known.all() else np.nanmedian(x, axis=0)
     x = np.where(known, x - middle, 0.0)
     levels = x.sum(axis=1) / np.maximum(known.sum(axis=1), 1)

@@ -61,8 +61,7 @@ def record(name: str, method: Method, panel: Hidden, *, with_known: bool) -> dic
     }
     begin = time.perf_counter()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             given = method(panel.values, panel.known) if with_known else method(panel.values)
         answer = given if isinstance(given, Answer) else Answer(np.asarray(given))
         right = order_accuracy(panel.truth, answer.order, up_to_reversal=True)

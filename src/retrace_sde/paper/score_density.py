@@ -61,9 +61,8 @@ class MixtureScore:
         found = []
         for k in range(1, most + 1):
             model = mixture.GaussianMixture(k, n_init=self.restarts, random_state=self.seed)
-            with warnings.catch_warnings():
-                # Of too many components, which the criterion then drops.
-                warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
+            # Of too many components, which the criterion then drops.
+            with warnings.catch_warnings(action="ignore", category=exceptions.ConvergenceWarning):
                 found.append(model.fit(z))
         best = min(found, key=lambda model: float(model.bic(z)))
         precisions, means = best.precisions_, best.means_

@@ -203,8 +203,7 @@ class LinearSDE:
         # In coordinates where H = I the solution does not depend on the variables' units.
         L = cholesky(self.diffusion, lower=True)
         B = solve_triangular(L, self.drift @ L, lower=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", RuntimeWarning)
+        with warnings.catch_warnings(action="error", category=RuntimeWarning):
             try:
                 S = L @ solve_continuous_lyapunov(B, -np.eye(self.dimension)) @ L.T
             except RuntimeWarning:  # scipy's, that it solved another equation

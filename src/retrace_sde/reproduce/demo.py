@@ -121,8 +121,8 @@ def run(
     progress("compiling, once per installation")
     for how in ("likelihood", "score"):
         linear(order=how, max_iter=1).fit(shuffled[:20])
-    with warnings.catch_warnings():  # so few short trajectories say nothing, which is not the point
-        warnings.simplefilter("ignore", ReTraceWarning)
+    # So few short trajectories say nothing, which is not the point.
+    with warnings.catch_warnings(action="ignore", category=ReTraceWarning):
         own = linear(permutation="independent", estimator="mcem", random_state=0)
         own.fit(shuffled[:20, :10])
     rows = []
@@ -163,8 +163,8 @@ def _real(settings: Settings) -> RealPanel:
     """The panel that comes with the package, without its hours."""
     table, truth = lose_time(load_icu(), time="hour", random_state=settings.seed)
     panel = Panel.from_frame(table, subject="patient", slice="slice", dt=4.0)
-    with warnings.catch_warnings():  # its cautions are on its own page
-        warnings.simplefilter("ignore", ReTraceWarning)
+    # Its cautions are on its own page.
+    with warnings.catch_warnings(action="ignore", category=ReTraceWarning):
         model = ReTrace(observation_noise="auto", random_state=settings.seed).fit(panel)
     return RealPanel(table, panel, truth, model)
 
@@ -200,8 +200,8 @@ def _called(model: ReTrace) -> str:
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
     begin = time.perf_counter()
-    with warnings.catch_warnings():  # the pages that are written hold the cautions of each fit
-        warnings.simplefilter("ignore", ReTraceWarning)
+    # The pages that are written hold the cautions of each fit.
+    with warnings.catch_warnings(action="ignore", category=ReTraceWarning):
         result = work()
     return result, time.perf_counter() - begin
 

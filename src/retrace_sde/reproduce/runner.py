@@ -165,6 +165,6 @@ def _end_with_parent() -> None:
 
 
 def _work(task: Task) -> list[Record]:
-    with one_blas_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReTraceWarning)  # some settings are hard on purpose
+    # Some settings are hard on purpose.
+    with one_blas_thread(), warnings.catch_warnings(action="ignore", category=ReTraceWarning):
         return task.work()

@@ -55,8 +55,8 @@ def summarised(
         return {**found, "units": [], "paths": nothing}
     values = to_numpy(panel.values)[:, data["units"][0]["slices"]][:, :, variables]
     known = (~np.isnan(values)).sum(axis=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # slices without any value
+    # Of slices without any value.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         mean, spread = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
     lines = np.stack([mean, mean - spread, mean + spread])
     lines = np.where(known >= MIN_SUBJECTS_OF_MEAN, lines, np.nan)
