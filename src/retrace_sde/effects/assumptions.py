@@ -119,18 +119,16 @@ def confounding_test(asked: Interventions, question: Question) -> ConfoundingTes
     # coefficients are too small by their leverages, which sum to the coefficients of an equation.
     rao = float(total @ np.linalg.pinv(scores.T @ scores) @ total)
     scaled = rao * left / (q * max(G - rao, 1e-9))
-    means = {name: average(asked.with_model(model), question)[0] for name, model in models.items()}
+    means = {name: average(asked.with_model(model), question) for name, model in models.items()}
     p_value = float(stats.f.sf(scaled, q, left))
     return ConfoundingTest(scaled, (q, left), p_value, means["levels"], means["fixed"], used)
 
 
-def average(
-    asked: Interventions, question: Question, push: Array | None = None
-) -> tuple[Array, Array]:
-    """The average effect (d,) and the mean state under T0; `push` (d,) is added to all levels under T1."""
+def average(asked: Interventions, question: Question, push: Array | None = None) -> Array:
+    """The average effect (d,); `push` (d,) is added to all levels under T1."""
     before, after, steps = question
-    none = asked.ends(before, steps).mean(axis=0)
-    return asked.ends(after, steps, push=push).mean(axis=0) - none, none
+    given = asked.ends(after, steps, push=push).mean(axis=0)
+    return np.asarray(given - asked.ends(before, steps).mean(axis=0))
 
 
 def without_each(asked: Interventions, question: Question) -> dict[str, Array]:
@@ -145,7 +143,7 @@ def without_each(asked: Interventions, question: Question) -> dict[str, Array]:
             step[at] = RELATIVE_STEP * errors[at]
             if step[at] > 0:
                 ends = [
-                    average(asked.with_regime(name, regime.moved(theta + sign * step)), question)[0]
+                    average(asked.with_regime(name, regime.moved(theta + sign * step)), question)
                     for sign in (1, -1)
                 ]
                 slopes[at] = (ends[0] - ends[1]) / (2 * step[at])
@@ -204,7 +202,7 @@ def sensitivity(
     imbalance: float,
 ) -> Sensitivity:
     """Of the average effect with these half widths of its interval (d,)."""
-    ate, _ = average(asked, question)
+    ate = average(asked, question)
     d = len(ate)
     regimes = list(asked.regimes.values())
     spread = np.full(d, np.nan)
@@ -220,7 +218,7 @@ def sensitivity(
     assumed = spread if strength is None else np.full(d, float(strength))
     assumed = np.where(np.isnan(assumed), np.abs(tips[:, 0]) / 2 / imbalance, assumed)
     moved = np.array([
-        [average(asked, question, push=sign * imbalance * assumed[i] * np.eye(d)[i])[0][i] for sign in (-1, 1)]
+        [average(asked, question, push=sign * imbalance * assumed[i] * np.eye(d)[i])[i] for sign in (-1, 1)]
         for i in range(d)
     ])  # fmt: skip
     return Sensitivity(
@@ -236,7 +234,7 @@ def _push_to(asked: Interventions, question: Question, i: int, left: float, ate:
     unit = np.eye(len(asked.variables))[i]
 
     def beyond(push: float) -> float:
-        return float(average(asked, question, push=push * unit)[0][i]) - np.sign(ate) * left
+        return float(average(asked, question, push=push * unit)[i]) - np.sign(ate) * left
 
     regime = next(iter(asked.regimes.values()))
     scale = max(float(np.abs(regime.fit.coefficients[i, regime.level])), 1e-3 * abs(ate))

@@ -151,15 +151,13 @@ class Interventions:
 
         `push` (d,) is added to all levels.
         """
-        regime = self.regimes[given[0]]
-        if start is not None:
-            return regime.ends(given[1], steps, start, push)
-        found = [
-            regime.ends(
-                given[1], steps, None if name == given[0] else each.starts.mean(axis=0), push
-            )
-            for name, each in self.regimes.items()
-        ]
+        name, treatment = given
+        starts = [start]
+        if start is None:
+            others = self.regimes.items()
+            starts = [None if arm == name else each.starts.mean(axis=0) for arm, each in others]
+        regime = self.regimes[name]
+        found = [regime.mean_path(treatment, steps, each, push)[:, -1] for each in starts]
         return np.concatenate(found)
 
     def mean_paths(self, given: Given, chosen: Indices, steps: int) -> Array:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from retrace_sde.effects.counterfactual import last, sigma_points, walk
+from retrace_sde.effects.counterfactual import sigma_points, walk
 from retrace_sde.effects.jackknife import Jackknife, jackknife
 from retrace_sde.effects.subject_model import Rows, SubjectModel, fit_model
 from retrace_sde.effects.subject_orders import average_orders, measurement_error
@@ -34,8 +34,8 @@ class Regime:
     model: SubjectModel
     orders: Indices
     rows: Rows
-    direction: DirectionTest | None = None
     error: float = 0.0
+    direction: DirectionTest | None = None
     missing: Mask | None = None
     treatments: tuple[int, ...] = ()
 
@@ -100,38 +100,29 @@ class Regime:
                         "and under this treatment it would not be. Compare treatments that were given."
                     )
 
-    def ends(
+    @property
+    def level(self) -> int:
+        """The feature whose coefficient is a subject's level."""
+        return self.fit.columns[0] if self.fit.columns else 0
+
+    def mean_path(
         self,
         treatment: Array | None,
         steps: int,
         start: Array | None = None,
         push: Array | None = None,
     ) -> Array:
-        """Expected states (n, d) after some steps: mean over subjects' deviations, as known from their data.
+        """Expected states (n, steps + 1, d): mean over subjects' deviations, as known from their data.
 
         `start` (m, d): other subjects, who deviate from the population as its law says. `push` (d,) is added to all levels.
         """
         begin, mean, spread = self._subjects(start)
-        total = np.zeros_like(begin)
+        total = np.zeros((len(begin), steps + 1, begin.shape[1]))
         for weight, deviations in sigma_points(mean, spread):
             own = self.own(deviations)
             if push is not None:
                 own[:, :, self.level] += push
-            total += weight * last(self.path(begin, own, treatment, steps))
-        return total
-
-    @property
-    def level(self) -> int:
-        """The feature whose coefficient is a subject's level."""
-        return self.fit.columns[0] if self.fit.columns else 0
-
-    def mean_path(self, treatment: Array | None, steps: int, start: Array | None = None) -> Array:
-        """The same at every step, (n, steps + 1, d)."""
-        begin, mean, spread = self._subjects(start)
-        total = np.zeros((len(begin), steps + 1, begin.shape[1]))
-        for weight, deviations in sigma_points(mean, spread):
-            path = self.path(begin, self.own(deviations), treatment, steps)
-            total += weight * np.stack(list(path), axis=1)
+            total += weight * np.stack(list(self.path(begin, own, treatment, steps)), axis=1)
         return total
 
     def _subjects(self, start: Array | None) -> tuple[Array, Array, Array]:
@@ -232,26 +223,14 @@ def fit_regime(
     orders = order[None] if draws is None else draws
     if average or missing is not None:
         n, T, _ = problem.data.shape
-        found = average_orders(
+        drawn = average_orders(
             problem, np.broadcast_to(order, (n, T)), rng, columns=columns, treatments=treatments, fixed=fixed, missing=missing,
             given=None if average else np.array([np.broadcast_to(each, (n, T)) for each in orders]), report=report,
         )  # fmt: skip
-        return Regime(
-            problem,
-            order,
-            found.model,
-            found.orders,
-            found.rows,
-            error=found.error,
-            missing=missing,
-            treatments=treatments,
-        )
+        return Regime(problem, order, *drawn, missing=missing, treatments=treatments)
     if len(np.unique(orders, axis=0)) == 1:
         orders = orders[:1]
     rows = Rows.joined([Rows.along(problem, each, treatments) for each in orders])
     model = fit_model(rows, problem.n_features, columns, fixed=fixed)
-    error = 0.0
-    if problem.data.shape[2] == 1:
-        each = np.broadcast_to(order, problem.data.shape[:2])
-        error = measurement_error(problem, model.base, each)
-    return Regime(problem, order, model, orders, rows, error=error, treatments=treatments)
+    error = measurement_error(problem, model.base, order)
+    return Regime(problem, order, model, orders, rows, error, treatments=treatments)

@@ -9,8 +9,8 @@ a variance that is estimated too: neighbouring residuals then share an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,7 @@ REACH = 12
 """Longest segment that a proposal moves, where the search has found nearly the right order."""
 
 
-@dataclass(frozen=True, eq=False)
-class OrderDraws:
+class OrderDraws(NamedTuple):
     """The mixed model averaged over orders, each subject's orders and what it is fitted to, draw by draw, and the
     variance of the measurement error (one variable only; else zero)."""
 
@@ -86,15 +85,16 @@ def own_law(problem: EulerModel, fit: SubjectFit, orders: Indices) -> tuple[Eule
 
 
 def measurement_error(problem: EulerModel, fit: SubjectFit, orders: Indices) -> float:
-    """Variance of the error of one variable: neighbouring residuals share one error, of opposite sign.
+    """Variance of the error of one variable, 0 of several: neighbouring residuals share one error, of opposite sign.
 
     Minus their lag-one covariance, or zero where that is negative; at most what leaves the process a tenth
     of the residuals' variance.
     """
-    y, f = _predictions(problem, fit)
-    if y.shape[1] < 3:
+    n, T, d = problem.data.shape
+    if d > 1 or T < 3:
         return 0.0
-    y, f = (np.take_along_axis(each, orders, axis=1) for each in (y, f))
+    orders = np.broadcast_to(orders, (n, T))
+    y, f = (np.take_along_axis(each, orders, axis=1) for each in _predictions(problem, fit))
     residual = y[:, 1:] - f[:, :-1]
     live = problem.data.lengths.steps.mask
     pairs = live[:, 1:]
@@ -157,7 +157,7 @@ def average_orders(
     _, T, d = problem.data.shape
     p = problem.n_features
     model = fit_model(Rows.along(problem, orders, treatments), p, columns, fixed=fixed)
-    error = measurement_error(problem, model.base, orders) if d == 1 else 0.0
+    error = measurement_error(problem, model.base, orders)
     chains = Chains.start(orders, rng, chains=1)
     kept: list[Indices] = []
     rows: list[Rows] = []
@@ -181,14 +181,12 @@ def average_orders(
             rows.append(found[-1])
         before, both = model.whole.coefficients, Rows.joined(found)
         model = fit_model(both, p, columns, fixed=fixed, begin=model, alternations=1)
-        if d == 1:
-            error = float(np.mean([measurement_error(problem, model.base, e) for e in drawn]))
-            errors.append(error)
+        error = float(np.mean([measurement_error(problem, model.base, e) for e in drawn]))
+        errors.append(error)
         after = model.whole.coefficients
         if 2 * k < rounds and after.shape == before.shape:
             model = model.moved(after + (STRIDE - 1) * (after - before), both)
         report(f"orders averaged, round {k + 1} of {rounds}")
     whole = Rows.joined(rows)
     model = fit_model(whole, p, columns, fixed=fixed, begin=model)
-    error = float(np.mean(errors[rounds // 2 :])) if errors else 0.0
-    return OrderDraws(model, np.stack(kept), whole, error)
+    return OrderDraws(model, np.stack(kept), whole, float(np.mean(errors[rounds // 2 :])))

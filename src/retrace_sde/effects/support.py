@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Mask
+from retrace_sde.panel.inputs import AdvisedError
 
 FEW_SUBJECTS = 5
 """Subjects with a treatment below which a comparison rests on few of them, and is said to."""
@@ -22,18 +23,14 @@ MOST_SUGGESTED = 4
 SLACK = 1e-6
 """Of a range, by which an amount may lie outside it."""
 
-SUPPORT_ADVICE = "To extrapolate all the same, by the model alone, pass outside_support='allow'."
 
-
-class OutsideSupportError(ValueError):
+class OutsideSupportError(AdvisedError):
     """The comparison asks for a treatment that no visit had.
 
     Parameters
     ----------
     finding : str
         What was asked for, and what was given instead.
-    advice : str
-        How to ask all the same.
 
     Examples
     --------
@@ -42,12 +39,7 @@ class OutsideSupportError(ValueError):
     True
     """
 
-    def __init__(self, finding: str, advice: str = SUPPORT_ADVICE) -> None:
-        super().__init__(finding, advice)
-        self.finding = finding
-
-    def __str__(self) -> str:
-        return " ".join(self.args)
+    advice = "To extrapolate all the same, by the model alone, pass outside_support='allow'."
 
 
 @dataclass(frozen=True)

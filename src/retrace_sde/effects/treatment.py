@@ -42,7 +42,7 @@ from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.io.columns import shown
 from retrace_sde.panel.blocks import Data, evenly, one_blas_thread, to_numpy
 from retrace_sde.panel.groups import as_labels
-from retrace_sde.panel.inputs import MissingInputs, filled_inputs
+from retrace_sde.panel.inputs import AdvisedError, MissingInputs, filled_inputs
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.order import Order
 from retrace_sde.panel.panel import Panel
@@ -65,9 +65,6 @@ VOLUME = re.compile(r"(?i)volume|tumou?r")
 TUMOUR_IS_COMPLETE = "Missing values cannot be integrated out of the tumour model: use drift='affine' (--drift affine), or leave out those slices."
 """Why a tumour's missing values are refused, and what to do."""
 
-ADVICE = "Pass the order if it is known, or ask for both answers with direction='both'."
-"""What to do when the direction of time is not determined."""
-
 NAMED_AT_MOST = 3
 """Subjects that an answer rests on and that a sentence names."""
 
@@ -79,15 +76,13 @@ FIXED_NEEDS_CHANGE = (
 __all__ = ["OutsideSupportError", "TreatmentEffect", "UndeterminedDirectionError"]
 
 
-class UndeterminedDirectionError(ValueError):
+class UndeterminedDirectionError(AdvisedError):
     """The direction of time is not identified, and the answer depends on it.
 
     Parameters
     ----------
     finding : str
         What was found.
-    advice : str
-        What can be done.
 
     Examples
     --------
@@ -96,12 +91,7 @@ class UndeterminedDirectionError(ValueError):
     True
     """
 
-    def __init__(self, finding: str, advice: str = ADVICE) -> None:
-        super().__init__(finding, advice)
-        self.finding = finding
-
-    def __str__(self) -> str:
-        return " ".join(self.args)
+    advice = "Pass the order if it is known, or ask for both answers with direction='both'."
 
 
 class Comparison(TypedDict, total=False):
@@ -279,42 +269,43 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     def _fit_one(
         self, name: str, panel: Panel, whole: Drift, order: Any, rng: np.random.Generator
     ) -> Regime:
-        dt = float(self.dt if panel.dt is None else panel.dt)
-        missing = _missing(panel)
-        if order is not None:
-            known = _check_order(order, Data(panel.values))
-            problem = self._problem(panel, whole, dt, known)
-            return fit_regime(
-                problem, known, rng, columns=self._columns(problem, known), average=False, missing=missing,
-                treatments=self._treatments(panel), fixed=self.subjects == "fixed",
-            )  # fmt: skip
+        dt, missing = float(self.dt if panel.dt is None else panel.dt), _missing(panel)
+        test = draws = None
+        if order is None:
+            model = self.models_[name] = self._recovered(name, panel, whole, dt, rng)
+            order, test = model.order_, model.direction_
+            if self.permutation == "shared":
+                samples = model.sample_orders(draws=500).along(order)
+                draws = samples[evenly(len(samples), SHARED_ORDER_DRAWS)].astype(np.intp)
+        else:
+            order = _check_order(order, Data(panel.values))
+        problem = self._problem(panel, whole, dt, order)
+        found = fit_regime(
+            problem, order, rng, columns=self._columns(problem, order), draws=draws,
+            missing=missing, report=print if self.verbose else (lambda line: None),
+            average=test is not None and self.average and self.permutation == "independent",
+            treatments=self._treatments(panel), fixed=self.subjects == "fixed",
+        )  # fmt: skip
+        return replace(found, direction=test)
+
+    def _recovered(
+        self, name: str, panel: Panel, whole: Drift, dt: float, rng: np.random.Generator
+    ) -> ReTrace:
+        """The fit that finds the order; refused where its direction is open, unless both are asked for."""
         # Interactions are not in the order's model where values are missing: there, they have no state space.
-        complete = missing is None
+        complete = _missing(panel) is None
         model = ReTrace(
             dt=dt, permutation=self.permutation, estimator="mle" if complete else "auto", drift=whole if complete else "affine",
             missing_covariates=self.missing_covariates, alpha=self.alpha, max_iter=self.max_iter, random_state=rng,
             n_jobs=self.n_jobs, verbose=self.verbose,
         ).fit(panel)  # fmt: skip
-        self.models_[name] = model
-        test = model.direction_
-        if not test.identified and self.direction == "test":
+        if not model.direction_.identified and self.direction == "test":
             where = f" of arm {name!r}" if name else ""
             raise UndeterminedDirectionError(
                 f"the direction of time{where} is not determined, and a reversed order can flip the sign of an "
-                f"effect. {test.verdict}"
+                f"effect. {model.direction_.verdict}"
             )
-        draws = None
-        if self.permutation == "shared":
-            samples = model.sample_orders(draws=500).along(model.order_)
-            draws = samples[evenly(len(samples), SHARED_ORDER_DRAWS)].astype(np.intp)
-        problem = self._problem(panel, whole, dt, model.order_)
-        found = fit_regime(
-            problem, model.order_, rng, columns=self._columns(problem, model.order_), draws=draws,
-            missing=missing, report=print if self.verbose else (lambda line: None),
-            average=self.average and self.permutation == "independent",
-            treatments=self._treatments(panel), fixed=self.subjects == "fixed",
-        )  # fmt: skip
-        return replace(found, direction=test)
+        return model
 
     def _treatments(self, panel: Panel) -> tuple[int, ...]:
         """The inputs that change within subjects."""
@@ -439,9 +430,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         **asked
             `T0`, `T1` and `horizon`, as in `effect`.
         """
-        model, _, before, after, _ = self._question(None, **asked)
+        model, (before, after, _), _ = self._question(**asked)
         lines = rests_on(self.influence(**asked))
-        for given in (before[1], after[1]):
+        for _, given in (before, after):
             thin = None if model.support is None or given is None else model.support.thin(given)
             lines += [] if thin is None else [thin]
         return lines
@@ -456,7 +447,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         **asked
             `T0`, `T1` and `horizon`, as in `effect`.
         """
-        model, question = self._average_question(**asked)
+        model, question, _ = self._question(**asked)
         return confounding_test(model, question)
 
     @checked
@@ -485,10 +476,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         **asked
             `T0`, `T1` and `horizon`, as in `effect`.
         """
-        model, question = self._average_question(**asked)
-        low, high = self.ate_interval(level=level, draws=draws, **asked)
-        half = np.atleast_1d(np.subtract(high, low)) / 2
-        found = sensitivity(model, question, half, strength, imbalance)
+        model, question, _ = self._question(**asked)
+        reach = self._average_reach(None, level, draws, **asked)
+        found = sensitivity(model, question, reach, strength, imbalance)
         other = self.alternative_
         return (
             found if other is None else replace(found, reversed=np.atleast_1d(other.ate(**asked)))
@@ -511,14 +501,14 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         **asked
             `T0`, `T1` and `horizon`, as in `effect`.
         """
-        model, question = self._average_question(**asked)
-        ate = np.atleast_1d(self.ate(**asked))
-        low, high = self.ate_interval(level=level, draws=draws, **asked)
-        half = np.atleast_1d(np.subtract(high, low)) / 2
+        model, question, _ = self._question(**asked)
+        ate, reach = (
+            np.atleast_1d(self.ate(**asked)),
+            self._average_reach(None, level, draws, **asked),
+        )
         without = ate + np.concatenate(list(without_each(model, question).values()))
         other_sign = np.sign(without) != np.sign(ate)
-        told = np.abs(ate) > half
-        changes = other_sign | ((np.abs(without) > half) != told)
+        changes = other_sign | ((np.abs(without) > reach) != (np.abs(ate) > reach))
         d, G = len(ate), len(without)
         return pd.DataFrame({
             "left_out": np.repeat(self._units(), d), "variable": list(model.variables) * G,
@@ -540,10 +530,6 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
                 more = f" and {len(some) - 1} more of its group" if len(some) > 1 else ""
                 names.append(f"{ids[some[0]]}{more}")
         return names
-
-    def _average_question(self, **asked: Unpack[Comparison]) -> tuple[Interventions, Question]:
-        model, steps, before, after, _ = self._question(None, **asked)
-        return model, (before, after, steps)
 
     def _averages(self) -> list[str]:
         """The average effect on each variable, with its interval."""
@@ -616,7 +602,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
             horizon : time ahead; None: the length of the observed trajectories.
             outside_support : "allow", to ask for a treatment that no visit had.
         """
-        model, steps, before, after, start = self._question(X, **asked)
+        model, (before, after, steps), start = self._question(X, **asked)
         return _flat(model.ends(after, steps, start) - model.ends(before, steps, start))
 
     @checked
@@ -641,8 +627,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         **asked
             `T0`, `T1` and `horizon`, as in `effect`.
         """
-        each = list(self._draws(X, draws, **asked))
-        return self._interval(self.effect(X, **asked), each, level)
+        centre, reach = self.effect(X, **asked), self._reach(self._draws(X, draws, **asked), level)
+        return centre - reach, centre + reach
 
     def ate(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> float | Array:
         """The average of the subjects' effects.
@@ -678,9 +664,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         **asked
             `T0`, `T1` and `horizon`, as in `effect`.
         """
-        means = [each.mean(axis=0) for each in self._draws(X, draws, **asked)]
-        low, high = self._interval(np.asarray(self.ate(X, **asked)), means, level)
-        return _scalar(low), _scalar(high)
+        centre, reach = self.ate(X, **asked), self._average_reach(X, level, draws, **asked)
+        return _scalar(centre - reach), _scalar(centre + reach)
 
     @checked
     def counterfactual(
@@ -747,42 +732,45 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     def _under(
         self, T: Treatment, horizon: float | None
     ) -> tuple[Interventions, Given, int, np.random.Generator]:
-        check_is_fitted(self, "interventions_")
         asked = self._asked(None)
         steps = asked.steps(horizon)
         return asked, asked.given(T, steps), steps, np.random.default_rng(self.random_state)
 
     def _asked(self, outside_support: str | None) -> Interventions:
         """Without its support where treatments outside it are allowed."""
+        check_is_fitted(self, "interventions_")
         allowed = (outside_support or self.outside_support) == "allow"
         return replace(self.interventions_, support=None) if allowed else self.interventions_
 
-    def _interval(self, centre: Array, draws: list[Array], level: float) -> tuple[Array, Array]:
-        """By the draws' spread; an effect between arms is no surer than the smallest arm."""
-        fewest = min(each.units for each in self.interventions_.regimes.values())
-        reach = half_widths(np.std(draws, axis=0, ddof=1), fewest, level)
-        return centre - reach, centre + reach
+    def _reach(self, draws: Iterator[Array], level: float) -> Array:
+        """Half widths by the draws' spread; an effect between arms is no surer than the smallest arm."""
+        fewest = min(each.units for each in self._regimes.values())
+        return half_widths(np.std(list(draws), axis=0, ddof=1), fewest, level)
+
+    def _average_reach(
+        self, X: ArrayLike | None, level: float, draws: int, **asked: Unpack[Comparison]
+    ) -> Array:
+        return self._reach((e.mean(axis=0) for e in self._draws(X, draws, **asked)), level)
 
     def _question(
         self,
-        X: ArrayLike | None,
+        X: ArrayLike | None = None,
         T0: Treatment = None,
         T1: Treatment = None,
         horizon: float | None = None,
         outside_support: Literal["refuse", "allow"] | None = None,
-    ) -> tuple[Interventions, int, Given, Given, Array | None]:
-        check_is_fitted(self, "interventions_")
+    ) -> tuple[Interventions, Question, Array | None]:
         asked = self._asked(outside_support)
         steps = asked.steps(horizon)
         start = None if X is None else asked.check_starts(X)
-        return asked, steps, asked.given(T0, steps, first=True), asked.given(T1, steps), start
+        return asked, (asked.given(T0, steps, first=True), asked.given(T1, steps), steps), start
 
     def _draws(
         self, X: ArrayLike | None, draws: int, **asked: Unpack[Comparison]
     ) -> Iterator[Array]:
-        model, steps, before, after, start = self._question(X, **asked)
+        model, question, start = self._question(X, **asked)
         rng = np.random.default_rng(self.random_state)
-        return map(_flat, model.effect_draws(before, after, steps, draws, rng, start))
+        return map(_flat, model.effect_draws(*question, draws, rng, start))
 
 
 def effect_drift(drift: str | Drift, names: Sequence[str]) -> Drift:

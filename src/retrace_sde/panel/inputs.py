@@ -16,15 +16,23 @@ ADVICE = "Choose missing_covariates='carry' (the last value before holds on) or 
 """What to do about missing inputs, in Python."""
 
 
-class MissingInputsError(ValueError):
-    """Inputs are missing, and it was not said how to fill them; each interface says what to do in its own words."""
+class AdvisedError(ValueError):
+    """What was found, and what to do about it in Python; other interfaces give their own advice."""
+
+    advice = ""
 
     def __init__(self, finding: str) -> None:
-        super().__init__(finding, ADVICE)
+        super().__init__(finding)
         self.finding = finding
 
     def __str__(self) -> str:
-        return " ".join(self.args)
+        return f"{self.finding} {self.advice}"
+
+
+class MissingInputsError(AdvisedError):
+    """Inputs are missing, and it was not said how to fill them."""
+
+    advice = ADVICE
 
 
 def constants_filled(u: Array) -> Array:
