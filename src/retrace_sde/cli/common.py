@@ -288,6 +288,31 @@ format_option = click.option("--out-format", type=click.Choice(["csv", "tsv", "x
                              help="Kind of the tables written [default: csv, with FILE's separator, decimal sign and encoding].")  # fmt: skip
 
 
+aligned_option = click.option("--aligned", type=click.Choice(["start", "end", "neither"]),
+                              help="At what subjects are aligned, selected or normalised; at the end, means and spreads say nothing of the "
+                              "direction.")  # fmt: skip
+
+
+def missing_covariates_option(where: str) -> Callable[[Command], Command]:
+    """What to do where inputs are missing, in the command's own words."""
+    return click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
+                        show_default=True, help=f"What to do where {where}.")  # fmt: skip
+
+
+def fitted_option(*, required: bool = False) -> Callable[[Command], Command]:
+    """A saved fit, by which new subjects are judged."""
+    return click.option("--fitted", type=click.Path(path_type=Path), metavar="RESULT", required=required,
+                        help="result.npz of an earlier `retrace fit` of other subjects, or its folder.")  # fmt: skip
+
+
+def numbers(text: str, form: str) -> list[float]:
+    """Numbers with commas between them; `form` says what they should be."""
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{form}; got {text!r}.") from None
+
+
 def one_table_options(default: str | None) -> Callable[[Command], Command]:
     """Options of a command that reads FILE and writes one table; it passes them on to `TableJob.of`."""
     kinds = "as csv, tsv, xlsx or parquet"

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,14 +21,9 @@ from retrace_sde.cli.common import (
     table_options,
 )
 from retrace_sde.io.columns import date_columns, shown
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.io.tables import as_frame
 from retrace_sde.panel.panel import Panel
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
 
 
 @click.command()
@@ -82,11 +77,10 @@ def _lines(
     if not found.usable:
         yield "Next", "correct what is marked ×, then run retrace diagnose again."
         return
-    words = ["retrace", "fit", str(file), "--subject", roles["subject"]]
-    words += ["--slice", roles["slice"]] if shared else []
-    words += ["--group", roles["group"]] if roles["group"] else []
-    words += ["--time", roles["time"]] if roles["time"] else []
-    words += ["--time-error", f"{roles['time_error']:g}"] if roles["time_error"] else []
-    for option in ("variables", "covariates"):
-        words += [f"--{option}", ",".join(roles[option])] if roles[option] else []
+    words = ["retrace", "fit", str(file)]
+    for option in ("subject", "slice", "group", "time", "time_error", "variables", "covariates"):
+        value = roles[option]
+        if value:
+            text = ",".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else value  # fmt: skip
+            words += [f"--{option.replace('_', '-')}", text]
     yield "Next", shlex.join(words)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -19,7 +19,9 @@ from retrace_sde.cli.common import (
     give,
     json_option,
     listed,
+    missing_covariates_option,
     notes_of,
+    numbers,
     one_table_options,
     seed_option,
     table_options,
@@ -33,16 +35,11 @@ from retrace_sde.effects.treatment import (
     effect_drift,
 )
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.panel.inputs import filled_inputs
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import ReTraceWarning
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
 
 KINDS = ("auto", "alike", "levels", "fixed")
 """Ways in which subjects may differ that go by a name."""
@@ -87,8 +84,7 @@ SUPPORT_ADVICE = (
 @click.option("--drift", type=click.Choice(["auto", "affine", "tumour"]), default="auto", show_default=True,
               help="affine: A x + c, both changed by treatment; tumour: growth of a volume; auto: tumour where the only variable is "
               "named as a volume, else affine.")  # fmt: skip
-@click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
-              show_default=True, help="What to do where the treatment is missing, unless it never changes.")  # fmt: skip
+@missing_covariates_option("the treatment is missing, unless it never changes")
 @click.option("--subjects", metavar="auto|alike|levels|fixed|FEATURE[,FEATURE…]", default="levels", show_default=True,
               help="Random intercepts (levels), none (alike), by AIC (auto), or intercepts that may be correlated with a subject's "
               "treatment (fixed); or the features of the drift whose coefficients vary between subjects.")  # fmt: skip
@@ -303,12 +299,7 @@ def _known_order(panel: Panel, dt: float) -> Indices | None:
 def _value(text: str | None, arm: str | None) -> Any:
     if text is None or arm is not None:
         return text
-    try:
-        return [float(each) for each in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"--t0 and --t1 are numbers, one for each treatment column; got {text!r}."
-        ) from None
+    return numbers(text, "--t0 and --t1 are numbers, one for each treatment column")
 
 
 def _answer(model: TreatmentEffect, asked: dict[str, Any], draws: int) -> dict[str, Array]:

@@ -7,15 +7,15 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 
 from retrace_sde.cli.common import (
     Finite,
+    aligned_option,
     columns_of,
     file_name,
     force_option,
@@ -24,6 +24,8 @@ from retrace_sde.cli.common import (
     json_option,
     listed,
     load,
+    missing_covariates_option,
+    numbers,
     safe_option,
     seed_option,
     table_options,
@@ -33,7 +35,7 @@ from retrace_sde.cli.common import (
 from retrace_sde.fit.intervals import clearest, clearness, critical
 from retrace_sde.fit.regression import ErrorKind
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.io.files import check_target, whole_or_nothing
 from retrace_sde.io.outputs import check_outputs
 from retrace_sde.io.writing import check_writable, write_table
@@ -41,11 +43,6 @@ from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.recovery import Recovery, recover
 from retrace_sde.result import ReTraceResult
 from retrace_sde.show.verdicts import placement
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
 
 RESULTS = ("parameters.json", "report.html", "result.npz")
 """What a fit writes besides the table in order."""
@@ -55,74 +52,51 @@ SUSPECTS = "suspects.csv"
 
 SUSPECTS_SHOWN = 5
 
-COMMON_SHOCKS: dict[str, Any] = {"auto": "auto", "yes": True, "no": False}
-"""Values of --common-shocks."""
+KNOWN = ("first", "last", "positions", "before", "schedule", "aligned", "increasing", "decreasing", "segments", "wrong")  # fmt: skip
+"""Options that say what is known of time."""
 
-ENDS = 6
+SETTINGS = ("drift", "estimator", "observation_noise", "spacing", "subjects", "missing_covariates", "common_shocks", "outliers")  # fmt: skip
+"""Options that are settings of a fit as they are."""
+
+SLICES_SHOWN_AT_ENDS = 6
 """Slices shown at either end of a long order."""
 
-EFFECTS = 5
+EFFECTS_SHOWN = 5
 """Significant coefficients that are shown."""
 
 
-def _noise(text: str) -> Any:
+def _noise(context: click.Context, option: click.Parameter, text: str) -> Any:
     if text in ("auto", "estimate", "diagonal", "none"):
         return None if text == "none" else text
     with suppress(ValueError):
         if 0 <= float(text) < math.inf:
             return float(text)
-    raise ValueError(
+    raise click.ClickException(
         f"--observation-noise is a standard deviation, 'auto', 'none', 'estimate' or 'diagonal'; got {text!r}."
     )
 
 
-def _times(text: str) -> list[float]:
-    """The times of a schedule."""
-    try:
-        return [float(each) for each in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"--schedule is the protocol's times with commas between them, e.g. 0,7,14,30,90; got {text!r}."
-        ) from None
-
-
 def _knowledge(
-    frame: pd.DataFrame, slice_: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-    before: tuple[str, ...], schedule: str | None, aligned: str | None,
+    frame: pd.DataFrame, slice_: str | None, *, positions: tuple[str, ...], before: tuple[str, ...], schedule: str | None,
+    increasing: tuple[str, ...], decreasing: tuple[str, ...], **given: Any,
 ) -> Knowledge | None:  # fmt: skip
-    """What the options say is known of time; labels are the table's own."""
+    """What the options say is known of time; labels and columns are the table's own."""
     if slice_ is None and (positions or before):
         raise ValueError(
             "--position and --before name slices, so they need --slice; for rows with orders of their own use --first COL, "
             "--last COL or --time COL."
         )
-    here = slice_ is not None and slice_ in frame.columns
-    labels = set(map(str, frame[slice_].dropna())) if here else set()
+    labels = set(map(str, frame[slice_].dropna())) if slice_ in frame.columns else set()
+    protocol = "--schedule is the protocol's times with commas between them, e.g. 0,7,14,30,90"
     known = {
-        "first": first,
-        "last": last,
+        **given,
         "positions": dict(_position(each) for each in positions) or None,
         "precedences": [_pair(each, labels) for each in before] or None,
-        "schedule": None if schedule is None else _times(schedule),
-        "aligned": aligned,
+        "schedule": None if schedule is None else numbers(schedule, protocol),
+        "increasing": columns_of(increasing, frame) or None,
+        "decreasing": columns_of(decreasing, frame) or None,
     }
-    return Knowledge(**known) if any(each is not None for each in known.values()) else None  # type: ignore[arg-type]
-
-
-def _with_columns(
-    known: Knowledge | None,
-    frame: pd.DataFrame,
-    increasing: tuple[str, ...],
-    decreasing: tuple[str, ...],
-    segments: str | None,
-    wrong: float | None,
-) -> Knowledge | None:
-    """The same with variables that grow or fall, the column of segments, and the share of times that are wrong."""
-    up, down = columns_of(increasing, frame) or None, columns_of(decreasing, frame) or None
-    given = {"increasing": up, "decreasing": down, "segments": segments, "wrong": wrong}
-    if all(each is None for each in given.values()):
-        return known
-    return replace(known or Knowledge(), **given)  # type: ignore[arg-type]
+    return Knowledge(**known) if any(each is not None for each in known.values()) else None
 
 
 def _position(text: str) -> tuple[str, int]:
@@ -157,6 +131,7 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
     metavar="X|auto|none|estimate|diagonal",
     default="auto",
     show_default=True,
+    callback=_noise,
     help="Measurement noise: its standard deviation, 'estimate' (the same share of each variable's), 'diagonal' (one for each "
     "variable), 'none', or 'auto': estimated where the data prefer it.",
 )
@@ -182,17 +157,15 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               "as stored, the order of the segments and their gaps are sought.")  # fmt: skip
 @click.option("--wrong", type=Finite(0, 0.5, min_open=True, max_open=True), metavar="P", help="Share of the times in --time that may be "
               "grossly wrong, e.g. 0.05: each is right within --time-error, or says nothing.")  # fmt: skip
-@click.option("--missing-covariates", type=click.Choice(["refuse", "carry", "interpolate"]), default="refuse",
-              show_default=True, help="What to do where values of --covariates are missing.")  # fmt: skip
+@missing_covariates_option("values of --covariates are missing")
 @click.option("--subjects", type=click.Choice(["auto", "alike", "levels", "rates"]), default="auto",
               show_default=True, help="One SDE for all, random intercepts, or random rates; auto: by evidence.")  # fmt: skip
 @click.option("--common-shocks", type=click.Choice(["auto", "yes", "no"]), default="auto", show_default=True,
+              callback=lambda context, option, text: {"auto": "auto", "yes": True, "no": False}[text],
               help="Remove what all subjects share at a slice (shocks, plates); auto: where a test finds it.")  # fmt: skip
 @click.option("--outliers", type=click.Choice(["auto", "flag", "keep"]), default="auto", show_default=True,
               help="Values that are probably wrong: treat clear ones as missing, list them only, or do not look for them.")  # fmt: skip
-@click.option("--aligned", type=click.Choice(["start", "end", "neither"]),
-              help="At what subjects are aligned, selected or normalised; at the end, means and spreads say nothing of the "
-              "direction.")  # fmt: skip
+@aligned_option
 @click.option("--increasing", multiple=True, metavar="COL[,COL…]",
               help="Variables that grow most of the time: they settle the direction.")  # fmt: skip
 @click.option("--decreasing", multiple=True, metavar="COL[,COL…]",
@@ -210,11 +183,8 @@ def _pair(text: str, labels: set[str]) -> tuple[str, str]:
               help="report.html to be sent to others: summaries only, no subject's values or id.")  # fmt: skip
 @seed_option
 @json_option
-def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_noise: str,
-        spacing: str, schedule: str | None, aligned: str | None, first: str | None, last: str | None, positions: tuple[str, ...],
-        before: tuple[str, ...], increasing: tuple[str, ...], decreasing: tuple[str, ...], order_known: str | None, segments: str | None, wrong: float | None, missing_covariates: str, subjects: str, common_shocks: str, outliers: str, bootstrap: int | None, scheduler: str | None, out: Path | None,
-        out_format: str | None, force: bool,
-        safe_csv: bool, share: bool, seed: int, as_json: bool, **columns: Any) -> None:  # fmt: skip
+def fit(file: Path, dt: float | None, order_known: str | None, bootstrap: int | None, scheduler: str | None, out: Path | None,
+        out_format: str | None, force: bool, safe_csv: bool, share: bool, seed: int, as_json: bool, **given: Any) -> None:  # fmt: skip
     """Recover the order of FILE's rows, the direction of time, and the SDE behind them.
 
     FILE is csv, tsv, txt, xlsx (Excel), dta (Stata), sav (SPSS), sas7bdat or xpt (SAS), parquet, npz, h5ad or zarr, one row per
@@ -225,22 +195,19 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     report.html and result.npz; and suspects.csv where values are probably wrong.
     """
     out = out or Path(f"{file.stem}-retrace")
+    known = {name: given.pop(name) for name in KNOWN}
+    settings = {name: given.pop(name) for name in SETTINGS}
+    settings |= {"random_state": seed, **({} if dt is None else {"dt": dt})}
     if scheduler is not None:
         from retrace_sde.cli.lazy import fit_lazy
 
-        named = [
-            order_known,
-            segments,
-            *(columns[k] for k in ("subject", "slice_", "time", "group")),
-        ]
-        if any((first, last, positions, before, schedule, aligned, increasing, decreasing, *named)):
+        named = (given[name] for name in ("subject", "slice_", "time", "group"))
+        if any((order_known, *known.values(), *named)):
             raise click.UsageError(
                 "--scheduler fits an array, which has no columns or labels: leave out options that name them."
             )
-        settings: dict[str, Any] = {"permutation": "independent" if columns["independent"] else "shared",
-                    "dt": dt or 1.0, "drift": "linear" if drift == "linear" else "affine", "estimator": estimator,
-                    "observation_noise": _noise(observation_noise), "spacing": spacing, "subjects": subjects, "random_state": seed,
-                    "common_shocks": COMMON_SHOCKS[common_shocks], "outliers": outliers}  # fmt: skip
+        settings["permutation"] = "independent" if given["independent"] else "shared"
+        settings["drift"] = "linear" if settings["drift"] == "linear" else "affine"
         fit_lazy(
             file, scheduler, settings, out=out, force=force, bootstrap=bootstrap, as_json=as_json
         )
@@ -251,23 +218,12 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
         ordered = f"ordered.{out_format or 'csv'}"
         results = [out / name for name in (ordered, *RESULTS)]
         replaced = check_outputs([*results, out / SUSPECTS], source=file, force=force)
-        frame, roles = load(file, **columns)
+        frame, roles = load(file, **given)
         check_writable(out / ordered, frame.shape)
-        options: dict[str, Any] = {} if dt is None else {"dt": dt}
-        options |= {
-            "drift": drift,
-            "estimator": estimator,
-            "spacing": spacing,
-            "subjects": subjects,
-        }
-        options |= {"missing_covariates": missing_covariates, "outliers": outliers}
-        known = _knowledge(frame, roles["slice"], first, last, positions, before, schedule, aligned)
-        options["knowledge"] = _with_columns(known, frame, increasing, decreasing, segments, wrong)
+        knowledge = _knowledge(frame, roles["slice"], **known)
         begin("recovering the order")
         found = recover(
-            frame, **roles, observation_noise=_noise(observation_noise),
-            common_shocks=COMMON_SHOCKS[common_shocks],
-            random_state=seed, bootstrap=bootstrap, order_known=order_known, **options,
+            frame, **roles, **settings, knowledge=knowledge, bootstrap=bootstrap, order_known=order_known
         )  # fmt: skip
         begin("sampling orders")
         table = found.ordered
@@ -280,7 +236,9 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
             if len(found.suspects) or (out / SUSPECTS).exists():  # a former list is replaced
                 write_table(found.suspects, folder / SUSPECTS, safe=safe_csv)
                 results.append(out / SUSPECTS)
-            _write_answer(found, answer, folder, title=title, share=share)
+            found.model.result_.save(folder / "result.npz")
+            found.report(folder / "report.html", title=title, share=share)
+            (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
     files = [str(path) for path in results]
     lines = [
         *_answer(found, answer, cautions, ordered),
@@ -289,15 +247,6 @@ def fit(file: Path, dt: float | None, drift: str, estimator: str, observation_no
     if share:
         lines += [("To share", "report.html holds no subject's values or id; the other files do.")]
     give({**answer, "warnings": cautions, "files": files}, lines, as_json=as_json)
-
-
-def _write_answer(
-    found: Recovery, answer: dict[str, Any], folder: Path, *, title: str | None, share: bool
-) -> None:
-    """The result, the report and the parameters."""
-    found.model.result_.save(folder / "result.npz")
-    found.report(folder / "report.html", title=title, share=share)
-    (folder / "parameters.json").write_text(_lines(answer), encoding="utf-8")
 
 
 def _lines(answer: dict[str, Any]) -> str:
@@ -343,7 +292,7 @@ def _answer(
     if result.inputs is not None:
         d, (causes, ways) = result.drift.shape[1], result._effects
         of_inputs = [(values[:, d:], errors[:, d:]) for values, errors in ways]
-        told = _told(causes[d:], result.names, of_inputs, clearest(*of_inputs[0], EFFECTS))
+        told = _told(causes[d:], result.names, of_inputs, clearest(*of_inputs[0], EFFECTS_SHOWN))
         yield "Inputs", f"{told} (coefficients ± standard error)."
     yield from (("Note", text) for text in answer["notes"])
     yield from (("Caution", text) for text in cautions if text not in result.notes)
@@ -364,8 +313,8 @@ def _order(found: Recovery, answer: dict[str, Any], ordered: str) -> str:
     if answer["order"] is None:
         return f"in column position of {ordered}; {shown}."
     labels = [str(label) for label in answer["order"]]
-    if len(labels) > 2 * ENDS:
-        labels = [*labels[:ENDS], "…", *labels[-ENDS:]]
+    if len(labels) > 2 * SLICES_SHOWN_AT_ENDS:
+        labels = [*labels[:SLICES_SHOWN_AT_ENDS], "…", *labels[-SLICES_SHOWN_AT_ENDS:]]
     if answer["cycle"]:
         labels += ["back to the first: a cycle, whose first slice is arbitrary"]
     return f"{' → '.join(labels)}; {shown}."
@@ -382,7 +331,7 @@ def _effects(result: ReTraceResult) -> str:
     if len(names) > 1:
         np.fill_diagonal(significant, False)
     asked = len(names) * (len(names) - 1) or 1
-    pairs = [pair for pair in clearest(*ways[0]) if significant[pair]][:EFFECTS]
+    pairs = [pair for pair in clearest(*ways[0]) if significant[pair]][:EFFECTS_SHOWN]
     if not pairs:
         return f"none of {asked} is significant at 5 %; all coefficients are in parameters.json."
     corrected = significant & (clear > critical(n, 1 - 0.05 / asked))

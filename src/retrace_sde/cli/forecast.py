@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from retrace_sde.cli.common import (
     Finite,
     TableJob,
+    fitted_option,
     give,
     json_option,
     one_table_options,
@@ -18,18 +19,10 @@ from retrace_sde.cli.common import (
     working,
 )
 from retrace_sde.io.answers import forecast_columns
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.recovery import recover
 from retrace_sde.result import ReTraceResult
 from retrace_sde.retrace import ReTrace
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
-
-FITTED = click.option("--fitted", type=click.Path(path_type=Path), metavar="RESULT",
-                      help="result.npz of an earlier `retrace fit` of other subjects, or its folder.")  # fmt: skip
 
 
 def saved_model(path: Path, roles: dict[str, Any]) -> tuple[ReTrace, dict[str, Any]]:
@@ -60,7 +53,7 @@ def saved_model(path: Path, roles: dict[str, Any]) -> tuple[ReTrace, dict[str, A
               metavar="P", help="Probability that the intervals hold.")  # fmt: skip
 @click.option("--dt", type=Finite(0, min_open=True), metavar="X",
               help="Time between neighbours [default: from the times known, else 1].")  # fmt: skip
-@FITTED
+@fitted_option()
 @one_table_options("forecast")
 @seed_option
 @json_option

@@ -10,6 +10,7 @@ import numpy as np
 
 from retrace_sde.cli.common import (
     TableJob,
+    fitted_option,
     give,
     json_option,
     one_table_options,
@@ -23,8 +24,7 @@ from retrace_sde.io.arrays import Array
 
 @click.command()
 @table_options
-@click.option("--fitted", type=click.Path(path_type=Path), metavar="RESULT", required=True,
-              help="result.npz of an earlier `retrace fit` of other subjects, or its folder.")  # fmt: skip
+@fitted_option(required=True)
 @one_table_options("placed")
 @json_option
 def place(file: Path, fitted: Path, as_json: bool, **given: Any) -> None:

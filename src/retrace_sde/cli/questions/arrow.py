@@ -11,6 +11,7 @@ import click
 from retrace_sde.arrow import arrow_of_time
 from retrace_sde.cli.common import (
     Finite,
+    aligned_option,
     give,
     json_option,
     load,
@@ -25,9 +26,7 @@ from retrace_sde.evidence.direction.arrow import ArrowTest
 @table_options
 @click.option("--dt", type=Finite(0, min_open=True), default=1.0, show_default=True, metavar="X",
               help="Time between neighbours, where there is no --time.")  # fmt: skip
-@click.option("--aligned", type=click.Choice(["start", "end", "neither"]),
-              help="At what subjects are aligned, selected or normalised; at the end, means and spreads say nothing of the "
-              "direction.")  # fmt: skip
+@aligned_option
 @seed_option
 @json_option
 def arrow(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
-import pandas as pd
 
-from retrace_sde.audit.hidden import audit_hidden
-from retrace_sde.audit.times import audit_times
+from retrace_sde.audit.hidden import HiddenAudit, audit_hidden
+from retrace_sde.audit.times import TimesAudit, audit_times
 from retrace_sde.cli.common import (
     Finite,
     TableJob,
@@ -49,42 +48,33 @@ def audit(file: Path, wrong: float, hidden: bool, seed: int, as_json: bool, **gi
             raise ValueError("retrace audit uses neither --covariates nor --group: leave them out.")
         kept = {name: value for name, value in roles.items() if name not in ("covariates", "group")}
         begin("judging stamps")
-        found = _hidden(job, kept, seed) if hidden else _stamps(job, kept, wrong, seed)
+        found, figures = _hidden(job, kept, seed) if hidden else _stamps(job, kept, wrong, seed)
         begin("writing")
         job.write(found.table)
     first, *others = found.findings
     lines = [
-        (found.label, first),
+        ("Order" if hidden else "Stamps", first),
         *(("Finding", text) for text in others),
         *job.lines(cautions),
     ]
-    answer = {**job.answer(cautions), **found.figures, "findings": list(found.findings)}
+    answer = {**job.answer(cautions), **figures, "findings": list(found.findings)}
     give(answer, lines, as_json=as_json)
 
 
-class Audited(NamedTuple):
-    """A table to be written, figures, and what was found in sentences, the first under its label."""
-
-    table: pd.DataFrame
-    figures: dict[str, Any]
-    label: str
-    findings: tuple[str, ...]
-
-
-def _stamps(job: TableJob, roles: dict[str, Any], wrong: float, seed: int) -> Audited:
+def _stamps(
+    job: TableJob, roles: dict[str, Any], wrong: float, seed: int
+) -> tuple[TimesAudit, dict[str, Any]]:
     """Which stamps are wrong."""
     found = audit_times(job.frame, **roles, wrong=wrong, random_state=seed)
     count = int((found.table["probability_wrong"] > 0.5).sum())
-    figures = {"stamps": len(found.table), "wrong": count}
-    return Audited(found.table, figures, "Stamps", found.findings)
+    return found, {"stamps": len(found.table), "wrong": count}
 
 
-def _hidden(job: TableJob, roles: dict[str, Any], seed: int) -> Audited:
+def _hidden(job: TableJob, roles: dict[str, Any], seed: int) -> tuple[HiddenAudit, dict[str, Any]]:
     """What the table gives away without its times."""
     if roles.pop("time_error") is not None:
         raise ValueError("--hidden compares with the true times: leave --time-error out.")
     found = audit_hidden(job.frame, **roles, random_state=seed)
     means = {name: float(found.table[name].mean()) for name in found.table.columns[2:]}
     columns = found.columns.to_dict("records")
-    figures = {**means, "direction": found.direction, "columns": columns}
-    return Audited(found.table, figures, "Order", found.findings)
+    return found, {**means, "direction": found.direction, "columns": columns}
