@@ -10,7 +10,7 @@ import retrace_sde as rt
 from retrace_sde.app.examples import EXAMPLES
 from retrace_sde.app.guess import chosen, guess
 from retrace_sde.app.script import recover_options, script
-from retrace_sde.app.work import Desk
+from retrace_sde.app.work import Desk, _sentence
 
 
 def table(n=12, T=6, seed=0):
@@ -144,5 +144,19 @@ def test_a_page_cannot_ask_for_the_decimal_sign_and_need_not(tmp_path):
     """Semicolons and three decimals everywhere: used to be refused with an option that the page does not have."""
     path = tmp_path / "t.csv"
     table().round(3).to_csv(path, sep=";", decimal=",", index=False, float_format="%.3f")
-    found = Desk(tmp_path, lambda message: None).read({"path": str(path)})
+    found = Desk(tmp_path).read({"path": str(path)})
     assert found["roles"]["variables"] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (np.linalg.LinAlgError("singular matrix"), "The computation broke down (singular matrix)"),
+        (MemoryError(), "The table does not fit into memory."),
+        (ValueError("/tmp/upload-1.csv has no rows"), "T.csv has no rows"),
+    ],
+)
+def test_what_fails_is_said_in_a_sentence(error, said):
+    """numpy's error is a ValueError too: its own words say nothing to who drops a table."""
+    found = _sentence(error, {"path": "/tmp/upload-1.csv", "name": "t.csv"})
+    assert found.startswith(said)

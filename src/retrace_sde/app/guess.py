@@ -23,7 +23,7 @@ SLICE = "slice|visit|plate|wave|batch|session|sample|sampling|stage|panel|scan|r
 TIME = "time|date|datetime|timestamp|day|days|age|hour|hours|year|week|month|minute|minutes|t"
 INPUT = "dose|treatment|treated|treat|trt|tx|drug|therapy|input|stimulus|arm|exposure|medication|intervention|chemo|chemotherapy|radiotherapy|radio"
 
-PEEK = 200_000
+ROWS_READ = 200_000
 """Rows that a guess looks at."""
 
 
@@ -42,7 +42,7 @@ class Guess:
 
 def guess(table: pd.DataFrame) -> list[Guess]:
     """A role for every column."""
-    frame = table.head(PEEK)
+    frame = table.head(ROWS_READ)
     columns = {str(name): frame[name] for name in frame.columns}
     roles: dict[str, tuple[Role, str]] = {}
     subject = _subject(columns)

@@ -9,16 +9,13 @@ from retrace_sde.show.report import FORECAST_STEPS
 
 
 def recover_options(roles: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """What `recover` is called with, from the page's choices."""
+    """What `recover` is called with, from the page's choices, which the server has checked."""
     found: dict[str, Any] = {"subject": roles["subject"]}
     found |= {key: roles[key] for key in ("slice", "time", "group") if roles.get(key)}
     found |= {key: list(roles[key]) for key in ("variables", "covariates") if roles.get(key)}
-    if options.get("dt"):
-        found["dt"] = float(options["dt"])
-    if options.get("common_shocks") in ("yes", "no"):
+    found |= {key: options[key] for key in ("dt", "missing_covariates") if key in options}
+    if "common_shocks" in options:
         found["common_shocks"] = options["common_shocks"] == "yes"
-    if options.get("missing_covariates") in ("carry", "interpolate"):
-        found["missing_covariates"] = options["missing_covariates"]
     ends = {key: options[key] for key in ("first", "last") if options.get(key)}
     if ends and roles.get("slice"):
         found["knowledge"] = Knowledge(**ends)

@@ -36,13 +36,13 @@ from retrace_sde.app.session import Session
 from retrace_sde.app.work import FILES
 from retrace_sde.io.files import EXTENSIONS
 
-LOOK_UP = 0.3
+WATCH_SECONDS = 0.3
 """Seconds after which a watcher looks up, whether or not anything has changed."""
 
 MAX_STEPS = 100
 """Observations of each subject that can be forecast."""
 
-SMALL = 1 << 20
+MAX_REQUEST_BYTES = 1 << 20
 """Bytes of a request that is not an upload."""
 
 HEADERS = {
@@ -149,12 +149,42 @@ class Site:
         seen = -1
         while not self.ending():
             with suppress(TimeoutError):
-                seen, state = await asyncio.wait_for(self.session.watch(seen), LOOK_UP)
+                seen, state = await asyncio.wait_for(self.session.watch(seen), WATCH_SECONDS)
                 yield f"data: {json.dumps(state, allow_nan=False)}\n\n"
 
     async def upload(self, request: Request) -> Response:
-        """Take in a table."""
-        return await _upload(request, self.session, self.max_upload)
+        """A table, stored as it comes in; over the limit, or broken off, it is deleted."""
+        most, session = self.max_upload, self.session
+        name = re.split(r"[/\\]", unquote(request.headers.get("x-file-name", "")))[-1][:200]
+        suffix = Path(name).suffix.lower()
+        if suffix not in EXTENSIONS or suffix == ".zarr":
+            known = ", ".join(each for each in EXTENSIONS if each != ".zarr")
+            return JSONResponse({"error": f"Files of these kinds can be read: {known}."}, 415)
+        large = f"The file is larger than {most >> 20} MB: start with --max-upload for more."
+        over = JSONResponse({"error": large}, 413)
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > most:
+            return over
+        await session.forget()
+        target = session.new_upload(suffix)
+        size = 0
+        try:
+            with target.open("wb") as out:
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > most:
+                        target.unlink(missing_ok=True)
+                        return over
+                    out.write(chunk)
+        except ClientDisconnect:
+            target.unlink(missing_ok=True)
+            return Response(status_code=400)
+        except OSError as error:  # a full disk; what was stored of the table must not keep it full
+            target.unlink(missing_ok=True)
+            text = f"The table cannot be stored: {error.strerror or error}."
+            return JSONResponse({"error": text}, 507)
+        await session.take(target, name, ours=True)
+        return JSONResponse({})
 
     async def example(self, request: Request) -> Response:
         """Take one of the examples."""
@@ -186,7 +216,14 @@ class Site:
 
     async def download(self, request: Request) -> Response:
         """A result, by its name."""
-        return _file(request, self.session)
+        session = self.session
+        name = request.path_params["name"]
+        if name not in FILES or not (session.folder / name).is_file():
+            return PlainTextResponse("There is no such file.", 404)
+        seen = "view" in request.query_params and name == "report.html"
+        headers = {"Content-Security-Policy": PAGES if seen else "sandbox"}
+        path, kind = session.folder / name, FILES[name]
+        return FileResponse(path, media_type=kind, filename=None if seen else name, headers=headers)
 
 
 def application(*, token: str, port: int, max_upload: int, file: Path | None = None) -> Starlette:
@@ -220,7 +257,7 @@ async def _body(request: Request) -> dict[str, Any]:
     raw = b""
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > SMALL:
+        if len(raw) > MAX_REQUEST_BYTES:
             raise ValueError("The request is too large.")
     try:
         found = json.loads(raw or b"{}")
@@ -267,47 +304,3 @@ def _options(given: Any) -> dict[str, Any]:
     if given.get("missing_covariates") in ("carry", "interpolate"):
         found["missing_covariates"] = given["missing_covariates"]
     return found
-
-
-async def _upload(request: Request, session: Session, most: int) -> Response:
-    """A table, stored as it comes in; over the limit, or broken off, it is deleted."""
-    name = re.split(r"[/\\]", unquote(request.headers.get("x-file-name", "")))[-1][:200]
-    suffix = Path(name).suffix.lower()
-    if suffix not in EXTENSIONS or suffix == ".zarr":
-        known = ", ".join(each for each in EXTENSIONS if each != ".zarr")
-        return JSONResponse({"error": f"Files of these kinds can be read: {known}."}, 415)
-    large = f"The file is larger than {most >> 20} MB: start with --max-upload for more."
-    over = JSONResponse({"error": large}, 413)
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
-        return over
-    await session.forget()
-    target = session.new_upload(suffix)
-    size = 0
-    try:
-        with target.open("wb") as out:
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > most:
-                    target.unlink(missing_ok=True)
-                    return over
-                out.write(chunk)
-    except ClientDisconnect:
-        target.unlink(missing_ok=True)
-        return Response(status_code=400)
-    except OSError as error:  # a full disk; what was stored of the table must not keep it full
-        target.unlink(missing_ok=True)
-        text = f"The table cannot be stored: {error.strerror or error}."
-        return JSONResponse({"error": text}, 507)
-    await session.take(target, name, ours=True)
-    return JSONResponse({})
-
-
-def _file(request: Request, session: Session) -> Response:
-    name = request.path_params["name"]
-    if name not in FILES or not (session.folder / name).is_file():
-        return PlainTextResponse("There is no such file.", 404)
-    seen = "view" in request.query_params and name == "report.html"
-    headers = {"Content-Security-Policy": PAGES if seen else "sandbox"}
-    path, kind = session.folder / name, FILES[name]
-    return FileResponse(path, media_type=kind, filename=None if seen else name, headers=headers)

@@ -36,10 +36,10 @@ from retrace_sde.show.figures import figures
 from retrace_sde.show.report import write_report
 from retrace_sde.show.verdicts import verdicts
 
-LINES, GROUPS, SHOWN = 6, 6, 60
+MAX_LINES, MAX_GROUPS, MAX_SLICES_MOVING = 6, 6, 60
 """Variables, subjects and slices, at most, that are seen moving into order."""
 
-PREVIEW = 5
+PREVIEW_ROWS = 5
 """Rows of the table that are shown."""
 
 FILES = {
@@ -55,15 +55,13 @@ FILES = {
 """What a fit leaves to be downloaded, and its kind; nothing else is ever served."""
 
 Message = dict[str, Any]
-Send = Callable[[Message], None]
 
 
 class Desk:
     """One table, and what was asked of it."""
 
-    def __init__(self, folder: Path, send: Send) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.send = send
         self._read: tuple[tuple[Any, ...], pd.DataFrame] | None = None
 
     def table(self, task: Message, text: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -84,7 +82,7 @@ class Desk:
         frame = self.table(task)
         report("looking at the columns")
         found = guess(frame)
-        head = frame.head(PREVIEW).astype(object).where(frame.head(PREVIEW).notna(), "")
+        head = frame.head(PREVIEW_ROWS).astype(object).where(frame.head(PREVIEW_ROWS).notna(), "")
         return {
             "rows": len(frame),
             "notes": [f"{note[:1].upper()}{note[1:]}." for note in _page_notes(frame)],
@@ -176,11 +174,11 @@ def _moving(found: Recovery) -> Message:
     values = np.where(wrong, np.nan, to_numpy(panel.values))
     spread = np.nanstd(values, axis=(0, 1))
     centre = np.nanmean(values, axis=(0, 1))
-    lines = list(panel.names[:LINES])
+    lines = list(panel.names[:MAX_LINES])
     groups = []
-    for unit in drawn["units"][:GROUPS]:
+    for unit in drawn["units"][:MAX_GROUPS]:
         kept = np.array(unit["slices"])
-        some = evenly(len(kept), SHOWN)
+        some = evenly(len(kept), MAX_SLICES_MOVING)
         at = {int(each): place for place, each in enumerate(some)}
         if shared:
             # Of slices without a value.
@@ -224,7 +222,7 @@ TASKS: dict[str, Callable[[Desk, Message], Message]] = {
 def serve(tasks: Connection, folder: str) -> None:
     """Do tasks until the other end hangs up; whatever comes meanwhile asks for what there is."""
     _bound_memory()
-    desk = Desk(Path(folder), tasks.send)
+    desk = Desk(Path(folder))
 
     def tell(step: Progress) -> None:
         tasks.send({
@@ -247,19 +245,20 @@ def serve(tasks: Connection, folder: str) -> None:
             with reporting(tell):
                 answer = TASKS[task["task"]](desk, task)
             tasks.send({"kind": "done", "task": task["task"], "answer": answer})
-        except MemoryError:
-            tasks.send({"kind": "failed", "text": "The table does not fit into memory."})
-        except (ValueError, OSError) as error:
+        except (MemoryError, ValueError, OSError) as error:
             tasks.send({"kind": "failed", "text": _sentence(error, task)})
-        except np.linalg.LinAlgError as error:
-            text = f"The computation broke down ({error}): a variable barely varies or depends on others."
-            tasks.send({"kind": "failed", "text": text})
 
 
 def _sentence(error: Exception, task: Message) -> str:
     """The message, with the user's name of the file instead of where it lies."""
     text = str(error)
-    if isinstance(error, MissingInputsError):
+    if isinstance(error, MemoryError):
+        text = "The table does not fit into memory."
+    elif isinstance(error, np.linalg.LinAlgError):
+        text = (
+            f"The computation broke down ({error}): a variable barely varies or depends on others."
+        )
+    elif isinstance(error, MissingInputsError):
         text = f"{error.finding} Choose under “Inputs that are missing” how to fill them, or leave that column out."
     text = text.replace(str(task["path"]), str(task.get("name", "the file")))
     return text[:1].upper() + text[1:]
