@@ -11,6 +11,7 @@ import narwhals as nw
 import numpy as np
 import pandas as pd
 
+from retrace_sde.audit.times import Findings
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import date_columns, dates, is_numeric, shown
 from retrace_sde.io.tables import Names, as_frame
@@ -21,17 +22,18 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.progress import Callback, reporting, steps
 from retrace_sde.retrace import ReTrace
 from retrace_sde.search.enumerated import drawn_before
+from retrace_sde.show.sources import axes_for
 
-SURE = 0.9
+SURE_PROBABILITY = 0.9
 """Probability from which a pair counts as sure."""
 
-LEAST_KNOWN = 5
+MIN_KNOWN_SUBJECTS = 5
 """Subjects in each half below which nobody can learn from the others."""
 
 LEARNING: dict[str, Any] = {"permutation": "independent", "subjects": "alike", "outliers": "keep"}
 """Settings of the fit to subjects of known order, which is made twice for each column."""
 
-GIVES_AWAY = 0.9
+REVEALING_TAU = 0.9
 """Mean τ of sorting by one column alone from which it is said to give the order away."""
 
 
@@ -43,7 +45,7 @@ class Recovered(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class HiddenAudit:
+class HiddenAudit(Findings):
     """What `audit_hidden` found.
 
     Attributes
@@ -80,13 +82,6 @@ class HiddenAudit:
     findings: tuple[str, ...]
     direction: str
 
-    def summary(self) -> str:
-        """The findings as text."""
-        return "\n".join(self.findings)
-
-    def __str__(self) -> str:
-        return self.summary()
-
     def plot(self, *, ax: Any = None) -> Any:
         """What an adversary recovers without each column, beside what he recovers with all.
 
@@ -95,14 +90,12 @@ class HiddenAudit:
         ax : Axes, optional
             Where to.
         """
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots()[1] if ax is None else ax
+        ax = axes_for(ax, "", "expected τ without the column", "")
         some = self.columns.dropna(subset=["tau_without"])
         ax.barh(some["column"], some["tau_without"], color="0.7")
         whole = self.table[_main(self.table)].mean()
         ax.axvline(whole, color="C3", label="with all columns")
-        ax.set(xlabel="expected τ without the column", xlim=(min(0.0, ax.get_xlim()[0]), 1))
+        ax.set_xlim(min(0.0, ax.get_xlim()[0]), 1)
         ax.legend()
         return ax
 
@@ -216,7 +209,7 @@ def _uninformed(panel: Panel, truth: Array, seed: int) -> Recovered:
 def _halves(panel: Panel, seed: int) -> tuple[Indices, Indices] | None:
     """Two random halves of the subjects; None where they are few, or share one order."""
     n = len(panel.ids)
-    if panel.slices is not None or n < 2 * LEAST_KNOWN:
+    if panel.slices is not None or n < 2 * MIN_KNOWN_SUBJECTS:
         return None
     every = np.random.default_rng(seed).permutation(n)
     return np.sort(every[: n // 2]), np.sort(every[n // 2 :])
@@ -247,7 +240,7 @@ def _figures(before: Array, truth: Array, axes: tuple[int, ...]) -> tuple[Array,
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         tau = np.nanmean(truth * (2 * before - 1), axis=axes)
         known = ~np.isnan(truth) & ~np.isnan(before)
-        sure = known & (np.maximum(before, 1 - before) >= SURE)
+        sure = known & (np.maximum(before, 1 - before) >= SURE_PROBABILITY)
         right = sure & ((before > 0.5) == (truth > 0))
         count = sure.sum(axis=axes)
         return tau, count / known.sum(axis=axes), np.where(count, right.sum(axis=axes) / count, np.nan)  # fmt: skip
@@ -404,7 +397,7 @@ def _of_rows(df: Any, subject: str, time: str) -> Iterator[str]:
     rows = np.arange(len(as_frame(df)), dtype=float)
     frame = as_frame(df)
     when = _numbers(frame, time)
-    if when is not None and abs(_sorted_tau(frame[subject].to_numpy(), when, rows)) > GIVES_AWAY:
+    if when is not None and abs(_sorted_tau(frame[subject].to_numpy(), when, rows)) > REVEALING_TAU:
         yield "The rows of the table stand in time order: shuffle them before it is shared."
 
 
@@ -425,6 +418,6 @@ def _of_columns(columns: pd.DataFrame, whole: float) -> Iterator[str]:
         yield f"The columns that give most away, by what τ ({whole:.2f}) becomes without each: {named}."
     elif len(columns.dropna(subset=["lost"])) > 1:
         yield "No single column gives the order away: without any one of them τ falls by at most .02."
-    alone = columns[columns["alone"].abs() > GIVES_AWAY]
+    alone = columns[columns["alone"].abs() > REVEALING_TAU]
     if len(alone):
         yield f"Alone each of these sorts the rows of nearly every subject: {shown(alone['column'].tolist())}. Remove or coarsen them."

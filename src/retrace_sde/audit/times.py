@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.columns import TIME_UNITS, dates, is_numeric, shown
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.io.tables import Names, as_frame
 from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.progress import Callback, report, reporting
 from retrace_sde.search.stamps.judge import Sequence, audit_sequences, sequences_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
+from retrace_sde.show.sources import axes_for
 
 LEAST_OBSERVATIONS = 30
-"""Steps between observations from which a law of steps is fitted."""
+"""Steps between observations from which a distribution of steps is fitted."""
+
+
+class Findings:
+    """What was found, in sentences."""
+
+    findings: tuple[str, ...]
+
+    def summary(self) -> str:
+        """The findings as text."""
+        return "\n".join(self.findings)
+
+    def __str__(self) -> str:
+        return self.summary()
 
 
 @dataclass(frozen=True, eq=False)
-class TimesAudit:
+class TimesAudit(Findings):
     """What `audit_times` found.
 
     Attributes
@@ -63,13 +72,6 @@ class TimesAudit:
         """The stamps that are more likely wrong than right."""
         return self.table[self.table["probability_wrong"] > 0.5]
 
-    def summary(self) -> str:
-        """The findings as text."""
-        return "\n".join(self.findings)
-
-    def __str__(self) -> str:
-        return self.summary()
-
     def plot(self, *, ax: Any = None) -> Any:
         """Expected times over the times as given; those that are probably wrong stand out.
 
@@ -78,9 +80,7 @@ class TimesAudit:
         ax : Axes, optional
             Where to.
         """
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots()[1] if ax is None else ax
+        ax = axes_for(ax, "", "time as given", "expected time")
         known = self.table[self.table["kind"] != "missing"]
         right = known["kind"] == "right"
         ax.plot(
@@ -88,7 +88,6 @@ class TimesAudit:
         )
         for kind, some in known[~right].groupby("kind"):
             ax.plot(some["time"], some["expected_time"], "o", label=str(kind))
-        ax.set(xlabel="time as given", ylabel="expected time")
         ax.legend()
         return ax
 

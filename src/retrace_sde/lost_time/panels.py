@@ -1,6 +1,6 @@
 """Panels with a known order, to be hidden: simulated mechanisms, shared shocks, trends, wrong cells, real ones.
 
-`directed` says whether the law has a direction at all: in a panel at rest every direction that is claimed is false.
+`directed` says whether the distribution has a direction at all: in a panel at rest every direction that is claimed is false.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _linear(
     rng: np.random.Generator, *, turning: bool = True, off: float = 0.0, narrow: float = 1.0,
     common: float = 0.0, plates: float = 0.0, levels: float = 0.0, noise: float = 0.0, missing: float = 0.0, d: int = 3,
 ) -> tuple[Array, Array | None]:  # fmt: skip
-    """A linear SDE from its stationary law, or from `off` deviations away with a `narrow` spread; and what trajectories share."""
+    """A linear SDE from its stationary distribution, or from `off` deviations away with a `narrow` spread; and what trajectories share."""
     sde = random_irreversible_sde(d, random_state=rng) if turning else _reversible(rng, d)
     S = solve_continuous_lyapunov(sde.drift, -sde.diffusion)
     sd = np.sqrt(np.diag(S))
@@ -262,12 +262,11 @@ def hidden(name: str, seed: int, folder: Path | None = None) -> Hidden:
         X, drift = source.make(rng)
         kind, directed = source.kind, source.directed
     else:
-        X, kind = (
-            (_icu() if folder is None or name == "icu" else _read(folder / f"{name}.csv")),
-            "real",
-        )
+        X = _panel(load_icu(), "patient", "hour")
+        if folder is not None and name != "icu":
+            X = _panel(read_table(folder / f"{name}.csv", text=["subject"]), "subject", "time")
         X = X[rng.permutation(len(X))]
-        directed = REAL.get(name, True)
+        kind, directed = "real", REAL.get(name, True)
     half = len(X) // 2 if len(X) >= FEWEST_TO_SPLIT else len(X)
     values, truth = shuffle(X[:half], random_state=rng)
     return Hidden(name, kind, directed, values, truth, X[half:], drift)
@@ -279,14 +278,6 @@ def names(folder: Path | None = None) -> Iterator[str]:
     yield "icu"
     if folder is not None:
         yield from (name for name in REAL if (folder / f"{name}.csv").is_file())
-
-
-def _icu() -> Array:
-    return _panel(load_icu(), "patient", "hour")
-
-
-def _read(file: Path) -> Array:
-    return _panel(read_table(file, text=["subject"]), "subject", "time")
 
 
 def _panel(table: pd.DataFrame, subject: str, time: str) -> Array:

@@ -14,7 +14,7 @@ from retrace_sde.process.simulate import Setting, add_noise, random_irreversible
 
 @dataclass(frozen=True)
 class Regime:
-    """A kind of SDE and how its trajectories start: by its own law, a standard deviation, or "stationary"."""
+    """A kind of SDE and how its trajectories start: by its own distribution, a standard deviation, or "stationary"."""
 
     name: str
     setting: Setting
@@ -33,7 +33,7 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Shuffled observations, the SDE and the law of its start, the true order, and the sd of the noise."""
+    """Shuffled observations, the SDE and the distribution of its start, the true order, and the sd of the noise."""
 
     sde: LinearSDE
     initial: Gaussian

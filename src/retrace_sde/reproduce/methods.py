@@ -156,7 +156,7 @@ def seen_path(case: Case) -> Found:
 
 
 def limit(case: Case) -> Found:
-    """The same search with the true parameters and the true law of the start given."""
+    """The same search with the true parameters and the true distribution of the start given."""
     order = _order_under_the_truth(case)
     known = replace(case, truth=order)
     return oracle_with_noise(known) if case.noise else oracle(known)

@@ -232,31 +232,21 @@ def _probabilities(
 def _paths(
     model: ReTrace, panel: Panel, units: list[Unit], rows: Indices, variables: Indices
 ) -> dict[str, Any]:
-    """Values [trajectory][variable][slice kept], in stored order, and the times of the positions."""
-    values = []
+    """Values [trajectory][variable][slice kept], in stored order, those that are probably wrong as [variable, slice kept], and times."""
+    result, values, suspects = model.result_, [], []
+    wrong = cells(result.suspects, tuple(panel.values.shape), result.names)[:, :, variables]
     for k, j in enumerate(rows):
         kept = np.sort(units[0 if units[0][0] is None else k][2])
         values.append(_numbers(to_numpy(panel.values[int(j), ...])[kept][:, variables].T))
+        suspects.append(np.argwhere(wrong[int(j), kept].T).tolist())
     times = np.asarray(model.times_, dtype=float)
     return {
         "ids": [str(panel.ids[int(j)]) for j in rows],
         "variables": [model.result_.names[int(i)] for i in variables],
         "values": values,
-        "suspects": _suspects(model.result_, units, rows, variables),
+        "suspects": suspects,
         "times": [_numbers(times_of(times, j or 0)[positions]) for j, positions, _ in units],
     }
-
-
-def _suspects(
-    result: ReTraceResult, units: list[Unit], rows: Indices, variables: Indices
-) -> list[list[list[int]]]:
-    """Of every trajectory drawn, [variable, slice kept] of the values that are probably wrong."""
-    shape = result.n_trajectories, result.order.shape[-1], len(result.names)
-    wrong, found = cells(result.suspects, shape, result.names)[:, :, variables], []
-    for k, j in enumerate(rows):
-        kept = np.sort(units[0 if units[0][0] is None else k][2])
-        found.append(np.argwhere(wrong[int(j), kept].T).tolist())
-    return found
 
 
 def _forecast(

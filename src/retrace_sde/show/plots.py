@@ -31,7 +31,7 @@ from retrace_sde.show.numbers import (
     histogram,
     significant_edges,
 )
-from retrace_sde.show.sources import Drawn, Source, slice_ticks, takes_fits
+from retrace_sde.show.sources import Drawn, Source, axes_for, slice_ticks, takes_fits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,10 +59,6 @@ def _drift_matrix(fit: Source) -> Drawn:
     return (found.drift,), look
 
 
-def _without_features(fit: Source) -> dict[str, Any]:
-    return {"names": fit.result.names, "n": fit.result.n_groups}
-
-
 def _eigenvalues(fit: Source) -> Drawn:
     found = fit.result.sde.drift  # refused where the drift is not linear
     twin = fit.result.alternative
@@ -80,23 +76,6 @@ def _trajectories(fit: Source) -> Drawn:
     wrong = cells(fit.result.suspects, values.shape, fit.result.names)
     look = {"name": fit.result.names[0], "suspects": wrong, **fit.labels}
     return (values, fit.result.order), look
-
-
-def _fan(fit: Source) -> Drawn:
-    times = fit.result.times
-    found = fit.residuals
-    return (found, 0), {"times": times if times.ndim == 1 else None, **fit.names}
-
-
-def _axes(ax: Axes | None, title: str, x: str, y: str, **more: Any) -> Axes:
-    """The axes given, or new ones, with their title and labels."""
-    if ax is None:
-        # Drawing is the only thing that needs matplotlib's state machine, and it is slow to import.
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots()[1]
-    ax.set(title=title, xlabel=x, ylabel=y, **more)
-    return ax
 
 
 def _heat(ax: Axes, values: Array, colours: str, low: float, high: float, **bar: Any) -> Any:
@@ -136,7 +115,7 @@ def cost_matrix(
     >>> ax = rt.plots.cost_matrix(rt.baselines.slice_distances(Y))
     """
     where = "as stored" if order is None else "in recovered order"
-    ax = _axes(ax, f"Transition costs {where}", "next slice", "slice")
+    ax = axes_for(ax, f"Transition costs {where}", "next slice", "slice")
     T = len(costs)
     if order is not None:
         costs = costs[np.ix_(order, order)]
@@ -183,7 +162,7 @@ def matrix(
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.matrix(-np.eye(3), title="A", names=list("abc"))
     """
-    ax = _axes(ax, title, "effect of variable", "on variable")
+    ax = axes_for(ax, title, "effect of variable", "on variable")
     colours = values if shade is None else shade
     limit = float(np.abs(colours).max()) if limit is None else limit
     _heat(ax, colours, "RdBu", -limit, limit)
@@ -218,9 +197,7 @@ def comparable(drift: Array, diffusion: Array) -> Array:
     return scaled
 
 
-@takes_fits(
-    lambda fit: ((fit.result.drift, fit.result.standard_errors.drift), _without_features(fit))
-)
+@takes_fits(lambda fit: (fit.drift, {**fit.names, "n": fit.result.n_groups}))
 def drift_graph(
     values: Array,
     errors: Array,
@@ -297,7 +274,7 @@ def _circle(
     ax: Axes | None, values: Array, edges: Sequence[Edge], names: Sequence[str], title: str
 ) -> Axes:
     """Variables on a circle, an arrow from j to i for each edge, its width by its strength; the strongest is the first."""
-    ax = _axes(ax, title, "", "", xlim=(-1.8, 1.8), ylim=(-1.4, 1.4), aspect="equal")
+    ax = axes_for(ax, title, "", "", xlim=(-1.8, 1.8), ylim=(-1.4, 1.4), aspect="equal")
     d = len(values)
     angle = np.pi / 2 - 2 * np.pi * np.arange(d) / d
     at = np.column_stack([np.cos(angle), np.sin(angle)]) * (d > 1)
@@ -337,7 +314,7 @@ def eigenvalues(drift: Array, *, twin: Array | None = None, ax: Axes | None = No
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.eigenvalues(np.array([[-1.0, 2.0], [-2.0, -1.0]]))
     """
-    ax = _axes(ax, "Eigenvalues of A", "real part", "imaginary part")
+    ax = axes_for(ax, "Eigenvalues of A", "real part", "imaginary part")
     own = np.linalg.eigvals(drift)
     ax.axvspan(min(own.real.min(), 0) * 1.2 - 1e-12, 0, color=FORWARD, alpha=0.07)
     ax.axhline(0, color=NEUTRAL, linewidth=0.8)
@@ -350,7 +327,7 @@ def eigenvalues(drift: Array, *, twin: Array | None = None, ax: Axes | None = No
     return ax
 
 
-@takes_fits(lambda fit: ((fit.result.drift, fit.result.standard_errors.drift), fit.coefficients))
+@takes_fits(lambda fit: (fit.drift, fit.coefficients))
 def parameter_intervals(
     values: Array,
     errors: Array,
@@ -381,7 +358,7 @@ def parameter_intervals(
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.parameter_intervals(-np.eye(2), np.full((2, 2), 0.1))
     """
-    ax = _axes(ax, "Estimates with 95 % intervals", "estimate", "")
+    ax = axes_for(ax, "Estimates with 95 % intervals", "estimate", "")
     names = _names(names, len(values))
     features = list(names)[: values.shape[1]] if features is None else features
     i, j = np.array(list(clearest(values, errors, most))).T
@@ -413,7 +390,7 @@ def gaps(
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.gaps(np.array([1.0, 2.0, 0.5]))
     """
-    ax = _axes(ax, "Gaps", "position", "gap to the next")
+    ax = axes_for(ax, "Gaps", "position", "gap to the next")
     ax.bar(np.arange(len(values)), values, color=FORWARD, alpha=0.6)
     if low is not None and high is not None:
         ax.vlines(np.arange(len(values)), low, high, color="black")
@@ -440,7 +417,7 @@ def direction_evidence(test: DirectionTest, *, ax: Axes | None = None) -> Axes:
     """
     called, colour = ("identified", FORWARD) if test.identified else ("undetermined", NEUTRAL)
     title = f"Direction {called} (z = {test.z:.1f})"
-    ax = _axes(ax, title, "forward − backward, nats per trajectory", "trajectories")
+    ax = axes_for(ax, title, "forward − backward, nats per trajectory", "trajectories")
     delta = test.contributions
     ax.hist(delta, bins=histogram(delta)[0].tolist(), color=colour, alpha=0.75)
     ax.axvline(0, color="black", linewidth=1)
@@ -471,7 +448,7 @@ def calibration(true: Indices, probabilities: NDArray[Any], *, ax: Axes | None =
     source = Source.of(probabilities)
     probabilities = probabilities if source is None else source.model.position_probabilities_
     labels = "Position probabilities", "probability given", "share that was right"
-    ax = _axes(ax, *labels, xlim=(0, 1), ylim=(0, 1))
+    ax = axes_for(ax, *labels, xlim=(0, 1), ylim=(0, 1))
     bins = position_calibration(true, probabilities, edges=np.linspace(0.05, 1, 11))
     given, came, count = np.array(bins).T
     error = half_widths(np.sqrt(came * (1 - came) / count))
@@ -508,7 +485,7 @@ def position_probabilities(
     >>> ax = rt.plots.position_probabilities(np.eye(3), np.arange(3))
     """
     y = "observation, in the most probable order"
-    ax = _axes(ax, "Position probabilities", "position", y)
+    ax = axes_for(ax, "Position probabilities", "position", y)
     _heat(ax, probabilities[order], "Blues", 0, 1)
     slice_ticks(ax.yaxis, labels, order, MAX_LABELS)
     return ax
@@ -540,7 +517,7 @@ def order_certainty(
     >>> import numpy as np, retrace_sde as rt
     >>> ax = rt.plots.order_certainty(np.full((3, 3), 1 / 3), np.arange(3))
     """
-    ax = _axes(ax, "Certainty of the order", "position", "probability", ylim=(0, 1.03))
+    ax = axes_for(ax, "Certainty of the order", "position", "probability", ylim=(0, 1.03))
     own = probabilities[order, np.arange(len(order))]
     ax.vlines(np.arange(len(order)), 0, own, color=NEUTRAL, linewidth=0.8)
     ax.plot(own, "o", markersize=4, color=FORWARD)
@@ -588,7 +565,7 @@ def trajectories(
     >>> Y = rt.simulate.random_irreversible_sde(2, random_state=0).simulate(20, 8, 0.05, random_state=1)
     >>> ax = rt.plots.trajectories(Y, variable=1)
     """
-    ax = _axes(ax, "as stored" if order is None else "restored", "slice", name or "value")
+    ax = axes_for(ax, "as stored" if order is None else "restored", "slice", name or "value")
     every = np.arange(X.shape[1]) if order is None else np.asarray(order)
     every = np.broadcast_to(every, (len(X), every.shape[-1]))
     wrong = np.zeros(X.shape[:2], dtype=bool) if suspects is None else suspects[:, :, variable]
@@ -640,7 +617,7 @@ def courses(
     names = [str(name) for name in panel.names]
     k = names.index(variable) if isinstance(variable, str) else variable
     title = f"{names[k]}, {'the reverse' if twin else 'in the order found'}"
-    ax = _axes(ax, title, "time" if unit is None else f"time ({unit})", names[k])
+    ax = axes_for(ax, title, "time" if unit is None else f"time ({unit})", names[k])
     answer = model.alternative_ if twin else model.result_
     if answer is None:
         raise ValueError("the direction is identified, so there is no twin to draw.")
@@ -730,7 +707,7 @@ def residual_quantiles(
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.residual_quantiles(model.residuals_)
     """
-    ax = _axes(ax, "Residuals against a Gaussian", "Gaussian quantile", "residual")
+    ax = axes_for(ax, "Residuals against a Gaussian", "Gaussian quantile", "residual")
     limit = float(np.abs(check.scores).max(initial=1.0)) * 1.1
     ax.plot([-limit, limit], [-limit, limit], color=NEUTRAL, linewidth=0.8)
     _lines(ax, check.scores, check.quantiles, names, ".-", markersize=3, linewidth=0.8)
@@ -760,7 +737,7 @@ def residual_positions(
     >>> ax = rt.plots.residual_positions(model.residuals_, names=["heart", "pressure"])
     """
     y = "standard deviation (line), mean (dashed)"
-    ax = _axes(ax, "Residuals by position", "position", y)
+    ax = axes_for(ax, "Residuals by position", "position", y)
     for level in (0, 1):
         ax.axhline(level, color=NEUTRAL, linewidth=0.8)
     positions = np.arange(len(check.spreads))
@@ -792,7 +769,7 @@ def autocorrelation(
     >>> model = rt.ReTrace(dt=0.05, random_state=0).fit(Y)
     >>> ax = rt.plots.autocorrelation(model.residuals_)
     """
-    ax = _axes(ax, "Autocorrelation of the residuals", "steps apart", "correlation")
+    ax = axes_for(ax, "Autocorrelation of the residuals", "steps apart", "correlation")
     lags, reach = autocorrelation_band(check)
     ax.fill_between(lags, -reach, reach, color=NEUTRAL, alpha=0.2)
     ax.axhline(0, color=NEUTRAL, linewidth=0.8)
@@ -800,7 +777,7 @@ def autocorrelation(
     return ax
 
 
-@takes_fits(_fan)
+@takes_fits(lambda fit: ((fit.residuals, 0), {**fit.times, **fit.names}))
 def simulated_fan(
     check: ResidualCheck,
     variable: int,
@@ -834,7 +811,7 @@ def simulated_fan(
     """
     shown = name or _names(names, variable + 1)[variable]
     x = "position" if times is None else "time"
-    ax = _axes(ax, f"{shown}: simulated and observed", x, shown)
+    ax = axes_for(ax, f"{shown}: simulated and observed", x, shown)
     low, middle, high = check.band[:, :, variable]
     at = np.arange(len(low)) if times is None else times
     ax.fill_between(at, low, high, color=FORWARD, alpha=0.2, label="simulated, 5 to 95 %")

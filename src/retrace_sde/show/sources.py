@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.clock import same_for_all
 from retrace_sde.panel.order import Order
 from retrace_sde.panel.panel import Panel
 from retrace_sde.paper.baselines import slice_distances
@@ -95,6 +96,17 @@ class Source:
         return {"names": self.result.names}
 
     @property
+    def times(self) -> dict[str, Any]:
+        """Times of the positions, where all trajectories have the same."""
+        times = self.result.times
+        return {"times": times} if same_for_all(times) else {}
+
+    @property
+    def drift(self) -> tuple[Array, Array]:
+        """A and its standard errors."""
+        return self.result.drift, self.result.standard_errors.drift
+
+    @property
     def coefficients(self) -> dict[str, Any]:
         """Names of rows and columns of A, and the number of trajectories behind its errors."""
         columns = self.result.feature_names[: self.result.drift.shape[1]]
@@ -127,6 +139,17 @@ def takes_fits(read: Callable[[Source], Drawn]) -> Callable[[Plot], Plot]:
         return drawn  # type: ignore[return-value]
 
     return wrap
+
+
+def axes_for(ax: Any | None, title: str, x: str, y: str, **more: Any) -> Any:
+    """The axes given, or new ones, with their title and labels."""
+    if ax is None:
+        # Drawing is the only thing that needs matplotlib's state machine, and it is slow to import.
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots()[1]
+    ax.set(title=title, xlabel=x, ylabel=y, **more)
+    return ax
 
 
 def slice_ticks(axis: Any, labels: Sequence[str] | None, order: Indices | None, most: int) -> None:

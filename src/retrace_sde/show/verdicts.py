@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from retrace_sde.after.residuals import NOT_LOOKED
+from retrace_sde.after.residuals import NOT_TESTED
 from retrace_sde.evidence.direction.verdict import Caution, Reason
 from retrace_sde.evidence.identifiability import IdentifiabilityFinding, Topic
 from retrace_sde.fit.intervals import clearest, critical
@@ -267,7 +267,7 @@ def _steps(model: ReTrace, panel: Panel) -> Iterator[str]:
             "folded, add a variable or a known time."
         )
     if not check.looked:
-        yield NOT_LOOKED
+        yield NOT_TESTED
     else:
         yield from (each.sentence([str(name) for name in panel.ids]) for each in check.failed)
 
