@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 from retrace_sde.io.answers import unstructured
@@ -54,23 +53,18 @@ def panel(
     return Panel.from_frame(frame, subject=subject, **options)
 
 
-def _hint_to_components(names: Sequence[str]) -> None:
-    """A warning where there are more variables than a drift can be estimated for."""
-    if len(names) > MANY_GENES:
-        warnings.warn(
-            f"There are {len(names)} variables, and so {len(names) ** 2:,} effects to estimate: order principal components "
-            "instead (scanpy.pp.pca(adata, n_comps=10), then use_rep='X_pca'), or name a few with variables=[…].",
-            ReTraceWarning,
-            stacklevel=4,
-        )
-
-
 def _frame(adata: Any, options: dict[str, Any], **where: str | None) -> Any:
-    """The table of an AnnData; its variables join the options unless they name some."""
+    """The table of an AnnData; its variables join the options unless they name some, with a warning where they are many."""
     frame, names = frame_of_anndata(adata, **where)
     if options.get("variables") is None:
-        _hint_to_components(names)
         options["variables"] = names
+        if len(names) > MANY_GENES:
+            warnings.warn(
+                f"There are {len(names)} variables, and so {len(names) ** 2:,} effects to estimate: order principal components "
+                "instead (scanpy.pp.pca(adata, n_comps=10), then use_rep='X_pca'), or name a few with variables=[…].",
+                ReTraceWarning,
+                stacklevel=3,
+            )
     return frame
 
 

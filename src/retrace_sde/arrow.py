@@ -53,7 +53,7 @@ MIN_SORTED_STEPS = 4
 """Steps of every trajectory in which a variable must change in the same direction for the order to look sorted by it."""
 
 
-class Given(NamedTuple):
+class Trajectories(NamedTuple):
     """Trajectories as they were given: values (n, T, d), names, times (n, T) or None, lengths and groups."""
 
     values: Array
@@ -162,7 +162,7 @@ def arrow_of_time(
 
 def _given(
     X: Any, subject: str | None, time: str | None, variables: Names, times: Any, groups: Any
-) -> Given:
+) -> Trajectories:
     """Trajectories from a table, a panel or an array."""
     if hasattr(X, "obs") and hasattr(X, "var_names"):
         raise ValueError(
@@ -185,7 +185,7 @@ def _only_tables(subject: str | None, time: str | None, variables: Names) -> Non
 
 def _of_table(
     df: Any, subject: str | None, time: str | None, variables: Names, times: Any, groups: Any
-) -> Given:
+) -> Trajectories:
     if times is not None:
         raise ValueError("times= is for arrays; of a table name the column: time='…'.")
     if groups is not None and not isinstance(groups, str):
@@ -204,7 +204,7 @@ def _of_table(
     return _of_panel(panel, None, None)
 
 
-def _of_panel(panel: Panel, groups: Any, times: Any) -> Given:
+def _of_panel(panel: Panel, groups: Any, times: Any) -> Trajectories:
     values = np.asarray(to_numpy(panel.values), dtype=float)
     n, T, _ = values.shape
     stamps = panel.times if times is None else times
@@ -212,7 +212,7 @@ def _of_panel(panel: Panel, groups: Any, times: Any) -> Given:
     if stamps is not None:
         stamps = np.broadcast_to(np.asarray(stamps, dtype=float), (n, T))
         _check_times(stamps, inside, panel)
-    return Given(values, panel.names, stamps, panel.lengths, panel.groups if groups is None else groups)  # fmt: skip
+    return Trajectories(values, panel.names, stamps, panel.lengths, panel.groups if groups is None else groups)  # fmt: skip
 
 
 def _check_times(stamps: Array, inside: Mask, panel: Panel) -> None:
@@ -230,7 +230,7 @@ def _check_times(stamps: Array, inside: Mask, panel: Panel) -> None:
         )
 
 
-def _of_array(X: Any, times: Any, groups: Any) -> Given:
+def _of_array(X: Any, times: Any, groups: Any) -> Trajectories:
     try:
         values = np.asarray(unmasked(X), dtype=float)
     except (TypeError, ValueError):
@@ -252,7 +252,7 @@ def _of_array(X: Any, times: Any, groups: Any) -> Given:
 # -- as it is tested ---------------------------------------------------------------------------------------
 
 
-def _in_blocks(given: Given) -> tuple[Given, Blocks | None]:
+def _in_blocks(given: Trajectories) -> tuple[Trajectories, Blocks | None]:
     """A few long trajectories split into blocks; others as they are."""
     n = len(given.values)
     if n >= MIN_GROUPS or given.groups is not None or (given.lengths is not None and n > 1):
@@ -323,9 +323,8 @@ def _answer(
         by_residuals = test.reason is Reason.RESIDUALS
         against = backwards if by_residuals else test.log_likelihood_ratio < 0
         direction = Arrow.BACKWARDS if against else Arrow.FORWARDS
-    copied = {each.name: getattr(test, each.name) for each in fields(DirectionTest)}
-    return ArrowTest(
-        **copied,
+    return _arrow(
+        test,
         direction=direction,
         reversibility_p=p,
         entropy_production=_entropy_production(fitted, test),
@@ -371,6 +370,10 @@ def _sorted_by(x: Array, names: tuple[str, ...]) -> str | None:
 def _too_few(n: int, blocks: Blocks | None, alpha: float) -> ArrowTest:
     """Of one or two trajectories that are too short to be split."""
     plain = direction_test(np.zeros(n), np.zeros(n), dimension=1, alpha=alpha)
-    copied = {each.name: getattr(plain, each.name) for each in fields(DirectionTest)}
     assert plain.reason is Reason.TOO_FEW
-    return ArrowTest(**copied, blocks=blocks)
+    return _arrow(plain, blocks=blocks)
+
+
+def _arrow(test: DirectionTest, **more: Any) -> ArrowTest:
+    """The test of a direction, with what is said of data in order besides."""
+    return ArrowTest(**{each.name: getattr(test, each.name) for each in fields(test)}, **more)

@@ -38,7 +38,7 @@ SHARED_PERMUTATIONS, OWN_PERMUTATIONS = 49, 19
 SLICES_COMPARED = 12
 """Slices whose means and spreads are compared pairwise, at most."""
 
-MANY_MISSING, FEW_VALUES, SKEWED = 0.5, 5, 2.0
+MANY_MISSING, FEW_VALUES, MAX_SKEWNESS = 0.5, 5, 2.0
 """A caution is given above this share missing, up to so many distinct values, and above this skewness."""
 
 VAGUE_TIMES = 0.5
@@ -288,7 +288,7 @@ def _variables(panel: Panel, values: Array) -> Iterator[Finding]:
     for k, name in enumerate(panel.names):
         column = values[:, :, k]
         column = column[~np.isnan(column)]
-        if name not in few and column.min() > 0 and stats.skew(column) > SKEWED:
+        if name not in few and column.min() > 0 and stats.skew(column) > MAX_SKEWNESS:
             skewed.append(name)
     if few:
         switched = with_values(panel, 2)

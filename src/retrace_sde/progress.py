@@ -26,13 +26,13 @@ if TYPE_CHECKING:  # drawn only where a bar is asked for: a command's help need 
 
 Item = TypeVar("Item")
 
-OFTEN = 0.05
+REPORT_EVERY = 0.05
 """Seconds between two reports of the same step, at least."""
 
 LINE_EVERY = 10.0
 """Seconds between two plain lines of the same step."""
 
-TOLD = 1.0
+MIN_SECONDS_OF_PACE = 1.0
 """Seconds into a step from which its pace says how long the rest will take."""
 
 __all__ = ["Progress", "bar", "reporting"]
@@ -96,11 +96,11 @@ class Listener:
             low, high = self.spans[-1] if self.spans else (0.0, 1.0)
             # An inner loop may run twice: a bar does not go backwards.
             self.fraction = max(self.fraction or 0.0, low + (high - low) * min(fraction, 1.0))
-        if not new and now - self.told < OFTEN:
+        if not new and now - self.told < REPORT_EVERY:
             return
         self.told = now
         run, left = now - self.since, None
-        if self.fraction and run > TOLD:
+        if self.fraction and run > MIN_SECONDS_OF_PACE:
             left = run * (1 - self.fraction) / self.fraction
         try:
             self.tell(Progress(self.doing, self.fraction, now - self.began, left))

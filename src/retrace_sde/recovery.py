@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import narwhals as nw
 import numpy as np
@@ -31,7 +31,7 @@ from retrace_sde.io.answers import (
 )
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import shown
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.io.tables import Names, as_frame
 from retrace_sde.metrics import kendall_tau
 from retrace_sde.orders.prior import compiled
@@ -56,11 +56,6 @@ from retrace_sde.result import html_row
 from retrace_sde.retrace import Evidence, ReTrace
 from retrace_sde.search.stamps.judge import typical_gap
 from retrace_sde.show.report import FORECAST_STEPS, write_report
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
 
 MOST_PROBABILITIES = 50_000_000
 """Entries (n T²) up to which position probabilities are computed; beyond, they are left empty."""
@@ -169,8 +164,7 @@ class Recovery:
     @property
     def direction(self) -> Literal["identified", "known", "open"]:
         """The outcome of the direction test in a word."""
-        test = self.model.result_.direction
-        return "known" if test.known else "identified" if test.identified else "open"
+        return self.model.result_.direction_found
 
     def forecast(self, steps: int, *, gaps: Any | None = None, level: float = 0.95) -> Any:
         """The next observations of each subject as a table, same kind of frame: subject, step, time, variable, mean, low, high.
@@ -260,17 +254,7 @@ class Recovery:
                 "subject": None if j is None else panel.ids[j],
                 "slice": label,
             }
-            said = (
-                "kind",
-                "variable",
-                "value",
-                "expected",
-                "sd",
-                "probability",
-                "missing",
-                "repair",
-            )
-            rows.append({**known, **{name: getattr(each, name) for name in said}})
+            rows.append({**known, **{name: getattr(each, name) for name in SUSPECT_COLUMNS[3:]}})
         return pd.DataFrame(rows, columns=SUSPECT_COLUMNS)
 
     def summary(self) -> str:

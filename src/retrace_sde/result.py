@@ -12,7 +12,7 @@ from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from retrace_sde.fit.intervals import (
 from retrace_sde.fit.regression import ErrorKind, StandardErrors
 from retrace_sde.fit.unequal_steps import GapClocks
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.io.files import replacing
 from retrace_sde.io.npz import READ_ERRORS, read_arrays
 from retrace_sde.panel.order import Order
@@ -45,15 +45,10 @@ from retrace_sde.panel.uninformative import LeftOut
 from retrace_sde.process.sde import Gaussian, LinearSDE, Scheme
 from retrace_sde.search.model import Round
 
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
-
 FORMAT = 3
 """Version of the file that `save` writes."""
 
-SHOWN = 10
+COEFFICIENTS_SHOWN = 10
 """Coefficients that a summary lists: those with the largest |z|."""
 
 MOST_TRAJECTORIES = 2**53
@@ -242,6 +237,13 @@ class ReTraceResult:
         return f"{self.n_trajectories} trajectories{several}"
 
     @property
+    def direction_found(self) -> Literal["identified", "known", "open"]:
+        """The outcome of the direction test in a word."""
+        if self.direction.known:
+            return "known"
+        return "identified" if self.direction.identified else "open"
+
+    @property
     def cycle(self) -> bool:
         """The slices form a closed loop: the order is cyclic and its cut arbitrary."""
         return self.identifiability.cycle
@@ -325,11 +327,9 @@ class ReTraceResult:
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def __repr__(self) -> str:
-        T, test = self.order.shape[-1], self.direction
-        said = "known" if test.known else "identified" if test.identified else "open"
         return (
-            f"ReTraceResult({self.size} × {T} slices × {len(self.names)} variables, "
-            f"direction {said}; print it for all)"
+            f"ReTraceResult({self.size} × {self.order.shape[-1]} slices × {len(self.names)} variables, "
+            f"direction {self.direction_found}; print it for all)"
         )
 
     def __str__(self) -> str:
@@ -441,8 +441,8 @@ class ReTraceResult:
         if np.ptp(deviations) == 0:
             return f"standard deviation {deviations[0]:.3g} in every variable"
         named = [f"{name} {each:.3g}" for name, each in zip(self.names, deviations, strict=True)]
-        more = " …" if len(named) > SHOWN else ""
-        return f"standard deviation {', '.join(named[:SHOWN])}{more}"
+        more = " …" if len(named) > COEFFICIENTS_SHOWN else ""
+        return f"standard deviation {', '.join(named[:COEFFICIENTS_SHOWN])}{more}"
 
     @property
     def _tests(self) -> int:
@@ -452,7 +452,11 @@ class ReTraceResult:
     @property
     def _caption(self) -> str:
         count = self._tests
-        some = f", the {SHOWN} of {count} with the largest |z|" if count > SHOWN else ""
+        some = (
+            f", the {COEFFICIENTS_SHOWN} of {count} with the largest |z|"
+            if count > COEFFICIENTS_SHOWN
+            else ""
+        )
         both = "" if self.alternative is None else "; the direction is open, so in both orders"
         return f"Drift coefficients{some}{both}"
 
@@ -485,7 +489,7 @@ class ReTraceResult:
     def _coefficients(self) -> list[tuple[str, ...]]:
         """Cells of the table, the coefficients with the largest |z| first; those of the reverse beside them."""
         names, ways = self._effects
-        chosen = list(clearest(*ways[0], SHOWN))
+        chosen = list(clearest(*ways[0], COEFFICIENTS_SHOWN))
         tables = []
         for values, errors in ways:
             found = [

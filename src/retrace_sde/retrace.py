@@ -16,10 +16,10 @@ from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.after.pairs import tempered
 from retrace_sde.after.predict import imputed, predicted
 from retrace_sde.estimator.assemble import (
-    ResidualLook,
+    PendingCheck,
     assembled,
     errors_by_name,
-    residual_look,
+    pending_check,
     residuals_as_given,
 )
 from retrace_sde.estimator.checks import check_gaps, in_words
@@ -251,19 +251,19 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 result = assembled(entry.whole, fitted, request)
                 rests_on = influence(entry, fitted)
                 result = replace(result, suspects=suspects, influence=rests_on)
-                look = residual_look(fitted, request, rng)
+                pending = pending_check(fitted, request, rng)
             for caution in fitted.outcome.cautions:
                 warnings.warn(caution, ReTraceWarning, stacklevel=2)
-            self._adopt(entry, fitted, result, look)
+            self._adopt(entry, fitted, result, pending)
         return self
 
     def _adopt(
-        self, entry: Entry, fitted: PanelFit, result: ReTraceResult, look: ResidualLook
+        self, entry: Entry, fitted: PanelFit, result: ReTraceResult, pending: PendingCheck
     ) -> None:
         """The answer in the user's units and places, all at once: a fit that fails leaves the former result as it was."""
         units, placed, outcome = fitted.units, entry.places, fitted.outcome
         result = result if units is None else units.result(result)
-        later: Any = partial(residuals_as_given, look, units, placed, _shift(fitted))
+        later: Any = partial(residuals_as_given, pending, units, placed, _shift(fitted))
         stopped = cut_short() is not None
         result = _with_stamps(as_given(result, placed), entry)
         self.result_ = replace(result, residuals=later, stopped=stopped)
@@ -584,7 +584,8 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
                 found = common.forecast(found, path, path.means[order[-1]], ahead)
             found = replace(found, times=(last[0] if np.ptp(last) == 0 else last) + found.times)
         units = self._memory.units
-        return (found if units is None else units.forecast(found)).moved(placed.given_rows)
+        found = found if units is None else found.restored(units.restore)
+        return found.moved(placed.given_rows)
 
     @checked
     def impute(self, X: Any, *, level: float = 0.95) -> Imputed:
@@ -620,12 +621,13 @@ class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
             rng = np.random.default_rng(self.random_state)
             found = imputed(model, outcome, order, level, rng)
             if model.mean_path is not None:
-                every = found.values, found.low, found.high
-                values, low, high = (lifted(each, model.mean_path) for each in every)
-                found = replace(found, values=values, low=low, high=high)
+                found = found.moved(partial(lifted, path=model.mean_path))
         units = self._memory.units
-        found = (found if units is None else units.imputed(found)).moved(placed.given_observations)
-        return found.keeping(to_numpy(panel.without(self.result_.left_out).values))
+        found = found if units is None else found.moved(units.restore)
+        given = to_numpy(panel.without(self.result_.left_out).values)
+        return found.moved(placed.given_observations).moved(
+            lambda each: np.where(np.isnan(given), each, given)
+        )
 
     def _placed(self, X: Any) -> tuple[Any, RowPermutation, Model, Outcome, Indices, Array]:
         """The fitted data in the order found, or others in their most likely one; their places, and the times along it."""

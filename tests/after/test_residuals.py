@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.after.residuals import ALL_PASSED, NOT_LOOKED, Aspect, _freedom, _loudest
-from retrace_sde.after.simulated import look_at
+from retrace_sde.after.residuals import ALL_PASSED, NOT_TESTED, Aspect, _freedom, _loudest
+from retrace_sde.after.simulated import residual_check
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.fit.statespace.model import StateSpace
 from retrace_sde.fit.statespace.observations import Observations
@@ -126,7 +126,7 @@ def test_orders_that_are_averaged_over_are_not_looked_at():
         dt=0.1, permutation="independent", estimator="mcem", random_state=0, n_jobs=1
     ).fit(X)
     assert not model.residuals_.looked
-    assert NOT_LOOKED in model.summary()
+    assert NOT_TESTED in model.summary()
 
 
 def test_noise_that_is_modelled_is_no_longer_found():
@@ -185,7 +185,7 @@ def test_many_variables_are_looked_at_along_enough_steps():
     rng = np.random.default_rng(0)
     X = np.cumsum(rng.standard_normal((520, 9, 200)), axis=1)
     model = EulerModel(Data(X), 1.0, Affine())
-    found = look_at(model, model.fit(np.arange(9)), rng)
+    found = residual_check(model, model.fit(np.arange(9)), rng)
     own = {Aspect.DEPENDENCE, Aspect.SPREAD}
     assert not any(each.failed for each in found.verdicts if each.aspect in own)
 

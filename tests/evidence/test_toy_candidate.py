@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import retrace_sde as rt
-from retrace_sde.after.simulated import look_at
+from retrace_sde.after.simulated import residual_check
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateFit
 from retrace_sde.evidence.candidates.linear_step import MARKOV
@@ -110,7 +110,7 @@ def test_the_choice_reads_its_penalised_log_likelihood(along):
 
 
 def test_residuals_are_explained_by_it(along):
-    check = look_at(along.model, along.both[0], np.random.default_rng(0))
+    check = residual_check(along.model, along.both[0], np.random.default_rng(0))
     causes = {each.cause for each in check.failed}
     assert "common input" in causes
     assert "Give it as a covariate" in str(check)

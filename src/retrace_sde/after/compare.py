@@ -14,6 +14,7 @@ import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.metrics import kendall_tau, order_accuracy
+from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.order import Order
 from retrace_sde.search.protocols import Model
 
@@ -101,7 +102,7 @@ def compare_orders(a: Any, b: Any, *, model: Any | None = None) -> OrderComparis
             "compare_orders needs a fitted ReTrace, as a, as b or as model=, whose data and likelihood judge the orders."
         )
     problem: Model = judge._memory.model
-    one, two = (_as_order(name, each, problem) for name, each in (("a", a), ("b", b)))
+    one, two = (as_order(name, each, problem.data) for name, each in (("a", a), ("b", b)))
     shared = Order.of(one).shared
     if shared != Order.of(two).shared:
         raise ValueError("a and b must both be orders (T,) shared by all, or both (n, T).")
@@ -133,14 +134,14 @@ def _blocks(a: Indices, b: Indices) -> list[tuple[int, int]]:
     return [(int(s), int(e)) for s, e in zip(starts, ends, strict=True) if e > s]
 
 
-def _as_order(name: str, given: Any, model: Model) -> Indices:
-    """An order of the model's data; refused where it is not a permutation of its slices."""
+def as_order(name: str, given: Any, data: Data) -> Indices:
+    """An order of the data; refused where it is not a permutation of their slices."""
     order = np.asarray(getattr(given, "order_", given))
-    n, T, _ = model.data.shape
+    n, T, _ = data.shape
     if order.shape not in ((T,), (n, T)) or not np.issubdtype(order.dtype, np.integer):
         raise ValueError(
             f"{name} must be an order of whole numbers, of shape ({T},) or ({n}, {T}); got {order.shape} of {order.dtype}."
         )
     if not np.array_equal(np.sort(order, axis=-1), np.broadcast_to(np.arange(T), order.shape)):
-        raise ValueError(f"{name} is not a permutation of 0 … {T - 1}.")
+        raise ValueError(f"{name} is not a permutation of 0 to {T - 1}.")
     return order.astype(np.intp)

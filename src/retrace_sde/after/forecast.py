@@ -52,11 +52,16 @@ class Forecast:
     widened: Array
     average: Array | None = None
 
-    def moved(self, each: Callable[[Array], Array]) -> Forecast:
+    def moved(self, rows: Callable[[Array], Array]) -> Forecast:
         """The same with trajectories in another order."""
-        mean, low, high = (each(one) for one in (self.mean, self.low, self.high))
-        times = self.times if same_for_all(self.times) else each(self.times)
-        return replace(self, mean=mean, low=low, high=high, times=times)
+        times = self.times if same_for_all(self.times) else rows(self.times)
+        return replace(self, mean=rows(self.mean), low=rows(self.low), high=rows(self.high), times=times)  # fmt: skip
+
+    def restored(self, units: Callable[[Array], Array]) -> Forecast:
+        """The same in other units."""
+        average = None if self.average is None else units(self.average)
+        found = replace(self, mean=units(self.mean), low=units(self.low), high=units(self.high))
+        return replace(found, average=average)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +77,11 @@ class Imputed:
     level: float
     widened: Array
 
-    def moved(self, observations: Callable[[Array], Array]) -> Imputed:
-        """The same with observations in another order, or shifted."""
-        values, low, high = (observations(each) for each in (self.values, self.low, self.high))
-        return replace(self, values=values, low=low, high=high)
-
-    def keeping(self, given: Array) -> Imputed:
-        """The same with observed values exactly as given."""
-        return self.moved(lambda each: np.where(np.isnan(given), each, given))
+    def moved(self, change: Callable[[Array], Array]) -> Imputed:
+        """The same with observations in another order, shifted, or in other units."""
+        return replace(
+            self, values=change(self.values), low=change(self.low), high=change(self.high)
+        )
 
 
 @dataclass(frozen=True, eq=False)

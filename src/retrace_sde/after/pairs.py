@@ -13,10 +13,10 @@ from scipy.optimize import minimize_scalar
 
 from retrace_sde.io.arrays import Array
 
-LEAST = 0.005
+MIN_PROBABILITY = 0.005
 """Probabilities are kept this far from 0 and 1 before they are tempered: some hundred sampled orders say no more."""
 
-EXPONENTS = 0.02, 1.5
+EXPONENT_RANGE = 0.02, 1.5
 """Range of β: where nothing is known of pairs, and where probabilities are sharpened a little."""
 
 
@@ -24,16 +24,16 @@ def tempered(before: Array, exponent: float) -> Array:
     """Pair probabilities (…) with their log-odds multiplied; as they are where the exponent is 1."""
     if exponent == 1:
         return before
-    p = np.clip(before, LEAST, 1 - LEAST)
+    p = np.clip(before, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     return np.asarray(1 / (1 + ((1 - p) / p) ** exponent))
 
 
 def exponent_of(right: Array) -> float:
     """β of the least log-loss, from the probabilities (N,) that were given to what is true of each pair."""
-    p = np.clip(right, LEAST, 1 - LEAST)
+    p = np.clip(right, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     odds = np.log(p / (1 - p))
 
     def loss(exponent: float) -> float:
         return float(np.logaddexp(0, -exponent * odds).mean())
 
-    return float(minimize_scalar(loss, bounds=EXPONENTS, method="bounded").x)
+    return float(minimize_scalar(loss, bounds=EXPONENT_RANGE, method="bounded").x)

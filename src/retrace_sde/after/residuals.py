@@ -23,10 +23,8 @@ from retrace_sde.after.steps import Steps
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.registry import candidate
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import stats
 from retrace_sde.process.tails import chi2_sf, f_sf, norm_cdf, norm_ppf, norm_sf, t_ppf, t_sf
-
-stats = deferred("scipy.stats")
 
 LEVEL = 0.005
 """Significance level of each of the seven tests: on data of the model itself one of them fails in less than 4 % of panels."""
@@ -41,7 +39,7 @@ MIN_SUBJECTS_FOR_OUTLIERS = 8
 """Trajectories without which none is called an outlier."""
 
 MAD_EFFICIENCY, MAX_STUDENT_FREEDOM = 0.37, 15
-"""Efficiency of the median absolute deviation as an estimate of spread. And the most degrees of freedom of Student's law beyond
+"""Efficiency of the median absolute deviation as an estimate of spread. And the most degrees of freedom of Student's distribution beyond
 which a trajectory is an outlier: with the Gaussian's limits, noise with three degrees of freedom gave a quarter of panels one."""
 
 MAX_NAMED = 5
@@ -102,11 +100,9 @@ class ResidualCheck:
 
     def restored(self, units: Callable[[Array], Array]) -> ResidualCheck:
         """The same with paths in the table's units."""
-        return (
-            replace(self, band=units(self.band), observed=units(self.observed))
-            if self.looked
-            else self
-        )
+        if not self.looked:
+            return self
+        return replace(self, band=units(self.band), observed=units(self.observed))
 
     def moved(self, rows: Indices) -> ResidualCheck:
         """The same with trajectory j called rows[j]."""
@@ -136,7 +132,7 @@ class ResidualCheck:
 
     def __str__(self) -> str:
         if not self.looked:
-            return NOT_LOOKED
+            return NOT_TESTED
         return "\n".join(each.sentence() for each in self.failed) or ALL_PASSED
 
 
@@ -144,10 +140,10 @@ ALL_PASSED = (
     "The residuals look like the noise that the model assumes: no dependence, even spread, no heavy tails, "
     "no outlying trajectory, and simulated paths like those observed."
 )
-NOT_LOOKED = "The residuals were not tested: the orders are uncertain, and residuals along one best order say little."
+NOT_TESTED = "The residuals were not tested: the orders are uncertain, and residuals along one best order say little."
 
 
-def look(steps: Steps, simulated: Array, *, shared: bool) -> ResidualCheck:
+def check_residuals(steps: Steps, simulated: Array, *, shared: bool) -> ResidualCheck:
     """All tests of the steps of a fit and of paths (n, T, d) simulated from it; `shared`: positions are common."""
     outlying = _outlying(steps)
     rest = steps.without(outlying) if outlying.any() else steps
@@ -182,7 +178,7 @@ def _quantiles(x: Array, at: Any) -> Array:
     return found
 
 
-def not_looked(n: int) -> ResidualCheck:
+def untested(n: int) -> ResidualCheck:
     """Nothing was tested."""
     return ResidualCheck((), n)
 
@@ -252,14 +248,13 @@ def _spread(e: Array, *, shared: bool) -> AspectVerdict:
     spreads = np.sqrt(np.nanmean(e**2, axis=(0, 2)))
     ratio = float(spreads.max() / spreads.min())
     failed = p < LEVEL and ratio > MIN_SPREAD_RATIO
-    loud = tuple(
-        int(i)
-        for i in np.argsort(-spreads)[:MAX_NAMED]
-        if spreads[i] > MIN_SPREAD_RATIO * np.median(spreads)
-    )
-    return AspectVerdict(
-        Aspect.SPREAD, failed, ratio, p, where=tuple(sorted(loud)) if failed else ()
-    )
+    loud = _largest(spreads, MIN_SPREAD_RATIO * np.median(spreads)) if failed else ()
+    return AspectVerdict(Aspect.SPREAD, failed, ratio, p, where=loud)
+
+
+def _largest(sizes: Array, least: float) -> tuple[int, ...]:
+    """The positions of the largest sizes, those above `least`."""
+    return tuple(sorted(int(i) for i in np.argsort(-sizes)[:MAX_NAMED] if sizes[i] > least))
 
 
 def _state(steps: Steps) -> AspectVerdict:
@@ -311,7 +306,7 @@ def _outlying(steps: Steps) -> Mask:
 
 
 def _freedom(e: Array) -> float:
-    """Degrees of freedom of Student's law with the kurtosis 6/(ν − 4) of residuals in units of their own trajectory's spread.
+    """Degrees of freedom of Student's distribution with the kurtosis 6/(ν − 4) of residuals in units of their own trajectory's spread.
 
     So scaled, one loud trajectory leaves no trace, and noise with jumps does.
     """
@@ -342,12 +337,8 @@ def _together(e: Array, *, shared: bool) -> AspectVerdict:
     share = max(0.0, (total - S * d) / float(counts.sum()))
     failed = p < LEVEL and share > MIN_VARIANCE_SHARE
     sizes = (counts * at**2).sum(axis=1)
-    far = tuple(
-        int(i) for i in np.argsort(-sizes)[:MAX_NAMED] if sizes[i] > 2 * d + np.median(sizes)
-    )
-    return AspectVerdict(
-        Aspect.TOGETHER, failed, share, p, where=tuple(sorted(far)) if failed else ()
-    )
+    far = _largest(sizes, 2 * d + np.median(sizes)) if failed else ()
+    return AspectVerdict(Aspect.TOGETHER, failed, share, p, where=far)
 
 
 def _paths(observed: Array, band: Array, m: int) -> AspectVerdict:
@@ -382,33 +373,11 @@ def _clearest(verdict: AspectVerdict) -> str:
     )
 
 
-def _dependent(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
+def _dependent(verdict: AspectVerdict) -> str:
     apart = "of successive steps" if verdict.lag == 1 else f"{verdict.lag} steps apart"
     found = None if verdict.cause is None else candidate(verdict.cause)
     why = "" if found is None else f": {found.remedy}"
     return f"Residuals {apart} are correlated {verdict.statistic:+.2f}{why}."
-
-
-def _uneven(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
-    after = f", most after position {_listed(verdict.where, None)}" if verdict.where else ""
-    return (
-        f"The spread of the steps changes along the order by a factor of {verdict.statistic:.2g}{after}: unequal gaps "
-        "or changing volatility. Give the times if there are any, or try spacing='estimate'."
-    )
-
-
-def _stateful(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
-    return (
-        f"The spread of a step depends on the state it starts from ({verdict.statistic:.0%} of its variance): noise that "
-        "grows with the level. Try logarithms of positive variables."
-    )
-
-
-def _heavy(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
-    return (
-        f"The residuals have heavy tails (excess kurtosis {verdict.statistic:.2g}): jumps or outliers. The order is "
-        "robust to them, intervals are not: use bootstrap_errors()."
-    )
 
 
 def _standing_out(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
@@ -419,32 +388,35 @@ def _standing_out(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
     )
 
 
-def _moved_together(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
-    after = f", most after position {_listed(verdict.where, None)}" if verdict.where else ""
-    return (
-        f"All trajectories move together beyond the drift ({verdict.statistic:.0%} of the residuals' variance{after}): a "
-        "common shock, input or trend. Give it as a covariate, or use a richer drift."
-    )
-
-
-def _unlike(verdict: AspectVerdict, names: Sequence[str] | None) -> str:
-    kind = "too narrow" if verdict.statistic < 0.9 else "too wide"
-    return (
-        f"Simulated paths are {kind}: {verdict.statistic:.0%} of the observed values lie inside their 90 % band. The fit "
-        "does not describe the whole course: do not forecast far with it."
-    )
+def _most_after(verdict: AspectVerdict) -> str:
+    return f", most after position {_listed(verdict.where, None)}" if verdict.where else ""
 
 
 Sentence = Callable[[AspectVerdict, Sequence[str] | None], str]
 
 _FAILED: dict[Aspect, Sentence] = {
     Aspect.SUBJECTS: _standing_out,
-    Aspect.DEPENDENCE: _dependent,
-    Aspect.TAILS: _heavy,
-    Aspect.SPREAD: _uneven,
-    Aspect.STATE: _stateful,
-    Aspect.TOGETHER: _moved_together,
-    Aspect.PATHS: _unlike,
+    Aspect.DEPENDENCE: lambda v, _: _dependent(v),
+    Aspect.TAILS: lambda v, _: (
+        f"The residuals have heavy tails (excess kurtosis {v.statistic:.2g}): jumps or outliers. The order is "
+        "robust to them, intervals are not: use bootstrap_errors()."
+    ),
+    Aspect.SPREAD: lambda v, _: (
+        f"The spread of the steps changes along the order by a factor of {v.statistic:.2g}{_most_after(v)}: unequal gaps "
+        "or changing volatility. Give the times if there are any, or try spacing='estimate'."
+    ),
+    Aspect.STATE: lambda v, _: (
+        f"The spread of a step depends on the state it starts from ({v.statistic:.0%} of its variance): noise that "
+        "grows with the level. Try logarithms of positive variables."
+    ),
+    Aspect.TOGETHER: lambda v, _: (
+        f"All trajectories move together beyond the drift ({v.statistic:.0%} of the residuals' variance{_most_after(v)}): a "
+        "common shock, input or trend. Give it as a covariate, or use a richer drift."
+    ),
+    Aspect.PATHS: lambda v, _: (
+        f"Simulated paths are too {'narrow' if v.statistic < 0.9 else 'wide'}: {v.statistic:.0%} of the observed values lie inside "
+        "their 90 % band. The fit does not describe the whole course: do not forecast far with it."
+    ),
 }
 
 _PASSED: dict[Aspect, Sentence] = {

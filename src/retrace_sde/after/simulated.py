@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from retrace_sde.after.residuals import ResidualCheck, look
-from retrace_sde.after.steps import RESIDUAL_SAMPLE, Steps, looked, steps_of
+from retrace_sde.after.residuals import ResidualCheck, check_residuals
+from retrace_sde.after.steps import RESIDUAL_SAMPLE, Steps, steps_of, tested_rows
 from retrace_sde.fit.euler import euler_paths
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import in_order, to_numpy
@@ -16,19 +16,21 @@ from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model
 
 
-def look_at(
+def residual_check(
     model: Model, found: Fit, rng: np.random.Generator, levels: Array | None = None
 ) -> ResidualCheck:
     """The residuals of a fit, and paths simulated from it beside those observed; `levels` (n, d): random intercepts removed."""
     steps = steps_of(model, found, levels)
     # Of variables that no trajectory has at some position.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-        return look(steps, simulated_paths(model, found, steps, rng), shared=found.ordering.shared)
+        return check_residuals(
+            steps, simulated_paths(model, found, steps, rng), shared=found.ordering.shared
+        )
 
 
-def looked_at(model: Model, found: Fit) -> tuple[Model, Fit, Indices]:
+def tested_part(model: Model, found: Fit) -> tuple[Model, Fit, Indices]:
     """The part of a fit to observed states that the residual tests use, and its trajectories: a copy, which can be tested later."""
-    rows = looked(model.data.shape)
+    rows = tested_rows(model.data.shape)
     along = found.ordering.take(rows).index
     few = replace(found, order=along, gaps=found.gaps.take(rows), reverse=None)
     return model.some(len(rows)), few, rows

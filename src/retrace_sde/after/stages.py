@@ -31,7 +31,7 @@ transients, trends, onsets, levels and rest .23 to .93."""
 MIN_NATS = 10.0
 """By which shifts must be better than intercepts."""
 
-ROUNDS, GRID, TRIED_PER_STEP = 8, 80, 4
+COURSE_ROUNDS, COURSE_POINTS, TRIED_PER_STEP = 8, 80, 4
 """Rounds of course and shifts, points of the course, and shifts that are tried for each step."""
 
 FEW_SUBJECTS, FEW_SLICES, FEW_ROUNDS, HOPELESS, MAYBE_TOGETHER = 60, 30, 2, 0.2, 0.6
@@ -83,7 +83,7 @@ def _course(x: Array) -> Course | None:
     """Of one variable (n, T)."""
     if _together(x) < MOVE_TOGETHER:
         return None
-    found = _shifted(x, ROUNDS)
+    found = _shifted(x, COURSE_ROUNDS)
     return found if found.unexplained <= MAX_UNEXPLAINED and found.gain >= MIN_NATS else None
 
 
@@ -129,7 +129,7 @@ def _smoothed(z: Array, shifts: Array) -> tuple[Array, Array]:
     low, fine = s.min(), 2 * TRIED_PER_STEP
     place = np.rint((s - low) * fine).astype(np.intp)
     count, total = np.bincount(place), np.bincount(place, weights=z.ravel())
-    grid = np.linspace(low, s.max(), GRID)
+    grid = np.linspace(low, s.max(), COURSE_POINTS)
     off = low + np.arange(len(count)) / fine - grid[:, None]
     kernel = np.exp(-0.5 * off**2)
     weight = kernel * count

@@ -64,7 +64,7 @@ class Steps:
         return replace(some, response=y, regressors=z, levels=levels)
 
 
-def looked(shape: tuple[int, int, int]) -> Indices:
+def tested_rows(shape: tuple[int, int, int]) -> Indices:
     """The trajectories of a panel that the residual tests use."""
     n, T, d = shape
     telling = -(-STEPS_PER_COEFFICIENT * 2 * d // (T - 1))
@@ -73,7 +73,7 @@ def looked(shape: tuple[int, int, int]) -> Indices:
 
 def steps_of(model: Model, found: Fit, levels: Array | None = None) -> Steps:
     """The steps of a fit; of some trajectories, evenly spaced, where the panel is large. `levels` (n, d): random intercepts removed."""
-    T, rows = model.data.shape[1], looked(model.data.shape)
+    T, rows = model.data.shape[1], tested_rows(model.data.shape)
     size, levels = len(rows), None if levels is None else levels[rows]
     order = found.ordering.take(rows).index
     data = model.data.some(size)

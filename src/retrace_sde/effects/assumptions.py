@@ -19,7 +19,7 @@ from retrace_sde.effects.jackknife import adjusted_scores
 from retrace_sde.effects.subject_model import fit_model, with_unrelated_treatment
 from retrace_sde.io.arrays import Array
 
-SIGNIFICANT = 0.05
+CONFOUNDING_LEVEL = 0.05
 """Level of the test of confounded levels."""
 
 RELATIVE_STEP = 1e-4
@@ -76,7 +76,7 @@ class ConfoundingTest:
 
     @property
     def rejected(self) -> bool:
-        return self.p_value < SIGNIFICANT
+        return self.p_value < CONFOUNDING_LEVEL
 
     @property
     def verdict(self) -> str:

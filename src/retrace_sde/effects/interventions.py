@@ -23,7 +23,7 @@ Given = tuple[str, Array | None]
 class Interventions:
     """One regime, named "", whose covariates are the treatment, or one regime for each arm.
 
-    With arms, a subject under another arm than its own deviates from that arm's population as its law says.
+    With arms, a subject under another arm than its own deviates from that arm's population as its distribution says.
     `features` are the names of all features of the drift, `largest` the most of each covariate that was given, `support`
     the treatments that were given; without it, none is refused.
     """

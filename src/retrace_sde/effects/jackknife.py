@@ -30,22 +30,22 @@ from retrace_sde.effects.subject_model import (
 from retrace_sde.fit.subjects import SubjectFit
 from retrace_sde.io.arrays import Array, Indices
 
-STEP = 1e-4
+SCORE_STEP = 1e-4
 """Step of the numerical derivatives, in units in which parameters are of size one."""
 
 ZERO_VARIANCE = 1e-4
 """Variance of levels, relative to that of one subject's own estimate of its level, below which it counts as zero."""
 
-TINY = 1e-9
+MIN_VARIANCE = 1e-9
 """Least variance of a deviation, in units of its estimate."""
 
-POLISHED = 50_000
+MAX_SOLVED = 50_000
 """Groups times subjects up to which each group's equations are solved; beyond, Newton's first step is as good."""
 
-BROYDEN_STEPS, LONGEST_STEP, CONVERGED = 40, 0.3, 1e-6
+BROYDEN_STEPS, LONGEST_STEP, STEP_TOLERANCE = 40, 0.3, 1e-6
 """Broyden's steps at most, the longest, and the step at which they end; parameters are of size one."""
 
-FARTHEST = 3.0
+MAX_CHANGE = 3.0
 """Change of parameters of size one (2: a variance becomes zero) beyond which the Jacobian without a group is nearly singular, as where a
 variance of levels reaches zero without it. That of all is then used: without this, 1 of 60 randomised cohorts had errors ten times too large."""
 
@@ -117,7 +117,7 @@ class _Block:
         H = self.L @ half @ half @ self.L.T
         P, r = np.linalg.inv(H), self.E.shape[1]
         root = np.eye(r) + _symmetric(eta[b : self.end], r) / 2
-        variance = root @ root + TINY * np.eye(r)
+        variance = root @ root + MIN_VARIANCE * np.eye(r)
         inverse = np.linalg.inv(variance)
         own = np.einsum("ef,nab->neafb", P, G[:, S][:, :, S]).reshape(n, d * len(S), d * len(S))
         spread = np.linalg.inv(self.E.T @ own @ self.E + inverse)
@@ -186,8 +186,8 @@ class _Equations:
         slopes = np.empty((G, q, q))
         for k in range(q):
             eta = np.zeros(q)
-            eta[k] = STEP
-            slopes[:, :, k] = by_group(scores(-eta, rows) - scores(eta, rows)) / (2 * STEP)
+            eta[k] = SCORE_STEP
+            slopes[:, :, k] = by_group(scores(-eta, rows) - scores(eta, rows)) / (2 * SCORE_STEP)
         bread = slopes.sum(axis=0)
         if G * q * q > LARGEST_JACOBIANS:
             slopes = np.zeros((1, q, q))
@@ -212,9 +212,9 @@ def jackknife(model: SubjectModel, rows: Rows, groups: Indices | None = None) ->
     at, bread, slopes = found.at, found.bread, found.slopes
     G, q = at.shape
     changes = np.asarray(-np.linalg.solve(bread - slopes, at[:, :, None])[:, :, 0], dtype=float)
-    far = np.abs(changes).max(axis=1) > FARTHEST
+    far = np.abs(changes).max(axis=1) > MAX_CHANGE
     changes[far] = -np.linalg.solve(bread, at[far].T).T
-    if len(rows.grams) == 1 and G * n <= POLISHED:
+    if len(rows.grams) == 1 and G * n <= MAX_SOLVED:
         for g in range(G):
             others = rows.some(np.flatnonzero(codes != g))
             starts = [(changes[g], bread - slopes[g]), (np.zeros(q), bread)]
@@ -249,8 +249,8 @@ def _polished(
     for _ in range(BROYDEN_STEPS):
         move = inverse @ value
         size = float(np.abs(move).max())
-        if size < CONVERGED:
-            return eta if np.abs(eta).max() <= FARTHEST else None
+        if size < STEP_TOLERANCE:
+            return eta if np.abs(eta).max() <= MAX_CHANGE else None
         move = move / max(size / LONGEST_STEP, 1.0)
         eta, before = eta + move, value
         value = scores(eta, others).sum(axis=0)

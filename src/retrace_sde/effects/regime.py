@@ -114,7 +114,7 @@ class Regime:
     ) -> Array:
         """Expected states (n, steps + 1, d): mean over subjects' deviations, as known from their data.
 
-        `start` (m, d): other subjects, who deviate from the population as its law says. `push` (d,) is added to all levels.
+        `start` (m, d): other subjects, who deviate from the population as its distribution says. `push` (d,) is added to all levels.
         """
         begin, mean, spread = self._subjects(start)
         total = np.zeros((len(begin), steps + 1, begin.shape[1]))

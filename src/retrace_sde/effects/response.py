@@ -1,7 +1,7 @@
 """What a lasting change of an input does: `r' = A r + B_k`, from nothing, in the user's units.
 
 r is how far the means are moved by one unit more of input k, held from the start; by δ units, δ r. Intervals by draws of the
-coefficients from their estimated law, Gaussian, equations correlated as the noise is; the order and its direction are taken for
+coefficients from their estimated distribution, Gaussian, equations correlated as the noise is; the order and its direction are taken for
 right, so an open direction has two answers, one for each twin.
 """
 
@@ -65,7 +65,7 @@ def _walked(A: Array, B: Array, dt: float, steps: int) -> Array:
 def _drawn(
     A: Array, B: Array, H: Array, errors: StandardErrors | None
 ) -> tuple[Array, Array] | None:
-    """Coefficients from their law, always the same draws; None where their covariance is not known."""
+    """Coefficients from their distribution, always the same draws; None where their covariance is not known."""
     d, k = B.shape
     cov = None if errors is None else errors.covariances
     if cov is None or not np.isfinite(cov).all():

@@ -29,7 +29,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.search.models.euler import EulerModel
 
-MAX_ALTERNATIONS, SETTLED = 20, 1e-5
+MAX_ALTERNATIONS, SLOPE_TOLERANCE = 20, 1e-5
 """Alternations between the models of the process and of the treatment, and the change of β, in its own units, at which they stop."""
 
 
@@ -237,7 +237,7 @@ def fit_model(
         treatment = fit_subjects(policy, count, 1 + d + v.shape[2], columns=(0,), begin=treatment)
         before, slope = slope, treatment.coefficients[:, 1 : 1 + d]
         size = np.sqrt(np.diag(policy.sum(axis=0))[1 : 1 + d] / count)
-        if np.abs((slope - before) * size).max() < SETTLED:
+        if np.abs((slope - before) * size).max() < SLOPE_TOLERANCE:
             break
     assert whole is not None
     return SubjectModel(whole, treatment, offsets, _base(whole, offsets, slope, rows))

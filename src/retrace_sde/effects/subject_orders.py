@@ -28,13 +28,13 @@ from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Drift
 from retrace_sde.search.models.euler import EulerModel
 
-ROUNDS, KEPT = 40, 2
+EM_ROUNDS, ORDERS_PER_ROUND = 40, 2
 """Rounds of Monte-Carlo EM, and the orders of each subject that each of them averages over."""
 
-STRIDE = 1.6
+OVERRELAXATION = 1.6
 """Early rounds step further than EM would, which is slow where orders are uncertain."""
 
-REACH = 12
+MAX_SEGMENT = 12
 """Longest segment that a proposal moves, where the search has found nearly the right order."""
 
 
@@ -115,7 +115,7 @@ def _predictions(problem: EulerModel, fit: SubjectFit) -> tuple[Array, Array]:
 def _draw_noisy(
     problem: EulerModel, fit: SubjectFit, error: float, orders: Indices, states: State
 ) -> Indices:
-    """Advance orders in place and return KEPT of each subject's, (KEPT, n, T): one variable with error."""
+    """Advance orders in place and return ORDERS_PER_ROUND of each subject's, (ORDERS_PER_ROUND, n, T): one variable with error."""
     n, T, _ = problem.data.shape
     y, f = _predictions(problem, fit)
     model = Euler(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
@@ -123,12 +123,20 @@ def _draw_noisy(
     start = -law.log_density(y[:, :, None])
     variance = float(fit.diffusion[0, 0]) * problem.dt
     innovations = innovation_gains(T, variance - 2 * error, error)
-    kept = np.tile(np.arange(T, dtype=np.intp), (n, KEPT, 1))
+    kept = np.tile(np.arange(T, dtype=np.intp), (n, ORDERS_PER_ROUND, 1))
 
     def work(rows: slice) -> None:
         costs, lengths = BlockCosts(y[rows], f[rows], start[rows]), problem.data.observed[rows]
         sample_noisy_block(
-            costs, innovations, lengths, orders[rows], states[rows], 4 * T, 2 * T, REACH, kept[rows]
+            costs,
+            innovations,
+            lengths,
+            orders[rows],
+            states[rows],
+            4 * T,
+            2 * T,
+            MAX_SEGMENT,
+            kept[rows],
         )
 
     list(problem.data.map_rows(work, size=BLOCK))
@@ -143,7 +151,7 @@ def average_orders(
     columns: Sequence[int] = (0,),
     treatments: Sequence[int] = (),
     fixed: bool = False,
-    rounds: int = ROUNDS,
+    rounds: int = EM_ROUNDS,
     given: Indices | None = None,
     missing: Mask | None = None,
     report: Callable[[str], None] = lambda line: None,
@@ -164,12 +172,12 @@ def average_orders(
     errors: list[float] = []
     for k in range(rounds):
         if given is not None:
-            drawn = np.repeat(given[k % len(given)][None], KEPT, axis=0)
+            drawn = np.repeat(given[k % len(given)][None], ORDERS_PER_ROUND, axis=0)
         elif d == 1:
             drawn = _draw_noisy(problem, model.base, error, chains.orders[0], chains.states[0])
         else:
             there, law = own_law(problem, model.base, chains.orders[0])
-            draws = there.draw(law, chains, Stretch(KEPT, 2 * T, KEPT))
+            draws = there.draw(law, chains, Stretch(ORDERS_PER_ROUND, 2 * T, ORDERS_PER_ROUND))
             drawn = draws.kept[0].transpose(1, 0, 2).astype(np.intp)
         found = []
         for each in drawn:
@@ -185,7 +193,7 @@ def average_orders(
         errors.append(error)
         after = model.whole.coefficients
         if 2 * k < rounds and after.shape == before.shape:
-            model = model.moved(after + (STRIDE - 1) * (after - before), both)
+            model = model.moved(after + (OVERRELAXATION - 1) * (after - before), both)
         report(f"orders averaged, round {k + 1} of {rounds}")
     whole = Rows.joined(rows)
     model = fit_model(whole, p, columns, fixed=fixed, begin=model)

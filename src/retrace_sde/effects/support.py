@@ -43,7 +43,7 @@ class OutsideSupportError(AdvisedError):
 
 
 @dataclass(frozen=True)
-class Given:
+class TreatmentSet:
     """Treatments that were given together: which (k,), in how many visits of how many subjects, and their ranges (k,)."""
 
     on: tuple[bool, ...]
@@ -58,7 +58,7 @@ class Support:
     """All sets of treatments that were given together, the most frequent first."""
 
     names: tuple[str, ...]
-    sets: tuple[Given, ...]
+    sets: tuple[TreatmentSet, ...]
 
     @classmethod
     def of(cls, u: Array, inside: Mask, names: tuple[str, ...]) -> Support:
@@ -71,7 +71,7 @@ class Support:
         for k, each in enumerate(on):
             some = rows[which == k]
             found.append(
-                Given(
+                TreatmentSet(
                     tuple(map(bool, each)),
                     len(some),
                     len(np.unique(who[which == k])),
@@ -139,7 +139,7 @@ class Support:
         listed = "; ".join(f"{self._named(each)} ({each.visits} visits)" for each in first)
         return f"{listed}{f'; and {more} other sets' if more else ''}"
 
-    def _named(self, given: Given, but: str | None = None) -> str:
+    def _named(self, given: TreatmentSet, but: str | None = None) -> str:
         parts = [
             f"{name} = {_range(lo, hi)}"
             for name, on, lo, hi in zip(self.names, given.on, given.low, given.high, strict=True)

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.after.compare import as_order
 from retrace_sde.effects.assumptions import (
     ConfoundingTest,
     Question,
@@ -261,7 +262,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
                 drift.feature_names(panel.names, panel.covariate_names),
                 None if u is None else np.nanmax(to_numpy(u), axis=(0, 1)),
                 panel.names,
-                None if u is None else _support(panel),
+                None
+                if u is None
+                else Support.of(to_numpy(u), _inside(panel), panel.covariate_names),
             )
             self.alternative_ = self._reverse(rng) if self.direction == "both" else None
         return self
@@ -278,7 +281,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
                 samples = model.sample_orders(draws=500).along(order)
                 draws = samples[evenly(len(samples), SHARED_ORDER_DRAWS)].astype(np.intp)
         else:
-            order = _check_order(order, Data(panel.values))
+            order = as_order("order", order, Data(panel.values))
         problem = self._problem(panel, whole, dt, order)
         found = fit_regime(
             problem, order, rng, columns=self._columns(problem, order), draws=draws,
@@ -312,8 +315,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         if panel.covariates is None:
             return ()
         u = to_numpy(panel.covariates)
-        inside = Lengths.of(panel.values, panel.lengths).mask[:, :, None]
-        known = inside & ~np.isnan(u)
+        known = _inside(panel)[:, :, None] & ~np.isnan(u)
         high = np.where(known, u, -np.inf).max(axis=1)
         change = (high > np.where(known, u, np.inf).min(axis=1)).any(axis=0)
         if self.subjects == "fixed" and not change.any():
@@ -365,10 +367,14 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return other
 
     @property
+    def _fitted(self) -> Interventions:
+        check_is_fitted(self, "interventions_")
+        return self.interventions_
+
+    @property
     def _regimes(self) -> dict[str, Regime]:
         """Of each arm; without arms, one under the name ""."""
-        check_is_fitted(self, "interventions_")
-        return self.interventions_.regimes
+        return self._fitted.regimes
 
     @property
     def order_(self) -> Indices | dict[str, Indices]:
@@ -384,8 +390,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
 
     def summary(self) -> str:
         """What was compared (T0 and T1 left out), the average effect with its interval, the direction, and what is assumed."""
-        check_is_fitted(self, "interventions_")
-        asked = self.interventions_
+        asked = self._fitted
         try:
             test = self.confounding_test()
             lines = [*self._compared(), *([] if test is None else [test.verdict]), *self.cautions()]
@@ -413,14 +418,12 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     @property
     def estimand_(self) -> str:
         """What is estimated, as a sentence."""
-        check_is_fitted(self, "interventions_")
-        return estimand(self.interventions_)
+        return estimand(self._fitted)
 
     @property
     def assumptions_(self) -> tuple[str, ...]:
         """What makes the estimate an effect, in plain sentences."""
-        check_is_fitted(self, "interventions_")
-        return assumptions(self.interventions_, self.subjects)
+        return assumptions(self._fitted, self.subjects)
 
     def cautions(self, **asked: Unpack[Comparison]) -> list[str]:
         """Sentences where an answer rests on single subjects, or a treatment was given to few.
@@ -566,9 +569,7 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
         return self._table(level)[["arm", "lower", "upper"]]
 
     def _table(self, level: float = 0.95) -> pd.DataFrame:
-        check_is_fitted(self, "interventions_")
-        asked = self.interventions_
-        parts = []
+        asked, parts = self._fitted, []
         for arm, each in asked.regimes.items():
             theta, names = each.fit.coefficients, asked.variables
             features = each.problem.drift.feature_names(names, asked.covariates)
@@ -738,9 +739,8 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
 
     def _asked(self, outside_support: str | None) -> Interventions:
         """Without its support where treatments outside it are allowed."""
-        check_is_fitted(self, "interventions_")
         allowed = (outside_support or self.outside_support) == "allow"
-        return replace(self.interventions_, support=None) if allowed else self.interventions_
+        return replace(self._fitted, support=None) if allowed else self._fitted
 
     def _reach(self, draws: Iterator[Array], level: float) -> Array:
         """Half widths by the draws' spread; an effect between arms is no surer than the smallest arm."""
@@ -750,7 +750,9 @@ class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
     def _average_reach(
         self, X: ArrayLike | None, level: float, draws: int, **asked: Unpack[Comparison]
     ) -> Array:
-        return self._reach((e.mean(axis=0) for e in self._draws(X, draws, **asked)), level)
+        """The same of the average effect, (d,)."""
+        means = (each.mean(axis=0) for each in self._draws(X, draws, **asked))
+        return np.atleast_1d(self._reach(means, level))
 
     def _question(
         self,
@@ -803,9 +805,9 @@ def _grouped(data: Any, covariates: Any | None, labels: Any) -> Panel:
     return replace(panel, groups=as_labels(labels))
 
 
-def _support(panel: Panel) -> Support:
-    inside = Lengths.of(panel.values, panel.lengths).mask
-    return Support.of(to_numpy(panel.covariates), inside, panel.covariate_names)
+def _inside(panel: Panel) -> Mask:
+    """Which visits took place, (n, T)."""
+    return Lengths.of(panel.values, panel.lengths).mask
 
 
 def _with_steps(data: Any, covariates: Any | None, order: Any) -> tuple[Any, Any]:
@@ -814,8 +816,7 @@ def _with_steps(data: Any, covariates: Any | None, order: Any) -> tuple[Any, Any
         data = Panel.from_array(data, covariates=covariates)
     if not isinstance(data, Panel):
         return data, order
-    inside = Lengths.of(data.values, data.lengths).mask
-    seen = (inside & ~np.isnan(to_numpy(data.values)).all(axis=2)).sum(axis=1)
+    seen = (_inside(data) & ~np.isnan(to_numpy(data.values)).all(axis=2)).sum(axis=1)
     few = seen < 2
     if not few.any() or few.all():
         return data, order
@@ -835,20 +836,11 @@ def _missing(panel: Panel) -> Mask | None:
     return found if found.any() else None
 
 
-def _check_order(order: Any, data: Data) -> Indices:
-    n, T, _ = data.shape
-    found = np.asarray(order)
-    if found.shape not in ((T,), (n, T)) or not np.array_equal(
-        np.sort(found, axis=-1), np.broadcast_to(np.arange(T), found.shape)
-    ):
-        raise ValueError(f"order must be a permutation of 0 to {T - 1}, ({T},) or ({n}, {T}).")
-    return found.astype(np.intp)
-
-
 def _flat(effects: Array) -> Array:
     """(n, d) as (n,) for one variable."""
     return effects[:, 0] if effects.shape[1] == 1 else effects
 
 
 def _scalar(value: Any) -> float | Array:
-    return float(value) if np.ndim(value) == 0 else np.asarray(value)
+    """A number for one variable."""
+    return np.asarray(value).item() if np.size(value) == 1 else np.asarray(value)

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from retrace_sde.after.residuals import ResidualCheck, not_looked
-from retrace_sde.after.simulated import look_at, looked_at
+from retrace_sde.after.residuals import ResidualCheck, untested
+from retrace_sde.after.simulated import residual_check, tested_part
 from retrace_sde.after.stages import stage_note, time_shifts
 from retrace_sde.estimator.fitting import PanelFit
 from retrace_sde.estimator.request import Request
@@ -158,11 +158,11 @@ def _all_finite(estimate: Estimate) -> bool:
     return all(bool(np.isfinite(each).all()) for each in every)
 
 
-ResidualLook = tuple[Callable[[], ResidualCheck], Indices | None]
+PendingCheck = tuple[Callable[[], ResidualCheck], Indices | None]
 """The check of the residuals, made when it is called, and of which trajectories (None: of all)."""
 
 
-def residual_look(fitted: PanelFit, request: Request, rng: np.random.Generator) -> ResidualLook:
+def pending_check(fitted: PanelFit, request: Request, rng: np.random.Generator) -> PendingCheck:
     """The check of the residuals along the order; not of own orders that are, or may be, uncertain."""
     model, outcome = fitted.model, fitted.outcome
     found, levels = outcome.found, outcome.levels
@@ -170,26 +170,26 @@ def residual_look(fitted: PanelFit, request: Request, rng: np.random.Generator) 
     ordered = request.shared or certain or model.timing.gaps_known
     # Subjects' intercepts would have to be subtracted from every value of a panel that is not in memory.
     if not ordered or (levels is not None and model.data.lazy):
-        return partial(not_looked, model.data.shape[0]), None
+        return partial(untested, model.data.shape[0]), None
     if levels is None and not model.states_hidden:
-        few, part, rows = looked_at(model, found)
-        return partial(look_at, few, part, rng), rows
+        few, part, rows = tested_part(model, found)
+        return partial(residual_check, few, part, rng), rows
     report("looking at the residuals")
     effects = None if levels is None else levels.effects
     if outcome.account is not None:
         model, found = outcome.account.aligned(found, rng)
-    check = look_at(model, found, rng, effects)
+    check = residual_check(model, found, rng, effects)
     return partial(replace, check), None
 
 
 def residuals_as_given(
-    look: ResidualLook,
+    pending: PendingCheck,
     units: Units | None,
     placed: RowPermutation,
     lift: Callable[[Array], Array] | None = None,
 ) -> ResidualCheck:
     """The check of the residuals, made now, in the user's units and places; `lift` adds the mean path to deviations."""
-    work, rows = look
+    work, rows = pending
     with one_blas_thread():
         check = work()
     check = check if rows is None else check.moved(rows)

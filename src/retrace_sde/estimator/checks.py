@@ -45,20 +45,20 @@ from retrace_sde.process.sde import is_positive
 from retrace_sde.search.plan import given_noise_covariance, nonlinear
 from retrace_sde.search.protocols import Model
 
-FAR = 2.0
+MAX_MEAN_IN_DEVIATIONS = 2.0
 """|mean| / standard deviation beyond which a drift without offset is warned of: about a level m a slope through zero is
 shrunk by 1 / (1 + m²/s²), here fivefold."""
 
-GLANCED = 200
+TRAJECTORIES_SAMPLED = 200
 """Trajectories that show where the data lie."""
 
-NOISELESS = 1e-22
+MIN_NOISE_SHARE = 1e-22
 """Share of a variable's variance in a step's noise below which it is rounding, which leaves some 1e-30."""
 
-TOGETHER = 1e-6
+MIN_SINGULAR_RATIO = 1e-6
 """Smallest singular value of standardised variables, relative to the largest, whose square is told from rounding."""
 
-NEGATIVE = 0.05
+MAX_NEGATIVE_SHARE = 0.05
 """How far below zero, relative to the largest, measurement error may put a volume."""
 
 
@@ -254,7 +254,7 @@ def check_centred(panel: Panel, drift: Drift) -> None:
         return
     far = _distances_from_zero(panel)
     k = int(far.argmax())
-    if far[k] > FAR:
+    if far[k] > MAX_MEAN_IN_DEVIATIONS:
         warnings.warn(
             f"drift='linear' has its equilibrium at zero, but the mean of {panel.names[k]!r} is {far[k]:.1f} standard "
             "deviations away: its drift, and the direction of time, can be confidently wrong; use drift='affine'.",
@@ -265,7 +265,7 @@ def check_centred(panel: Panel, drift: Drift) -> None:
 
 def _distances_from_zero(panel: Panel) -> Array:
     """|mean| / standard deviation of each variable, (d,), over the observations of some trajectories."""
-    some = Data(panel.values, counts=panel.lengths).some(GLANCED)
+    some = Data(panel.values, counts=panel.lengths).some(TRAJECTORIES_SAMPLED)
     inside = some.lengths.mask
     x = to_numpy(some.values)[inside]
     spread = np.nanstd(x, axis=0)
@@ -287,7 +287,7 @@ def check_volumes(panel: Panel, drift: Drift) -> Panel:
         f"{low.sum()} of {seen.sum()} values of {panel.names[0]!r} are zero or negative "
         f"(the least, {values[j, t]:.4g}, in subject {panel.ids[j]!r}, row {t})"
     )
-    if low.sum() > seen.sum() / 2 or values[j, t] < -NEGATIVE * values[seen].max():
+    if low.sum() > seen.sum() / 2 or values[j, t] < -MAX_NEGATIVE_SHARE * values[seen].max():
         raise ValueError(
             f"{found}, but the tumour drift is for volumes: give the volumes themselves, neither centred nor "
             f"in logarithms (those too small to measure as {drift.floor:g} cm³), or choose another drift."
@@ -305,7 +305,7 @@ def check_volumes(panel: Panel, drift: Drift) -> Panel:
 def check_diffusion(panel: Panel, spread: Array, variances: Array) -> None:
     """What a step leaves to chance, H Δt, is more than rounding beside the variables' own variances."""
     share = np.diag(spread) / np.maximum(variances, 1e-300)
-    if not np.isfinite(spread).all() or share.min() < NOISELESS:
+    if not np.isfinite(spread).all() or share.min() < MIN_NOISE_SHARE:
         raise ValueError(no_diffusion(panel, int(np.argmin(np.nan_to_num(share)))))
     if not is_positive(spread):
         raise ValueError(no_diffusion(panel))
@@ -337,7 +337,7 @@ def no_diffusion(panel: Panel, k: int | None = None) -> str:
         )
     x = to_numpy(panel.values).reshape(-1, len(panel.names))
     named, share = least_combination(x[~np.isnan(x).any(axis=1)], panel.names)
-    if len(panel.names) > 1 and share < TOGETHER:
+    if len(panel.names) > 1 and share < MIN_SINGULAR_RATIO:
         return (
             f"variables {named} are linearly dependent but for {share:.0e} of their spread, so their diffusion is singular: "
             "drop one of them."

@@ -203,7 +203,7 @@ def split(model: Model, outcome: Outcome, found: Dependence) -> tuple[Dependence
     own = _along(model, outcome.estimate, outcome.found)
     back = _along(model, outcome.reverse_estimate, outcome.reverse)
     H = outcome.estimate.diffusion
-    U = own.common(H, n)
+    U, fitted = own.common(H, n), parted(outcome.estimate.coefficients, model.drift)[1]
     if found.kind is not DependenceKind.NOT_TESTED:
         share = float(np.mean(np.diag(U) / (np.diag(U) + np.diag(H))))
         found = replace(found, common_share=share, effective_n=effective_number(n, share))
@@ -216,7 +216,7 @@ def split(model: Model, outcome: Outcome, found: Dependence) -> tuple[Dependence
         estimate=_with_offset(outcome.estimate, own, model, outcome.found),
         reverse_estimate=_with_offset(outcome.reverse_estimate, back, model, outcome.reverse),
         initial=Gaussian(path.means[outcome.found.order[0]], outcome.initial.covariance),
-        subjects=_subjects(outcome.subjects, own.offset - _offset(outcome.estimate, model.drift)),
+        subjects=_subjects(outcome.subjects, own.offset - fitted),
     )
     return found, common
 
@@ -229,10 +229,6 @@ def _along(model: Model, estimate: Estimate, found: Fit) -> PathFit:
     gaps = found.gaps.rows(1, T)[0]
     steps = PathSteps.of(A, estimate.diffusion, gaps, estimate.scheme)
     return path.along(found.order, steps, B, final=True)
-
-
-def _offset(estimate: Estimate, drift: Drift) -> Array:
-    return parted(estimate.coefficients, drift)[1]
 
 
 def _with_offset(estimate: Estimate, path: PathFit, model: Model, found: Fit) -> Estimate:

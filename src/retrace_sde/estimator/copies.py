@@ -29,20 +29,20 @@ from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.process.tails import chi2_cdf, chi2_ppf
 
-NAMED = 3
+MAX_SETS_NAMED = 3
 """Sets of copies that a warning names."""
 
 FALSE_ALARM = 1e-3
 """Probability with which some pair of independent Gaussian trajectories is taken for copies."""
 
-NUMBERS, MAX_COMPARED = 64, 5000
+MAX_NUMBERS, MAX_COMPARED = 64, 5000
 """Numbers of each trajectory that are compared, at most, and trajectories."""
 
-NEIGHBOURS, PAIRS = 8, 5000
-"""Nearest trajectories that may be copies of one, and pairs whose distances tell the law of all."""
+MAX_NEIGHBOURS, MAX_PAIRS = 8, 5000
+"""Nearest trajectories that may be copies of one, and pairs whose distances tell the distribution of all."""
 
 MIN_TRAJECTORIES, TRAJECTORIES_PER_COMPONENT, MAX_COMPONENTS = 6, 3, 12
-"""Trajectories without which distances have no law, those for each component, and components that are enough."""
+"""Trajectories without which distances have no distribution, those for each component, and components that are enough."""
 
 MIN_COMPONENT = 1e-2
 """Variance of a component, relative to the largest, below which it may be the noise of copies."""
@@ -71,8 +71,10 @@ def with_copies(panel: Panel, rows: Indices, *, shared: bool) -> tuple[Panel, tu
         return panel, ()
     sets = [np.sort(rows[copies == k]) for k in np.flatnonzero(np.bincount(copies) > 1)]
     sets.sort(key=lambda each: int(each[0]))
-    named = [_listed([_name(panel, j) for j in each]) for each in sets[:NAMED]]
-    more = "" if len(sets) <= NAMED else f", and {len(sets) - NAMED} more such sets"
+    named = [_listed([_name(panel, j) for j in each]) for each in sets[:MAX_SETS_NAMED]]
+    more = (
+        "" if len(sets) <= MAX_SETS_NAMED else f", and {len(sets) - MAX_SETS_NAMED} more such sets"
+    )
     kind = "Trajectories" if panel.rows is None else "Subjects"
     warnings.warn(
         f"{kind} {'; '.join(named)}{more} are nearly copies of one another: those of a set count as one group, not as "
@@ -125,7 +127,7 @@ def near_copies(data: Data, *, shared: bool) -> Indices | None:
         return None
     every = np.column_stack([scores, levels])
     tree = cKDTree(every)
-    near, at = tree.query(every, min(NEIGHBOURS, n - 1) + 1, distance_upper_bound=reach**0.5)
+    near, at = tree.query(every, min(MAX_NEIGHBOURS, n - 1) + 1, distance_upper_bound=reach**0.5)
     one, k = np.nonzero(near < np.inf)
     two = at[one, k]
     # A trajectory of which less is seen has fewer numbers to differ in.
@@ -148,7 +150,7 @@ def _numbers(data: Data, *, shared: bool) -> tuple[Array, Array, Indices]:
     Of a shared order they are values at the same slices; of own orders, where a row has no counterpart, sorted values.
     """
     _, T, d = data.shape
-    size = max(3, NUMBERS // d)
+    size = max(3, MAX_NUMBERS // d)
     if shared:
         x = data.slices(evenly(T, size)).transpose(1, 0, 2)
     else:
@@ -203,10 +205,10 @@ def _components(moves: Array, units: Array) -> tuple[Array, float]:
 
 
 def _some_pairs(n: int) -> tuple[Indices, Indices]:
-    """All pairs, or as many as tell the law of their distances, the same for the same n."""
-    if n * (n - 1) // 2 <= PAIRS:
+    """All pairs, or as many as tell the distribution of their distances, the same for the same n."""
+    if n * (n - 1) // 2 <= MAX_PAIRS:
         first, second = np.triu_indices(n, 1)
         return first, second
     rng = np.random.default_rng(n)
-    first = rng.integers(n, size=PAIRS)
-    return first, (first + rng.integers(1, n, size=PAIRS)) % n
+    first = rng.integers(n, size=MAX_PAIRS)
+    return first, (first + rng.integers(1, n, size=MAX_PAIRS)) % n

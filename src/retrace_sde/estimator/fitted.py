@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from retrace_sde.evidence.outcome import Outcome
 from retrace_sde.evidence.selection.subjects import SubjectEffects
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.io.deferred import deferred
+from retrace_sde.io.deferred import pd
 from retrace_sde.io.formats import frame_in_order
 from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.panel.canonical import RowPermutation
@@ -29,11 +29,6 @@ from retrace_sde.result import ReTraceResult, Twin
 from retrace_sde.search.model import Round
 from retrace_sde.search.posterior import OrderPosterior
 from retrace_sde.search.protocols import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = deferred("pandas")
 
 Options = ParamSpec("Options")
 Answer = TypeVar("Answer")

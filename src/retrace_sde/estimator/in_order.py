@@ -12,7 +12,7 @@ from retrace_sde.panel.lengths import Lengths
 GRID_TOLERANCE = 0.01
 """How far times may be from a grid, as a share of its step."""
 
-TOGETHER = 0.5
+MIN_COMMON_START_SHARE = 0.5
 """Share of trajectories that begin at the earliest time of all, above which times are those of one schedule."""
 
 MAX_GRID_SHARE = 3.0
@@ -57,7 +57,7 @@ def in_order(values: Array, times: Array | None, lengths: Indices | None, dt: fl
     dt = float(gaps[known].mean())
     first = stamps[:, :1] - np.nanmin(stamps)
     starts = np.abs(first) <= GRID_TOLERANCE * dt
-    together = bool(starts.mean() > TOGETHER)
+    together = bool(starts.mean() > MIN_COMMON_START_SHARE)
     regular = np.allclose(gaps[known], dt, rtol=GRID_TOLERANCE, atol=0)
     if regular and (not together or (starts.all() and not ragged)):
         return InOrder(values, dt, own, aligned=together)

@@ -10,7 +10,7 @@ from retrace_sde.evidence.influence import RestsOn, direction_rests_on, order_re
 from retrace_sde.io.arrays import Indices
 from retrace_sde.search.models.euler import EulerModel
 
-NAMED = 3
+MAX_MEMBERS_NAMED = 3
 """Trajectories of a group that are named."""
 
 
@@ -51,5 +51,5 @@ def _named(entry: Entry, members: Indices) -> tuple[str, tuple[int, ...]]:
     names = [entry.panel.trajectory(j) for j in places]
     if len(names) == 1:
         return names[0], places
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"the group of {', '.join(names[:NAMED])}{more}", places
+    more = f" and {len(names) - MAX_MEMBERS_NAMED} more" if len(names) > MAX_MEMBERS_NAMED else ""
+    return f"the group of {', '.join(names[:MAX_MEMBERS_NAMED])}{more}", places

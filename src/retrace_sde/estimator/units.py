@@ -14,7 +14,6 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.evidence.dependence import Dependence
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.evidence.selection.subjects import SubjectEffects
@@ -127,17 +126,6 @@ class Units:
     def restore(self, values: Array) -> Array:
         """Values in the table's units."""
         return values * self.scale + self.centre
-
-    def forecast(self, found: Forecast) -> Forecast:
-        """A forecast in the table's units."""
-        mean, low, high = (self.restore(each) for each in (found.mean, found.low, found.high))
-        average = None if found.average is None else self.restore(found.average)
-        return replace(found, mean=mean, low=low, high=high, average=average)
-
-    def imputed(self, found: Imputed) -> Imputed:
-        """What was filled in, in the table's units."""
-        values, low, high = (self.restore(each) for each in (found.values, found.low, found.high))
-        return replace(found, values=values, low=low, high=high)
 
     def noise(self, noise: Any) -> Any:
         """Observation noise given in the table's units, in standard ones; unknown noise stays unknown."""

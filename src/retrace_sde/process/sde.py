@@ -1,4 +1,4 @@
-"""The linear SDE `dX = (A X + c) dt + G dW`, `H = G Gᵀ`: transition, stationary law, current, reversal.
+"""The linear SDE `dX = (A X + c) dt + G dW`, `H = G Gᵀ`: transition, stationary distribution, current, reversal.
 
 Everything here takes known parameters; nothing is estimated. Formulas carry the paper's letters: A is the
 drift matrix, H the (observational) diffusion matrix, Σ the stationary covariance, J the current (Eq. j).
@@ -22,7 +22,7 @@ Scheme = Literal["euler", "exact"]
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """A Gaussian law N(mean, covariance), used for the first observation.
+    """A Gaussian distribution N(mean, covariance), used for the first observation.
 
     Parameters
     ----------
@@ -76,12 +76,12 @@ class Gaussian:
         return log_gaussian(x - self.mean, cholesky(self.covariance, lower=True))
 
     def pooled(self, other: Gaussian, share: float) -> Gaussian:
-        """Mean and covariance of a sample of which `share` has this law and the rest the other.
+        """Mean and covariance of a sample of which `share` has this distribution and the rest the other.
 
         Parameters
         ----------
         other : Gaussian
-            The law of the rest.
+            The distribution of the rest.
         share : float
             Between 0 and 1.
         """
@@ -93,7 +93,7 @@ class Gaussian:
 
 @dataclass(frozen=True, eq=False)
 class Transition:
-    """`X' | X ~ N(F X + shift, Q)`, the law of one step of length dt."""
+    """`X' | X ~ N(F X + shift, Q)`, the distribution of one step of length dt."""
 
     matrix: Array
     shift: Array
@@ -113,7 +113,7 @@ class LinearSDE:
     offset : array (d,), optional
         c; zeros if left out.
     initial : Gaussian, optional
-        The law (or the point) that `simulate` starts from by default.
+        The distribution (or the point) that `simulate` starts from by default.
 
     Examples
     --------
@@ -170,7 +170,7 @@ class LinearSDE:
 
     @property
     def is_stable(self) -> bool:
-        """All eigenvalues of A have negative real part, so that a stationary law exists."""
+        """All eigenvalues of A have negative real part, so that a stationary distribution exists."""
         return bool(np.linalg.eigvals(self.drift).real.max() < 0)
 
     @checked
@@ -195,7 +195,7 @@ class LinearSDE:
         return Transition(step[:d, :d], step[:d, d], van_loan(self.drift, self.diffusion, dt)[1])
 
     def stationary(self) -> Gaussian:
-        """The stationary law: `A Σ + Σ Aᵀ + H = 0`, mean `−A⁻¹ c`. Exists for a stable drift only."""
+        """The stationary distribution: `A Σ + Σ Aᵀ + H = 0`, mean `−A⁻¹ c`. Exists for a stable drift only."""
         if not self.is_stable:
             raise ValueError(
                 "the drift is not stable (an eigenvalue has real part ≥ 0), so there is no stationary law."
@@ -224,14 +224,14 @@ class LinearSDE:
     def entropy_production(self) -> float:
         """Rate in nats per unit time, `E[(Kx)ᵀ (H/2)⁻¹ Kx] = 2 tr(H⁻¹ K Σ Kᵀ)`; 0 if reversible.
 
-        It is also the growth rate of the Kullback–Leibler divergence between the path law and its reversal.
+        It is also the growth rate of the Kullback–Leibler divergence between the path distribution and its reversal.
         """
         K, S = self.current(), self.stationary().covariance
         return float(2 * np.trace(np.linalg.solve(self.diffusion, K @ S @ K.T)))
 
     @checked
     def is_reversible(self, *, tolerance: float = 1e-8) -> bool:
-        """Detailed balance: `A H = H Aᵀ`, up to a relative tolerance. Needs no stationary law.
+        """Detailed balance: `A H = H Aᵀ`, up to a relative tolerance. Needs no stationary distribution.
 
         Parameters
         ----------
@@ -242,7 +242,7 @@ class LinearSDE:
         return bool(np.abs(AH - AH.T).max() <= tolerance * max(np.abs(AH).max(), 1e-300))
 
     def reverse(self) -> LinearSDE:
-        """The same stationary process run backwards: `A_rev = Σ Aᵀ Σ⁻¹`, same H, same stationary law.
+        """The same stationary process run backwards: `A_rev = Σ Aᵀ Σ⁻¹`, same H, same stationary distribution.
 
         With A unknown the two are equally likely on stationary data, irreversible or not: this twin is why
         a direction of time can be undetermined.
@@ -264,7 +264,7 @@ class LinearSDE:
         dt : float
             Time between observations.
         initial : Gaussian, optional
-            p₀; without it (here and in the SDE) the stationary law is taken.
+            p₀; without it (here and in the SDE) the stationary distribution is taken.
         scheme : {"exact", "euler"}
             Transitions: exact, or Euler's.
         """
@@ -297,7 +297,7 @@ class LinearSDE:
             Time between observations.
         x0 : array, float, Gaussian, "stationary" or None
             A point (d,), one start per trajectory (n, d), a number s (starts from N(0, s² I)), a `Gaussian`,
-            or "stationary". Left out: `initial` if the SDE has one, else the stationary law.
+            or "stationary". Left out: `initial` if the SDE has one, else the stationary distribution.
         scheme : {"exact", "euler"}
             Exact transitions have no error of the step; Euler's are the paper's.
         random_state : int, Generator or None

@@ -1,4 +1,4 @@
-"""Tail probabilities and quantiles of standard laws, by scipy.special: importing scipy.stats takes longer than a small fit."""
+"""Tail probabilities and quantiles of standard distributions, by scipy.special: importing scipy.stats takes longer than a small fit."""
 
 from __future__ import annotations
 

@@ -414,7 +414,7 @@ STAGES = {
     "IIIB": (7248, 2.76, 6.87, 13.0),
     "IV": (12840, 3.86, 8.82, 13.0),
 }
-"""Of each stage: its frequency, and the lognormal law (μ, σ, largest) of its diameter, at least 0.3 cm."""
+"""Of each stage: its frequency, and the lognormal distribution (μ, σ, largest) of its diameter, at least 0.3 cm."""
 
 CELLS_PER_CM3 = 5.8e8
 """Tumour cells per cm³: recovery has probability exp(−cells)."""
