@@ -29,10 +29,10 @@ from retrace_sde.io.writing import write_table
 from retrace_sde.panel.blocks import evenly, to_numpy
 from retrace_sde.panel.inputs import MissingInputsError
 from retrace_sde.panel.panel import Panel
-from retrace_sde.panel.validation import ReTraceWarning
+from retrace_sde.panel.validation import collected_warnings
 from retrace_sde.progress import Progress, report, reporting, told
 from retrace_sde.recovery import Recovery, recover
-from retrace_sde.show.figures import figures
+from retrace_sde.show.figures import orders_drawn
 from retrace_sde.show.report import write_report
 from retrace_sde.show.verdicts import verdicts
 
@@ -114,17 +114,13 @@ class Desk:
         frame = self._with_roles(task)
         roles, options, name = task["roles"], task["options"], task["name"]
         steps = steps_ahead(options)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with collected_warnings() as cautions:
             found = recover(frame, **recover_options(roles, options))
             ordered = found.ordered
         with warnings.catch_warnings(
             action="ignore"
         ):  # the page says itself that the direction is open
             ahead = found.forecast(steps)
-        cautions = [
-            str(each.message) for each in caught if issubclass(each.category, ReTraceWarning)
-        ]
         report("writing")
         form = frame.attrs.get(WRITTEN_KEY)
         write_table(ordered, self.folder / "ordered.csv", written=form)
@@ -137,7 +133,7 @@ class Desk:
         write_report(found.model, found.panel, share, share=True, steps=steps)
         python = script(name, roles, options, sheet=task.get("sheet"), written=form)
         (self.folder / "retrace_fit.py").write_text(python, encoding="utf-8")
-        return plain({**_answer(found, list(dict.fromkeys(cautions))), "steps": steps})
+        return plain({**_answer(found, cautions), "steps": steps})
 
 
 def _page_notes(frame: pd.DataFrame) -> list[str]:
@@ -169,14 +165,13 @@ def _moving(found: Recovery) -> Message:
     """What is seen moving into order: means over subjects of the slices, or a few subjects' own rows."""
     model, panel = found.model, found.panel
     shared = model.result_.shared_order  # then there is one unit: all subjects
-    drawn = figures(model, panel, share=shared)
     wrong = cells(model.result_.suspects, tuple(panel.values.shape), panel.names)
     values = np.where(wrong, np.nan, to_numpy(panel.values))
     spread = np.nanstd(values, axis=(0, 1))
     centre = np.nanmean(values, axis=(0, 1))
     lines = list(panel.names[:MAX_LINES])
     groups = []
-    for unit in drawn["units"][:MAX_GROUPS]:
+    for unit in orders_drawn(model, panel)[:MAX_GROUPS]:
         kept = np.array(unit["slices"])
         some = evenly(len(kept), MAX_SLICES_MOVING)
         at = {int(each): place for place, each in enumerate(some)}

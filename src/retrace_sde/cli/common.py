@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import textwrap
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -151,19 +150,6 @@ def refusing() -> Iterator[None]:
 
 
 @contextmanager
-def collected_warnings() -> Iterator[list[str]]:
-    """The package's cautions as sentences, to be printed with the result."""
-    from retrace_sde.panel.validation import ReTraceWarning
-
-    found: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield found
-    texts = [str(each.message) for each in caught if issubclass(each.category, ReTraceWarning)]
-    found += list(dict.fromkeys(texts))
-
-
-@contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """A bar on stderr that names each step as it begins; nothing where stderr is not a terminal."""
     from retrace_sde.progress import bar, report, reporting
@@ -175,6 +161,8 @@ def progress() -> Iterator[Callable[[str], None]]:
 @contextmanager
 def working() -> Iterator[tuple[Callable[[str], None], list[str]]]:
     """Around work on a table: a callback that names each step, and the cautions, complete at the end."""
+    from retrace_sde.panel.validation import collected_warnings
+
     with refusing(), progress() as begin, collected_warnings() as cautions:
         yield begin, cautions
 

@@ -19,9 +19,10 @@ from rich.progress import (
 )
 
 from retrace_sde import reproduce as experiments
-from retrace_sde.cli.common import collected_warnings, printable, refusing
+from retrace_sde.cli.common import printable, refusing
 from retrace_sde.io.files import check_target
 from retrace_sde.io.outputs import check_outputs
+from retrace_sde.panel.validation import collected_warnings
 from retrace_sde.reproduce import files, runner
 
 

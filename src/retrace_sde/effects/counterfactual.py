@@ -57,12 +57,6 @@ def walk(
         yield x
 
 
-def last(path: Iterator[Array]) -> Array:
-    """Where a path ends."""
-    *_, end = path
-    return end
-
-
 def sigma_points(mean: Array, covariance: Array) -> Iterator[tuple[float, Array]]:
     """Weights and points (n, d, s) whose averages are means over N(mean, covariance) up to third order."""
     n, d, s = mean.shape

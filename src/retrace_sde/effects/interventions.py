@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from retrace_sde.effects.counterfactual import last
 from retrace_sde.effects.regime import Regime
 from retrace_sde.effects.subject_model import SubjectModel
 from retrace_sde.effects.support import Support
@@ -226,6 +225,6 @@ class Interventions:
                         else regime.draw_subjects(k, theta[name], rng, drawn[0])
                         for other, drawn in own.items()
                     ]
-                paths = (regime.path(*part, treatment, steps) for part in parts)
-                ends.append(np.concatenate([last(path) for path in paths]))
+                paths = (list(regime.path(*part, treatment, steps)) for part in parts)
+                ends.append(np.concatenate([path[-1] for path in paths]))
             yield ends[1] - ends[0]

@@ -33,10 +33,14 @@ def affine_in_state(drift: Drift) -> bool:
 
 def interpolated(values: Array, order: Indices) -> Array:
     """Values (n, T, d) without NaN, as a start: on the line between neighbours along an order, else the mean of all."""
-    _, T, d = values.shape
-    found, means = values.copy(), np.nanmean(values, axis=(0, 1))
+    n, T, d = values.shape
+    found, means, orders = (
+        values.copy(),
+        np.nanmean(values, axis=(0, 1)),
+        np.broadcast_to(order, (n, T)),
+    )
     for j in np.flatnonzero(np.isnan(values).any(axis=(1, 2))):
-        path = order if order.ndim == 1 else order[j]
+        path = orders[j]
         for k in range(d):
             along = values[j, path, k]
             known = np.flatnonzero(~np.isnan(along))

@@ -26,9 +26,7 @@ def retrace(X: Array) -> Answer:
     # Up to reversal: a position and its mirror image count together, along the order that was found.
     along = found[model.order_, np.arange(len(found))]
     mirrored = found[model.order_[::-1], np.arange(len(found))]
-    sure = max(
-        float(along.mean()), float(mirrored.mean()), float(np.minimum(along + mirrored, 1.0).mean())
-    )
+    sure = float(np.minimum(along + mirrored, 1.0).mean())
     return Answer(model.order_, model.direction_.identified, sure, model.drift_)
 
 

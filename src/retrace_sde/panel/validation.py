@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +55,17 @@ class ReTraceWarning(UserWarning):
     >>> import warnings, retrace_sde as rt
     >>> warnings.simplefilter("ignore", rt.ReTraceWarning)  # or "error", in a pipeline
     """
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """The package's cautions as sentences, each once; complete at the end."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield found
+    texts = [str(each.message) for each in caught if issubclass(each.category, ReTraceWarning)]
+    found += dict.fromkeys(texts)
 
 
 def check_panel(

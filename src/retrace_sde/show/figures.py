@@ -81,6 +81,12 @@ def figures(model: ReTrace, panel: Panel, *, share: bool = False, steps: int = 0
     return summarised(found, panel, variables, PAGE_DIGITS) if share else found
 
 
+def orders_drawn(model: ReTrace, panel: Panel) -> list[dict[str, Any]]:
+    """The units of the figures alone: the slices of all trajectories, or the observations of a few, and the orders of each round."""
+    units, _, _ = _selection(model, panel, [], share=False)
+    return [_unit(model, panel, each) for each in units]
+
+
 Unit = tuple[int | None, Indices, Indices]
 """A trajectory (None: all, with one order), the positions shown, and the observations there."""
 
