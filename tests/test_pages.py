@@ -25,6 +25,9 @@ pytestmark = pytest.mark.skipif(
 every_page = pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 RECORDS = sorted((ROOT / "docs" / "results").glob("*.json"))
 OLD = r"## 0\.2\.0.*"  # what was released is history: its names may be gone
+DEFINED = {
+    "theory.md": "values of the formula above them"
+}  # tables of numbers that nobody measured
 RENAMED = r"^\| [^|\n]+ \|"  # and so are those of the first column of the changelog's table
 
 
@@ -131,13 +134,33 @@ def test_tables_are_those_of_the_files_that_commands_wrote():
         assert results["filled"](text) == text, page.name
 
 
+@every_page
+def test_no_table_of_figures_is_typed(page):
+    """Cells beyond the first column that hold digits and no word are figures; most cells of a table of figures are."""
+    text = re.sub(r"<!-- table: .*?<!-- end of table -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)  # fmt: skip
+    for head, body in re.findall(r"^(\|.*)\n\|[-:| ]+\|\n((?:\|.*\n?)+)", text, re.MULTILINE):
+        cells = [cell for row in body.splitlines() for cell in row.strip("| ").split("|")[1:]]
+        words = [re.sub(r"`[^`]*`", "word", cell) for cell in cells]
+        figures = [each for each in words if re.search(r"\d", each) and not re.search(r"[^\W\d_]{3,}", each)]  # fmt: skip
+        assert 2 * len(figures) <= len(cells) or page.name in DEFINED, head
+
+
 @pytest.mark.skipif(not RECORDS, reason="the records are in the repository, not in a wheel")
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_every_record_names_its_command_and_has_a_cell_for_each_column(path):
     made = json.loads(path.read_text(encoding="utf-8"))
+    assert made["command"]
+    assert made["version"]
     if "columns" in made:  # the others are sums over many runs, which no page shows as a table
-        assert made["command"]
         assert {len(row) for row in made["rows"]} == {len(made["columns"])}
+
+
+@pytest.mark.skipif(not RECORDS, reason="the records are in the repository, not in a wheel")
+def test_every_table_on_record_is_shown():
+    """A figure that no page shows is one that nobody looks at."""
+    shown = {name for page in PAGES for name in re.findall(r"<!-- table: ([\w-]+) -->", page.read_text(encoding="utf-8"))}  # fmt: skip
+    made = {path.stem for path in RECORDS if "columns" in json.loads(path.read_text(encoding="utf-8"))}  # fmt: skip
+    assert made <= shown
 
 
 def test_printed_tables_are_read_cell_by_cell():
