@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_score
 from sklearn.utils import get_tags
 
 import retrace_sde as rt
@@ -128,7 +129,7 @@ METHODS = {
     **dict.fromkeys(("summary", "conf_int", "sample_orders", "bootstrap_errors"), ()),
 }
 BEFORE_FIT = {"fit", "fit_transform", "set_output", "get_params", "set_params"}
-OTHERS = {"get_metadata_routing", "set_fit_request", "set_score_request"}
+OTHERS = {"get_metadata_routing", "set_fit_request"}
 
 
 @pytest.mark.parametrize(
@@ -146,3 +147,21 @@ def test_options_of_recover_are_typed():
 
 def test_the_package_lists_its_public_names_only():
     assert set(dir(rt)) == {*rt.__all__, "__version__"}
+
+
+def test_settings_are_shown_and_changed_as_scikit_learn_does():
+    model = rt.ReTrace(dt=DT, drift="linear")
+    assert repr(model) == "ReTrace(dt=0.1, drift='linear')"
+    assert model.set_params(drift="affine").get_params()["drift"] == "affine"
+    with pytest.raises(ValueError, match="Invalid parameter 'drif'"):
+        model.set_params(drif="affine")
+
+
+def test_groups_are_routed_where_they_are_asked_for(values):
+    groups = np.arange(N) // 3
+    with config_context(enable_metadata_routing=True):
+        model = rt.ReTrace(dt=DT, random_state=0).set_fit_request(groups=True)
+        asked = clone(model).get_metadata_routing().fit.requests
+        assert asked["groups"] is True
+        scores = cross_val_score(model, values, cv=GroupKFold(2), params={"groups": groups})
+    assert np.isfinite(scores).all()

@@ -13,21 +13,23 @@ from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
-from scipy.spatial.distance import cdist
 
 from retrace_sde.evidence.dependence import DependenceKind, cleared, dependence_of
 from retrace_sde.evidence.suspects.shifted import find_shifted
 from retrace_sde.io.answers import present
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.columns import shown
+from retrace_sde.io.deferred import deferred, stats
 from retrace_sde.orders.hidden.pair_moments import seen_distances
 from retrace_sde.orders.loops import closes
 from retrace_sde.orders.paths import shortest_path
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.uninformative import by_least, rounding, without_dynamics
+from retrace_sde.process.tails import t_sf
 from retrace_sde.search.mean_path import slice_effects
+
+distance = deferred("scipy.spatial.distance")
 
 MOST_SUBJECTS_TESTED, MOST_SLICES_TESTED = 200, 60
 """Subjects and slices that the permutation tests use, at most."""
@@ -432,7 +434,9 @@ def _own_orders(z: Array, rng: np.random.Generator) -> Iterator[Finding]:
 
     def closeness(parts: list[Array]) -> float:
         white = [part @ whiten.T for part in parts]
-        return float(np.mean([_closeness(cdist(each, each, "sqeuclidean"))[0] for each in white]))
+        return float(
+            np.mean([_closeness(distance.cdist(each, each, "sqeuclidean"))[0] for each in white])
+        )
 
     ratio = closeness(centred)
     nulls = [closeness(np.split(rng.permutation(pool), cuts)) for _ in range(OWN_PERMUTATIONS)]
@@ -522,7 +526,7 @@ def _changes(z: Array) -> tuple[float, float]:
         u, v = (np.where(known, each - each.sum(axis=0) / m, np.nan) for each in (x + y, x - y))
         error = np.sqrt(np.nansum(v**2, axis=0) / (m - 1) / m)
         for k, t in enumerate((shift / np.maximum(error, 1e-300), _rank_t(u, v, m))):
-            least[k] = min([least[k], *(2 * stats.t.sf(np.abs(t), m - 1 - k))])
+            least[k] = min([least[k], *(2 * t_sf(np.abs(t), m - 1 - k))])
         tests += d
     return min(1.0, least[0] * tests), min(1.0, least[1] * tests)
 

@@ -9,8 +9,6 @@ from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.forecast import Forecast, Imputed
 from retrace_sde.after.pairs import tempered
@@ -24,6 +22,7 @@ from retrace_sde.estimator.assemble import (
 )
 from retrace_sde.estimator.checks import check_gaps, in_words
 from retrace_sde.estimator.common import lifted
+from retrace_sde.estimator.conventions import Estimator, check_is_fitted
 from retrace_sde.estimator.entry import Entry, entered, in_units
 from retrace_sde.estimator.fitted import Fitted, Memory
 from retrace_sde.estimator.fitting import PanelFit, fit_entry
@@ -64,7 +63,7 @@ Evidence = Literal["means", "spreads", "residuals"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ReTrace(Fitted, BaseEstimator):  # type: ignore[misc]
+class ReTrace(Fitted, Estimator):
     """Recover the order of shuffled time slices, the direction of time, and the SDE behind them.
 
     Maximises `log p₀(X_{o_0}) + Σ_i log p(X_{o_{i+1}} | X_{o_i}; θ)` over the order o and θ = (A, H), and tests

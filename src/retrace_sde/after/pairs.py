@@ -9,9 +9,9 @@ change which of two observations is the likelier first. Measured on real panels 
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from retrace_sde.io.arrays import Array
+from retrace_sde.io.deferred import optimize
 
 MIN_PROBABILITY = 0.005
 """Probabilities are kept this far from 0 and 1 before they are tempered: some hundred sampled orders say no more."""
@@ -36,4 +36,4 @@ def exponent_of(right: Array) -> float:
     def loss(exponent: float) -> float:
         return float(np.logaddexp(0, -exponent * odds).mean())
 
-    return float(minimize_scalar(loss, bounds=EXPONENT_RANGE, method="bounded").x)
+    return float(optimize.minimize_scalar(loss, bounds=EXPONENT_RANGE, method="bounded").x)

@@ -23,8 +23,16 @@ from retrace_sde.after.steps import Steps
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.registry import candidate
 from retrace_sde.io.arrays import Array, Indices, Mask
-from retrace_sde.io.deferred import stats
-from retrace_sde.process.tails import chi2_sf, f_sf, norm_cdf, norm_ppf, norm_sf, t_ppf, t_sf
+from retrace_sde.process.tails import (
+    chi2_sf,
+    f_sf,
+    kurtosis_test,
+    norm_cdf,
+    norm_ppf,
+    norm_sf,
+    t_ppf,
+    t_sf,
+)
 
 LEVEL = 0.005
 """Significance level of each of the seven tests: on data of the model itself one of them fails in less than 4 % of panels."""
@@ -279,9 +287,8 @@ def _tails(e: Array) -> AspectVerdict:
     z = scaled[~np.isnan(scaled)]
     if len(z) < 100:
         return AspectVerdict(Aspect.TAILS, False, 0.0, 1.0)
-    kurtosis = float(stats.kurtosis(z))
     # Dividing by a spread of n numbers shortens the tails by 6/n, to first order.
-    p = float(stats.kurtosistest(z, alternative="greater").pvalue)
+    kurtosis, p = kurtosis_test(z)
     return AspectVerdict(Aspect.TAILS, p < LEVEL and kurtosis > MIN_KURTOSIS, kurtosis, p)
 
 

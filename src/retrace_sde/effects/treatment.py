@@ -16,8 +16,6 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.compare import as_order
 from retrace_sde.effects.assumptions import (
@@ -36,6 +34,7 @@ from retrace_sde.effects.missing_values import affine_in_state, interpolated
 from retrace_sde.effects.regime import Regime, fit_regime
 from retrace_sde.effects.support import OutsideSupportError, Support
 from retrace_sde.estimator.checks import check_enough, check_features, check_volumes
+from retrace_sde.estimator.conventions import Estimator, check_is_fitted
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.fit.intervals import coefficients, covariances, half_widths, table
 from retrace_sde.fit.subjects import fit_subjects, log_likelihood, subject_grams
@@ -105,7 +104,7 @@ class Comparison(TypedDict, total=False):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class TreatmentEffect(BaseEstimator):  # type: ignore[misc]
+class TreatmentEffect(Estimator):
     """Effects of treatment on a process observed without its time order.
 
     The estimand is the g-formula under the fitted SDE. It is an effect under consistency, no unmeasured confounding, positivity and no

@@ -20,14 +20,16 @@ from dataclasses import replace
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.deferred import deferred
 from retrace_sde.panel.blocks import Data, evenly, to_numpy
 from retrace_sde.panel.groups import renumbered
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import ReTraceWarning
 from retrace_sde.process.tails import chi2_cdf, chi2_ppf
+
+spatial = deferred("scipy.spatial")
 
 MAX_SETS_NAMED = 3
 """Sets of copies that a warning names."""
@@ -126,7 +128,7 @@ def near_copies(data: Data, *, shared: bool) -> Indices | None:
     if not reach > 0:
         return None
     every = np.column_stack([scores, levels])
-    tree = cKDTree(every)
+    tree = spatial.cKDTree(every)
     near, at = tree.query(every, min(MAX_NEIGHBOURS, n - 1) + 1, distance_upper_bound=reach**0.5)
     one, k = np.nonzero(near < np.inf)
     two = at[one, k]

@@ -8,10 +8,10 @@ from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeV
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
 from retrace_sde.estimator.common import CommonPart, lifted
+from retrace_sde.estimator.conventions import check_is_fitted
 from retrace_sde.estimator.units import Units
 from retrace_sde.evidence.direction.verdict import DirectionTest
 from retrace_sde.evidence.identifiability import IdentifiabilityReport

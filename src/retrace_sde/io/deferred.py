@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["deferred", "optimize", "pd", "stats"]
+__all__ = ["deferred", "joblib", "optimize", "pd", "stats"]
 
 
 class _Deferred:
@@ -26,4 +26,4 @@ if TYPE_CHECKING:
 else:
     pd = deferred("pandas")
 
-optimize, stats = deferred("scipy.optimize"), deferred("scipy.stats")
+joblib, optimize, stats = (deferred(name) for name in ("joblib", "scipy.optimize", "scipy.stats"))

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import array_api_compat
 import numpy as np
-from joblib import cpu_count, effective_n_jobs
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from retrace_sde.io.arrays import Array, Indices, ordered, taken
+from retrace_sde.io.deferred import joblib
 from retrace_sde.io.lazy.array import LazyArray, walk
 from retrace_sde.io.lazy.view import ArrayView, InMemoryView
 from retrace_sde.panel.clock import Gaps
@@ -287,13 +287,13 @@ class Data:
 
 
 def _jobs(n_jobs: int | None) -> int:
-    return _cores() if n_jobs is None else effective_n_jobs(n_jobs)
+    return _cores() if n_jobs is None else joblib.effective_n_jobs(n_jobs)
 
 
 @cache
 def _cores() -> int:
     """Looked up once: joblib reads files for it, and passes over small blocks ask thousands of times."""
-    return int(cpu_count())
+    return int(joblib.cpu_count())
 
 
 def _parts(along: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:

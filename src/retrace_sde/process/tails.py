@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from retrace_sde.io.arrays import Array
+
 
 def norm_sf(x: Any) -> Any:
     """P(Z > x), Z standard normal."""
@@ -61,3 +63,16 @@ def f_median(one: Any, two: Any) -> Any:
 def binom_sf(k: int, n: int, p: float) -> float:
     """P(X > k) of n trials."""
     return float(special.bdtrc(k, n, p)) if k >= 0 else 1.0
+
+
+def kurtosis_test(z: Array) -> tuple[float, float]:
+    """Excess kurtosis of a sample, and P(≥ it) of a normal one: Anscombe and Glynn's (1983) cube root of a χ² that fits its moments."""
+    n, squares = len(z), (z - z.mean()) ** 2
+    b2 = float((squares**2).mean() / squares.mean() ** 2)
+    variance = 24.0 * n * (n - 2) * (n - 3) / ((n + 1) ** 2 * (n + 3) * (n + 5))
+    x = (b2 - 3.0 * (n - 1) / (n + 1)) / variance**0.5
+    skew = 6.0 * (n * n - 5 * n + 2) / ((n + 7) * (n + 9))
+    skew *= (6.0 * (n + 3) * (n + 5) / (n * (n - 2) * (n - 3))) ** 0.5
+    A = 6.0 + 8.0 / skew * (2.0 / skew + (1 + 4.0 / skew**2) ** 0.5)
+    root = np.cbrt((1 - 2 / A) / (1 + x * (2 / (A - 4)) ** 0.5))
+    return b2 - 3.0, float(norm_sf((1 - 2 / (9 * A) - root) / (2 / (9 * A)) ** 0.5))

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from sklearn.utils.validation import check_is_fitted
 
+from retrace_sde.estimator.conventions import check_is_fitted
 from retrace_sde.fit.intervals import clearest, critical, half_widths
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.files import replacing

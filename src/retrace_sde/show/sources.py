@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from retrace_sde.after.residuals import ResidualCheck
+from retrace_sde.estimator.conventions import check_is_fitted
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.clock import same_for_all
 from retrace_sde.panel.order import Order

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from retrace_sde.evidence.selection.intercepts import resampled_fit
 from retrace_sde.evidence.selection.subjects import SubjectAccount
 from retrace_sde.fit.bootstrap import errors_of_draws
 from retrace_sde.fit.regression import StandardErrors
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.deferred import joblib
 from retrace_sde.progress import steps
 from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model
@@ -44,7 +44,7 @@ def bootstrap(
         estimate = again.estimate(fit, name)
         return estimate.coefficients, estimate.diffusion
 
-    parallel = Parallel(model.data.n_jobs or -1, prefer="threads", return_as="generator")
-    replies = parallel(delayed(one)(rows) for rows in drawn)
+    parallel = joblib.Parallel(model.data.n_jobs or -1, prefer="threads", return_as="generator")
+    replies = parallel(joblib.delayed(one)(rows) for rows in drawn)
     fits = list(steps(replies, "resampling subjects", total=len(drawn), least=2))
     return errors_of_draws(fits, None if sde is None else sde.moved)
