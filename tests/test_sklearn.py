@@ -128,7 +128,14 @@ METHODS = {
     **dict.fromkeys(("precedence", "reorder_samples"), (np.zeros((3, 4, 2)),)),
     **dict.fromkeys(("summary", "conf_int", "sample_orders", "bootstrap_errors"), ()),
 }
-BEFORE_FIT = {"fit", "fit_transform", "set_output", "get_params", "set_params"}
+BEFORE_FIT = {
+    "fit",
+    "fit_transform",
+    "set_output",
+    "get_params",
+    "set_params",
+    *rt.ReTrace().get_params(),
+}
 OTHERS = {"get_metadata_routing", "set_fit_request"}
 
 
