@@ -12,6 +12,7 @@ of the package. FOLDER stands for the folder of real panels, whose place on a ma
 import argparse
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,8 @@ def record(name: str, command: list[str], folder: Path | None) -> None:
     run[0] = sys.executable if run[0] == "python" else run[0]
     out = subprocess.run(run, cwd=ROOT, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
     for k, (columns, *rows) in enumerate(tables(out)):
-        made = {"command": " ".join(command), "version": __version__}
+        typed = re.sub(r" --jobs \d+", "", shlex.join(command))  # answers do not depend on it
+        made = {"command": typed, "version": __version__}
         made |= {"columns": columns, "rows": [[each or None for each in row] for row in rows]}
         text = json.dumps(made, ensure_ascii=False).replace("], [", "],\n[")
         file = ROOT / "docs/results" / f"{name}{f'_{k + 1}' if k else ''}.json"

@@ -116,9 +116,9 @@ def main():
         mean = {key: float(each.mean()) for key, each in total.items()}
         shares = [
             mean["sure"],
-            sums["right n"] / max(sums["sure n"], 1),
+            sums["right n"] / sums["sure n"] if sums["sure n"] else None,
             int(sums["between n"]),
-            sums["holds n"] / max(sums["between n"], 1),
+            sums["holds n"] / sums["between n"] if sums["between n"] else None,
             mean["A"],
             mean["H"],
             float(np.median(total["trace"])),
