@@ -73,9 +73,8 @@ def main() -> None:
         runs = Parallel(options.jobs)(delayed(one)(seed, volatile) for seed in seeds)
         inside = np.concatenate([(f[:, 0] <= g) & (g <= f[:, 1]) for f, g, _ in runs])
         ratio = np.median(np.concatenate([f[:, 1] / f[:, 0] for f, _, _ in runs]))
-        said = {
-            each: sum(c == each for _, _, c in runs) for each in sorted({c for _, _, c in runs})
-        }
+        clocks = [clock for _, _, clock in runs]
+        said = ", ".join(f"{each} {clocks.count(each)}" for each in sorted(set(clocks)))
         print(
             f"| simulated, {kind} | {len(inside)} | {inside.mean():.0%} | {ratio:.2g} | {said} |",
             flush=True,

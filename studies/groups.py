@@ -19,6 +19,7 @@ from joblib import Parallel, delayed
 
 import retrace_sde as rt
 from retrace_sde.estimator.copies import near_copies
+from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import Data
 
 TURN = np.array([[-0.5, 1.0], [-1.0, -0.5]])
@@ -187,11 +188,12 @@ def main():
                  tuple(f"{o} {v:g}" for o in ("shared", "own") for v in (0, 0.01, 0.02, 0.05))),
     }[given.what]  # fmt: skip
     seeds = range(*map(int, given.seeds.split(":")))
-    print(f"{'panel':<28}" + "".join(f"{each:>13}" for each in columns))
+    table = []
     for name, case in cases.items():
         if given.only in name:
             rows = Parallel(given.jobs)(delayed(run)(seed, case) for seed in seeds)
-            print(f"{name:<28}" + "".join(f"{x:13.3f}" for x in np.mean(rows, axis=0)), flush=True)
+            table.append([name, len(seeds), *(float(x) for x in np.mean(rows, axis=0))])
+    print(*lines({"columns": ["panel", "panels", *columns], "rows": table}), sep="\n")
 
 
 if __name__ == "__main__":
