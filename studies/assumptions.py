@@ -20,6 +20,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import direction as processes
@@ -34,7 +35,6 @@ from retrace_sde.evidence.closed_form.panels import Ground
 from retrace_sde.evidence.direction.comparison import compare_directions
 from retrace_sde.evidence.direction.verdict import direction_test
 from retrace_sde.evidence.guards import guarded, loops
-from retrace_sde.lost_time.table import lines
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.simulate import random_irreversible_sde
@@ -349,11 +349,13 @@ def main() -> None:
     parser.add_argument("--mirrored", action="store_true")
     parser.add_argument("--aligned", choices=["start", "end", "neither"])
     parser.add_argument("--evidence", default="means,spreads,residuals")
+    parser.add_argument("--json", type=Path, help="write the tables there, too")
     asked = parser.parse_args()
     begin, end = map(int, asked.seeds.split(":"))
     names = [each for each in PANELS if not asked.only or each in asked.only.split(";")]
     tasks = [(name, seed) for seed in range(begin, end) for name in names]
     found = Parallel(asked.jobs, batch_size=1)(delayed(answer)(*task, asked) for task in tasks)
+    tables = {}
     for kind, panels in KINDS.items():
         here = {
             name: [row for (each, _), row in zip(tasks, found, strict=True) if each == name]
@@ -363,8 +365,9 @@ def main() -> None:
         if here:
             columns = [kind, "panels", "called", "right", "wrong", "order right"]
             rows = [summary(*each, directed=panels is not NO_DIRECTION) for each in here.items()]
-            print(*lines({"columns": columns, "rows": rows}), sep="\n")
-            print(*(told(*each) for each in here.items()), sep="\n")
+            details = [told(*each) for each in here.items()]
+            tables[kind] = processes.shown(columns, rows, details)
+    processes.record(asked.json, tables)
 
 
 def summary(name: str, rows: list[dict[str, Any]], *, directed: bool) -> list[str | float | None]:

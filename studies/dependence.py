@@ -6,6 +6,7 @@
     python studies/dependence.py level --seeds 0:400
     python studies/dependence.py sums --seeds 0:100
     python studies/dependence.py panels --folder FOLDER
+    python studies/dependence.py table sizes level sums --seeds 0:100 --jobs 16 --json FILE
 
 `table`: n = 30, T = 16, d = 3, Δt = .1, default settings. At rest (stationary, reversible unless it says otherwise) there is no
 direction: every call is false. `sizes`: the same with other n and T, missing values, and measurement noise. `level`: how often
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from direction import record, shown
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from real_panels import PANELS, read_panel
@@ -32,7 +34,6 @@ from scipy.linalg import expm, solve_continuous_lyapunov
 import retrace_sde as rt
 from retrace_sde.evidence.dependence import cd_p_value, lm_p_value
 from retrace_sde.fit.intervals import critical
-from retrace_sde.lost_time.table import lines
 from retrace_sde.process.simulate import random_irreversible_sde
 
 Floats = NDArray[np.float64]
@@ -226,8 +227,10 @@ def summary(name: str, rows: list[dict[str, Any]], *, directed: bool) -> list[An
     return [name, len(rows), *called, *map(share, ("ordered", "A", "H", "found", "share"))]
 
 
-def study(cases: Cases, seeds: range, only: str, jobs: int, given: dict[str, Any]) -> None:
-    table = []
+def study(
+    cases: Cases, seeds: range, only: str, jobs: int, given: dict[str, Any]
+) -> dict[str, Any]:
+    table, details = [], []
     for name, (make, made, options) in cases.items():
         if only in name:
             work = (
@@ -237,7 +240,7 @@ def study(cases: Cases, seeds: range, only: str, jobs: int, given: dict[str, Any
             table.append(summary(name, rows, directed=make is growth or "transient" in made))
             wrong = [row["seed"] for row in rows if row["wrong"]]
             seconds = np.median([row["seconds"] for row in rows])
-            print(f"{name}: {seconds:.1f} s; called wrongly: {wrong}", flush=True)
+            details.append(f"{name}: {seconds:.1f} s; called wrongly: {wrong}")
     columns = [
         "panel",
         "panels",
@@ -248,7 +251,7 @@ def study(cases: Cases, seeds: range, only: str, jobs: int, given: dict[str, Any
         "H covered",
     ]
     columns += ["dependence found", "common share"]
-    print(*lines({"columns": columns, "rows": table}), sep="\n")
+    return shown(columns, table, details)
 
 
 def residuals(X: Floats) -> Floats:
@@ -261,7 +264,7 @@ def residuals(X: Floats) -> Floats:
     return np.linalg.solve(lower, e.T).T.reshape(n, T - 1, d)
 
 
-def level(seeds: range, jobs: int) -> None:
+def level(seeds: range, jobs: int) -> dict[str, Any]:
     table = []
     for n in (8, 30, 200):
         for T in (8, 16, 60):
@@ -271,7 +274,7 @@ def level(seeds: range, jobs: int) -> None:
                 shares = np.mean([p[:, 0] <= 0.05, p[:, 0] <= 0.01, p[:, 1] <= 0.05], axis=1)
                 table.append([f"{n}, {T}, {d}", len(seeds), *(f"{each:.3f}" for each in shares)])
     columns = ["n, T, d", "panels", "CD p ≤ .05", "CD p ≤ .01", "LM p ≤ .05"]
-    print(*lines({"columns": columns, "rows": table}), sep="\n")
+    return shown(columns, table, [])
 
 
 def _p_values(seed: int, n: int, T: int, d: int) -> tuple[float, float]:
@@ -279,7 +282,7 @@ def _p_values(seed: int, n: int, T: int, d: int) -> tuple[float, float]:
     return cd_p_value(e), lm_p_value(e)
 
 
-def sums(seeds: range, jobs: int) -> None:
+def sums(seeds: range, jobs: int) -> dict[str, Any]:
     """Coverage one to five steps ahead, in the known order."""
     table = []
     for name, made in (
@@ -291,7 +294,7 @@ def sums(seeds: range, jobs: int) -> None:
         rows = np.array(Parallel(n_jobs=jobs)(delayed(_held)(seed, made) for seed in seeds))
         table.append([name, len(seeds), *(f"{each:.3f}" for each in rows.mean(axis=0))])
     columns = ["panel", "panels", "mean over trajectories", "single trajectories"]
-    print(*lines({"columns": columns, "rows": table}), sep="\n")
+    return shown(columns, table, [])
 
 
 def _held(seed: int, made: dict[str, Any]) -> tuple[float, float]:
@@ -310,7 +313,7 @@ def _held(seed: int, made: dict[str, Any]) -> tuple[float, float]:
     return float(np.mean((low <= mean) & (mean <= high))), single
 
 
-def real(folder: Path, only: str) -> None:
+def real(folder: Path, only: str) -> dict[str, Any]:
     table = []
     for name, found, n in _of_real(folder, only):
         p = "" if found.p_value is None else f"{found.p_value:.3f}"
@@ -318,7 +321,7 @@ def real(folder: Path, only: str) -> None:
             [name, str(found.kind), p, found.common_share, f"{found.effective_n:.1f} of {n}"]
         )
     columns = ["real panel", "dependence", "p", "common share", "effective n"]
-    print(*lines({"columns": columns, "rows": table}), sep="\n")
+    return shown(columns, table, [])
 
 
 def _of_real(folder: Path, only: str) -> Iterator[tuple[str, Any, int]]:
@@ -337,24 +340,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("study", choices=[*STUDIES, "level", "sums", "panels"])
+    parser.add_argument("study", choices=[*STUDIES, "level", "sums", "panels"], nargs="+")
     parser.add_argument("--seeds", default="0:30")
     parser.add_argument("--only", default="", help="cases that contain this")
     parser.add_argument("--folder", type=Path, help="the folder of real panels")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--json", type=Path, help="write the tables there, too, as they are made")
     asked = parser.parse_args()
     seeds = range(*map(int, asked.seeds.split(":")))
     words = {"True": True, "False": False}
     given = {k: words.get(v, v) for k, _, v in (each.partition("=") for each in asked.set)}
-    if asked.study == "panels":
-        real(asked.folder, asked.only)
-    elif asked.study == "level":
-        level(seeds, asked.jobs)
-    elif asked.study == "sums":
-        sums(seeds, asked.jobs)
-    else:
-        study(STUDIES[asked.study], seeds, asked.only, asked.jobs, given)
+    found = {}
+    for name in asked.study:
+        if name == "panels":
+            found[name] = real(asked.folder, asked.only)
+        elif name == "level":
+            found[name] = level(seeds, asked.jobs)
+        elif name == "sums":
+            found[name] = sums(seeds, asked.jobs)
+        else:
+            found[name] = study(STUDIES[name], seeds, asked.only, asked.jobs, given)
+        record(asked.json, found)
 
 
 if __name__ == "__main__":

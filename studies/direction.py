@@ -7,6 +7,7 @@
     python studies/direction.py mechanisms --seeds 0:30
     python studies/direction.py skewed --seeds 0:30
     python studies/direction.py panels --folder FOLDER [--halves 12]
+    python studies/direction.py level reversible power wrong mechanisms skewed panels --folder FOLDER --halves 12 --jobs 16 --json FILE
     python studies/direction.py level --seeds 0:200 --given --only "d=6"
 
 `level`: stationary panels, which have no direction. `reversible`: nonlinear ones that have none. `power`: transients. `wrong`:
@@ -19,6 +20,8 @@ halves) that are called wrongly follow the table.
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -355,7 +358,8 @@ def told(name: str, rows: list[dict[str, Any]]) -> str:
     return f"{name}: {used}; {seconds:.2f} s" + (f"; wrong: {wrong}" if wrong else "")
 
 
-def study(name: str, seeds: range, only: str, jobs: int, *, given: bool) -> None:
+def study(name: str, seeds: range, only: str, jobs: int, *, given: bool) -> dict[str, Any]:
+    """One table, printed; as a record, with what it leaves out."""
     found = {}
     for case, (make, made, options) in STUDIES[name].items():
         if only == case or (only in case and only not in STUDIES[name]):
@@ -364,11 +368,17 @@ def study(name: str, seeds: range, only: str, jobs: int, *, given: bool) -> None
             found[case] = Parallel(n_jobs=jobs)(work)
     columns = ["panel", "panels", "called", "right", "wrong", "sign right"]
     rows = [summary(*each) for each in found.items()]
-    print(*lines({"columns": columns, "rows": rows}), sep="\n")
-    print(*(told(*each) for each in found.items()), sep="\n")
+    return shown(columns, rows, [told(*each) for each in found.items()])
 
 
-def real(folder: Path, halves: int, only: str, jobs: int) -> None:
+def shown(columns: list[str], rows: list[list[Any]], details: list[str]) -> dict[str, Any]:
+    """A table and what it leaves out, printed, and as a record."""
+    found = {"columns": columns, "rows": rows, "details": details}
+    print(*lines(found), *details, sep="\n", flush=True)
+    return found
+
+
+def real(folder: Path, halves: int, only: str, jobs: int) -> dict[str, Any]:
     table, details = [], []
     for name, variables in REAL.items():
         if only not in name:
@@ -384,8 +394,7 @@ def real(folder: Path, halves: int, only: str, jobs: int) -> None:
         table.append([name, answer, halves, sum(each["called"] for each in half) - wrong, wrong])
         details.append(told(name, [whole, *half]))
     columns = ["real panel", "whole", "random halves", "right", "wrong"]
-    print(*lines({"columns": columns, "rows": table}), sep="\n")
-    print(*details, sep="\n")
+    return shown(columns, table, details)
 
 
 def _half(X: Floats, k: int) -> Floats:
@@ -397,7 +406,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("study", choices=[*STUDIES, "panels"])
+    parser.add_argument("study", choices=[*STUDIES, "panels"], nargs="+")
     parser.add_argument("--seeds", default="0:30")
     parser.add_argument(
         "--only", default="", help="the case of this name, or those that contain it"
@@ -406,12 +415,22 @@ def main() -> None:
     parser.add_argument("--halves", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--given", action="store_true", help="along the true order")
+    parser.add_argument("--json", type=Path, help="write the tables there, too, as they are made")
     asked = parser.parse_args()
-    if asked.study == "panels":
-        real(asked.folder, asked.halves, asked.only, asked.jobs)
-    else:
-        seeds = range(*map(int, asked.seeds.split(":")))
-        study(asked.study, seeds, asked.only, asked.jobs, given=asked.given)
+    seeds, found = range(*map(int, asked.seeds.split(":"))), {}
+    for name in asked.study:
+        if name == "panels":
+            found[name] = real(asked.folder, asked.halves, asked.only, asked.jobs)
+        else:
+            found[name] = study(name, seeds, asked.only, asked.jobs, given=asked.given)
+        record(asked.json, found)
+
+
+def record(file: Path | None, tables: dict[str, Any]) -> None:
+    """Tables with the command that made them."""
+    if file is not None:
+        what = {"command": " ".join(["python", *sys.argv]), "tables": tables}
+        file.write_text(json.dumps(what, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
