@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The chains over orders mix slowl
 def panel(kind, seed=0):
     options = KINDS[kind]
     sde = rt.simulate.random_irreversible_sde(2, random_state=0)
-    X = sde.simulate(30, 7, DT, x0=0.3, random_state=seed)
+    X = sde.simulate(15, 6, DT, x0=0.3, random_state=seed)
     if "noise" in kind:
         X = rt.simulate.add_noise(X, 0.1, random_state=seed + 1)
     way = options.get("permutation", "shared")

@@ -134,7 +134,7 @@ def test_each_ergodic_kind_alone_reaches_the_posterior_from_one_order(kind):
     # Neighbours are not joined at the ends of the path by reversal: a whole flip helps it there.
     shares = only(kind, 3) if kind == 4 else only(kind)
     end, _ = run_block(
-        shape, worst, burn=20_000, samples=1, thin=1, shares=shares, table=length_table(T - 1),
+        shape, worst, burn=5_000, samples=1, thin=1, shares=shares, table=length_table(T - 1),
         keep=1, seed=5, positions=False,
     )  # fmt: skip
     assert chi_square_p(end, orders, weight) > 1e-4
@@ -367,7 +367,7 @@ def test_chains_obey_what_is_known_and_sample_its_posterior(name, T):
     weight = weight / weight.sum()
     begin = np.tile(prior.repair(np.arange(T)), (4000, 1))
     end, _ = run_block(
-        shape, begin, burn=5000, samples=1, thin=1, shares=SHARES.astype(np.int64),
+        shape, begin, burn=1500, samples=1, thin=1, shares=SHARES.astype(np.int64),
         table=length_table(T - 1), keep=1, seed=5, positions=False, prior=prior,
     )  # fmt: skip
     assert np.isfinite([prior.cost(order)[0] for order in end]).all()

@@ -549,7 +549,7 @@ def test_a_fit_reports_its_rounds_its_chains_and_its_direction(averaged):
 
 
 def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs():
-    _, X, _ = shuffled(2, 6, 80, seed=7)
+    _, X, _ = shuffled(2, 6, 30, seed=7)
     one, two, three = fit(X, n_jobs=1), fit(X, n_jobs=2), fit(X, random_state=1)
     np.testing.assert_array_equal(one.drift_, two.drift_)
     np.testing.assert_array_equal(one.diffusion_, two.diffusion_)
@@ -562,7 +562,7 @@ def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs():
 
 
 def test_a_level_does_not_matter_to_an_affine_drift():
-    _, X, _ = shuffled(2, 7, 50, seed=8)
+    _, X, _ = shuffled(2, 6, 25, seed=8)
     one, two = fit(X, drift="affine"), fit(X + 50.0, drift="affine")
     gap = (one.diffusion_ - two.diffusion_) / one.standard_errors_.diffusion
     assert np.abs(gap).max() < 0.7
