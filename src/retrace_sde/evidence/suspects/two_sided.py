@@ -92,7 +92,9 @@ class OneSided:
 
 
 def carried(x: Array, times: Array) -> tuple[Array, Array]:
-    """The last value seen up to each row, (n, T, d), and when that was."""
+    """The last value seen up to each row, (n, T, d), and when that was, (n, T, d), or (n, T, 1) where all values are seen."""
+    if not np.isnan(x).any():
+        return x, times[:, :, None]
     past, when = x.copy(), np.repeat(times[:, :, None], x.shape[2], axis=2)
     for k in range(1, x.shape[1]):
         hole = np.isnan(past[:, k])
@@ -248,7 +250,10 @@ def _nearby(sizes: Array, middle: float) -> Array:
     """Logarithms (n, T) of the median length of steps near each row, without its own two; NaN where there are too few."""
     n, T = sizes.shape
     found = np.full((n, T), np.nan)
-    for k in range(T):
+    inner = np.arange(NEARBY + 1, T - NEARBY - 1)
+    away = np.r_[-NEARBY:0, 2 : NEARBY + 2]
+    found[:, inner] = _log(median(sizes[:, inner[:, None] + away], 2), middle)
+    for k in sorted({*range(T)} - {*inner.tolist()}):
         near = [*range(max(1, k - NEARBY), k), *range(k + 2, min(T, k + 2 + NEARBY))]
         if len(near) >= MIN_NEARBY:
             found[:, k] = _log(median(sizes[:, near], 1), middle)
