@@ -70,6 +70,8 @@ def antisymmetric_features(x: Array, there: Mask) -> list[Array]:
 
 def _pairs(x: Array, there: Mask, lag: int) -> tuple[Array, Array]:
     """States `lag` steps apart, zero where one of them was not seen."""
+    if there.all():
+        return x[:, :-lag], x[:, lag:]
     live = (there[:, lag:] & there[:, :-lag])[..., None]
     return x[:, :-lag] * live, x[:, lag:] * live
 
@@ -77,9 +79,11 @@ def _pairs(x: Array, there: Mask, lag: int) -> tuple[Array, Array]:
 def _step_features(x: Array, there: Mask, lag: int) -> list[Array]:
     """Circulation, and skewness of the steps over a lag."""
     here, after = _pairs(x, there, lag)
-    turning = np.einsum("nti,ntj->nij", here, after) - np.einsum("nti,ntj->nij", after, here)
+    turning = here.transpose(0, 2, 1) @ after
+    turning = turning - turning.transpose(0, 2, 1)
     a, b = np.triu_indices(x.shape[2], 1)
-    return [turning[:, a, b], ((after - here) ** 3).sum(axis=1)]
+    step = after - here
+    return [turning[:, a, b], np.einsum("ntd,ntd->nd", step * step, step)]
 
 
 def _fourth(x: Array, there: Mask) -> Array:
@@ -100,8 +104,9 @@ def _p(blocks: list[Array], groups: Indices | None, rng: np.random.Generator) ->
     for block in blocks:
         if not block.shape[1]:
             continue
-        total = np.zeros((G, block.shape[1]))
-        np.add.at(total, code, block)
+        total = block if groups is None else np.zeros((G, block.shape[1]))
+        if groups is not None:
+            np.add.at(total, code, block)
         scale = np.sqrt((total**2).sum(axis=0))
         z = signs @ (total / np.where(scale > 0, scale, 1.0))
         k = int((scale > 0).sum())
