@@ -29,20 +29,24 @@ from retrace_sde.evidence.closed_form.steps import (
 )
 from retrace_sde.evidence.closed_form.sums import products
 from retrace_sde.io.arrays import Array
-from retrace_sde.process.tails import t_sf
+from retrace_sde.panel.blocks import evenly
 from retrace_sde.progress import steps
 
 STAGES, MAX_ROUNDS = (19, 99, 399, 1999), 80
 """Simulations of each null: more where the p-value is too near the level to tell; and the rounds of `SIMULATED_NUMBERS` beyond which the last stage is
 left out. With 399 the verdict on pbcseq_visits (p = .04) depended on the seed: called in 1 of 3 shuffles."""
 
-MIN_DRAWS, TAIL_FREEDOM, OUT_OF_REACH_P = 6, 5, 1e-8
-"""Draws from which further ones are predicted, the degrees of freedom of that law, and the probability of reaching the ratio below which
-they are not drawn. Ratios have heavy tails: of 120 nulls (51 processes, 99 draws each) three had a later draw with a probability below
-1e-8 by Student's law of the first 19 with 18 degrees of freedom; with 5, one in 24,000 random choices of six draws did."""
+REACH = (6, 60.0), (12, 25.0), (19, 16.0)
+"""Draws, and standard deviations beyond their mean from which further ones are taken not to reach the ratio. Ratios have heavy tails: of 470 nulls (60
+panels of six kinds of noise, three forms, 300 draws each) and 300 random choices of so many draws from each, at most 7 in a million put a ratio that
+far which 4 % of all draws reach. Student's law of the draws would be too sure: with six, 15 deviations have a probability of 1e-5, and 2000 in a million did."""
 
 SIMULATED_NUMBERS = 250_000
-"""Numbers (B n T d) simulated at a time: more leave the processor's cache."""
+"""Numbers (B n T d) simulated at a time, but not fewer than six panels: more leave the processor's cache."""
+
+PART_NUMBERS, PART_TRAJECTORIES = 100_000, 20
+"""Numbers, and trajectories, of a part of a panel that settles the test where its ratio is out of reach: a panel of twice that size is not simulated
+as a whole before."""
 
 GAUSSIAN_POOL = 5000
 """Residuals drawn to represent a Gaussian law."""
@@ -56,6 +60,12 @@ class SimulatedP(NamedTuple):
 
     p_value: float
     p_error: float
+
+    @classmethod
+    def of(cls, reached: int, draws: int) -> SimulatedP:
+        """Of draws, some of which reach what was observed."""
+        p = (1 + reached) / (1 + draws)
+        return cls(p, float(np.sqrt(p * (1 - p) / draws)))
 
     def clear(self, alpha: float) -> bool:
         """Too far from the level for more simulations to matter."""
@@ -227,8 +237,10 @@ def simulated_test(
 
     ratio = float(statistic(panels)[0])
     if simulators is None:
-        one, two = (NullSimulator.of(panels, form, backwards=back) for back in (False, True))
-        simulators = one, two
+        part = _part(panels, form)
+        if part is not None and _beyond_doubt(part, form, statistic, ratio, rng):
+            return _none_reached(alpha)
+        simulators = _own_simulators(panels, form)
     worst = SimulatedP(0.0, 0.0)
     for simulator in nulls(simulators, favoured=0 if ratio >= 0 else 1):
         found = _p_value_under(simulator, statistic, panels, ratio, rng, alpha=alpha)
@@ -236,6 +248,41 @@ def simulated_test(
         if worst.clear(alpha) and worst.p_value > alpha:
             break
     return worst
+
+
+def _part(panels: Panels, form: Form) -> Panels | None:
+    """Some of the trajectories, where there are many more than a large ratio needs; None: too few, or alike in groups, or drawn."""
+    n, T, d = panels.x.shape[1:]
+    size = max(PART_NUMBERS // (T * d), PART_TRAJECTORIES)
+    alike = panels.groups is not None or panels.filled is not None or panels.visits.ragged
+    if alike or n < 2 * size or not form.fits(size, T, d):
+        return None
+    return Panels(panels.x[:, evenly(n, size)], aligned=panels.aligned)
+
+
+def _beyond_doubt(
+    part: Panels,
+    form: Form,
+    statistic: Callable[[Panels], Array],
+    ratio: float,
+    rng: np.random.Generator,
+) -> bool:
+    """A part of the trajectories has the sign of the whole ratio, out of reach of every null."""
+    own = float(statistic(part)[0])
+    if own * ratio <= 0:
+        return False
+    for each in nulls(_own_simulators(part, form), favoured=0 if ratio >= 0 else 1):
+        drawn = _null_ratios(each, statistic, part, ratio, rng)
+        found = _until_out_of_reach(np.empty(0), drawn, abs(own), REACH[-1][0], REACH[0][0])
+        if not out_of_reach(found, abs(own)):
+            return False
+    return True
+
+
+def _own_simulators(panels: Panels, form: Form) -> tuple[NullSimulator, NullSimulator]:
+    """Of a form's fits to the order and to its reverse."""
+    one, two = (NullSimulator.of(panels, form, backwards=back) for back in (False, True))
+    return one, two
 
 
 def nulls(simulators: tuple[NullSimulator, NullSimulator], *, favoured: int) -> list[NullSimulator]:
@@ -258,13 +305,25 @@ def _p_value_under(
     alpha: float,
 ) -> SimulatedP:
     """The share of a simulator's panels whose ratio reaches the one observed; at rest, in either direction."""
-    most = max(1, SIMULATED_NUMBERS // like.x[0].size)
+    most = max(REACH[0][0], SIMULATED_NUMBERS // like.x[0].size)
+    drawn = _null_ratios(simulator, statistic, like, ratio, rng)
+    return staged(drawn, abs(ratio), alpha=alpha, at_once=most)
+
+
+def _null_ratios(
+    simulator: NullSimulator,
+    statistic: Callable[[Panels], Array],
+    like: Panels,
+    ratio: float,
+    rng: np.random.Generator,
+) -> Callable[[int], Array]:
+    """Draws of ratios under a null, in the direction of the one observed; at rest, in either direction."""
 
     def drawn(size: int) -> Array:
         found = statistic(simulator.panels(like, size, rng))
         return np.abs(found) if simulator.at_rest else found * np.sign(ratio)
 
-    return staged(drawn, abs(ratio), alpha=alpha, at_once=most)
+    return drawn
 
 
 def staged(
@@ -278,25 +337,41 @@ def staged(
     values, found = np.empty(0), SimulatedP(1.0, 1.0)
     stages = STAGES if STAGES[-1] <= MAX_ROUNDS * at_once else STAGES[:-1]
     for stage in steps(stages, "testing the direction of time"):
-        while len(values) < stage and not out_of_reach(values, least):
-            values = np.append(values, drawn(min(at_once, stage - len(values))))
-        p = (1 + int((values >= least).sum())) / (1 + stage)
-        found = SimulatedP(p, float(np.sqrt(p * (1 - p) / stage)))
+        values = _until_out_of_reach(values, drawn, least, stage, at_once)
+        found = SimulatedP.of(int((values >= least).sum()), stage)
         if found.clear(alpha):
             break
     return found
 
 
-def out_of_reach(values: Array, least: float) -> bool:
-    """Hardly any further draw would reach `least`, by a Student law with heavy tails about the draws so far.
+def _none_reached(alpha: float) -> SimulatedP:
+    """The p-value of as many draws as make it clear of the level, none of which reaches the ratio."""
+    found = (SimulatedP.of(0, stage) for stage in STAGES)
+    return next((each for each in found if each.clear(alpha)), SimulatedP.of(0, STAGES[-1]))
 
-    Its predictive quantile is some fifty standard deviations away: this spares draws where the answer is beyond doubt, and no others.
+
+def _until_out_of_reach(
+    values: Array, drawn: Callable[[int], Array], least: float, most: int, at_once: int
+) -> Array:
+    """Further draws, up to so many, while they may reach `least`."""
+    while len(values) < most and not out_of_reach(values, least):
+        k = len(values)
+        stop = min([count for count, _ in REACH if count > k] + [most])
+        values = np.append(values, drawn(min(at_once, stop - k)))
+    return values
+
+
+def out_of_reach(values: Array, least: float) -> bool:
+    """Hardly any further draw would reach `least`: it is many standard deviations away (`REACH`).
+
+    This spares draws where the answer is beyond doubt, and no others.
     """
     k = len(values)
-    if k < MIN_DRAWS:
+    far = [deviations for count, deviations in REACH if count <= k]
+    if not far:
         return False
     width = max(float(values.std(ddof=1)) * np.sqrt(1 + 1 / k), 1e-300)
-    return bool(t_sf((least - values.mean()) / width, TAIL_FREEDOM) < OUT_OF_REACH_P)
+    return bool(least - values.mean() > far[-1] * width)
 
 
 def _pool(panels: Panels, fit: StepFit) -> Array:
