@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from retrace_sde.evidence.candidates.along import CandidatesAlong
-from retrace_sde.evidence.candidates.candidate import CandidateFit, CandidateKind, Role
+from retrace_sde.evidence.candidates.candidate import TIE_NATS, CandidateFit, CandidateKind, Role
 from retrace_sde.evidence.candidates.penalty import Block, penalty, step_parameters
 from retrace_sde.evidence.candidates.prediction import Prediction, StepRows
-from retrace_sde.evidence.closed_form.checks import free_nuisances
+from retrace_sde.evidence.closed_form.checks import Freed, free_nuisances
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.evidence.closed_form.steps import contributions, fit_directions
 from retrace_sde.io.arrays import Array
@@ -47,8 +47,25 @@ class StepCandidate:
         return whole and curved and few and self.form(along).fits(*panels.x.shape[1:])
 
     def fit(self, along: CandidatesAlong) -> CandidateFit | None:
-        assert along.panels is not None  # it applies
-        return step_fit(self.kind, along.panels, self.form(along))
+        panels, form = along.panels, self.form(along)
+        assert panels is not None  # it applies
+        if self.behind_markov(along, panels, form):
+            return _as_candidate(self.kind, panels, Freed(form, None), Role.LISTED)
+        return step_fit(self.kind, panels, form)
+
+    def behind_markov(self, along: CandidatesAlong, panels: Panels, form: Form) -> bool:
+        """Markov steps explain the panel, and better than these do, whatever nuisances are free: residuals are not checked then.
+
+        Their log-likelihood with free offsets, the penalty without; and free variances, which gain less than they cost in Markov steps
+        that pass their checks, may gain that here.
+        """
+        plain = along.fit(MARKOV) if form.degree == 1 else None
+        freed = form._replace(means=True)
+        if plain is None or not plain.adequate or not freed.fits(*panels.x.shape[1:]):
+            return False
+        most = max(float(each.total[0]) for each in fit_directions(panels, freed))
+        least = 2 * form_penalty(panels, form) - form_penalty(panels, form._replace(spreads=True))
+        return most - panels.log_volume - least < plain.log_evidence - TIE_NATS
 
     def predict(self, steps: StepRows) -> Prediction | None:
         return None
@@ -56,6 +73,9 @@ class StepCandidate:
 
 class Markov(StepCandidate):
     """Steps that depend on the last state alone; the searched model's own fit where values are missing."""
+
+    def behind_markov(self, along: CandidatesAlong, panels: Panels, form: Form) -> bool:
+        return False
 
     def applies(self, along: CandidatesAlong) -> bool:
         return along.own_kind is CandidateKind.MARKOV or super().applies(along)
@@ -84,9 +104,13 @@ def markov_penalty(along: CandidatesAlong, *more: Block) -> float:
     return penalty(Block(step_parameters(d, affine=along.affine), along.steps), *more)
 
 
-def step_fit(kind: str, panels: Panels, form: Form, role: Role = Role.VOTE) -> CandidateFit:
+def step_fit(kind: str, panels: Panels, form: Form) -> CandidateFit:
     """A form in both directions, as a candidate, with the nuisances free that its residuals, or its evidence, ask for."""
-    form, checks, less = free_nuisances(panels, form, form_penalty)
+    return _as_candidate(kind, panels, free_nuisances(panels, form, form_penalty), Role.VOTE)
+
+
+def _as_candidate(kind: str, panels: Panels, freed: Freed, role: Role) -> CandidateFit:
+    form, checks, less = freed
     one, two = fit_directions(panels, form)
     first, second = float(one.total[0]), float(two.total[0])
     found = first - panels.log_volume, second - panels.log_volume

@@ -107,13 +107,13 @@ def checked(panels: Panels, fit: StepFit) -> Checks:
 
 
 class Freed(NamedTuple):
-    """A form with the nuisances free that its residuals ask for, and their checks.
+    """A form with the nuisances free that its residuals ask for, and their checks (None: not made).
 
     `less`: the form before its variances were freed, where that was not beyond doubt.
     """
 
     form: Form
-    checks: Checks
+    checks: Checks | None
     less: Form | None = None
 
 
