@@ -123,6 +123,9 @@ def main() -> None:
         came = sum(came * count for _, came, count in bins) / max(number, 1)
         means = [np.mean([row[key] for row in rows]) for key in ("accuracy", "limit")]
         shares = [*means, *errors[:2] / errors[2:4]]
+        from_truth: list[float | None] = [None, None] * arguments.from_truth
+        if arguments.from_truth and setting.estimator == "mcem":
+            from_truth = [float(each) for each in errors[4:] / errors[2:4]]
         table.append(
             [
                 f"{setting.d}, {setting.T}, {setting.n}, {setting.start:g}",
@@ -132,7 +135,7 @@ def main() -> None:
                 int(number),
                 *(float(each) if number else None for each in (given, came)),
                 sum(bool(row["identified"]) for row in rows),
-                *[float(each) for each in errors[4:] / errors[2:4]] * arguments.from_truth,
+                *from_truth,
             ]
         )
         seconds = np.mean([row["seconds"] for row in rows])

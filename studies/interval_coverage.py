@@ -134,7 +134,7 @@ def simulated(seeds, cases, jobs, run):
         rows = np.array(Parallel(jobs)(delayed(run)(seed, settings) for seed in seeds), dtype=float)
         mean, doubt = np.nanmean(rows, axis=0), rows.std(axis=0, ddof=1) / np.sqrt(len(rows))
         shares = [f"{mean[k]:.3f} ± {doubt[k]:.3f}" for k in range(2)]
-        rest = [None if np.isnan(each) else float(each) for each in mean[2:]]
+        rest = [None if np.isnan(each) else f"{each:.3f}" for each in mean[2:]]
         found[name] = [*shares, *rest]
         print(f"{name}: {found[name]}", flush=True)
     return found
