@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.frequencies import Frequencies, statistics
+from retrace_sde.fit.moments import Frequencies, statistics
 from retrace_sde.orders import own
 from retrace_sde.orders.array_chains import ManyChains, Streams, padded_pairs
 from retrace_sde.orders.draws import Chains, Stretch

@@ -13,8 +13,7 @@ from retrace_sde.orders.draws import Chains, Stretch
 from retrace_sde.orders.prior import Prior, compiled
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Linear
-from retrace_sde.search.bridge import bridge
-from retrace_sde.search.mcem import Run
+from retrace_sde.search.mcem import Run, bridge
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.posterior import order_posterior
 

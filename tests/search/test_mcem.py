@@ -13,8 +13,7 @@ import retrace_sde as rt
 from retrace_sde.evidence import outcome as engine_fit
 from retrace_sde.evidence.outcome import certainty
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.frequencies import Frequencies, Statistics, statistics
-from retrace_sde.fit.moments import moments
+from retrace_sde.fit.moments import Frequencies, Statistics, moments, statistics
 from retrace_sde.fit.regression import regression_errors
 from retrace_sde.fit.start_law import start_log_densities
 from retrace_sde.metrics import kendall_tau, mean_absolute_error
@@ -24,9 +23,8 @@ from retrace_sde.orders.draws import Chains, Draws, Stretch
 from retrace_sde.orders.own import EulerLaw
 from retrace_sde.panel.blocks import Data, in_order
 from retrace_sde.process.drift import Affine, Linear
-from retrace_sde.search.bridge import bridge
 from retrace_sde.search.louis import _crossed, _squares, floored_inverse, louis_covariance
-from retrace_sde.search.mcem import MONTE_CARLO_TOLERANCE, Run, _mean, run
+from retrace_sde.search.mcem import MONTE_CARLO_TOLERANCE, Run, _mean, bridge, run
 from retrace_sde.search.models.euler import EulerModel
 from retrace_sde.search.posterior import order_posterior
 

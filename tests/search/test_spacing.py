@@ -13,7 +13,7 @@ from retrace_sde.fit.euler import Euler, step_log_likelihoods
 from retrace_sde.fit.irregular_times import Spans, StepMoments, step_likelihood
 from retrace_sde.fit.statespace.transitions import exponentials, transitions
 from retrace_sde.fit.unequal_steps import Clocks, gap_clocks
-from retrace_sde.orders.gap_costs import best_gaps, gap_costs
+from retrace_sde.orders.costs import best_gaps, gap_costs
 from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.clock import Clock, Gaps
 from retrace_sde.process.drift import Affine, Drift

@@ -11,13 +11,16 @@ R comes from a Cholesky of the Gram matrix where that is well conditioned. With 
 it is not, and a difference of Gram blocks would leave no correct digit of H: then the rows are multiplied by
 the inverse of a rough R first, whose product with the factor of what remains is R (shifted Cholesky QR). Where
 even that fails the rows are factored themselves, by blocks (TSQR).
+
+Averaged over a posterior of orders, `E Σ_i z_i z_iᵀ = Σ_ab N[a, b] z_ab z_abᵀ` with `z_ab = (φ_a √Δt, (x_b − x_a)/√Δt)`: the frequencies
+N, how often b followed a, and what came first and last are all that is needed (`statistics`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
@@ -167,3 +170,68 @@ def trajectory_grams(piece: Data, order: Indices, gaps: Gaps, *, drift: Drift) -
     """`Σ z zᵀ` of the rows of each trajectory, (n, p + d, p + d)."""
     z = regression_rows(piece, order, gaps, drift)
     return to_numpy(array_api_compat.array_namespace(z).matrix_transpose(z) @ z)
+
+
+class Frequencies(NamedTuple):
+    """Of a block of m trajectories: N[j, a, b], b right after a, (m, T, T); first and last, (m, T)."""
+
+    pairs: Any
+    first: Any
+    last: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Expected sufficient statistics: Gram of (φ √Δt, Δx/√Δt), and moments of first and last states."""
+
+    gram: Array
+    first: Array
+    first_square: Array
+    last: Array
+    last_square: Array
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(
+            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
+        )
+
+    def moments(self, count: float) -> Moments:
+        """The same, of `count` steps, as the estimators know them."""
+        return Moments.from_weights(self.gram, count, len(self.gram) - len(self.first))
+
+    def reversed(self, turn: Array) -> Statistics:
+        """Those of the reversed orders, for a drift whose features of x + Δx are `turn` applied to (φ, Δx)."""
+        return Statistics(
+            turn @ self.gram @ turn.T, self.last, self.last_square, self.first, self.first_square
+        )
+
+    def scaled(self, factor: float) -> Statistics:
+        return Statistics(*(getattr(self, name) * factor for name in self.__dataclass_fields__))
+
+
+def statistics(
+    x: Any, u: Any | None, frequencies: Frequencies, dt: float, drift: Drift
+) -> Statistics:
+    """Statistics of a block of trajectories x (m, T, d), u from the frequencies of its pairs and ends.
+
+    Increments are formed about each trajectory's mean, so that nothing cancels.
+    """
+    xp = array_api_compat.array_namespace(x)
+    (N, first, last), d = frequencies, x.shape[2]
+    phi = drift.features(x, u)
+    p = phi.shape[2]
+    leaves, enters = xp.reshape(xp.sum(N, axis=2), (-1, 1)), xp.reshape(xp.sum(N, axis=1), (-1, 1))
+    y = x - xp.mean(x, axis=1, keepdims=True)
+    after = xp.reshape(N @ y, (-1, d))
+    y, phi, x = xp.reshape(y, (-1, d)), xp.reshape(phi, (-1, p)), xp.reshape(x, (-1, d))
+    both = to_numpy(y.T @ after)
+    gram = np.empty((p + d, p + d))
+    gram[:p, :p] = to_numpy((phi * leaves).T @ phi) * dt
+    gram[:p, p:] = to_numpy(phi.T @ (after - leaves * y))
+    gram[p:, :p] = gram[:p, p:].T
+    gram[p:, p:] = (to_numpy((y * (leaves + enters)).T @ y) - both - both.T) / dt
+    ends = []
+    for weight in (first, last):
+        weighted = x * xp.reshape(weight, (-1, 1))
+        ends += [to_numpy(xp.sum(weighted, axis=0)), to_numpy(weighted.T @ x)]
+    return Statistics(gram, *ends)

@@ -13,7 +13,7 @@ larger than their steps: where that, times the condition number, is too many the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -44,15 +44,17 @@ class Piece(NamedTuple):
     last: Any
 
 
-class Totals(NamedTuple):
-    """The same summed over trajectories, in numpy; `first` and `last` are second moments, `ends` the sums of both."""
+class Sums(NamedTuple):
+    """S, C (…, d, d) and sums (…, d) of some steps in numpy, their number, first and last states (…, d) and the squares of these."""
 
     every: Array
     across: Array
     sums: Array
     first: Array
     last: Array
-    ends: Array
+    first_square: Array
+    last_square: Array
+    count: float
 
 
 def of_piece(piece: Data, order: Indices) -> Piece:
@@ -67,13 +69,13 @@ def of_piece(piece: Data, order: Indices) -> Piece:
     return Piece(turned @ x, across, turned @ one, first, last)
 
 
-def _totals(pieces: list[Piece], ends: Piece) -> Totals:
+def _totals(pieces: list[Piece], ends: Piece, count: float) -> Sums:
+    """Of all trajectories together."""
     xp = array_api_compat.array_namespace(ends.first)
-    first, last = ends.first, ends.last
-    both = xp.stack([xp.sum(first, axis=0), xp.sum(last, axis=0)])
     every, across = (sum(to_numpy(xp.sum(each[k], axis=0)) for each in pieces) for k in (0, 1))
-    small = xp.sum(ends.sums, axis=0), first.T @ first, last.T @ last, both
-    return Totals(np.asarray(every), np.asarray(across), *(to_numpy(each) for each in small))
+    small = [xp.sum(each, axis=0) for each in ends[2:]]
+    small += [each.T @ each for each in ends[3:]]
+    return Sums(np.asarray(every), np.asarray(across), *map(to_numpy, small), count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +88,7 @@ class Pairs:
 
     pieces: list[Piece]
     ends: Piece
-    totals: Totals
+    totals: Sums
     dt: float
     drift: Drift
     n: int
@@ -104,7 +106,8 @@ class Pairs:
         xp = array_api_compat.array_namespace(pieces[0].every)
         ends = Piece(None, None, *(xp.concat([each[k] for each in pieces]) for k in (2, 3, 4)))
         rows = data.values.rows if data.viewed else None
-        return cls(pieces, ends, _totals(pieces, ends), dt, drift, n, T, rows)
+        totals = _totals(pieces, ends, float(n * (T - 1)))
+        return cls(pieces, ends, totals, dt, drift, n, T, rows)
 
     @property
     def affine(self) -> bool:
@@ -112,14 +115,13 @@ class Pairs:
 
     def moments(self) -> Moments | None:
         """Moments of the regression; None where too many digits are lost."""
-        t, d = self.totals, len(self.totals.sums)
-        p, count = d + self.affine, float(self.n * (self.T - 1))
-        gram = self._gram(t.every, t.across, t.sums, (t.first, t.last), tuple(t.ends), count)
+        d, gram = len(self.totals.sums), self._gram(self.totals)
+        p = d + self.affine
         squares = np.diag(gram)[:d] / self.dt, np.diag(gram)[p:] * self.dt
         if not all(np.all(np.isfinite(each) & (each > 0)) for each in squares):
             return None
         limit = MAX_CANCELLATION / float((squares[0] / squares[1]).max())
-        return Moments.from_gram(gram, count, p, limit=limit)
+        return Moments.from_gram(gram, self.totals.count, p, limit=limit)
 
     def log_likelihoods(self, there: Euler, here: Euler) -> tuple[Array, Array]:
         """`Σ_i log p(x_{i+1} | x_i)` of each trajectory, (n,), and by another step the same along the reverse of the order."""
@@ -162,32 +164,25 @@ class Pairs:
                 piece = self.pieces[k]
                 here = some[at == k] - (ends[k] - piece.first.shape[0])
                 parts.append([to_numpy(pick(each, here, 0)) for each in piece])
-            S, C, sums, *both = (np.concatenate(each) for each in zip(*parts, strict=True))
-            squares = tuple(x[:, :, None] * x[:, None, :] for x in both)
-            yield self._gram(S, C, sums, squares, both, float(self.T - 1))
+            found = [np.concatenate(each) for each in zip(*parts, strict=True)]
+            squares = (x[:, :, None] * x[:, None, :] for x in found[3:])
+            yield self._gram(Sums(*found, *squares, float(self.T - 1)))
 
-    def _gram(
-        self,
-        every: Array,
-        across: Array,
-        sums: Array,
-        squares: Sequence[Array],
-        ends: Sequence[Array],
-        count: float,
-    ) -> Array:
-        """`Σ z zᵀ` (…, p + d, p + d) of rows z = (φ √Δt, Δx / √Δt) of `count` steps, from S, C, sums, and both ends and their squares."""
-        d, dt, before = across.shape[-1], self.dt, every - squares[1]
+    def _gram(self, of: Sums) -> Array:
+        """`Σ z zᵀ` (…, p + d, p + d) of the rows z = (φ √Δt, Δx / √Δt)."""
+        every, across, sums, first, last, first_square, last_square, count = of
+        d, dt, before = across.shape[-1], self.dt, every - last_square
         p = d + self.affine
         gram = np.empty((*across.shape[:-2], p + d, p + d))
         gram[..., :d, :d] = before * dt
         gram[..., :d, p:] = across - before
         gram[..., p:, p:] = (
-            before + (every - squares[0]) - across - np.swapaxes(across, -1, -2)
+            before + (every - first_square) - across - np.swapaxes(across, -1, -2)
         ) / dt
         if self.affine:
-            gram[..., :d, d] = gram[..., d, :d] = (sums - ends[1]) * dt
+            gram[..., :d, d] = gram[..., d, :d] = (sums - last) * dt
             gram[..., d, d] = count * dt
-            gram[..., d, p:] = (sums - ends[0]) - (sums - ends[1])
+            gram[..., d, p:] = (sums - first) - (sums - last)
         gram[..., p:, :p] = np.swapaxes(gram[..., :p, p:], -1, -2)
         return gram
 

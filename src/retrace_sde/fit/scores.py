@@ -166,8 +166,7 @@ def regression_sandwich(
         grams = few.by_group(few.each_piece(partial(trajectory_grams, drift=drift), along, gaps))
         steps = few.by_group(few.observed - 1)
         return sandwich_of_grams([grams], steps, data.n_groups, found, through)
-    inverse = solve_triangular(found.blocks[0], np.eye(found.n_features))
-    of_piece = partial(_left_out_rows, drift=drift, found=found, inverse=inverse, through=through)
+    of_piece = partial(_LeftOut(found, through).of_rows, drift=drift)
     p, (_, T, d) = found.n_features, data.shape
     most = max(1, INFLUENCE_ELEMENTS // (p * d))
     size = most if most < BLOCK_ELEMENTS // (T * d) else None
@@ -183,18 +182,9 @@ def sandwich_of_grams(
 ) -> StandardErrors:
     """The same from Gram matrices (m, p + d, p + d) of the rows of some of n trajectories (or groups), some at a time, with
     `steps` each."""
-    R, cross, _ = found.blocks
-    p, inverse = len(R), solve_triangular(R, np.eye(len(R)))
-    theta, told, sums = inverse @ cross, 0, None
+    left_out, told, sums = _LeftOut(found, through), 0, None
     for some in grams:
-        G, C, E = some[:, :p, :p], some[:, :p, p:], some[:, p:, p:]
-        rest = C - G @ theta
-        E = E - theta.T @ rest - C.transpose(0, 2, 1) @ theta
-        counts = np.broadcast_to(steps, len(some))[:, None, None]
-        D = inverse.T @ rest
-        moved = np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(p) - inverse.T @ G @ inverse, D)
-        lost = E + D.transpose(0, 2, 1) @ moved
-        part = _left_out(moved, lost, counts, found, inverse, through)
+        part = left_out.of_grams(some, np.broadcast_to(steps, len(some))[:, None, None])
         told, sums = told + len(some), part if sums is None else sums + part
     assert sums is not None  # there are some
     return _summed(sums, n, told)
@@ -214,11 +204,11 @@ def driscoll_kraay(
     steps, with Bartlett's weights for `S^{1/4}` lags. It rests on the number of steps S, not of trajectories: with few, errors are too
     small by about 1/S, for which Student's quantile with S − 1 degrees of freedom is built in.
     """
-    inverse = solve_triangular(found.blocks[0], np.eye(found.n_features))
-    of_piece = partial(_slice_scores, drift=drift, found=found, inverse=inverse)
+    whitened = _Whitened(found)
+    of_piece = partial(_slice_scores, whitened=whitened, drift=drift)
     sums = data.sum_pieces(of_piece, order, Gaps.of(gaps, data.lengths))
-    S, (p, d) = data.shape[1] - 1, (len(inverse), data.shape[2])
-    h = (inverse @ sums[:, : p * d].reshape(S, p, d)).transpose(0, 2, 1)
+    S, (p, d) = data.shape[1] - 1, (found.n_features, data.shape[2])
+    h = (whitened.inverse @ sums[:, : p * d].reshape(S, p, d)).transpose(0, 2, 1)
     g = (sums[:, p * d :] - sums[:, p * d :].mean(axis=0)).reshape(S, d, d) / found.count
     h, g = (h, g) if through is None else through(h, g)
     theta = np.einsum("tkp,tkq->kpq", h, h)
@@ -237,71 +227,79 @@ def driscoll_kraay(
     return StandardErrors(of_theta, of_H, None, covariances, ErrorKind.DRISCOLL_KRAAY)
 
 
-def _whitened(
-    piece: Data, order: Indices, gaps: Gaps, drift: Drift, found: Moments, inverse: Array
-) -> tuple[Array, Array]:
-    """Regressors ψ (n, S, p) in coordinates in which `Σ ψ ψᵀ = I`, and residuals e (n, S, d)."""
-    z, p = to_numpy(regression_rows(piece, order, gaps, drift)), len(inverse)
-    return z[:, :, :p] @ inverse, z[:, :, p:] - z[:, :, :p] @ (inverse @ found.blocks[1])
+@dataclass(frozen=True, eq=False)
+class _Whitened:
+    """A regression in coordinates in which `Σ ψ ψᵀ = I`."""
+
+    found: Moments
+
+    @cached_property
+    def inverse(self) -> Array:
+        """R⁻¹."""
+        return np.asarray(solve_triangular(self.found.blocks[0], np.eye(self.found.n_features)))
+
+    @cached_property
+    def theta(self) -> Array:
+        """The coefficients (p, d)."""
+        return np.asarray(self.inverse @ self.found.blocks[1])
+
+    def rows(self, piece: Data, order: Indices, gaps: Gaps, drift: Drift) -> tuple[Array, Array]:
+        """ψ (n, S, p) and residuals e (n, S, d)."""
+        z, p = to_numpy(regression_rows(piece, order, gaps, drift)), self.found.n_features
+        return z[:, :, :p] @ self.inverse, z[:, :, p:] - z[:, :, :p] @ self.theta
 
 
 def _slice_scores(
-    piece: Data, order: Indices, gaps: Gaps, *, drift: Drift, found: Moments, inverse: Array
+    piece: Data, order: Indices, gaps: Gaps, *, whitened: _Whitened, drift: Drift
 ) -> Array:
     """Of each step, summed over a piece's trajectories: ψ eᵀ and e eᵀ, (S, p d + d d)."""
-    psi, e = _whitened(piece, order, gaps, drift, found, inverse)
-    S = e.shape[1]
-    scores = np.einsum("jtp,jtk->tpk", psi, e).reshape(S, -1)
-    return np.c_[scores, np.einsum("jtp,jtk->tpk", e, e).reshape(S, -1)]
+    psi, e = whitened.rows(piece, order, gaps, drift)
+    both = (np.einsum("jtp,jtk->tpk", each, e).reshape(e.shape[1], -1) for each in (psi, e))
+    return np.concatenate(list(both), axis=1)
 
 
-def _left_out_rows(
-    piece: Data,
-    order: Indices,
-    gaps: Gaps,
-    *,
-    drift: Drift,
-    found: Moments,
-    inverse: Array,
-    through: Through | None,
-) -> Sums:
-    psi, e = _whitened(piece, order, gaps, drift, found, inverse)
-    turned, across = psi.transpose(0, 2, 1), e.transpose(0, 2, 1)
-    steps = np.asarray(piece.observed - 1, dtype=np.float64)[:, None, None]
-    S, p = psi.shape[1:]
-    if p > S:  # (I − ψᵀψ)⁻¹ ψᵀ = ψᵀ (I − ψ ψᵀ)⁻¹: as many equations as there are steps
-        near = psi @ turned
-        weight = np.asarray(np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(S) - near, e))
-        lost = across @ (e + near @ weight)
-        return _left_out(turned @ weight, lost, steps, found, inverse, through)
-    D = turned @ e
-    moved = np.asarray(np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(p) - turned @ psi, D))
-    lost = across @ e + D.transpose(0, 2, 1) @ moved
-    return _left_out(moved, lost, steps, found, inverse, through)
+@dataclass(frozen=True, eq=False)
+class _LeftOut(_Whitened):
+    """What leaving single trajectories out changes of a regression, or of what moves with it: squares, summed."""
 
+    through: Through | None
 
-def _left_out(
-    moved: Array,
-    lost: Array,
-    steps: Array,
-    found: Moments,
-    inverse: Array,
-    through: Through | None,
-) -> Sums:
-    """Squares of what leaving each of some trajectories out changes, summed: Θ's by equation, H's by entry.
+    def of_rows(self, piece: Data, order: Indices, gaps: Gaps, *, drift: Drift) -> Sums:
+        """From the rows of each trajectory."""
+        psi, e = self.rows(piece, order, gaps, drift)
+        turned, across = psi.transpose(0, 2, 1), e.transpose(0, 2, 1)
+        steps = np.asarray(piece.observed - 1, dtype=np.float64)[:, None, None]
+        S, p = psi.shape[1:]
+        if p > S:  # (I − ψᵀψ)⁻¹ ψᵀ = ψᵀ (I − ψ ψᵀ)⁻¹: as many equations as there are steps
+            near = psi @ turned
+            weight = np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(S) - near, e)
+            return self._squares(turned @ weight, across @ (e + near @ weight), steps)
+        return self._solved(turned @ psi, turned @ e, across @ e, steps)
 
-    `inverse` is R⁻¹, `moved` is `(I − Gⱼ)⁻¹ Dⱼ`, `lost` what the squares of residuals lose. Of very many variables Θ's by coefficient only.
-    """
-    rest = found.blocks[2]
-    p, total = len(inverse), rest.T @ rest
-    of_H = (total - lost) / (found.count - steps) - total / found.count
-    of_theta = -(inverse @ moved).transpose(0, 2, 1)
-    if through is not None:
-        of_theta, of_H = through(of_theta, of_H)
-    by_equation = of_theta.transpose(1, 2, 0)
-    if len(by_equation) * p * p > MAX_COVARIANCE_ELEMENTS:
-        return Sums((by_equation**2).sum(axis=2), (of_H**2).sum(axis=0))
-    return Sums(by_equation @ by_equation.transpose(0, 2, 1), (of_H**2).sum(axis=0))
+    def of_grams(self, grams: Array, steps: Array) -> Sums:
+        """From the Gram matrix of each trajectory's rows."""
+        p, theta, inverse = self.found.n_features, self.theta, self.inverse
+        G, C, E = grams[:, :p, :p], grams[:, :p, p:], grams[:, p:, p:]
+        rest = C - G @ theta
+        E = E - theta.T @ rest - C.transpose(0, 2, 1) @ theta
+        return self._solved(inverse.T @ G @ inverse, inverse.T @ rest, E, steps)
+
+    def _solved(self, G: Array, D: Array, E: Array, steps: Array) -> Sums:
+        moved = np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(G.shape[1]) - G, D)
+        return self._squares(moved, E + D.transpose(0, 2, 1) @ moved, steps)
+
+    def _squares(self, moved: Array, lost: Array, steps: Array) -> Sums:
+        """`moved` is `(I − Gⱼ)⁻¹ Dⱼ`, `lost` what the squares of residuals lose. Of very many variables Θ's by coefficient only."""
+        found, rest = self.found, self.found.blocks[2]
+        total = rest.T @ rest
+        of_H = (total - lost) / (found.count - steps) - total / found.count
+        of_theta = -(self.inverse @ moved).transpose(0, 2, 1)
+        if self.through is not None:
+            of_theta, of_H = self.through(of_theta, of_H)
+        by_equation = of_theta.transpose(1, 2, 0)
+        if len(by_equation) * found.n_features**2 > MAX_COVARIANCE_ELEMENTS:
+            return Sums((by_equation**2).sum(axis=2), (of_H**2).sum(axis=0))
+        return Sums(by_equation @ by_equation.transpose(0, 2, 1), (of_H**2).sum(axis=0))
 
 
 class Sums(NamedTuple):

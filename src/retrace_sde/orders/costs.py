@@ -3,6 +3,9 @@
 With Euler's step, `C[a, b] = ½ Σ_j ‖x_b − x_a − Θ φ(x_a) Δt‖²` in the metric of (H Δt)⁻¹ is the part of
 `−log p(slice b | slice a)` that depends on the pair. Whitened and flattened to n·d numbers a slice is a
 vector, and all T² costs are one matrix product.
+
+Where the time between slices is unknown each pair is judged across its own best gap: with increments S_ΔΔ and drifts S_bb in the
+metric of H it is the positive root of `S_bb g² + n d g − S_ΔΔ = 0`.
 """
 
 from __future__ import annotations
@@ -120,3 +123,35 @@ def flat_slices(block: Any) -> Any:
     """(trajectories, T, d) to (T, trajectories · d)."""
     xp = array_api_compat.array_namespace(block)
     return xp.reshape(xp.permute_dims(block, (1, 0, 2)), (block.shape[1], -1))
+
+
+def best_gaps(increments: Array, pushes: Array, numbers: float | Array) -> Array:
+    """The gap g that makes `½ (S_ΔΔ/g + g S_bb) + ½ n d log g` least: the positive root of its derivative."""
+    return 2 * increments / (numbers + np.sqrt(numbers**2 + 4 * pushes * increments))
+
+
+def gap_costs(data: Data, model: Euler) -> Array:
+    """C (T, T): the cost of slice b after slice a across the gap that suits the pair best.
+
+    `½ (S_ΔΔ/g − 2 S_Δb + g S_bb) + ½ n d log g` at the best g, time in units of dt.
+    """
+    W = model.whitening
+    crossed, squares = data.sum_pieces(partial(_pushes, W=W, model=model))
+    numbers = float(data.shape[0] * data.shape[2])
+    increments = 2 * pair_costs(data, W, None)
+    pushes = np.broadcast_to(np.diag(squares)[:, None], increments.shape)
+    smallest = np.min(increments[increments > 0], initial=np.inf)
+    increments = np.where(increments > 0, increments, min(smallest, 1.0))
+    g = best_gaps(increments, pushes, numbers)
+    C = 0.5 * (increments / g + g * pushes) - crossed + 0.5 * numbers * np.log(g)
+    np.fill_diagonal(C, 0.0)
+    return C
+
+
+def _pushes(piece: Data, *, W: Array, model: Euler) -> Array:
+    """`S_Δb` and the products of drifts, (2, T, T)."""
+    x, u = piece.block(slice(None))
+    xp = array_api_compat.array_namespace(x)
+    state, push = (flat_slices(each @ like(W.T, x)) for each in (x, model.predict(x, u) - x))
+    own = xp.sum(push * state, axis=1)
+    return to_numpy(xp.stack([push @ state.T - own[:, None], push @ push.T]))

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.linalg import cholesky
 
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.frequencies import Frequencies
+from retrace_sde.fit.moments import Frequencies
 from retrace_sde.io.arrays import Indices, State
 from retrace_sde.orders.array_chains import ManyChains, padded_pairs
 from retrace_sde.orders.draws import Chains, Draws, Stretch

@@ -27,8 +27,7 @@ from retrace_sde.orders.draws import Chains
 from retrace_sde.orders.own import EulerLaw
 from retrace_sde.process.drift import is_linear
 from retrace_sde.process.sde import Gaussian
-from retrace_sde.search.bridge import bridge
-from retrace_sde.search.mcem import Averaged, both_ways
+from retrace_sde.search.mcem import Averaged, both_ways, bridge
 from retrace_sde.search.protocols import Model
 
 STAGES, STOP_AFTER, P_ERRORS = (59, 99, 199), 4, 2.0

@@ -25,7 +25,7 @@ from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.statespace.transitions import transitions
 from retrace_sde.fit.unequal_steps import gap_clocks
 from retrace_sde.io.arrays import Array, Indices
-from retrace_sde.orders.gap_costs import best_gaps, gap_costs
+from retrace_sde.orders.costs import best_gaps, gap_costs
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.search.model import Fit, Problem

@@ -15,8 +15,7 @@ import numpy as np
 from retrace_sde.fit.bootstrap import bootstrap_errors
 from retrace_sde.fit.euler import Euler, both_log_likelihoods, step_log_likelihoods
 from retrace_sde.fit.exact import constrained
-from retrace_sde.fit.frequencies import Frequencies, Statistics, statistics
-from retrace_sde.fit.moments import Moments, moments
+from retrace_sde.fit.moments import Frequencies, Moments, Statistics, moments, statistics
 from retrace_sde.fit.pairs import Pairs
 from retrace_sde.fit.regression import (
     Estimate,

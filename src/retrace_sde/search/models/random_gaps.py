@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from retrace_sde.fit.frequencies import Frequencies, statistics
+from retrace_sde.fit.moments import Frequencies, statistics
 from retrace_sde.fit.statespace.ascent.coordinates import Ascent
 from retrace_sde.fit.statespace.em_steps import Expected
 from retrace_sde.fit.statespace.errors import MIN_SIMULATED, SIMULATED_PER_PARAMETER, Scores
