@@ -91,33 +91,6 @@ def density_constant(W: Array) -> float:
     return float(len(W) * np.log(2 * np.pi) / 2 - np.log(np.diag(W)).sum())
 
 
-def both_log_likelihoods(
-    data: Data, order: Indices, there: Euler, back: Euler
-) -> tuple[Array, Array]:
-    """The same along a shared order of complete trajectories and, by another step, along its reverse; one pass."""
-    steps = (there, there.whitening), (back, back.whitening)
-    squares = data.each_piece(partial(_squared_both, steps=steps), order)
-    T = data.shape[1]
-    one, two = (
-        -0.5 * each - (T - 1) * density_constant(W)
-        for each, (_, W) in zip(squares.T, steps, strict=True)
-    )
-    return one, two
-
-
-def _squared_both(
-    piece: Data, order: Indices, *, steps: tuple[tuple[Euler, Array], tuple[Euler, Array]]
-) -> Array:
-    x = piece.block(slice(None), order)[0]
-    xp = array_api_compat.array_namespace(x)
-    first, second = x[:, :-1, :], x[:, 1:, :]
-    found = []
-    for (step, W), now, ahead in zip(steps, (first, second), (second, first), strict=True):
-        white = (ahead - step.predict(now, None)) @ like(W.T, x)
-        found.append(to_numpy(xp.sum(white * white, axis=(1, 2))))
-    return np.stack(found, axis=1)
-
-
 def _squared_residuals(piece: Data, order: Indices, gaps: Gaps, *, model: Euler, W: Array) -> Array:
     """`Σ_i |W (x_{i+1} − E x_{i+1})|² Δt/Δt_i` of each trajectory of a piece."""
     x, u = piece.block(slice(None), order)

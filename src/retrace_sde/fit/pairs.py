@@ -45,8 +45,9 @@ class Piece(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """S, C (…, d, d) and sums (…, d) of some steps in numpy, their number, first and last states (…, d) and the squares of these."""
+    """The number of some steps, S, C (…, d, d) and sums (…, d) in numpy, first and last states (…, d) and the squares of these."""
 
+    steps: float
     every: Array
     across: Array
     sums: Array
@@ -54,7 +55,6 @@ class Sums(NamedTuple):
     last: Array
     first_square: Array
     last_square: Array
-    count: float
 
 
 def of_piece(piece: Data, order: Indices) -> Piece:
@@ -75,7 +75,7 @@ def _totals(pieces: list[Piece], ends: Piece, count: float) -> Sums:
     every, across = (sum(to_numpy(xp.sum(each[k], axis=0)) for each in pieces) for k in (0, 1))
     small = [xp.sum(each, axis=0) for each in ends[2:]]
     small += [each.T @ each for each in ends[3:]]
-    return Sums(np.asarray(every), np.asarray(across), *map(to_numpy, small), count)
+    return Sums(count, np.asarray(every), np.asarray(across), *map(to_numpy, small))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,7 @@ class Pairs:
         if not all(np.all(np.isfinite(each) & (each > 0)) for each in squares):
             return None
         limit = MAX_CANCELLATION / float((squares[0] / squares[1]).max())
-        return Moments.from_gram(gram, self.totals.count, p, limit=limit)
+        return Moments.from_gram(gram, self.totals.steps, p, limit=limit)
 
     def log_likelihoods(self, there: Euler, here: Euler) -> tuple[Array, Array]:
         """`Σ_i log p(x_{i+1} | x_i)` of each trajectory, (n,), and by another step the same along the reverse of the order."""
@@ -166,11 +166,11 @@ class Pairs:
                 parts.append([to_numpy(pick(each, here, 0)) for each in piece])
             found = [np.concatenate(each) for each in zip(*parts, strict=True)]
             squares = (x[:, :, None] * x[:, None, :] for x in found[3:])
-            yield self._gram(Sums(*found, *squares, float(self.T - 1)))
+            yield self._gram(Sums(float(self.T - 1), *found, *squares))
 
     def _gram(self, of: Sums) -> Array:
         """`Σ z zᵀ` (…, p + d, p + d) of the rows z = (φ √Δt, Δx / √Δt)."""
-        every, across, sums, first, last, first_square, last_square, count = of
+        count, every, across, sums, first, last, first_square, last_square = of
         d, dt, before = across.shape[-1], self.dt, every - last_square
         p = d + self.affine
         gram = np.empty((*across.shape[:-2], p + d, p + d))

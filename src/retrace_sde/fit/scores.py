@@ -272,7 +272,7 @@ class _LeftOut(_Whitened):
         S, p = psi.shape[1:]
         if p > S:  # (I − ψᵀψ)⁻¹ ψᵀ = ψᵀ (I − ψ ψᵀ)⁻¹: as many equations as there are steps
             near = psi @ turned
-            weight = np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(S) - near, e)
+            weight = np.asarray(np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(S) - near, e))
             return self._squares(turned @ weight, across @ (e + near @ weight), steps)
         return self._solved(turned @ psi, turned @ e, across @ e, steps)
 
@@ -285,7 +285,8 @@ class _LeftOut(_Whitened):
         return self._solved(inverse.T @ G @ inverse, inverse.T @ rest, E, steps)
 
     def _solved(self, G: Array, D: Array, E: Array, steps: Array) -> Sums:
-        moved = np.linalg.solve((1 + MIN_OTHERS_SHARE) * np.eye(G.shape[1]) - G, D)
+        others = (1 + MIN_OTHERS_SHARE) * np.eye(G.shape[1]) - G
+        moved = np.asarray(np.linalg.solve(others, D))
         return self._squares(moved, E + D.transpose(0, 2, 1) @ moved, steps)
 
     def _squares(self, moved: Array, lost: Array, steps: Array) -> Sums:

@@ -29,9 +29,6 @@ START_FLOOR = 1e-2
 COVARIANCE_ACCURACY = 1e-12
 """Relative accuracy of a covariance matrix, below which its eigenvalues mean nothing."""
 
-LOG_TINY = float(np.log(np.finfo(float).tiny))
-"""Logarithm of the smallest variance of a slice that floating point represents."""
-
 SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
 """The values of ρ that are tried."""
 
@@ -216,17 +213,6 @@ def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:
     variables' over the whole panel.
     """
     return judged_starts(states, model, variances)[0]
-
-
-def start_bounds(states: Array) -> Array:
-    """What `start_log_densities` summed over n > d trajectories cannot exceed, (k,): `−n/2 (log |2π S| + d)`.
-
-    No Gaussian makes the states more likely than the one fitted to them.
-    """
-    _, n, d = states.shape
-    z = states - states.mean(axis=1, keepdims=True)
-    log_det = np.maximum(np.linalg.slogdet(z.transpose(0, 2, 1) @ z / n)[1], LOG_TINY * d)
-    return np.asarray(-0.5 * n * (log_det + d * (np.log(2 * np.pi) + 1)))
 
 
 def start_law(states: Array, model: Euler, variances: Array) -> Gaussian:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retrace_sde.io.arrays import Array, Indices, Mask, State
+from retrace_sde.io.arrays import Array, Indices, State
 from retrace_sde.orders.moves.metropolis import Schedule
 from retrace_sde.orders.moves.proposals import SHARES, SHARPNESS, Proposals, length_table
 from retrace_sde.orders.path_chains import Records, sample_path
@@ -47,33 +45,3 @@ class PathCosts:
         padded, schedule = padded_costs(self.costs, self.start), Schedule(50 * thin, samples, thin)
         sample_path(padded, rules, order.copy(), state, schedule, proposals, seen)
         return seen.positions, seen.kept
-
-
-@dataclass(frozen=True, eq=False)
-class RoughStart:
-    """The same with start costs that are `known` for some slices and bounded from below for others: most never come first.
-
-    An order that starts with one of the others is searched again with `every` start cost.
-    """
-
-    costs: Array
-    start: Array
-    known: Mask
-    every: Callable[[], Array]
-    prior: Prior | None = None
-
-    @cached_property
-    def _whole(self) -> PathCosts:
-        return PathCosts(self.costs, self.every(), self.prior)
-
-    def cost(self, order: Indices) -> float:
-        return self._whole.cost(order)
-
-    def improve(self, order: Indices, state: State | None = None) -> Indices:
-        found = improve(self.costs, self.start, order, self.prior)
-        return found if self.known[found[0]] else self._whole.improve(order)
-
-    def sample(
-        self, order: Indices, state: State, samples: int, keep: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
-        return self._whole.sample(order, state, samples, keep)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from retrace_sde.fit.bootstrap import bootstrap_errors
-from retrace_sde.fit.euler import Euler, both_log_likelihoods, step_log_likelihoods
+from retrace_sde.fit.euler import Euler, step_log_likelihoods
 from retrace_sde.fit.exact import constrained
 from retrace_sde.fit.moments import Frequencies, Moments, Statistics, moments, statistics
 from retrace_sde.fit.pairs import Pairs
@@ -38,7 +38,6 @@ from retrace_sde.fit.scores import (
 from retrace_sde.fit.start_law import (
     START_FLOOR,
     judged_starts,
-    start_bounds,
     start_law,
     start_log_densities,
 )
@@ -64,7 +63,7 @@ from retrace_sde.orders.near.neighbours import (
 from retrace_sde.orders.near.search import Near, NearPath
 from retrace_sde.orders.own import BLOCK, EulerLaw, OwnOrders
 from retrace_sde.orders.paths import guided_paths, shortest_path
-from retrace_sde.orders.shared import PathCosts, RoughStart
+from retrace_sde.orders.shared import PathCosts
 from retrace_sde.panel.blocks import Data, in_order, to_numpy
 from retrace_sde.panel.clock import Gaps
 from retrace_sde.panel.order import Order
@@ -79,9 +78,6 @@ STEPS_PER_VARIABLE = 8
 
 SEARCH_ELEMENTS = 3000
 """Values n·d of a slice used by the search: more trajectories do not make the order clearer."""
-
-JUDGED_ENDS = 10
-"""Slices at either end of an order whose densities as first slices are computed before the search."""
 
 VERIFIED_WIDTH = 2
 """An order found on a few trajectories is verified on all of them against moves within this distance."""
@@ -112,31 +108,22 @@ class EulerModel(Problem):
         found = None if pairs is None else pairs.moments()
         if pairs is not None and found is not None:
             return self._both_ways(order, found, pairs, final=final)
-        found = moments(self.data, order, self.dt, self.drift)
-        turn = self.drift.reversal(self.data.shape[2], self.dt)
-        if turn is None or found.from_rows:
-            return self._fitted(order, found, self.gaps)
-        return self._both_ways(order, found)
+        return self.fit_gaps(order, self.gaps)
 
-    def _both_ways(
-        self, order: Indices, found: Moments, pairs: Pairs | None = None, *, final: bool = False
-    ) -> Fit:
-        """The fits along an order and its reverse from the same moments, and from one pass their likelihoods.
+    def _both_ways(self, order: Indices, found: Moments, pairs: Pairs, *, final: bool) -> Fit:
+        """The fits along an order and its reverse from one pass.
 
-        With pairs, of the last fits the better has errors over trajectories, too, where these are independent.
+        Of the last fits the better has errors over trajectories, too, where these are independent.
         """
         turn = self.drift.reversal(self.data.shape[2], self.dt)
         assert turn is not None  # or there is no reverse
         back = found.transformed(turn)
         there, here = self._step(found), self._step(back)
-        if pairs is None:
-            ahead, reverse = both_log_likelihoods(self.data, order, there, here)
-        else:
-            ahead, reverse = pairs.log_likelihoods(there, here)
+        ahead, reverse = pairs.log_likelihoods(there, here)
         one = self._judged(order, found, there, ahead, self.gaps)
         two = self._judged(self.data.reversed(order), back, here, reverse, self.gaps)
         alone = self.data.groups is None and sandwich_possible(self.data, found.n_features)
-        if pairs is not None and final and alone:
+        if final and alone:
             grams = pairs.grams(told_by(self.data, found.n_features))
             n, T, _ = self.data.shape
             if one.objective >= two.objective:
@@ -282,30 +269,15 @@ class EulerModel(Problem):
 
     def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> SharedOrders:
         """What one order for all costs under a fit; slices are judged as first ones leave-one-out, or by p₀."""
-        n, T, d = self.data.shape
+        T = self.data.shape[1]
         every = self.data.slices(np.arange(T))
-        if initial is None and d < n - 1 and 4 * JUDGED_ENDS < T <= MANY:
-            return self._with_rough_start(found, every)
         if initial is None:
             start = start_log_densities(every, found.step, self.variances)
         else:
             start = initial.log_density(every)
-        if self.data.shape[1] > MANY and self.prior is None:
+        if T > MANY and self.prior is None:
             return NearPath(self._near_costs(found, -start.sum(axis=1)))
         return PathCosts(self._pair_costs(found), -start.sum(axis=1), self.prior)
-
-    def _with_rough_start(self, found: Fit, every: Array) -> RoughStart:
-        """Slices far from both ends of an order are not judged as first ones until one of them is."""
-
-        def start_costs(states: Array) -> Array:
-            return -start_log_densities(states, found.step, self.variances).sum(axis=1)
-
-        known = np.zeros(len(every), dtype=bool)
-        known[found.order[:JUDGED_ENDS]] = known[found.order[-JUDGED_ENDS:]] = True
-        start = np.empty(len(every))
-        start[known], start[~known] = start_costs(every[known]), -start_bounds(every[~known])
-        whole = partial(start_costs, every)
-        return RoughStart(self._pair_costs(found), start, known, whole, self.prior)
 
     def _near_costs(self, found: Fit, start: Array) -> Near:
         """Costs of near slices, of steps of unequal variance where that is asked for and they differ."""
