@@ -23,7 +23,6 @@ from retrace_sde.search.stamps.judge import (
     Judge,
     Sequence,
     audit_sequences,
-    sampled_times,
     sequences_of,
 )
 from retrace_sde.search.stamps.law import StepLaw
@@ -63,8 +62,7 @@ def limit(X, stamps, seed, own, share):
     rng, error = np.random.default_rng(seed), np.full(T, ERROR)
     rows = [(x[None], row) for x, row in zip(X, stamps, strict=True)] if own else [(X, stamps)]
     found = [
-        sampled_times(judge, Sequence(x, row, error), ROUNDS[-1], rng, events=False)
-        for x, row in rows
+        judge.sampled(Sequence(x, row, error), ROUNDS[-1], rng, events=False) for x, row in rows
     ]
     return np.array([each.wrong for each in found]), [each.draws.mean(axis=0) for each in found]
 

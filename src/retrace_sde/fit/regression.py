@@ -80,16 +80,14 @@ class StandardErrors:
         return cls(drift, diffusion, covariances=covariances, kind=kind)
 
     @classmethod
-    def of_rows(
-        cls, rows: Iterator[tuple[Array, Array]], kind: ErrorKind = ErrorKind.MODEL
-    ) -> StandardErrors:
+    def of_rows(cls, rows: Iterator[tuple[Array, Array]]) -> StandardErrors:
         """From changes of Θ (m, d, p) and H (m, d, d), some at a time, whose squares sum up to the variances."""
         theta, H = next(rows)
         covariances, diffusion = _squared(theta), (H**2).sum(axis=0)
         for theta, H in rows:
             covariances += _squared(theta)
             diffusion += (H**2).sum(axis=0)
-        return cls.of(covariances, np.sqrt(diffusion), kind)
+        return cls.of(covariances, np.sqrt(diffusion))
 
     @classmethod
     def of_parameters(

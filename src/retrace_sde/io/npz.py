@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tokenize
 import zipfile
 import zlib
@@ -49,10 +50,7 @@ def array_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     with archive.open(member) as file:
         shape, dtype = array_header(file)
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
     if dtype.hasobject:
         raise ValueError(f"{member.filename} holds Python objects, which are never read")
-    if size > member.file_size:
+    if math.prod(shape) * dtype.itemsize > member.file_size:
         raise ValueError(f"{member.filename} is larger than the file")

@@ -28,11 +28,14 @@ LONGER, NEAR = 1.5, 0.5
 """Largest squared closing step, relative to the longest other and to the typical one between remote slices: with these
 every loop of `studies/guards.py` closes (seeds 100:106 and 300:306, 180 fits), and of its open panels none does (180)."""
 
+CLOSED_LEVEL = 0.001
+"""Significance level at which the closing step is shorter than those between remote slices."""
+
 FAR = 4 * LONGER
 """The same ratio in a few trajectories that leaves no doubt."""
 
 
-def closes(data: Data, order: Indices, *, alpha: float = 0.001) -> bool:
+def closes(data: Data, order: Indices) -> bool:
     """The closing step is not much longer than the longest other, and far shorter than between remote slices.
 
     (Not much longer: a short path leaves out the longest step of a loop.) The second by a factor `NEAR`, and by a
@@ -62,7 +65,7 @@ def closes(data: Data, order: Indices, *, alpha: float = 0.001) -> bool:
         return False
     x = x / scale
     across = ((x - np.roll(x, T // 2, axis=1)) ** 2).sum(axis=2).mean(axis=1)
-    return bool(stats.ttest_rel(across, ends, alternative="greater").pvalue < alpha)
+    return bool(stats.ttest_rel(across, ends, alternative="greater").pvalue < CLOSED_LEVEL)
 
 
 def _steps(x: Array, scale: Array) -> tuple[Array, float]:

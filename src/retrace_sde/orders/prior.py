@@ -446,16 +446,8 @@ class _Compiler:
     def _check_cycles(self, direct: Mask, closed: Mask) -> None:
         for j in np.flatnonzero(np.diagonal(closed, axis1=1, axis2=2).any(axis=1)).tolist():
             cycle = _shortest_cycle(direct[j], int(np.flatnonzero(np.diagonal(closed[j]))[0]))
-            named = [
-                name
-                for name in (
-                    "precedences",
-                    "blocks",
-                    "timestamps",
-                    *self.scheduled * ("first", "last"),
-                )
-                if getattr(self.known, name) is not None
-            ]
+            every = ("precedences", "blocks", "timestamps", *self.scheduled * ("first", "last"))
+            named = [name for name in every if getattr(self.known, name) is not None]
             raise ValueError(
                 f"{self._where(j)}{' and '.join(named)} contradict: {self.thing} "
                 f"{' before '.join(repr(self.labels[a]) for a in cycle)}. Drop one of these."

@@ -24,8 +24,8 @@ from retrace_sde.panel.parameters import check, checked
 from retrace_sde.panel.uninformative import LeftOut
 
 
-def _few(names: Sequence[Any], most: int = 4) -> str:
-    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
+def _few(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:4])) + (", …" if len(names) > 4 else "")
 
 
 class Numbers(Sequence[str]):

@@ -255,31 +255,22 @@ def _check_kind(values: Any, name: str) -> Any:
     """Real numbers, integers turned to float64; float32 stays (sums are taken in float64 anyway)."""
     values = unmasked(values)
     lazy = as_lazy(values)
-    if lazy is not None:
-        if np.dtype(lazy.source.dtype).kind not in "iuf":
-            raise ValueError(
-                f"{name} must hold real numbers; got dtype {lazy.source.dtype}. Encode categories and dates first."
-            )
-        return lazy
-    xp = array_api_compat.array_namespace(values)
     if array_api_compat.is_numpy_array(values) and values.dtype == object:
-        values = _numbers(values, name)
-    if xp.isdtype(values.dtype, "integral"):
-        return xp.astype(values, xp.float64)
-    if not xp.isdtype(values.dtype, "real floating"):
+        try:
+            values = np.asarray(values, dtype=float)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{name} must hold real numbers; got Python objects that are not numbers."
+            ) from None
+    dtype = values.dtype if lazy is None else np.dtype(lazy.source.dtype)
+    xp: Any = np if lazy is not None else array_api_compat.array_namespace(values)
+    if not xp.isdtype(dtype, ("integral", "real floating")):
         raise ValueError(
-            f"{name} must hold real numbers; got dtype {values.dtype}. Encode categories and dates first."
+            f"{name} must hold real numbers; got dtype {dtype}. Encode categories and dates first."
         )
-    return values
-
-
-def _numbers(values: Any, name: str) -> Array:
-    try:
-        return np.asarray(values, dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{name} must hold real numbers; got Python objects that are not numbers."
-        ) from None
+    if lazy is not None:
+        return lazy
+    return xp.astype(values, xp.float64) if xp.isdtype(dtype, "integral") else values
 
 
 VALUES_MISSING = "Drop those trajectories or slices; do not interpolate along an unknown order."

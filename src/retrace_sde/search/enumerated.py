@@ -18,7 +18,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.orders.draws import Chains
 from retrace_sde.orders.enumeration import all_orders, order_log_likelihoods
 from retrace_sde.panel.lengths import Lengths
-from retrace_sde.search.posterior import order_posterior
+from retrace_sde.search.posterior import order_posterior, turned_about
 from retrace_sde.search.protocols import Model
 
 MAX_LENGTH = 6
@@ -55,12 +55,9 @@ class OthersPosterior:
 
     def either_way(self, lengths: Lengths, rng: np.random.Generator) -> OthersPosterior:
         """Both directions of time equally likely: they are those of all trajectories at once, in every draw."""
-        T = lengths.T
-        back = np.broadcast_to(lengths.reversal, (lengths.n, T))
-        mirrored = np.take_along_axis(self.positions, back[:, None].repeat(T, axis=1), axis=2)
+        mirrored, turned = (turned_about(each, lengths.reversal) for each in (self.positions, self.samples))  # fmt: skip
         draws = self.samples.shape[1]
         turn = rng.permutation(draws) < draws // 2
-        turned = np.take_along_axis(self.samples, back[:, None].repeat(draws, axis=1), axis=2)
         samples = np.where(turn[None, :, None], turned, self.samples)
         before = (self.before + self.before.transpose(0, 2, 1)) / 2
         return OthersPosterior((self.positions + mirrored) / 2, before, samples)

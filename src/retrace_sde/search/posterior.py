@@ -85,7 +85,12 @@ class OrderPosterior:
         moved = np.flatnonzero(rng.random(len(samples)) < probability)
         samples[moved] = many[: len(moved)]
         P = (1 - probability) * self.position_probabilities + probability * where
-        return replace(self, position_probabilities=P.astype(np.float32), samples=samples)
+        return self._with(P, samples)
+
+    def _with(self, probabilities: Any, samples: NDArray[np.int16]) -> OrderPosterior:
+        """The same chains, read otherwise."""
+        P = probabilities.astype(np.float32)
+        return replace(self, position_probabilities=P, samples=samples)
 
     def mixed_with(self, others: list[tuple[OrderPosterior, float]]) -> OrderPosterior:
         """A mixture of posteriors over one shared order, each with its share of the probability; this one has the rest."""
@@ -98,7 +103,7 @@ class OrderPosterior:
             count = min(round(share * len(samples)), end, len(each.samples))
             samples[end - count : end] = each.samples[evenly(len(each.samples), count)]
             end -= count
-        return replace(self, position_probabilities=P.astype(np.float32), samples=samples)
+        return self._with(P, samples)
 
     def either_direction(self, probability: float) -> OrderPosterior:
         """The posterior over a shared order that is, with a probability, to be read from its other end."""
@@ -106,8 +111,7 @@ class OrderPosterior:
         P = P + probability * self.position_probabilities[:, ::-1]
         every = np.arange(len(self.samples))
         back = np.floor((every + 1) * probability) > np.floor(every * probability)
-        samples = np.where(back[:, None], self.samples[:, ::-1], self.samples)
-        return replace(self, position_probabilities=P.astype(np.float32), samples=samples)
+        return self._with(P, np.where(back[:, None], self.samples[:, ::-1], self.samples))
 
     def along(self, order: Indices) -> NDArray[np.int16]:
         """The orders drawn, those that run against a shared order reversed."""
@@ -116,33 +120,29 @@ class OrderPosterior:
 
     def halved(self, other: OrderPosterior) -> OrderPosterior:
         """Half of this and half of another posterior over the same orders: the other direction's."""
-        probabilities = (self.position_probabilities + other.position_probabilities) / 2
-        samples = np.concatenate([self.samples, other.samples], axis=-2)
-        r_hat, size = max(self.r_hat, other.r_hat), self.effective_size + other.effective_size
-        return replace(
-            self,
-            position_probabilities=probabilities.astype(np.float32),
-            samples=samples,
-            r_hat=r_hat,
-            effective_size=size,
-        )
+        P = (self.position_probabilities + other.position_probabilities) / 2
+        both = self._with(P, np.concatenate([self.samples, other.samples], axis=-2))
+        size = self.effective_size + other.effective_size
+        return replace(both, r_hat=max(self.r_hat, other.r_hat), effective_size=size)
 
     def either_way(self, turn: Mask, lengths: Lengths) -> OrderPosterior:
         """Both directions equally likely: half of the probability reversed, for the trajectories (n,) that may be."""
         back = np.where(turn[:, None], lengths.reversal, np.arange(lengths.T))
-        P = self.position_probabilities
-        mirrored = np.take_along_axis(P, np.broadcast_to(back[:, None], P.shape), axis=2)
-        turned = np.take_along_axis(
-            self.samples, np.broadcast_to(back[:, None], self.samples.shape), axis=2
-        )
-        samples = np.concatenate([self.samples, turned], axis=1)
-        shares = ((P + mirrored) / 2).astype(np.float32)
-        return replace(self, position_probabilities=shares, samples=samples)
+        P, samples = self.position_probabilities, self.samples
+        mirrored, turned = turned_about(P, back), turned_about(samples, back)
+        return self._with((P + mirrored) / 2, np.concatenate([samples, turned], axis=1))
 
     @property
     def mixed(self) -> bool:
         """The chains have converged, so that their frequencies estimate probabilities."""
         return mixed(self.r_hat, self.effective_size)
+
+
+def turned_about(of_positions: NDArray[Any], back: Indices) -> NDArray[Any]:
+    """Something of each position, (n, m, T), read from the places (n, T)."""
+    return np.take_along_axis(
+        of_positions, np.broadcast_to(back[:, None], of_positions.shape), axis=2
+    )
 
 
 def order_posterior(

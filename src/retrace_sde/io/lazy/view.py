@@ -15,10 +15,6 @@ import array_api_compat
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices, ordered, taken
-from retrace_sde.io.kernels import njit
-
-GATHERED_ELEMENTS = 1 << 18
-"""Numbers that are gathered at a time, and stay in cache."""
 
 VIEW_FROM_ELEMENTS = 1 << 21
 """Numbers from which an array is not copied: 16 MiB of float64."""
@@ -111,7 +107,7 @@ class ArrayView:
 
 @dataclass(frozen=True, eq=False)
 class InMemoryView(ArrayView):
-    """A large array of complete trajectories with one order for all: block by block, gathered and scaled in cache."""
+    """A large array of complete trajectories with one order for all: block by block, put in order and scaled in cache."""
 
     @property
     def size(self) -> int:
@@ -119,27 +115,19 @@ class InMemoryView(ArrayView):
 
     def read(self, positions: Indices) -> Any:
         rows = positions if self.rows is None else self.rows[positions]
-        if not self._compiled:
-            return self.units(taken(self.source, rows, 0), self.columns)
-        _, T, d = self.shape
-        index = np.arange(T, dtype=np.intp) if self.columns is None else self.columns
-        out, size = np.empty((len(rows), T, d)), max(1, GATHERED_ELEMENTS // (T * d))
-        for begin in range(0, len(rows), size):
-            some = slice(begin, begin + size)
-            self._gather(self.source[rows[some]], index, out[some])
-        return out
+        return self.units(taken(self.source, rows, 0), self.columns)
 
     def block(self, rows: slice, order: Indices | None) -> Any:
         shared = order is None or order.ndim == 1
         block = (
             self.source[rows, ...] if self.rows is None else taken(self.source, self.rows[rows], 0)
         )
-        found = self._seen(block, self._along(order) if shared else self.columns)
+        found = self.units(block, self._along(order) if shared else self.columns)
         return found if shared else ordered(found, order)
 
     def slices(self, positions: Indices) -> Any:
         """Some slices of all trajectories, (n, k, d)."""
-        found = self._seen(self.source, self._along(positions))
+        found = self.units(self.source, self._along(positions))
         return found if self.rows is None else taken(found, self.rows, 0)
 
     def piece(self, rows: slice) -> InMemoryView:
@@ -150,33 +138,3 @@ class InMemoryView(ArrayView):
         """Stored slices along an order of the slices as they stand."""
         columns = self.columns
         return columns if order is None else order if columns is None else columns[order]
-
-    def _seen(self, block: Any, columns: Indices | None) -> Any:
-        """Stored trajectories along an order of their slices, in standard units."""
-        if columns is None or not self._compiled:
-            return self.units(block, columns)
-        return self._gather(block, columns, np.empty((len(block), len(columns), block.shape[2])))
-
-    @property
-    def _compiled(self) -> bool:
-        """Only to be gathered and scaled, and numpy's own numbers: one compiled walk does both."""
-        units, source = self.units, self.source
-        plain = units.kept is None and units.centre is not None and units.scale is not None
-        return plain and array_api_compat.is_numpy_array(source) and source.dtype == np.float64
-
-    def _gather(self, block: Array, columns: Indices, out: Array) -> Array:
-        centre, scale = self.units.centre, self.units.scale
-        assert scale is not None  # it is compiled
-        found: Array = _gathered(block, columns, centre, 1 / scale, out)
-        return found
-
-
-@njit(cache=True, nogil=True)
-def _gathered(x, index, centre, factor, out):  # type: ignore[no-untyped-def]
-    """Slices along an index, standardised on the way: in numpy three walks through a block, and a division is four times slower."""
-    for t in range(len(index)):
-        for i in range(x.shape[0]):
-            row = x[i, index[t]]
-            for k in range(x.shape[2]):
-                out[i, t, k] = (row[k] - centre[k]) * factor[k]
-    return out

@@ -172,15 +172,11 @@ def _repeated_text(path: Path, name: str, budget: Budget) -> None:
 
 
 def _h5ad(path: Path, budget: Budget) -> None:
-    need("anndata")
-    if not need("h5py").is_hdf5(path):
-        raise ValueError("not an h5ad file (HDF5), or cut short.")
-    _walk_h5(path, budget)
-
-
-def _walk_h5(path: Path, budget: Budget) -> None:
     """What an HDF5 file claims to hold, and that it holds it itself."""
+    need("anndata")
     h5py = need("h5py")
+    if not h5py.is_hdf5(path):
+        raise ValueError("not an h5ad file (HDF5), or cut short.")
     with h5py.File(path, "r") as file:
         seen: set[Any] = set()
         todo = [file]

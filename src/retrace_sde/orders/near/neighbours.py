@@ -127,16 +127,15 @@ def near_costs(source: Array, target: Array, lists: Lists, start: Array) -> Near
     return Near(lists, costs, start, rough_source, rough_target)
 
 
-def short_path(vectors: Array) -> tuple[Indices, Lists]:
-    """A short path through all slices, the better of two starts, and the lists of neighbours that it was found with."""
+def short_path(vectors: Array) -> Indices:
+    """A short path through all slices, the better of two starts."""
     lists, squares = nearest(vectors)
     tree = _connected(vectors, lists, np.sqrt(squares))
     root = longest_path_ends(tree)[0]
     starts = [walk_tree(tree, root), _spectral(lists, squares, tree)]
-    lists = mutual(lists)
-    near = near_costs(vectors, vectors, lists, np.zeros(len(lists)))
+    near = near_costs(vectors, vectors, mutual(lists), np.zeros(len(lists)))
     paths = [improve(near, order) for order in starts]
-    return min(paths, key=lambda order: path_cost(near, order)), lists
+    return min(paths, key=lambda order: path_cost(near, order))
 
 
 def _connected(vectors: Array, lists: Lists, lengths: Array) -> Any:

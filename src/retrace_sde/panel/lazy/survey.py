@@ -65,8 +65,7 @@ def surveyed(data: Data, *, own: bool) -> Data:
     """The same lazy data, whose values know their facts."""
     n = data.shape[0]
     numbers = np.arange(n, dtype=np.intp)[:, None]
-    parts = data.each_piece(partial(_survey, own=own), numbers)
-    table, bad, keys, order = parts
+    table, bad, keys, order = data.each_piece(partial(_survey, own=own), numbers)
     low, high, counts, mean, squares = table.transpose(1, 0, 2)
     total = counts.sum(axis=0)
     centre = (counts * mean).sum(axis=0) / total
@@ -74,17 +73,9 @@ def surveyed(data: Data, *, own: bool) -> Data:
     wrong = bad[bad[:, 0] > 0]
     every = (data.observed[None].astype(float), *keys.T[:, None])
     rows = ranked(every, np.zeros((1, n), dtype=np.intp))[0]
-    found = Facts(
-        low.min(axis=0),
-        high.max(axis=0),
-        total,
-        centre,
-        np.sqrt(spread),
-        int(bad[:, 0].sum()),
-        None if len(wrong) == 0 else (int(wrong[0, 1]), int(wrong[0, 2]), int(wrong[0, 3])),
-        rows,
-        order if own else None,
-    )
+    first = None if len(wrong) == 0 else (int(wrong[0, 1]), int(wrong[0, 2]), int(wrong[0, 3]))
+    ranges = low.min(axis=0), high.max(axis=0), total, centre, np.sqrt(spread)
+    found = Facts(*ranges, int(bad[:, 0].sum()), first, rows, order if own else None)
     if found.bad == 0:
         _read_ahead(data.values, rows)
     return replace(data, values=replace(data.values, facts=found))

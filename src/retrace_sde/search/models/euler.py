@@ -261,7 +261,7 @@ class EulerModel(Problem):
         """Short paths through the slices; with a prior, several that satisfy it."""
         n, T, d = self.data.shape
         if T > MANY and self.prior is None:
-            return [short_path(slice_vectors(self.data, spread(self.data)))[0]]
+            return [short_path(slice_vectors(self.data, spread(self.data)))]
         near = distances(self.data)
         return (
             [shortest_path(near)] if self.prior is None else guided_paths(near, n * d, self.prior)

@@ -114,6 +114,18 @@ class Judge:
         least, per = np.log(self.levels[0]), 1 / np.log(self.levels[1] / self.levels[0])
         return Costs(table, np.ascontiguousarray(start), float(least), float(per))
 
+    def sampled(
+        self, sequence: Sequence, draws: int, rng: np.random.Generator, *, events: bool
+    ) -> Sequence:
+        """A sequence with draws of its times; `events`: with stamps explained together where that is more likely."""
+        sampling = _Sampling(self, self.costs(sequence), draws, rng)
+        none = np.zeros(len(sequence.stamps), dtype=bool)
+        plain = replace(sequence, reversed=False, shift=0.0, shifted=none)
+        found = sampling.sampled(plain, sequence.stamps)
+        if not events:
+            return found
+        return sampling.or_shifted(found if self.alone else sampling.or_reversed(found))
+
 
 def audit_sequences(
     sequences: list[Sequence], rng: np.random.Generator, *, wrong: float
@@ -128,7 +140,7 @@ def audit_sequences(
         judge = Judge(*laws, wrong, regular, alone=len(sequences) < FEW_SEQUENCES)
         last, found = k == len(ROUNDS) - 1, []
         for each in steps(sequences, f"judging stamps, round {k + 1} of {len(ROUNDS)}", least=20):
-            found.append(sampled_times(judge, each, draws, rng, events=k > 0))
+            found.append(judge.sampled(each, draws, rng, events=k > 0))
         sequences = found
         if regular and not last:
             factor = regridded(sequences)
@@ -239,120 +251,94 @@ def time_range(stamps: Array) -> tuple[float, float]:
     return float(known[0]), float(known[-1])
 
 
-def sampled_times(
-    judge: Judge,
-    sequence: Sequence,
-    draws: int,
-    rng: np.random.Generator,
-    *,
-    events: bool,
-) -> Sequence:
-    """Times sampled under a law; `events`: with stamps explained together where that is more likely."""
-    costs = judge.costs(sequence)
-    plain = replace(
-        sequence, reversed=False, shift=0.0, shifted=np.zeros(len(sequence.stamps), dtype=bool)
-    )
-    found = _sampled(judge, costs, plain, sequence.stamps, draws, rng)
-    if not events:
-        return found
-    if not judge.alone:
-        found = _or_reversed(judge, costs, found, draws, rng)
-    return _or_shifted(judge, costs, found, draws, rng)
+@dataclass(frozen=True, eq=False)
+class _Sampling:
+    """So many draws of the times of one sequence, under a judge and the costs of its steps."""
 
+    judge: Judge
+    costs: Costs
+    draws: int
+    rng: np.random.Generator
 
-def _sampled(
-    judge: Judge,
-    costs: Costs,
-    sequence: Sequence,
-    stamps: Array,
-    draws: int,
-    rng: np.random.Generator,
-) -> Sequence:
-    """Draws of times with stamps as they would be without an event."""
-    T = len(stamps)
-    known = ~np.isnan(stamps)
-    if known.sum() < 2:
-        flat = np.tile(np.where(known, stamps, 0.0), (draws, 1))
-        return replace(
-            sequence, wrong=np.where(known, judge.wrong, np.nan), draws=flat, best=flat[0], cost=0.0
-        )
-    low, high = time_range(stamps)
-    reach = 3 * float(sequence.error.max()) + 1.0
-    low, high = low - reach, high + reach
-    width = max(float(np.ptp(stamps[known])), high - low)
-    error = sequence.error
-    if judge.regular and judge.alone:
-        error = error * np.sqrt(
-            1 + 4 / T
-        )  # the spacing is known from this sequence only: least at its ends
-    given = Stamps(stamps, error, low, high, judge.wrong, width)
-    seen = Records(np.zeros(T), np.empty((draws, T)), np.empty(draws))
-    if judge.regular:
-        order, origin = np.argsort(stamps), float(np.median(np.sort(stamps) - np.arange(T)))
-        state = random_states(rng, 1)
-        sample_grid(costs, given, order, origin, BURN, THIN, state, seen)
-        cost = float(seen.costs.mean())
-        return _recorded(sequence, known, seen, cost)
-    begin = np.where(known, stamps, rng.uniform(low, high, T))
-    begin = np.where((begin < low) | (begin > high), rng.uniform(low, high, T), begin)
-    sample_times(costs, given, begin, BURN, THIN, random_states(rng, 1), seen)
-    # Free energy, with the entropy of independent times: of two explanations, exact stamps are not the better for being exact.
-    spread = np.log(np.maximum(seen.times.std(axis=0), 0.5 * sequence.error)).sum()
-    return _recorded(sequence, known, seen, float(seen.costs.mean() - spread))
+    def sampled(self, sequence: Sequence, stamps: Array) -> Sequence:
+        """Draws of times with stamps as they would be without an event."""
+        judge, rng, T, known = self.judge, self.rng, len(stamps), ~np.isnan(stamps)
+        if known.sum() < 2:
+            flat = np.tile(np.where(known, stamps, 0.0), (self.draws, 1))
+            wrong = np.where(known, judge.wrong, np.nan)
+            return replace(sequence, wrong=wrong, draws=flat, best=flat[0], cost=0.0)
+        low, high = time_range(stamps)
+        reach = 3 * float(sequence.error.max()) + 1.0
+        low, high = low - reach, high + reach
+        width = max(float(np.ptp(stamps[known])), high - low)
+        error = sequence.error
+        if judge.regular and judge.alone:  # whose spacing is known from it alone: least at its ends
+            error = error * np.sqrt(1 + 4 / T)
+        given = Stamps(stamps, error, low, high, judge.wrong, width)
+        seen = Records(np.zeros(T), np.empty((self.draws, T)), np.empty(self.draws))
+        entropy = 0.0
+        if judge.regular:
+            order, origin = np.argsort(stamps), float(np.median(np.sort(stamps) - np.arange(T)))
+            sample_grid(self.costs, given, order, origin, BURN, THIN, random_states(rng, 1), seen)
+        else:
+            begin = np.where(known, stamps, rng.uniform(low, high, T))
+            begin = np.where((begin < low) | (begin > high), rng.uniform(low, high, T), begin)
+            sample_times(self.costs, given, begin, BURN, THIN, random_states(rng, 1), seen)
+            # Free energy, with the entropy of independent times: of two explanations, exact stamps are not the better for being exact.
+            spread = np.maximum(seen.times.std(axis=0), 0.5 * sequence.error)
+            entropy = float(np.log(spread).sum())
+        share = np.where(known, seen.wrong / len(seen.times), np.nan)
+        best, cost = seen.times[int(seen.costs.argmin())], float(seen.costs.mean()) - entropy
+        return replace(sequence, wrong=share, draws=seen.times, best=best, cost=cost)
 
+    def or_reversed(self, found: Sequence) -> Sequence:
+        """The same, or with all stamps mirrored, where that is more likely by more than its odds."""
+        known = int((~np.isnan(found.stamps)).sum())
+        if known < LEAST_BLOCK:
+            return found
+        low, high = time_range(found.stamps)
+        mirrored = low + high - found.stamps
+        as_given, back = (np.argsort(each)[:known] for each in (found.stamps, mirrored))
+        if path_cost(self.costs, back, mirrored) > path_cost(self.costs, as_given, found.stamps):
+            return found
+        other = self.sampled(replace(found, reversed=True), mirrored)
+        return other if other.cost + np.log(EVENT_ODDS) < found.cost else found
 
-def _recorded(sequence: Sequence, known: Mask, seen: Records, cost: float) -> Sequence:
-    """The sequence with its draws; `best` is the most likely of them."""
-    share = np.where(known, seen.wrong / len(seen.times), np.nan)
-    best = seen.times[int(seen.costs.argmin())]
-    return replace(sequence, wrong=share, draws=seen.times, best=best, cost=cost)
+    def or_shifted(self, found: Sequence) -> Sequence:
+        """The same, or with stamps that are off by the same explained by one shift."""
+        suspect = np.flatnonzero(found.wrong > 0.5)
+        if found.reversed or len(suspect) < LEAST_BLOCK:
+            return found
+        known = int((~np.isnan(found.stamps)).sum())
+        # Of an event, of the two ends of a block, and of the choice of a shift.
+        reach = 2 * np.nanmax(found.stamps) - 2 * np.nanmin(found.stamps)
+        price = np.log(EVENT_ODDS) + 2 * np.log(known) + np.log(reach + 1)
+        best, least = found, found.cost
+        for members, shift in (*_alike(found, suspect), *self._block(found)):
+            stamps = found.stamps.copy()
+            stamps[members] += shift
+            shifted = np.isin(np.arange(len(stamps)), members)
+            loose = np.where(shifted, np.hypot(found.error, SHIFT_ERROR), found.error)
+            other = self.sampled(replace(found, shift=shift, shifted=shifted, error=loose), stamps)
+            moved = float(np.median((other.expected - found.stamps)[members]))
+            other = replace(other, shift=moved, error=found.error)
+            odds = np.exp(min(found.cost - other.cost - price, 50.0))
+            if other.cost + price < least:
+                least = other.cost + price
+                best = replace(other, wrong=np.where(shifted, odds / (1 + odds), other.wrong))
+        return best
 
-
-def _or_reversed(
-    judge: Judge, costs: Costs, found: Sequence, draws: int, rng: np.random.Generator
-) -> Sequence:
-    """The same, or with all stamps mirrored, where that is more likely by more than its odds."""
-    known = ~np.isnan(found.stamps)
-    if known.sum() < LEAST_BLOCK:
-        return found
-    low, high = time_range(found.stamps)
-    mirrored = low + high - found.stamps
-    as_given, back = (np.argsort(each)[: known.sum()] for each in (found.stamps, mirrored))
-    if path_cost(costs, back, mirrored) > path_cost(costs, as_given, found.stamps):
-        return found
-    other = _sampled(judge, costs, replace(found, reversed=True), mirrored, draws, rng)
-    return other if other.cost + np.log(EVENT_ODDS) < found.cost else found
-
-
-def _or_shifted(
-    judge: Judge, costs: Costs, found: Sequence, draws: int, rng: np.random.Generator
-) -> Sequence:
-    """The same, or with stamps that are off by the same explained by one shift."""
-    suspect = np.flatnonzero(found.wrong > 0.5)
-    if found.reversed or len(suspect) < LEAST_BLOCK:
-        return found
-    known = int((~np.isnan(found.stamps)).sum())
-    # Of an event, of the two ends of a block, and of the choice of a shift.
-    price = (
-        np.log(EVENT_ODDS)
-        + 2 * np.log(known)
-        + np.log(2 * np.nanmax(found.stamps) - 2 * np.nanmin(found.stamps) + 1)
-    )
-    best, least = found, found.cost
-    for members, shift in (*_alike(found, suspect), *_block(costs, found, judge.wrong)):
-        stamps = found.stamps.copy()
-        stamps[members] += shift
-        shifted = np.isin(np.arange(len(stamps)), members)
-        loose = np.where(shifted, np.hypot(found.error, SHIFT_ERROR), found.error)
-        event = replace(found, shift=shift, shifted=shifted, error=loose)
-        other = _sampled(judge, costs, event, stamps, draws, rng)
-        moved = float(np.median((other.expected - found.stamps)[members]))
-        other = replace(other, shift=moved, error=found.error)
-        odds = np.exp(min(found.cost - other.cost - price, 50.0))
-        if other.cost + price < least:
-            least = other.cost + price
-            best = replace(other, wrong=np.where(shifted, odds / (1 + odds), other.wrong))
-    return best
+    def _block(self, found: Sequence) -> list[tuple[Indices, float]]:
+        """Neighbouring rows of the table, which a reset of the clock would have stamped alike, and their shift."""
+        stamps = found.stamps
+        if len(stamps) > LONGEST_SEARCHED or np.isnan(stamps).any():
+            return []
+        low, high = time_range(stamps)
+        given = Stamps(stamps, found.error, low - 1, high + 1, self.judge.wrong, high - low)
+        reach = np.ptp(stamps)
+        shifts = np.arange(-np.floor(reach), reach + 0.5, 0.5)
+        i, j, shift, _ = best_block(self.costs, given, LEAST_BLOCK, shifts[np.abs(shifts) >= 2])
+        return [(np.arange(i, j), shift)] if j > i else []
 
 
 def _alike(found: Sequence, suspect: Indices) -> list[tuple[Indices, float]]:
@@ -363,19 +349,6 @@ def _alike(found: Sequence, suspect: Indices) -> list[tuple[Indices, float]]:
     if len(members) < LEAST_BLOCK:
         return []
     return [(members, float(np.median(moved[members])))]
-
-
-def _block(costs: Costs, found: Sequence, wrong: float) -> list[tuple[Indices, float]]:
-    """Neighbouring rows of the table, which a reset of the clock would have stamped alike, and their shift."""
-    stamps = found.stamps
-    if len(stamps) > LONGEST_SEARCHED or np.isnan(stamps).any():
-        return []
-    low, high = time_range(stamps)
-    given = Stamps(stamps, found.error, low - 1, high + 1, wrong, high - low)
-    reach = np.ptp(stamps)
-    shifts = np.arange(-np.floor(reach), reach + 0.5, 0.5)
-    i, j, shift, _ = best_block(costs, given, LEAST_BLOCK, shifts[np.abs(shifts) >= 2])
-    return [(np.arange(i, j), shift)] if j > i else []
 
 
 def standardised(values: Array) -> Array:
