@@ -71,6 +71,7 @@ def stack_of(Y: Array) -> Stack:
 
 def use(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(by_trajectory, "MIN_PATTERNS", 1 if path == "alone" else 10**9)
+    monkeypatch.setattr(by_trajectory, "MAX_UNCOMPILED", 0)
 
 
 @pytest.mark.parametrize("noise", [0.5, 1e-8, 0.0])
@@ -190,10 +191,11 @@ def test_what_rounding_would_spoil_goes_through_the_recursion():
 
 def test_correlated_noise_and_shared_patterns_take_the_recursion():
     model = random_model(4, 0)
-    Y = draw(model, 40, 6, 1)
+    Y = draw(model, 120, 6, 1)
     assert per_trajectory(stack_of(Y), model.steps) is None
     holes = with_holes(Y)
     assert per_trajectory(stack_of(holes), model.steps) is not None
+    assert per_trajectory(stack_of(holes[:40]), model.steps) is None  # nothing is compiled for few
     full = StateSpace(model.transition, model.noise + 0.1, model.initial)
     assert per_trajectory(stack_of(holes), full.steps) is None
 

@@ -7,6 +7,7 @@ import pytest
 
 import retrace_sde as rt
 from retrace_sde.fit.statespace.smoother import StateSpace, kalman
+from retrace_sde.orders.hidden import assignment
 from retrace_sde.orders.hidden.assignment import Arrangement
 from retrace_sde.orders.hidden.gaussian import Chain, process
 from retrace_sde.orders.hidden.pair_moments import (
@@ -47,6 +48,22 @@ def test_process_agrees_with_the_filter(values, model, scale):
     np.testing.assert_allclose(
         process(Chain.regular(law, T)).log_density(values), expected, rtol=1e-9
     )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_small_searches_find_what_the_compiled_one_does(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    sde = rt.simulate.random_irreversible_sde(3, random_state=rng)
+    X = sde.simulate(8, 7 + seed, DT, random_state=rng)
+    law = StateSpace(sde.transition(DT), 0.05 * np.eye(3), sde.stationary())
+    found = []
+    for small in (0, 20):
+        monkeypatch.setattr(assignment, "SMALL", small)
+        tables, state = arrangement(PairMoments.of(X), law, None), np.array([seed], dtype=np.uint64)
+        order = np.random.default_rng(seed).permutation(X.shape[1])
+        found.append((tables.improve(order, state, kicks=4), int(state[0])))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
 
 
 def test_cost_is_the_likelihood_of_every_order(values, model):

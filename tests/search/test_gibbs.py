@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 import retrace_sde as rt
-from retrace_sde.fit.statespace.observations import Observations
-from retrace_sde.fit.statespace.smoother import StateSpace, drawn_states, states
+from retrace_sde.fit.statespace.model import StepModel
+from retrace_sde.fit.statespace.observations import Observations, StepClasses
+from retrace_sde.fit.statespace.smoother import (
+    StateSpace,
+    cell_sums,
+    drawn_states,
+    states,
+    step_sums,
+)
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.drift import Affine
 from retrace_sde.process.sde import Gaussian, Transition
@@ -33,6 +40,43 @@ def test_drawn_states_have_the_smoother_s_moments(noise):
     np.testing.assert_allclose(spread, known.covariances[0], atol=0.02)
     lag = np.einsum("nti,ntj->tij", z[:, 1:], z[:, :-1]) / len(drawn)
     np.testing.assert_allclose(lag, known.lag_covariances[0], atol=0.02)
+
+
+def test_states_are_drawn_whatever_the_memory_layout():
+    """Slices of a shared order come with time first: what is missing was left at 0."""
+    rng = np.random.default_rng(4)
+    step = Transition(0.9 * np.eye(2), np.ones(2), 0.01 * np.eye(2))
+    model = StateSpace(step, np.zeros((2, 2)), Gaussian(5 * np.ones(2), np.eye(2)))
+    y = 5 + rng.standard_normal((4, 6, 2))
+    y[:, 2:4] = np.nan
+    turned = np.asfortranarray(y)
+    one, two = (drawn_states(Observations.regular(each, 1.0), model.steps, np.random.default_rng(5)) for each in (y, turned))  # fmt: skip
+    np.testing.assert_allclose(one[0], two[0])
+    np.testing.assert_allclose(one[1], two[1])
+    assert (two[1][:, 2:4] > 1).all()
+
+
+@pytest.mark.parametrize("inputs", [False, True])
+def test_sums_over_steps_from_missing_entries_are_the_smoother_s(inputs):
+    """Of a step with one class or two, with an input, and of trajectories that end early."""
+    rng = np.random.default_rng(6)
+    y = rng.standard_normal((7, 5, 2))
+    y[rng.random(y.shape) < 0.2] = np.nan
+    y[1, 3:] = np.nan
+    F = np.stack([[[0.8, 0.2], [-0.1, 0.7]], [[0.5, 0.0], [0.3, 0.4]]])
+    S, Q = rng.standard_normal((2, 2, 1)), np.stack([0.3 * np.eye(2), 0.5 * np.eye(2)])
+    model = StepModel(F, S, Q, np.zeros((2, 2)), Gaussian(np.ones(2), np.eye(2)))
+    classes = StepClasses(np.array([1.0, 2.0]), np.array([[0, 1, 1, 0]]))
+    v = rng.standard_normal((7, 5, 1)) if inputs else None
+    seen = Observations(y, classes, v)
+    got = cell_sums(seen, model)
+    want = [part for stack in seen.stacks for part in step_sums(stack, model, total=True)]
+    np.testing.assert_allclose(got.likelihood, sum(part.likelihood for part in want))
+    np.testing.assert_allclose(got.grams, sum(part.grams for part in want), atol=1e-12)
+    spread = sum(part.first_covariance for part in want)
+    np.testing.assert_allclose(got.first_covariance, spread, atol=1e-12)
+    firsts = np.concatenate([part.firsts for part in want]).sum(axis=0)
+    np.testing.assert_allclose(got.firsts.sum(axis=0), firsts)
 
 
 def test_values_seen_without_noise_stay():

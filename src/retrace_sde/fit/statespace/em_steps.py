@@ -16,7 +16,7 @@ from retrace_sde.fit.irregular_times import Spans, StepLikelihood
 from retrace_sde.fit.moments import Moments
 from retrace_sde.fit.statespace.observations import Observations
 from retrace_sde.fit.statespace.parameters import Parameters, Setup, least_noise
-from retrace_sde.fit.statespace.smoother import step_counts, step_sums
+from retrace_sde.fit.statespace.smoother import cell_sums, step_counts, step_sums
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.deferred import deferred
 from retrace_sde.process.sde import Gaussian
@@ -132,22 +132,24 @@ def expect(seen: Observations, law: Parameters) -> Expected:
     gaps = seen.classes.gaps if law.gaps is None else law.gaps
     model = law.steps(gaps)
     K, d, m = model.inputs.shape
-    grams, counts = np.zeros((K, 2 * d + m, 2 * d + m)), np.zeros(K)
-    likelihood, squares, entries = 0.0, np.zeros(d), np.zeros(d)
-    firsts, first_covariance = [], np.zeros((d, d))
-    for stack in seen.apart if model.diagonal else seen.stacks:
-        k = stack.rows.shape[1]
-        counts += k * step_counts(stack, K).sum(axis=0)
-        entries += k * stack.seen.sum(axis=(0, 1))
-        for part in step_sums(stack, model, total=True, n_jobs=seen.n_jobs):
-            likelihood += float(part.likelihood)
-            grams += part.grams
-            squares += part.squares
-            firsts.append(part.firsts)
-            first_covariance += part.first_covariance
+    squares, entries = np.zeros(d), (~np.isnan(seen.values)).sum(axis=(0, 1)).astype(float)
+    few = cell_sums(seen, model)
+    if few is not None:
+        likelihood, grams, counts, x, first_covariance = few
+    else:
+        grams, counts = np.zeros((K, 2 * d + m, 2 * d + m)), np.zeros(K)
+        likelihood, firsts, first_covariance = 0.0, [], np.zeros((d, d))
+        for stack in seen.apart if model.diagonal else seen.stacks:
+            counts += stack.rows.shape[1] * step_counts(stack, K).sum(axis=0)
+            for part in step_sums(stack, model, total=True, n_jobs=seen.n_jobs):
+                likelihood += float(part.likelihood)
+                grams += part.grams
+                squares += part.squares
+                firsts.append(part.firsts)
+                first_covariance += part.first_covariance
+        x = np.concatenate(firsts)
     if not np.isfinite(likelihood):
         raise np.linalg.LinAlgError("the likelihood is not defined here.")
-    x = np.concatenate(firsts)
     centred = x - x.mean(axis=0)
     first = Gaussian(x.mean(axis=0), (centred.T @ centred + first_covariance) / len(x))
     return Expected(

@@ -21,6 +21,9 @@ MAX_SHARED = 64
 MIN_PATTERNS = 2 * LANES
 """Fewer patterns than this are left to the recursion, which needs no compiler."""
 
+MAX_UNCOMPILED = 10_000
+"""Numbers n T d² of covariances up to which the recursion takes all patterns: a pass takes some milliseconds, compiling 9 s."""
+
 MAX_CLASSES = 128
 """Classes of steps, a transition each: where there would be more, gaps in one of so many geometric bins count as one. Over gaps
 from 0.01 to 3, say, these differ by less than 5 per cent."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from retrace_sde.fit.statespace.kernels import LANES, Block, Found, Sums, smooth_block
 from retrace_sde.fit.statespace.model import StepModel
-from retrace_sde.fit.statespace.observations import MAX_SHARED, MIN_PATTERNS, Stack
+from retrace_sde.fit.statespace.observations import MAX_SHARED, MAX_UNCOMPILED, MIN_PATTERNS, Stack
 from retrace_sde.io.arrays import Array
 from retrace_sde.panel.blocks import Data
 from retrace_sde.process.sde import symmetric_root
@@ -64,7 +64,7 @@ def per_trajectory(
     `times`: means and covariances are kept of the first so many. `total`: only sums over many trajectories are.
     """
     T, G, k, d = stack.values.shape
-    few = G < MIN_PATTERNS or k > max(1, MAX_SHARED // d)
+    few = G < MIN_PATTERNS or k > max(1, MAX_SHARED // d) or G * k * T * d * d <= MAX_UNCOMPILED
     if model.regular and (few or not model.diagonal):
         return None
     (K, _, m), n = model.inputs.shape, G * k

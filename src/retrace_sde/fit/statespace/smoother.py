@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +20,7 @@ from retrace_sde.fit.statespace.model import StateSpace, StepModel, check_model
 from retrace_sde.fit.statespace.observations import Observations, Stack, as_observations
 from retrace_sde.fit.statespace.per_trajectory import per_trajectory
 from retrace_sde.fit.statespace.riccati import forwards, noise_grams, riccati, smooth, squared_noise
-from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.parameters import checked
 
 __all__ = ["Smoothed", "StateSpace", "kalman"]
@@ -27,6 +28,9 @@ __all__ = ["Smoothed", "StateSpace", "kalman"]
 MAX_CELLS = 64
 """Entries that a trajectory may lack for them to be drawn by themselves: 2 to 6 times quicker than the smoother up to 41 (50 × 8 × 4 to
 200 × 20 × 5), 1.6 times at 79 (30 × 40 × 5)."""
+
+CELL_ELEMENTS = 1 << 18
+"""Numbers n (T d)² up to which sums over steps come from the missing entries by themselves, for which nothing is compiled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +105,10 @@ def kalman(
 def states(seen: Observations, model: StepModel, *, times: int = 0) -> Smoothed:
     """Log-likelihoods and smoothed means; covariances, by pattern, of the first so many times."""
     n, T, d = seen.values.shape
+    few = None if times else _drawn_cells(seen, model, None)
+    if few is not None:
+        none = np.empty((0, 0, d, d))
+        return Smoothed(few.likelihood, few.states, none, none, np.zeros(n, dtype=np.intp))
     P = int(seen.pattern.max()) + 1 if times else 0
     means, likelihood = np.empty((n, T, d)), np.empty(n)
     within, lags = np.empty((P, times, d, d)), np.empty((P, max(times - 1, 0), d, d))
@@ -141,7 +149,7 @@ def drawn_states(
     """
     few = _drawn_cells(seen, model, rng)
     if few is not None:
-        return few
+        return few.likelihood, few.states
     y, index = seen.values, np.broadcast_to(seen.classes.index, (len(seen.values), seen.values.shape[1] - 1))  # fmt: skip
     n, T, d = y.shape
     roots = np.linalg.cholesky(model.covariance)
@@ -171,13 +179,24 @@ def drawn_states(
     return found.log_likelihood[:n], np.where(exact, y, drawn)
 
 
+class _Cells(NamedTuple):
+    """Log-likelihoods (n,), completed states (n, T, d), and of each trajectory's missing entries, of m at most, which they are (n, m) of
+    T d, which of these m it lacks, and the inverse (n, m, m) of the Cholesky factor of their precision."""
+
+    likelihood: Array
+    states: Array
+    cells: Indices
+    used: Mask
+    root: Array
+
+
 def _drawn_cells(
-    seen: Observations, model: StepModel, rng: np.random.Generator
-) -> tuple[Array, Array] | None:
+    seen: Observations, model: StepModel, rng: np.random.Generator | None
+) -> _Cells | None:
     """The same without noise, along gaps common to all; None where there is noise, or a trajectory lacks many entries.
 
     All states of a trajectory have the block tridiagonal precision Λ, and those missing (m) given the rest Λ_mm; the density of what
-    was seen is that of all states over that of those drawn.
+    was seen is that of all states over that of those drawn. Without `rng` missing entries have their means.
     """
     y, missing = seen.values, np.isnan(seen.values)
     n, T, d = y.shape
@@ -194,7 +213,7 @@ def _drawn_cells(
     def residuals(x: Array) -> tuple[Array, Array]:
         return x[:, 0] - start, x[:, 1:] - np.einsum("tij,ntj->nti", F, x[:, :-1]) - shift
 
-    x = np.where(missing, 0.0, y)
+    x = np.ascontiguousarray(np.where(missing, 0.0, y))  # filled in place
     first, steps = residuals(x)
     pull = np.zeros((n, T, d))
     pull[:, 0] -= first @ P
@@ -207,10 +226,10 @@ def _drawn_cells(
     inner = _precision(F, Q, P)[cells[:, :, None], cells[:, None, :]]
     inner = np.where(used[:, :, None] & used[:, None, :], inner, np.eye(m))
     L = np.linalg.cholesky(inner)
+    root = np.asarray(np.linalg.inv(L), dtype=float)
     towards = np.take_along_axis(pull.reshape(n, -1), cells, axis=1) * used
-    noise = rng.standard_normal((n, m)) * used
-    mean = np.linalg.solve(L, towards[..., None])
-    drawn = np.linalg.solve(L.transpose(0, 2, 1), mean + noise[..., None])[..., 0]
+    noise = np.zeros((n, m)) if rng is None else rng.standard_normal((n, m)) * used
+    drawn = np.einsum("nji,nj->ni", root, np.einsum("nij,nj->ni", root, towards) + noise)
     at = np.nonzero(used)
     x.reshape(n, -1)[at[0], cells[at]] = drawn[at]
 
@@ -220,7 +239,7 @@ def _drawn_cells(
     value += np.linalg.slogdet(P)[1] + np.linalg.slogdet(Q)[1].sum() + (noise**2).sum(axis=1)
     value -= 2 * np.log(L.diagonal(axis1=1, axis2=2)).sum(axis=1)
     value -= (~missing).sum(axis=(1, 2)) * np.log(2 * np.pi)
-    return value / 2, x
+    return _Cells(value / 2, x, cells, used, root)
 
 
 def _precision(F: Array, Q: Array, P: Array) -> Array:
@@ -284,6 +303,56 @@ class StepSums:
         """In total, as the Gram matrices are."""
         likelihood = float(np.sum(self.likelihood))
         return replace(self, likelihood=likelihood, squares=self.squares.sum(axis=0))
+
+
+class CellSums(NamedTuple):
+    """In total: log-likelihood, Gram matrices (K, q, q) of (x, v, η) and numbers of steps by class (K,), and the means (m, d) and the
+    summed covariance (d, d) of the first states of trajectories of which something was seen."""
+
+    likelihood: float
+    grams: Array
+    counts: Array
+    firsts: Array
+    first_covariance: Array
+
+
+def cell_sums(seen: Observations, model: StepModel) -> CellSums | None:
+    """A pass over all trajectories of a small panel without noise; None elsewhere, or where a trajectory lacks many entries.
+
+    Some products of all trajectories at once, for which nothing is compiled.
+    """
+    n, T, d = seen.values.shape
+    found = _drawn_cells(seen, model, None) if n * (T * d) ** 2 <= CELL_ELEMENTS else None
+    if found is None:
+        return None
+    x, cells, K = found.states, found.cells, len(model.matrix)
+    covariances, flat = np.zeros((n, T, d, T, d)), cells[:, :, None] * (T * d) + cells[:, None]
+    own = found.root.transpose(0, 2, 1) @ found.root
+    own *= found.used[:, :, None] & found.used[:, None]
+    np.put_along_axis(covariances.reshape(n, -1), flat.reshape(n, -1), own.reshape(n, -1), axis=1)
+    at = np.arange(T)
+    V, lag = covariances[:, at, :, at], covariances[:, at[1:], :, at[:-1]]  # (T, n, d, d)
+    some: Mask = np.asarray((~np.isnan(seen.values)).any(axis=2))
+    after_it: Mask = np.logical_or.accumulate(some[:, ::-1], axis=1)[:, ::-1]
+    live = after_it[:, 1:].astype(float)
+
+    k, v = seen.classes.index[0], seen.inputs
+    if v is None:
+        v = np.ones((n, T, model.inputs.shape[2]))
+    phi = np.concatenate([x, v], axis=2)[:, :-1]
+    F = np.concatenate([model.matrix, model.inputs], axis=2)[k]
+    z = np.concatenate([phi, x[:, 1:] - np.einsum("tij,ntj->nti", F, phi)], axis=2)
+    before, after, across = (np.einsum("nt,tnij->tij", live, C) for C in (V[:-1], V[1:], lag))
+    pairs = np.block([[before, across.swapaxes(1, 2)], [across, after]])
+    noise = np.concatenate([-F[:, :, :d], np.broadcast_to(np.eye(d), (T - 1, d, d))], axis=2)
+    lift = np.zeros((T - 1, z.shape[2], 2 * d))
+    lift[:, :d, :d], lift[:, -d:] = np.eye(d), noise
+    each = np.einsum("nt,nti,ntj->tij", live, z, z) + lift @ pairs @ lift.swapaxes(1, 2)
+    grams, counts, there = np.zeros((K, *each.shape[1:])), np.zeros(K), some.any(axis=1)
+    np.add.at(grams, k, each)
+    np.add.at(counts, k, live.sum(axis=0))
+    total = float(found.likelihood.sum())
+    return CellSums(total, grams, counts, x[there, 0], V[0, there].sum(axis=0))
 
 
 def step_sums(

@@ -27,6 +27,7 @@ from retrace_sde.orders.hidden.exchanges import (
     forget,
     transpose,
 )
+from retrace_sde.orders.hidden.small import SmallSearch
 from retrace_sde.orders.moves import descent, judges, metropolis
 from retrace_sde.orders.moves.descent import Kicks
 from retrace_sde.orders.moves.judges import implements
@@ -54,6 +55,9 @@ NEGLIGIBLE = 1e-6
 
 HOPEFUL = 30.0
 """Nats by which a kicked order may be worse, once its pieces were put back, for reversals to be tried on it."""
+
+SMALL = 20
+"""Slices up to which a search without rules runs by table (`small`): for 8 slices 6 ms instead of .1, and of 20 60, but 8 s of compiling."""
 
 INSERTIONS, STAGES = 1, 2
 """Stages of a search: insertions, and where none helps the best reversal."""
@@ -103,6 +107,10 @@ class Arrangement:
         return _Tables(near, self.moments, self.unary, window)
 
     @cached_property
+    def _small(self) -> SmallSearch:
+        return SmallSearch(*self._tables[:3], NEAR, SMALLEST_GAIN)
+
+    @cached_property
     def _forbidden(self) -> Rules | None:
         """The rules without costs that are finite."""
         if self.rules is None:
@@ -112,15 +120,17 @@ class Arrangement:
 
     def cost(self, order: Indices) -> float:
         """The cost of an order, up to a constant; of all couplings."""
-        at = np.arange(len(order))
-        table = np.empty((len(order), len(order)))
-        _fill_table(self.precision, self.moments, order, len(order), table)
-        return float(0.5 * table[at, order].sum() + self.unary[order, at].sum())
+        S = self.moments[order][:, order]
+        pairs = np.dot(self.precision.ravel(), S.ravel())
+        return float(0.5 * pairs + self.unary[order, np.arange(len(order))].sum())
 
     def improve(self, order: Indices, state: State, *, kicks: int = 0) -> Indices:
         """A local minimum under insertions and reversals, the best of 1 + `kicks` descents."""
         order = np.ascontiguousarray(order, dtype=np.intp).copy()
-        _search(self._tables, self._forbidden, order, state, kicks)
+        if len(order) <= SMALL and self.rules is None:
+            self._small.search(order, state, kicks, HOPEFUL)
+        else:
+            _search(self._tables, self._forbidden, order, state, kicks)
         return order
 
     def sample(
