@@ -3,7 +3,7 @@
 Under the model the whitened residuals are independent standard Gaussians. The questions: does one depend on the last
 (`explanation` says which candidate model explains it), does their spread change along the order or with the state, are their
 tails heavy, are some trajectories outliers, do all trajectories move together at some position, and do paths simulated from the
-fit look like those observed. A question counts as failed where the deviation is significant at `LEVEL` *and* large enough to
+fit look like those observed. A question counts as failed where the deviation is significant at `RESIDUAL_LEVEL` *and* large enough to
 matter. What is decided is in the fields; sentences are made from them.
 
 Limits: where each trajectory has its own, uncertain order, residuals along one best order say little, and are not tested.
@@ -34,10 +34,10 @@ from retrace_sde.process.tails import (
     t_sf,
 )
 
-LEVEL = 0.005
+RESIDUAL_LEVEL = 0.005
 """Significance level of each of the seven tests: on data of the model itself one of them fails in less than 4 % of panels."""
 
-MIN_CORRELATION, MIN_KURTOSIS, MIN_SPREAD_RATIO, MIN_VARIANCE_SHARE, MIN_COVERAGE_ERROR = (
+MIN_RESIDUAL_CORRELATION, MIN_KURTOSIS, MIN_SPREAD_RATIO, MIN_EXPLAINED_SHARE, MIN_COVERAGE_ERROR = (
     0.05, 0.5, 1.3, 0.02, 0.04
 )  # fmt: skip
 """Deviations that matter: a correlation of successive residuals, excess kurtosis, the ratio of the largest to the smallest
@@ -220,14 +220,14 @@ def _dependence(steps: Steps) -> AspectVerdict:
     if e.shape[1] < 4:
         return AspectVerdict(Aspect.DEPENDENCE, False, 0.0, 1.0)
     loudest, lag = _loudest(e)
-    cause, p = explain(steps, LEVEL)
+    cause, p = explain(steps, RESIDUAL_LEVEL)
     if steps.response is None or not steps.regular:
         # With hidden states, or across gaps, candidates do not predict steps: the sign of the correlation decides.
         correlation = float(_autocorrelations(e, 1).mean())
         together = np.nansum(e[:, 1:] * e[:, :-1], axis=(1, 2))
         z = together.sum() / np.sqrt((together**2).sum())
         p = float(2 * norm_sf(abs(z)))
-        matters = p < LEVEL and abs(correlation) > MIN_CORRELATION
+        matters = p < RESIDUAL_LEVEL and abs(correlation) > MIN_RESIDUAL_CORRELATION
         cause = CandidateKind.NOISE if correlation < 0 else CandidateKind.MEMORY
         cause = cause if matters else None
         loudest, lag = (correlation, 1) if matters else (loudest, lag)
@@ -255,7 +255,7 @@ def _spread(e: Array, *, shared: bool) -> AspectVerdict:
     p = float(f_sf(between / within, S - 1, max(counts.sum() - n - S + 1, 1)))
     spreads = np.sqrt(np.nanmean(e**2, axis=(0, 2)))
     ratio = float(spreads.max() / spreads.min())
-    failed = p < LEVEL and ratio > MIN_SPREAD_RATIO
+    failed = p < RESIDUAL_LEVEL and ratio > MIN_SPREAD_RATIO
     loud = _largest(spreads, MIN_SPREAD_RATIO * np.median(spreads)) if failed else ()
     return AspectVerdict(Aspect.SPREAD, failed, ratio, p, where=loud)
 
@@ -278,7 +278,7 @@ def _state(steps: Steps) -> AspectVerdict:
     rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
     share = float(1 - (rest @ rest) / (y @ y))
     p = float(f_sf(share / d / ((1 - share) / free), d, free))
-    return AspectVerdict(Aspect.STATE, p < LEVEL and share > MIN_VARIANCE_SHARE, share, p)
+    return AspectVerdict(Aspect.STATE, p < RESIDUAL_LEVEL and share > MIN_EXPLAINED_SHARE, share, p)
 
 
 def _tails(e: Array) -> AspectVerdict:
@@ -289,7 +289,7 @@ def _tails(e: Array) -> AspectVerdict:
         return AspectVerdict(Aspect.TAILS, False, 0.0, 1.0)
     # Dividing by a spread of n numbers shortens the tails by 6/n, to first order.
     kurtosis, p = kurtosis_test(z)
-    return AspectVerdict(Aspect.TAILS, p < LEVEL and kurtosis > MIN_KURTOSIS, kurtosis, p)
+    return AspectVerdict(Aspect.TAILS, p < RESIDUAL_LEVEL and kurtosis > MIN_KURTOSIS, kurtosis, p)
 
 
 def _outlying(steps: Steps) -> Mask:
@@ -306,7 +306,7 @@ def _outlying(steps: Steps) -> Mask:
     scale = np.nanmedian(np.abs(features - middle), axis=0) / norm_ppf(0.75)
     z = np.abs(features - middle) / np.maximum(scale, 1e-12 * np.abs(middle) + 1e-300)
     limit = -t_ppf(
-        LEVEL / (2 * n * features.shape[1]),
+        RESIDUAL_LEVEL / (2 * n * features.shape[1]),
         min(MAD_EFFICIENCY * (n - 1), MAX_STUDENT_FREEDOM, _freedom(e)),
     )
     return np.asarray((z > limit).any(axis=1) & ((z > limit).any(axis=1).mean() < 0.2))
@@ -328,7 +328,7 @@ def _freedom(e: Array) -> float:
 def _subjects(steps: Steps, outlying: Mask) -> AspectVerdict:
     rows = tuple(int(j) for j in steps.rows[outlying])
     return AspectVerdict(
-        Aspect.SUBJECTS, bool(rows), float(len(rows)), LEVEL if rows else 1.0, where=rows
+        Aspect.SUBJECTS, bool(rows), float(len(rows)), RESIDUAL_LEVEL if rows else 1.0, where=rows
     )
 
 
@@ -342,7 +342,7 @@ def _together(e: Array, *, shared: bool) -> AspectVerdict:
     total = float((counts * at**2).sum())
     p = float(chi2_sf(total, S * d))
     share = max(0.0, (total - S * d) / float(counts.sum()))
-    failed = p < LEVEL and share > MIN_VARIANCE_SHARE
+    failed = p < RESIDUAL_LEVEL and share > MIN_EXPLAINED_SHARE
     sizes = (counts * at**2).sum(axis=1)
     far = _largest(sizes, 2 * d + np.median(sizes)) if failed else ()
     return AspectVerdict(Aspect.TOGETHER, failed, share, p, where=far)
@@ -364,7 +364,7 @@ def _paths(observed: Array, band: Array, m: int) -> AspectVerdict:
     error = max(float(each.std(ddof=1)) / np.sqrt(n), 1e-3)
     p = float(2 * t_sf(abs(share - 0.9) / error, n - 1))
     return AspectVerdict(
-        Aspect.PATHS, p < LEVEL and abs(share - 0.9) > MIN_COVERAGE_ERROR, share, p
+        Aspect.PATHS, p < RESIDUAL_LEVEL and abs(share - 0.9) > MIN_COVERAGE_ERROR, share, p
     )
 
 

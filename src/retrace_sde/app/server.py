@@ -39,7 +39,7 @@ from retrace_sde.io.files import EXTENSIONS
 WATCH_SECONDS = 0.3
 """Seconds after which a watcher looks up, whether or not anything has changed."""
 
-MAX_STEPS = 100
+MAX_AHEAD = 100
 """Observations of each subject that can be forecast."""
 
 MAX_REQUEST_BYTES = 1 << 20
@@ -293,8 +293,8 @@ def _options(given: Any) -> dict[str, Any]:
             raise ValueError("The step is a positive number.")
     if given.get("steps") not in (None, ""):
         steps = str(given["steps"])
-        if not steps.isdecimal() or len(steps) > 3 or not 1 <= int(steps) <= MAX_STEPS:
-            raise ValueError(f"Observations to forecast: a whole number from 1 to {MAX_STEPS}.")
+        if not steps.isdecimal() or len(steps) > 3 or not 1 <= int(steps) <= MAX_AHEAD:
+            raise ValueError(f"Observations to forecast: a whole number from 1 to {MAX_AHEAD}.")
         found["steps"] = int(steps)
     for key in ("first", "last"):
         if given.get(key):

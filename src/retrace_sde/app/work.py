@@ -39,7 +39,7 @@ from retrace_sde.show.verdicts import verdicts
 MAX_LINES, MAX_GROUPS, MAX_SLICES_MOVING = 6, 6, 60
 """Variables, subjects and slices, at most, that are seen moving into order."""
 
-PREVIEW_ROWS = 5
+ROWS_SHOWN = 5
 """Rows of the table that are shown."""
 
 FILES = {
@@ -82,7 +82,7 @@ class Desk:
         frame = self.table(task)
         report("looking at the columns")
         found = guess(frame)
-        head = frame.head(PREVIEW_ROWS).astype(object).where(frame.head(PREVIEW_ROWS).notna(), "")
+        head = frame.head(ROWS_SHOWN).astype(object).where(frame.head(ROWS_SHOWN).notna(), "")
         return {
             "rows": len(frame),
             "notes": [f"{note[:1].upper()}{note[1:]}." for note in _page_notes(frame)],

@@ -90,7 +90,7 @@ def _print_real(console: Console, real: demonstration.RealPanel) -> None:
     console.print(f"[dim]{SOURCE}.[/dim]")
 
 
-COLUMNS = {
+METHOD_COLUMNS = {
     "order right": ("accuracy", ".1%"),
     "up to reversal": ("accuracy_up_to_reversal", ".1%"),
     "τ": ("kendall_tau", "+.3f"),
@@ -104,11 +104,11 @@ COLUMNS = {
 def _table(rows: tuple[Record, ...]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for name in (*COLUMNS, "seconds"):
+    for name in (*METHOD_COLUMNS, "seconds"):
         table.add_column(name, justify="right")
     table.add_column("direction")
     for row in rows:
-        cells = [format(row[key], form) for key, form in COLUMNS.values()]
+        cells = [format(row[key], form) for key, form in METHOD_COLUMNS.values()]
         seconds = f"{row['seconds']:.2f}" if row["seconds"] else "–"
         style = "bold" if row["method"].startswith("ReTrace") else None
         table.add_row(row["method"], *cells, seconds, row["direction"], style=style)

@@ -41,7 +41,7 @@ from retrace_sde.panel.lengths import Lengths
 from retrace_sde.panel.panel import Panel
 from retrace_sde.panel.validation import ReTraceWarning
 
-KINDS = ("auto", "alike", "levels", "fixed")
+SUBJECT_KINDS = ("auto", "alike", "levels", "fixed")
 """Ways in which subjects may differ that go by a name."""
 
 MOST_MISSED = 4
@@ -175,7 +175,7 @@ def _not_used(columns: dict[str, Any], *, known: bool, both: bool) -> list[str]:
 
 def _subjects(asked: str, drift: str, panels: dict[str, Panel]) -> Any:
     """A kind by name, or the places of features by theirs."""
-    if asked in KINDS:
+    if asked in SUBJECT_KINDS:
         return asked
     panel = next(iter(panels.values()))
     names = effect_drift(drift, panel.names).feature_names(panel.names, panel.covariate_names)
@@ -183,7 +183,7 @@ def _subjects(asked: str, drift: str, panels: dict[str, Panel]) -> Any:
     unknown = [each for each in chosen if each not in names]
     if unknown:
         raise ValueError(
-            f"--subjects: {listed(unknown)} is neither {', '.join(KINDS)} nor a feature of the drift; these are {listed(names)}."
+            f"--subjects: {listed(unknown)} is neither {', '.join(SUBJECT_KINDS)} nor a feature of the drift; these are {listed(names)}."
         )
     return tuple(names.index(each) for each in chosen)
 

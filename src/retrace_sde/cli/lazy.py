@@ -10,7 +10,7 @@ import click
 
 from retrace_sde.cli.common import file_name, give, listed, working
 
-RESULTS = ("parameters.json", "result.npz")
+LAZY_RESULTS = ("parameters.json", "result.npz")
 """What such a fit writes; a table of all rows in order would be the data again."""
 
 
@@ -33,7 +33,7 @@ def fit_lazy(
 
     with working() as (begin, cautions):
         check_target(out, folder=True)
-        replaced = check_outputs([out / name for name in RESULTS], source=file, force=force)
+        replaced = check_outputs([out / name for name in LAZY_RESULTS], source=file, force=force)
         panel = lazy_panel(file)
         begin("starting workers")
         with connected(scheduler) as dashboard:
@@ -48,7 +48,7 @@ def fit_lazy(
             model.result_.save(folder / "result.npz")
             text = json.dumps(answer, ensure_ascii=False, allow_nan=False, indent=1)
             (folder / "parameters.json").write_text(text, encoding="utf-8")
-    files = [str(out / name) for name in RESULTS]
+    files = [str(out / name) for name in LAZY_RESULTS]
     n, T, _ = panel.shape
     order = answer["order"]
     found = "each trajectory's own, in result.npz"

@@ -33,10 +33,10 @@ from retrace_sde.io.arrays import Array, Indices
 SCORE_STEP = 1e-4
 """Step of the numerical derivatives, in units in which parameters are of size one."""
 
-ZERO_VARIANCE = 1e-4
+NEGLIGIBLE_VARIANCE = 1e-4
 """Variance of levels, relative to that of one subject's own estimate of its level, below which it counts as zero."""
 
-MIN_VARIANCE = 1e-9
+MIN_DEVIATION_VARIANCE = 1e-9
 """Least variance of a deviation, in units of its estimate."""
 
 MAX_SOLVED = 50_000
@@ -81,7 +81,7 @@ class _Block:
             values, vectors = np.linalg.eigh(omega)
             # One subject tells its level up to about the largest H over its mean Σ φ_S².
             told = np.linalg.eigvalsh(H)[-1] * len(grams) / count
-            alive = values > ZERO_VARIANCE * told
+            alive = values > NEGLIGIBLE_VARIANCE * told
             E = vectors[:, alive] * np.sqrt(values[alive])
         return cls(
             size, fit.coefficients / ratio, np.linalg.cholesky(H), E, tuple(fit.columns), begin
@@ -117,7 +117,7 @@ class _Block:
         H = self.L @ half @ half @ self.L.T
         P, r = np.linalg.inv(H), self.E.shape[1]
         root = np.eye(r) + _symmetric(eta[b : self.end], r) / 2
-        variance = root @ root + MIN_VARIANCE * np.eye(r)
+        variance = root @ root + MIN_DEVIATION_VARIANCE * np.eye(r)
         inverse = np.linalg.inv(variance)
         own = np.einsum("ef,nab->neafb", P, G[:, S][:, :, S]).reshape(n, d * len(S), d * len(S))
         spread = np.linalg.inv(self.E.T @ own @ self.E + inverse)

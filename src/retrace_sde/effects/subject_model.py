@@ -29,7 +29,7 @@ from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.search.models.euler import EulerModel
 
-MAX_ALTERNATIONS, SLOPE_TOLERANCE = 20, 1e-5
+MAX_MODEL_ALTERNATIONS, SLOPE_TOLERANCE = 20, 1e-5
 """Alternations between the models of the process and of the treatment, and the change of β, in its own units, at which they stop."""
 
 
@@ -207,7 +207,7 @@ def fit_model(
     *,
     fixed: bool = False,
     begin: SubjectModel | None = None,
-    alternations: int = MAX_ALTERNATIONS,
+    alternations: int = MAX_MODEL_ALTERNATIONS,
 ) -> SubjectModel:
     """Maximum likelihood; with `fixed` effects, of the process and the treatment in turn."""
     count, p, d = float(rows.steps.sum()), n_features, rows.starts.shape[2]

@@ -28,7 +28,7 @@ from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Drift
 from retrace_sde.search.models.euler import EulerModel
 
-EM_ROUNDS, ORDERS_PER_ROUND = 40, 2
+ORDER_ROUNDS, ORDERS_PER_ROUND = 40, 2
 """Rounds of Monte-Carlo EM, and the orders of each subject that each of them averages over."""
 
 OVERRELAXATION = 1.6
@@ -151,7 +151,7 @@ def average_orders(
     columns: Sequence[int] = (0,),
     treatments: Sequence[int] = (),
     fixed: bool = False,
-    rounds: int = EM_ROUNDS,
+    rounds: int = ORDER_ROUNDS,
     given: Indices | None = None,
     missing: Mask | None = None,
     report: Callable[[str], None] = lambda line: None,

@@ -14,7 +14,7 @@ import numpy as np
 from retrace_sde.io.arrays import Array, Mask
 from retrace_sde.panel.inputs import AdvisedError
 
-FEW_SUBJECTS = 5
+MIN_SUBJECTS_TREATED = 5
 """Subjects with a treatment below which a comparison rests on few of them, and is said to."""
 
 MOST_SUGGESTED = 4
@@ -127,7 +127,7 @@ class Support:
         for row in np.unique(value.reshape(-1, value.shape[-1]), axis=0):
             on = tuple(map(bool, row != 0))
             for each in self.sets:
-                if each.on == on and each.subjects < FEW_SUBJECTS:
+                if each.on == on and each.subjects < MIN_SUBJECTS_TREATED:
                     count = f"{each.subjects} subject{'s' if each.subjects > 1 else ''}"
                     return f"{self._named(each)} was given to {count} only."
         return None

@@ -15,7 +15,7 @@ from retrace_sde.lost_time.methods import load
 from retrace_sde.lost_time.panels import hidden
 
 Record = dict[str, Any]
-COLUMNS = (
+MEASURES = (
     "panels",
     "accuracy",
     "called right",
@@ -54,7 +54,7 @@ def _of_panel(methods: Sequence[str], name: str, seed: int, folder: Path | None)
 
 
 def summary(records: Sequence[Record], by: str = "method") -> dict[str, list[float]]:
-    """The `COLUMNS` of each method (or kind, or panel): means over its panels, the median of seconds.
+    """The `MEASURES` of each method (or kind, or panel): means over its panels, the median of seconds.
 
     Directions that are right are a share of the panels that have one, wrong ones of all.
     """
@@ -85,7 +85,7 @@ def as_json(records: Sequence[Record], by: str, command: str) -> dict[str, Any]:
         [name, *(None if np.isnan(cell) else round(cell, 4) for cell in cells)]
         for name, cells in summary(records, by).items()
     ]
-    made = {"command": command, "version": __version__, "columns": [by, *COLUMNS], "rows": rows}
+    made = {"command": command, "version": __version__, "columns": [by, *MEASURES], "rows": rows}
     return made | {"records": list(records)}
 
 
