@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from retrace_sde.io.arrays import Array
-from retrace_sde.panel.blocks import evenly, to_numpy
+from retrace_sde.panel.blocks import in_order, to_numpy
 from retrace_sde.process.tails import t_sf
 from retrace_sde.search.model import Fit
 
@@ -41,7 +41,7 @@ def own_levels_p(model: Any, fit: Fit) -> float:
     if not plain or not fit.ordering.shared or not fit.gaps.equal or n <= 2 * d + 2 or T < 4:
         return 1.0
     most = SIMULATED_NUMBERS // (MIN_DRAWS * T * d)
-    x = to_numpy(data.values[evenly(n, min(n, most))])[:, fit.order]
+    x = to_numpy(in_order(data.some(min(n, most)).values, fit.order))
     z = float(_both_ways(x[None])[0])
     if not z > 0:
         return 1.0
