@@ -21,8 +21,10 @@ import numpy as np
 from retrace_sde.after.explanation import explain
 from retrace_sde.after.steps import Steps
 from retrace_sde.evidence.candidates.candidate import CandidateKind
+from retrace_sde.evidence.candidates.prediction import least_squares
 from retrace_sde.evidence.candidates.registry import candidate
 from retrace_sde.io.arrays import Array, Indices, Mask
+from retrace_sde.panel.blocks import evenly
 from retrace_sde.process.tails import (
     chi2_sf,
     f_sf,
@@ -49,6 +51,10 @@ MIN_SUBJECTS_FOR_OUTLIERS = 8
 MAD_EFFICIENCY, MAX_STUDENT_FREEDOM = 0.37, 15
 """Efficiency of the median absolute deviation as an estimate of spread. And the most degrees of freedom of Student's distribution beyond
 which a trajectory is an outlier: with the Gaussian's limits, noise with three degrees of freedom gave a quarter of panels one."""
+
+MAX_EXPLAINED = 300
+"""Variables up to which candidate models predict steps, in nine regressions on up to 2 d of them: with more, the sign of the correlation of
+successive residuals decides, and the clearest correlation is that of so many of them. At d = 1000 the regressions took minutes."""
 
 MAX_NAMED = 5
 """Trajectories or positions that a sentence names."""
@@ -201,13 +207,14 @@ def _autocorrelations(e: Array, lags: int = 8) -> Array:
 
 def _loudest(e: Array, lags: int = 8) -> tuple[float, int]:
     """The most significant correlation of a residual with one some steps earlier, and how many steps."""
+    e = e[:, :, evenly(e.shape[2], MAX_EXPLAINED)]
     e = e / np.sqrt(np.nanmean(e**2, axis=(0, 1)))
-    there, e = (~np.isnan(e)).astype(float), np.nan_to_num(e)
-    found = []
+    there, e = ~np.isnan(e), np.nan_to_num(e)
+    whole, found = bool(there.all()), []
     for k in range(1, min(lags, e.shape[1] - 2) + 1):
-        pairs, together = (
-            np.tensordot(each[:, k:], each[:, :-k], axes=((0, 1), (0, 1))) for each in (there, e)
-        )
+        together = _lagged(e, k)
+        count = float(there[:, k:, 0].sum())
+        pairs = np.full(together.shape, count) if whole else _lagged(there.astype(float), k)
         r = together / np.maximum(pairs, 1)
         at = np.unravel_index(np.argmax(np.abs(r) * np.sqrt(pairs)), r.shape)
         found.append((float(np.abs(r[at]) * np.sqrt(pairs[at])), float(r[at]), k))
@@ -215,14 +222,20 @@ def _loudest(e: Array, lags: int = 8) -> tuple[float, int]:
     return correlation, lag
 
 
+def _lagged(e: Array, lag: int) -> Array:
+    """Products (d, d) of residuals with those some steps earlier, summed."""
+    return np.tensordot(e[:, lag:], e[:, :-lag], axes=((0, 1), (0, 1)))
+
+
 def _dependence(steps: Steps) -> AspectVerdict:
     e = steps.residuals
     if e.shape[1] < 4:
         return AspectVerdict(Aspect.DEPENDENCE, False, 0.0, 1.0)
     loudest, lag = _loudest(e)
-    cause, p = explain(steps, RESIDUAL_LEVEL)
-    if steps.response is None or not steps.regular:
-        # With hidden states, or across gaps, candidates do not predict steps: the sign of the correlation decides.
+    many = e.shape[2] > MAX_EXPLAINED
+    cause, p = (None, 1.0) if many else explain(steps, RESIDUAL_LEVEL)
+    if many or steps.response is None or not steps.regular:
+        # With hidden states, across gaps, or of very many variables, candidates do not predict steps: the sign of the correlation decides.
         correlation = float(_autocorrelations(e, 1).mean())
         together = np.nansum(e[:, 1:] * e[:, :-1], axis=(1, 2))
         z = together.sum() / np.sqrt((together**2).sum())
@@ -275,7 +288,7 @@ def _state(steps: Steps) -> AspectVerdict:
     free = len(y) - there.any(axis=1).sum() - d
     if free < 5 * d:
         return AspectVerdict(Aspect.STATE, False, 0.0, 1.0)
-    rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    rest = y - x @ least_squares(x, y[:, None])[:, 0]
     share = float(1 - (rest @ rest) / (y @ y))
     p = float(f_sf(share / d / ((1 - share) / free), d, free))
     return AspectVerdict(Aspect.STATE, p < RESIDUAL_LEVEL and share > MIN_EXPLAINED_SHARE, share, p)
@@ -321,7 +334,7 @@ def _freedom(e: Array) -> float:
     there = ~np.isnan(scaled)
     counts = there.sum(axis=(1, 2))
     # A Gaussian's m numbers in units of their own spread have a fourth moment of 3 m/(m + 2).
-    excess = float(np.nansum(scaled**4) / (3 * counts**2 / (counts + 2)).sum() - 1) * 3
+    excess = float(np.nansum((scaled * scaled) ** 2) / (3 * counts**2 / (counts + 2)).sum() - 1) * 3
     return 4 + 6 / max(excess, 1e-3)
 
 
