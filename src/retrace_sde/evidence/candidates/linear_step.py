@@ -32,8 +32,12 @@ class StepCandidate:
     degree: int = 1
 
     def form(self, along: CandidatesAlong) -> Form:
-        """The closed form with the offset that the searched drift has; offsets are free where the data are deviations."""
-        return Form(self.lags, self.intercepts, along.affine, self.degree, along.deviations)
+        """The closed form with the offset that the searched drift has; offsets are free where the data are deviations.
+
+        Not those of a curved drift, which is given the states themselves and may explain their means.
+        """
+        means = along.deviations and self.degree == 1
+        return Form(self.lags, self.intercepts, along.affine, self.degree, means)
 
     def applies(self, along: CandidatesAlong) -> bool:
         panels = along.panels
