@@ -18,8 +18,8 @@ from retrace_sde.panel.order import Order
 LEAST = 6
 """Slices of the shortest loop that is called one: with fewer everything is near everything."""
 
-LOOKED_AT, FIRST_LOOK = 500, 50
-"""Trajectories, evenly spaced, that tell a loop; and those that rule one out at once."""
+LOOKED_AT = 500
+"""Trajectories, evenly spaced, that tell a loop."""
 
 SLICES = 250
 """Slices, evenly spaced, that tell how far remote ones are apart."""
@@ -30,9 +30,6 @@ every loop of `studies/guards.py` closes (seeds 100:106 and 300:306, 180 fits), 
 
 CLOSED_LEVEL = 0.001
 """Significance level at which the closing step is shorter than those between remote slices."""
-
-FAR = 4 * LONGER
-"""The same ratio in a few trajectories that leaves no doubt."""
 
 
 def closes(data: Data, order: Indices) -> bool:
@@ -46,13 +43,9 @@ def closes(data: Data, order: Indices) -> bool:
     T = data.shape[1]
     if T < LEAST:
         return False
-    few = _in_time(data, order, FIRST_LOOK)
-    if len(few) < 3:
-        return False
-    ends, longest = _steps(few, spread(Data(few)))
-    if ends.sum() > FAR * longest:
-        return False
     x = _in_time(data, order, LOOKED_AT)
+    if len(x) < 3:
+        return False
     scale = spread(Data(x))
     ends, longest = _steps(x, scale)
     if ends.sum() > LONGER * longest:

@@ -37,11 +37,8 @@ MAX_RANGE_RATIO = 1e100
 MIN_RANGE_TO_LEVEL = 2e-13
 """Range of a variable, relative to its level, of which a double still holds three digits."""
 
-QUARTILE_SAMPLE, ROUGH_QUARTILE_SAMPLE = 20_000, 1000
-"""Observations from which the quartiles of a variable are estimated, and those for a rough estimate that is mostly enough."""
-
-ROUGH_MARGIN = 1e-3
-"""Share of the largest range allowed, up to which the rough estimate of the quartiles is enough."""
+QUARTILE_SAMPLE = 20_000
+"""Observations from which the quartiles of a variable are estimated."""
 
 MAX_RANGE_TO_QUARTILES = 1e9
 """How many times wider than its middle half a variable's range may be: the squares of the rest would be lost beside it."""
@@ -383,12 +380,9 @@ def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -
             f"variable {names[least]!r} varies by {width[least]:.1g} and {names[most]!r} by {width[most]:.1g}: their "
             "squares cannot be held in one floating-point computation. Rescale them."
         )
-    quarter, rest = _middle(data, ROUGH_QUARTILE_SAMPLE)
-    if (
-        width < ROUGH_MARGIN * MAX_RANGE_TO_QUARTILES * (rest - quarter)
-    ).all():  # a larger sample would not say otherwise
-        return
-    quarter, rest = _middle(data, QUARTILE_SAMPLE)
+    n, T, _ = data.shape
+    rows = to_numpy(data.some(min(n, -(-QUARTILE_SAMPLE // T))).values)
+    quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
     far = np.flatnonzero((rest > quarter) & (width > MAX_RANGE_TO_QUARTILES * (rest - quarter)))
     if len(far):
         k = int(far[0])
@@ -398,14 +392,6 @@ def _check_ranges(data: Data, names: tuple[str, ...], low: Array, high: Array) -
             f"its values lie within {rest[k] - quarter[k]:.2g} of each other: beside such a value the others lose their digits. If "
             "it is an error, make it missing (NaN); else take logarithms."
         )
-
-
-def _middle(data: Data, observations: int) -> tuple[Array, Array]:
-    """The quartiles of each variable, by some of its values."""
-    n, T, _ = data.shape
-    rows = to_numpy(data.some(min(n, -(-observations // T))).values)
-    quarter, rest = np.nanquantile(rows, (0.25, 0.75), axis=(0, 1))
-    return quarter, rest
 
 
 def _farthest(data: Data, k: int, centre: float) -> tuple[str, float]:

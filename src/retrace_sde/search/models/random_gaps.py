@@ -6,6 +6,7 @@ pairs as with equal gaps. Behind noise and missing values gaps are drawn with th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -197,13 +198,9 @@ class RandomGapModel(HiddenModel):
         """Expected sums of a block from the frequencies of its pairs: shared out among the gaps of the table."""
         grams: Any = 0.0
         counts: Any = 0.0
-        for begin in range(0, len(x), FEW):
-            some = slice(begin, begin + FEW)
-            v, N = _constants(self, x[some], u if u is None else u[some]), frequencies.pairs[some]
-            logs, _ = _shares(
-                pair_log_densities(self._table(law), x[some], v, x[some]), self._weights(law)
-            )
-            shares = np.exp(logs) * N[..., None]
+        for some, each in self._pair_densities(law, x, u):
+            logs, _ = _shares(each, self._weights(law))
+            shares = np.exp(logs) * frequencies.pairs[some][..., None]
             ends = frequencies.first[some], frequencies.last[some]
             parts = [
                 statistics(x[some], u if u is None else u[some], Frequencies(shares[..., k], *ends), 1.0, self.drift).gram
@@ -217,6 +214,15 @@ class RandomGapModel(HiddenModel):
         m = mean.mean(axis=0)
         sums = self._sums(0.0, np.asarray(grams), np.asarray(counts), mean)
         return replace(sums, first=Gaussian(m, square / len(x) - np.outer(m, m)))
+
+    def _pair_densities(self, law: Parameters, x: Array, u: Any) -> Iterator[tuple[slice, Array]]:
+        """Log-densities (m, T, T, K) of pairs of observations across every gap of the table, some trajectories at a time."""
+        for begin in range(0, len(x), FEW):
+            some = slice(begin, begin + FEW)
+            y, inputs = x[some], None if u is None else to_numpy(u)[some]
+            parts = [np.ones((*y.shape[:2], int(has_offset(self.drift))))]
+            v = np.concatenate(parts if inputs is None else [*parts, inputs], axis=2)
+            yield some, pair_log_densities(self._table(law), y, v, y)
 
     def expect(self, draws: Draws, law: Parameters) -> list[Expected]:
         return draws.counted if self.summed else super().expect(draws, law)
@@ -269,22 +275,11 @@ class _Judge:
 
     def costs(self, data: Data, rows: slice) -> BlockCosts:
         x, u = data.block(rows)
-        x, u = to_numpy(x), None if u is None else to_numpy(u)
-        table, weights = self.model._table(self.law), self.model._weights(self.law)
-        pairs = np.empty((len(x), x.shape[1], x.shape[1]))
-        for begin in range(0, len(x), FEW):
-            some = slice(begin, begin + FEW)
-            v = _constants(self.model, x[some], u if u is None else u[some])
-            each = pair_log_densities(table, x[some], v, x[some])
+        x = to_numpy(x)
+        weights, pairs = self.model._weights(self.law), np.empty((len(x), x.shape[1], x.shape[1]))
+        for some, each in self.model._pair_densities(self.law, x, u):
             pairs[some] = -logsumexp(each + weights, axis=-1)
         return BlockCosts(x, x, -self.law.initial.log_density(x), pairs)
-
-
-def _constants(model: RandomGapModel, x: Array, u: Any) -> Array:
-    """v of some trajectories as they stand."""
-    parts = [np.ones((*x.shape[:2], 1))] if has_offset(model.drift) else []
-    parts += [] if u is None else [to_numpy(u)]
-    return np.concatenate(parts, axis=2) if parts else np.empty((*x.shape[:2], 0))
 
 
 def _shares(log_densities: Array, weights: Array) -> tuple[Array, Array]:
