@@ -28,7 +28,7 @@ SORT_KEYS = 4
 
 SAMPLE_SIZES, SAMPLE_NUMBERS = (
     (24, 50, 100, 200, 500, 1000),
-    ((3000, 0, 1), (1000, 1, 0), (20_000, 1, 0), (200_000, 1, 1)),
+    ((3000, 0, 1), (20_000, 1, 0), (200_000, 1, 1)),
 )
 """How many evenly spaced trajectories the steps of a fit ask for: so many, or as many as have so many numbers of a slice, of a
 variable, or in all (with the exponents of T and d). They are read together; another sample costs a read of its own."""
