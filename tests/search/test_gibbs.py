@@ -79,6 +79,30 @@ def test_sums_over_steps_from_missing_entries_are_the_smoother_s(inputs):
     np.testing.assert_allclose(got.firsts.sum(axis=0), firsts)
 
 
+def test_random_intercepts_are_entries_that_do_not_move():
+    """Of (x, c) with c' = c never seen: the sums of the compiled smoother, which inverts nothing."""
+    rng = np.random.default_rng(7)
+    y = np.full((9, 5, 4), np.nan)
+    y[:, :, :2] = rng.standard_normal((9, 5, 2))
+    y[:, :, :2][rng.random((9, 5, 2)) < 0.2] = np.nan
+    F = np.eye(4)
+    F[:2] = [[0.8, 0.2, 0.1, 0.0], [-0.1, 0.7, 0.0, 0.1]]
+    Q, R, P = (
+        np.diag([0.3, 0.5, 0.0, 0.0]),
+        np.diag([0.0, 0.0, 1.0, 1.0]),
+        rng.standard_normal((4, 4)),
+    )
+    law = Gaussian(np.arange(4.0), P @ P.T + np.eye(4))
+    model = StepModel(F[None], np.zeros((1, 4, 0)), Q[None], R, law, regular=False)
+    seen = Observations.regular(y, 1.0)
+    got = cell_sums(seen, model)
+    want = [part for stack in seen.stacks for part in step_sums(stack, model, total=True)]
+    np.testing.assert_allclose(got.likelihood, sum(part.likelihood for part in want))
+    np.testing.assert_allclose(got.grams, sum(part.grams for part in want), atol=1e-10)
+    spread = sum(part.first_covariance for part in want)
+    np.testing.assert_allclose(got.first_covariance, spread, atol=1e-10)
+
+
 def test_values_seen_without_noise_stay():
     rng = np.random.default_rng(1)
     step = Transition(0.5 * np.eye(2), np.zeros(2), np.eye(2))

@@ -29,7 +29,7 @@ MAX_CELLS = 64
 """Entries that a trajectory may lack for them to be drawn by themselves: 2 to 6 times quicker than the smoother up to 41 (50 × 8 × 4 to
 200 × 20 × 5), 1.6 times at 79 (30 × 40 × 5)."""
 
-CELL_ELEMENTS = 1 << 18
+CELL_ELEMENTS = 300_000
 """Numbers n (T d)² up to which sums over steps come from the missing entries by themselves, for which nothing is compiled."""
 
 
@@ -105,10 +105,11 @@ def kalman(
 def states(seen: Observations, model: StepModel, *, times: int = 0) -> Smoothed:
     """Log-likelihoods and smoothed means; covariances, by pattern, of the first so many times."""
     n, T, d = seen.values.shape
-    few = None if times else _drawn_cells(seen, model, None)
-    if few is not None:
-        none = np.empty((0, 0, d, d))
-        return Smoothed(few.likelihood, few.states, none, none, np.zeros(n, dtype=np.intp))
+    few = _drawn_cells(seen, model, None) if times <= 1 else None
+    if few is not None and n * (T * d) ** 2 * times <= CELL_ELEMENTS:
+        none = np.empty((n * times, 0, d, d))
+        V = _cell_covariances(few)[:, 0, :, 0][:, None] if times else none
+        return Smoothed(few.likelihood, few.states, V, none, np.arange(n))
     P = int(seen.pattern.max()) + 1 if times else 0
     means, likelihood = np.empty((n, T, d)), np.empty(n)
     within, lags = np.empty((P, times, d, d)), np.empty((P, max(times - 1, 0), d, d))
@@ -181,13 +182,15 @@ def drawn_states(
 
 class _Cells(NamedTuple):
     """Log-likelihoods (n,), completed states (n, T, d), and of each trajectory's missing entries, of m at most, which they are (n, m) of
-    T d, which of these m it lacks, and the inverse (n, m, m) of the Cholesky factor of their precision."""
+    T d, which of these m it lacks, and the inverse (n, m, m) of the Cholesky factor of their precision. `held`: variables that do not
+    move, of which the first state is the only entry."""
 
     likelihood: Array
     states: Array
     cells: Indices
     used: Mask
     root: Array
+    held: Mask
 
 
 def _drawn_cells(
@@ -196,15 +199,23 @@ def _drawn_cells(
     """The same without noise, along gaps common to all; None where there is noise, or a trajectory lacks many entries.
 
     All states of a trajectory have the block tridiagonal precision Λ, and those missing (m) given the rest Λ_mm; the density of what
-    was seen is that of all states over that of those drawn. Without `rng` missing entries have their means.
+    was seen is that of all states over that of those drawn. Without `rng` missing entries have their means. Variables that are
+    never seen and do not move (random intercepts) are one entry each.
     """
     y, missing = seen.values, np.isnan(seen.values)
     n, T, d = y.shape
-    m = int(missing.sum(axis=(1, 2)).max())
-    if np.any(model.noise) or len(seen.classes.index) > 1 or not model.regular or m > MAX_CELLS:
+    held: Mask = ~np.asarray(model.covariance.any(axis=(0, 2)))
+    cell = missing.copy()
+    cell[:, 1:, held] = False
+    m = int(cell.sum(axis=(1, 2)).max())
+    moves = (model.matrix != np.eye(d))[:, held].any() or model.inputs[:, held].any()
+    if moves or not missing[:, :, held].all() or (held.any() == model.regular):
+        return None
+    if np.any(model.noise[:, ~held]) or len(seen.classes.index) > 1 or m > MAX_CELLS:
         return None
     k = seen.classes.index[0]
-    F, Q = model.matrix[k], np.linalg.inv(model.covariance[k])
+    F, Q = model.matrix[k], np.linalg.inv(model.covariance + np.diag(held.astype(float)))[k]
+    Q[:, held] = 0.0
     shift = np.broadcast_to(model.inputs[k].sum(axis=2), (n, T - 1, d))
     if seen.inputs is not None:
         shift = np.einsum("tim,ntm->nti", model.inputs[k], seen.inputs[:, :-1])
@@ -221,9 +232,13 @@ def _drawn_cells(
     pull[:, 1:] -= weighted
     pull[:, :-1] += np.einsum("tij,nti->ntj", F, weighted)
     # each trajectory's missing entries first; those beyond a trajectory's own are independent and of no use
-    cells = np.argsort(~missing.reshape(n, -1), axis=1, kind="stable")[:, :m]
-    used = np.take_along_axis(missing.reshape(n, -1), cells, axis=1)
-    inner = _precision(F, Q, P)[cells[:, :, None], cells[:, None, :]]
+    cells = np.argsort(~cell.reshape(n, -1), axis=1, kind="stable")[:, :m]
+    used = np.take_along_axis(cell.reshape(n, -1), cells, axis=1)
+    pull[:, 0, held] = pull[:, :, held].sum(axis=1)
+    every = _precision(F, Q, P).reshape(T, d, T, d)
+    every[0, held] = every[:, held].sum(axis=0)
+    every[:, :, 0, held] = every[:, :, :, held].sum(axis=2)
+    inner = every.reshape(T * d, T * d)[cells[:, :, None], cells[:, None, :]]
     inner = np.where(used[:, :, None] & used[:, None, :], inner, np.eye(m))
     L = np.linalg.cholesky(inner)
     root = np.asarray(np.linalg.inv(L), dtype=float)
@@ -232,14 +247,28 @@ def _drawn_cells(
     drawn = np.einsum("nji,nj->ni", root, np.einsum("nij,nj->ni", root, towards) + noise)
     at = np.nonzero(used)
     x.reshape(n, -1)[at[0], cells[at]] = drawn[at]
+    x[:, 1:, held] = x[:, :1, held]
 
     first, steps = residuals(x)
     value = -np.einsum("ni,ij,nj->n", first, P, first)
     value -= np.einsum("nti,tij,ntj->n", steps, Q, steps)
-    value += np.linalg.slogdet(P)[1] + np.linalg.slogdet(Q)[1].sum() + (noise**2).sum(axis=1)
+    moving = Q + np.diag(held.astype(float))
+    value += np.linalg.slogdet(P)[1] + np.linalg.slogdet(moving)[1].sum() + (noise**2).sum(axis=1)
     value -= 2 * np.log(L.diagonal(axis1=1, axis2=2)).sum(axis=1)
     value -= (~missing).sum(axis=(1, 2)) * np.log(2 * np.pi)
-    return _Cells(value / 2, x, cells, used, root)
+    return _Cells(value / 2, x, cells, used, root, held)
+
+
+def _cell_covariances(found: _Cells) -> Array:
+    """Of all states of each trajectory, (n, T, d, T, d)."""
+    (n, T, d), cells, held = found.states.shape, found.cells, found.held
+    covariances, flat = np.zeros((n, T, d, T, d)), cells[:, :, None] * (T * d) + cells[:, None]
+    own = found.root.transpose(0, 2, 1) @ found.root
+    own *= found.used[:, :, None] & found.used[:, None]
+    np.put_along_axis(covariances.reshape(n, -1), flat.reshape(n, -1), own.reshape(n, -1), axis=1)
+    covariances[:, 1:, held] = covariances[:, :1, held]
+    covariances[:, :, :, 1:, held] = covariances[:, :, :, :1, held]
+    return covariances
 
 
 def _precision(F: Array, Q: Array, P: Array) -> Array:
@@ -325,12 +354,7 @@ def cell_sums(seen: Observations, model: StepModel) -> CellSums | None:
     found = _drawn_cells(seen, model, None) if n * (T * d) ** 2 <= CELL_ELEMENTS else None
     if found is None:
         return None
-    x, cells, K = found.states, found.cells, len(model.matrix)
-    covariances, flat = np.zeros((n, T, d, T, d)), cells[:, :, None] * (T * d) + cells[:, None]
-    own = found.root.transpose(0, 2, 1) @ found.root
-    own *= found.used[:, :, None] & found.used[:, None]
-    np.put_along_axis(covariances.reshape(n, -1), flat.reshape(n, -1), own.reshape(n, -1), axis=1)
-    at = np.arange(T)
+    x, K, covariances, at = found.states, len(model.matrix), _cell_covariances(found), np.arange(T)
     V, lag = covariances[:, at, :, at], covariances[:, at[1:], :, at[:-1]]  # (T, n, d, d)
     some: Mask = np.asarray((~np.isnan(seen.values)).any(axis=2))
     after_it: Mask = np.logical_or.accumulate(some[:, ::-1], axis=1)[:, ::-1]
