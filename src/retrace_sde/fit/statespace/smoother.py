@@ -276,12 +276,11 @@ def _precision(F: Array, Q: Array, P: Array) -> Array:
     T, d = len(F) + 1, len(P)
     found = np.zeros((T, d, T, d))
     found[0, :, 0] = P
-    for t in range(T - 1):
-        pulled = Q[t] @ F[t]
-        found[t + 1, :, t + 1] += Q[t]
-        found[t, :, t] += F[t].T @ pulled
-        found[t + 1, :, t] -= pulled
-        found[t, :, t + 1] -= pulled.T
+    pulled, t = Q @ F, np.arange(T - 1)
+    found[t + 1, :, t + 1] += Q
+    found[t, :, t] += F.swapaxes(1, 2) @ pulled
+    found[t + 1, :, t] -= pulled
+    found[t, :, t + 1] -= pulled.swapaxes(1, 2)
     return found.reshape(T * d, T * d)
 
 

@@ -21,6 +21,7 @@ Limits: Gaussian steps with one covariance, independent trajectories, equal gaps
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -190,14 +191,20 @@ def start_evidence(states: Array, prior: StartPrior) -> Array:
     S = prior.scale + z.transpose(0, 2, 1) @ z
     S = S + prior.weight * n / weight * away[:, :, None] * away[:, None, :]
     constant = (
-        multigammaln(freedom / 2, d)
-        - multigammaln(prior.freedom / 2, d)
+        _log_gamma(freedom / 2, d)
+        - _log_gamma(prior.freedom / 2, d)
         - n * d / 2 * np.log(np.pi)
         + d / 2 * np.log(prior.weight / weight)
         + prior.freedom / 2 * _log_det(prior.scale)
     )
     found: Array = constant - freedom / 2 * _log_det(S)
     return found
+
+
+@cache
+def _log_gamma(a: float, d: int) -> float:
+    """Of the multivariate gamma function; every sweep of a sampler asks for the same."""
+    return float(multigammaln(a, d))
 
 
 def _log_det(S: Array) -> Array:
