@@ -46,7 +46,7 @@ def test_suspects_of_stored_panels_are_listed_as_those_in_memory_are(kind, monke
 
 
 def test_of_many_trajectories_some_are_screened(monkeypatch):
-    monkeypatch.setattr(suspects, "SAMPLED_ROWS", 400)
+    monkeypatch.setattr(suspects, "SAMPLED_NUMBERS", 400 * panel().shape[2])
     entry, found = screened(stored(panel(), "view", monkeypatch))
     assert not found
     assert entry.notes[-1].startswith("50 of 200 trajectories")
