@@ -194,6 +194,17 @@ def one(setting, seed, outliers):
     )  # fmt: skip
 
 
+COMPILED = []
+
+
+def one_by_one(setting, seed, hows):
+    """The same panel with each, one after the other, so that CPU seconds can be compared; the first fit of a process compiles, untimed."""
+    if not COMPILED:
+        one("clean, transient", 0, "keep")
+        COMPILED.append(True)
+    return [one(setting, seed, how) for how in hows]
+
+
 def _coverage(found, seed, n):
     """The share of A's entries that their 95 % intervals hold."""
     if found is None or found.standard_errors is None:
@@ -324,20 +335,19 @@ def main() -> None:
     if asked.limit:
         limits(seeds)
         return
-    one("clean, transient", 0, "keep")  # compile before anything is timed
     table = []
     columns = [*COLUMNS, *(["times"] if asked.outliers == "both" else [])]
     for setting in SETTINGS:
         if not any(each in setting for each in asked.only.split(";")):
             continue
-        former = None
-        for how in ("keep", "auto") if asked.outliers == "both" else (asked.outliers,):
-            work = (delayed(one)(setting, seed, how) for seed in seeds)
-            R = np.array(Parallel(asked.jobs)(work), dtype=float)
+        hows = ("keep", "auto") if asked.outliers == "both" else (asked.outliers,)
+        work = (delayed(one_by_one)(setting, seed, hows) for seed in seeds)
+        every = np.array(Parallel(asked.jobs)(work), dtype=float)
+        for k, how in enumerate(hows):
+            R = every[:, k]
             row = {"outliers": how, "panels": len(R), **_summed(R)}
-            if former is not None:
-                row["times"] = round(float(np.median(R[:, -1] / former[:, -1])), 3)
-            former = R
+            if k:
+                row["times"] = round(float(np.median(R[:, -1] / every[:, 0, -1])), 3)
             table.append([setting, *(row.get(column) for column in columns)])
             print(setting, row, flush=True)
     print(*lines({"columns": ["setting", *columns], "rows": table}), sep="\n")

@@ -30,10 +30,8 @@ MIN_TRAJECTORIES, MIN_SLICES, MAX_SLICES = 4, 5, 500
 """Sizes of panels that are screened."""
 
 MAX_MISSING_SHARE = 0.15
-"""Share of the values beyond which suspects are listed only: the model, not the data, is then in doubt."""
-
-MAX_FILLED_SHARE = 0.1
-"""Share of the values up to which suspects are drawn given the rest: standard errors are then too small by about 5 % at most."""
+"""Share of the values beyond which suspects are listed only: the model, not the data, is then in doubt. Up to it they are drawn given the rest in complete
+panels: standard errors are then too small by 8 % at most."""
 
 MIN_SEEN = 2
 """Values of each variable that every slice keeps where suspects become missing."""
@@ -133,7 +131,7 @@ def _without(x: Array, screen: Screen, entry: Entry, request: Request) -> Array 
         return None
     slices = any(each.kind == "slice" for each in screen.suspects)
     regular = entry.timing.known is None
-    if order is not None and seen.all() and share <= MAX_FILLED_SHARE and regular and not slices:
+    if order is not None and seen.all() and regular and not slices:
         centre, scale = centre_and_scale(np.where(wrong, np.nan, x))
         drawn = filled((x - centre)[:, order] / scale, wrong[:, order], np.random.default_rng(0))
         if drawn is not None:

@@ -99,7 +99,7 @@ class _Search:
         x = self.kept
         for _ in range(ROUNDS):
             near = x if self.gross is None else np.where(self.gross, np.nan, x)
-            self.law = TwoSided.of(near, self.times)
+            self.law = TwoSided.of(near, self.times, many_wrong=self.gross is not None)
             self.sides = sides = self.law.sides(x, self.times, near)
             self.ends = sides.end if self.ends is None else self.ends
             seen = np.asarray(~np.isnan(x).all(axis=2))

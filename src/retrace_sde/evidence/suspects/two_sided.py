@@ -123,16 +123,22 @@ class TwoSided:
     steps_back: Array
     trajectory_weight: float
     nearby_weight: float
+    share: float
 
     @classmethod
-    def of(cls, x: Array, times: Array) -> TwoSided:
-        """Fitted to x (n, T, d) along an order; times (n, T) increase along it."""
+    def of(cls, x: Array, times: Array, *, many_wrong: bool = False) -> TwoSided:
+        """Fitted to x (n, T, d) along an order; times (n, T) increase along it.
+
+        `many_wrong`: a trajectory's scale is the lower quartile of its lengths, of which a wrong row makes four long. In panels without, volatile
+        subjects would be taken for wrong: of physionet 7 rows rather than 1.
+        """
         back_x, back_t = _reversed(x, times)
         ahead, back = OneSided.of(x, times, 1), OneSided.of(back_x, back_t, 1)
         ahead2, back2 = OneSided.of(x, times, 2), OneSided.of(back_x, back_t, 2)
         W = whitening((ahead.covariance + back.covariance) / 2)
         T = x.shape[1]
-        found = cls(ahead, back, ahead2, back2, W, 1.0, np.ones(T), np.ones(T), 0.0, 0.0)
+        share = 0.25 if many_wrong else 0.5
+        found = cls(ahead, back, ahead2, back2, W, 1.0, np.ones(T), np.ones(T), 0.0, 0.0, share)
         f, g = (_sizes(each, W) for each in found._one_step(x, times, x)[:2])
         middle = float(np.nanmedian(np.r_[f.ravel(), g.ravel()])) or 1.0
         rng = np.random.default_rng(0)
@@ -141,12 +147,12 @@ class TwoSided:
             for m in (f, g)
         )
         f, g = f / ahead_scale, g / back_scale
-        own = _log(median(np.c_[f, g], 1), middle)
-        of_trajectories = _weight(own, _log(median(_mixed(f, rng), 1), middle))
+        own = _own(np.c_[f, g], share)
+        of_trajectories = _weight(own, _own(_mixed(f, rng), share))
         steps = f / np.exp(of_trajectories * np.nan_to_num(own))[:, None]
         nearby = _weight(_nearby(steps, middle), _nearby(_mixed(steps, rng), middle))
         return cls(
-            ahead, back, ahead2, back2, W, middle, ahead_scale, back_scale, of_trajectories, nearby
+            ahead, back, ahead2, back2, W, middle, ahead_scale, back_scale, of_trajectories, nearby, share
         )  # fmt: skip
 
     def _one_step(self, x: Array, times: Array, near: Array) -> tuple[Array, Array, Array, Array]:
@@ -203,9 +209,7 @@ class TwoSided:
         """The scale (n, T) of each row: its trajectory's, and that of the volatility nearby where it is larger."""
         W, middle = self.whitening, self.middle
         sizes, back = _sizes(f, W) / self.steps_ahead, _sizes(g, W) / self.steps_back
-        own = np.exp(
-            self.trajectory_weight * np.nan_to_num(_log(median(np.c_[sizes, back], 1), middle))
-        )
+        own = np.exp(self.trajectory_weight * np.nan_to_num(_own(np.c_[sizes, back], self.share)))
         nearby = np.nan_to_num(_nearby(sizes / own[:, None], middle))
         return own[:, None] * np.maximum(np.exp(self.nearby_weight * nearby), 1.0)
 
@@ -244,6 +248,14 @@ def _weight(logs: Array, chance: Array) -> float:
 
 def _shrunk(logs: Array, chance: Array) -> Array:
     return np.asarray(np.exp(_weight(logs, chance) * np.nan_to_num(logs)))
+
+
+def _own(sizes: Array, share: float) -> Array:
+    """Logarithms (n,) of a quantile of each trajectory's lengths, relative to the median trajectory."""
+    ordered = np.sort(sizes, axis=1)  # those that are not known are last
+    last = np.maximum((~np.isnan(ordered)).sum(axis=1) - 1, 0)
+    found = np.take_along_axis(ordered, (share * last).astype(np.intp)[:, None], axis=1)[:, 0]
+    return _log(found, float(np.nanmedian(found)) or 1.0)
 
 
 def _nearby(sizes: Array, middle: float) -> Array:
