@@ -57,7 +57,8 @@ HOPEFUL = 30.0
 """Nats by which a kicked order may be worse, once its pieces were put back, for reversals to be tried on it."""
 
 SMALL = 20
-"""Slices up to which a search without rules runs by table (`small`): for 8 slices 6 ms instead of .1, and of 20 60, but 8 s of compiling."""
+"""Slices up to which a search without rules runs by table (`small`): with 6 kicks 1.1 ms instead of .3 for 8
+slices and 5.7 instead of 2.4 for 20, but 8 s of compiling less."""
 
 INSERTIONS, STAGES = 1, 2
 """Stages of a search: insertions, and where none helps the best reversal."""
