@@ -1,6 +1,6 @@
 """What is flagged in real panels, and whether a wrong cell, another unit and an exchanged row put into them are found.
 
-    python studies/suspects_real.py ../shared/data --seeds 20000:20020
+    python studies/suspects_real.py FOLDER --seeds 20000:20020
 
 The screening alone, without the fit. Put in: one cell × 10, one variable of one subject × 100, and the rows of two subjects exchanged at
 an inner visit. Of exchanges each of the two rows counts; "clear" are those that gain enough where they are exchanged back, under steps
