@@ -225,6 +225,15 @@ def test_statement_17_low_rank_noise_reaches_all_variables_under_kalmans_conditi
     assert np.linalg.eigvalsh(apart)[0] == pytest.approx(0, abs=1e-15)
 
 
+def test_statement_17_without_noise_the_reverse_is_linear_but_not_stable() -> None:
+    A, nothing = np.array([[-1.0, 2.0], [-2.0, -1.0]]), np.zeros((2, 2))
+    F, T = exact_step(A, nothing, 0.1)[0], 4
+    C = covariance(F, nothing, np.eye(2), T)
+    back, _ = exact_step(-A, nothing, 0.1)
+    assert np.allclose(C[::-1, ::-1], covariance(back, nothing, C[-1, -1], T))
+    assert np.abs(np.linalg.eigvals(F)).max() < 1 < np.abs(np.linalg.eigvals(back)).min()
+
+
 def test_statement_18_divergence_from_wrong_orders_is_positive() -> None:
     F, Q = random_step(2, 5)
     C = covariance(F, Q, np.eye(2), 5)
