@@ -60,7 +60,7 @@ def _print(result: demonstration.Demonstration, paths: list[Path]) -> None:
     console.print(_table(result.rows))
     console.print(f"\n[bold]These data:[/bold] {result.model.direction_.verdict}")
     console.print(
-        f"[bold]The same SDE from its stationary law:[/bold] {result.stationary.direction_.verdict}"
+        f"[bold]The same SDE from its stationary distribution:[/bold] {result.stationary.direction_.verdict}"
     )
     console.print(
         "\n[bold]Three variables, each trajectory shuffled on its own: the order cannot be known, "

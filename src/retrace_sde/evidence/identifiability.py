@@ -179,7 +179,7 @@ def _reversibility(
         yield IdentifiabilityFinding(
             Topic.STABILITY,
             False,
-            "The fitted drift is unstable, so there is no stationary law, current or entropy production.",
+            "The fitted drift is unstable, so there is no stationary distribution, current or entropy production.",
         )
 
 

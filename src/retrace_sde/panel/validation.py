@@ -131,7 +131,7 @@ def check_panel(
     _check_values(found, panel, missing=missing, ragged=ragged)
     if n == 1:
         warnings.warn(
-            "X holds one trajectory: the law of the first observation cannot be learned from it, so the "
+            "X holds one trajectory: the distribution of the first observation cannot be learned from it, so the "
             "direction of time cannot be tested, and the order rests on distances between single states.",
             ReTraceWarning,
             stacklevel=3,

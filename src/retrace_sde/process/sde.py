@@ -198,7 +198,7 @@ class LinearSDE:
         """The stationary distribution: `A Σ + Σ Aᵀ + H = 0`, mean `−A⁻¹ c`. Exists for a stable drift only."""
         if not self.is_stable:
             raise ValueError(
-                "the drift is not stable (an eigenvalue has real part ≥ 0), so there is no stationary law."
+                "the drift is not stable (an eigenvalue has real part ≥ 0), so there is no stationary distribution."
             )
         # In coordinates where H = I the solution does not depend on the variables' units.
         L = cholesky(self.diffusion, lower=True)
@@ -208,7 +208,7 @@ class LinearSDE:
                 S = L @ solve_continuous_lyapunov(B, -np.eye(self.dimension)) @ L.T
             except RuntimeWarning:  # scipy's, that it solved another equation
                 raise ValueError(
-                    "the drift is stable only up to rounding, so its stationary law cannot be computed."
+                    "the drift is stable only up to rounding, so its stationary distribution cannot be computed."
                 ) from None
         mean = np.asarray(-np.linalg.solve(self.drift, self.offset), dtype=np.float64)
         return Gaussian(mean, (S + S.T) / 2)

@@ -98,7 +98,11 @@ def _describe(regime: Regime) -> str:
     }[regime.setting]
     if regime.start is None:
         return f"{drift}."
-    start = "the stationary law" if regime.start == "stationary" else f"N(0, {regime.start:g}² I)"
+    start = (
+        "the stationary distribution"
+        if regime.start == "stationary"
+        else f"N(0, {regime.start:g}² I)"
+    )
     return f"{drift}; the start from {start}."
 
 

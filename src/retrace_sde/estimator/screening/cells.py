@@ -60,7 +60,7 @@ def _few_values(names: list[str], share: float, two: list[str]) -> str:
     inputs = f" If {', '.join(map(repr, two))} was given or done to the subjects, take it as an input: --covariates {','.join(two)} (in Python covariates={two})."
     return (
         f"{', '.join(map(repr, names))} {'holds' if one else 'hold'} few distinct values (two cells of different subjects are equal with probability up to "
-        f"{share:.2g}): a law of continuous values describes {'it' if one else 'them'} poorly. Sum counts over longer periods or over "
+        f"{share:.2g}): a model of continuous values describes {'it' if one else 'them'} poorly. Sum counts over longer periods or over "
         f"related items, or use the measurements behind the categories, where there are any.{inputs if two else ''}"
     )
 

@@ -537,7 +537,7 @@ def _too_few(test: DirectionTest) -> str:
         f"trajector{'y' if one else 'ies'}" if test.n_groups is None else f"group{'s' * (not one)}"
     )
     return (
-        f"The direction of time cannot be tested on {n} {what}: the law of "
+        f"The direction of time cannot be tested on {n} {what}: the distribution of "
         f"the first observation, which carries the evidence, needs at least {MIN_TRAJECTORIES}."
     )
 
