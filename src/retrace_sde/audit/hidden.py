@@ -377,8 +377,8 @@ def _findings(
             f"{_right(table)}."
         )
     says = {
-        "right": "and the direction of time, which is called rightly",
-        "wrong": "but the direction of time is called wrongly",
+        "right": "and the direction of time, which is identified correctly",
+        "wrong": "but the direction of time is identified wrongly",
         "open": "up to the direction of time, which stays open",
     }[uninformed.direction]
     tau, sure = table["tau_uninformed"].mean(), table["sure_uninformed"].mean()

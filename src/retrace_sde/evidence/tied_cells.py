@@ -68,7 +68,7 @@ class Pile:
         return (
             f"{name!r} has {count} cells ({count / self.cells.size:.0%}) at the {self.side} {where}, many times as many as at any "
             "other: a detection limit? Values beyond a limit are unknown, not equal. If there are measurements without the limit, "
-            "use them; if it is a dose, make it an input (covariates); a direction is not called where the share of such cells changes along the order."
+            "use them; if it is a dose, make it an input (covariates); the direction is left open where the share of such cells changes along the order."
         )
 
 

@@ -306,7 +306,7 @@ def _cards(demo: Demonstration) -> list[tuple[str, str, str]]:
             "good" if ours["accuracy"] > 0.99 else "mixed",
         ),
         (
-            "A direction was called" if identified else "No direction is claimed",
+            "A direction is claimed" if identified else "No direction is claimed",
             demo.stationary.direction_.verdict,
             "open" if identified else "good",
         ),

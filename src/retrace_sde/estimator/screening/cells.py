@@ -73,7 +73,7 @@ def _copied(panel: Panel, copies: Mask, *, missing: bool) -> str:
     done = (
         "They are treated as missing, all of them: which was the measured one is not known."
         if missing
-        else "Make them missing (NaN), or leave them out; as they are, a direction is not called."
+        else "Make them missing (NaN), or leave them out; as they are, the direction is left open."
     )
     return (
         f"{int(copies.sum())} rows of {len(who)} subjects repeat another row of the same subject in every variable ({named}{more}), far more than rounding "

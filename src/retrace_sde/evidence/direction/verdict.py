@@ -567,7 +567,7 @@ def _folded(test: DirectionTest) -> str:
 
 def _equal_cells(test: DirectionTest) -> str:
     return (
-        f"The direction of time is not called: most cells are equal, values are carried forward, or cut off at a limit that a changing share of them "
+        f"The direction of time is left open: most cells are equal, values are carried forward, or cut off at a limit that a changing share of them "
         f"reaches, and that alone can make one direction fit better ({test.evidence})."
     )
 
