@@ -14,9 +14,9 @@ import pandas as pd
 import retrace_sde as rt
 
 rng = np.random.default_rng(0)
-law = rt.LinearSDE([[-0.6, 0.4, 0.0], [0.0, -0.5, 0.4], [0.0, 0.0, -0.4]], 0.2 * np.eye(3))
+sde = rt.LinearSDE([[-0.6, 0.4, 0.0], [0.0, -0.5, 0.4], [0.0, 0.0, -0.4]], 0.2 * np.eye(3))
 start = rt.Gaussian([2.0, 1.0, -1.0], 0.1 * np.eye(3))
-X = law.simulate(40, 12, dt=0.5, x0=start, random_state=1)
+X = sde.simulate(40, 12, dt=0.5, x0=start, random_state=1)
 offsets = 0.5 * rng.standard_normal((1, 12, 3))
 measured, truth = rt.simulate.shuffle(X + offsets, random_state=2)
 rows = [
