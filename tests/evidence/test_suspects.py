@@ -206,3 +206,18 @@ def test_a_table_names_suspects_by_its_own_labels(tmp_path):
     assert found["value"] == 75.0
     assert found["missing"]
     assert any("suspects.csv" in name for name in json.loads(ran.stdout)["files"])
+
+
+def test_a_trajectory_that_is_wrong_throughout_has_the_moments_of_the_others():
+    """Nothing of it is given: over many draws means and covariances of all its values are those of the right ones."""
+    rng = np.random.default_rng(3)
+    x = np.cumsum(rng.standard_normal((12, 6, 2)), axis=1) + np.linspace(0, 5, 6)[:, None]
+    right, wrong = x[1:].reshape(11, -1), np.zeros(x.shape, dtype=bool)
+    x[0] *= 100
+    wrong[0] = True
+    draws = np.stack([filled(x, wrong, np.random.default_rng(k))[0].ravel() for k in range(4000)])
+    S = np.cov(right.T, ddof=0)
+    scale = np.sqrt(np.diag(S))
+    np.testing.assert_allclose(draws.mean(axis=0), right.mean(axis=0), atol=4 * scale.max() / 63)
+    np.testing.assert_allclose(np.cov(draws.T) / np.outer(scale, scale), S / np.outer(scale, scale), atol=0.12)  # fmt: skip
+    np.testing.assert_array_equal(filled(x, wrong, rng)[1:], x[1:])

@@ -4,6 +4,9 @@ With `x_{k+1} = F x_k + c + e`, `e ~ N(0, S)`, by a trimmed regression along the
 its other values: each step next to one of them adds `GᵀS⁻¹G` to their precision, G the derivative of its residual. Every other trajectory is filled
 forwards, the rest backwards: neither direction gains by it. Draws, not means, which would look like momentum and make H too small.
 
+Of a trajectory that is wrong in every cell nothing is given. It becomes the slices' means plus `(±u ± v)/√2`, u and v the deviations of two others from
+these means: its means and covariances at all times are theirs, whatever the process.
+
 Limits: one draw. Standard errors take the filled values for seen, and are too small by about half the share of rows filled; so only few are.
 """
 
@@ -14,21 +17,37 @@ import numpy as np
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median, trimmed_regression
 from retrace_sde.io.arrays import Array, Indices, Mask
 
+MIN_TRAJECTORIES = 4
+"""Trajectories without a wrong value from which one that is wrong throughout is replaced."""
+
 MIN_STEPS_PER_REGRESSOR = 4
 """Steps between rows without wrong values, for each regressor, from which they are replaced."""
 
 
 def filled(x: Array, wrong: Mask, rng: np.random.Generator) -> Array | None:
     """x (n, T, d), complete and along an order, with its `wrong` cells drawn given the others; None where too few are left."""
-    found = x.copy()
+    found, whole = x.copy(), wrong.all(axis=(1, 2))
+    if whole.any():
+        right = x[~wrong.any(axis=(1, 2))]
+        if len(right) < MIN_TRAJECTORIES:
+            return None
+        for j in np.flatnonzero(whole):
+            found[j] = _like(right, rng)
     for start, step in ((0, 1), (1, -1)):
         law = _Law.of(x[:, ::step], wrong[:, ::step])
         if law is None:
             return None
         for j in range(start, len(x), 2):
-            if wrong[j].any():
+            if wrong[j].any() and not whole[j]:
                 found[j, ::step] = law.drawn(x[j, ::step], wrong[j, ::step], rng)
     return found
+
+
+def _like(right: Array, rng: np.random.Generator) -> Array:
+    """A trajectory (T, d) with the means and covariances of others (n, T, d)."""
+    mean = right.mean(axis=0)
+    two = right[rng.choice(len(right), 2, replace=False)] - mean
+    return mean + np.tensordot(rng.choice([-1.0, 1.0], 2), two, 1) / np.sqrt(2)
 
 
 class _Law:
