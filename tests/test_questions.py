@@ -224,7 +224,7 @@ def too_large(folder):
 
 ANSWERS = {
     "My visits have no dates.": no_dates,
-    "My plates lost their order.": no_order,
+    "My plates, or visit codes, lost their order.": no_order,
     "I have one long series, and its order is lost.": one_series,
     "Is there a direction in my data at all?": direction,
     "Can the order be recovered once I delete the dates?": without_dates,

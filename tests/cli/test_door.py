@@ -181,7 +181,9 @@ run()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("name", ["retrace_sde.cli.main", "click", "pandas", "scipy.optimize"])
+@pytest.mark.parametrize(
+    "name", ["retrace_sde.cli.main", "click", "pandas", "retrace_sde.diagnosis"]
+)
 def test_ctrl_c_while_modules_are_imported(name, file, heeding):
     script = INTERRUPTED.format(name=name, file=str(file))
     run = subprocess.run(

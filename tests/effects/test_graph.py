@@ -47,6 +47,8 @@ def test_covariances_of_maximum_likelihood_are_exact():
     )
 
 
+# Of many clean panels a few may have a false alarm of the screening.
+@pytest.mark.filterwarnings("ignore:.*look(s)? wrong:retrace_sde.ReTraceWarning")
 @pytest.mark.parametrize(
     "kind",
     [*[*TRUTH][:1], *(pytest.param(each, marks=pytest.mark.statistics) for each in [*TRUTH][1:])],

@@ -245,7 +245,7 @@ def test_nuisances_are_freed_where_residuals_ask_for_them() -> None:
         (X + trend, True, False),
         (loud, False, True),
     ):
-        form, found, _ = free_nuisances(in_units(values), Form(), form_penalty)
+        form, found, *_ = free_nuisances(in_units(values), Form(), form_penalty)
         assert (form.means, form.spreads) == (means, spreads)
         assert found.passed
 

@@ -202,7 +202,7 @@ def test_offsets_are_free_where_neither_direction_does_without_them() -> None:
     """A direction that explains the means by its drift must not lose to its reverse because that is excused (seeds called wrongly before)."""
     for seed in (2, 5, 7, 10):
         panels = standard(epidemic(seed))
-        form, checks, _ = free_nuisances(panels, Form(degree=2), form_penalty)
+        form, checks, *_ = free_nuisances(panels, Form(degree=2), form_penalty)
         assert form.spreads
         assert not form.means
         ratio = float(ratios(panels, form, frozenset(Ground))[0])

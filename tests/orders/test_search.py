@@ -14,7 +14,7 @@ from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.search import (
     EXACT,
     BlockCosts,
-    _exact,
+    best_path,
     fill_costs,
     greedy,
     improve_block,
@@ -182,7 +182,7 @@ def test_the_exact_path_is_the_best_of_all_permutations(T, asymmetric):
     for _ in range(20):
         C = random_costs(T, rng, asymmetric=asymmetric)
         path = as_path(np.arange(T))
-        _exact(C, None, path)
+        best_path(C, None, path)
         assert sorted(path[1:-1]) == list(range(T))
         assert path[0] == path[-1] == T
         best = min(order_cost(C, order) for order in every)
@@ -196,7 +196,7 @@ def test_the_exact_path_is_the_best_of_all_permutations_that_obey(seed, kind):
     T = 6
     C, prior = random_costs(T, rng), only(random_prior(T, rng), kind)
     path = as_path(np.arange(T))
-    _exact(C, prior.single(), path)
+    best_path(C, prior.single(), path)
     assert sorted(path[1:-1]) == list(range(T))
     best = min(order_cost(C, np.array(order), prior) for order in permutations(range(T)))
     assert np.isfinite(best)
@@ -311,7 +311,7 @@ def test_just_beyond_the_exact_length_the_search_still_finds_the_best_path(T, d,
     for j in range(n):
         C = costs_of(target[j], source[j], start[j])
         path = as_path(np.arange(T))
-        _exact(C, None, path)
+        best_path(C, None, path)
         best[j], found[j] = padded_cost(C, None, path), order_cost(C, orders[j])
     assert np.all(found >= best - 1e-9)
     assert np.mean(found <= best + 1e-7) >= share
@@ -428,7 +428,7 @@ def test_just_beyond_the_exact_length_the_search_obeys_and_finds_most_best_paths
     for j in range(n):
         C = costs_of(target[j], source[j], start[j])
         path = as_path(np.arange(T))
-        _exact(C, each[j], path)
+        best_path(C, each[j], path)
         gaps[j] = order_cost(C, orders[j], priors[j]) - order_cost(C, path[1:-1], priors[j])
     assert np.all(gaps >= -1e-9)
     assert np.mean(gaps <= 1e-7) >= 0.82

@@ -109,12 +109,14 @@ def checked(panels: Panels, fit: StepFit) -> Checks:
 class Freed(NamedTuple):
     """A form with the nuisances free that its residuals ask for, and their checks (None: not made).
 
-    `less`: the form before its variances were freed, where that was not beyond doubt.
+    `less`: the form before its variances were freed, where that was not beyond doubt. `torn`: the direction that fits better does not
+    explain the means, the other one does.
     """
 
     form: Form
     checks: Checks | None
     less: Form | None = None
+    torn: bool = False
 
 
 def free_nuisances(panels: Panels, form: Form, price: Callable[[Panels, Form], float]) -> Freed:
@@ -144,7 +146,8 @@ def free_nuisances(panels: Panels, form: Form, price: Callable[[Panels, Form], f
     plainer = form._replace(means=bound)
     if plainer != form and form.spreads and not _needs_offsets(panels, plainer):
         form, found = plainer, _better(panels, plainer)
-    return Freed(form, _with_curvature(panels, form, found), less)
+    torn = found.means < CHECK_LEVEL and not _needs_offsets(panels, form)
+    return Freed(form, _with_curvature(panels, form, found), less, torn)
 
 
 def _needs_offsets(panels: Panels, form: Form) -> bool:
