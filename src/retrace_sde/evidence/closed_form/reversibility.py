@@ -1,9 +1,9 @@
 """Does a panel differ from its time reverse at all? A randomisation test in which each trajectory is randomly time-reversed.
 
 Under any time-reversible process a trajectory is as likely as its reverse, so the signs of features that change sign with the direction are random:
-the change of the values from first to last, of their squares and products, odd polynomials of time of these products, the circulation
-`Σ_t x_t x_{t+1}ᵀ − x_{t+1} x_tᵀ`, and the skewness of steps. Polynomials see a spread that rises and falls again: growth on plates of one
-deviation is told from its reverse in .83 of 30 panels, .60 without them. The test is exact for independent trajectories, or groups of them, for every n and without a model (Lehmann and Romano, *Testing
+the change of the values from first to last, of their squares and products, the circulation `Σ_t x_t x_{t+1}ᵀ − x_{t+1} x_tᵀ`, and the skewness of
+steps. Where only deviations from the slices' means may tell, odd polynomials of time of their products are added, which see a spread that rises and
+falls again: growth on plates of one deviation is told from its reverse in .83 of 30 panels, .60 without them. The test is exact for independent trajectories, or groups of them, for every n and without a model (Lehmann and Romano, *Testing
 Statistical Hypotheses*, chapter 15; docs/theory.md, statement 19). Step models call nonlinear processes in equilibrium; this does not. It says
 nothing of irreversible processes at rest, for which panels are simulated (`null_simulation`).
 
@@ -34,11 +34,11 @@ def reversibility_p(panels: Panels, rng: np.random.Generator, *, means: bool) ->
     `means`: offsets of the steps are free, so that only deviations from the slices' means may tell.
     """
     x, there = panels.x[0], panels.visits.mask
-    blocks = (
-        antisymmetric_features(x - x.mean(axis=0), there)[1:]
-        if means
-        else antisymmetric_features(x, there)
-    )
+    if means:
+        x = x - x.mean(axis=0)
+        blocks = [*antisymmetric_features(x, there)[1:], *_trends(x, there)]
+    else:
+        blocks = antisymmetric_features(x, there)
     return _p(blocks, panels.groups, rng)
 
 
@@ -58,20 +58,25 @@ def irreversibility_p(
 
 def antisymmetric_features(x: Array, there: Mask) -> list[Array]:
     """Blocks (n, k) of features that change sign when a trajectory is reversed."""
-    n, T, d = x.shape
+    n, _, d = x.shape
     i, j = np.triu_indices(d)
-    one, two = there.argmax(axis=1), T - 1 - there[:, ::-1].argmax(axis=1)
-    first, end = x[np.arange(n), one], x[np.arange(n), two]
+    first, end = (x[np.arange(n), each] for each in _ends(there))
     return [
         end - first,
         end[:, i] * end[:, j] - first[:, i] * first[:, j],
         *_step_features(x, there, 1),
-        *_trends(x[..., i] * x[..., j] * there[..., None], one, two),
     ]
 
 
-def _trends(products: Array, first: Indices, last: Indices) -> list[Array]:
-    """Odd polynomials of time, from −1 at a trajectory's first observation to 1 at its last, of degrees 1 and 3, times `products`."""
+def _ends(there: Mask) -> tuple[Indices, Indices]:
+    """The first and the last observation of each trajectory."""
+    return there.argmax(axis=1), there.shape[1] - 1 - there[:, ::-1].argmax(axis=1)
+
+
+def _trends(x: Array, there: Mask) -> list[Array]:
+    """Odd polynomials of time, from −1 at a trajectory's first observation to 1 at its last, of degrees 1 and 3, times products of values."""
+    (first, last), (i, j) = _ends(there), np.triu_indices(x.shape[2])
+    products = x[..., i] * x[..., j] * there[..., None]
     middle, half = (first + last) / 2, np.maximum((last - first) / 2, 0.5)
     time = (np.arange(products.shape[1]) - middle[:, None]) / half[:, None]
     return [

@@ -26,13 +26,13 @@ MIN_STEPS_PER_REGRESSOR = 4
 
 def filled(x: Array, wrong: Mask, rng: np.random.Generator) -> Array | None:
     """x (n, T, d), complete and along an order, with its `wrong` cells drawn given the others; None where too few are left."""
-    found, whole = x.copy(), wrong.all(axis=(1, 2))
+    found, whole = x.copy(), np.asarray(wrong.all(axis=(1, 2)))
     if whole.any():
-        right = x[~wrong.any(axis=(1, 2))]
+        right = x[~np.asarray(wrong.any(axis=(1, 2)))]
         if len(right) < MIN_TRAJECTORIES:
             return None
-        for j in np.flatnonzero(whole):
-            found[j] = _like(right, rng)
+        for k in np.flatnonzero(whole):
+            found[k] = _like(right, rng)
     for start, step in ((0, 1), (1, -1)):
         law = _Law.of(x[:, ::step], wrong[:, ::step])
         if law is None:
