@@ -153,10 +153,10 @@ def test_a_page_cannot_ask_for_the_decimal_sign_and_need_not(tmp_path):
     [
         (np.linalg.LinAlgError("singular matrix"), "The computation broke down (singular matrix)"),
         (MemoryError(), "The table does not fit into memory."),
-        (ValueError("/tmp/upload-1.csv has no rows"), "T.csv has no rows"),
+        (ValueError("/folder/upload-1.csv has no rows"), "T.csv has no rows"),
     ],
 )
 def test_what_fails_is_said_in_a_sentence(error, said):
     """numpy's error is a ValueError too: its own words say nothing to who drops a table."""
-    found = _sentence(error, {"path": "/tmp/upload-1.csv", "name": "t.csv"})
+    found = _sentence(error, {"path": "/folder/upload-1.csv", "name": "t.csv"})
     assert found.startswith(said)
