@@ -23,7 +23,8 @@ from retrace_sde.evidence.suspects.exchanged import RATE, _Chance, _Places
 from retrace_sde.evidence.suspects.robust import centre_and_scale
 from retrace_sde.evidence.suspects.rows import judge
 from retrace_sde.evidence.suspects.two_sided import TwoSided
-from retrace_sde.lost_time.panels import REAL, _read
+from retrace_sde.io.files import read_table
+from retrace_sde.lost_time.panels import REAL, _panel
 
 SOILED = {"physionet2012_icu_4h": (0, 1, 2), "pbcseq_visits": (1, 4)}
 """Panels into which errors are put, and variables that are in units with a zero."""
@@ -83,7 +84,7 @@ def main() -> None:
     asked = parser.parse_args()
     seeds = range(*map(int, asked.seeds.split(":")))
     for name in REAL:
-        X = _read(asked.folder / f"{name}.csv")
+        X = _panel(read_table(asked.folder / f"{name}.csv", text=["subject"]), "subject", "time")
         found = screen(X)
         print(f"{name} {X.shape}: {len(found)} flagged")
         for each in found:
