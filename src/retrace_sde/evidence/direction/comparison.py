@@ -46,6 +46,10 @@ from retrace_sde.process.drift import is_linear
 MIN_NATS = 2.0
 """Ratio in nats below which no p-value makes it evidence: one real panel had −.2 nats with p = .01."""
 
+TREND_TIE_NATS = 4.0
+"""Nats within which an outside trend is as good as the best candidate. Of trends and of transients (d = 4, n = 30, T = 20) are called,
+wrongly and rightly: .05 and .84 at 3 nats, .03 and .80 at 4, .01 and .76 at 5. With the process known: .01 and .91 at 4 nats (studies/trend_limit.py)."""
+
 FEW_TRAJECTORIES_P = 0.3
 """Above this p-value of Vuong's a ratio comes from a few trajectories, and no simulation makes it evidence."""
 
@@ -179,11 +183,8 @@ def _doubts(
 
 
 def _trends(listed: list[CandidateFit], most: float) -> list[CandidateFit]:
-    """Trends from outside that explain the panel as well as the best candidate does.
-
-    Within 2 nats instead of the 3 of other ties, .08 of 100 trends were called wrongly, not .03, and .80 of 40 transients rightly, not .75.
-    """
-    floor = most - TIE_NATS
+    """Trends from outside that explain the panel as well as the best candidate does."""
+    floor = most - TREND_TIE_NATS
     return [each for each in listed if each.role is Role.MEANS and each.log_evidence >= floor]
 
 
