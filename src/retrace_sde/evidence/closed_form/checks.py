@@ -189,7 +189,7 @@ def _total(side: tuple[Panels, StepFit]) -> float:
 
 
 def _means(panels: Panels, fit: StepFit) -> float:
-    """Wilks' test of one offset for all steps: against a trend in time, and against any; the smaller p-value."""
+    """Wilks' test of one offset for all steps, against a trend in time and against any: one p-value of both (Bonferroni)."""
     form, sums = fit.form, StepSums.of(panels, fit.form)
     n, S, d = panels.x.shape[1], len(sums.count), panels.x.shape[3]
     weights = 1 / fit.variances[0]
@@ -223,7 +223,7 @@ def _means(panels: Panels, fit: StepFit) -> float:
     for G, h in ((with_time(trend), 2), (any_offset, S - 1)):
         statistic = (count - p - h - (d - h + 1) / 2) * (plain - _log_det(G, d))
         found.append(float(chi2_sf(max(statistic, 0.0), d * h)))
-    return min(found)
+    return _either(*found)
 
 
 def _log_det(G: Array, d: int) -> float:
@@ -235,7 +235,7 @@ def _log_det(G: Array, d: int) -> float:
 
 
 def _spreads(white: Array, live: Array) -> float:
-    """Equal variances of the steps: against a trend in time, and against any; their kurtosis is estimated."""
+    """Equal variances of the steps, against a trend in time and against any; their kurtosis is estimated."""
     S = white.shape[1]
     q = np.einsum("nsd,nsd->ns", white, white)
     mean = q[live > 0].mean()
@@ -243,7 +243,12 @@ def _spreads(white: Array, live: Array) -> float:
     z = np.sqrt(count) * ((q * live).sum(axis=0) / count - mean) / q[live > 0].std()
     t = np.linspace(-1, 1, S)
     trend = float(2 * norm_sf(abs(z @ t) / np.sqrt(t @ t)))
-    return min(trend, float(chi2_sf(z @ z, S - 1)))
+    return _either(trend, float(chi2_sf(z @ z, S - 1)))
+
+
+def _either(one: float, two: float) -> float:
+    """One p-value of two tests of the same hypothesis (Bonferroni): with the smaller of both, every check had twice its level."""
+    return min(1.0, 2 * min(one, two))
 
 
 def _lag_one(panels: Panels, white: Array, fit: StepFit) -> float:
