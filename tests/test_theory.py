@@ -500,3 +500,24 @@ def test_statement_21_of_all_permuted_slices_only_the_process_and_its_reverse_ar
             if np.allclose(own, covariance(step, noise, own[0, 0], T)):
                 found.add(order)
         assert found == orders
+
+
+@pytest.mark.parametrize(("shape", "open_"), [("geometric", True), ("relaxing", False)])
+def test_statement_22_with_free_variances_only_geometric_covariances_hide_the_direction(
+    shape: str, open_: bool
+) -> None:
+    """The backward step is constant, and its noise too up to a factor, only if covariances are a geometric sequence."""
+    T, (F, Q) = 4, random_step(2, 22)
+    rest = solve_discrete_lyapunov(F, Q)
+    S = [0.9**i * rest for i in range(T)] if shape == "geometric" else spreads(F, Q, 3 * rest, T)
+    noise = [S[i + 1] - F @ S[i] @ F.T for i in range(T - 1)]
+    shapes = [each / np.trace(each) for each in noise]
+    found = []
+    for i in range(T - 1):
+        B = S[i] @ F.T @ np.linalg.inv(S[i + 1])
+        K = S[i] - B @ S[i + 1] @ B.T
+        found.append((B, K / np.trace(K)))
+    assert min(np.linalg.eigvalsh(each)[0] for each in noise) > 0
+    assert all(np.allclose(each, shapes[0]) for each in shapes)  # forwards it is in the class
+    constant = all(np.allclose(a, b) for each in found for a, b in zip(each, found[0], strict=True))
+    assert constant is open_
