@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, combinations_with_replacement, pairwise, permutations
+from itertools import combinations, combinations_with_replacement, pairwise, permutations, product
 
 import numpy as np
 import pytest
@@ -12,6 +12,8 @@ from scipy.linalg import expm, logm, solve_continuous_lyapunov, solve_discrete_l
 
 from retrace_sde.evidence.closed_form.panels import Panels
 from retrace_sde.evidence.closed_form.reversibility import antisymmetric_features
+from retrace_sde.panel.blocks import Data
+from retrace_sde.paper.score import score_preference
 
 Floats = NDArray[np.float64]
 VORTEX, CHAIN = np.array([[-1.0, 2.0], [-2.0, -1.0]]), np.array([[-1.0, 0.0], [2.0, -1.0]])
@@ -68,13 +70,26 @@ def backward(C: Floats, i: int, after: int = 1) -> tuple[Floats, Floats]:
     return B, C[i, i] - B @ cross.T
 
 
-def test_statement_1_neighbours_are_the_non_zero_blocks_of_the_precision() -> None:
+@pytest.mark.parametrize("rank", [1, 3])
+def test_statement_1_neighbours_are_the_non_zero_blocks_of_the_precision(rank: int) -> None:
     F, Q = random_step(3, 0)
+    F[rank:] = 0  # F need not be invertible
     P = blocks(np.linalg.inv(dense(covariance(F, Q, np.eye(3), 6))), 3)
     size = np.abs(P).max(axis=(2, 3))
-    far = np.abs(np.subtract.outer(range(6), range(6))) > 1
-    assert size[far].max() < 1e-10
+    apart = np.abs(np.subtract.outer(range(6), range(6)))
+    assert size[apart > 1].max() < 1e-10 < size[apart == 1].min()
     assert P[0, 1] == pytest.approx(-F.T @ np.linalg.inv(Q))
+
+
+def test_statement_2_a_reversible_process_has_symmetric_autocovariances() -> None:
+    H = np.array([[1.0, 0.4], [0.4, 0.5]])
+    M = np.array([[-1.0, 0.3], [0.3, -0.6]])
+    for A, reversible in ((H @ M, True), (M, False)):  # H M H is symmetric
+        assert np.allclose(A @ H, H @ A.T) is reversible
+        S = solve_continuous_lyapunov(A, -H)
+        assert np.allclose(S, -0.5 * np.linalg.solve(A, H)) is reversible
+        for lag in (0.1, 1.0):
+            assert np.allclose(expm(A * lag) @ S, (expm(A * lag) @ S).T) is reversible
 
 
 def test_statement_3_half_a_turn_per_step_hides_the_direction() -> None:
@@ -82,6 +97,20 @@ def test_statement_3_half_a_turn_per_step_hides_the_direction() -> None:
         A = np.array([[-1.0, turn], [-turn, -1.0]])
         C = expm(A) @ solve_continuous_lyapunov(A, -np.eye(2))
         assert np.allclose(C, C.T) is hidden
+
+
+def test_statement_3_the_ratio_grows_at_the_rate_of_entropy_production() -> None:
+    A, H = np.array([[-1.0, 2.0], [-0.5, -0.3]]), np.array([[1.0, 0.3], [0.3, 0.5]])
+    S = solve_continuous_lyapunov(A, -H)
+    K = A + 0.5 * H @ np.linalg.inv(S)
+    rate = 2 * np.trace(np.linalg.inv(H) @ K @ S @ K.T)
+    twin, rates = S @ A.T @ np.linalg.inv(S), []
+    for dt in (1.0, 0.3, 0.1, 0.001):
+        (F, Q), (F_rev, Q_rev) = exact_step(A, H, dt), exact_step(twin, H, dt)
+        miss = Q + (F - F_rev) @ S @ (F - F_rev).T  # |Q| = |Q_rev|
+        rates.append((np.trace(np.linalg.solve(Q_rev, miss)) - 2) / 2 / dt)
+    assert (np.diff([*rates, rate]) > 0).all()  # never faster than continuously observed
+    assert rates[-1] == pytest.approx(rate, rel=2e-3)
 
 
 def test_statement_4_the_twin_of_an_sde_has_the_same_h_and_of_steps_another_q() -> None:
@@ -109,6 +138,23 @@ def test_statement_5_the_backward_step_is_constant_only_at_rest() -> None:
         assert (np.allclose(B, B_next) and np.allclose(K, K_next)) is constant
 
 
+def test_statement_5_a_mean_that_moves_shows_the_direction_alone() -> None:
+    F, Q = random_step(2, 1)
+    C = covariance(F, Q, solve_discrete_lyapunov(F, Q), 3)  # covariances at rest
+    for away, constant in ((0.0, True), (1.0, False)):
+        m = [np.linalg.matrix_power(F, i) @ np.array([away, 0.0]) for i in range(3)]
+        offsets = [m[i] - backward(C, i)[0] @ m[i + 1] for i in range(2)]
+        assert np.allclose(*offsets) is constant
+
+
+def test_statement_5_two_slices_are_a_step_in_either_direction() -> None:
+    F, Q = random_step(2, 1)
+    C = covariance(F, Q, 3 * np.eye(2), 2)
+    B, K = backward(C, 0)
+    assert np.linalg.eigvalsh(K)[0] > 0
+    assert covariance(B, K, C[1, 1], 2) == pytest.approx(C[::-1, ::-1])
+
+
 def test_statement_5_two_slices_of_an_sde_whose_reverse_is_not_embeddable() -> None:
     A, H = np.array([[-1.11, -3.09], [2.58, -0.24]]), np.array([[0.39, 0.34], [0.34, 0.49]])
     first = np.array([[3.92, -1.19], [-1.19, 0.45]])
@@ -118,6 +164,16 @@ def test_statement_5_two_slices_of_an_sde_whose_reverse_is_not_embeddable() -> N
     assert np.abs(logm(B).imag).max() > 1  # no real logarithm
 
 
+def test_statement_6_skewed_noise_leaves_a_backward_residual_that_depends_on_the_next_value() -> (
+    None
+):
+    """Covariance and the third moment E[r y²] of residual r = (1 − f²) x − f ε and next value y = f x + ε, ε of variance and skewness 1."""
+    for f in np.array([-0.9, -0.5, -0.1, 0.1, 0.5, 0.9]):
+        variance, third = 1 / (1 - f**2), 1 / (1 - f**3)  # of x
+        assert (1 - f**2) * f * variance - f == pytest.approx(0)
+        assert abs((1 - f**2) * f**2 * third - f) > 0.05
+
+
 def test_statement_7_the_twin_has_the_same_rates() -> None:
     S = solve_continuous_lyapunov(CHAIN, -np.eye(2))
     twin = S @ CHAIN.T @ np.linalg.inv(S)
@@ -125,11 +181,56 @@ def test_statement_7_the_twin_has_the_same_rates() -> None:
     assert np.poly(twin) == pytest.approx(np.poly(CHAIN))
 
 
+def test_statement_8_the_reverse_of_some_variables_is_that_part_of_the_twin() -> None:
+    A, _ = random_step(4, 9)
+    A = A - 1.5 * np.eye(4)
+    S = solve_continuous_lyapunov(A, -np.eye(4))
+    twin = S @ A.T @ np.linalg.inv(S)
+    for lag in (0.2, 1.0):
+        C, C_twin = expm(A * lag) @ S, expm(twin * lag) @ S
+        assert C_twin[:2, :2] == pytest.approx(C[:2, :2].T)
+        assert (
+            np.abs(C[:2, :2] - C[:2, :2].T).max() > 1e-3
+        )  # two variables show a direction, one does not
+
+
 def test_statement_9_one_more_turn_per_step_is_not_seen() -> None:
     turn, dt = np.array([[0.0, 1.0], [-1.0, 0.0]]), 0.5
     one, two = (-np.eye(2) + w * turn for w in (1.0, 1.0 + 2 * np.pi / dt))
     for a, b in zip(exact_step(one, np.eye(2), dt), exact_step(two, np.eye(2), dt), strict=True):
         assert a == pytest.approx(b)
+
+
+@pytest.mark.parametrize(("turn", "found"), [(3.1, True), (3.2, False)])
+def test_statement_9_parameters_follow_from_a_step_of_less_than_half_a_turn(turn, found) -> None:
+    A, c = np.array([[-0.5, turn], [-turn, -0.2]]), np.array([1.0, -2.0])
+    H = np.array([[1.0, 0.3], [0.3, 0.5]])
+    F, Q = exact_step(A, H, 1.0)
+    s = np.linalg.solve(A, (F - np.eye(2)) @ c)
+    log = logm(F).real
+    assert np.allclose(log, A) is found
+    if found:
+        pairs = np.kron(log, np.eye(2)) + np.kron(np.eye(2), log)
+        step = np.linalg.solve(pairs, expm(pairs) - np.eye(4))
+        assert np.linalg.solve(step, Q.ravel()) == pytest.approx(H.ravel())
+        assert log @ np.linalg.solve(F - np.eye(2), s) == pytest.approx(c)
+
+
+def test_statement_10_the_errors_of_algorithm_1_compare_spreads() -> None:
+    """Trajectories and their negatives: the distribution is symmetric, so the middle term vanishes."""
+    rng, T = np.random.default_rng(10), 4
+    half = rng.standard_normal((50, T, 2)) * np.array([1.0, 3.0, 0.5, 2.0])[:, None]
+    x = np.concatenate([half, -half])
+    precision = [np.linalg.inv(x[:, t].T @ x[:, t] / len(x)) for t in range(T)]
+    H = np.array([[1.0, 0.3], [0.3, 0.5]])
+    errors = score_preference(
+        Data(x),
+        lambda x: np.stack([-x[:, t] @ precision[t] for t in range(T)], axis=1),
+        H,
+        0.1,
+    )
+    spread = len(x) * np.array([np.trace(H @ each @ H) for each in precision])
+    assert errors == pytest.approx(spread[:, None] - spread[None, :])
 
 
 def test_statement_11_deviations_from_slice_means_do_not_contain_common_shocks() -> None:
@@ -163,13 +264,26 @@ def test_statement_12_the_noise_is_determined_by_three_slices() -> None:
     assert (Y[0, 0] + R) - np.linalg.inv(step) @ Y[1, 0] == pytest.approx(R)
 
 
+def test_statement_12_noise_cannot_stand_in_for_a_direction() -> None:
+    """A reverse with another noise R' would need `G D = 0`; with the same, a constant backward step."""
+    F, Q = random_step(2, 3)
+    rest = solve_discrete_lyapunov(F, Q)
+    for first, constant in ((rest, True), (3 * rest, False)):
+        C = covariance(F, Q, first, 3)
+        G = C[0, 2] @ np.linalg.inv(
+            C[1, 2]
+        )  # the only step that all three slices allow, whatever R' is
+        seen = C[0, 1] - G @ C[1, 1]  # G D
+        assert np.abs(seen).max() < 1e-10  # so D = 0
+        assert np.allclose(G, C[1, 2] @ np.linalg.inv(C[2, 2])) is constant
+
+
 def test_statement_13_snapshots_do_not_show_rotation() -> None:
-    calm, turning = -np.eye(2), VORTEX
-    for A in (calm, turning):
-        F, Q = exact_step(A, np.eye(2), 0.4)
-        assert spreads(F, Q, 3 * np.eye(2), 4)[3] == pytest.approx(
-            spreads(*exact_step(calm, np.eye(2), 0.4), 3 * np.eye(2), 4)[3]
-        )
+    calm, turning = (exact_step(A, np.eye(2), 0.4) for A in (-np.eye(2), VORTEX))
+    one, two = (np.array(spreads(*each, 3 * np.eye(2), 4)) for each in (calm, turning))
+    assert one == pytest.approx(two)
+    assert np.abs(np.diff(one, axis=0)).max() > 0.1  # off rest
+    assert np.abs(calm[0] - turning[0]).max() > 0.1  # pairs of slices show it
 
 
 def test_statement_14_hidden_variables_imitate_every_order() -> None:
@@ -193,6 +307,18 @@ def test_statement_14_a_reversible_whole_has_distances_that_grow() -> None:
     assert (np.diff(kept) < 0).all()
 
 
+def test_statement_14_at_rest_only_neighbours_are_t_minus_one_pairs_of_one_covariance() -> None:
+    """Stationary along an order: neighbours have one covariance, transposed or not. With random intercepts."""
+    T, (F, Q), intercepts = 5, random_step(2, 11), np.array([[2.0, 0.5], [0.5, 1.0]])
+    C = covariance(F, Q, solve_discrete_lyapunov(F, Q), T) + intercepts
+    for order in permutations(range(T)):
+        first = C[order[1], order[0]]
+        alike = [
+            any(np.allclose(first, each) for each in (C[b, a], C[a, b])) for a, b in pairwise(order)
+        ]
+        assert all(alike) is (order in (tuple(range(T)), tuple(range(T))[::-1]))
+
+
 def test_statement_15_gaps_explain_the_reverse_only_at_rest() -> None:
     f = np.exp(-np.array([0.3, 0.7, 0.2]))
     for first, constant in ((1.0, True), (2.0, False)):  # the stationary variance is 1
@@ -202,6 +328,24 @@ def test_statement_15_gaps_explain_the_reverse_only_at_rest() -> None:
         v = np.array(S)
         asked = v[:-1] * v[1:] * (1 - f**2) / (v[1:] ** 2 - f**2 * v[:-1] ** 2)
         assert np.allclose(asked, asked[0]) is constant
+
+
+def test_statement_15_free_variances_explain_the_reverse_of_one_variable() -> None:
+    f, Q = np.exp(-np.array([0.3, 0.7, 0.2])), np.array([1.0, 1.4, 2.0])
+    C = np.diag([2.0, 0, 0, 0])
+    for i in range(3):
+        C[i + 1, : i + 1] = C[: i + 1, i + 1] = f[i] * C[i, : i + 1]
+        C[i + 1, i + 1] = f[i] ** 2 * C[i, i] + Q[i]
+    b = (f * np.diag(C)[:-1] / np.diag(C)[1:])[::-1]
+    assert (b < 1).all()
+    gaps, found = -np.log(b), np.diag([C[3, 3], 0, 0, 0])  # of a' = −1
+    for i, gap in enumerate(gaps):
+        before = found[i, i]
+        factor = (C[2 - i, 2 - i] - b[i] ** 2 * before) / (1 - np.exp(-2 * gap))
+        assert factor > 0
+        found[i + 1, : i + 1] = found[: i + 1, i + 1] = np.exp(-gap) * found[i, : i + 1]
+        found[i + 1, i + 1] = np.exp(-2 * gap) * before + factor * (1 - np.exp(-2 * gap))
+    assert found == pytest.approx(C[::-1, ::-1])
 
 
 def test_statement_16_memory_has_a_direction_only_off_rest() -> None:
@@ -215,6 +359,37 @@ def test_statement_16_memory_has_a_direction_only_off_rest() -> None:
         B = [backward(C, i, after=2) for i in range(3)]
         same = all(np.allclose(a, b) for each in B[1:] for a, b in zip(each, B[0], strict=True))
         assert same is constant
+
+
+@pytest.mark.parametrize("first", [1.0, 0.4, 3.0])
+def test_statement_16_random_intercepts_cannot_stand_in_for_a_direction(first: float) -> None:
+    """One variable, three slices: the only step g and intercepts' variance that their variances allow in reverse, put into the last equation."""
+    f, intercepts = 0.6, 0.8  # at rest, Z has variance 1
+    S = spreads(np.array([[f]]), np.array([[1 - f**2]]), np.array([[first]]), 3)
+    C = covariance(np.array([[f]]), np.array([[1 - f**2]]), S[0], 3)[..., 0, 0] + intercepts
+    if first == 1:  # variances are equal: the twin, with the same intercepts
+        g, other = f, intercepts
+        assert C[0, 1] == pytest.approx(other + g * (C[1, 1] - other))
+    else:
+        g = (C[1, 2] - C[0, 1]) / (C[2, 2] - C[1, 1])
+        other = (C[0, 1] - g * C[1, 1]) / (1 - g)
+    assert C[1, 2] == pytest.approx(other + g * (C[2, 2] - other))
+    last = C[0, 2] - other - g**2 * (C[2, 2] - other)
+    assert (abs(last) < 1e-12) == (first == 1)
+
+
+@pytest.mark.parametrize(("T", "orders"), [(4, 4), (5, 2), (6, 2)])
+def test_statement_16_the_precision_with_memory_shows_the_order(T: int, orders: int) -> None:
+    """Orders of T slices along which a process with memory of two steps may have the same zeros; with four slices there are more."""
+    rng = np.random.default_rng(16)
+    F = np.block([[np.zeros((2, 2)), np.eye(2)], [rng.uniform(-0.4, 0.4, (2, 4))]])
+    noise = np.diag([0.0, 0.0, 1.0, 1.0])
+    C = covariance(F, noise, np.eye(4) + 0.3, T)[:, :, :2, :2]
+    P = np.abs(blocks(np.linalg.inv(dense(C)), 2)).max(axis=(2, 3))
+    apart = np.abs(np.subtract.outer(range(T), range(T)))
+    assert P[apart > 2].max() < 1e-9 < P[apart <= 2].min()
+    fits = [q for q in permutations(range(T)) if P[np.ix_(q, q)][apart > 2].max() < 1e-9]
+    assert len(fits) == orders
 
 
 def test_statement_17_low_rank_noise_reaches_all_variables_under_kalmans_condition() -> None:
@@ -272,7 +447,20 @@ def test_statement_19_features_change_sign_with_the_direction() -> None:
         assert one == pytest.approx(-two)
 
 
-def test_statement_20_vuongs_limit_at_rest_has_a_variance_below_one_half() -> None:
+def test_statement_19_the_level_holds_exactly() -> None:
+    """Given the 2ⁿ reversals of a panel, the chance of p ≤ α over all draws: a statistic with ties and outliers, and every α."""
+    rng, B = np.random.default_rng(17), 19
+    x = rng.standard_cauchy((10, 5)).round(1)
+    signs = 1 - 2 * np.array(list(product((0, 1), repeat=10)))
+    S = np.abs(signs @ (x[:, -1] - x[:, 0])).round(6)
+    reached = (S[None, :] >= S[:, None]).mean(axis=1)  # by one random reversal
+    for count in range(1, B + 2):  # p ≤ count / (B + 1): fewer than count draws reach S
+        level = stats.binom.cdf(count - 1, B, reached).mean()
+        assert level <= count / (B + 1) + 1e-12
+        assert level > 0.5 * count / (B + 1)  # and it is not empty
+
+
+def test_statement_20_vuongs_limit_at_rest_is_nearer_to_zero_than_a_normal_variable() -> None:
     rng = np.random.default_rng(8)
     F, G = (np.linalg.qr(rng.standard_normal((12, 5)))[0] for _ in range(2))
     D = F @ F.T - G @ G.T  # two projections of equal rank
@@ -281,4 +469,55 @@ def test_statement_20_vuongs_limit_at_rest_has_a_variance_below_one_half() -> No
     g = rng.standard_normal((40_000, 12))
     z = 0.5 * np.einsum("bi,ij,bj->b", g, D, g) / np.linalg.norm(g @ D, axis=1)
     assert 0.5 < z.std() < np.sqrt(0.5)
-    assert (np.abs(z) > 1.96).mean() < 0.01
+    for x in (0.5, 1.0, 1.96):
+        assert (np.abs(z) > x).mean() < min(2 * stats.norm.sf(x), 4 * stats.norm.sf(np.sqrt(2) * x))
+
+
+@pytest.mark.parametrize("s", [[1.0], [1.0, 0.1], [1.0] * 30])
+def test_statement_20_the_limit_is_bounded_by_two_normal_variables(s: list[float]) -> None:
+    P, Q = np.random.default_rng(20).standard_normal((2, 20_000, len(s)))
+    top, a, b = (P * Q) @ s, P**2 @ np.square(s), Q**2 @ np.square(s)
+    z, one, two = top / np.sqrt(a + b), top / np.sqrt(a), top / np.sqrt(b)
+    assert (np.abs(z) <= np.minimum(np.abs(one), np.abs(two))).all()
+    assert (z**2 <= 0.5 * np.abs(one * two) + 1e-12).all()
+    assert stats.kstest(one, "norm").pvalue > 0.001
+    if len(s) == 1:
+        assert stats.kstest(2 * z, "norm").pvalue > 0.001
+
+
+def test_statement_21_of_all_permuted_slices_only_the_process_and_its_reverse_are_in_the_class() -> (
+    None
+):
+    """The components of a shuffled trajectory's distribution: along which orders they are Markov with the same step throughout."""
+    T, (F, Q) = 4, random_step(2, 21)
+    rest = solve_discrete_lyapunov(F, Q)
+    for first, orders in ((rest, {(0, 1, 2, 3), (3, 2, 1, 0)}), (3 * rest, {(0, 1, 2, 3)})):
+        C, found = covariance(F, Q, first, T), set()
+        for order in permutations(range(T)):
+            own = C[np.ix_(order, order)]
+            step = own[1, 0] @ np.linalg.inv(own[0, 0])
+            noise = own[1, 1] - step @ own[0, 1]
+            if np.allclose(own, covariance(step, noise, own[0, 0], T)):
+                found.add(order)
+        assert found == orders
+
+
+@pytest.mark.parametrize(("shape", "open_"), [("geometric", True), ("relaxing", False)])
+def test_statement_22_with_free_variances_only_geometric_covariances_hide_the_direction(
+    shape: str, open_: bool
+) -> None:
+    """The backward step is constant, and its noise too up to a factor, only if covariances are a geometric sequence."""
+    T, (F, Q) = 4, random_step(2, 22)
+    rest = solve_discrete_lyapunov(F, Q)
+    S = [0.9**i * rest for i in range(T)] if shape == "geometric" else spreads(F, Q, 3 * rest, T)
+    noise = [S[i + 1] - F @ S[i] @ F.T for i in range(T - 1)]
+    shapes = [each / np.trace(each) for each in noise]
+    found = []
+    for i in range(T - 1):
+        B = S[i] @ F.T @ np.linalg.inv(S[i + 1])
+        K = S[i] - B @ S[i + 1] @ B.T
+        found.append((B, K / np.trace(K)))
+    assert min(np.linalg.eigvalsh(each)[0] for each in noise) > 0
+    assert all(np.allclose(each, shapes[0]) for each in shapes)  # forwards it is in the class
+    constant = all(np.allclose(a, b) for each in found for a, b in zip(each, found[0], strict=True))
+    assert constant is open_

@@ -1,7 +1,7 @@
 """What an effect assumes, and what happens to it where that is wrong.
 
-The estimand is the g-formula under the fitted SDE (Robins 1986): each subject starts where it started, has its own level, and is moved by
-the drift under T1 and under T0. The confounding of levels is tested (Hausman 1978, as
+The estimand is a difference of potential outcomes, by the g-formula under the fitted SDE (Robins 1986): each subject starts where it
+started, has its own level, and is moved by the drift under T1 and under T0. The confounding of levels is tested (Hausman 1978, as
 Mundlak's added variables), a hidden variable's strength is set beside the effect, and subjects that the answer rests on are named by the
 jackknife.
 """
@@ -32,36 +32,36 @@ Question = tuple[Given, Given, int]
 def estimand(asked: Interventions) -> str:
     """What is estimated, as a sentence."""
     return (
-        f"The mean over these {asked.size} subjects of E[x(t) | T1] − E[x(t) | T0]: the g-formula under the fitted SDE, each subject from its own "
-        "start and at its own level."
+        f"The mean over these {asked.size} subjects of E[x(t)] if given T1 from the first visit on, less E[x(t)] if given T0: the g-formula under the "
+        "fitted SDE, each subject from its own first state and at its own level."
     )
 
 
 def assumptions(asked: Interventions, subjects: Any) -> tuple[str, ...]:
     """What makes it an effect, in plain sentences."""
     confounding = {
-        "fixed": "A subject's constant level may decide its treatment; nothing unseen that changes over time decides treatment and change.",
-        "alike": "Given the state, nothing unseen decides both treatment and change, not even constant differences between subjects.",
+        "fixed": "A subject's constant level may affect its treatment; given level and state, nothing unseen that changes over time affects both treatment and later change.",
+        "alike": "At every visit, given the state, nothing unseen affects both treatment and later change, not even constant differences between subjects.",
     }.get(
         subjects if isinstance(subjects, str) else "levels",
-        "Given the state, nothing unseen decides both treatment and change: subjects' levels may differ, but do not go with treatment.",
+        "At every visit, given the state, nothing unseen affects both treatment and later change: subjects' levels may differ, but are not correlated with treatment.",
     )
     if asked.arms:
-        confounding = "Subjects of different arms do not differ in anything unseen that acts on change, as after randomisation."
+        confounding = "Given the first state, subjects of different arms do not differ in anything unseen that affects later change, as after randomisation."
     return (
-        "Consistency: the path of a subject under the treatment it received is the one it would have had under that treatment.",
+        "Consistency: the path of a subject under the treatment it received is the one it would have had if given that treatment.",
         f"No unmeasured confounding: {confounding[0].lower()}{confounding[1:]}",
-        "Positivity: both treatments were given at states like these; a treatment that no visit had is refused.",
-        "No interference: the treatment of one subject does not act on another.",
-        "The model: the drift has the form that was fitted, and a treatment holds from a visit to the next.",
+        "Positivity: both treatments were given at states like these; a treatment that no visit had is refused, states are not checked.",
+        "No interference: the treatment of one subject does not affect another.",
+        "The model: the drift has the form that was fitted, a treatment holds from a visit to the next and acts through the present state alone, and visits are missing at random.",
     )
 
 
 @dataclass(frozen=True, eq=False)
 class ConfoundingTest:
-    """Do subjects' levels go with their treatment? A Hausman-type test: random intercepts against fixed effects.
+    """Are subjects' levels correlated with their treatment? A Hausman-type test: random intercepts against fixed effects.
 
-    H0: given the first state, levels do not go with the subject's mean treatment (beyond what its states explain). `random` and
+    H0: given the first state, levels are not correlated with the subject's mean treatment (beyond what its states explain). `random` and
     `fixed` (d,) are the average effects under the two models. It is a score test (robust, Boos 1992): all else is estimated under H0. Of
     300 randomised cohorts of 60 subjects 12 are rejected at 5 %, of 100 in which the level decides the treatment 88. Wald's test with a jackknife rejected 24 of 300 and 97 of 100:
     the coefficient of the mean treatment depends on that of treatment on the state, which is estimated with it, and the jackknife does not see all of that.
@@ -90,9 +90,9 @@ class ConfoundingTest:
         )
         p = f"Hausman-type test, p = {self.p_value:.2g}"
         if not self.rejected:
-            return f"No evidence that subjects' levels go with their treatment ({p}): {both}."
+            return f"No evidence that subjects' levels are correlated with their treatment ({p}): {both}."
         advice = "fixed effects are used" if self.used == "fixed" else f"use {switch}"
-        return f"Subjects' levels go with their treatment ({p}): {both}; {advice}."
+        return f"Subjects' levels are correlated with their treatment ({p}): {both}; {advice}."
 
 
 def confounding_test(asked: Interventions, question: Question) -> ConfoundingTest | None:

@@ -1,6 +1,7 @@
 """Treatment effects from data whose order is missing: fit an SDE, then ask what it would have done.
 
-`ITE_j = E[x_j(t*) | T1] − E[x_j(t*) | T0]`, each subject with its own start and its own drift (the g-formula). A reversed order
+`ITE_j = E[x_j(t*) if given T1] − E[x_j(t*) if given T0]`, each subject with its own start and its own drift (the g-formula): the paper's
+individual effect, which is the average effect conditional on a subject's start and level. A reversed order
 flips the sign of an effect, so no effect is given while the direction of time is not identified; nor is one of a treatment that no
 visit had.
 """
@@ -107,8 +108,9 @@ class Comparison(TypedDict, total=False):
 class TreatmentEffect(Estimator):
     """Effects of treatment on a process observed without its time order.
 
-    The estimand is the g-formula under the fitted SDE. It is an effect under consistency, no unmeasured confounding, positivity and no
-    interference; `summary()` says what each means here. Treatments that no visit had are refused (positivity). Errors are those of the
+    The estimand is the mean difference of potential outcomes under T1 and T0, by the g-formula under the fitted SDE. The estimate is an
+    effect under consistency, no unmeasured confounding given the state, positivity and no interference; `summary()` says what each means
+    here. Treatments that no visit had are refused (positivity; states are not checked). Errors are those of the
     jackknife over subjects, or groups. Measurement error of one variable is estimated (`error_` is its standard deviation); that of
     several is not. Where the direction of time is not identified an effect may change its sign with it, so `fit` then raises
     `UndeterminedDirectionError`.
@@ -174,7 +176,7 @@ class TreatmentEffect(Estimator):
     retrace_sde.effects.support.OutsideSupportError: this treatment is outside what was given: ...
     >>> bool(effects.sensitivity(T0=[0, 0], T1=[5, 1]).to_zero[0] > 0)
     True
-    >>> effects.confounding_test(T0=[0, 0], T1=[5, 1]).degrees  # do levels go with treatment? Two treatments, 60 subjects
+    >>> effects.confounding_test(T0=[0, 0], T1=[5, 1]).degrees  # are levels correlated with treatment? Two treatments, 60 subjects
     (2, 53)
     >>> effects.influence(T0=[0, 0], T1=[5, 1]).shape, effects.cautions(T0=[0, 0], T1=[5, 1])
     ((60, 5), [])
@@ -440,7 +442,7 @@ class TreatmentEffect(Estimator):
         return lines
 
     def confounding_test(self, **asked: Unpack[Comparison]) -> ConfoundingTest | None:
-        """Random intercepts against fixed effects, a Hausman-type test: do subjects' levels go with their treatment?
+        """Random intercepts against fixed effects, a Hausman-type test: are subjects' levels correlated with their treatment?
 
         None with arms, with subjects that are alike, or where no treatment changes within subjects.
 
@@ -589,7 +591,7 @@ class TreatmentEffect(Estimator):
 
     @checked
     def effect(self, X: ArrayLike | None = None, **asked: Unpack[Comparison]) -> Array:
-        """E[x(horizon) | T1] − E[x(horizon) | T0] of each subject, (n,), or (n, d) for several variables.
+        """Expected state at the horizon if given T1, less that if given T0, of each subject, (n,), or (n, d) for several variables.
 
         Parameters
         ----------
