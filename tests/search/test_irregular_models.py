@@ -83,6 +83,7 @@ def test_a_schedule_gives_positions_their_times_and_the_direction():
     assert_covered(model)
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(
     "seed",
     [
@@ -142,6 +143,7 @@ def test_unknown_gaps_of_a_shared_order_behind_noise():
     assert_covered(model)
 
 
+@pytest.mark.usefixtures("brief")
 def test_unknown_gaps_of_own_orders_are_summed_out():
     rng = np.random.default_rng(7)
     X, _ = paths(40, rng.gamma(2.0, 0.1, (40, 7)), 8)
