@@ -111,6 +111,7 @@ def in_order(order, places):
     return np.mean((firsts == np.arange(places.shape[1])).all(axis=1))
 
 
+@pytest.mark.usefixtures("brief")
 def test_segments_of_own_orders(tmp_path):
     X, labels, places = own(1)
     model = rt.ReTrace(dt=DT, permutation="independent", subjects="alike", random_state=0)

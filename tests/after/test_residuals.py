@@ -118,6 +118,7 @@ def test_residuals_are_white_and_do_not_depend_on_units():
     )
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
 def test_orders_that_are_averaged_over_are_not_looked_at():
     X = study().panel("the model itself", 4, 20, 8, 2)
