@@ -40,9 +40,7 @@ def shuffled_panel(setting="stable", d=10, n=200, T=60, x0=0.1, seed=0, scheme="
 def test_the_order_is_right_with_direction_and_the_parameters_equal_the_oracles(
     setting, start, drift
 ):
-    _, X, truth = shuffled_panel(
-        setting, n=100, T=30, x0=start, seed=hash_seed(setting, start)
-    )
+    _, X, truth = shuffled_panel(setting, n=100, T=30, x0=start, seed=hash_seed(setting, start))
     model = rt.ReTrace(dt=DT, drift=drift).fit(X)
     np.testing.assert_array_equal(model.order_, truth)
     assert model.direction_.identified

@@ -20,7 +20,7 @@ def demo(tmp_path_factory):
     """All of it, with a smaller panel of single orders; `test_json_is_machine_readable` runs it whole."""
     folder = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        small = partial(demonstration.Settings, own_n=60, own_T=10)
+        small = partial(demonstration.Settings, own=(60, 10))
         patch.setattr(demonstration, "Settings", small)
         run = CliRunner().invoke(main, ["demo", "--out", str(folder)])
     assert run.exit_code == 0, (run.output, run.exception)
