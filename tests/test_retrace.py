@@ -32,8 +32,17 @@ def shuffled_panel(setting="stable", d=10, n=200, T=60, x0=0.1, seed=0, scheme="
 
 
 @pytest.mark.parametrize("setting", ["stable", "growing", "rotation", "paper"])
-@pytest.mark.parametrize("start", [0.1, "shifted", "point"])
-@pytest.mark.parametrize("drift", ["affine", "linear"])
+@pytest.mark.parametrize(
+    ("start", "drift"),
+    [
+        *((start, "affine") for start in (0.1, "shifted", "point")),
+        (0.1, "linear"),
+        *(
+            pytest.param(start, "linear", marks=pytest.mark.statistics)
+            for start in ("shifted", "point")
+        ),
+    ],
+)
 @pytest.mark.filterwarnings(
     "ignore:drift='linear'"
 )  # right here, though a shifted start is far from zero
