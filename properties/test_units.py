@@ -14,6 +14,15 @@ DT = 0.01
 FITS = [("shared", "mle"), ("shared", "exact"), ("independent", "mle"), ("independent", "mcem")]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def brief():
+    """Fits that average over orders, at their shortest (tests/conftest.py): units are what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retrace_sde.evidence.direction.marginal_test.RESTARTS", 1)
+        patch.setattr("retrace_sde.search.gibbs.BETWEEN_RECORDS", (1,))
+        yield
+
+
 def fit(X, permutation, estimator, drift="affine"):
     return rt.recover(
         frame_of_array(X),

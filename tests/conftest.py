@@ -36,6 +36,16 @@ def browser():
         started.close()
 
 
+@pytest.fixture
+def brief(monkeypatch):
+    """Fits that average over orders, at their shortest: one other start for the direction, no second, longer sampling.
+
+    For tests of neither: the same code runs, four times less of it.
+    """
+    monkeypatch.setattr("retrace_sde.evidence.direction.marginal_test.RESTARTS", 1)
+    monkeypatch.setattr("retrace_sde.search.gibbs.BETWEEN_RECORDS", (1,))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def calm_blas():
     with one_blas_thread():

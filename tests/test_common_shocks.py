@@ -148,6 +148,7 @@ def test_the_result_keeps_what_was_found(tmp_path):
     assert found.dependence.verdict == model.result_.dependence.verdict
 
 
+@pytest.mark.usefixtures("brief")
 def test_own_orders_cannot_be_tested():
     X = panel(10, n=6, T=7)
     shuffled, _ = rt.simulate.shuffle(X, permutation="independent", random_state=0)

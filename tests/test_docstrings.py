@@ -101,6 +101,7 @@ def test_every_parameter_is_explained(path, found):
 EXAMPLES = [each[:2] for each in NAMES if ">>>" in (inspect.getdoc(each[1]) or "")]
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(("path", "found"), EXAMPLES, ids=[each[0] for each in EXAMPLES])
 def test_examples_run_as_shown(path, found, tmp_path, monkeypatch):
     text = inspect.getdoc(found)

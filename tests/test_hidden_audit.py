@@ -39,6 +39,7 @@ def test_figures_are_those_of_all_pairs():
             assert right[j] == pytest.approx(np.mean([P[j, a, b] > 0.5 for a, b in certain]))
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_course_is_given_away_and_noise_is_not():
     rng = np.random.default_rng(1)
     course = np.cumsum(1 + 0.2 * rng.standard_normal((N, T)), axis=1)
@@ -58,6 +59,7 @@ def test_a_course_is_given_away_and_noise_is_not():
     assert hidden.table["sure"].mean() < 0.1
 
 
+@pytest.mark.usefixtures("brief")
 def test_other_clocks_and_the_order_of_rows():
     data = table(np.random.default_rng(2).standard_normal((N, T, 2)))
     clock = pd.to_datetime("2020-01-01") + pd.to_timedelta(data["day"], unit="D")
@@ -77,6 +79,7 @@ def test_one_order_for_all():
     assert "tau" not in found.table
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_command(tmp_path):
     X = rt.simulate.random_irreversible_sde(3, random_state=0).simulate(N, T, 0.2, random_state=1)
     table(X).to_csv(tmp_path / "t.csv", index=False)

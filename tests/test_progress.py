@@ -112,6 +112,7 @@ def test_what_is_known_stands_though_a_fit_was_stopped(shuffled):
     assert "stopped on request" in model.summary()
 
 
+@pytest.mark.usefixtures("brief")
 def test_own_orders_stop_too():
     sde = rt.simulate.random_irreversible_sde(2, setting="stable", random_state=0)
     X = sde.simulate(15, 6, dt=0.05, x0=0.5, random_state=1)

@@ -81,6 +81,7 @@ def test_columns_that_exist_already_are_not_overwritten(shared):
     assert {"retrace_time", "retrace_position", "position_probability"} <= set(ordered.columns)
 
 
+@pytest.mark.usefixtures("brief")
 def test_own_orders_of_ragged_subjects_with_empty_rows():
     sde = rt.simulate.random_irreversible_sde(6, random_state=0)
     X = sde.simulate(30, 15, DT, x0=0.1, random_state=1)

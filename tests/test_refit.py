@@ -18,7 +18,10 @@ KINDS = {
     "noise": {"observation_noise": 0.1},
     "own, noise": {"permutation": "independent", "estimator": "em", "observation_noise": 0.1},
 }
-pytestmark = pytest.mark.filterwarnings("ignore:The chains over orders mix slowly")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The chains over orders mix slowly"),
+    pytest.mark.usefixtures("brief"),
+]
 
 
 def panel(kind, seed=0):
@@ -37,7 +40,7 @@ class Before:
     def __init__(self, kind):
         self.X, self.other = panel(kind), panel(kind, 5)
         self.model = rt.ReTrace(dt=DT, random_state=0, n_jobs=1, **KINDS[kind]).fit(self.X)
-        self.model.sample_orders(draws=50)
+        self.model.sample_orders(draws=100)
         self.settings = self.model.get_params()
         self.result, self.posterior = self.model.result_, self.model.posterior_
         self.said = self.answers()

@@ -191,7 +191,8 @@ PATHS = {
     "noise": {"observation_noise": "estimate"},
     "gaps": {"spacing": "estimate"},
 }
-QUICK = ("shared", "exact")
+QUICK = ("shared",)
+"""Its estimator is chosen by the fit, and is that of "exact"."""
 
 
 FOUND = [("one trajectory", "gaps"), ("lines", "noise"), ("proportional lines", "noise")]

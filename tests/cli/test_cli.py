@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,19 @@ from click.testing import CliRunner
 
 import retrace_sde as rt
 from retrace_sde.cli.main import main
+from retrace_sde.reproduce import demo as demonstration
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
+    """All of it, with a smaller panel of single orders; `test_json_is_machine_readable` runs it whole."""
     folder = tmp_path_factory.mktemp("demo") / "out"
-    command = [sys.executable, "-m", "retrace_sde", "demo", "--out", str(folder)]
-    return folder, subprocess.run(command, capture_output=True, text=True, check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        small = partial(demonstration.Settings, own=(60, 10))
+        patch.setattr(demonstration, "Settings", small)
+        run = CliRunner().invoke(main, ["demo", "--out", str(folder)])
+    assert run.exit_code == 0, (run.output, run.exception)
+    return folder, run
 
 
 def test_the_demo_recovers_the_order_and_writes_three_figures(demo):
@@ -64,7 +69,7 @@ def test_a_pipe_gets_no_progress_bar_and_no_escape_codes(demo):
     assert "\x1b" not in run.stdout
 
 
-@pytest.mark.statistics  # the whole demo a second time
+@pytest.mark.statistics  # the whole demo
 def test_json_is_machine_readable(tmp_path):
     run = CliRunner().invoke(main, ["demo", "--json", "--seed", "3", "--out", str(tmp_path / "o")])
     assert run.exit_code == 0

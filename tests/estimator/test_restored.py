@@ -29,6 +29,7 @@ CASES = {
 }
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("case", CASES)
 def test_a_saved_result_is_a_model(case, tmp_path):
     X, Z = panel(30, 1), panel(12, 2)

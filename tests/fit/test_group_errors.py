@@ -116,6 +116,7 @@ def test_the_bootstrap_draws_groups():
     np.testing.assert_array_equal(np.sort(rows.whole_groups(7)), np.arange(7))
 
 
+@pytest.mark.usefixtures("brief")
 def test_averages_over_orders_sum_scores_within_groups():
     """Louis' information is that of single trajectories; only the spread of scores is that of groups."""
     start = np.random.default_rng(0).normal([3.0, 0.0], 0.8, size=(25, 2))

@@ -234,13 +234,13 @@ def assert_sampled(Y, law, seed, **known):
 
 @pytest.mark.parametrize("law", [PLANE, LINE], ids=["two", "one"])
 def test_sampled_positions_under_noise_with_missing_values(law):
-    Y, _ = panel(law, 16, 5, 2)
+    Y, _ = panel(law, 8, 5, 2)
     assert_sampled(Y, law, 0)
 
 
 def test_sampled_positions_without_noise_with_missing_values():
     law = without_noise(PLANE)
-    Y, _ = panel(law, 16, 5, 3)
+    Y, _ = panel(law, 8, 5, 3)
     assert_sampled(Y, law, 1)
 
 
@@ -255,18 +255,18 @@ def test_sampled_positions_without_noise_with_missing_values():
 )
 def test_sampled_positions_under_knowledge(know, noise):
     law = PLANE if noise else without_noise(PLANE)
-    Y, truth = panel(law, 12, 6, 4, missing=0.2 if noise else 0.1)
-    assert_sampled(Y, law, 2, **engine_prior(know(truth, law.dt), 12, 6, law.dt))
+    Y, truth = panel(law, 8, 6, 4, missing=0.2 if noise else 0.1)
+    assert_sampled(Y, law, 2, **engine_prior(know(truth, law.dt), 8, 6, law.dt))
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_sampled_positions_of_different_lengths(known):
-    lengths = np.array([1, 2, 3, 4, 5, 6] * 3)
-    Y, truth = panel(PLANE, 18, 6, 5, lengths=lengths)
+    lengths = np.array([1, 2, 3, 4, 5, 6] * 2)
+    Y, truth = panel(PLANE, 12, 6, 5, lengths=lengths)
     prior = {}
     if known:
         first = rt.Knowledge(first=truth[:, 0])
-        prior = engine_prior(first, 18, 6, PLANE.dt, lengths)
+        prior = engine_prior(first, 12, 6, PLANE.dt, lengths)
     assert_sampled(Y, PLANE, 3, lengths=lengths, **prior)
 
 

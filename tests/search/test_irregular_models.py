@@ -83,6 +83,7 @@ def test_a_schedule_gives_positions_their_times_and_the_direction():
     assert_covered(model)
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(
     "seed",
     [
@@ -93,12 +94,12 @@ def test_a_schedule_gives_positions_their_times_and_the_direction():
 )
 def test_visits_that_were_missed_find_their_places_in_the_schedule(seed):
     rng = np.random.default_rng(4)
-    X, _ = paths(25, np.diff(TIMES), seed)
-    rows = np.argsort(rng.random((25, 8)), axis=1)[:, :6]
+    X, _ = paths(16, np.diff(TIMES), seed)
+    rows = np.argsort(rng.random((16, 8)), axis=1)[:, :6]
     there = np.take_along_axis(X, rows[:, :, None], axis=1)
     model = rt.ReTrace(permutation="independent", random_state=0, n_jobs=1)
     model.fit(there, knowledge=rt.Knowledge(schedule=TIMES))
-    assert model.order_.shape == model.times_.shape == (25, 6)
+    assert model.order_.shape == model.times_.shape == (16, 6)
     assert np.all(np.sort(model.order_, axis=1) == np.arange(6))
     assert np.isin(model.times_, TIMES).all()
     assert np.all(np.diff(model.times_, axis=1) > 0)
@@ -142,6 +143,7 @@ def test_unknown_gaps_of_a_shared_order_behind_noise():
     assert_covered(model)
 
 
+@pytest.mark.usefixtures("brief")
 def test_unknown_gaps_of_own_orders_are_summed_out():
     rng = np.random.default_rng(7)
     X, _ = paths(40, rng.gamma(2.0, 0.1, (40, 7)), 8)

@@ -65,7 +65,7 @@ def test_without_noise_both_engines_agree():
 
 
 def test_entries_and_whole_observations_may_be_missing():
-    _, Y, truth, rng = panel(14, n=300, noise=0.1)
+    _, Y, truth, rng = panel(14, n=200, noise=0.1)
     full = rt.ReTrace(dt=DT, observation_noise=0.1, random_state=0, drift="linear").fit(Y)
     Z = Y.copy()
     Z[rng.random(Z.shape) < 0.15] = np.nan
@@ -114,7 +114,7 @@ def test_knowledge_is_obeyed_under_noise():
 
 
 def test_posterior_score_reorder_and_bootstrap_under_noise():
-    _, Y, _, _ = panel(18, n=60, noise=0.3)
+    _, Y, _, _ = panel(18, n=60, T=10, noise=0.3)
     model = rt.ReTrace(dt=DT, observation_noise=0.3, random_state=0, drift="linear").fit(Y[:40])
     posterior = model.sample_orders(draws=200)
     P = posterior.position_probabilities

@@ -58,6 +58,7 @@ def test_the_ordinary_report_says_on_top_what_it_holds(shared, tmp_path):
     assert "Patient-3-Secret" in page
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("permutation", ["shared", "independent"])
 def test_a_shared_report_holds_no_id_and_no_value(permutation, tmp_path):
     frame = table(12, permutation=permutation)

@@ -1,8 +1,8 @@
 """Two orders of the same data side by side: where they differ, and the likelihood of each difference.
 
 Cut both orders wherever the same slices have come before: between two cuts they hold the same slices, and differ or not
-by themselves. Each difference is weighed alone: nats gained by putting b's arrangement into a, refitted. Orders that
-run against each other are compared after b is time-reversed, and the reversal is weighed as well.
+by themselves. Each difference is compared alone: nats gained by putting b's arrangement into a, refitted. Orders that
+run against each other are compared after b is time-reversed, and the reversal is compared as well.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _preferred(nats: float) -> str:
 def compare_orders(a: Any, b: Any, *, model: Any | None = None) -> OrderComparison:
     """Where two orders of the same data differ, and which the likelihood prefers.
 
-    Each difference is weighed alone, the parameters refitted; print it for sentences.
+    Each difference is compared alone, the parameters refitted; print it for sentences.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Forecasts and filled-in values of trajectories under a fit: `forecast` with the fitted law."""
+"""Forecasts and filled-in values of trajectories under a fit: `forecast` with the fitted model."""
 
 from __future__ import annotations
 

@@ -56,6 +56,9 @@ MAX_EXPLAINED = 300
 """Variables up to which candidate models predict steps, in nine regressions on up to 2 d of them: with more, the sign of the correlation of
 successive residuals decides, and the clearest correlation is that of so many of them. At d = 1000 the regressions took minutes."""
 
+MAX_LAG = 8
+"""Steps apart up to which residuals are correlated."""
+
 MAX_NAMED = 5
 """Trajectories or positions that a sentence names."""
 
@@ -197,21 +200,21 @@ def untested(n: int) -> ResidualCheck:
     return ResidualCheck((), n)
 
 
-def _autocorrelations(e: Array, lags: int = 8) -> Array:
+def _autocorrelations(e: Array, lags: int = MAX_LAG) -> Array:
     """Correlations (lags, d) of residuals 1, 2, … steps apart."""
-    most = min(lags, e.shape[1] - 2)
+    most = min(MAX_LAG, e.shape[1] - 2)
     power = np.nanmean(e**2, axis=(0, 1))
     found = [np.nanmean(e[:, k:] * e[:, :-k], axis=(0, 1)) / power for k in range(1, most + 1)]
     return np.reshape(found, (most, e.shape[2]))  # three slices have no lags
 
 
-def _loudest(e: Array, lags: int = 8) -> tuple[float, int]:
+def _loudest(e: Array) -> tuple[float, int]:
     """The most significant correlation of a residual with one some steps earlier, and how many steps."""
     e = e[:, :, evenly(e.shape[2], MAX_EXPLAINED)]
     e = e / np.sqrt(np.nanmean(e**2, axis=(0, 1)))
     there, e = ~np.isnan(e), np.nan_to_num(e)
     whole, found = bool(there.all()), []
-    for k in range(1, min(lags, e.shape[1] - 2) + 1):
+    for k in range(1, min(MAX_LAG, e.shape[1] - 2) + 1):
         together = _lagged(e, k)
         count = float(there[:, k:, 0].sum())
         pairs = np.full(together.shape, count) if whole else _lagged(there.astype(float), k)

@@ -112,7 +112,7 @@ def _whitened(y: Array, z: Array) -> Array:
 def seen_along(
     model: Any, law: Any, order: Indices, gaps: Gaps, y: Array
 ) -> tuple[Observations, StepModel]:
-    """y, the trajectories of a model with hidden states along an order, and the steps of a law between them.
+    """y, the trajectories of a model with hidden states along an order, and the steps of fitted parameters between them.
 
     Steps across gaps that are drawn are those across dt.
     """

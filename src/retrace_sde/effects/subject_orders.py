@@ -68,7 +68,7 @@ class _Own(Drift):
 
 
 def own_law(problem: EulerModel, fit: SubjectFit, orders: Indices) -> tuple[EulerModel, EulerLaw]:
-    """The problem and the law in which each subject has its own drift."""
+    """The problem and the model in which each subject has its own drift."""
     n, T, d = problem.data.shape
     model = Euler(problem.drift, fit.coefficients, fit.diffusion, problem.dt)
     start = start_law(problem.data.states(orders), model, problem.variances)

@@ -339,7 +339,7 @@ class TreatmentEffect(Estimator):
         return EulerModel(data, dt, drift)
 
     def _columns(self, problem: EulerModel, order: Indices) -> tuple[int, ...]:
-        """The features that vary between subjects; "auto": the first, where it is worth its parameters (Akaike)."""
+        """The features that vary between subjects; "auto": the first, where Akaike's criterion prefers it."""
         if self.subjects == "alike":
             return ()
         if not isinstance(self.subjects, str):

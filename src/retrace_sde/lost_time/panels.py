@@ -51,6 +51,9 @@ class Source:
 N, T = 60, 16
 """Trajectories that are simulated, of which the first half are hidden, and their length."""
 
+EULER_STEP = 0.01
+"""Time between the small steps of a nonlinear SDE."""
+
 
 def _reversible(rng: np.random.Generator, d: int) -> LinearSDE:
     Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
@@ -79,14 +82,14 @@ def _linear(
 
 
 def _stepped(
-    rng: np.random.Generator, field: Callable[[Array], Array], start: Array, *, every: int, noise: float, dt: float = 0.01
+    rng: np.random.Generator, field: Callable[[Array], Array], start: Array, *, every: int, noise: float
 ) -> tuple[Array, None]:  # fmt: skip
     """A nonlinear SDE by small Euler steps, of which one in `every` is observed."""
     x, found = start, []
     for k in range(T * every):
         if k % every == 0:
             found.append(x)
-        x = x + dt * field(x) + noise * np.sqrt(dt) * rng.standard_normal(x.shape)
+        x = x + EULER_STEP * field(x) + noise * np.sqrt(EULER_STEP) * rng.standard_normal(x.shape)
     return np.stack(found, axis=1), None
 
 

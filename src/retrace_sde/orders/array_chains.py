@@ -1,7 +1,7 @@
 """Metropolis over permutations for all trajectories at once: the sampler for arrays on a device.
 
-The law is that of `metropolis`, `p(order | data, θ) ∝ exp(−cost(order))`, but every chain makes a move at the same time, of a
-kind and at a place drawn for all of them: neither depends on the chains, so each keeps its law, and they differ in which
+The stationary distribution is that of `metropolis`, `p(order | data, θ) ∝ exp(−cost(order))`, but every chain makes a move at the same time, of a
+kind and at a place drawn for all of them: neither depends on the chains, so each keeps its distribution, and they differ in which
 neighbour they propose and in what they accept. A proposal is a permutation of positions and costs what its whole path
 costs, one gather of T + 1 numbers; the costs of all pairs, (n, T + 1, T + 1), are held at once. Nothing here knows of rules:
 where there are some the compiled sampler works.

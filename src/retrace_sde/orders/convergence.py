@@ -36,7 +36,7 @@ def convergence(x: Array) -> tuple[float, float]:
 
 
 def _normal_scores(x: Array) -> Array:
-    """Ranks over all chains, ties at their mean, as quantiles of the standard normal law (Blom 1958)."""
+    """Ranks over all chains, ties at their mean, as quantiles of the standard normal distribution (Blom 1958)."""
     flat = x.reshape(-1, x.shape[2])
     ranks = stats.rankdata(flat, axis=0)
     return np.asarray(ndtri((ranks - 0.375) / (len(flat) + 0.25))).reshape(x.shape)

@@ -51,7 +51,7 @@ class Chains:
         return Proposals(length_table(reach, self.scales), self.shares, SHARPNESS)
 
     def learn(self, draws: Draws) -> None:
-        """Propose in proportion to what was accepted; a chain that keeps learning has no stationary law."""
+        """Propose in proportion to what was accepted; a chain that keeps learning has no stationary distribution."""
         if draws.tally is not None and draws.scales is not None:
             self.shares, self.scales = adapted(draws.tally, draws.scales)
 

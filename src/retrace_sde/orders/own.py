@@ -1,4 +1,4 @@
-"""Each trajectory's own order under Euler's law: the best of each, and draws from their posterior.
+"""Each trajectory's own order under Euler's model: the best of each, and draws from their posterior.
 
 The cost of an order is `−log p₀(x_{o_0}) + Σ_i ½ ‖x_{o_{i+1}} − x_{o_i} − Θ φ Δt‖²` in the metric of (H Δt)⁻¹. Blocks of
 trajectories are whitened together; the compiled search (`search`) and sampler (`metropolis`) take them one by one.
@@ -50,7 +50,7 @@ Count = Callable[[Any, Any, Frequencies], Any]
 
 @dataclass(frozen=True, eq=False)
 class EulerLaw:
-    """Euler's step and the law of the first observation; without one every start is as good."""
+    """Euler's step and the distribution of the first observation; without one every start is as good."""
 
     step: Euler
     start: Gaussian | None
@@ -75,14 +75,14 @@ class EulerLaw:
 
 
 class Judge(Protocol):
-    """A law that pairs of observations and first ones are judged by."""
+    """A model that pairs of observations and first ones are judged by."""
 
     def costs(self, data: Data, rows: slice) -> BlockCosts: ...
 
 
 @dataclass(frozen=True, eq=False)
 class OwnOrders:
-    """What each trajectory's own order costs under a law, with what is known of it."""
+    """What each trajectory's own order costs under a model, with what is known of it."""
 
     data: Data
     law: Judge
@@ -116,7 +116,7 @@ class OwnOrders:
         C, keep = len(chains.orders), stretch.keep
         where = np.zeros((n if stretch.positions else 0, T, T), dtype=np.int32)
         kept = np.zeros((C, n, keep, T), dtype=np.int16)
-        # Rules are compiled, and laws that know their own pairs give them to the compiled sampler.
+        # Rules are compiled, and models that know their own pairs give them to the compiled sampler.
         together = (
             self.data.on_device
             and self.prior is None

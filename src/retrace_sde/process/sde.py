@@ -34,12 +34,12 @@ class Gaussian:
     Examples
     --------
     >>> import numpy as np, retrace_sde as rt
-    >>> law = rt.Gaussian(np.zeros(2), np.eye(2))
-    >>> law.sample(5, np.random.default_rng(0)).shape
+    >>> start = rt.Gaussian(np.zeros(2), np.eye(2))
+    >>> start.sample(5, np.random.default_rng(0)).shape
     (5, 2)
-    >>> law.log_density(np.zeros(2)).round(3)
+    >>> start.log_density(np.zeros(2)).round(3)
     np.float64(-1.838)
-    >>> law.pooled(rt.Gaussian(np.full(2, 2.0), np.eye(2)), 0.5).mean
+    >>> start.pooled(rt.Gaussian(np.full(2, 2.0), np.eye(2)), 0.5).mean
     array([1., 1.])
     """
 
@@ -247,9 +247,10 @@ class LinearSDE:
         With A unknown the two are equally likely on stationary data, irreversible or not: this twin is why
         a direction of time can be undetermined.
         """
-        law = self.stationary()
-        A_rev = np.linalg.solve(law.covariance, self.drift @ law.covariance).T
-        return LinearSDE(A_rev, self.diffusion, offset=-A_rev @ law.mean)
+        stationary = self.stationary()
+        S = stationary.covariance
+        A_rev = np.linalg.solve(S, self.drift @ S).T
+        return LinearSDE(A_rev, self.diffusion, offset=-A_rev @ stationary.mean)
 
     @checked
     def log_likelihood(

@@ -4,7 +4,7 @@
 
 w the share of stamps that are wrong and W the range of all. The cost of a stamp, −log p, is bounded: however far a stamp is from a
 time, it speaks against it by no more than log W (1 − w) / (w σ √2π). On a regular grid `t = t₀ + i Δt` the origin t₀ is not known; it is
-summed over, each candidate weighed by the best matching of sorted stamps and grid points that it allows.
+summed over, each candidate weighted by the best matching of sorted stamps and grid points that it allows.
 """
 
 from __future__ import annotations

@@ -37,11 +37,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Settings:
-    """The size of the demonstration, and the spread of the common start."""
+    """The size of the demonstration, of its panel of single orders (n, T), and the spread of the common start."""
 
     n: int = 300
     T: int = 80
     d: int = 10
+    own: tuple[int, int] = (200, 40)
     dt: float = 0.01
     start: float = 0.1
     seed: int = 0
@@ -170,9 +171,8 @@ def _real(settings: Settings) -> RealPanel:
 
 
 def _own_orders(settings: Settings, rng: np.random.Generator) -> OwnOrders:
-    d, T, n = 3, 40, 200
-    sde = random_irreversible_sde(d, setting="stable", random_state=rng)
-    X = sde.simulate(n, T, settings.dt, x0=settings.start, random_state=rng)
+    sde = random_irreversible_sde(3, setting="stable", random_state=rng)
+    X = sde.simulate(*settings.own, settings.dt, x0=settings.start, random_state=rng)
     shuffled, truth = shuffle(X, permutation="independent", random_state=rng)
     case = Case(sde, sde.initial or sde.stationary(), shuffled, truth, settings.dt)
     model = ReTrace(

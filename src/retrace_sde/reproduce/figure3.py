@@ -118,7 +118,7 @@ def text(records: Sequence[Record], settings: Settings) -> str:
     return "\n\n".join(
         [
             f"{settings.n} simulated subjects of each arm. Of each subject {settings.visits} visits are kept, their order is "
-            f"withheld, and all {count} permutations are weighed by the likelihood of the SDE fitted without it (each "
+            f"withheld, and all {count} permutations are weighted by the likelihood of the SDE fitted without it (each "
             "subject's own order, start included). The direction is that of the whole cohort.",
             markdown_table(header, rows),
         ]

@@ -230,7 +230,7 @@ def _rows(
             low, high = value - reach[i, j], value + reach[i, j]
             rows.append({
                 "cause": causes[j], "effect": result.names[i], "value": value, "error": error,
-                "low": low, "high": high, "told": low > 0 or high < 0,
+                "low": low, "high": high, "significant": low > 0 or high < 0,
             })  # fmt: skip
     return rows
 

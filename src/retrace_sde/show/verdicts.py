@@ -102,7 +102,7 @@ def _inputs(model: ReTrace, panel: Panel) -> Iterator[Answer]:
     d, (causes, ways) = result.drift.shape[1], result._effects
     values, errors = (each[:, d:] for each in ways[0])
     reach = critical(result.n_groups) * errors
-    told = np.abs(values) > reach
+    significant = np.abs(values) > reach
     unit = "visit" if PER_VISIT in panel.notes else "unit of time"
     lines = []
     for i, j in clearest(values, errors, MAX_INPUT_EFFECTS):
@@ -111,7 +111,7 @@ def _inputs(model: ReTrace, panel: Panel) -> Iterator[Answer]:
         if len(ways) > 1:
             line += f"; in the reversed order by {ways[1][0][i, d + j]:+.3g}"
         lines.append(f"{line}.")
-    names = ", ".join(dict.fromkeys(causes[d + j] for _, j in np.argwhere(told)))
+    names = ", ".join(dict.fromkeys(causes[d + j] for _, j in np.argwhere(significant)))
     answer = f"{names}: significant at 5 %" if names else "No effect is significant at 5 %"
     standing: Standing = "good" if names else "mixed"
     if not model.direction_.identified:

@@ -161,7 +161,7 @@ def standing(rules: Rules | None, T: int) -> Mask:
 
 
 class FilterJudge(NamedTuple):
-    """A trajectory and its law: which gap of the table each step crosses, the log-prior of gaps where they are drawn (else empty),
+    """A trajectory and its model: which gap of the table each step crosses, the log-prior of gaps where they are drawn (else empty),
     what has one position only, the tracks of the order and of a `trial` with its gaps `other`, the values of both (less
     what is known against them), and where the tracks met."""
 

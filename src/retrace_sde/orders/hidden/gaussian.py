@@ -20,7 +20,7 @@ from retrace_sde.process.sde import Gaussian
 
 
 class Chain(NamedTuple):
-    """F (T − 1, d, d), s (T − 1, d), Q and S (T − 1, d, k) of each step, R, and the law of X_0."""
+    """F (T − 1, d, d), s (T − 1, d), Q and S (T − 1, d, k) of each step, R, and the distribution of X_0."""
 
     matrices: Array
     shifts: Array

@@ -1,4 +1,4 @@
-"""Each trajectory's own order under a state-space law: the best of each, and draws from their posterior.
+"""Each trajectory's own order under a state-space model: the best of each, and draws from their posterior.
 
 The likelihood of an order is that of `gaussian`, states summed out; entries that are missing are summed out too.
 The compiled work is in `single`, for observations that were seen whole, and in `filtered`.
@@ -63,7 +63,7 @@ class HiddenSteps:
 
 @dataclass(frozen=True, eq=False)
 class HiddenOrders:
-    """What each trajectory's own order costs under a state-space law.
+    """What each trajectory's own order costs under a state-space model.
 
     Values are NaN where missing; `centre` (d,) is where a search puts them first.
     """

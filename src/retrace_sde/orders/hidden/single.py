@@ -3,7 +3,7 @@
     cost(o) = ½ Σ_ik y_{o_i}ᵀ M_ik y_{o_k} − Σ_i y_{o_i}ᵀ h_i,      w_i = Σ_k M_ik y_{o_k} − h_i.
 
 With w at hand an exchange of two positions costs O(d²); insertions and reversals are chains of exchanges
-(`exchanges`), each corrected by the gaps δ that those before it left. Missing entries of y are drawn from their law given
+(`exchanges`), each corrected by the gaps δ that those before it left. Missing entries of y are drawn from their distribution given
 the order and all the rest (Gibbs), one at a time, so that nothing filled in outlives the order it was filled in for.
 """
 

@@ -1,6 +1,6 @@
 """Metropolis over orders: one compiled sampler for every judge, proposal and record.
 
-A proposed move is accepted with probability min(1, ratio · exp(−change of the cost)), so that the stationary law is
+A proposed move is accepted with probability min(1, ratio · exp(−change of the cost)), so that the stationary distribution is
 `p(order) ∝ exp(−cost(order))`.
 """
 
@@ -80,7 +80,7 @@ def sample(
     judge: Any, rules: Any, order: Indices, proposals: Any, state: State, schedule: Schedule,
     records: Any,
 ) -> None:  # fmt: skip
-    """Metropolis over one order, in place: its stationary law is `p(order) ∝ exp(−cost(order))`.
+    """Metropolis over one order, in place: its stationary distribution is `p(order) ∝ exp(−cost(order))`.
 
     The order must obey the rules. A single observation has nowhere to go, but is recorded all the same.
     """

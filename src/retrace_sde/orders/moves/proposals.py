@@ -102,7 +102,7 @@ def length_table(reach: int, weights: Array | None = None) -> NDArray[np.int64]:
 def adapted(tally: Tally, lengths: Tally) -> tuple[NDArray[np.int64], Array]:
     """Shares of moves and weights of octaves in proportion to what was accepted, each with a floor.
 
-    To be used while burning in only: a chain that keeps adapting has no stationary law.
+    To be used while burning in only: a chain that keeps adapting has no stationary distribution.
     """
     rate = tally[:, 1] / np.maximum(tally[:, 0], 1)
     share = 0.5 * np.diff(np.concatenate([[0], SHARES])) / 256 + 0.5 * rate / max(rate.sum(), 1e-9)
