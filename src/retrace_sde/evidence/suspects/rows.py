@@ -22,7 +22,7 @@ from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
 from retrace_sde.evidence.suspects.two_sided import Sides, TwoSided, lengths
 from retrace_sde.io.arrays import Array, Mask
 
-LEVEL, ROUNDS = 0.02, 8
+LEVEL, ROUNDS = 0.01, 8
 """False discovery rate among rows that are called, and rounds."""
 
 SEVERAL, LEVEL_WHERE_SEVERAL = 3, 0.1
@@ -210,9 +210,13 @@ def judge(sides: Sides, seen: Mask) -> Judged | None:
     exponent = joint_exponent(
         sides.before[clean], sides.after[clean], spikes[inner], float(np.quantile(both, EXCEEDED))
     )
-    beyond = tail.beyond(np.maximum(spikes, 0.0))
-    p = np.where(sides.end, beyond, beyond**exponent)
-    return Judged(np.where(spikes > 0, p, 1.0), tail, exponent)
+    power = np.where(sides.end, 1.0, exponent)
+    rows = tail.beyond(np.maximum(spikes, 0.0)) ** power
+    # one wrong cell moves a row along one direction only: a spike of that size is rarer there than along any
+    cell = np.maximum(sides.cell_spikes.max(axis=2), 0.0)
+    cells = d * tail.beyond_in(cell, 1) ** power
+    p = np.minimum(np.where(spikes > 0, rows, 1.0), np.where(seen, cells, 1.0))
+    return Judged(np.minimum(p, 1.0), tail, exponent)
 
 
 def discovery_rates(p: Array, count: int) -> Array:
