@@ -30,10 +30,6 @@ Place = tuple[int, int]
 LEVEL = 0.003
 """Probability by chance, under each model, up to which a suspect is confirmed."""
 
-SEVERAL_PAIRS, LEVEL_OF_SEVERAL = 2, 0.1
-"""Confirmed pairs from which there certainly are exchanges, and the level for pairs then: .86 of exchanges at rest are found, with .01 .82
-(20 tuning panels)."""
-
 ROWS_PER_FEATURE, MIN_ROWS = 4, 12
 """Rows for each feature from which a regression is compared with, and rows at least."""
 
@@ -62,10 +58,10 @@ def confirm(x: Array, kept: Array, places: list[tuple[int, int, int | None]]) ->
     return answers
 
 
-def confirm_pairs(x: Array, kept: Array, pairs: list[tuple[Place, Place]]) -> list[bool]:
-    """Of rows (trajectory, position) that look exchanged, which are so much likelier in each other's place under every model.
+def unlike(x: Array, kept: Array, pairs: list[tuple[Place, Place]]) -> Array:
+    """How likely rows (trajectory, position) that look exchanged are where they are, relative to each other's place, under the model where that is largest.
 
-    With p values p₁, p₂ where they are and q₁, q₂ in the other's place: `p₁ p₂ ≤ LEVEL q₁ q₂`; where there are several, `LEVEL_OF_SEVERAL`.
+    With p values p₁, p₂ where they are and q₁, q₂ in the other's place: `p₁ p₂ / (q₁ q₂)`.
     """
     models = _Models(_interpolated(kept), kept) if pairs else None
     every, ratios = (*range(x.shape[2]),), np.full(len(pairs), np.inf)
@@ -77,8 +73,7 @@ def confirm_pairs(x: Array, kept: Array, pairs: list[tuple[Place, Place]]) -> li
             for row in (place, two if place == one else one)
         )
         ratios[i] = np.max(p1 * p2 / (q1 * q2)) if len(p1) else np.inf
-    several = (ratios <= LEVEL).sum() >= SEVERAL_PAIRS
-    return [bool(each) for each in ratios <= (LEVEL_OF_SEVERAL if several else LEVEL)]
+    return ratios
 
 
 def outlying(x: Array, kept: Array, j: int, k: int, v: int | None) -> bool:
