@@ -19,7 +19,7 @@ import retrace_sde as rt
 from retrace_sde.estimator.entry import entered
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.screening.suspects import MAX_TIED_SHARE, _tied_share, screened
-from retrace_sde.evidence.suspects.exchanged import RATE, _Chance, _Places
+from retrace_sde.evidence.suspects.exchanged import _Chance, _Places
 from retrace_sde.evidence.suspects.robust import centre_and_scale
 from retrace_sde.evidence.suspects.rows import judge
 from retrace_sde.evidence.suspects.two_sided import TwoSided
@@ -28,6 +28,9 @@ from retrace_sde.lost_time.panels import REAL, _panel
 
 SOILED = {"physionet2012_icu_4h": (0, 1, 2), "pbcseq_visits": (1, 4)}
 """Panels into which errors are put, and variables that are in units with a zero."""
+
+CLEAR = 0.05
+"""Pairs of the clean panel, in expectation, that gain as much by chance as one that is clear."""
 
 
 def screen(X):
@@ -47,7 +50,8 @@ def clear(X, soiled, one, two):
     law = TwoSided.of(z, times)
     judged = judge(law.sides(z, times, z), ~np.isnan(z).all(axis=2))
     gain = _Places.of(y, times, z, law, judged.tail).gain(one, two)
-    return bool(_Chance.of(_Places.of(z, times, z, law, judged.tail)).beyond(gain) <= RATE)
+    by_chance = _Chance.of(_Places.of(z, times, z, law, judged.tail))
+    return bool(sum(float(each.beyond(gain)) for each in by_chance) <= CLEAR)
 
 
 def soiled(X, variables, seeds):

@@ -9,7 +9,7 @@ any row that fits in its place would be a pair. Pairs are exchanged back in roun
 partners apart; they are judged with it once all others are back in their places.
 
 Exchanging two rows is an involution, so in a clean panel `P(g > t) = E[e^g; g < −t]`: the pairs that lose by an exchange tell how many would gain t
-by chance, `V(t) = Σ e^g 1{g < −t}`. Pairs are called as long as V is no more than `RATE` of their number.
+by chance, `V(t) = Σ e^g 1{g < −t}`; V over the number of pairs that gain as much is the rate of false alarms among them.
 
 Limits: rows with missing values are not compared; exchanges of rows that are alike cannot be seen.
 """
@@ -25,13 +25,6 @@ from retrace_sde.evidence.suspects.tail import Tail
 from retrace_sde.evidence.suspects.two_sided import TwoSided, lengths
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly
-
-RATE = 0.005
-"""False discovery rate among pairs, before other models are asked (`confirmed`). Of 120 clean panels, two thirds of them with measurement noise, .017 then have a
-false alarm; with .02 recall of exchanged rows rises by .015 to .03, and .067 of the panels have one (seeds 0:40, and 0:20 of studies/suspects.py)."""
-
-MAX_RATE_OF_KIND = 0.2
-"""False discovery rate among pairs of its kind up to which a pair is looked at where there are others of that kind."""
 
 MAX_CANDIDATES = 500
 """Rows that are tried in every other place, the clearest first. All rows of a panel of 30 subjects and 16 slices: two rows that are exchanged need not stand
@@ -95,7 +88,7 @@ def find_exchanges(
 
 
 def _rated(found: list[Exchange], places: _Places) -> list[Exchange]:
-    """Pairs, the clearest first, with their rates; those beyond `MAX_RATE_OF_KIND` among their kind are left out."""
+    """Pairs, the clearest first, with their rates."""
     if not found:
         return []
     gains = np.array([e.gain for e in found])
@@ -109,7 +102,6 @@ def _rated(found: list[Exchange], places: _Places) -> list[Exchange]:
     return [
         e._replace(rate=float(r), rate_of_kind=float(k))
         for e, r, k in zip(found, rates, of_kind, strict=True)
-        if k <= MAX_RATE_OF_KIND or r <= RATE
     ]
 
 

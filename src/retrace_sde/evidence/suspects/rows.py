@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.evidence.suspects.confirmed import LEVEL as CONFIRM_LEVEL
 from retrace_sde.evidence.suspects.confirmed import Place, confirm, outlying, unlike
-from retrace_sde.evidence.suspects.exchanged import RATE, Exchange, find_exchanges
+from retrace_sde.evidence.suspects.exchanged import Exchange, find_exchanges
 from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
 from retrace_sde.evidence.suspects.tail import EXCEEDED, Tail, joint_exponent
 from retrace_sde.evidence.suspects.two_sided import Sides, TwoSided, lengths
@@ -30,10 +29,16 @@ recall of cells is the same within .002 (seeds 0:100)."""
 SEVERAL, LEVEL_WHERE_SEVERAL = 3, 0.1
 """Confirmed rows from which there certainly are wrong ones, and the rate then."""
 
-SEVERAL_PAIRS, JOINT_LEVEL = 2, 0.002
-"""Clear pairs of a kind from which there certainly are exchanges of that kind, and how large the product of a pair's rate among its kind and of how likely it is
-where it is may be then. Of rows of a wrong slice .907 are found at a precision of .97, with .0005 .89 at .984; bounds of .03 and .3 on the two apart find .895 at .977;
-the posterior with the process, the order and the number of exchanges known .926 at .98 (seeds 0:120, and 0:500 for the posterior)."""
+MAX_RATE = 0.2
+"""Rate of false alarms, among all pairs or those of its kind, up to which other models are asked about a pair that looks exchanged."""
+
+PAIR_LEVEL, SEVERAL_PAIRS, PAIR_LEVEL_OF_SEVERAL = 2e-6, 2, 0.002
+"""How large the product of an exchanged pair's rate of false alarms and of how likely it is where it is may be; pairs of a kind from which there certainly are
+exchanges of that kind, and the bound then, with the rate among that kind.
+
+With 2e-6, 3 of 900 clean panels have a false pair, with 2e-5 6 (seeds 0:100 of studies/suspects.py). Bounds of .005 and .01 on the two apart do no better there, and
+find 14 and 24 of 40 rows exchanged in physionet and in pbcseq rather than 22 and 29 (seeds 0:20 of studies/suspects_real.py, exchanges alone). With .002, .907 of the rows of a wrong slice are found at a
+precision of .97, with .0005 .89 at .984; the posterior with the process, the order and the number of exchanges known finds .926 at .98 (seeds 0:120 and 0:500)."""
 
 CANDIDATE_SPIKE, CANDIDATE_SHARE = 3.0, 0.35
 """Length from which a spike is a candidate, left out of the tail it is compared with; at most this share of the rows are."""
@@ -165,8 +170,10 @@ class _Search:
         if self.judged is None or self.law is None or self.sides is None:
             return []
         p = np.where(self.called, 0.0, self.judged.p)
-        pairs = find_exchanges(self.x, self.times, self.kept, self.law, self.judged.tail, p)
-        self.kept = self._without([(e.one, e.two) for e in pairs])
+        every = find_exchanges(self.x, self.times, self.kept, self.law, self.judged.tail, p)
+        # pairs that are in doubt do not count in the models that are asked
+        self.kept = self._without([(e.one, e.two) for e in every])
+        pairs = [e for e in every if min(e.rate, e.rate_of_kind) <= MAX_RATE]
         ratios = unlike(self.x, self._not_doubtful(), [(e.one, e.two) for e in pairs])
         pairs = _clear(pairs, ratios)
         self.kept = self._without([(e.one, e.two) for e in pairs])
@@ -191,13 +198,16 @@ class _Search:
 
 def _clear(pairs: list[Exchange], ratios: Array) -> list[Exchange]:
     """Pairs that are rare by chance and unlike where they are under every model; where several of a kind are, less rare ones of that kind too."""
-    sure = [e.rate <= RATE and r <= CONFIRM_LEVEL for e, r in zip(pairs, ratios, strict=True)]
+    sure = [e.rate * r <= PAIR_LEVEL for e, r in zip(pairs, ratios, strict=True)]
     several = Counter(e.of_one_trajectory for e, clear in zip(pairs, sure, strict=True) if clear)
     return [
         e
         for e, clear, r in zip(pairs, sure, ratios, strict=True)
         if clear
-        or (several[e.of_one_trajectory] >= SEVERAL_PAIRS and e.rate_of_kind * r <= JOINT_LEVEL)
+        or (
+            several[e.of_one_trajectory] >= SEVERAL_PAIRS
+            and e.rate_of_kind * r <= PAIR_LEVEL_OF_SEVERAL
+        )
     ]
 
 
