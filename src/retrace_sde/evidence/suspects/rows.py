@@ -1,6 +1,6 @@
 """Rows and cells along an order that are far from what both of their neighbours expect.
 
-In rounds: the spikes M of all rows are compared with the tail of the residuals that are no candidates, the false discovery rate among
+In rounds: the spikes M of all rows, and of each cell given the others of its row, are compared with the tail of the residuals that are no candidates, the false discovery rate among
 those called is held at `LEVEL` (Benjamini and Hochberg), what is called becomes missing, and its neighbours are looked at again. A row
 whose deviation one variable explains is a wrong cell. What other models of the course explain (`confirmed`) is no suspect.
 

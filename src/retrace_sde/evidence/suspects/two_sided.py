@@ -195,7 +195,7 @@ class TwoSided:
         )
         W = self.whitening
         complete = np.asarray(~np.isnan(x).any(axis=2))
-        holes = np.isnan(near).any(axis=2)
+        holes: Mask = np.asarray(np.isnan(near).any(axis=2))
         complete[:, 1:] &= ~holes[:, :-1]
         complete[:, :-1] &= ~holes[:, 1:]
         return Sides(
