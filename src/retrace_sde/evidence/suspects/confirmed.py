@@ -27,12 +27,8 @@ from retrace_sde.process.tails import t_sf
 
 Place = tuple[int, int]
 
-LEVEL = 0.01
+LEVEL = 0.003
 """Probability by chance, under each model, up to which a suspect is confirmed."""
-
-SEVERAL_PAIRS, LEVEL_OF_SEVERAL = 2, 0.1
-"""Confirmed pairs from which there certainly are exchanges, and the level for pairs then: .86 of exchanges at rest are found, with .01 .82
-(20 tuning panels)."""
 
 ROWS_PER_FEATURE, MIN_ROWS = 4, 12
 """Rows for each feature from which a regression is compared with, and rows at least."""
@@ -55,16 +51,17 @@ def confirm(x: Array, kept: Array, places: list[tuple[int, int, int | None]]) ->
     models = _Models(_interpolated(kept), kept)
     answers = []
     for j, k, v in places:
-        variables = (*np.flatnonzero(~np.isnan(x[j, k])).tolist(),) if v is None else (v,)
-        p = list(models.p_values(x[j, k], j, k, variables))
-        answers.append(bool(p) and max(p) <= LEVEL)
+        known = (*np.flatnonzero(~np.isnan(x[j, k])).tolist(),)
+        p = list(models.p_values(x[j, k], j, k, known, v))
+        # the cell was chosen among those of its row
+        answers.append(bool(p) and max(p) <= (LEVEL if v is None else LEVEL / len(known)))
     return answers
 
 
-def confirm_pairs(x: Array, kept: Array, pairs: list[tuple[Place, Place]]) -> list[bool]:
-    """Of rows (trajectory, position) that look exchanged, which are so much likelier in each other's place under every model.
+def unlike(x: Array, kept: Array, pairs: list[tuple[Place, Place]]) -> Array:
+    """How likely rows (trajectory, position) that look exchanged are where they are, relative to each other's place, under the model where that is largest.
 
-    With p values p₁, p₂ where they are and q₁, q₂ in the other's place: `p₁ p₂ ≤ LEVEL q₁ q₂`; where there are several, `LEVEL_OF_SEVERAL`.
+    With p values p₁, p₂ where they are and q₁, q₂ in the other's place: `p₁ p₂ / (q₁ q₂)`.
     """
     models = _Models(_interpolated(kept), kept) if pairs else None
     every, ratios = (*range(x.shape[2]),), np.full(len(pairs), np.inf)
@@ -76,8 +73,7 @@ def confirm_pairs(x: Array, kept: Array, pairs: list[tuple[Place, Place]]) -> li
             for row in (place, two if place == one else one)
         )
         ratios[i] = np.max(p1 * p2 / (q1 * q2)) if len(p1) else np.inf
-    several = (ratios <= LEVEL).sum() >= SEVERAL_PAIRS
-    return [bool(each) for each in ratios <= (LEVEL_OF_SEVERAL if several else LEVEL)]
+    return ratios
 
 
 def outlying(x: Array, kept: Array, j: int, k: int, v: int | None) -> bool:
@@ -116,8 +112,11 @@ class _Models:
         self.x, self.kept = x, kept
         self.judges: dict[tuple[int, ...], _Judge] = {}
 
-    def p_values(self, row: Array, j: int, k: int, variables: tuple[int, ...]) -> Iterator[float]:
-        """How likely a row (d,) of trajectory j at position k is by chance, under each model that there are enough rows for."""
+    def p_values(
+        self, row: Array, j: int, k: int, variables: tuple[int, ...], cell: int | None = None
+    ) -> Iterator[float]:
+        """How likely some variables of a row (d,) of trajectory j at position k, or a cell given the others, are by chance, under each model that there are
+        enough rows for."""
         n, T, d = self.x.shape
         four, two, every = _offsets(k, T, 4), _offsets(k, T, 2), np.arange(T)
         p = 2 * d
@@ -125,9 +124,9 @@ class _Models:
             positions = every[(every + min(offsets) >= 0) & (every + max(offsets) < T)]
             count = len(offsets) * d if power == 1 else p * (p + 3) // 2
             if n * len(positions) >= ROWS_PER_FEATURE * count and count <= most:
-                yield self._judge(offsets, positions, power).p_value(row, j, k, variables)
+                yield self._judge(offsets, positions, power).p_value(row, j, k, variables, cell)
         if n >= max(ROWS_PER_FEATURE * (p + 1), MIN_ROWS):
-            yield self._judge(two, np.array([k]), 1).p_value(row, j, k, variables)
+            yield self._judge(two, np.array([k]), 1).p_value(row, j, k, variables, cell)
 
     def _judge(self, offsets: list[int], positions: Indices, power: int) -> _Judge:
         key = (power, int(positions[0]), len(positions), *offsets)
@@ -149,7 +148,10 @@ def _offsets(k: int, T: int, count: int) -> list[int]:
 
 
 class _Lengths(NamedTuple):
-    """Lengths (n, m) of some variables of residuals, whitened by W, their median, and the tail of their law; None: too few."""
+    """Lengths (n, m) of some variables of residuals, whitened by W, their median, and the tail of their law; None: too few.
+
+    Of one variable alone: what is left of it given the others, along the direction in which an error of it moves a whitened residual.
+    """
 
     W: Array
     sizes: Array
@@ -157,14 +159,16 @@ class _Lengths(NamedTuple):
     tail: Tail
 
     @classmethod
-    def of(cls, residuals: Array) -> _Lengths | None:
+    def of(cls, residuals: Array, variable: int | None) -> _Lengths | None:
         seen = ~np.isnan(residuals).any(axis=2)
         if seen.sum() < MIN_ROWS:
             return None
         W = _whitening(residuals[seen])
+        if variable is not None:
+            W = W @ (W[variable] / lengths(W[variable]))[:, None]
         sizes = np.where(seen, lengths(np.nan_to_num(residuals) @ W), np.nan)
         usual = float(np.nanmedian(sizes))
-        return cls(W, sizes, usual, Tail.of(sizes[seen], len(W))) if usual > 0 else None
+        return cls(W, sizes, usual, Tail.of(sizes[seen], W.shape[1])) if usual > 0 else None
 
 
 class _Judge:
@@ -175,7 +179,7 @@ class _Judge:
     ) -> None:
         self.features, self.positions, self.B, self.G = features, positions, B, G
         self.residuals = residuals
-        self.lengths: dict[tuple[int, ...], _Lengths | None] = {}
+        self.lengths: dict[tuple[tuple[int, ...], int | None], _Lengths | None] = {}
 
     @classmethod
     def of(cls, features: Array, positions: Indices, y: Array) -> _Judge:
@@ -188,12 +192,15 @@ class _Judge:
         found[seen] = (y[seen] - F @ B) / np.sqrt(np.maximum(1 - leverage, 0.05))[:, None]
         return cls(features, positions, B, G, found)
 
-    def p_value(self, row: Array, j: int, k: int, variables: tuple[int, ...]) -> float:
-        """How likely what is left of some variables of a row (d,) of trajectory j at position k is by chance."""
-        chosen = list(variables)
-        if variables not in self.lengths:
-            self.lengths[variables] = _Lengths.of(self.residuals[..., chosen])
-        law, at = self.lengths[variables], int(np.searchsorted(self.positions, k))
+    def p_value(
+        self, row: Array, j: int, k: int, variables: tuple[int, ...], cell: int | None
+    ) -> float:
+        """How likely what is left of some variables of a row (d,) of trajectory j at position k, or of one cell given the others, is by chance."""
+        chosen, key = list(variables), (variables, cell)
+        if key not in self.lengths:
+            one = None if cell is None else variables.index(cell)
+            self.lengths[key] = _Lengths.of(self.residuals[..., chosen], one)
+        law, at = self.lengths[key], int(np.searchsorted(self.positions, k))
         if law is None:
             return 1.0
         features = self.features[j, at]

@@ -9,7 +9,7 @@ any row that fits in its place would be a pair. Pairs are exchanged back in roun
 partners apart; they are judged with it once all others are back in their places.
 
 Exchanging two rows is an involution, so in a clean panel `P(g > t) = E[e^g; g < −t]`: the pairs that lose by an exchange tell how many would gain t
-by chance, `V(t) = Σ e^g 1{g < −t}`. Pairs are called as long as V is no more than `RATE` of their number.
+by chance, `V(t) = Σ e^g 1{g < −t}`; V over the number of pairs that gain as much is the rate of false alarms among them.
 
 Limits: rows with missing values are not compared; exchanges of rows that are alike cannot be seen.
 """
@@ -25,10 +25,6 @@ from retrace_sde.evidence.suspects.tail import Tail
 from retrace_sde.evidence.suspects.two_sided import TwoSided, lengths
 from retrace_sde.io.arrays import Array, Indices, Mask
 from retrace_sde.panel.blocks import evenly
-
-RATE = 0.005
-"""False discovery rate among pairs, before other models are asked (`confirmed`). Of 120 clean panels, two thirds of them with measurement noise, .017 then have a
-false alarm; with .02 recall of exchanged rows rises by .015 to .03, and .067 of the panels have one (seeds 0:40, and 0:20 of studies/suspects.py)."""
 
 MAX_CANDIDATES = 500
 """Rows that are tried in every other place, the clearest first. All rows of a panel of 30 subjects and 16 slices: two rows that are exchanged need not stand
@@ -47,12 +43,18 @@ Place = tuple[int, int]
 
 
 class Exchange(NamedTuple):
-    """Two rows (trajectory, position), the nats gained where they change places, and the share of false alarms among those at least as clear."""
+    """Two rows (trajectory, position), the nats gained where they change places, and the share of false alarms among those at least as clear, and among those of
+    the same kind: rows of one trajectory, or of one position."""
 
     one: Place
     two: Place
     gain: float
-    rate: float
+    rate: float = 1.0
+    rate_of_kind: float = 1.0
+
+    @property
+    def of_one_trajectory(self) -> bool:
+        return self.one[0] == self.two[0]
 
 
 def find_exchanges(
@@ -70,7 +72,7 @@ def find_exchanges(
     found, free = list[Exchange](), np.ones(x.shape[:2], dtype=bool)
     for _ in range(ROUNDS):
         new = _disjoint(places.better(rows, free))
-        for one, two, _, _ in new:
+        for one, two, *_ in new:
             now[one], now[two] = now[two].copy(), now[one].copy()
             free[one] = free[two] = False
         found += new
@@ -82,11 +84,31 @@ def find_exchanges(
     places = places._replace(most=places.most - np.log(max(spikes / SPIKES, 1.0)))
     found = [each._replace(gain=-places.gain(each.one, each.two)) for each in found]
     found.sort(key=lambda each: -each.gain)
-    rates = _Chance.of(places).beyond(np.array([e.gain for e in found])) / np.arange(
-        1, len(found) + 1
-    )
-    rates = np.minimum.accumulate(rates[::-1])[::-1]
-    return [e._replace(rate=float(r)) for e, r in zip(found, rates, strict=True) if r <= RATE]
+    return _rated(found, places)
+
+
+def _rated(found: list[Exchange], places: _Places) -> list[Exchange]:
+    """Pairs, the clearest first, with their rates."""
+    if not found:
+        return []
+    gains = np.array([e.gain for e in found])
+    own = np.array([e.of_one_trajectory for e in found])
+    chance = _Chance.of(places)
+    by_kind = [chance[kind].beyond(gains) for kind in (False, True)]
+    rates = _falling(by_kind[0] + by_kind[1])
+    of_kind = np.empty(len(found))
+    for kind in (False, True):
+        of_kind[own == kind] = _falling(by_kind[kind][own == kind])
+    return [
+        e._replace(rate=float(r), rate_of_kind=float(k))
+        for e, r, k in zip(found, rates, of_kind, strict=True)
+    ]
+
+
+def _falling(by_chance: Array) -> Array:
+    """Rates of false alarms among pairs at least as clear, from how many there are by chance beyond each, the clearest first."""
+    rates = by_chance / np.arange(1, len(by_chance) + 1)
+    return np.asarray(np.minimum.accumulate(rates[::-1])[::-1])
 
 
 class _Chance(NamedTuple):
@@ -96,16 +118,25 @@ class _Chance(NamedTuple):
     by_chance: Array
 
     @classmethod
-    def of(cls, places: _Places) -> _Chance:
+    def of(cls, places: _Places) -> tuple[_Chance, _Chance]:
+        """Of pairs of one position, and of one trajectory."""
         every = np.argwhere(~np.isnan(places.x).any(axis=2))
         n, T, _ = places.x.shape
         rows = every[evenly(len(every), max(SAMPLED_PAIRS // (n + T), MIN_SAMPLED_ROWS))]
         starts = range(0, len(rows), CHUNK)
-        some = np.concatenate([places.gains(rows[k : k + CHUNK])[0].ravel() for k in starts])
-        near = places.next_to_each_other()[0].ravel()
-        gains = np.r_[some, near]
+        some = np.concatenate([places.gains(rows[k : k + CHUNK])[0] for k in starts])
         # each pair is met from both sides, those next to each other once
-        weights = np.r_[np.full(len(some), len(every) / len(rows) / 2), np.ones(len(near))]
+        weight = len(every) / len(rows) / 2
+        near = places.next_to_each_other()[0].ravel()
+        own = some[:, n:].ravel()
+        weights = np.r_[np.full(len(own), weight), np.ones(len(near))]
+        return (
+            cls._from(some[:, :n].ravel(), np.full(len(some) * n, weight)),
+            cls._from(np.r_[own, near], weights),
+        )
+
+    @classmethod
+    def _from(cls, gains: Array, weights: Array) -> _Chance:
         kept = gains < -MIN_GAIN
         order = np.argsort(-gains[kept])
         expected = (weights[kept] * np.exp(gains[kept]))[order]
@@ -227,10 +258,10 @@ class _Places(NamedTuple):
             gains, clear, others = self.gains(some)
             allowed = free[tuple(some.T)][:, None] & free[others[..., 0], others[..., 1]]
             for a, b in np.argwhere(allowed & (gains > MIN_GAIN)):
-                found.append(Exchange(_place(some[a]), _place(others[a, b]), clear[a, b], 1.0))
+                found.append(Exchange(_place(some[a]), _place(others[a, b]), clear[a, b]))
         gains, clear = self.next_to_each_other()
         for j, k in np.argwhere(free[:, 1:] & free[:, :-1] & (gains > MIN_GAIN)).tolist():
-            found.append(Exchange((j, k), (j, k + 1), clear[j, k], 1.0))
+            found.append(Exchange((j, k), (j, k + 1), clear[j, k]))
         return found
 
 

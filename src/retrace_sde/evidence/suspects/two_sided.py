@@ -31,11 +31,12 @@ TINY = 1e-300
 class Sides(NamedTuple):
     """Of every row (n, T): scaled and whitened residuals from either side (n, T, d), where there is one neighbour only
     (`end`), and what is expected of it, with its standard deviation (n, T, d). `directions` (d, d): unit vectors along which an error
-    of each variable moves a whitened residual."""
+    of each variable moves a whitened residual. `complete`: no value of the row and of those next to it is missing."""
 
     before: Array
     after: Array
     end: Mask
+    complete: Mask
     expected: Array
     sd: Array
     directions: Array
@@ -47,6 +48,13 @@ class Sides(NamedTuple):
         return np.asarray(
             (self.before * self.after).sum(axis=2) / np.maximum(np.maximum(a, b), TINY)
         )
+
+    @property
+    def cell_spikes(self) -> Array:
+        """The same (n, T, d) of what is left of each variable given the others of its row; 0 where those are not all known."""
+        a, b = (each @ self.directions.T for each in (self.before, self.after))
+        spikes = a * b / np.maximum(np.maximum(np.abs(a), np.abs(b)), TINY)
+        return np.where(self.complete[..., None], spikes, 0.0)
 
 
 def lengths(r: Array) -> Array:
@@ -186,10 +194,15 @@ class TwoSided:
             * (np.sqrt(one * two) * both)[..., None]
         )
         W = self.whitening
+        complete = np.asarray(~np.isnan(x).any(axis=2))
+        holes: Mask = np.asarray(np.isnan(near).any(axis=2))
+        complete[:, 1:] &= ~holes[:, :-1]
+        complete[:, :-1] &= ~holes[:, 1:]
         return Sides(
             np.nan_to_num(before) @ W / one[..., None],
             np.nan_to_num(after) @ W / two[..., None],
             first | last,
+            complete,
             expected,
             sd,
             W / lengths(W)[:, None],
