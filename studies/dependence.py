@@ -32,7 +32,7 @@ from real_panels import PANELS, read_panel
 from scipy.linalg import expm, solve_continuous_lyapunov
 
 import retrace_sde as rt
-from retrace_sde.evidence.dependence import cd_p_value, lm_p_value
+from retrace_sde.evidence.dependence import cleared, dependence_of
 from retrace_sde.fit.intervals import critical
 from retrace_sde.process.simulate import random_irreversible_sde
 
@@ -282,8 +282,11 @@ def level(seeds: range, jobs: int) -> dict[str, Any]:
 
 
 def _p_values(seed: int, n: int, T: int, d: int) -> tuple[float, float]:
-    e = residuals(linear(seed, n=n, T=T, d=d, reversible=False).X)
-    return cd_p_value(e), lm_p_value(e)
+    X = linear(seed, n=n, T=T, d=d, reversible=False).X
+    found = dependence_of(cleared(residuals(X), X), n)
+    assert found.p_value is not None
+    assert found.correlation_p_value is not None
+    return found.p_value, found.correlation_p_value
 
 
 def sums(seeds: range, jobs: int) -> dict[str, Any]:
