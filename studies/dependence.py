@@ -32,7 +32,7 @@ from real_panels import PANELS, read_panel
 from scipy.linalg import expm, solve_continuous_lyapunov
 
 import retrace_sde as rt
-from retrace_sde.evidence.dependence import cd_p_value, lm_p_value
+from retrace_sde.evidence.dependence import cleared, dependence_of
 from retrace_sde.fit.intervals import critical
 from retrace_sde.process.simulate import random_irreversible_sde
 
@@ -165,6 +165,7 @@ SIZES: Cases = {
         ("n=200", {"n": 200}, {}),
         ("T=8", {"T": 8}, {}),
         ("T=60", {"T": 60}, {}),
+        ("d=1", {"d": 1}, {}),
         ("missing .15", {"missing": 0.15}, {}),
         ("noise .2", {"noise": 0.2}, {"observation_noise": "diagonal"}),
     )
@@ -230,17 +231,20 @@ def summary(name: str, rows: list[dict[str, Any]], *, directed: bool) -> list[An
 def study(
     cases: Cases, seeds: range, only: str, jobs: int, given: dict[str, Any]
 ) -> dict[str, Any]:
+    chosen = {name: case for name, case in cases.items() if only in name}
+    work = (
+        delayed(judge)(make(seed, **made), seed, {**options, **given})
+        for make, made, options in chosen.values()
+        for seed in seeds
+    )
+    found = Parallel(n_jobs=jobs)(work)
     table, details = [], []
-    for name, (make, made, options) in cases.items():
-        if only in name:
-            work = (
-                delayed(judge)(make(seed, **made), seed, {**options, **given}) for seed in seeds
-            )
-            rows = Parallel(n_jobs=jobs)(work)
-            table.append(summary(name, rows, directed=make is growth or "transient" in made))
-            wrong = [row["seed"] for row in rows if row["wrong"]]
-            seconds = np.median([row["seconds"] for row in rows])
-            details.append(f"{name}: {seconds:.1f} s; called wrongly: {wrong}")
+    for k, (name, (make, made, _)) in enumerate(chosen.items()):
+        rows = found[k * len(seeds) : (k + 1) * len(seeds)]
+        table.append(summary(name, rows, directed=make is growth or "transient" in made))
+        wrong = [row["seed"] for row in rows if row["wrong"]]
+        seconds = np.median([row["seconds"] for row in rows])
+        details.append(f"{name}: {seconds:.1f} s; called wrongly: {wrong}")
     columns = [
         "panel",
         "panels",
@@ -278,8 +282,11 @@ def level(seeds: range, jobs: int) -> dict[str, Any]:
 
 
 def _p_values(seed: int, n: int, T: int, d: int) -> tuple[float, float]:
-    e = residuals(linear(seed, n=n, T=T, d=d, reversible=False).X)
-    return cd_p_value(e), lm_p_value(e)
+    X = linear(seed, n=n, T=T, d=d, reversible=False).X
+    found = dependence_of(cleared(residuals(X), X), n)
+    assert found.p_value is not None
+    assert found.correlation_p_value is not None
+    return found.p_value, found.correlation_p_value
 
 
 def sums(seeds: range, jobs: int) -> dict[str, Any]:

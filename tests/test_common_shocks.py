@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import retrace_sde as rt
+from retrace_sde.estimator import fitting
+from retrace_sde.evidence.direction.verdict import Caution, folded_direction
 from retrace_sde.fit.regression import ErrorKind
 
 A = np.array([[-1.0, 0.5, 0.0], [-0.5, -1.0, 0.3], [0.0, -0.3, -0.8]])
@@ -194,3 +198,30 @@ def test_a_common_way_to_many_levels_is_not_taken_for_common_shocks():
     model = rt.ReTrace(dt=dt, random_state=0).fit(np.stack(x, axis=1))
     assert model.subject_effects_.kind == "levels"
     assert model.result_.dependence.kind == "independent"
+
+
+@pytest.mark.filterwarnings("ignore::retrace_sde.ReTraceWarning")
+def test_a_fold_of_the_slices_leaves_the_direction_of_their_deviations_open(monkeypatch):
+    """What all trajectories share may rise and fall: deviations do not show that, and say nothing of where time begins."""
+    plain = fitting._planned_fit
+
+    def folded(*given, deviations):
+        found, plan = plain(*given, deviations=deviations)
+        if deviations:
+            return found, plan
+        doubtful = folded_direction(found.outcome.direction)
+        cautions = (*found.outcome.cautions, Caution.FOLD)
+        outcome = replace(found.outcome, direction=doubtful, cautions=cautions)
+        return replace(found, outcome=outcome), plan
+
+    X = panel(4, plates=0.3, n=60)
+    fading = np.exp(-np.arange(16) * DT)[:, None]
+    X = X + fading * 4 * np.random.default_rng(5).standard_normal((60, 1, 3))
+    seen = fitted(X)[0]
+    assert seen.result_.dependence.removed
+    assert seen.direction_.identified
+    monkeypatch.setattr(fitting, "_planned_fit", folded)
+    model = fitted(X)[0]
+    assert not model.direction_.identified
+    assert model.direction_.reason == "fold"
+    assert Caution.FOLD in model.result_.notes

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from retrace_sde.evidence.dependence import (
+    Cleared,
     DependenceKind,
     cd_p_value,
+    cleared,
     common_share,
     dependence_of,
     effective_number,
@@ -48,7 +50,7 @@ def test_the_level_holds_for_all_sizes(n, S, d):
 @pytest.mark.parametrize(("n", "share"), [(8, 0.4), (30, 0.15), (200, 0.03)])
 def test_common_shocks_are_found_and_measured(n, share):
     e = residuals(n, 15, 3, np.random.default_rng(1), common=share)
-    found = dependence_of(e, n)
+    found = dependence_of(Cleared(e, e), n)
     assert found.kind is DependenceKind.COMMON
     assert abs(found.common_share - share) < 0.6 * share
     assert found.effective_n < n / 2
@@ -60,7 +62,7 @@ def test_shocks_of_either_sign_are_seen_by_lm_alone():
     rng = np.random.default_rng(4)
     loadings = np.repeat([1.0, -1.0], 10)[:, None, None]
     e = rng.standard_normal((20, 15, 2)) + loadings * rng.standard_normal((1, 15, 2))
-    found = dependence_of(e, 20)
+    found = dependence_of(Cleared(e, e), 20)
     assert found.kind is DependenceKind.CORRELATED
     assert found.p_value > 0.01 >= found.correlation_p_value
 
@@ -70,11 +72,12 @@ def test_missing_residuals_do_not_count():
     e = residuals(30, 15, 3, rng, common=0.3)
     e[rng.random(e.shape) < 0.2] = np.nan
     assert abs(common_share(e) - 0.3) < 0.15
-    assert dependence_of(e, 30).kind is DependenceKind.COMMON
+    assert dependence_of(cleared(e, np.full((30, 16, 3), np.nan)), 30).kind is DependenceKind.COMMON
 
 
 def test_too_few_are_not_tested():
-    found = dependence_of(np.zeros((2, 15, 1)), 2)
+    nothing = np.zeros((2, 15, 1))
+    found = dependence_of(Cleared(nothing, nothing), 2)
     assert found.kind is DependenceKind.NOT_TESTED
     assert found.p_value is None
     assert "2 trajectories are too few" in found.verdict
@@ -86,3 +89,41 @@ def test_the_effective_number_is_that_of_the_variance_of_a_mean():
     rng = np.random.default_rng(0)
     means = residuals(30, 20_000, 1, rng, common=0.2).mean(axis=0)
     np.testing.assert_allclose(1 / means.var(), effective_number(30, 0.2), rtol=0.05)
+
+
+def steps(seed, *, n=30, T=8, plates=0.0, curved=0.0):
+    """States of three variables, offsets of slices added, and residuals of their steps by one linear drift."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 3)) + 2 * (curved > 0)
+    found = []
+    for _ in range(T):
+        found.append(x)
+        x = 0.8 * x - curved * x**2 + 0.5 * rng.standard_normal(x.shape)
+    X = np.stack(found, axis=1) + plates * rng.standard_normal((1, T, 3))
+    z = np.concatenate([X[:, :-1], np.ones((n, T - 1, 1))], axis=2).reshape(-1, 4)
+    y = np.diff(X, axis=1).reshape(-1, 3)
+    e = y - z @ np.linalg.lstsq(z, y, rcond=None)[0]
+    return X, (e / e.std(axis=0)).reshape(n, T - 1, 3)
+
+
+def test_scores_test_slice_effects_beside_the_regressors():
+    """The squares of their sums are what indicators of slices explain, in a regression that has them beside all others."""
+    X, e = steps(0, plates=0.3)
+    now, i, j = X[:, 1:-1], *np.triu_indices(3)
+    z = np.concatenate([np.ones((30, 6, 1)), now, X[:, :-2], now[:, :, i] * now[:, :, j]], axis=2)
+    D = np.broadcast_to(np.eye(6), (30, 6, 6)).reshape(-1, 6)
+    z, y = z.reshape(180, -1), e[:, 1:].reshape(180, 3)
+    left = [y - a @ np.linalg.lstsq(a, y, rcond=None)[0] for a in (z, np.c_[z, D])]
+    scores = cleared(e, X).scores
+    explained = (left[0] ** 2).sum() - (left[1] ** 2).sum()
+    np.testing.assert_allclose((scores.sum(axis=0) ** 2).sum() / 30, explained, rtol=1e-6)
+
+
+def test_offsets_of_few_slices_are_found_and_curved_courses_are_not():
+    def found(seed, **how):
+        X, e = steps(seed, **how)
+        return dependence_of(cleared(e, X), 30).kind is DependenceKind.COMMON
+
+    assert np.mean([found(seed, plates=1.0) for seed in range(20)]) == 1
+    assert np.mean([found(seed, curved=0.05) for seed in range(20)]) <= 0.1
+    assert np.mean([found(seed) for seed in range(40)]) <= 0.05

@@ -26,7 +26,7 @@ from retrace_sde.estimator.entry import Entry, in_units
 from retrace_sde.estimator.request import Request
 from retrace_sde.estimator.units import Units
 from retrace_sde.evidence.dependence import Dependence, DependenceKind
-from retrace_sde.evidence.direction.verdict import Caution
+from retrace_sde.evidence.direction.verdict import Caution, Reason, folded_direction
 from retrace_sde.evidence.outcome import Outcome, fit
 from retrace_sde.evidence.selection.noise import NoiseChoice, noise_by_evidence
 from retrace_sde.io.lazy.array import LazyArray
@@ -146,6 +146,7 @@ def _fit_with_inputs(entry: Entry, request: Request, rng: np.random.Generator) -
 def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> PanelFit:
     """Plan a model and fit it; where the evidence asks for common shocks or noise, fit the model that has them."""
     deviations, auto = request.common_shocks is True, request.common_shocks == "auto"
+    first: Outcome | None = None
     try:
         fitted, plan = _planned_fit(entry, request, rng, deviations=deviations)
     except np.linalg.LinAlgError:  # plates can leave nothing but noise of measurement
@@ -160,8 +161,9 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
         if why is None:
             first, deviations = fitted.outcome, True
             fitted, plan = _planned_fit(entry, request, rng, deviations=True)
-            fitted = fitted.cautioned(*(each for each in first.cautions if each == Caution.FOLD))
     fitted = _with_noise(fitted, plan, request, rng)
+    if first is not None:
+        fitted = _as_folded(fitted, first)
     model, outcome = fitted.model, fitted.outcome
     if deviations:
         dependence, common = split(model, outcome, dependence)
@@ -169,6 +171,15 @@ def _fit_panel(entry: Entry, request: Request, rng: np.random.Generator) -> Pane
     if dependence.kind is DependenceKind.COMMON:
         outcome, dependence = kept(model, outcome, dependence)
     return replace(fitted, outcome=outcome, dependence=dependence)
+
+
+def _as_folded(fitted: PanelFit, first: Outcome) -> PanelFit:
+    """A fit of deviations with the doubt that the slices as given may be folded: a rise and fall common to all is gone from deviations."""
+    fitted = fitted.cautioned(*(each for each in first.cautions if each == Caution.FOLD))
+    if first.direction.reason is not Reason.FOLD or not fitted.outcome.direction.identified:
+        return fitted
+    direction = folded_direction(fitted.outcome.direction)
+    return replace(fitted, outcome=replace(fitted.outcome, direction=direction))
 
 
 def _tested(entry: Entry, fitted: PanelFit) -> Dependence:

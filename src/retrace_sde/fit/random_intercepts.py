@@ -308,7 +308,7 @@ def _gram_piece(piece: Data, *along: Any, pooled: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class _Point:
+class Point:
     """Variances H and Ω, the coefficients (d, p) that are best with them, and the log-likelihood there.
 
     `turn` U has `Uᵀ H U = I` and `Uᵀ Ω U = diag(w)`; `squares` (S, d, d) are the strata's residuals in these coordinates,
@@ -324,7 +324,7 @@ class _Point:
     squares: Array
 
 
-def _profile(strata: Strata, p: int, H: Array, omega: Array) -> _Point:
+def profile(strata: Strata, p: int, H: Array, omega: Array) -> Point:
     """The best coefficients for given variances: a weighted regression for each turned equation."""
     w, U = eigh(omega, H)
     q = 1 / (1 + strata.times[:, None] * np.maximum(w, 0.0))
@@ -335,10 +335,10 @@ def _profile(strata: Strata, p: int, H: Array, omega: Array) -> _Point:
     T = U.T @ strata.grams[:, p:, p:] @ U - bc - bc.transpose(0, 2, 1) + b @ psi @ b.T
     log_det = strata.counts @ (np.linalg.slogdet(H)[1] - np.log(q).sum(axis=1))
     value = -0.5 * (log_det + np.einsum("sk,skk->", q, T))
-    return _Point(H, omega, H @ U @ b, float(value), U, q, T)
+    return Point(H, omega, H @ U @ b, float(value), U, q, T)
 
 
-def _gradients(strata: Strata, at: _Point) -> tuple[Array, Array]:
+def _gradients(strata: Strata, at: Point) -> tuple[Array, Array]:
     """Derivatives by H and by Ω, the coefficients being at their best."""
     by_V = _by_variances(strata, at.shares, at.squares)
     turned = by_V.sum(axis=0), np.einsum("s,skl->kl", strata.times, by_V)
@@ -352,7 +352,7 @@ def _by_variances(strata: Strata, q: Array, squares: Array) -> Array:
     return found
 
 
-def _variances(strata: Strata, at: _Point) -> tuple[Array, Array]:
+def _variances(strata: Strata, at: Point) -> tuple[Array, Array]:
     """H and Ω of the residuals at a point, as if all had the same total time: H and H + τ Ω ⪰ H in closed form."""
     back = np.linalg.inv(at.turn)
     squares = back.T @ at.squares @ back
@@ -366,7 +366,7 @@ def _variances(strata: Strata, at: _Point) -> tuple[Array, Array]:
     return (back.T * h) @ back, (back.T * ((v - h) / time)) @ back
 
 
-def _maximum(strata: Strata, p: int, avoid: float = 0.0) -> tuple[_Point, bool]:
+def _maximum(strata: Strata, p: int, avoid: float = 0.0) -> tuple[Point, bool]:
     """The likeliest H, Ω and coefficients, in coordinates in which H is about 1.
 
     Alternations from subjects that are alike and from subjects that have nothing in common; then quasi-Newton steps
@@ -376,9 +376,9 @@ def _maximum(strata: Strata, p: int, avoid: float = 0.0) -> tuple[_Point, bool]:
     time = float(strata.times.max())
     found = []
     for begin in (1e-6, 1e3):
-        point = _profile(strata, p, np.eye(d), begin / time * np.eye(d))
+        point = profile(strata, p, np.eye(d), begin / time * np.eye(d))
         for _ in range(LEVEL_ALTERNATIONS):
-            point = _profile(strata, p, *_variances(strata, point))
+            point = profile(strata, p, *_variances(strata, point))
         found.append(point)
     best = max(found, key=lambda each: each.value)
     low = np.tril_indices(d)
@@ -395,7 +395,7 @@ def _maximum(strata: Strata, p: int, avoid: float = 0.0) -> tuple[_Point, bool]:
         own = np.diag(K) * time**0.5
         if np.abs(np.diag(C)).min() < 1e-4 or (avoid and np.abs(own).min() < 1e-8):
             return 1e15, np.zeros_like(y)  # a trial step that makes H singular, or Ω
-        at = _profile(strata, p, C @ C.T, K @ K.T)
+        at = profile(strata, p, C @ C.T, K @ K.T)
         by_H, by_omega = _gradients(strata, at)
         of_K = 2 * by_omega @ K
         value = at.value
@@ -405,7 +405,7 @@ def _maximum(strata: Strata, p: int, avoid: float = 0.0) -> tuple[_Point, bool]:
         gradient = np.concatenate([(2 * by_H @ C)[low], of_K[low]])
         return -value, -gradient * unit
 
-    def climbed(begin: _Point, inside: float) -> tuple[_Point, float, bool]:
+    def climbed(begin: Point, inside: float) -> tuple[Point, float, bool]:
         """The maximum near a point, a little inside of Ω ⪰ 0: a variance that is nothing has no slope in its factor."""
         omega = begin.omega + inside / time * begin.H
         first = np.concatenate([cholesky(each, lower=True)[low] for each in (begin.H, omega)])
@@ -414,7 +414,7 @@ def _maximum(strata: Strata, p: int, avoid: float = 0.0) -> tuple[_Point, bool]:
             objective, first / unit, jac=True, method="L-BFGS-B", options=options
         )
         C, K = matrices(ended.x)
-        return _profile(strata, p, C @ C.T, K @ K.T), -float(ended.fun), bool(ended.success)
+        return profile(strata, p, C @ C.T, K @ K.T), -float(ended.fun), bool(ended.success)
 
     if avoid:
         point, _, converged = max((climbed(each, 0.1) for each in found), key=lambda each: each[1])
