@@ -7,7 +7,6 @@ import os
 import signal
 from typing import Any
 
-
 COLLECTED_FROM = 200_000
 """New objects from which Python looks for garbage. Imports make as many, which stay: looked through every 700, its default, they take .15 of 1.45 s of CPU
 time of `retrace fit` of a small table."""

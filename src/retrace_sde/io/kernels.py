@@ -31,8 +31,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return compiled
 
 
-@intrinsic
-def borrowed(typing_context: Any, value: Any) -> Any:
+def _borrowed(typing_context: Any, value: Any) -> Any:
     """The same tuple or array without an owner, so that numba counts no references to its arrays: of the 173 ns of a sampler's move that was 133.
 
     Only within a call, for whose time the caller owns them.
@@ -44,6 +43,9 @@ def borrowed(typing_context: Any, value: Any) -> Any:
     return value(value), generate
 
 
+borrowed: Any = intrinsic(_borrowed)
+
+
 def _disowned(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     """The code of `borrowed`, also for what a tuple holds."""
     if isinstance(kind, types.Array):
@@ -51,7 +53,8 @@ def _disowned(context: Any, builder: Any, kind: Any, value: Any) -> Any:
         array.meminfo = array.meminfo.type(None)
         return array._getvalue()
     if isinstance(kind, types.BaseTuple):
-        for k, each in enumerate(kind.types):
+        members: Any = kind
+        for k, each in enumerate(members.types):
             part = _disowned(context, builder, each, builder.extract_value(value, k))
             value = builder.insert_value(value, part, k)
     return value

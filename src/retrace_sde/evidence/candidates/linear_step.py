@@ -111,7 +111,8 @@ def _gained_by_variances(panels: Panels, form: Form, most: float) -> float:
     if form.spreads or not panels.aligned or not freed.fits(*panels.x.shape[1:]):
         return most
     one, two = (
-        max(float(each.total[0]) for each in fit_directions(panels, which)) for which in (form, freed)
+        max(float(each.total[0]) for each in fit_directions(panels, which))
+        for which in (form, freed)
     )
     return min(max(two - one, 0.0), most)
 

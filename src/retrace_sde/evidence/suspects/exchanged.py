@@ -259,7 +259,7 @@ class _Places:
         others[:, :n, 0], others[:, :n, 1] = np.arange(n), rows[:, 1:]
         others[:, n:, 0], others[:, n:, 1] = rows[:, :1], np.arange(T)
         one, two = (rows[:, :1], rows[:, 1:]), (others[..., 0], others[..., 1])
-        own, whole = self.own, ~np.isnan(self.x).any(axis=2)
+        own, whole = self.own, np.asarray(~np.isnan(self.x).any(axis=2))
         here, there = self._exchanged(rows, others)
         free = own[one] - here + own[two] - there
         here, there = (
