@@ -50,7 +50,7 @@ def test_gains_are_those_of_the_panel_with_the_rows_exchanged():
         for m in (0, 9, 25, 30 + 6, 30 + 8):
             if known[m]:
                 assert gained[m] == pytest.approx(exchanged(tuple(row), tuple(there[m])))
-    near = places.next_to_each_other()[1]
+    near = places.next_to_each_other[1]
     for j, k in ((2, 1), (8, 6), (0, 10)):
         assert near[j, k] == pytest.approx(exchanged((j, k), (j, k + 1)))
 
@@ -60,7 +60,7 @@ def test_a_spike_costs_the_step_past_it_and_being_anywhere():
     z, times = standardised(rest())
     law, judged, places = places_of(z, times)
     tail = replace(judged.tail, degrees=1e9, scale=1.0)
-    bridges = places._replace(tail=tail)._bridges()
+    bridges = replace(places, tail=tail)._bridges()
     W, F = law.whitening, law.ahead.coefficients[:-1].T
     S = np.linalg.inv(W @ W.T)
     for j, k in ((3, 4), (20, 7)):

@@ -133,7 +133,7 @@ def forecasts(
     extra = np.zeros((n, d))
     if errors is not None:
         phi = np.c_[last.mean, np.ones(n)][:, : errors.shape[1]] if features is None else features
-        extra = np.einsum("np,kpq,nq->nk", phi, errors, phi)
+        extra = np.einsum("knq,nq->nk", phi @ errors, phi)
     means, deviations = [], []
     for k, space in enumerate(spaces):
         last = last.ahead(space)

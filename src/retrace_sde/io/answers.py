@@ -124,7 +124,8 @@ def plain(value: Any, *, digits: int | None = None) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(each, digits=digits) for each in value]
     if isinstance(value, np.ndarray):
-        return plain(value.tolist(), digits=digits)
+        whole = digits is None and (value.dtype.kind != "f" or bool(np.isfinite(value).all()))
+        return value.tolist() if whole else plain(value.tolist(), digits=digits)
     if isinstance(value, np.generic):
         return plain(value.item(), digits=digits)
     if not isinstance(value, float):

@@ -21,6 +21,10 @@ LEAST = 6
 LOOKED_AT = 500
 """Trajectories, evenly spaced, that tell a loop."""
 
+FAR_VALUES, FAR = 2000, 2.0
+"""Values of a slice (trajectories times variables) that are enough to see that a path does not close, and the factor by which its closing step must
+then exceed the largest of a loop: sums of so many squares are within a tenth."""
+
 SLICES = 250
 """Slices, evenly spaced, that tell how far remote ones are apart."""
 
@@ -41,7 +45,7 @@ def closes(data: Data, order: Indices) -> bool:
     those of full length.
     """
     T = data.shape[1]
-    if T < LEAST:
+    if T < LEAST or _far_from_closing(data, order):
         return False
     x = _in_time(data, order, LOOKED_AT)
     if len(x) < 3:
@@ -59,6 +63,18 @@ def closes(data: Data, order: Indices) -> bool:
     x = x / scale
     across = ((x - np.roll(x, T // 2, axis=1)) ** 2).sum(axis=2).mean(axis=1)
     return bool(stats.ttest_rel(across, ends, alternative="greater").pvalue < CLOSED_LEVEL)
+
+
+def _far_from_closing(data: Data, order: Indices) -> bool:
+    """A few of many trajectories tell that the path does not close."""
+    few = max(3, FAR_VALUES // data.shape[2])
+    if 2 * few > min(LOOKED_AT, data.shape[0]):
+        return False
+    x = _in_time(data, order, few)
+    if len(x) < few:  # few are of full length
+        return False
+    ends, longest = _steps(x, spread(Data(x)))
+    return bool(ends.sum() > FAR * LONGER * longest)
 
 
 def _steps(x: Array, scale: Array) -> tuple[Array, float]:

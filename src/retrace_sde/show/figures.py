@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from retrace_sde.effects.graph import (
 )
 from retrace_sde.evidence.suspects.record import cells
 from retrace_sde.fit.euler import Euler
-from retrace_sde.fit.intervals import half_widths
+from retrace_sde.fit.intervals import clearest, half_widths
 from retrace_sde.io.answers import plain
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.io.lazy.array import as_lazy
@@ -49,6 +50,9 @@ MAX_SLICES, MAX_TRAJECTORIES, MAX_OWN_TRAJECTORIES, MAX_NUMBERS = 100, 30, 12, 4
 MAX_EDGES = 400
 """Edges of a graph, at most."""
 
+MAX_MATRIX_VARIABLES = 150
+"""Variables of a matrix or a graph, at most: a heat map of 1000 has a million cells, each with an interval (a page of 150 MB)."""
+
 PAGE_DIGITS = 4
 """Significant digits of the numbers in the page."""
 
@@ -61,19 +65,20 @@ def figures(model: ReTrace, panel: Panel, *, share: bool = False, steps: int = 0
     thinned: list[str] = []
     twin = model.alternative_
     units, rows, variables = _selection(model, panel, thinned, share=share)
+    kept = _clearest_variables(model, thinned)
     found: dict[str, Any] = {
         "shared": model.result_.shared_order,
         "units": [_unit(model, panel, each) for each in units],
         "paths": _paths(model, panel, units, rows, variables),
-        "drift": _drift(model),
-        "twin": None if twin is None else _shaded(model, twin),
-        "diffusion": _diffusion(model),
-        "names": list(model.result_.names),
+        "drift": _drift(model, kept),
+        "twin": None if twin is None else _shaded(model, twin, kept),
+        "diffusion": _diffusion(model, kept),
+        "names": _named(model.result_.names, kept),
         "eigenvalues": _eigenvalues(model.drift_),
         "twin_eigenvalues": None if twin is None else _eigenvalues(twin.drift),
         "direction": _direction(model, panel),
         "gaps": _gaps(model),
-        "graphs": _graphs(model),
+        "graphs": _graphs(model, kept),
         "residuals": _residuals(model, variables),
         "forecast": _forecast(model, panel, rows, variables, steps, share=share),
         "thinned": thinned,
@@ -282,30 +287,68 @@ def _forecast(
     }  # fmt: skip
 
 
-def _drift(model: ReTrace) -> dict[str, Any]:
+def _clearest_variables(model: ReTrace, thinned: list[str]) -> Indices:
+    """Variables of the matrices and graphs: all, or, of many, those of the clearest coefficients."""
+    d = len(model.result_.names)
+    if d <= MAX_MATRIX_VARIABLES:
+        return np.arange(d)
+    thinned.append(
+        f"matrices and graphs show the {MAX_MATRIX_VARIABLES} of {d:,} variables with the clearest coefficients"
+    )
+    A, errors = model.drift_, model.standard_errors_.drift
+    square = A.shape[0] == A.shape[1]
+    chosen: dict[int, None] = {}
+    for i, j in clearest(A, errors):
+        chosen |= dict.fromkeys((i, j) if square else (i,))
+        if len(chosen) >= MAX_MATRIX_VARIABLES:
+            break
+    return np.sort(np.array(list(chosen)[:MAX_MATRIX_VARIABLES], dtype=np.intp))
+
+
+def _part(values: Array, kept: Indices) -> Array:
+    """Rows of the variables shown, and their columns where columns are variables."""
+    square = values.shape[0] == values.shape[1]
+    return values[np.ix_(kept, kept)] if square else values[kept]
+
+
+def _named(names: Sequence[str], kept: Indices) -> list[str]:
+    return [names[int(k)] for k in kept]
+
+
+def _drift(model: ReTrace, kept: Indices) -> dict[str, Any]:
     """Coefficients with 95 % intervals, and the significant ones, the clearest first."""
     values, errors = model.drift_, model.standard_errors_.drift
     edges = significant_edges(values, errors, model.result_.n_groups)
-    return {**_shaded(model, model.result_), **_intervals(model, values, errors), **_clear(edges)}
+    clear = _clear(edges, kept, square=values.shape[0] == values.shape[1])
+    return {
+        **_shaded(model, model.result_, kept),
+        **_intervals(model, _part(values, kept), _part(errors, kept)),
+        **clear,
+    }
 
 
-def _shaded(model: ReTrace, found: ReTraceResult | Twin) -> dict[str, Any]:
+def _shaded(model: ReTrace, found: ReTraceResult | Twin, kept: Indices) -> dict[str, Any]:
     """Coefficients and what colours compare, free of the variables' units: `A_ij √(H_jj / H_ii)`, or estimate / error."""
     A, errors = found.drift, model.standard_errors_.drift
     shade, unit = A / np.where(errors > 0, errors, np.inf), "estimate / standard error"
+    columns = list(model.result_.feature_names[: A.shape[1]])
     if A.shape[0] == A.shape[1]:
         shade, unit = comparable(A, found.diffusion), "in units of each variable's noise"
-    columns = list(model.result_.feature_names[: A.shape[1]])
-    return {"columns": columns, "values": _numbers(A), "shade": _numbers(shade), "unit": unit}
+        columns = _named(columns, kept)
+    values, shade = _numbers(_part(A, kept)), _numbers(_part(shade, kept))
+    return {"columns": columns, "values": values, "shade": shade, "unit": unit}
 
 
-def _clear(edges: list[Edge]) -> dict[str, Any]:
-    """Edges as the page draws them, and how many there are."""
-    shown = [[i, j, *_numbers([strength], digits=3)] for i, j, strength in edges[:MAX_EDGES]]
+def _clear(edges: list[Edge], kept: Indices, *, square: bool) -> dict[str, Any]:
+    """Edges as the page draws them, among the variables shown, and how many there are of all."""
+    row = {int(k): at for at, k in enumerate(kept)}
+    inside = [(row.get(i), row.get(j) if square else j, strength) for i, j, strength in edges]
+    found = [each for each in inside if each[0] is not None and each[1] is not None]
+    shown = [[i, j, *_numbers([strength], digits=3)] for i, j, strength in found[:MAX_EDGES]]
     return {"clear": shown, "n_clear": len(edges)}
 
 
-def _graphs(model: ReTrace) -> list[dict[str, Any]]:
+def _graphs(model: ReTrace, kept: Indices) -> list[dict[str, Any]]:
     """The graphs of effects that the page can show, each with its twin's where the direction is undetermined."""
     kinds = [Effect.RATES]
     d = len(model.result_.names)
@@ -313,14 +356,16 @@ def _graphs(model: ReTrace) -> list[dict[str, Any]]:
         kinds.append(Effect.OVER_TIME)
         if np.linalg.eigvals(model.drift_).real.max() < 0:
             kinds.append(Effect.FOR_GOOD)
-    return [_graph(effect_graph(model, kind=kind)) for kind in kinds]
+    return [_graph(effect_graph(model, kind=kind), kept) for kind in kinds]
 
 
-def _graph(graph: EffectGraph) -> dict[str, Any]:
+def _graph(graph: EffectGraph, kept: Indices) -> dict[str, Any]:
+    square = graph.values.shape[0] == graph.values.shape[1]
     return {
-        "label": effect_label(graph), "columns": list(graph.causes), "values": _numbers(graph.values),
-        "low": _numbers(graph.low), "high": _numbers(graph.high), **_clear(graph_edges(graph)),
-        "twin": None if graph.twin is None else _graph(graph.twin),
+        "label": effect_label(graph), "columns": _named(graph.causes, kept) if square else list(graph.causes),
+        **{name: _numbers(_part(getattr(graph, name), kept)) for name in ("values", "low", "high")},
+        **_clear(graph_edges(graph), kept, square=square),
+        "twin": None if graph.twin is None else _graph(graph.twin, kept),
     }  # fmt: skip
 
 
@@ -345,12 +390,12 @@ def _residuals(model: ReTrace, variables: Indices) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _diffusion(model: ReTrace) -> dict[str, Any]:
+def _diffusion(model: ReTrace, kept: Indices) -> dict[str, Any]:
     """H with 95 % intervals, coloured by the correlation of the noise."""
-    H = model.diffusion_
+    H, errors = (_part(each, kept) for each in (model.diffusion_, model.standard_errors_.diffusion))
     scale = np.sqrt(np.diag(H))
     return {
-        "columns": list(model.result_.names), **_intervals(model, H, model.standard_errors_.diffusion),
+        "columns": _named(model.result_.names, kept), **_intervals(model, H, errors),
         "shade": _numbers(H / np.outer(scale, scale)), "unit": "correlation of the noise",
     }  # fmt: skip
 

@@ -16,14 +16,14 @@ from functools import cache
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from retrace_sde.estimator.conventions import check_is_fitted
-from retrace_sde.fit.intervals import clearest, critical, half_widths
+from retrace_sde.fit.intervals import clearness, critical, half_widths
 from retrace_sde.io.arrays import Array
 from retrace_sde.io.files import replacing
 from retrace_sde.panel.blocks import to_numpy
@@ -139,7 +139,6 @@ def write_report(
         offset=_offset(model),
         diffusion=_rows(result, *_lower(result), result.names),
         noise=_noise(result),
-        listed=MAX_TABLE_ROWS,
         posterior=getattr(model, "posterior_", None),
         settings={name: str(value) for name, value in sorted(result.settings.items())},
         versions=_versions(),
@@ -218,31 +217,44 @@ def _panel(model: ReTrace, X: Any) -> Panel:
     return panel
 
 
+class Rows(NamedTuple):
+    """Rows of a table that are listed, and how many there are."""
+
+    listed: list[dict[str, Any]]
+    total: int
+
+
 def _rows(
-    result: ReTraceResult, values: Array, errors: Array, causes: tuple[str, ...]
-) -> list[dict[str, Any]]:
-    """Entries with 95 % intervals, those with the largest |estimate| / standard error first; entries that are NaN are left out."""
+    result: ReTraceResult, values: Array, errors: Array, causes: tuple[str, ...], like: Array | None = None
+) -> Rows:  # fmt: skip
+    """Entries with 95 % intervals, the clearest first, as many as are listed; entries that are NaN are left out.
+
+    `like`: the |estimate| / standard error that say which are listed, where they are not their own.
+    """
     reach = half_widths(errors, result.n_groups)
+    known = np.isfinite(values)
+    clear = np.where(known, clearness(values, errors) if like is None else like, -np.inf)
+    rank = np.argsort(-clear, axis=None, kind="stable")[: min(MAX_TABLE_ROWS, int(known.sum()))]
     rows = []
-    for i, j in clearest(values, errors):
+    for i, j in np.column_stack(np.unravel_index(rank, values.shape)).tolist():
         value, error = float(values[i, j]), float(errors[i, j])
-        if np.isfinite(value):
-            low, high = value - reach[i, j], value + reach[i, j]
-            rows.append({
-                "cause": causes[j], "effect": result.names[i], "value": value, "error": error,
-                "low": low, "high": high, "significant": low > 0 or high < 0,
-            })  # fmt: skip
-    return rows
+        low, high = value - reach[i, j], value + reach[i, j]
+        rows.append({
+            "cause": causes[j], "effect": result.names[i], "value": value, "error": error,
+            "low": low, "high": high, "significant": low > 0 or high < 0,
+        })  # fmt: skip
+    return Rows(rows, int(known.sum()))
 
 
-def _both_ways(result: ReTraceResult) -> list[dict[str, Any]]:
+def _both_ways(result: ReTraceResult) -> Rows:
     """Drift coefficients, those of inputs too; where the direction is undetermined, with those of the twin beside them."""
     causes, ways = result._effects
-    rows, *back = [_rows(result, *each, causes) for each in ways]
+    like = clearness(*ways[0])
+    (rows, total), *back = (_rows(result, *each, causes, like) for each in ways)
     if not back:
-        return rows
-    beside = {(row["cause"], row["effect"]): row for row in back[0]}
-    return [{**row, "twin": beside.get((row["cause"], row["effect"]))} for row in rows]
+        return Rows(rows, total)
+    beside = {(row["cause"], row["effect"]): row for row in back[0].listed}
+    return Rows([{**row, "twin": beside.get((row["cause"], row["effect"]))} for row in rows], total)
 
 
 def _lower(result: ReTraceResult) -> tuple[Array, Array]:
@@ -252,11 +264,11 @@ def _lower(result: ReTraceResult) -> tuple[Array, Array]:
     return half, result.standard_errors.diffusion
 
 
-def _offset(model: ReTrace) -> list[dict[str, Any]]:
+def _offset(model: ReTrace) -> Rows:
     result = model.result_
     errors = result.standard_errors.offset
     if errors is None or not result.offset.any():
-        return []
+        return Rows([], 0)
     return _rows(result, result.offset[:, None], errors[:, None], ("1",))
 
 

@@ -61,14 +61,17 @@ class StepCandidate:
         """Markov steps explain the panel, and better than these do, whatever nuisances are free: residuals are not checked then.
 
         Their log-likelihood with free offsets, the penalty without; and free variances, which gain less than they cost in Markov steps
-        that pass their checks, may gain that here.
+        that pass their checks, may gain twice as much here.
         """
         plain = along.fit(MARKOV) if form.degree == 1 else None
         freed = form._replace(means=True)
         if plain is None or not plain.adequate or not freed.fits(*panels.x.shape[1:]):
             return False
         most = max(float(each.total[0]) for each in fit_directions(panels, freed))
-        least = 2 * form_penalty(panels, form) - form_penalty(panels, form._replace(spreads=True))
+        least = form_penalty(panels, form)
+        cost = form_penalty(panels, form._replace(spreads=True)) - least
+        gained = cost if plain.form is None else _gained_by_variances(panels, plain.form, cost)
+        least -= max(2 * gained - cost, 0.0)
         return most - panels.log_volume - least < plain.log_evidence - TIE_NATS
 
     def predict(self, steps: StepRows) -> Prediction | None:
@@ -100,6 +103,18 @@ class Markov(StepCandidate):
             ratio = float(along.contributions.sum())  # of all trajectories, whose fit there is
             found = replace(found, ratio=ratio, by_trajectory=lambda: along.contributions)
         return found
+
+
+def _gained_by_variances(panels: Panels, form: Form, most: float) -> float:
+    """Nats that free variances gain, up to so many; these where they cannot be fitted, or are free already."""
+    freed = form._replace(spreads=True)
+    if form.spreads or not panels.aligned or not freed.fits(*panels.x.shape[1:]):
+        return most
+    one, two = (
+        max(float(each.total[0]) for each in fit_directions(panels, which))
+        for which in (form, freed)
+    )
+    return min(max(two - one, 0.0), most)
 
 
 def markov_penalty(along: CandidatesAlong, *more: Block) -> float:

@@ -16,7 +16,10 @@ Limits: rows with missing values are not compared; exchanges of rows that are al
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +39,14 @@ SPIKES = 0.005
 CLEAREST = 0.5
 """Pairs are exchanged back in one round where they gain at least this share of what the best one does: a wrong neighbour hides where a row belongs."""
 
-MIN_GAIN, ROUNDS, SAMPLED_PAIRS, MIN_SAMPLED_ROWS, CHUNK = 3.0, 30, 200_000, 50, 100
-"""Least gain that is ever looked at, in nats; rounds; pairs that tell gains by chance, and rows of them at least; rows that are tried at a time."""
+MIN_GAIN, ROUNDS, SAMPLED_PAIRS, MIN_SAMPLED_ROWS = 3.0, 30, 200_000, 50
+"""Least gain that is ever looked at, in nats; rounds; pairs that tell gains by chance, and rows of them at least."""
+
+NUMBERS_AT_ONCE = 150_000
+"""Pairs that are tried at a time, or values of them where some are missing: more leave the processor's cache."""
+
+SAME = 1e-9
+"""Nats by which gains of one pair, met from both sides, may differ by rounding."""
 
 Place = tuple[int, int]
 
@@ -78,10 +87,12 @@ def find_exchanges(
         found += new
         if not new:
             break
-        places = _Places.of(now, times, kept, law, tail)
+        places = _Places.of(now, times, kept, law, tail, places)
+    if not found:
+        return []
     # judged where all others are exchanged back, and by the share of spikes that is left
-    spikes = float((places.cost(places.before, places.after) > places.most).mean())
-    places = places._replace(most=places.most - np.log(max(spikes / SPIKES, 1.0)))
+    spikes = float((places.own > places.most).mean())
+    places = replace(places, most=places.most - np.log(max(spikes / SPIKES, 1.0)))
     found = [each._replace(gain=-places.gain(each.one, each.two)) for each in found]
     found.sort(key=lambda each: -each.gain)
     return _rated(found, places)
@@ -123,11 +134,10 @@ class _Chance(NamedTuple):
         every = np.argwhere(~np.isnan(places.x).any(axis=2))
         n, T, _ = places.x.shape
         rows = every[evenly(len(every), max(SAMPLED_PAIRS // (n + T), MIN_SAMPLED_ROWS))]
-        starts = range(0, len(rows), CHUNK)
-        some = np.concatenate([places.gains(rows[k : k + CHUNK])[0] for k in starts])
+        some = np.concatenate([places.gains(few)[0] for few in places.parts(rows)])
         # each pair is met from both sides, those next to each other once
         weight = len(every) / len(rows) / 2
-        near = places.next_to_each_other()[0].ravel()
+        near = places.next_to_each_other[0].ravel()
         own = some[:, n:].ravel()
         weights = np.r_[np.full(len(own), weight), np.ones(len(near))]
         return (
@@ -142,9 +152,9 @@ class _Chance(NamedTuple):
         expected = (weights[kept] * np.exp(gains[kept]))[order]
         return cls(-gains[kept][order], np.r_[np.cumsum(expected[::-1])[::-1], 0.0])
 
-    def beyond(self, gains: Array | float) -> Array:
+    def beyond(self, gains: Array) -> Array:
         """V at each gain."""
-        return np.asarray(self.by_chance[np.searchsorted(self.losses, gains, side="right")])
+        return np.asarray(self.by_chance[np.searchsorted(self.losses, gains + SAME, side="right")])
 
 
 def _disjoint(pairs: list[Exchange]) -> list[Exchange]:
@@ -160,7 +170,8 @@ def _disjoint(pairs: list[Exchange]) -> list[Exchange]:
     return found
 
 
-class _Places(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Places:
     """Whitened residuals (n, T, d) of each row and of the next one, and their scales, by which a change of the row moves them."""
 
     x: Array
@@ -171,12 +182,19 @@ class _Places(NamedTuple):
     W: Array
     FW: Array
     tail: Tail
+    sizes: Array
+    spike: float
     most: Array
 
     @classmethod
-    def of(cls, x: Array, times: Array, kept: Array, law: TwoSided, tail: Tail) -> _Places:
+    def of(
+        cls, x: Array, times: Array, kept: Array, law: TwoSided, tail: Tail, same: _Places | None = None
+    ) -> _Places:  # fmt: skip
+        """`same`: places of other rows whose scales, which `kept` tells, these have."""
         W = law.whitening
-        f, scale = law.scaled_ahead(x, times, kept)
+        sizes = law.row_scales(times, kept) if same is None else same.sizes
+        spike = _spike(kept @ W) if same is None else same.spike
+        f, scale = law.scaled_ahead(x, times, sizes)
         # the first rows: as far from their median as a step is from zero
         start = x[:, 0] - median(x[:, 0], 0)
         usual = float(np.nanmedian(lengths(start @ W))) / float(np.median(tail.sorted))
@@ -185,8 +203,9 @@ class _Places(NamedTuple):
         after, scale_after = np.full_like(before, np.nan), np.ones_like(scale)
         after[:, :-1], scale_after[:, :-1] = before[:, 1:], scale[:, 1:]
         FW = law.ahead.coefficients[:-1] @ W
-        found = cls(x, before, after, scale, scale_after, W, FW, tail, np.empty(0))
-        return found._replace(most=_spike(kept @ W) + found._bridges())
+        most = np.empty(0)
+        found = cls(x, before, after, scale, scale_after, W, FW, tail, sizes, spike, most)
+        return replace(found, most=spike + found._bridges())
 
     def _bridges(self) -> Array:
         """The cost (n, T) of the step past each row, from the one before it to the one after it; the first rows have an ordinary one, the last ones none."""
@@ -199,14 +218,67 @@ class _Places(NamedTuple):
 
     def cost(self, *residuals: Array) -> Array:
         """Σ ρ of residuals; those that are not known count for nothing."""
-        nu, c, d = self.tail.degrees, self.tail.scale, self.tail.d
-        squares = (np.nan_to_num((r**2).sum(axis=-1)) for r in residuals)
-        return np.asarray(sum(0.5 * (nu + d) * np.log1p(q / (nu * c)) for q in squares))
+        return self._cost(*(np.einsum("...d,...d", r, r) for r in residuals))
 
-    def moved(self, at: tuple[Indices, Indices], change: Array) -> Array:
+    def _cost(self, *squares: Array) -> Array:
+        """The same of their squared lengths."""
+        nu, c, d = self.tail.degrees, self.tail.scale, self.tail.d
+        return np.asarray(
+            sum(0.5 * (nu + d) * np.log1p(np.nan_to_num(q) / (nu * c)) for q in squares)
+        )
+
+    @cached_property
+    def _complete(self) -> bool:
+        return not np.isnan(self.x).any()
+
+    @cached_property
+    def own(self) -> Array:
+        """The cost (n, T) of every row where it is."""
+        return self.cost(self.before, self.after)
+
+    def _moved(self, at: tuple[Indices, Indices], change: Array) -> Array:
         """The cost where the rows at some places are changed by so much."""
         before = self.before[at] + change / self.scale[at] @ self.W
         return self.cost(before, self.after[at] - change / self.scale_after[at] @ self.FW)
+
+    @cached_property
+    def _sides(self) -> tuple[tuple[Array, Array, Array, Array, Array], ...]:
+        """From before and from after: whitened rows z and what is expected of them, e (n, T, d), so that a row r at a place k costs
+        `|z_r − e_k|² / s_k²`; the squares of z and of e, and s² (n, T)."""
+        z, scale = self.x @ self.W, self.scale
+        back, scale_after = self.x @ self.FW, self.scale_after
+        found = []
+        for each, e, s in (
+            (z, z - self.before * scale, scale),
+            (back, back + self.after * scale_after, scale_after),
+        ):
+            squares = (np.einsum("...d,...d", a, a) for a in (each, e))
+            found.append((each, e, *squares, s[..., 0] ** 2))
+        return tuple(found)
+
+    def _exchanged(self, rows: Indices, others: Indices) -> tuple[Array, Array]:
+        """Costs (m, n + T) of other rows in the places of rows (m, 2), and of rows in the places of others."""
+        one, two = (rows[:, :1], rows[:, 1:]), (others[..., 0], others[..., 1])
+        if not self._complete:  # the scales of a row's variables differ
+            change = self.x[two] - self.x[one]
+            return self._moved(one, change), self._moved(two, -change)
+        n = len(self.x)
+        here, there = [], []
+        for z, e, zz, ee, s2 in self._sides:
+            # |z − e|² = z² + e² − 2 z·e, with one product of matrices for each position and each trajectory
+            into, out = np.empty(others.shape[:2]), np.empty(others.shape[:2])
+            for some, at, columns in _together(rows, n):
+                j, k = rows[some].T
+                into[some, columns], out[some, columns] = e[j, k] @ z[at].T, z[j, k] @ e[at].T
+            here.append((zz[two] + ee[one] - 2 * into) / s2[one])
+            there.append((zz[one] + ee[two] - 2 * out) / s2[two])
+        return self._cost(*here), self._cost(*there)
+
+    def parts(self, rows: Indices) -> Iterator[Indices]:
+        """Some rows at a time."""
+        n, T, d = self.x.shape
+        size = max(1, NUMBERS_AT_ONCE // ((n + T) * (1 if self._complete else d)))
+        return (rows[k : k + size] for k in range(0, len(rows), size))
 
     def gains(self, rows: Indices) -> tuple[Array, Array, Indices]:
         """Gains (m, n + T) of rows (m, 2) and all rows of their position and of their trajectory, those where nothing is a spike, and those rows.
@@ -218,25 +290,25 @@ class _Places(NamedTuple):
         others[:, :n, 0], others[:, :n, 1] = np.arange(n), rows[:, 1:]
         others[:, n:, 0], others[:, n:, 1] = rows[:, :1], np.arange(T)
         one, two = (rows[:, :1], rows[:, 1:]), (others[..., 0], others[..., 1])
-        change = self.x[two] - self.x[one]
-        own = self.cost(self.before, self.after)
-        here, there = self.moved(one, change), self.moved(two, -change)
+        own, whole = self.own, np.asarray(~np.isnan(self.x).any(axis=2))
+        here, there = self._exchanged(rows, others)
         free = own[one] - here + own[two] - there
         here, there = (
             np.minimum(own[at], self.most[at]) - np.minimum(cost, self.most[at])
             for at, cost in ((one, here), (two, there))
         )
         near = (others[..., 0] == one[0]) & (np.abs(others[..., 1] - one[1]) <= 1)
-        gains = np.where(near | np.isnan(change).any(axis=-1), np.nan, here + there)
+        gains = np.where(near | ~whole[one] | ~whole[two], np.nan, here + there)
         return gains, free, others
 
     def gain(self, one: Place, two: Place) -> float:
         """Of two rows of one position or one trajectory."""
         (j, k), (i, m) = one, two
         if j == i and abs(k - m) == 1:
-            return float(self.next_to_each_other()[0][j, min(k, m)])
+            return float(self.next_to_each_other[0][j, min(k, m)])
         return float(self.gains(np.array([one]))[0][0, i if k == m else len(self.x) + m])
 
+    @cached_property
     def next_to_each_other(self) -> tuple[Array, Array]:
         """Gains (n, T − 1) of each row and the next one, which share a step, and those where nothing is a spike."""
         change = np.diff(self.x, axis=1)
@@ -253,16 +325,25 @@ class _Places(NamedTuple):
     def better(self, rows: Indices, free: Mask) -> list[Exchange]:
         """Pairs of free rows, one of them among `rows`, that gain enough, by what they gain where nothing is a spike."""
         found = list[Exchange]()
-        for start in range(0, len(rows), CHUNK):
-            some = rows[start : start + CHUNK]
+        for some in self.parts(rows):
             gains, clear, others = self.gains(some)
             allowed = free[tuple(some.T)][:, None] & free[others[..., 0], others[..., 1]]
             for a, b in np.argwhere(allowed & (gains > MIN_GAIN)):
                 found.append(Exchange(_place(some[a]), _place(others[a, b]), clear[a, b]))
-        gains, clear = self.next_to_each_other()
+        gains, clear = self.next_to_each_other
         for j, k in np.argwhere(free[:, 1:] & free[:, :-1] & (gains > MIN_GAIN)).tolist():
             found.append(Exchange((j, k), (j, k + 1), clear[j, k]))
         return found
+
+
+def _together(rows: Indices, n: int) -> Iterator[tuple[Indices, tuple[Any, Any], slice]]:
+    """Which of rows (m, 2) share a position, and the others there, then which share a trajectory; and the columns of those others."""
+    every = slice(None)
+    for axis, columns in ((1, slice(None, n)), (0, slice(n, None))):
+        order = np.argsort(rows[:, axis], kind="stable")
+        values, begins = np.unique(rows[order, axis], return_index=True)
+        for value, some in zip(values.tolist(), np.split(order, begins[1:]), strict=True):
+            yield some, (every, value) if axis else (value, every), columns
 
 
 def _spike(a: Array) -> float:

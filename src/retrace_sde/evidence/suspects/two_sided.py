@@ -208,14 +208,14 @@ class TwoSided:
             W / lengths(W)[:, None],
         )
 
-    def scaled_ahead(self, x: Array, times: Array, near: Array) -> tuple[Array, Array]:
-        """Residuals (n, T, d) of rows of x given the row before, in units of their scale, and those scales (n, T, d), from `near`.
+    def row_scales(self, times: Array, near: Array) -> Array:
+        """The scale (n, T) of each row, from `near`; a trajectory that hardly moves has that of the others: where values are rounded its own may be zero."""
+        return np.maximum(self._scales(*self._one_step(near, times, near)[:2]), 1.0)
 
-        A trajectory that hardly moves has the scale of the others: where values are rounded its own may be zero.
-        """
+    def scaled_ahead(self, x: Array, times: Array, sizes: Array) -> tuple[Array, Array]:
+        """Residuals (n, T, d) of rows of x given the row before, in units of their scale, and those scales (n, T, d); `sizes` of the rows (n, T)."""
         f, wide = self.ahead.residuals(x, times, 1, x)
-        own = np.maximum(self._scales(*self._one_step(near, times, near)[:2]), 1.0)
-        scale = self.steps_ahead * own
+        scale = self.steps_ahead * sizes
         return f / scale[..., None], wide * scale[..., None]
 
     def _scales(self, f: Array, g: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Indices, State
-from retrace_sde.io.kernels import njit
+from retrace_sde.io.kernels import borrowed, njit
 from retrace_sde.orders.moves.judges import begin, by_type, change, cost, leave, take
 from retrace_sde.orders.moves.moves import Move, insertion, nothing, reversal, swap
 
@@ -62,6 +62,7 @@ def descend(judge: Any, rules: Any, order: Indices, tolerance: float, stages: in
     A sweep goes through all stages up to the last resorts; those are entered where nothing else helped. The search ends
     with a sweep that finds nothing.
     """
+    judge, rules, order = borrowed((judge, rules, order))
     for _ in range(MOST_SWEEPS * (1 + len(order))):
         improved = False
         for stage in range(stages):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from retrace_sde.fit.statespace.filter import put
 from retrace_sde.io.arrays import Indices, State
-from retrace_sde.io.kernels import njit
+from retrace_sde.io.kernels import borrowed, njit
 from retrace_sde.orders.moves.judges import between, by_type, change, leave, take
 from retrace_sde.orders.moves.moves import Move, random_unit
 
@@ -84,6 +84,8 @@ def sample(
 
     The order must obey the rules. A single observation has nowhere to go, but is recorded all the same.
     """
+    judge, rules, order = borrowed((judge, rules, order))
+    proposals, state, records = borrowed((proposals, state, records))
     burn, samples, thin = schedule
     count = 0
     for r in range(-1, samples):

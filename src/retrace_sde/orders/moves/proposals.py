@@ -282,7 +282,10 @@ def _count(tally: Tally, scales: Tally, kind: int, length: int, accepted: bool) 
     tally[kind, 0] += 1
     tally[kind, 1] += accepted
     if kind < 2:
-        octave = int(np.log2(length))
+        octave = 0
+        while length > 1:
+            length >>= 1
+            octave += 1
         scales[octave, 0] += 1
         scales[octave, 1] += accepted
 
