@@ -171,7 +171,7 @@ def _beside(z: Array, e: Array) -> Cleared:
 
     With D the indicators of slices and `D̃ = D − z (zᵀz)⁻¹ zᵀD`, slice effects explain `|W^½ D̃ᵀe|²`, W the inverse of D̃ᵀD̃. That is a
     sum over trajectories, whose terms are the scores. Means of residuals over slices are not enough: of few slices z takes up
-    all that their offsets do, and only the spread within slices tells it from z (T = 8, offsets of 1 sd: .70 found).
+    all that their offsets do, and only the spread within slices tells it from z (T = 8, offsets of 1 sd: order right in .70 of 40 panels, by scores in .97).
     """
     missing = np.isnan(e)
     if not missing.any():
