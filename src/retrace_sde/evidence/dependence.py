@@ -11,8 +11,8 @@ CD is referred to its randomisation distribution: an independent trajectory's re
 as they were, whatever their serial correlation and their spread. Of few trajectories there are too few sign patterns, of many
 the means are Gaussian: there slice means are compared with the spread about them (an F test). LM is referred to panels in which each trajectory is moved in time by a random circular shift, which keeps serial correlation and breaks alignment.
 A course that the linear drift does not explain moves all trajectories together too. So residuals are first cleared of what a
-quadratic drift and one more step of memory explain in all trajectories alike (`cleared`), and CD is that of the scores for slice
-effects beside those regressors: the same as of residuals where these explain nothing of slices.
+quadratic drift and one more step of memory explain in all trajectories alike (`cleared`), and of slices
+that are no more than these regressors CD is that of scores for slice effects beside them.
 Limits: symmetry of the residuals (CD); even spread along the order (LM): LM alone changes no fit; a common course that is neither
 quadratic nor of one step's memory counts as shocks.
 """
@@ -171,16 +171,25 @@ def _beside(z: Array, e: Array) -> Cleared:
 
     With D the indicators of slices and `D̃ = D − z (zᵀz)⁻¹ zᵀD`, slice effects explain `|W^½ D̃ᵀe|²`, W the inverse of D̃ᵀD̃. That is a
     sum over trajectories, whose terms are the scores. Means of residuals over slices are not enough: of few slices z takes up
-    all that their offsets do, and only the spread within slices tells it from z (T = 8, offsets of 1 sd: .70 found).
+    all that their offsets do, and only the spread within slices tells it from z (T = 8, offsets of 1 sd: order right in .70 of 40 panels, by scores in .97).
     """
     missing = np.isnan(e)
     if not missing.any():
-        return _beside_where(z, e, np.ones(e.shape[:2]))
+        return _few_slices(z, _beside_where(z, e, np.ones(e.shape[:2])))
     parts = [_beside_where(z, e[:, :, [k]], ~missing[:, :, k] * 1.0) for k in range(e.shape[2])]
     rest = np.concatenate([each.residuals for each in parts], axis=2)
     scores = np.concatenate([each.scores for each in parts], axis=2)
     shrunk = float(np.mean([each.shrunk for each in parts]))
-    return Cleared(np.where(missing, np.nan, rest), scores, shrunk)
+    return _few_slices(z, Cleared(np.where(missing, np.nan, rest), scores, shrunk))
+
+
+def _few_slices(z: Array, found: Cleared) -> Cleared:
+    """Scores where slices are no more than regressors; else residuals, whose means over slices show what z leaves.
+
+    Scores also see curvature beyond z: logistic growth of independent trajectories (T = 16, d = 3) was taken for shocks in .56 of 25
+    panels by scores, in .10 of 40 by residuals.
+    """
+    return found if z.shape[1] <= z.shape[2] else Cleared(found.residuals, found.residuals)
 
 
 def _beside_where(z: Array, e: Array, there: Array) -> Cleared:

@@ -21,7 +21,7 @@ from retrace_sde.panel.blocks import Data
 from retrace_sde.panel.clock import Gaps
 
 ALTERNATIONS = 8
-"""Of K and Ω with the regression; after 10 or 30 of them the likelihood is the same to .1 nats."""
+"""Of K and Ω with the regression. The likeliest point on the way counts; thresholds were measured with this number."""
 
 SLOWEST = 0.999
 """Largest modulus of an eigenvalue of a step that counts as reverting; beyond it S is so large that there are no levels."""
