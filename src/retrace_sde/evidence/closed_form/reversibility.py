@@ -80,12 +80,10 @@ def _ends(there: Mask) -> tuple[Indices, Indices]:
 def _trends(x: Array, there: Mask) -> list[Array]:
     """Odd polynomials of time, from −1 at a trajectory's first observation to 1 at its last, of degrees 1 and 3, times products of values."""
     (first, last), (i, j) = _ends(there), np.triu_indices(x.shape[2])
-    products = x[..., i] * x[..., j] * there[..., None]
     middle, half = (first + last) / 2, np.maximum((last - first) / 2, 0.5)
-    time = (np.arange(products.shape[1]) - middle[:, None]) / half[:, None]
-    return [
-        np.einsum("nt,ntk->nk", weight, products) for weight in (time, (5 * time**3 - 3 * time) / 2)
-    ]
+    time = (np.arange(x.shape[1]) - middle[:, None]) / half[:, None]
+    weights = (each * there for each in (time, (5 * time**3 - 3 * time) / 2))
+    return [((x * w[..., None]).transpose(0, 2, 1) @ x)[:, i, j] for w in weights]
 
 
 def _pairs(x: Array, there: Mask, lag: int) -> tuple[Array, Array]:
