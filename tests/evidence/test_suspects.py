@@ -11,6 +11,7 @@ from retrace_sde.evidence.suspects.filled import filled
 from retrace_sde.evidence.suspects.isolated import find_isolated
 from retrace_sde.evidence.suspects.robust import centre_and_scale, robust_order
 from retrace_sde.evidence.suspects.rows import find_rows
+from retrace_sde.evidence.suspects.tail import Tail
 from retrace_sde.evidence.suspects.whole import whole_slices, whole_trajectories
 
 
@@ -125,6 +126,15 @@ def test_counts_among_the_variables_do_not_hide_a_wrong_cell():
     with pytest.warns(rt.ReTraceWarning, match="treated as missing"):
         result = rt.ReTrace(dt=0.1, random_state=0).fit(np.concatenate([counts, X], axis=2)).result_
     assert [(e.trajectory, e.slice, e.variable) for e in result.suspects] == [(4, 5, "x2")]
+
+
+def test_a_tail_needs_lengths_that_are_not_zero_up_to_rounding():
+    """Of a sparse 0/1 table most residuals are: the median of their lengths was 1e-32, no number of degrees had a likelihood, and the fit ended in an error."""
+    assert Tail.of(np.r_[np.full(12, 2.3e-32), np.linspace(0.5, 1.7, 6)], 2) is None
+    lengths = np.linspace(0.5, 1.7, 60)
+    tail = Tail.of(lengths, 2)
+    assert tail is not None
+    assert 0 < tail.beyond(np.array([3.0]))[0] < 0.05
 
 
 def test_the_order_survives_wrong_values():

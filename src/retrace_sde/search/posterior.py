@@ -151,7 +151,7 @@ def order_posterior(
     """The posterior over each trajectory's order under a fixed law, and the draws behind it."""
     report(SAMPLING)
     n, T, _ = model.data.shape
-    draws = model.draw(law, chains, Stretch(samples, 25 * T, ORDERS_KEPT, positions=True))
+    draws = model.draw(law, chains, Stretch(samples, 25 * T, min(ORDERS_KEPT, samples), positions=True))
     C = len(draws.kept)
     probabilities = draws.positions.astype(np.float32) / np.float32(samples * C)
     tidy_padding(model, probabilities, draws.kept)
@@ -192,7 +192,7 @@ def shared_posterior(
     states = random_states(rng, SHARED_CHAINS)
     positions, kept = np.zeros((T, T)), []
     for c in steps(range(SHARED_CHAINS), SAMPLING, least=2):
-        where, some = orders.sample(order, states[c : c + 1], samples, ORDERS_KEPT)
+        where, some = orders.sample(order, states[c : c + 1], samples, min(ORDERS_KEPT, samples))
         positions += where
         kept.append(some)
     records = np.stack(kept).astype(np.intp)

@@ -167,8 +167,8 @@ class _Lengths(NamedTuple):
         if variable is not None:
             W = W @ (W[variable] / lengths(W[variable]))[:, None]
         sizes = np.where(seen, lengths(np.nan_to_num(residuals) @ W), np.nan)
-        usual = float(np.nanmedian(sizes))
-        return cls(W, sizes, usual, Tail.of(sizes[seen], W.shape[1])) if usual > 0 else None
+        tail = Tail.of(sizes[seen], W.shape[1])
+        return None if tail is None else cls(W, sizes, float(np.nanmedian(sizes)), tail)
 
 
 class _Judge:

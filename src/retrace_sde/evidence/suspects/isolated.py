@@ -38,9 +38,9 @@ def find_isolated(x: Array) -> list[Find]:
         return []
     bound = FAR * float(np.quantile(distance[comparable], USUAL_SHARE))
     ordinary = distance[comparable & (distance <= bound)]
-    if len(ordinary) < MIN_LENGTHS or np.median(ordinary) <= 0:
+    tail = Tail.of(ordinary, d) if len(ordinary) >= MIN_LENGTHS else None
+    if tail is None:
         return []
-    tail = Tail.of(ordinary, d)
     far = comparable & (distance > bound)
     p = np.where(far, tail.beyond(np.where(far, distance, 0.0)), 1.0)
     rate = discovery_rates(p, int(comparable.sum()))

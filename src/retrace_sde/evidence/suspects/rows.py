@@ -236,9 +236,9 @@ def judge(sides: Sides, seen: Mask) -> Judged | None:
     if clean.sum() < MIN_LENGTHS:
         return None
     both = np.r_[lengths(sides.before[clean]), lengths(sides.after[clean])]
-    if np.median(both) <= 0:
-        return None
     tail = Tail.of(both, d)
+    if tail is None:
+        return None
     inner = clean | (candidates & ~sides.end)
     exponent = joint_exponent(
         sides.before[clean], sides.after[clean], spikes[inner], float(np.quantile(both, EXCEEDED))

@@ -27,6 +27,10 @@ FITTED_LENGTHS = 10_000
 """Lengths, evenly among all by size, that are enough to fit the tail."""
 
 
+ROUNDING = 1e-8
+"""Share of the largest length below which one is zero up to rounding: medians of 1e-32 were seen in sparse 0/1 tables."""
+
+
 @dataclass(frozen=True, eq=False)
 class Tail:
     """The survival function of lengths of residuals in d dimensions."""
@@ -37,11 +41,13 @@ class Tail:
     sorted: Array
 
     @classmethod
-    def of(cls, lengths: Array, d: int) -> Tail:
-        """Fitted to lengths of residuals that are thought to be clean."""
+    def of(cls, lengths: Array, d: int) -> Tail | None:
+        """Fitted to lengths of residuals that are thought to be clean; None where most are zero, and there is nothing to compare with."""
         every = np.sort(lengths)
         lengths = every[evenly(len(every), FITTED_LENGTHS)]
         middle, third = np.median(lengths), np.quantile(lengths, EXCEEDED)
+        if middle <= ROUNDING * every[-1]:
+            return None
         top = lengths[lengths > third]
         values = []
         for degrees in DEGREES:
