@@ -151,7 +151,9 @@ def order_posterior(
     """The posterior over each trajectory's order under a fixed law, and the draws behind it."""
     report(SAMPLING)
     n, T, _ = model.data.shape
-    draws = model.draw(law, chains, Stretch(samples, 25 * T, min(ORDERS_KEPT, samples), positions=True))
+    draws = model.draw(
+        law, chains, Stretch(samples, 25 * T, min(ORDERS_KEPT, samples), positions=True)
+    )
     C = len(draws.kept)
     probabilities = draws.positions.astype(np.float32) / np.float32(samples * C)
     tidy_padding(model, probabilities, draws.kept)
