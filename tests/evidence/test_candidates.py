@@ -730,3 +730,18 @@ def test_the_direction_of_groups_with_missing_values_is_tested():
     model = rt.ReTrace(dt=0.1, random_state=0, n_jobs=1).fit(X, groups=groups)
     assert model.direction_.n_groups == 15
     assert model.direction_.p_value is not None
+
+
+def test_successive_residuals_of_many_variables_are_not_called_correlated():
+    """Past values are no fixed regressors: with their correction alone z was 1.7 on average in these panels of 20 variables."""
+    found = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x = [rng.standard_normal((40, 20)) / np.sqrt(1 - 0.9**2)]
+        for _ in range(39):
+            x.append(0.9 * x[-1] + rng.standard_normal((40, 20)))
+        panels = Panels(np.stack(x, axis=1)[None])
+        found.append(checked(panels, fit_directions(panels, Form())[0]).lag_one_z)
+    assert abs(np.mean(found)) < 1
+    noisy = Panels(panels.x + rng.standard_normal(panels.x.shape))
+    assert checked(noisy, fit_directions(noisy, Form())[0]).noisy
