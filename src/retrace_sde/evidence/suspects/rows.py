@@ -32,12 +32,12 @@ SEVERAL, LEVEL_WHERE_SEVERAL = 3, 0.1
 MAX_RATE = 0.2
 """Rate of false alarms, among all pairs or those of its kind, up to which other models are asked about a pair that looks exchanged."""
 
-PAIR_LEVEL, SEVERAL_PAIRS, PAIR_LEVEL_OF_SEVERAL = 2e-6, 2, 0.002
-"""How large the product of an exchanged pair's rate of false alarms and of how likely it is where it is may be; pairs of a kind from which there certainly are
-exchanges of that kind, and the bound then, with the rate among that kind.
+PAIR_RATE, PAIR_LEVEL = 0.005, 0.01
+"""Rate of false alarms of an exchanged pair, and how likely it is where it is, up to which both rows are wrong. With a bound of 2e-6 on their product alone 42 of 320 clean
+panels of 80 to 200 subjects had a false pair, with these 1 (seeds 100:180): only the rate knows how many pairs there are."""
 
-With 2e-6, 3 of 900 clean panels have a false pair, with 2e-5 6 (seeds 0:100 of studies/suspects.py). Bounds of .005 and .01 on the two apart do no better there, and
-find 14 and 24 of 40 rows exchanged in physionet and in pbcseq rather than 22 and 29 (seeds 0:20 of studies/suspects_real.py, exchanges alone). With .002, .907 of the rows of a wrong slice are found at a
+SEVERAL_PAIRS, PAIR_LEVEL_OF_SEVERAL = 2, 0.002
+"""Certain pairs of a kind from which there are exchanges of that kind, and the bound on the product then, with the rate among that kind. With .002, .907 of the rows of a wrong slice are found at a
 precision of .97, with .0005 .89 at .984; the posterior with the process, the order and the number of exchanges known finds .926 at .98 (seeds 0:120 and 0:500)."""
 
 CANDIDATE_SPIKE, CANDIDATE_SHARE = 3.0, 0.35
@@ -197,8 +197,9 @@ class _Search:
 
 
 def _clear(pairs: list[Exchange], ratios: Array) -> list[Exchange]:
-    """Pairs that are rare by chance and unlike where they are under every model; where several of a kind are, less rare ones of that kind too."""
-    sure = [e.rate * r <= PAIR_LEVEL for e, r in zip(pairs, ratios, strict=True)]
+    """Pairs that are rare by chance and unlikely where they are under every model; where several of a kind are, less rare ones of that kind too."""
+    both = list(zip(pairs, ratios, strict=True))
+    sure = [e.rate <= PAIR_RATE and r <= PAIR_LEVEL for e, r in both]
     several = Counter(e.of_one_trajectory for e, clear in zip(pairs, sure, strict=True) if clear)
     return [
         e
