@@ -115,9 +115,9 @@ def test_subjects_that_are_alike_stay_so_behind_noise():
     for seed in range(3):
         X = panel(10 + seed, levels=0.0, noise=0.1)
         known = rt.Knowledge(timestamps=DT * np.arange(15.0))
-        model = rt.ReTrace(dt=DT, observation_noise="estimate", random_state=0).fit(
-            X, knowledge=known
-        )
+        model = rt.ReTrace(
+            dt=DT, observation_noise="estimate", outliers="keep", random_state=0
+        ).fit(X, knowledge=known)
         assert model.subject_effects_.kind == "alike"
 
 

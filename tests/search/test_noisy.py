@@ -246,7 +246,7 @@ def test_independent_orders_with_gaps_and_lengths_of_their_own():
 def test_values_missing_only_from_new_data():
     """A fit to complete data orders and scores trajectories with gaps; without gaps both ways agree."""
     _, Y, truth, rng = panel(26, noise=1e-9)
-    model = rt.ReTrace(dt=DT, drift="linear").fit(Y[:80])
+    model = rt.ReTrace(dt=DT, drift="linear", outliers="keep").fit(Y[:80])
     holes = Y[80:].copy()
     holes[rng.random(holes.shape) < 0.1] = np.nan
     np.testing.assert_array_equal(model.reorder(holes)[:, 0], holes[:, truth[0]])
