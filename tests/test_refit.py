@@ -202,3 +202,15 @@ def test_a_fit_that_succeeds_replaces_all_of_it(kind):
     np.testing.assert_array_equal(before.model.drift_, fresh.drift_)
     np.testing.assert_array_equal(before.model.states_, fresh.states_)
     assert before.model.score(before.X) == fresh.score(before.X)
+
+
+def test_fewer_draws_than_orders_kept_are_permutations():
+    """Orders that were kept but never drawn stayed zero, and the fit ended in an error."""
+    sde = rt.simulate.random_irreversible_sde(3, random_state=0)
+    X = sde.simulate(30, 6, 0.1, random_state=1)
+    lost, _ = rt.simulate.shuffle(X, permutation="independent", random_state=2)
+    model = rt.ReTrace(dt=0.1, permutation="independent", estimator="mle", random_state=0).fit(lost)
+    drawn = model.sample_orders(draws=8).samples
+    np.testing.assert_array_equal(
+        np.sort(drawn, axis=-1), np.broadcast_to(np.arange(6), drawn.shape)
+    )
