@@ -29,8 +29,8 @@ DEGREES = (1, 2)
 
 NATS_A_PARAMETER = 1.5
 """What each number costs that a parabola has beyond a relaxation, which has as many as a straight line. With the tie of `comparison.TREND_TIE_NATS`
-it keeps wrong calls of trends below .03 in one to three variables and .05 in four, whatever the number of slices; at one nat and a tie of 3, as many
-are wrong and .03 to .09 fewer transients are called (100 panels each, n = 30, T = 12 and 20)."""
+it keeps wrong calls of trends at .03 or less in one to three variables and .05 in four; at one nat and a tie of 3, as many
+are wrong and 0 to .09 fewer transients are called (100 panels each, n = 30, T = 12 and 20, true order)."""
 
 
 @dataclass(frozen=True)
