@@ -34,9 +34,15 @@ test-statistics: $(INSTALLED)
 coverage: $(INSTALLED)
 	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=92
 
-# Fills the tables of docs/calibration.md; what is done is in calibration.jsonl, and a run that was stopped goes on from there.
+# The figures of docs/calibration.md and the level of the direction test, again: hours on two cores.
+SEEDS ?= 75000:75200
+RECORD := OMP_NUM_THREADS=1 $(BIN)/python .ci/results.py --record
 calibration: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python .ci/results.py --record calibration python studies/calibration.py --minutes 28 --jobs 2 --figure docs/calibration.svg
+	$(RECORD) step_coverage python studies/interval_coverage.py --steps --seeds $(SEEDS) --jobs 2
+	$(RECORD) few python studies/few.py --seeds $(SEEDS) --jobs 2
+	$(RECORD) few_rest python studies/few.py --rest --seeds $(SEEDS) --jobs 2
+	$(RECORD) sbc python studies/sbc.py --seeds $(SEEDS) --jobs 2 --counts docs/results/sbc_counts.json --figure docs/sbc.svg
+	$(RECORD) level python studies/level.py --seeds $(SEEDS) --jobs 2
 	$(BIN)/python .ci/results.py
 
 mutants: $(INSTALLED)

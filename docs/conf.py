@@ -37,9 +37,6 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "**.ipynb", "results/quick/[ft]*"]  # the quick README holds them all
-MAY_BE_MISSING = ("calibration", "performance", "scale")
-"""Pages written by a study, which may not exist yet."""
-
 html_theme = "pydata_sphinx_theme"
 html_title = "ReTrace"
 html_static_path = ["_static"]
@@ -101,9 +98,6 @@ def _as_on_the_site(app, name, text):
     """Adapt links of pages to their place on the site."""
     found = text[0].replace("](../SECURITY.md)", "](security.md)")
     found = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](gallery/\1)", found)
-    if name == "trust":
-        gone = {each for each in MAY_BE_MISSING if not (HERE / f"{each}.md").exists()}
-        found = "\n".join(line for line in found.split("\n") if line not in gone)
     text[0] = found
 
 

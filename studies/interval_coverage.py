@@ -216,16 +216,6 @@ def main():
         cases = {f"{kind}, step {dt:g}": {"kind": kind, "dt": dt} for kind, dt in each}
     chosen = {name: each for name, each in cases.items() if given.only in name}
     found = simulated(range(begin, end), chosen, given.jobs, run)
-    if given.steps:  # a row for each kind of panel, whatever the steps
-        lengths = list(dict.fromkeys(each["dt"] for each in chosen.values()))
-        columns = [f"{each}, Δt {dt:g}" for dt in lengths for each in ("A", "H", "c")]
-        kinds = dict.fromkeys(each["kind"] for each in chosen.values())
-        found = {
-            kind: [
-                cell for name in chosen if chosen[name]["kind"] == kind for cell in found[name][:3]
-            ]
-            for kind in kinds
-        }
     rows = [[name, end - begin, *each] for name, each in found.items()]
     print(*lines({"columns": ["subjects", "panels", *columns], "rows": rows}), sep="\n")
 

@@ -1,14 +1,12 @@
 """Simulation-based calibration (Talts et al. 2018) of the posterior over orders and parameters.
 
-    python studies/sbc.py --seeds 20000:20500 --jobs 16                     one order for all, parameters integrated out
-    python studies/sbc.py --seeds 20000:20500 --jobs 16 --setting noise     the same behind noise; also missing, own, own-noise, own-missing
-    python studies/sbc.py --figure docs/sbc.svg                             ranks kept in docs/results/sbc.json, as a picture
+    python studies/sbc.py --seeds 20000:20500 --jobs 16 [--only own] [--counts FILE] [--figure FILE]
 
 Parameters and first states are drawn from the prior that the sampler uses, a panel from these, and its slices are shuffled, or each
 trajectory's observations. The rank of each true value among draws of the posterior is then uniform: of the coefficients, the log-determinant
 of the covariance, the noise, the log evidence of the order; and, ties broken at random, of a precedence, of the precedence of the first and
-last row, and of a position. Printed: χ² over ten bins, and its p-value. The direction is one of the unknowns here: it is drawn with the order.
-`--record` keeps the counts.
+last row, and of a position. Printed for each setting: the lowest p-value of χ² over ten bins, and of which quantity. The direction is one of the
+unknowns here: it is drawn with the order. `--counts` keeps the counts of all ranks, `--figure` draws them.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from joblib import Parallel, delayed
 from scipy import stats
 
 from retrace_sde import __version__
+from retrace_sde.lost_time.table import lines
 from retrace_sde.orders.collapsed.chains import draw_orders
 from retrace_sde.orders.collapsed.marginal import (
     Conjugate,
@@ -43,7 +42,6 @@ OWN_N, OWN_T, CHAINS, SWEEPS, BURN = 3, 6, 2, 200, 50
 STEP = StepPrior(10 * np.eye(D + 1), D + 6.0, 0.4 * np.eye(D))
 START = StartPrior(np.zeros(D), 1.0, D + 6.0, 4.0 * np.eye(D))
 NOISE_SQUARES, NOISE_FREEDOM = 0.3, 8.0
-RECORD = Path(__file__).parents[1] / "docs" / "results" / "sbc.json"
 SETTINGS = "shared", "noise", "missing", "own", "own-noise", "own-missing"
 
 
@@ -215,26 +213,28 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0:100", help="a:b")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--setting", choices=SETTINGS, default="shared")
-    parser.add_argument("--record", type=Path)
+    parser.add_argument("--only", choices=SETTINGS, nargs="*", default=SETTINGS)
+    parser.add_argument("--counts", type=Path)
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
+    seeds = range(*map(int, given.seeds.split(":")))
+    found, table = {}, []
+    for setting in given.only:
+        rows = Parallel(given.jobs)(delayed(one)(setting, seed) for seed in seeds)
+        found[setting] = {"runs": len(rows), "ranks": summary(rows)}
+        lowest, name = min((each["p"], name) for name, each in found[setting]["ranks"].items())
+        table.append([setting, len(rows), len(rows[0]), f"{lowest:.3f}", name])
+    columns = ["posterior", "runs", "quantities", "lowest p", "of"]
+    print(*lines({"columns": columns, "rows": table}), sep="\n")
+    if given.counts:
+        made = {
+            "command": f"python studies/sbc.py --seeds {given.seeds}",
+            "version": __version__,
+            "settings": found,
+        }
+        given.counts.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
     if given.figure:
-        figure(json.loads(RECORD.read_text("utf-8"))["settings"], given.figure)
-        return
-    begin, end = map(int, given.seeds.split(":"))
-    rows = Parallel(given.jobs)(delayed(one)(given.setting, seed) for seed in range(begin, end))
-    found = summary(rows)
-    print(f"{given.setting}\n{'quantity':<18}{'chi2':>8}{'p':>8}   counts of {len(rows)} ranks")
-    for name, each in found.items():
-        counts = " ".join(map(str, each["counts"]))
-        print(f"{name:<18}{each['chi2']:8.1f}{each['p']:8.3f}   {counts}")
-    if given.record:
-        made = json.loads(given.record.read_text("utf-8")) if given.record.exists() else {}
-        made |= {"command": "python studies/sbc.py", "version": __version__}
-        kept = {"seeds": [begin, end], "runs": len(rows), "ranks": found}
-        made["settings"] = made.get("settings", {}) | {given.setting: kept}
-        given.record.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
+        figure(found, given.figure)
 
 
 if __name__ == "__main__":
