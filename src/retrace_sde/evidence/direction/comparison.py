@@ -232,11 +232,13 @@ def _tested(
     rough = _ratio(found, panels, grounds)
     if panels is None or found.form is None:
         return rough
+    open_ = rough._replace(p=SimulatedP(max(rough.p.p_value, alpha), 0.0))
+    if abs(rough.ratio) < MIN_NATS:
+        return open_
     form = tested_form(found.form, panels)
     may_rest = _may_rest(panels, form, rng)
-    few = may_rest and not _rests(panels, form) and rough.p.p_value > FEW_TRAJECTORIES_P
-    if few or abs(rough.ratio) < MIN_NATS:
-        return rough._replace(p=SimulatedP(max(rough.p.p_value, alpha), 0.0))
+    if may_rest and not _rests(panels, form) and rough.p.p_value > FEW_TRAJECTORIES_P:
+        return open_
     reversible = reversibility_p(panels, rng, means=form.means or Ground.MEANS not in grounds)
     if reversible > alpha:
         return rough._replace(p=SimulatedP(reversible, 0.0))
