@@ -18,7 +18,7 @@ from retrace_sde.evidence.closed_form.checks import CHECK_LEVEL, checked, free_n
 from retrace_sde.evidence.closed_form.missing_draws import MissingDraws
 from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, simulated_test
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
-from retrace_sde.evidence.closed_form.reversibility import reversibility_p
+from retrace_sde.evidence.closed_form.reversibility import reversibility_p, steady_spreads_p
 from retrace_sde.evidence.closed_form.steps import (
     StepFit,
     contributions,
@@ -286,6 +286,20 @@ def test_a_panel_and_its_reverse_are_told_apart_only_where_they_differ() -> None
     assert reversibility_p(gone, rng, means=False) < 0.01
     few = replace(gone, x=gone.x[:, :6])
     assert reversibility_p(few, rng, means=False) == 0  # of six trajectories nothing is asked
+
+
+def test_spreads_are_steady_at_rest_whatever_the_means_do() -> None:
+    """Of irreversible processes, too, and beside offsets of whole slices; not of a small start."""
+    rng = np.random.default_rng(0)
+
+    def p(seed: int, start: str, n: int = 30) -> float:
+        plates = np.random.default_rng(seed).standard_normal((1, 12, 2))
+        return steady_spreads_p(in_units(panel(2, n, 12, seed, start) + plates), rng)
+
+    resting = np.array([p(seed, "stationary") for seed in range(80)])
+    assert np.mean(resting < 0.05) <= 0.14
+    assert max(p(seed, "small") for seed in range(5)) < 0.01
+    assert p(0, "small", n=6) == 1  # of six trajectories nothing is asked
 
 
 # The start law

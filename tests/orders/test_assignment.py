@@ -75,6 +75,16 @@ def test_cost_is_the_likelihood_of_every_order(values, model):
     assert np.ptp(costs + likelihoods) < 1e-9
 
 
+def test_a_walk_adds_the_costs_of_its_steps(values, model):
+    plain, rng = arrangement(PairMoments.of(values), model, None), np.random.default_rng(4)
+    target = rng.standard_normal((T, 3))
+    source = target + rng.standard_normal(3)
+    tables = plain.with_walk(source, target)
+    added = np.array([tables.cost(order) - plain.cost(order) for order in EVERY])
+    steps = target[EVERY[:, 1:]] - source[EVERY[:, :-1]]
+    assert np.ptp(added - 0.5 * (steps**2).sum(axis=(1, 2))) < 1e-9
+
+
 def test_search_finds_the_best_of_all_orders(values, model):
     tables = arrangement(PairMoments.of(values), model, None)
     best = min(tables.cost(order) for order in EVERY)

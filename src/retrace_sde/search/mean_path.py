@@ -140,14 +140,6 @@ class MeanPath:
         """Of the mean path along an order given its first slice: a random walk with a trend, fitted to it."""
         return self._trend(order, Q).log_likelihood
 
-    def as_trajectory(self, order: Indices, Q: Array) -> Array:
-        """The mean path (T, d) in a scale in which its steps have the size of a trajectory's, for models that know no other noise."""
-        known = self._known_ratio(Q)
-        ratio = self._trend(order, Q).ratio if known is None else known
-        scale = float(np.trace(ratio)) / len(Q)
-        found: Array = (self.means - self.means.mean(axis=0)) * np.sqrt(self.n / scale)
-        return found
-
     def _trend(self, order: Indices, Q: Array) -> PathFit:
         one, known = np.eye(len(Q))[None], self._known_ratio(Q)
         path = replace(self, offset=known is None)

@@ -3,7 +3,8 @@
 The ratio is compared with those of panels simulated from (i) the fit of the direction that loses, from its own start law, and (ii) the fit of each direction at rest, where it has a stationary law; then in absolute value, since a stationary
 process has no direction. *Whole slices* of residuals are resampled, all trajectories together: shocks that trajectories
 share, copies, heavy tails and tied values stay what they are. Both directions are refitted every time. The largest p-value counts: (i) alone would
-call a direction from the start law's own noise. Variances that change with time are not at rest, and (ii) is then no null.
+call a direction from the start law's own noise. Variances that change with time are not at rest, and (ii) is then no null; nor is it where the
+panel is known not to be at rest (`may_rest`).
 Nulls are simulated in turn, each while its p-value is near the level; simulation stops once a null reproduces the ratio.
 
 The ratio may come from another model than the null panels do. With measurement noise a fit has no closed form: null panels are
@@ -226,10 +227,11 @@ def simulated_test(
     alpha: float,
     simulators: tuple[NullSimulator, NullSimulator] | None = None,
     grounds: frozenset[Ground] = frozenset(Ground),
+    may_rest: bool = True,
 ) -> SimulatedP:
     """Of one panel, by a form's ratio on the `grounds` that may count.
 
-    `simulators`: of the order and of its reverse, where they are not the form's own.
+    `simulators`: of the order and of its reverse, where they are not the form's own. `may_rest`: nulls at rest are possible.
     """
 
     def statistic(some: Panels) -> Array:
@@ -242,7 +244,8 @@ def simulated_test(
             return _none_reached(alpha)
         simulators = _own_simulators(panels, form)
     worst = SimulatedP(0.0, 0.0)
-    for simulator in nulls(simulators, favoured=0 if ratio >= 0 else 1):
+    every = nulls(simulators, favoured=0 if ratio >= 0 else 1)
+    for simulator in every if may_rest else every[:1]:
         found = _p_value_under(simulator, statistic, panels, ratio, rng, alpha=alpha)
         worst = max(worst, found)
         if worst.clear(alpha) and worst.p_value > alpha:

@@ -46,6 +46,19 @@ def reversibility_p(panels: Panels, rng: np.random.Generator, *, means: bool) ->
     return _p(blocks, panels.groups, rng)
 
 
+def steady_spreads_p(panels: Panels, rng: np.random.Generator) -> float:
+    """The p-value of "deviations from the slices' means have second moments that do not change"; 1 where that cannot be asked.
+
+    By the features of these deviations whose mean is zero in any stationary process, reversible or not. Shocks and offsets that all
+    trajectories share are not in them.
+    """
+    x, there = panels.x[0], panels.visits.mask
+    if not panels.aligned:
+        return 1.0
+    x = x - x.mean(axis=0)
+    return _p([_ends_products(x, there), *_trends(x, there)], panels.groups, rng) or 1.0
+
+
 def irreversibility_p(
     x: Array, there: Mask, rng: np.random.Generator, *, groups: Indices | None = None
 ) -> float | None:
@@ -62,14 +75,18 @@ def irreversibility_p(
 
 def antisymmetric_features(x: Array, there: Mask) -> list[Array]:
     """Blocks (n, k) of features that change sign when a trajectory is reversed."""
-    n, _, d = x.shape
-    i, j = np.triu_indices(d)
-    first, end = (x[np.arange(n), each] for each in _ends(there))
-    return [
-        end - first,
-        end[:, i] * end[:, j] - first[:, i] * first[:, j],
-        *_step_features(x, there, 1),
-    ]
+    rows = np.arange(len(x))
+    first, last = _ends(there)
+    change = x[rows, last] - x[rows, first]
+    return [change, _ends_products(x, there), *_step_features(x, there, 1)]
+
+
+def _ends_products(x: Array, there: Mask) -> Array:
+    """Changes (n, k) of squares and products of values from the first observation to the last."""
+    rows, (i, j) = np.arange(len(x)), np.triu_indices(x.shape[2])
+    first, end = (x[rows, each] for each in _ends(there))
+    found: Array = end[:, i] * end[:, j] - first[:, i] * first[:, j]
+    return found
 
 
 def _ends(there: Mask) -> tuple[Indices, Indices]:

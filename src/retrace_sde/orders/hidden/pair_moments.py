@@ -68,13 +68,6 @@ class PairMoments:
         squares += n * np.outer(centre, centre)
         return cls(squares, sums + n * centre, n)
 
-    def joined(self, path: Array) -> PairMoments:
-        """The same with one more trajectory (T, d); where these have inputs too, it has none."""
-        y = np.zeros_like(self.sums)
-        y[:, : path.shape[1]] = path
-        squares = self.squares + y[:, None, :, None] * y[None, :, None, :]
-        return PairMoments(squares, self.sums + y, self.count + 1)
-
     def seen_by(self, directions: Array) -> PairMoments:
         """The same of `directions @ y`."""
         squares = directions @ self.squares @ directions.T

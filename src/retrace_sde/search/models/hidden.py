@@ -474,16 +474,15 @@ class HiddenModel(Problem):
 
     def shared_orders(self, found: Fit, initial: Gaussian | None = None) -> Arranged:
         """What one order for all costs under a fit, whose law has its own p₀: a quadratic assignment problem."""
+        orders = self.orders_under(found.law)
         if self.mean_path is None:
-            return self.orders_under(found.law)
-        Q = found.step.diffusion * found.step.dt
-        return self.orders_under(found.law, self.mean_path.as_trajectory(found.order, Q))
+            return orders
+        walk = self.mean_path.vectors(found.order, found.step.diffusion * found.step.dt)
+        return replace(orders, tables=orders.tables.with_walk(*walk))
 
-    def orders_under(self, law: Parameters, mean_path: Array | None = None) -> Arranged:
-        """The same under given parameters; the mean path (T, d), where there is one, counts like a trajectory."""
+    def orders_under(self, law: Parameters) -> Arranged:
+        """The same under given parameters, without the mean path."""
         pairs = self._pairs() if self.pairs is None else self.pairs
-        if mean_path is not None:
-            pairs = pairs.joined(mean_path)
         if self.regular:
             return Arranged(self, law, arrangement(pairs, law.model(self.dt), self.prior))
         return Arranged(self, law, arranged(pairs, self._chain(law), self.prior))
