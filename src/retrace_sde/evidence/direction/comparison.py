@@ -131,6 +131,7 @@ def compare_directions(
         identified=agree and p.p_value + p.p_error < alpha and abs(decided.ratio) >= MIN_NATS,
         p_value=p.p_value if agree else None,
         p_error=p.p_error if agree else None,
+        by_reversal=p.by_reversal,
         reason=Reason.TESTED if agree else Reason.MODELS_DISAGREE,
         models=_records(
             listed, {best.kind: decided}, {each.kind for each in (*tied, *vetoes, *trends)}
@@ -229,12 +230,13 @@ def _tested(
     if rough.p.p_value > FEW_TRAJECTORIES_P or abs(rough.ratio) < MIN_NATS:
         return rough._replace(p=SimulatedP(max(rough.p.p_value, alpha), 0.0))
     form = tested_form(found.form, panels)
-    reversible = reversibility_p(panels, rng, means=form.means or Ground.MEANS not in grounds)
-    if reversible > alpha:
-        return rough._replace(p=SimulatedP(reversible, 0.0))
+    means = form.means or Ground.MEANS not in grounds
+    reversible = SimulatedP(reversibility_p(panels, rng, means=means), 0.0, by_reversal=True)
+    if reversible.p_value > alpha:
+        return rough._replace(p=reversible)
     simulators = None if found.simulators is None else found.simulators(panels, rng)
     p = simulated_test(panels, form, rng, alpha=alpha, simulators=simulators, grounds=grounds)
-    return rough._replace(p=max(p, SimulatedP(reversible, 0.0)))
+    return rough._replace(p=max(p, reversible))
 
 
 def _ratio(found: CandidateFit, panels: Panels | None, grounds: frozenset[Ground]) -> Tested:
