@@ -48,11 +48,10 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
         order = _best_reversal(model, found.better.order)
         one = model.fit(order)
         two = model.reversed_fit(one)
-        if max(_gain(model, found.better, each) for each in (one, two)) < MIN_REVERSAL_GAIN:
+        if not any(_better(model, found.better, each) for each in (one, two)):
             return found
-        judge = model.with_unequal_steps(one) or model
-        trail = alternate(judge, space, order, max_iter=max_iter)
-        better = max(trail.pair.better, one, key=model.score)
+        trail = alternate(model, space, order, max_iter=max_iter)
+        better = trail.pair.better if trail.pair.better.log_likelihood > one.log_likelihood else one
         worse = model.reversed_fit(better)
         if worse.log_likelihood > better.log_likelihood:
             better, worse = worse, better
@@ -61,10 +60,11 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
     return found
 
 
-def _gain(model: Model, found: Fit, other: Fit) -> float:
-    """Nats by which another order is better, with steps of equal variance and with unequal ones where these are: the lesser of both."""
-    plain = other.log_likelihood - found.log_likelihood
-    return min(plain, model.score(other) - model.score(found))
+def _better(model: Model, found: Fit, other: Fit) -> bool:
+    """Another order is more likely; by more than a nat for each step where steps of unequal variance say the opposite, as in `alternate`."""
+    opposed = model.score(other) < model.score(found)
+    least = len(found.order) - 1 if opposed else MIN_REVERSAL_GAIN
+    return other.log_likelihood >= found.log_likelihood + least
 
 
 def _best_reversal(model: Model, order: Indices) -> Indices:
