@@ -5,7 +5,7 @@
 `transients` (d = 4, n = 30, T = 20, start 1.5 deviations off the mean) have a direction. `trends` (`3 t²` on stationary deviations that are slow,
 d = 2, n = 30, T = 12) have none that the dynamics show: their reverse looks like a relaxation. The step F and the stationary covariance S are the true ones of
 either direction, so that all that is left to estimate is the path of the means: a relaxation `m_t = μ + Fᵗ(m₀ − μ)`, or a straight line or parabola
-of time whose further numbers cost what they cost in `candidates.trend`. A direction is called where its relaxation is better than the other
+of time; the numbers of a path cost what they cost in `candidates.trend`. A direction is called where its relaxation is better than the other
 direction's by 2 nats, and than the best trend by the nats of the first column. Default settings estimate F and S too, and can only do worse.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import expm, solve_continuous_lyapunov
 
-from retrace_sde.evidence.candidates.trend import NATS_A_PARAMETER
+from retrace_sde.evidence.candidates.trend import volume
 from retrace_sde.evidence.direction.comparison import MIN_NATS
 from retrace_sde.lost_time.table import lines
 from retrace_sde.process.simulate import random_irreversible_sde
@@ -44,7 +44,7 @@ def trend(seed: int) -> Panel:
 
 
 def misfit(path: Floats, columns: Floats, F: Floats, S: Floats, n: int) -> float:
-    """Half of χ² of the slices' means (T, d) about the best combination of paths (T, d, k)."""
+    """Half of χ² of the slices' means (T, d) about the best combination of paths (T, d, k), and what its coefficients cost."""
     start, step = (np.linalg.inv(np.linalg.cholesky(each)) for each in (S, S - F @ S @ F.T))
 
     def white(x: Floats) -> Floats:
@@ -53,7 +53,8 @@ def misfit(path: Floats, columns: Floats, F: Floats, S: Floats, n: int) -> float
 
     values, paths = white(path[:, :, None])[:, 0], white(columns)
     left = values - paths @ np.linalg.lstsq(paths, values, rcond=None)[0]
-    return n * float(left @ left) / 2
+    units = np.kron(np.eye(columns.shape[2] // len(S)), np.linalg.cholesky(S))
+    return n * float(left @ left) / 2 + volume(n * units.T @ paths.T @ paths @ units)
 
 
 def nats(panel: Panel) -> tuple[float, float]:
@@ -66,10 +67,10 @@ def nats(panel: Panel) -> tuple[float, float]:
     relaxed, trends = [], []
     for m, G in ((path, F), (path[::-1], S @ F.T @ np.linalg.inv(S))):
         courses = np.stack([np.linalg.matrix_power(G, k) for k in range(T)])
-        relaxed.append(misfit(m, np.concatenate([powers[0], courses], axis=2), G, S, n))
+        # of the start, and of the mean to which it relaxes
+        relaxed.append(misfit(m, np.concatenate([courses, powers[0] - courses], axis=2), G, S, n))
         for k in (1, 2):
-            found = misfit(m, np.concatenate(powers[: k + 1], axis=2), G, S, n)
-            trends.append(found + NATS_A_PARAMETER * (k - 1) * d)
+            trends.append(misfit(m, np.concatenate(powers[: k + 1], axis=2), G, S, n))
     return relaxed[1] - relaxed[0], min(trends) - min(relaxed)
 
 

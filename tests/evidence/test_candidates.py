@@ -14,7 +14,7 @@ import retrace_sde as rt
 from retrace_sde.evidence.candidates.along import CandidatesAlong
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.evidence.candidates.linear_step import form_penalty
-from retrace_sde.evidence.closed_form.checks import CHECK_LEVEL, checked, free_nuisances
+from retrace_sde.evidence.closed_form.checks import CHECK_LEVEL, _bias, checked, free_nuisances
 from retrace_sde.evidence.closed_form.missing_draws import MissingDraws
 from retrace_sde.evidence.closed_form.null_simulation import NullSimulator, simulated_test
 from retrace_sde.evidence.closed_form.panels import Form, Ground, Panels
@@ -258,6 +258,45 @@ def test_checks_reject_as_often_as_they_say() -> None:
         found.append(checked(panels, fit_directions(panels, Form())[0]))
     for p in ([each.means for each in found], [each.spreads for each in found]):
         assert np.mean(np.array(p) < CHECK_LEVEL) <= 0.12  # 2 × .02: more than 7 of 60 once in 300
+
+
+def at_rest(n: int, T: int, F: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """`x_{t+1} = F x_t + e`, about from its stationary distribution."""
+    rng, d = np.random.default_rng(seed), len(F)
+    x, found = np.zeros((n, d)), []
+    for _ in range(T + 30):
+        x = x @ F.T + rng.standard_normal((n, d))
+        found.append(x)
+    return np.stack(found[30:], axis=1)
+
+
+def test_many_variables_at_rest_do_not_look_like_a_trend() -> None:
+    """Dynamics of 50 variables estimated from past values are biased: 12 of these 20 panels were rejected before that was taken out."""
+    found = []
+    for seed in range(20):
+        panels = Panels(at_rest(30, 25, 0.9 * np.eye(50), seed)[None])
+        found.append(checked(panels, fit_directions(panels, Form())[0]).means)
+    assert np.mean(np.array(found) < 0.05) <= 0.2
+
+
+@pytest.mark.parametrize("levels", [False, True])
+def test_the_bias_of_dynamics_is_that_of_repeated_panels(*, levels: bool) -> None:
+    F, n, T = np.array([[0.7, 0.3, 0.0], [-0.2, 0.6, 0.1], [0.0, 0.2, 0.5]]), 12, 13
+    found, said = [], []
+    for seed in range(600):
+        x = at_rest(n, T, F, seed)
+        x = x - x.mean(axis=0)
+        past, step = x[:, :-1], np.diff(x, axis=1)
+        if levels:
+            past, step = (each - each.mean(axis=1, keepdims=True) for each in (past, step))
+        z, y = past.reshape(-1, 3), step.reshape(-1, 3)
+        B = np.linalg.solve(z.T @ z, z.T @ y)
+        found.append(B.T + np.eye(3) - F)
+        said.append(_bias(B, z.T @ z, np.eye(3), n, T - 1, levels=levels).T)
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(len(found))
+    # Of the first order: up to a fifth is left.
+    assert_allclose(np.mean(said, axis=0), mean, atol=4 * error.max() + 0.3 * np.abs(mean).max())
+    assert np.abs(mean).max() > 5 * error.max()
 
 
 def test_measurement_noise_is_seen_in_residuals() -> None:

@@ -165,6 +165,7 @@ def test_it_says_where_its_p_value_comes_from() -> None:
     found = direction_test(np.arange(9.0), np.zeros(9), dimension=1)
     assert found.p_source is Source.VUONG
     assert replace(found, p_error=0.01).p_source is Source.SIMULATION
+    assert replace(found, by_reversal=True).p_source is Source.REVERSAL
     assert replace(found, reason=Reason.RESIDUALS).p_source is Source.RESIDUALS
     assert known_direction(found).p_source is None
 

@@ -9,7 +9,12 @@ from scipy.linalg import expm, solve_continuous_lyapunov
 
 import retrace_sde as rt
 from retrace_sde.evidence.candidates.candidate import CandidateKind
-from retrace_sde.evidence.candidates.trend import _misfit
+from retrace_sde.evidence.candidates.trend import (
+    PRIOR_DEVIATIONS,
+    _Past,
+    _path,
+    _relaxation,
+)
 from retrace_sde.evidence.closed_form.panels import Form, Panels
 from retrace_sde.evidence.closed_form.steps import fit_directions
 
@@ -29,8 +34,8 @@ def stationary(seed, n=30, T=12, d=2):
 
 
 @pytest.mark.parametrize("degree", [1, 2])
-def test_misfit_is_generalised_least_squares_of_the_mean_path(degree):
-    """Beside the dense covariance of the mean path."""
+def test_a_path_is_integrated_out(degree):
+    """Its misfit is that of generalised least squares, and its cost what a prior adds to the log-determinant of the mean path's dense covariance."""
     X, _ = stationary(0)
     X = X + np.linspace(0, 2, 12)[None, :, None] ** 3
     panels = Panels(X[None])
@@ -44,11 +49,46 @@ def test_misfit_is_generalised_least_squares_of_the_mean_path(degree):
             blocks[s][t] = np.linalg.matrix_power(F, s - t) @ variance
             blocks[t][s] = blocks[s][t].T
         variance = F @ variance @ F.T + H
-    inverse = np.linalg.inv(np.block(blocks) / n)
-    design = np.kron(np.linspace(0, 1, T)[:, None] ** np.arange(degree + 1), np.eye(d))
+    covariance = np.block(blocks) / n
+    inverse = np.linalg.inv(covariance)
+    design = np.kron(np.linspace(-1, 1, T)[:, None] ** np.arange(degree + 1), np.eye(d))
     path = X.mean(axis=0).ravel()
     rest = path - design @ np.linalg.solve(design.T @ inverse @ design, design.T @ inverse @ path)
-    assert_allclose(_misfit(panels, fit, degree), rest @ inverse @ rest, rtol=1e-8)
+    spread = np.array([[0.8, 0.0], [0.3, 0.5]])
+    misfit, volume = _path(panels, fit, degree, spread)
+    assert_allclose(misfit, rest @ inverse @ rest, rtol=1e-8)
+    prior = PRIOR_DEVIATIONS**2 * np.kron(np.eye(degree + 1), spread @ spread.T)
+    logs = (
+        np.linalg.slogdet(each)[1] for each in (covariance + design @ prior @ design.T, covariance)
+    )
+    assert_allclose(volume, (next(logs) - next(logs)) / 2, rtol=1e-8)
+
+
+def test_a_relaxation_is_integrated_out():
+    """Its start and the mean to which it relaxes, beside the dense covariance of the mean path; dynamics by deviations."""
+    X, _ = stationary(1)
+    panels = Panels(X[None])
+    fit, past = fit_directions(panels, Form())[0], _Past.of(panels)
+    n, T, d = X.shape
+    F, spread = fit.step[0].T, np.array([[0.8, 0.0], [0.3, 0.5]])
+    # The first slice's mean, then those of the steps, `m_{t+1} − F m_t = (1 − F) μ`: independent of one another.
+    design = np.zeros((T * d, 2 * d))
+    design[:d, :d] = np.eye(d)
+    design[d:, d:] = np.tile(np.eye(d) - F, (T - 1, 1))
+    covariance = np.kron(np.eye(T), fit.H[0]) / n
+    covariance[:d, :d] = fit.start.moments[1] / n
+    prior = PRIOR_DEVIATIONS**2 * np.kron(np.eye(2), spread @ spread.T)
+    logs = (
+        np.linalg.slogdet(each)[1] for each in (covariance + design @ prior @ design.T, covariance)
+    )
+    before = X[:, :-1]
+    of_all, of_slices = (
+        np.cov((before - before.mean(axis=k)).reshape(-1, d).T) for k in ((0, 1), 0)
+    )
+    ratio = np.linalg.slogdet(of_all)[1] - np.linalg.slogdet(of_slices)[1]
+    assert_allclose(
+        _relaxation(past, fit, spread), (next(logs) - next(logs) + d * ratio) / 2, rtol=1e-8
+    )
 
 
 def test_a_trend_that_looks_like_a_relaxation_in_reverse_is_left_open():

@@ -33,6 +33,11 @@ BEYOND_DOUBT_P = 1e-4
 """p-value above which freed variances may be chance: the direction must then be significant with equal ones, too. With free variances
 there is no null at rest, and of 32 shifted panels one was called wrongly."""
 
+POLYNOMIAL_FACTOR = 20.0
+"""By which the p-value of equal offsets is multiplied in the better direction of a polynomial drift, so that it counts at .001, if the other one explains
+the means worse still. A cubic only approximates a coarse step; with free offsets, which the reverse needs far more (p < 1e-90), most of the evidence was lost.
+FitzHugh–Nagumo is called in .98 of 80 panels, .90 without the factor; subjects with onsets of their own wrongly in 3 of 100, the same ones."""
+
 CORRELATED_Z = 3.0
 """Correlation of successive residuals, in standard errors, beyond which a model has left something out: measurement noise where
 it is negative."""
@@ -152,8 +157,15 @@ def free_nuisances(panels: Panels, form: Form, price: Callable[[Panels, Form], f
 
 def _needs_offsets(panels: Panels, form: Form) -> bool:
     """In both directions trajectories move together."""
-    both = zip((panels, panels.reverse), fit_directions(panels, form), strict=True)
-    return all(_means(*each) < CHECK_LEVEL for each in both)
+    return all(p < CHECK_LEVEL for p in _offsets(panels, form))
+
+
+def _offsets(panels: Panels, form: Form) -> tuple[float, float]:
+    """p-values of equal offsets, in the direction that fits better and in the other."""
+    better, worse = (_means(*each) for each in _sides(panels, form))
+    if form.degree > 1 and better > worse:
+        better = min(1.0, POLYNOMIAL_FACTOR * better)
+    return better, worse
 
 
 def _best(panels: Panels, form: Form) -> float:
@@ -162,7 +174,10 @@ def _best(panels: Panels, form: Form) -> float:
 
 def _better(panels: Panels, form: Form) -> Checks:
     """The checks in the direction that fits better, but for those of curved steps."""
-    return checked(*_sides(panels, form)[0])
+    found = checked(*_sides(panels, form)[0])
+    if form.degree == 1 or form.means or not panels.aligned:
+        return found
+    return found._replace(means=_offsets(panels, form)[0])
 
 
 def _sides(panels: Panels, form: Form) -> list[tuple[Panels, StepFit]]:
@@ -201,29 +216,60 @@ def _means(panels: Panels, fit: StepFit) -> float:
         within = within - weights.sum() * middle.T @ middle
     # A constant, or the subjects' means, and an offset of each further step: deviations from the slices' means are left.
     bound = 0 if form.affine or form.levels else 1
-    any_offset = within + (w[:bound, None] * mean[:bound]).T @ mean[:bound]
-
-    def with_time(columns: Array) -> Array:
-        """Moments of the rows with functions of time (S, k) before them."""
-        rows = np.concatenate([columns, mean], axis=1)
-        if form.levels:
-            rows = rows - w @ rows / w.sum()
-        G = (w[:, None] * rows).T @ rows
-        k = columns.shape[1]
-        G[k:, k:] += within
-        return G
-
-    t = np.linspace(-1, 1, S)[:, None]
-    constant = np.ones((S, 1 if form.affine and not form.levels else 0))
-    plain = _log_det(with_time(constant), d)
-    trend = np.concatenate([constant, t, t**2], axis=1)
-    count = float(sums.count.sum()) - n * form.levels
-    p = mean.shape[1] - d + constant.shape[1]
+    rows = mean if bound else mean - w @ mean / w.sum()
+    plain, free = (_log_det(within + (w[:k, None] * rows[:k]).T @ rows[:k], d) for k in (S, bound))
+    constants = n if form.levels else 1 - bound
+    left = float(sums.count.sum()) - (mean.shape[1] - d) - constants - (S - 1)
+    trend = _trend(fit, within, w, rows, n, left)
     found = []
-    for G, h in ((with_time(trend), 2), (any_offset, S - 1)):
-        statistic = (count - p - h - (d - h + 1) / 2) * (plain - _log_det(G, d))
+    for gain, h in ((trend, 2), (plain - free, S - 1)):
+        statistic = (left - (d - h + 1) / 2) * gain
         found.append(float(chi2_sf(max(statistic, 0.0), d * h)))
     return _either(*found)
+
+
+def _trend(fit: StepFit, within: Array, w: Array, rows: Array, n: int, left: float) -> float:
+    """`log |E + H| / |E|` of a linear and a quadratic trend of the steps' offsets, dynamics and covariance being those of deviations.
+
+    Deviations are independent of the means' path, but dynamics estimated from past values are biased, and of many variables what they
+    leave of the path looks like a trend: in .25 to .9 of panels at rest with 50 variables (n = 30, T = 8 to 30, level .05; .05 to .2 without the bias).
+    """
+    d, form = fit.H.shape[1], fit.form
+    k, S = len(within) - d, len(w)
+    gram = _positive(within[:k, :k])
+    F: Array = np.asarray(np.linalg.solve(gram, within[:k, k:]))
+    E = _positive(within[k:, k:] - within[k:, :k] @ F)
+    if fit.stable:  # others are estimated from values that outweigh their noise
+        F -= _bias(F, gram, E / left, n, S, levels=form.levels)
+    t = np.linspace(-1, 1, S)[:, None]
+    constant = np.ones((S, int(form.affine or form.levels)))
+    columns = np.concatenate([constant, t, t**2], axis=1)
+    weighted = w[:, None] * columns
+    inverse = np.linalg.inv(weighted.T @ columns)[-2:]
+    path = inverse @ weighted.T @ rows
+    slopes, past = path[:, k:] - path[:, :k] @ F, path[:, :k]
+    spread = inverse[:, -2:] + past @ np.linalg.solve(gram, past.T)
+    H = slopes.T @ np.linalg.solve(spread, slopes)
+    return float(np.linalg.slogdet(E + H)[1] - np.linalg.slogdet(E)[1])
+
+
+def _bias(F: Array, gram: Array, noise: Array, n: int, S: int, *, levels: bool) -> Array:
+    """Of a regression (k, d) on past values in n trajectories of S steps, to the first order (after Nicholls and Pope 1988),
+
+        −G⁻¹ Σ_l (1 − l/S) [C^{2l−1} + (tr C^l + n) C^{l−1}] Σ,
+
+    G the regressors' second moments, C the step of the state as it multiplies columns, Σ the noise; n only where subjects have means of their own.
+    """
+    k, d = F.shape
+    C = np.eye(k, k=-d)
+    C[:d] = F.T
+    C[:d, :d] += np.eye(d)
+    total, power = np.zeros((k, k)), np.eye(k)
+    for lag in range(1, S):
+        after = power @ C
+        total += (1 - lag / S) * (power @ after + (np.trace(after) + n * levels) * power)
+        power = after
+    return np.asarray(-np.linalg.solve(gram, total[:, :d] @ noise), dtype=np.float64)
 
 
 def _log_det(G: Array, d: int) -> float:

@@ -57,10 +57,11 @@ RANGE_MARGIN = 0.5
 
 
 class SimulatedP(NamedTuple):
-    """A p-value and its own Monte-Carlo error (one standard deviation)."""
+    """A p-value and its own Monte-Carlo error (one standard deviation). `by_reversal`: of trajectories that are randomly time-reversed."""
 
     p_value: float
     p_error: float
+    by_reversal: bool = False
 
     @classmethod
     def of(cls, reached: int, draws: int) -> SimulatedP:

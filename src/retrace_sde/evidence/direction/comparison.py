@@ -47,8 +47,8 @@ MIN_NATS = 2.0
 """Ratio in nats below which no p-value makes it evidence: one real panel had −.2 nats with p = .01."""
 
 TREND_TIE_NATS = 4.0
-"""Nats within which an outside trend is as good as the best candidate. Of trends and of transients (d = 4, n = 30, T = 20) are called,
-wrongly and rightly: .05 and .84 at 3 nats, .03 and .80 at 4, .01 and .76 at 5. With the process known: .01 and .91 at 4 nats (studies/trend_limit.py)."""
+"""Nats within which an outside trend is as good as the best candidate. Of 170 trends and of as many transients (d = 4, n = 30, T = 20) are called, wrongly
+and rightly: .02 and .91 (true order). By Markov steps alone (200): .05 and .93 at 3 nats, .02 and .91 at 4, .01 and .88 at 5."""
 
 FEW_TRAJECTORIES_P = 0.3
 """Vuong's p-value above which a ratio is no evidence where no null at rest is simulated: steps are curved, or variances free. There a fit is not the
@@ -141,6 +141,7 @@ def compare_directions(
         identified=agree and p.p_value + p.p_error < alpha and abs(decided.ratio) >= MIN_NATS,
         p_value=p.p_value if agree else None,
         p_error=p.p_error if agree else None,
+        by_reversal=p.by_reversal,
         reason=Reason.TESTED if agree else Reason.MODELS_DISAGREE,
         models=_records(
             listed, {best.kind: decided}, {each.kind for each in (*tied, *vetoes, *trends)}
@@ -243,9 +244,10 @@ def _tested(
     may_rest = _may_rest(panels, form, rng)
     if may_rest and not _rests(panels, form) and rough.p.p_value > FEW_TRAJECTORIES_P:
         return open_
-    reversible = reversibility_p(panels, rng, means=form.means or Ground.MEANS not in grounds)
-    if reversible > alpha:
-        return rough._replace(p=SimulatedP(reversible, 0.0))
+    means = form.means or Ground.MEANS not in grounds
+    reversible = SimulatedP(reversibility_p(panels, rng, means=means), 0.0, by_reversal=True)
+    if reversible.p_value > alpha:
+        return rough._replace(p=reversible)
     simulators = None if found.simulators is None else found.simulators(panels, rng)
     p = simulated_test(
         panels,
@@ -256,7 +258,7 @@ def _tested(
         grounds=grounds,
         may_rest=may_rest,
     )
-    return rough._replace(p=max(p, SimulatedP(reversible, 0.0)))
+    return rough._replace(p=max(p, reversible))
 
 
 def _rests(panels: Panels, form: Form) -> bool:

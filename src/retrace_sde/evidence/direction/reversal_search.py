@@ -2,7 +2,8 @@
 
 The search moves slices under parameters fitted to the current order, and those favour it. With few trajectories an order with
 a reversed stretch can then be a local optimum, nats below the truth, whose direction means nothing. Here the parameters move
-with the order: all T(T − 1)/2 reversals, and their reverses, in closed form at once.
+with the order: all T(T − 1)/2 reversals, and their reverses, in closed form at once. A reversal must not cost what the search gained
+by steps of unequal variance: where volatility rises, the first two slices were exchanged in 4 of 60 panels (0 now).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
         order = _best_reversal(model, found.better)
         one = model.fit(order)
         two = model.reversed_fit(one)
-        if max(one.objective, two.objective) < found.better.objective + MIN_REVERSAL_GAIN:
+        if not any(_better(model, found.better, each) for each in (one, two)):
             return found
         trail = alternate(model, space, order, max_iter=max_iter)
         better = trail.pair.better if trail.pair.better.objective > one.objective else one
@@ -57,6 +58,13 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
         rounds = (*found.rounds, *trail.rounds, better.as_round())
         found = Found(better, worse, rounds, trail.settled)
     return found
+
+
+def _better(model: Model, found: Fit, other: Fit) -> bool:
+    """Another order is more likely; by more than a nat for each step where steps of unequal variance say the opposite, as in `alternate`."""
+    opposed = model.score(other) < model.score(found)
+    least = len(found.order) - 1 if opposed else MIN_REVERSAL_GAIN
+    return other.objective >= found.objective + least
 
 
 def _best_reversal(model: Model, found: Fit) -> Indices:

@@ -49,6 +49,7 @@ class Source(StrEnum):
     """Where a p-value comes from."""
 
     SIMULATION = "simulation"
+    REVERSAL = "random time reversal"
     VUONG = "Vuong's statistic"
     RESIDUALS = "independence of residuals"
 
@@ -90,9 +91,11 @@ class Evidence:
     z: float
     p_value: float
     p_error: float | None = None
+    by_reversal: bool = False
 
     def __str__(self) -> str:
-        shown = p_words(self.p_value, self.p_error) + (" by simulation" if self.p_error else "")
+        way = " by simulation" if self.p_error else f" by {Source.REVERSAL}" * self.by_reversal
+        shown = p_words(self.p_value, self.p_error) + way
         return f"log-likelihood ratio {self.log_likelihood_ratio:+.1f} nats, {shown}"
 
 
@@ -211,6 +214,8 @@ class DirectionTest:
         What the residuals of every model still show, where that left the direction open.
     aligned : str or None
         At what subjects are aligned, as far as that was told: "start", "end" or "neither".
+    by_reversal : bool
+        The p-value is that of the randomisation test, in which trajectories are time-reversed at random.
 
     Examples
     --------
@@ -240,6 +245,7 @@ class DirectionTest:
     rests_on: Mapping[str, float] = field(default_factory=dict)
     unexplained: str | None = None
     aligned: str | None = None
+    by_reversal: bool = False
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -253,7 +259,9 @@ class DirectionTest:
             return None
         if self.reason is Reason.RESIDUALS:
             return Source.RESIDUALS
-        return Source.SIMULATION if self.p_error else Source.VUONG
+        if self.p_error:
+            return Source.SIMULATION
+        return Source.REVERSAL if self.by_reversal else Source.VUONG
 
     @property
     def close(self) -> bool:
@@ -307,7 +315,9 @@ class DirectionTest:
     def evidence(self) -> Evidence:
         """The result of the test itself, whatever decided the direction."""
         if self.p_value is not None:
-            return Evidence(self.log_likelihood_ratio, self.z, self.p_value, self.p_error)
+            return Evidence(
+                self.log_likelihood_ratio, self.z, self.p_value, self.p_error, self.by_reversal
+            )
         return Evidence(self.log_likelihood_ratio, self.z, _two_sided(self.z, self._independent))
 
     @property
