@@ -159,11 +159,10 @@ class _Lengths(NamedTuple):
     tail: Tail
 
     @classmethod
-    def of(cls, residuals: Array, variable: int | None) -> _Lengths | None:
-        seen = ~np.isnan(residuals).any(axis=2)
-        if seen.sum() < MIN_ROWS:
+    def of(cls, residuals: Array, W: Array | None, variable: int | None) -> _Lengths | None:
+        if W is None:
             return None
-        W = _whitening(residuals[seen])
+        seen = ~np.isnan(residuals).any(axis=2)
         if variable is not None:
             W = W @ (W[variable] / lengths(W[variable]))[:, None]
         sizes = np.where(seen, lengths(np.nan_to_num(residuals) @ W), np.nan)
@@ -180,6 +179,7 @@ class _Judge:
         self.features, self.positions, self.B, self.G = features, positions, B, G
         self.residuals = residuals
         self.lengths: dict[tuple[tuple[int, ...], int | None], _Lengths | None] = {}
+        self.whitenings: dict[tuple[int, ...], Array | None] = {}
 
     @classmethod
     def of(cls, features: Array, positions: Indices, y: Array) -> _Judge:
@@ -198,8 +198,10 @@ class _Judge:
         """How likely what is left of some variables of a row (d,) of trajectory j at position k, or of one cell given the others, is by chance."""
         chosen, key = list(variables), (variables, cell)
         if key not in self.lengths:
-            one = None if cell is None else variables.index(cell)
-            self.lengths[key] = _Lengths.of(self.residuals[..., chosen], one)
+            one, some = None if cell is None else variables.index(cell), self.residuals[..., chosen]
+            if variables not in self.whitenings:
+                self.whitenings[variables] = _whitening(some)
+            self.lengths[key] = _Lengths.of(some, self.whitenings[variables], one)
         law, at = self.lengths[key], int(np.searchsorted(self.positions, k))
         if law is None:
             return 1.0
@@ -213,8 +215,11 @@ class _Judge:
         return float(law.tail.beyond(np.asarray(length)))
 
 
-def _whitening(residuals: Array) -> Array:
-    """W for the bulk of residuals (N, d)."""
+def _whitening(residuals: Array) -> Array | None:
+    """W for the bulk of residuals (n, m, d) that are known; None: too few."""
+    residuals = residuals[~np.isnan(residuals).any(axis=2)]
+    if len(residuals) < MIN_ROWS:
+        return None
     scale = np.maximum(median(np.abs(residuals), 0), 1e-12)
     size = lengths(residuals / scale)
     bulk = residuals[size <= np.quantile(size, USUAL_ROWS)] / scale

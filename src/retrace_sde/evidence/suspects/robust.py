@@ -68,23 +68,26 @@ def trimmed_regression(y: Array, x: Array) -> tuple[Array, Array]:
     rest = rest - np.median(rest, axis=0)
     S = np.diag((NORMAL_MAD * np.median(np.abs(rest), axis=0)) ** 2 + 1e-12)
     bound, middle = chi2_ppf(KEPT, d), chi2_ppf(0.5, d)
+    squares, before = _squares(rest, S), np.zeros(N, dtype=bool)
     for _ in range(TRIMMED_ROUNDS):
-        squares = _squares(rest, S)
         kept = squares <= bound * np.median(squares) / middle
-        if kept.sum() < 3 * (d + 1):
+        if kept.sum() < 3 * (d + 1) or np.array_equal(kept, before):
             break
-        G = X[kept].T @ X[kept]
+        before = kept
+        bulk = X[kept]
+        G = bulk.T @ bulk
         ridge = RIDGE * np.trace(G)
-        B = np.linalg.solve(G + ridge * np.eye(d + 1), X[kept].T @ y[kept] + ridge * near)
+        B = np.linalg.solve(G + ridge * np.eye(d + 1), bulk.T @ y[kept] + ridge * near)
         rest = y - X @ B
         S = np.cov(rest[kept].T).reshape(d, d) + 1e-12 * np.eye(d)
-        S = S * max(float(np.median(_squares(rest, S))) / middle, 1e-12)
+        squares = _squares(rest, S)
+        S = S * max(float(np.median(squares)) / middle, 1e-12)
     return B, S
 
 
 def _squares(rest: Array, S: Array) -> Array:
     """Squared Mahalanobis lengths."""
-    return np.asarray((rest @ np.linalg.inv(S) * rest).sum(axis=1))
+    return np.asarray(np.einsum("ij,ij->i", rest @ np.linalg.inv(S), rest))
 
 
 def whitening(S: Array) -> Array:
