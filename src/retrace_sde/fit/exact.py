@@ -220,7 +220,9 @@ def embedded(theta: Array, H: Array, dt: float) -> Embedding:
 
 
 @lru_cache(maxsize=2)
-def _embedded(of_theta: bytes, of_H: bytes, d: int, p: int, dt: float) -> tuple[Array, Array, Array]:
+def _embedded(
+    of_theta: bytes, of_H: bytes, d: int, p: int, dt: float
+) -> tuple[Array, Array, Array]:
     """What an `Embedding` holds; one fit asks several times for that of the same step, and of its reverse."""
     theta, H = np.frombuffer(of_theta).reshape(d, p), np.frombuffer(of_H).reshape(d, d)
     L = np.asarray(np.linalg.cholesky(H * dt))
