@@ -43,6 +43,9 @@ MAX_NUMBERS, MAX_COMPARED = 64, 5000
 MAX_NEIGHBOURS, MAX_PAIRS = 8, 5000
 """Nearest trajectories that may be copies of one, and pairs whose distances tell the distribution of all."""
 
+FEW = 500
+"""Trajectories up to which all distances are computed, and scipy's tree is asked (and imported, 30 ms) only where some are small."""
+
 MIN_TRAJECTORIES, TRAJECTORIES_PER_COMPONENT, MAX_COMPONENTS = 6, 3, 12
 """Trajectories without which distances have no distribution, those for each component, and components that are enough."""
 
@@ -128,6 +131,8 @@ def near_copies(data: Data, *, shared: bool) -> Indices | None:
     if not reach > 0:
         return None
     every = np.column_stack([scores, levels])
+    if n <= FEW and not _any_nearer(every, reach):
+        return None
     tree = spatial.cKDTree(every)
     near, at = tree.query(every, min(MAX_NEIGHBOURS, n - 1) + 1, distance_upper_bound=reach**0.5)
     one, k = np.nonzero(near < np.inf)
@@ -143,6 +148,14 @@ def near_copies(data: Data, *, shared: bool) -> Indices | None:
         return None
     graph = coo_array((np.ones(alike.sum()), (one[alike], two[alike])), shape=(n, n))
     return connected_components(graph, directed=False)[1].astype(np.intp)
+
+
+def _any_nearer(points: Array, reach: float) -> bool:
+    """Some of few points (n, q) may be nearer than √reach to one another, up to rounding."""
+    squares = (points**2).sum(axis=1)
+    between = squares[:, None] + squares - 2 * points @ points.T
+    np.fill_diagonal(between, np.inf)
+    return bool(between.min() <= reach + 1e-9 * squares.max())
 
 
 def _numbers(data: Data, *, shared: bool) -> tuple[Array, Array, Indices]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,9 @@ NODES = 64
 
 MOVED_ELEMENTS = 1 << 20
 """Elements (d² for each row) of the influences that are moved at a time."""
+
+REMEMBERED_ELEMENTS = 10_000
+"""Coefficients up to which the SDEs of the last two steps are remembered."""
 
 TOLD_DIFFERENCE = 0.5
 """Standard errors between Euler's values and the SDE's from which the difference is reported."""
@@ -210,7 +213,18 @@ def embedded(theta: Array, H: Array, dt: float) -> Embedding:
     `A = log(F)/dt`, H from `A Q + Q Aᵀ = F H Fᵀ − H`, C by the integral of `e^{Au}`. Limits: a rotation by more than half a turn per
     step looks like a slower one, in the opposite direction, and cannot be told from it (only angles near the fold are noted).
     """
-    d = len(H)
+    (d, p), remembered = theta.shape, theta.size <= REMEMBERED_ELEMENTS
+    found = _embedded if remembered else _embedded.__wrapped__
+    coefficients, diffusion, root = found(theta.tobytes(), H.tobytes(), d, p, dt)
+    return Embedding(coefficients.copy(), diffusion.copy(), dt, root.copy())
+
+
+@lru_cache(maxsize=2)
+def _embedded(
+    of_theta: bytes, of_H: bytes, d: int, p: int, dt: float
+) -> tuple[Array, Array, Array]:
+    """What an `Embedding` holds; one fit asks several times for that of the same step, and of its reverse."""
+    theta, H = np.frombuffer(of_theta).reshape(d, p), np.frombuffer(of_H).reshape(d, d)
     L = np.asarray(np.linalg.cholesky(H * dt))
     F = np.eye(d) + solve_triangular(L, theta[:, :d] @ L, lower=True) * dt
     f = np.linalg.eigvals(F)
@@ -221,7 +235,8 @@ def embedded(theta: Array, H: Array, dt: float) -> Embedding:
     if not np.linalg.eigvalsh(K)[0] > 1e-10 * np.abs(K).max():
         raise NotEmbeddableError(NOT_POSITIVE)
     S = solve_triangular(L, theta[:, d:], lower=True) * dt
-    return _in_units(B, np.linalg.solve(_integral(B), S), K, L, dt)
+    sde = _in_units(B, np.linalg.solve(_integral(B), S), K, L, dt)
+    return sde.coefficients, sde.diffusion, sde.root
 
 
 def embedding_at(coefficients: Array, diffusion: Array, dt: float) -> Embedding:

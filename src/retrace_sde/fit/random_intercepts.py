@@ -329,7 +329,7 @@ def profile(strata: Strata, p: int, H: Array, omega: Array) -> Point:
     w, U = eigh(omega, H)
     q = 1 / (1 + strata.times[:, None] * np.maximum(w, 0.0))
     psi, cross = strata.grams[:, :p, :p], strata.grams[:, :p, p:] @ U
-    M = np.einsum("sk,spq->kpq", q, psi)
+    M = np.tensordot(q.T, psi, 1)
     b = np.linalg.solve(M, np.einsum("sk,spk->kp", q, cross)[:, :, None])[:, :, 0]
     bc = b @ cross
     T = U.T @ strata.grams[:, p:, p:] @ U - bc - bc.transpose(0, 2, 1) + b @ psi @ b.T

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import get_lapack_funcs
+from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from retrace_sde.fit.euler import Euler
 from retrace_sde.io.arrays import Array, Mask
@@ -32,14 +32,17 @@ COVARIANCE_ACCURACY = 1e-12
 SHRINKAGES = (0.0, 0.01, 0.1, 0.4, 1.0)
 """The values of ρ that are tried."""
 
-GIVE_UP_NATS = 50.0
-"""Nats below the best for the same target at which larger shrinkages are skipped."""
-
 TRIANGULAR_FROM = 24
 """Number of variables from which LAPACK's triangular inverse is used."""
 
-STATE_ELEMENTS = 1 << 21
+GIVE_UP_NATS = 50.0
+"""Nats below the best for the same target at which larger shrinkages are skipped."""
+
+STATE_ELEMENTS = 1 << 16
 """Elements of slices, or of their covariances, that are processed at once."""
+
+CACHED_ELEMENTS = 1 << 17
+"""Elements of slices, or of their covariances, times shrinkages, up to which these are tried at once: small arrays cost calls, large ones cache."""
 
 SMALLEST_GROUP = 4
 """Trajectories of a group that starts apart: fewer are outliers."""
@@ -166,42 +169,72 @@ def _left_out(
     S = z.transpose(0, 2, 1) @ z / n
     # Grown data have a spread of 10⁷ in one direction, beside which others are lost to rounding.
     lost = COVARIANCE_ACCURACY * np.diagonal(S, axis1=1, axis2=2)[:, :, None] * np.eye(d)
-    best = np.full((k, n), -np.inf)
-    covariance = np.zeros((k, d, d))
-    for P, inverse in targets:
-        level = (inverse * S).sum(axis=(1, 2)) / d
-        own = np.full(k, -np.inf)
-        for rho in SHRINKAGES:
-            if rho == 0 and n <= d:  # singular, but for the floor
-                continue
-            # Leaving trajectory j out of mean and covariance is a rank-one change of M: M − c z zᵀ.
-            keep = (1 - rho) * n / (n - 1)
-            c = (1 - rho) * m / ((m - 1) * (n - 1))
-            rest = rho * level[:, None, None] * P + START_FLOOR * noise + lost
-            lower = np.linalg.cholesky(keep * S + rest)
-            white = z @ inverted(lower).transpose(0, 2, 1)
-            q = np.einsum("kni,kni->kn", white, white)
-            left = 1 - c * q
-            possible = left.min(axis=1) > 1e-9  # not so where n ≤ d and nothing is shrunk
-            left = np.where(possible[:, None], left, 1.0)
-            log_det = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)[:, None]
-            density = -0.5 * ((m / (m - 1)) ** 2 * q / left + log_det + np.log(left))
-            worth = density.sum(axis=1)
-            wins = possible & (worth > best.sum(axis=1))
-            best[wins] = density[wins]
-            covariance[wins] = ((1 - rho) * S + rest)[wins]
-            own = np.where(possible & (worth > own), worth, own)
-            if (worth < own - GIVE_UP_NATS).all():
-                break  # more of it predicts still worse
+    least = START_FLOOR * noise + lost
+    # Without shrinkage targets are alike; and covariances are singular, but for the floor, with n ≤ d.
+    tried = [] if n <= d else [(0, 0.0)]
+    tried += [(which, rho) for which in range(len(targets)) for rho in SHRINKAGES[1:]]
+    scaled = [((Q * S).sum(axis=(1, 2)) / d)[:, None, None] * P for P, Q in targets]
+    best, covariance = np.full((k, n), -np.inf), np.zeros((k, d, d))
+    worth, own = np.full(k, -np.inf), [np.full(k, -np.inf) for _ in targets]
+    at_once = len(tried) if len(tried) * k * d * max(n, d) <= CACHED_ELEMENTS else 1
+    while tried:
+        some, tried = tried[:at_once], tried[at_once:]
+        rest = np.stack([each * scaled[which] + least for which, each in some], axis=1)
+        rho = np.array([each for _, each in some])
+        density, total = _densities(z, m, S, rest, rho)
+        first = total.argmax(axis=1)
+        wins = np.flatnonzero(total.max(axis=1) > worth)
+        i = wins, first[wins]
+        worth[wins], best[wins] = total[i], density[i]
+        covariance[wins] = (1 - rho[i[1]])[:, None, None] * S[wins] + rest[i]
+        if tried:
+            which, now = some[0][0], total[:, 0]
+            own[which] = np.maximum(own[which], now)
+            if (now < own[which] - GIVE_UP_NATS).all():  # more of it predicts still worse
+                tried = [each for each in tried if each[0] != which]
     return best - d * np.log(2 * np.pi) / 2, covariance
 
 
+def _densities(z: Array, m: Array, S: Array, rest: Array, rho: Array) -> tuple[Array, Array]:
+    """Leave-one-out densities (k, r, n) but for a constant, of covariances `(1 − ρ) S + rest` with r values of ρ, and their sums.
+
+    Leaving trajectory j out of mean and covariance is a rank-one change of M: M − c z zᵀ.
+    """
+    n = z.shape[1]
+    m, share = m[:, None], (1 - rho)[:, None]
+    c = share * m / ((m - 1) * (n - 1))
+    lower = np.linalg.cholesky(share[..., None] * n / (n - 1) * S[:, None] + rest)
+    q = _lengths(lower, z)
+    left = 1 - c * q
+    possible = left.min(axis=2) > 1e-9  # not so where n ≤ d and nothing is shrunk
+    left = np.where(possible[..., None], left, 1.0)
+    log_det = 2 * np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(axis=-1)[..., None]
+    found = -0.5 * ((m / (m - 1)) ** 2 * q / left + log_det + np.log(left))
+    return found, np.where(possible, found.sum(axis=2), -np.inf)
+
+
 def inverted(lower: NDArray[np.floating[Any]]) -> Array:
-    """The inverses of lower triangular matrices (k, d, d): large ones by LAPACK's own routine, a sixth of the work."""
-    if lower.shape[1] < TRIANGULAR_FROM:
+    """The inverses of lower triangular matrices (..., d, d): large ones by LAPACK's own routine, a sixth of the work."""
+    d = lower.shape[-1]
+    if d < TRIANGULAR_FROM:
         return np.asarray(np.linalg.inv(lower))
     (invert,) = get_lapack_funcs(("trtri",), (lower,))
-    return np.stack([invert(each, lower=1)[0] for each in lower])
+    found = np.stack([invert(each, lower=1)[0] for each in lower.reshape(-1, d, d)])
+    return found.reshape(lower.shape)
+
+
+def _lengths(lower: Array, z: Array) -> Array:
+    """`‖L⁻¹ z‖²` of rows z (k, n, d), for lower triangular L (k, r, d, d)."""
+    k, r, d, _ = lower.shape
+    if d < TRIANGULAR_FROM:
+        white = z[:, None] @ inverted(lower).swapaxes(-1, -2)
+        return np.asarray(np.einsum("krni,krni->krn", white, white))
+    (solve,) = get_blas_funcs(("trsm",), (lower, z))
+    found = np.empty((k, r, z.shape[1]))
+    for i, j in np.ndindex(k, r):
+        white = solve(1.0, lower[i, j].T, z[i].T, trans_a=1)  # transposed: as Fortran stores them
+        np.einsum("in,in->n", white, white, out=found[i, j])
+    return found
 
 
 def start_log_densities(states: Array, model: Euler, variances: Array) -> Array:

@@ -53,9 +53,12 @@ class Dispersion:
 
 def dispersion(halves: Array, numbers: float) -> Dispersion | None:
     """From the half squares of an order's steps, N numbers each; None where the steps are alike."""
-    m = numbers / 2
-
-    S = len(halves)
+    m, S = numbers / 2, len(halves)
+    # Each step with the variance that suits it best: no law of variances explains them better.
+    with np.errstate(divide="ignore"):
+        most = float((halves - m - m * np.log(halves / m)).sum())
+    if most <= UNEQUAL_NATS:
+        return None
 
     def shortfall(q: Array) -> tuple[float, Array]:
         """And its derivatives by log α and by log β/α, the common variance: of alike steps only that one is told."""

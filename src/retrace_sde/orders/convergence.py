@@ -6,7 +6,6 @@ import numpy as np
 from scipy.special import ndtri
 
 from retrace_sde.io.arrays import Array
-from retrace_sde.io.deferred import stats
 
 MAX_R_HAT, MIN_EFFECTIVE_SIZE = 1.05, 100.0
 """Chains have converged within these (Vehtari et al. 2021 ask for 1.01 and 400 where tails matter). Of eight halves of 25 independent draws
@@ -38,8 +37,14 @@ def convergence(x: Array) -> tuple[float, float]:
 def _normal_scores(x: Array) -> Array:
     """Ranks over all chains, ties at their mean, as quantiles of the standard normal distribution (Blom 1958)."""
     flat = x.reshape(-1, x.shape[2])
-    ranks = stats.rankdata(flat, axis=0)
+    ranks = np.stack([_ranks(column) for column in flat.T], axis=1)
     return np.asarray(ndtri((ranks - 0.375) / (len(flat) + 0.25))).reshape(x.shape)
+
+
+def _ranks(values: Array) -> Array:
+    """From 1 on, ties at their mean."""
+    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[where])
 
 
 def _split_r_hat(x: Array) -> float:

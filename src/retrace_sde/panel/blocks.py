@@ -268,7 +268,7 @@ class Data:
             )
         size = size or self._size
         blocks = [slice(begin, min(begin + size, n)) for begin in range(0, n, size)]
-        jobs = min(_jobs(self.n_jobs), len(blocks))
+        jobs = 1 if len(blocks) == 1 else min(_jobs(self.n_jobs), len(blocks))
         if jobs == 1 or not array_api_compat.is_numpy_array(self._array):
             yield from map(function, blocks)
             return

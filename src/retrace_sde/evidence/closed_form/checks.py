@@ -211,8 +211,9 @@ def _means(panels: Panels, fit: StepFit) -> float:
     w, mean = weights * sums.count, sums.mean[0]
     within = sums.about_slices(np.tile(weights, (2, 1)) if form.spreads else None)[0]
     if form.levels:  # the subjects' weighted means are free: what they take of the deviations
-        middle = sums.of_trajectories(np.tile(weights, (2, 1)))[0]
-        middle -= middle.mean(axis=0)
+        tiled = np.tile(weights, (2, 1))
+        middle = (sums.of_trajectories(tiled) if form.spreads else sums.trajectory_means)[0]
+        middle = middle - middle.mean(axis=0)
         within = within - weights.sum() * middle.T @ middle
     # A constant, or the subjects' means, and an offset of each further step: deviations from the slices' means are left.
     bound = 0 if form.affine or form.levels else 1

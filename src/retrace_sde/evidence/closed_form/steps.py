@@ -14,6 +14,7 @@ orders. Variables are standardised. A fit is in one direction; the reverse is a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -277,7 +278,7 @@ class _Regression:
         n, S = sums.first.shape[1], len(sums.count)
         each = np.ones((len(sums.first), S)) if w is None else w
         W = each.sum(axis=1)
-        middle = sums.of_trajectories(each)
+        middle = sums.trajectory_means if w is None else sums.of_trajectories(each)
         if means:
             middle = middle - (each[:, None] @ sums.mean) / W[:, None, None]
         outside = W[:, None, None] * (middle.transpose(0, 2, 1) @ middle)
@@ -335,6 +336,7 @@ class _Between:
         better = (tried[1][0] > tried[0][0])[:, None, None]
         return self._alternated(np.where(better, tried[1][1], tried[0][1]), MAX_ALTERNATIONS)
 
+    @cached_property
     def _axes(self) -> tuple[Array, Array]:
         """Coordinates M with `Mᵀ (wxx + W bxx) M = 1` and `Mᵀ W bxx M` diagonal, and that diagonal, in [0, 1]."""
         outer = self.W[:, None, None] * self.between[0]
@@ -349,7 +351,7 @@ class _Between:
         `wxx + W bxx` is 1 and W bxx diagonal, β, all of them are: `1 − β + β/(W D_i)`.
         """
         wxy, bxy = self.within[1], self.between[1]
-        back, share = self._axes()
+        back, share = self._axes
         W = self.W[:, None, None]
         before = np.full(len(theta), -np.inf)
         value, H, V, D = self._log_likelihood(theta)
@@ -378,7 +380,7 @@ class _Between:
         inverse = inverted(lower)
         values, U = np.linalg.eigh(inverse @ between @ inverse.transpose(0, 2, 1))
         D = np.maximum(values, 1 / self.W[:, None])
-        log_H = np.linalg.slogdet(H)[1]
+        log_H = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
         inner = self.n * (self.S - 1) * (log_H + d)
         outer = self.n * (log_H + (np.log(D) + values / D).sum(axis=1))
         return -0.5 * (inner + outer), H, lower @ U, D

@@ -156,6 +156,11 @@ class StepSums:
             found.append(np.concatenate(sums, axis=2) / w.sum(axis=1)[:, None, None])
         return np.concatenate(found)
 
+    @cached_property
+    def trajectory_means(self) -> Array:
+        """The same, steps weighted equally."""
+        return self.of_trajectories(np.ones(self.mean.shape[:2]))
+
     def residuals(self, theta: Array, offsets: Array, own: Array) -> Array:
         """Δ − Θᵀφ less offsets (2B, S, d) and what is each trajectory's own (2B, n, d)."""
         found = []

@@ -82,15 +82,17 @@ def independence(panels: Panels, form: Form, rng: np.random.Generator) -> Indepe
 def _of_rows(e: Array, past: Array, rng: np.random.Generator) -> float:
     """The p-value of rows of residuals (N, d) and of what came before (N, p), by both kinds of kernels."""
     rows = evenly(len(e), MAX_STEPS)
-    p = min(_p_value(e[rows], past[rows], widths, rng) for widths in WIDTHS)
+    e, past = _white(e[rows]), _white(past[rows])
+    basis = np.linalg.qr(np.c_[np.ones(len(past)), past])[0]
+    p = min(_p_value(e, past, basis, widths, rng) for widths in WIDTHS)
     return min(1.0, len(WIDTHS) * p)
 
 
-def _p_value(e: Array, past: Array, widths: tuple[float, ...], rng: np.random.Generator) -> float:
-    one = _cosines(_white(e), widths, rng)
-    z = _white(past)
-    basis = np.linalg.qr(np.c_[np.ones(len(z)), z])[0]
-    two = _cosines(z, widths, rng)
+def _p_value(
+    e: Array, past: Array, basis: Array, widths: tuple[float, ...], rng: np.random.Generator
+) -> float:
+    """By one kind of kernels of whitened rows; `basis` is orthonormal, of the past and a constant."""
+    one, two = _cosines(e, widths, rng), _cosines(past, widths, rng)
     two = two - basis @ (basis.T @ two)
     one = one - one.mean(axis=0)
     # Half the memory to be gathered; a statistic's rounding is far below its spread.

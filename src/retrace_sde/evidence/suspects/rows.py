@@ -269,12 +269,8 @@ def single_variable(sides: Sides, x: Array, j: int, k: int, judged: Judged) -> i
     known = np.flatnonzero(~np.isnan(x[j, k]))
     if len(known) == 1:
         return int(known[0])
-    before, after = sides.before[j, k], sides.after[j, k]
-    rests = []
-    for v in known:
-        way = sides.directions[v]
-        mean = (before - before @ way * way + after - after @ way * way) / 2
-        rests.append(float(lengths(mean)))
+    mean, ways = (sides.before[j, k] + sides.after[j, k]) / 2, sides.directions[known]
+    rests = lengths(mean - (ways @ mean)[:, None] * ways)
     best = int(np.argmin(rests))
     factor = 1.0 if sides.end[j, k] else np.sqrt(judged.exponent)
     ordinary = judged.tail.beyond_in(np.asarray(rests[best] * factor), d - 1) > CELL_LEVEL

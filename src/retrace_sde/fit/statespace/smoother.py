@@ -29,6 +29,9 @@ MAX_CELLS = 64
 """Entries that a trajectory may lack for them to be drawn by themselves: 2 to 6 times quicker than the smoother up to 41 (50 × 8 × 4 to
 200 × 20 × 5), 1.6 times at 79 (30 × 40 × 5)."""
 
+SIZES = 4
+"""Sizes by which trajectories are grouped where their missing entries are drawn."""
+
 CELL_ELEMENTS = 300_000
 """Numbers n (T d)² up to which sums over steps come from the missing entries by themselves, for which nothing is compiled."""
 
@@ -238,12 +241,9 @@ def _drawn_cells(
     every = _precision(F, Q, P).reshape(T, d, T, d)
     every[0, held] = every[:, held].sum(axis=0)
     every[:, :, 0, held] = every[:, :, :, held].sum(axis=2)
-    inner = every.reshape(T * d, T * d)[cells[:, :, None], cells[:, None, :]]
-    inner = np.where(used[:, :, None] & used[:, None, :], inner, np.eye(m))
-    L = np.linalg.cholesky(inner)
-    root = np.asarray(np.linalg.inv(L), dtype=float)
     towards = np.take_along_axis(pull.reshape(n, -1), cells, axis=1) * used
     noise = np.zeros((n, m)) if rng is None else rng.standard_normal((n, m)) * used
+    root, log_det = _roots(every.reshape(T * d, T * d), cells, used)
     drawn = np.einsum("nji,nj->ni", root, np.einsum("nij,nj->ni", root, towards) + noise)
     at = np.nonzero(used)
     x.reshape(n, -1)[at[0], cells[at]] = drawn[at]
@@ -254,9 +254,25 @@ def _drawn_cells(
     value -= np.einsum("nti,tij,ntj->n", steps, Q, steps)
     moving = Q + np.diag(held.astype(float))
     value += np.linalg.slogdet(P)[1] + np.linalg.slogdet(moving)[1].sum() + (noise**2).sum(axis=1)
-    value -= 2 * np.log(L.diagonal(axis1=1, axis2=2)).sum(axis=1)
-    value -= (~missing).sum(axis=(1, 2)) * np.log(2 * np.pi)
+    value -= log_det + (~missing).sum(axis=(1, 2)) * np.log(2 * np.pi)
     return _Cells(value / 2, x, cells, used, root, held)
+
+
+def _roots(precision: Array, cells: Indices, used: Mask) -> tuple[Array, Array]:
+    """The inverses (n, m, m) of the Cholesky factors of the precisions of each trajectory's missing entries, 0 beyond its own, and log-determinants (n,).
+
+    Trajectories that lack few entries are not computed with those that lack many: work grows with the cube.
+    """
+    n, m = cells.shape
+    root, log_det, counts = np.zeros((n, m, m)), np.zeros(n), used.sum(axis=1)
+    for rows in np.array_split(np.argsort(counts, kind="stable"), SIZES if m > SIZES else 1):
+        c = int(counts[rows].max(initial=0))
+        own, within = cells[rows, :c], used[rows, :c]
+        inner = precision[own[:, :, None], own[:, None, :]]
+        L = np.linalg.cholesky(np.where(within[:, :, None] & within[:, None, :], inner, np.eye(c)))
+        root[rows, :c, :c] = np.linalg.inv(L)
+        log_det[rows] = 2 * np.log(L.diagonal(axis1=1, axis2=2)).sum(axis=1)
+    return root, log_det
 
 
 def _cell_covariances(found: _Cells) -> Array:

@@ -101,6 +101,9 @@ OVERSTEP = 1.8
 POLISHES, REACH, CHEAP = 3, 3, 100_000
 """Passes in which slices are moved by the exact likelihood, and how far where one costs no more than n T d³ = CHEAP."""
 
+TRIED_ELEMENTS = 10_000
+"""Numbers of panels along orders that are tried at once: a small one costs more calls than sums."""
+
 STILL = 10
 """Rounds of the search without drift, at most."""
 
@@ -655,6 +658,11 @@ class HiddenModel(Problem):
         """`log p` of what was seen of each trajectory along an order, under a fixed law, shape (n,)."""
         return self._states(orders, law)[0]
 
+    def log_joints(self, orders: Sequence[Indices], law: Parameters) -> Array:
+        """The same along each of some orders of all trajectories, shape (len(orders), n)."""
+        found = states(self._prepared(orders), law.steps(self.steps.gaps))
+        return found.log_likelihood.reshape(len(orders), -1)
+
     def averaged_fit(self, orders: Indices, law: Parameters, sums: Expected) -> Fit:
         """The law of an average over orders, shown along its most likely ones."""
         values, states = self._states(orders, law)
@@ -791,27 +799,45 @@ class Arranged:
 
     def polished(self, orders: tuple[Indices, ...]) -> Indices:
         """The best of some orders, moved while it helps, by the likelihood of what was seen."""
-        values = [self._worth(order) for order in orders]
+        values = self._worths(orders)
         best, value = orders[int(np.argmax(values))], max(values)
         _, T, d = self.model.data.shape
         reach = REACH if self.model.values.size * d**2 <= CHEAP else 1
         steps = (*range(1, reach + 1), *range(-reach, 0)) if reach > 1 else (1,)
+        at_once = max(1, TRIED_ELEMENTS // self.model.values.size)
+        worse = {order.tobytes() for order in orders}
         for _ in range(POLISHES):
-            moved = False
-            for a, step in product(range(T), steps):
-                p = int(np.flatnonzero(best == a)[0])
-                if not 0 <= p + step < T:
-                    continue
-                trial = np.insert(np.delete(best, p), p + step, a)
-                other = self._worth(trial)
-                if other > value + 1e-6:
-                    best, value, moved = trial, other, True
-            if not moved:
+            before, left = best, [*product(range(T), steps)]
+            while left:
+                # Most moves do not help: some are tried at once, and those after one that does again.
+                now, left = left[:at_once], left[at_once:]
+                trials = [(k, _moved(best, *move)) for k, move in enumerate(now)]
+                trials = [each for each in trials if each[1].tobytes() not in worse]
+                others = self._worths([order for _, order in trials])
+                for (k, order), other in zip(trials, others, strict=True):
+                    worse.add(order.tobytes())  # than what is best from now on, or that itself
+                    if other > value + 1e-6:
+                        best, value, left = order, other, [*now[k + 1 :], *left]
+                        break
+            if best is before:
                 break
         return best
 
     def _worth(self, order: Indices) -> float:
-        worth = float(self.model.log_joint(order, self.law).sum())
-        if self.model.mean_path is not None:
-            worth += self.model.mean_path.log_likelihood(order, self.law.H * self.model.dt)
-        return worth - float(self.model.prior_costs(order).sum())
+        return self._worths([order])[0]
+
+    def _worths(self, orders: Sequence[Indices]) -> list[float]:
+        model, law, found = self.model, self.law, list[float]()
+        values = model.log_joints(orders, law).sum(axis=1) if orders else ()
+        for order, value in zip(orders, values, strict=True):
+            worth = float(value) - float(model.prior_costs(order).sum())
+            if model.mean_path is not None:
+                worth += model.mean_path.log_likelihood(order, law.H * model.dt)
+            found.append(worth)
+        return found
+
+
+def _moved(order: Indices, slice_: int, by: int) -> Indices:
+    """An order with one slice moved by so many positions, as it is where that is beyond an end."""
+    p = int(np.flatnonzero(order == slice_)[0])
+    return np.insert(np.delete(order, p), p + by, slice_) if 0 <= p + by < len(order) else order
