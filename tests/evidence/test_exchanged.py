@@ -107,6 +107,19 @@ def test_exchanges_are_found_of_which_not_both_rows_stand_out_alone():
     assert alone <= 20
 
 
+@pytest.mark.parametrize(("seed", "pairs"), [(6, [(2, 11), (3, 10)]), (8, [(0, 8), (1, 9)])])
+def test_rows_next_to_each_other_that_are_both_at_a_wrong_slice_are_found(seed, pairs):
+    """They fit each other, so that exchanging one pair alone gains nothing."""
+    X = rest(seed) + np.arange(12.0)[:, None] * np.array([0.6, -0.4, 0.5])
+    X[20, [4, 9]] = X[20, [9, 4]]
+    for a, b in pairs:
+        X[6, [a, b]] = X[6, [b, a]]
+    named = {(e.trajectory, e.position): e.partner for e in find_rows(*standardised(X))}
+    for a, b in pairs:
+        assert named[6, a] == (6, b)
+        assert named[6, b] == (6, a)
+
+
 def test_clean_panels_and_wrong_cells_have_no_exchanges():
     X = rest(7)
     assert not find_rows(*standardised(X))

@@ -155,6 +155,18 @@ def test_trajectories_and_slices_in_other_units_are_found():
     assert not whole_slices(panel() + 5)
 
 
+def test_other_units_are_seen_in_a_variable_that_many_trajectories_have_near_zero():
+    rng = np.random.default_rng(5)
+    decaying = 2 * np.exp(-0.4 * np.arange(16.0)) + np.cumsum(
+        0.2 * rng.standard_normal((30, 16)), axis=1
+    )
+    X = np.stack([decaying, decaying + 4], axis=2)
+    assert not whole_trajectories(X)
+    X[:3] *= 100
+    found = {(e.at, e.variable) for e in whole_trajectories(X)}
+    assert found == {(j, v) for j in range(3) for v in range(2)}
+
+
 def test_own_orders_an_observation_far_from_all_others_is_found():
     X = panel()
     X[4, 5, 1] = 75.0

@@ -60,6 +60,14 @@ def _plain_median(values: Array, axis: int | tuple[int, ...] | None) -> Array:
     )
 
 
+def quantile(values: Array, share: float) -> Array:
+    """An observed value with that share below it, along axis 1 and without missing values; NaN where there is none."""
+    ordered = np.sort(values, axis=1)  # those that are not known are last
+    last = np.maximum((~np.isnan(ordered)).sum(axis=1, keepdims=True) - 1, 0)
+    at = (share * last).astype(np.intp)
+    return np.asarray(np.take_along_axis(ordered, at, axis=1)[:, 0])
+
+
 def centre_and_scale(x: Array) -> tuple[Array, Array]:
     """Median and scaled median absolute deviation of each variable (d,) of x (n, T, d)."""
     centre = median(x, (0, 1))

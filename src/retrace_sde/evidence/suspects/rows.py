@@ -38,8 +38,9 @@ panels of 80 to 200 subjects had a false pair (seeds 100:180): only the rate kno
 with .005, 6 of 200 noisy panels of 60 to 250 subjects had one, with .001 none; recall of exchanges and wrong slices is the same (seeds 0:40 and 200:240)."""
 
 SEVERAL_PAIRS, PAIR_LEVEL_OF_SEVERAL = 2, 0.002
-"""Certain pairs of a kind from which there are exchanges of that kind, and the bound on the product then, with the rate among that kind. With .002, .907 of the rows of a wrong slice are found at a
-precision of .97, with .0005 .89 at .984; the posterior with the process, the order and the number of exchanges known finds .926 at .98 (seeds 0:120 and 0:500)."""
+"""Certain pairs of a kind from which there are exchanges of that kind, and the bound on the product then, with the rate among that kind. With .002, .920 of the rows of a wrong slice are found in pairs, at a
+precision of .971, with .001 .912 at .979, with .01 .927 at .93 (and exchanges at rest at .913); the posterior with the process, the order and the number of exchanges known finds .926 at .98
+(seeds 0:150 and 0:500). The posterior of each pair, with the number of certain ones as the prior, is no better: .906 at .981, .913 at .972 with a quarter of the other models' evidence."""
 
 CANDIDATE_SPIKE, CANDIDATE_SHARE = 3.0, 0.35
 """Length from which a spike is a candidate, left out of the tail it is compared with; at most this share of the rows are."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.evidence.suspects.robust import median, trimmed_regression, whitening
+from retrace_sde.evidence.suspects.robust import median, quantile, trimmed_regression, whitening
 from retrace_sde.io.arrays import Array, Mask
 
 NEARBY, MIN_NEARBY = 3, 3
@@ -265,9 +265,7 @@ def _shrunk(logs: Array, chance: Array) -> Array:
 
 def _own(sizes: Array, share: float) -> Array:
     """Logarithms (n,) of a quantile of each trajectory's lengths, relative to the median trajectory."""
-    ordered = np.sort(sizes, axis=1)  # those that are not known are last
-    last = np.maximum((~np.isnan(ordered)).sum(axis=1) - 1, 0)
-    found = np.take_along_axis(ordered, (share * last).astype(np.intp)[:, None], axis=1)[:, 0]
+    found = quantile(sizes, share)
     return _log(found, float(np.nanmedian(found)) or 1.0)
 
 

@@ -1,7 +1,7 @@
 """Whole trajectories and whole slices in other units: level and movement both a multiple of everyone else's.
 
-A trajectory, or a slice, of a variable is in other units where the median size of its values and the size of its movement (of a slice:
-its spread) are outlying in the same direction. Volatile subjects move more, but are not ten times as large; subjects with another level are
+A trajectory, or a slice, of a variable is in other units where the size of its values (of a trajectory the third quartile, of a slice the median) and that of its
+movement (of a slice: its spread) are outlying in the same direction. Volatile subjects move more, but are not ten times as large; subjects with another level are
 not more volatile.
 
 Limits: factors below about five are not seen, nor units that differ by an offset alone.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median
+from retrace_sde.evidence.suspects.robust import NORMAL_MAD, median, quantile
 from retrace_sde.io.arrays import Array, Mask
 from retrace_sde.io.deferred import deferred
 from retrace_sde.process.tails import norm_ppf, norm_sf
@@ -28,6 +28,10 @@ OUTLYING, MIN_SPREAD, MIN_FACTOR = 5.0, 0.3, 5.0
 
 NEAR_ZERO_LEVEL = 0.01
 """Probability with which some trajectory of a variable of both signs stays so near zero by chance that it is taken for other units."""
+
+LARGE = 0.75
+"""Quantile of the sizes of a trajectory's values that its size is. Medians of variables of both signs are near zero in some trajectories: of three subjects × 100 43 of 1,800
+variables were missed, none now, and in those 14 of 200 panels the direction was lost or wrong (seeds 0:200); none of 2,700 clean panels of nine kinds has a false alarm by either."""
 
 RANKS_LEVEL = 0.01
 """Level of the test that subjects rank in a slice as they do in one of the others."""
@@ -47,7 +51,7 @@ def whole_trajectories(x: Array) -> list[Whole]:
     n, T, _ = x.shape
     if n <= MIN_OTHERS or T < 4:
         return []
-    return _outlying(x, median(np.abs(x), 1), median(np.abs(np.diff(x, axis=1)), 1))
+    return _outlying(x, quantile(np.abs(x), LARGE), median(np.abs(np.diff(x, axis=1)), 1))
 
 
 def whole_slices(x: Array) -> list[Whole]:
