@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import retrace_sde as rt
-from retrace_sde.after.residuals import ALL_PASSED, NOT_TESTED, Aspect, _freedom, _loudest
+from retrace_sde.after.residuals import (
+    ALL_PASSED,
+    NOT_TESTED,
+    RESIDUAL_LEVEL,
+    Aspect,
+    _freedom,
+    _loudest,
+)
 from retrace_sde.after.simulated import residual_check
 from retrace_sde.evidence.candidates.candidate import CandidateKind
 from retrace_sde.fit.statespace.model import StateSpace
@@ -24,6 +34,7 @@ from retrace_sde.search.models.euler import EulerModel
 ROOT = Path(__file__).parents[2]
 
 
+@cache
 def study():
     spec = importlib.util.spec_from_file_location("residuals", ROOT / "studies" / "residuals.py")
     module = importlib.util.module_from_spec(spec)
@@ -106,6 +117,30 @@ def test_data_of_the_model_itself_pass():
         if not model.residuals_.failed:
             assert ALL_PASSED in model.summary()
     assert flagged < 4
+
+
+@pytest.mark.statistics
+@pytest.mark.parametrize("size", [(60, 20, 3), (20, 8, 2), (40, 15, 2), (200, 10, 5)])
+def test_level_of_the_residual_tests(size):
+    """Along the true order of 1,000 panels of the model itself, at the level of each test and at 5 %.
+
+    Dependence is tested by several candidates (Bonferroni): .002 to .005 of the panels at .005 and .034 to .038 at .05 were
+    measured. The bounds are those a test at its level exceeds with probability 1e-4.
+    """
+    panels, of_aspect = 1000, {level: Counter() for level in (RESIDUAL_LEVEL, 0.05)}
+    flagged = 0
+    for seed in range(panels):
+        X = study().panel("the model itself", seed, *size)
+        model = EulerModel(Data(X), 0.1, Affine())
+        found = model.fit(np.arange(size[1], dtype=np.intp))
+        check = residual_check(model, found, np.random.default_rng(seed))
+        flagged += bool(check.failed)
+        for each in check.verdicts:
+            for level, count in of_aspect.items():
+                count[each.aspect] += each.p_value < level
+    for level, count in of_aspect.items():
+        assert max(count.values()) <= binom.isf(1e-4, panels, level)
+    assert flagged <= len(Aspect) * RESIDUAL_LEVEL * panels
 
 
 def test_residuals_are_white_and_do_not_depend_on_units():
