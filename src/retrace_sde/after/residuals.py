@@ -202,7 +202,7 @@ def untested(n: int) -> ResidualCheck:
 
 def _autocorrelations(e: Array, lags: int = MAX_LAG) -> Array:
     """Correlations (lags, d) of residuals 1, 2, … steps apart."""
-    most = min(MAX_LAG, e.shape[1] - 2)
+    most = min(lags, e.shape[1] - 2)
     power = np.nanmean(e**2, axis=(0, 1))
     found = [np.nanmean(e[:, k:] * e[:, :-k], axis=(0, 1)) / power for k in range(1, most + 1)]
     return np.reshape(found, (most, e.shape[2]))  # three slices have no lags
