@@ -18,8 +18,8 @@ from retrace_sde.after.residuals import (
     NOT_TESTED,
     RESIDUAL_LEVEL,
     Aspect,
+    _clearest_correlation,
     _freedom,
-    _loudest,
 )
 from retrace_sde.after.simulated import residual_check
 from retrace_sde.evidence.candidates.candidate import CandidateKind
@@ -104,7 +104,7 @@ def test_the_lag_that_speaks_is_said():
     e = rng.standard_normal((60, 20, 2))
     e[:, 3:, 1] -= 0.5 * e[:, :-3, 0]
     e[rng.random(e.shape) < 0.1] = np.nan
-    correlation, lag = _loudest(e)
+    correlation, lag = _clearest_correlation(e)
     assert lag == 3
     assert correlation == pytest.approx(-0.5 / 1.25**0.5, abs=0.1)
 
@@ -164,7 +164,7 @@ def test_orders_that_are_averaged_over_are_not_looked_at():
     model = rt.ReTrace(
         dt=0.1, permutation="independent", estimator="mcem", random_state=0, n_jobs=1
     ).fit(X)
-    assert not model.residuals_.looked
+    assert not model.residuals_.tested
     assert NOT_TESTED in model.summary()
 
 

@@ -14,7 +14,7 @@ MAX_MEMBERS_NAMED = 3
 
 
 def influence(entry: Entry, fitted: PanelFit) -> tuple[RestsOn, ...]:
-    """What changes without one trajectory or group; empty where nothing does, or where it is not looked at."""
+    """What changes without one trajectory or group; empty where nothing does, or where it is not tested."""
     model, outcome, test = fitted.model, fitted.outcome, fitted.outcome.direction
     n, groups = model.data.shape[0], model.data.groups
     numbers = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
