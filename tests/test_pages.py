@@ -86,6 +86,24 @@ def test_files_and_what_they_hold_are_there(page):
             assert (ROOT / span).exists(), span
 
 
+def test_files_of_the_table_of_formulas_are_there():
+    """A name without a folder stands in that of the name before it: `fit/statespace/`: `smoother`, `em`."""
+    rows = (ROOT / "docs" / "method.md").read_text(encoding="utf-8").splitlines()
+    cells = [row.split(" | ")[2] for row in rows if row.count(" | ") == 3]
+    files = [re.findall(r"`([\w/]+)`", cell) for cell in cells if re.match(r"`[a-z_]+(/|`)", cell)]
+    assert len(files) > 50
+    for names in files:
+        folder = ROOMS
+        for name in names:
+            place = next(each / name for each in (ROOMS, folder) if found(each / name))
+            folder = place if place.is_dir() else place.parent
+
+
+def found(place):
+    """A module, or a folder of them."""
+    return place.is_dir() or place.with_suffix(".py").exists()
+
+
 @every_page
 def test_scripts_and_their_options_are_there(page):
     for file, options in scripts(page):

@@ -159,11 +159,22 @@ def test_bad_settings(kind, settings, words, fitted):
     before.assert_kept()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("where", "at"),
-    [(fitting, "fit"), (assemble, "identify"), (assemble, "ReTraceResult"), (retrace, "as_given")],
-)
+STAGES = [(fitting, "fit"), (assemble, "identify"), (assemble, "ReTraceResult"), (retrace, "as_given")]  # fmt: skip
+INTERRUPTED = [
+    pytest.param(
+        kind,
+        where,
+        at,
+        id=f"{kind}-{at}",
+        # A kind of fit matters at its start and at its end; between them the code is the same for all.
+        marks=[pytest.mark.statistics] if where is assemble and kind != "shared" else [],
+    )
+    for kind in KINDS
+    for where, at in STAGES
+]
+
+
+@pytest.mark.parametrize(("kind", "where", "at"), INTERRUPTED)
 def test_an_interrupted_fit(kind, where, at, fitted, monkeypatch):
     """From the search to the last line: nothing is set before all is known."""
     before = fitted(kind)

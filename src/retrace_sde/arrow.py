@@ -281,11 +281,9 @@ def _panel(order: InOrder, names: tuple[str, ...]) -> Panel:
 
 def _timed(entry: Entry, order: InOrder) -> Entry:
     """The entry with known gaps, where they are not all dt: in known order, and so not by observation but by position."""
-    if order.gaps is None:
+    if order.gaps.equal:
         return entry
-    gaps = order.gaps if order.gaps.ndim == 1 else order.gaps[entry.places.rows]
-    zero = np.zeros((*gaps.shape[:-1], 1))
-    times = np.concatenate([zero, np.cumsum(gaps, axis=-1)], axis=-1)
+    times = order.gaps.take(entry.places.rows).times(order.values.shape[1])
     lengths = Lengths.of(entry.panel.values, entry.panel.lengths)
     return replace(entry, timing=Clock.at(times, lengths)[0])
 
@@ -314,7 +312,7 @@ def _answer(
     there: Mask = np.asarray(~np.isnan(x).any(axis=2))
     groups = None if entry.panel.groups is None else np.asarray(entry.panel.groups)[np.argsort(places.rows)]  # fmt: skip
     p = irreversibility_p(x, there, rng, groups=groups) if there.sum(axis=1).min() > 1 else None
-    if order.gaps is not None and test.identified and p is not None and p > test.alpha:
+    if not order.gaps.equal and test.identified and p is not None and p > test.alpha:
         # With unequal gaps no null is simulated: data that do not differ from their reverse have no direction.
         test = replace(test, identified=False, p_value=p, p_error=None)
     direction = Arrow.OPEN

@@ -280,7 +280,7 @@ def vague_times(panel: Panel) -> str | None:
     if panel.time_error < VAGUE_TIMES * span:
         return None
     return (
-        f"The times span {span:.3g} and have a standard error of {panel.time_error:.3g}: they say hardly anything of the order. Is the "
+        f"The times span {span:.3g} and have a standard error of {panel.time_error:.3g}: they carry almost no information about the order. Is the "
         "error in the unit of the times?"
     )
 

@@ -615,7 +615,7 @@ class ReTraceResult:
         if not 0 < self.dt < np.inf:
             return f"dt is {self.dt!r}, not a positive number"
         if n > MOST_TRAJECTORIES:
-            return f"it speaks of {n:.3g} trajectories"
+            return f"it claims {n:.3g} trajectories"
         if not {"order", "estimator"} <= self.settings.keys():
             return "its settings name neither order nor estimator"
         if self.converged and not np.isfinite(self.log_likelihood):

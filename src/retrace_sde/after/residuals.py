@@ -117,7 +117,7 @@ class ResidualCheck:
 
     def restored(self, units: Callable[[Array], Array]) -> ResidualCheck:
         """The same with paths in the table's units."""
-        if not self.looked:
+        if not self.tested:
             return self
         return replace(self, band=units(self.band), observed=units(self.observed))
 
@@ -132,7 +132,7 @@ class ResidualCheck:
         return replace(self, verdicts=tuple(verdicts))
 
     @property
-    def looked(self) -> bool:
+    def tested(self) -> bool:
         """The residuals were tested."""
         return bool(self.verdicts)
 
@@ -148,7 +148,7 @@ class ResidualCheck:
         return next(each for each in self.verdicts if each.aspect is aspect)
 
     def __str__(self) -> str:
-        if not self.looked:
+        if not self.tested:
             return NOT_TESTED
         return "\n".join(each.sentence() for each in self.failed) or ALL_PASSED
 
@@ -202,13 +202,13 @@ def untested(n: int) -> ResidualCheck:
 
 def _autocorrelations(e: Array, lags: int = MAX_LAG) -> Array:
     """Correlations (lags, d) of residuals 1, 2, … steps apart."""
-    most = min(MAX_LAG, e.shape[1] - 2)
+    most = min(lags, e.shape[1] - 2)
     power = np.nanmean(e**2, axis=(0, 1))
     found = [np.nanmean(e[:, k:] * e[:, :-k], axis=(0, 1)) / power for k in range(1, most + 1)]
     return np.reshape(found, (most, e.shape[2]))  # three slices have no lags
 
 
-def _loudest(e: Array) -> tuple[float, int]:
+def _clearest_correlation(e: Array) -> tuple[float, int]:
     """The most significant correlation of a residual with one some steps earlier, and how many steps."""
     e = e[:, :, evenly(e.shape[2], MAX_EXPLAINED)]
     e = e / np.sqrt(np.nanmean(e**2, axis=(0, 1)))
@@ -234,7 +234,7 @@ def _dependence(steps: Steps) -> AspectVerdict:
     e = steps.residuals
     if e.shape[1] < 4:
         return AspectVerdict(Aspect.DEPENDENCE, False, 0.0, 1.0)
-    loudest, lag = _loudest(e)
+    clearest, lag = _clearest_correlation(e)
     many = e.shape[2] > MAX_EXPLAINED
     cause, p = (None, 1.0) if many else explain(steps, RESIDUAL_LEVEL)
     if many or steps.response is None or not steps.regular:
@@ -246,8 +246,8 @@ def _dependence(steps: Steps) -> AspectVerdict:
         matters = p < RESIDUAL_LEVEL and abs(correlation) > MIN_RESIDUAL_CORRELATION
         cause = CandidateKind.NOISE if correlation < 0 else CandidateKind.MEMORY
         cause = cause if matters else None
-        loudest, lag = (correlation, 1) if matters else (loudest, lag)
-    return AspectVerdict(Aspect.DEPENDENCE, cause is not None, loudest, p, cause, lag=lag)
+        clearest, lag = (correlation, 1) if matters else (clearest, lag)
+    return AspectVerdict(Aspect.DEPENDENCE, cause is not None, clearest, p, cause, lag=lag)
 
 
 def _sizes(e: Array) -> Array:

@@ -827,7 +827,7 @@ def _with_steps(data: Any, covariates: Any | None, order: Any) -> tuple[Any, Any
         ReTraceWarning,
         stacklevel=4,
     )
-    kept = np.asarray(order)[~few] if np.ndim(order) == 2 else order
+    kept = order if order is None else Order.of(np.asarray(order)).take(~few).index
     return data[~few], kept
 
 

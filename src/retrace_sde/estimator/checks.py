@@ -56,7 +56,7 @@ MIN_NOISE_SHARE = 1e-22
 """Share of a variable's variance in a step's noise below which it is rounding, which leaves some 1e-30."""
 
 MIN_SINGULAR_RATIO = 1e-6
-"""Smallest singular value of standardised variables, relative to the largest, whose square is told from rounding."""
+"""Smallest singular value of standardised variables, relative to the largest, whose square exceeds rounding."""
 
 MAX_NEGATIVE_SHARE = 0.05
 """How far below zero, relative to the largest, measurement error may put a volume."""
@@ -349,7 +349,7 @@ def no_diffusion(panel: Panel, k: int | None = None) -> str:
 
 
 def check_inputs(panel: Panel, drift: Driven) -> None:
-    """No input is a combination of the others and of the offset: its effect could not be told from theirs."""
+    """No input is a combination of the others and of the offset: its effect could not be distinguished from theirs."""
     u = to_numpy(panel.covariates).reshape(-1, len(panel.covariate_names))
     u = u[np.isfinite(u).all(axis=1)]
     scale = np.maximum(np.abs(u).max(axis=0), 1e-300)

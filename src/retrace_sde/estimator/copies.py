@@ -9,7 +9,7 @@ all pairs. Two are nearly copies where their distance δ, their levels included,
     n (n − 1)/2 · P(χ²_r < r δ²/μ) < FALSE_ALARM.
 
 Limits: few numbers for each trajectory tell nothing, since independent ones come as close; copies that differ by an offset, or by
-noise as large as what they do, are not found; very large panels are not looked at.
+noise as large as what they do, are not found; very large panels are not checked.
 """
 
 from __future__ import annotations

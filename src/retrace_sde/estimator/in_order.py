@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.panel.clock import Gaps
 from retrace_sde.panel.lengths import Lengths
 
 GRID_TOLERANCE = 0.01
@@ -29,13 +30,13 @@ BLOCK_TIMES, APART_TIMES, MIN_BLOCK = 10.0, 2.0, 16
 class InOrder:
     """Trajectories (n, T, d) in time order, NaN where nothing was seen; `lengths` where they differ.
 
-    `gaps` (T − 1,) or (n, T − 1): None where all are dt. `aligned`: slices hold the same time of all trajectories.
+    `aligned`: slices hold the same time of all trajectories.
     """
 
     values: Array
     dt: float
+    gaps: Gaps
     lengths: Indices | None = None
-    gaps: Array | None = None
     aligned: bool = True
 
 
@@ -47,7 +48,7 @@ def in_order(values: Array, times: Array | None, lengths: Indices | None, dt: fl
     ragged = lengths is not None and bool((lengths < T).any())
     own = lengths if ragged else None
     if times is None:
-        return InOrder(values, dt, own, aligned=not ragged)
+        return InOrder(values, dt, Gaps.of(dt), own, aligned=not ragged)
     stamps = np.where(mask, times, np.nan)
     order = np.argsort(stamps, axis=1, kind="stable")
     stamps = np.take_along_axis(stamps, order, axis=1)
@@ -60,14 +61,14 @@ def in_order(values: Array, times: Array | None, lengths: Indices | None, dt: fl
     together = bool(starts.mean() > MIN_COMMON_START_SHARE)
     regular = np.allclose(gaps[known], dt, rtol=GRID_TOLERANCE, atol=0)
     if regular and (not together or (starts.all() and not ragged)):
-        return InOrder(values, dt, own, aligned=together)
+        return InOrder(values, dt, Gaps.of(dt), own, aligned=together)
     since = stamps - (np.nanmin(stamps) if together else stamps[:, :1])
     found = _on_grid(values, since, dt if regular else float(gaps[known].min()), T)
     if found is not None:
         return replace(found, aligned=together)
     if not ragged and np.ptp(stamps, axis=0).max() <= GRID_TOLERANCE * dt:
-        return InOrder(values, dt, gaps=gaps.mean(axis=0))
-    return InOrder(values, dt, own, np.where(known, gaps, dt), aligned=False)
+        return InOrder(values, dt, Gaps.of(gaps.mean(axis=0)))
+    return InOrder(values, dt, Gaps.of(np.where(known, gaps, dt)), own, aligned=False)
 
 
 def _on_grid(values: Array, stamps: Array, step: float, T: int) -> InOrder | None:
@@ -84,7 +85,7 @@ def _on_grid(values: Array, stamps: Array, step: float, T: int) -> InOrder | Non
     rows = np.broadcast_to(np.arange(len(values))[:, None], seen.shape)
     found[rows[seen], whole[seen].astype(int)] = values[seen]
     dense = bool(((~np.isnan(found)).sum(axis=0) >= MIN_VALUES_OF_SLICE).all())
-    return InOrder(found, step) if dense else None
+    return InOrder(found, step, Gaps.of(step)) if dense else None
 
 
 def correlation_time(x: Array) -> float:

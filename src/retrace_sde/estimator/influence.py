@@ -8,14 +8,13 @@ from retrace_sde.estimator.entry import Entry
 from retrace_sde.estimator.fitting import PanelFit
 from retrace_sde.evidence.influence import RestsOn, direction_rests_on, order_rests_on
 from retrace_sde.io.arrays import Indices
-from retrace_sde.search.models.euler import EulerModel
 
 MAX_MEMBERS_NAMED = 3
 """Trajectories of a group that are named."""
 
 
 def influence(entry: Entry, fitted: PanelFit) -> tuple[RestsOn, ...]:
-    """What changes without one trajectory or group; empty where nothing does, or where it is not looked at."""
+    """What changes without one trajectory or group; empty where nothing does, or where it is not tested."""
     model, outcome, test = fitted.model, fitted.outcome, fitted.outcome.direction
     n, groups = model.data.shape[0], model.data.groups
     numbers = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
@@ -26,7 +25,7 @@ def influence(entry: Entry, fitted: PanelFit) -> tuple[RestsOn, ...]:
             who, places = _named(entry, np.flatnonzero(numbers == g))
             said = f"The direction rests on {who}: without it the evidence is {left:+.1f} instead of {total:+.1f} nats."
             found.append(RestsOn("direction", places, said))
-    plain = isinstance(model, EulerModel) and not model.data.lazy and model.prior is None
+    plain = model.closed_form and not model.data.lazy and model.prior is None
     if plain and outcome.found.ordering.shared and outcome.found.gaps.equal and not outcome.cycle:
         order = outcome.found.order
         for g, (first, last) in order_rests_on(model.data, outcome.found.step, order, groups):

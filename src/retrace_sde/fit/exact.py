@@ -211,7 +211,7 @@ def embedded(theta: Array, H: Array, dt: float) -> Embedding:
     """The SDE whose exact step over dt is Euler's step with Θ (d, p) and H; `NotEmbeddableError` where there is none.
 
     `A = log(F)/dt`, H from `A Q + Q Aᵀ = F H Fᵀ − H`, C by the integral of `e^{Au}`. Limits: a rotation by more than half a turn per
-    step looks like a slower one, in the opposite direction, and cannot be told from it (only angles near the fold are noted).
+    step looks like a slower one, in the opposite direction, and cannot be distinguished from it (only angles near the fold are noted).
     """
     (d, p), remembered = theta.shape, theta.size <= REMEMBERED_ELEMENTS
     found = _embedded if remembered else _embedded.__wrapped__

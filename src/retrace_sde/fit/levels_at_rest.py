@@ -1,4 +1,4 @@
-"""Subjects that are at rest, each about a level of its own: random intercepts without a further parameter.
+"""Subjects that are at rest, each about its own level: random intercepts without a further parameter.
 
 Where a subject fluctuates about its level l_j as the SDE does about its mean, its first state is the level and a draw from the
 stationary distribution, `x₀ = l_j + y`, `y ~ N(0, S)`. S follows from the drift and the noise, and the covariance V of first states
@@ -28,7 +28,7 @@ SLOWEST = 0.999
 
 
 def gain_of_levels_at_rest(data: Data, order: Indices, gaps: Gaps, dt: float) -> float:
-    """Nats by which subjects at rest about levels of their own are likelier along an order than subjects who are alike.
+    """Nats by which subjects at rest, each about its own level, are likelier along an order than subjects who are alike.
 
     Given the first states, and with as many parameters. Steps are all of the length dt.
     """

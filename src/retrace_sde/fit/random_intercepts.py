@@ -454,7 +454,7 @@ def _gram_of(z: Array) -> Array:
 def level_influences(fit: LevelFit) -> tuple[Array, Array]:
     """By how much leaving each subject out moves (A, c̄), (n, d, d + 1), and H, (n, d, d); signs reversed.
 
-    A, Ω and H trade off: a subject that stays away from the others has a level of its own or drifts back slowly. So
+    A, Ω and H trade off: a subject that stays away from the others has its own level or drifts back slowly. So
     the bread is the observed information on all of them; scores of coefficients are corrected for their leverages. A
     direction in which Ω is nothing is held there.
     """
@@ -466,7 +466,7 @@ def level_influences(fit: LevelFit) -> tuple[Array, Array]:
     scores = turned.scores()[:, keep]
     unit = 1 / np.sqrt(np.maximum(np.diag(information), 1e-300))
     values, vectors = np.linalg.eigh(information * np.outer(unit, unit))
-    # Flat directions, of levels hardly told from mean reversion, keep their large errors; rounding must not turn their sign.
+    # Flat directions, of intercepts that are hard to distinguish from mean reversion, keep their large errors; rounding must not turn their sign.
     inverse = (vectors / np.maximum(values, 1e-8)) @ vectors.T * np.outer(unit, unit)
     moved = scores @ inverse
     back = np.linalg.inv(turned.turn)

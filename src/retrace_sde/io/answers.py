@@ -236,7 +236,7 @@ def _names(panel: Any) -> Sequence[str]:
 
 def _verdicts(check: Any, names: Sequence[str]) -> list[dict[str, Any]] | None:
     """The residual checks, one by one; None where they were not run."""
-    if check is None or not check.looked:
+    if check is None or not check.tested:
         return None
     shown = ("aspect", "failed", "cause", "statistic", "p_value")
     return [

@@ -1,4 +1,4 @@
-"""Arrays out of an .npz file whose sizes are looked at before anything is read, and nothing in which is run."""
+"""Arrays out of an .npz file whose sizes are checked before anything is read, and nothing in which is run."""
 
 from __future__ import annotations
 

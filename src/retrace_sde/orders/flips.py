@@ -21,7 +21,7 @@ from retrace_sde.panel.clock import Gaps
 from retrace_sde.process.drift import Drift
 
 GRAM_NUMBERS = 25_000_000
-"""Numbers that the Gram matrices of all trajectories may hold; beyond it a subset speaks for the rest."""
+"""Numbers that the Gram matrices of all trajectories may hold; beyond it a subset represents the rest."""
 
 EM_STEPS = 60
 """Steps of EM over the flip probabilities, at most."""

@@ -25,6 +25,7 @@ from retrace_sde.panel.blocks import evenly, unmasked
 from retrace_sde.panel.clock import UNKNOWN, Clock
 from retrace_sde.panel.knowledge import Knowledge
 from retrace_sde.panel.lengths import Lengths
+from retrace_sde.panel.order import Order
 from retrace_sde.panel.schedule import as_numbers, as_times, check_spans
 from retrace_sde.process.stamps import grid_costs
 
@@ -59,7 +60,7 @@ class Prior:
         def moved(values: Any) -> Any:
             if values is None:
                 return None
-            values = values if order.ndim == 1 else values[rows]
+            values = values if Order.of(order).shared else values[rows]
             return np.take_along_axis(values, order[..., None], axis=-2)
 
         before = moved(self.before)

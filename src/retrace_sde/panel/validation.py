@@ -194,7 +194,7 @@ def _check_names(panel: Panel) -> None:
 
 
 def has_missing(data: Data) -> bool:
-    """Some value is NaN; none of data that are looked at where they are, of which that is not let in."""
+    """Some value is NaN; never of lazy arrays, in which missing values are refused."""
     if data.viewed:
         return False
 

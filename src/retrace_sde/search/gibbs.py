@@ -148,9 +148,7 @@ class Gibbs:
         euler = Euler(model.drift, theta / model.dt, Q / model.dt, model.dt)
         return model.law_of(euler, Gaussian(mean[:, 0], spread), noise, rng)
 
-    def shared_sweep(
-        self, order: Indices, law: Any, *, moves: int = 1
-    ) -> tuple[Indices, Any, float]:
+    def shared_sweep(self, order: Indices, law: Any) -> tuple[Indices, Any, float]:
         """One sweep over an order of all, its parameters and its states."""
         model, rng = self.model, self.rng
         value, states = model.completed(order, law, rng)
@@ -161,7 +159,7 @@ class Gibbs:
         phi = model.drift.features(by_slice, None if u is None else u.transpose(1, 0, 2))
         evidence = OrderEvidence.of(by_slice, np.asarray(phi), self.priors[:2])
         drawn = draw_orders(
-            evidence, model.prior, order[None, None], rng, records=1, stretch=moves, warm=True
+            evidence, model.prior, order[None, None], rng, records=1, stretch=1, warm=True
         )
         order = drawn.orders[0, 0]
         states = by_slice[order].transpose(1, 0, 2)

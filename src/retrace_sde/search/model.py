@@ -222,7 +222,7 @@ class Problem:
         return order if self.prior is None else self.prior.repair(order, self.data.counts)
 
     def aligned(self, orders: Indices, rng: np.random.Generator) -> Indices:
-        """Orders of single trajectories, some of them turned around so that all run the same way."""
+        """Orders of single trajectories, some of them reversed so that all run the same way."""
         costs = self.prior_costs(orders), self.prior_costs(self.data.reversed(orders))
         return align(self.data, orders, self.dt, self.drift, costs, rng)
 

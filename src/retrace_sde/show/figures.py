@@ -372,7 +372,7 @@ def _graph(graph: EffectGraph, kept: Indices) -> dict[str, Any]:
 def _residuals(model: ReTrace, variables: Indices) -> dict[str, Any] | None:
     """Quantiles, autocorrelations, spreads and means by position, and simulated beside observed paths."""
     check = model.residuals_
-    if not check.looked:
+    if not check.tested:
         return None
     steps = evenly(len(check.spreads), MAX_SLICES)
     slices = evenly(check.band.shape[1], MAX_SLICES)

@@ -86,7 +86,7 @@ class Source:
     def residuals(self) -> ResidualCheck:
         """The residual check, which is not made along orders of single trajectories that are uncertain."""
         found = self.result.residuals
-        if found is None or not found.looked:
+        if found is None or not found.tested:
             raise ValueError("the orders are uncertain, so that there are no residuals to draw.")
         return found
 

@@ -266,7 +266,7 @@ def _steps(model: ReTrace, panel: Panel) -> Iterator[str]:
             "Check the picture of the restored order: one variable that rises and falls can be folded onto itself. If it looks "
             "folded, add a variable or a known time."
         )
-    if not check.looked:
+    if not check.tested:
         yield NOT_TESTED
     else:
         yield from (each.sentence([str(name) for name in panel.ids]) for each in check.failed)

@@ -24,7 +24,7 @@ SUBJECTS_NAMED = 6
 def with_cells_checked(panel: Panel, request: Request) -> tuple[Panel, tuple[str, ...]]:
     """The panel without rows carried forward, and a sentence for everything that was found.
 
-    Panels that are not in memory, or too large to be copied, are not looked at.
+    Panels that are not in memory, or too large to be copied, are not checked.
     """
     if isinstance(panel.values, LazyArray | ArrayView) or not request.has_state_space:
         return panel, ()

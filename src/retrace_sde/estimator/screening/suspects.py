@@ -62,7 +62,7 @@ class Screen(NamedTuple):
     order: Indices | None = None
 
     def among(self, variables: Indices, shape: tuple[int, ...]) -> Screen:
-        """The same where only some variables were looked at; of a row that is wrong all are."""
+        """The same where only some variables were checked; of a row that is wrong all are."""
         wrong = np.zeros(shape, dtype=bool)
         if len(variables) > 1:
             wrong |= np.asarray(self.wrong.all(axis=2))[:, :, None]
@@ -275,7 +275,7 @@ def _wholes(
 
 
 def _of_some(count: int, n: int, suspects: Sequence[Suspect]) -> str:
-    """What was found where only some trajectories were looked at, in words."""
+    """What was found where only some trajectories were checked, in words."""
     some = "All" if count == n else f"{count} of"
     found = f" {_sentence(suspects)}" if suspects else " Nothing looks wrong."
     return f"{some} {n} trajectories, which are not copied into memory, were screened for wrong values.{found}"

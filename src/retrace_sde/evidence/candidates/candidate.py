@@ -7,7 +7,8 @@ averages over uncertain orders compare no candidates: a new one is not heard the
 
 Candidates are fitted along the order that the search found with its own model: one that would imply another order can be ranked too
 low. The reverse is a panel of its own, whose position 0 is its first slice. Panels are in standard units (subtract
-`Panels.log_volume` from a log-likelihood), and closed forms need four visits of each trajectory or more.
+`Panels.log_volume` from a log-likelihood), and closed forms need four visits of each trajectory or more. `Panels.x` is
+(panels, n, T, d), here of one panel; first states are judged alike in every candidate, by `starts(panels.first(1), H, panels.widths(1))`.
 """
 
 from __future__ import annotations

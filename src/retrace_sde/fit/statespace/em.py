@@ -207,7 +207,7 @@ def em(
     """Maximum likelihood of `dX = (A X + c) dt + G dW`, `Y = X + N(0, R)`, where the order is known.
 
     Limits: a regular grid; values missing for reasons that do not depend on them; a local maximum; the noise is
-    told from H by how increments grow with their length, so T ≥ 3. With scheme="exact", known zeros
+    distinguished from H by how increments grow with their length, so T ≥ 3. With scheme="exact", known zeros
     of A or a known H leave no closed form and are refused, unless A is known too.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Subjects with levels of their own behind noise, missing values and uneven gaps: an intercept is a state that never changes.
+"""Random intercepts behind noise, missing values and uneven gaps: an intercept is a state that never changes.
 
     dX = (A X + c_j + B u) dt + G dW,   dc_j = 0,   Y = X + N(0, R),   (X_0, c_j) ~ N(m, P):
 

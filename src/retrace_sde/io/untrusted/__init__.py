@@ -1,1 +1,1 @@
-"""Files from strangers: what a file claims to hold is looked at before anything in it is read."""
+"""Untrusted files: what a file claims to hold is checked before anything in it is read."""

@@ -48,7 +48,7 @@ SMALLEST_GAIN = 1e-7
 """Decreases of the cost below this are rounding."""
 
 FLIPS, REVERSALS, FAR, NEAR = 0.005, 0.3, 0.1, 4
-"""Shares of proposals (`proposals.Nearby`), and how far others go; an insertion wakes neighbours as far away."""
+"""Shares of proposals (`proposals.Nearby`), and how far others go; an insertion reactivates neighbours as far away."""
 
 NEGLIGIBLE = 1e-6
 """Couplings of positions below this share of the largest are taken for 0."""
@@ -74,7 +74,7 @@ class _Tables(NamedTuple):
 
 
 class CouplingJudge(NamedTuple):
-    """The same with U of an order, `now`, and which observations are awake: the others found no better place."""
+    """The same with U of an order, `now`, and which observations are active: the others found no better place."""
 
     precision: Array
     moments: Array
@@ -82,7 +82,7 @@ class CouplingJudge(NamedTuple):
     window: int
     table: Array
     now: Indices
-    awake: NDArray[np.bool_]
+    active: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +179,7 @@ def _fill_table(M: Array, S: Array, o: Indices, window: int, U: Array) -> None:
 
 @njit(cache=True, nogil=True)
 def _judge(tables: _Tables, o: Indices) -> CouplingJudge:
-    """A judge that is ready for the order o, everything awake."""
+    """A judge that is ready for the order o, everything active."""
     M, S, V, window = tables
     U = np.empty((len(o), len(o)))
     _fill_table(M, S, o, window, U)
@@ -231,7 +231,7 @@ def _leave(judge: CouplingJudge, order: Indices, move: Move) -> None:
 
 @implements(judges.take, CouplingJudge)
 def _take(judge: CouplingJudge, order: Indices, move: Move) -> None:
-    """Bring U up to date, from scratch where most of the order moved, and wake what is near."""
+    """Bring U up to date, from scratch where most of the order moved, and reactivate what is near."""
     T, low, high, now = len(order), move.i, move.q, judge.now
     some = 2 * (high - low) < T
     if some:
@@ -241,7 +241,7 @@ def _take(judge: CouplingJudge, order: Indices, move: Move) -> None:
     if not some:
         _fill_table(judge.precision, judge.moments, order, judge.window, judge.table)
     for k in range(max(0, low - NEAR), min(T, high + NEAR)):
-        judge.awake[order[k]] = True
+        judge.active[order[k]] = True
 
 
 @njit(cache=True, nogil=True)
@@ -271,9 +271,9 @@ def _best(
     judge: CouplingJudge, rules: Any, order: Indices, stage: int, at: int
 ) -> tuple[float, Move]:
     if stage == 0:
-        if not judge.awake[at]:
+        if not judge.active[at]:
             return 0.0, nothing()
-        judge.awake[at] = False
+        judge.active[at] = False
         return best_insertion(judge, rules, order, position_of(order, at))
     least, move = 0.0, nothing()
     for middle in range(1, 2 * len(order) - 2):
@@ -291,13 +291,13 @@ def _begin(judge: CouplingJudge, order: Indices, before: Indices) -> None:
     _fill_table(judge.precision, judge.moments, order, judge.window, judge.table)
     put(order, judge.now)
     for k in range(len(order)):
-        judge.awake[order[k]] = order[k] != before[k]
+        judge.active[order[k]] = order[k] != before[k]
 
 
-@implements(descent.wake, CouplingJudge)
-def _wake(judge: CouplingJudge) -> None:
-    for a in range(len(judge.awake)):
-        judge.awake[a] = True
+@implements(descent.reactivate, CouplingJudge)
+def _reactivate(judge: CouplingJudge) -> None:
+    for a in range(len(judge.active)):
+        judge.active[a] = True
 
 
 @implements(judges.cost, CouplingJudge)

@@ -30,7 +30,7 @@ def _reversals(T: int) -> Indices:
 
 
 class SmallSearch:
-    """Descents over orders of T observations. `near`: how far an accepted move wakes its neighbours; `tolerance`: smaller gains are rounding."""
+    """Descents over orders of T observations. `near`: how far an accepted move reactivates its neighbours; `tolerance`: smaller gains are rounding."""
 
     def __init__(self, M: Array, S: Array, V: Array, near: int, tolerance: float) -> None:
         T, _, d, _ = M.shape
@@ -45,25 +45,25 @@ class SmallSearch:
         found: Array = 0.5 * pairs + self.unary[orders, np.arange(self.T)].sum(axis=1)
         return found
 
-    def descend(self, order: Indices, awake: Mask, *, reversals: bool) -> float:
+    def descend(self, order: Indices, active: Mask, *, reversals: bool) -> float:
         """Local search in place; where no insertion helps, the best reversal. The cost."""
         cost = float(self.costs(order[None])[0])
         improved = True
         while improved:
             improved = False
             for a in range(self.T):
-                if awake[a]:
-                    awake[a] = False
+                if active[a]:
+                    active[a] = False
                     moves = _insertions(self.T)[int(np.flatnonzero(order == a)[0])]
-                    improved |= (less := self._taken(order, awake, moves, cost)) < cost
+                    improved |= (less := self._taken(order, active, moves, cost)) < cost
                     cost = less
             if not improved and reversals:
-                improved = (less := self._taken(order, awake, _reversals(self.T), cost)) < cost
+                improved = (less := self._taken(order, active, _reversals(self.T), cost)) < cost
                 cost = less
         return cost
 
-    def _taken(self, order: Indices, awake: Mask, moves: Indices, cost: float) -> float:
-        """The best of some moves made where it helps, what is near it awake, and the cost then."""
+    def _taken(self, order: Indices, active: Mask, moves: Indices, cost: float) -> float:
+        """The best of some moves made where it helps, what is near it active, and the cost then."""
         trials = order[moves]
         costs = self.costs(trials)
         best = int(np.argmin(costs))
@@ -71,7 +71,7 @@ class SmallSearch:
             return cost
         changed = np.flatnonzero(trials[best] != order)
         order[:] = trials[best]
-        awake[order[max(0, changed[0] - self.near) : changed[-1] + 1 + self.near]] = True
+        active[order[max(0, changed[0] - self.near) : changed[-1] + 1 + self.near]] = True
         return float(costs[best])
 
     def kicked(self, order: Indices, state: State) -> None:
@@ -91,9 +91,9 @@ class SmallSearch:
         for _ in range(kicks):
             trial = order.copy()
             self.kicked(trial, state)
-            awake = np.zeros(self.T, dtype=bool)
-            awake[trial[trial != order]] = True
-            found = self.descend(trial, awake, reversals=False)
+            active = np.zeros(self.T, dtype=bool)
+            active[trial[trial != order]] = True
+            found = self.descend(trial, active, reversals=False)
             if found < least + hopeful and np.any(trial != order):
                 found = self.descend(trial, np.ones(self.T, dtype=bool), reversals=True)
             if found < least - self.tolerance:

@@ -17,7 +17,7 @@ MOST_SWEEPS = 100
 
 
 @by_type
-def wake(judge: Any) -> None:
+def reactivate(judge: Any) -> None:
     """Look again at everything, also at what found no better place."""
 
 
@@ -104,7 +104,7 @@ def descend_again(
         descend(spare, rules, trial, tolerance, kicks.quick)
         found = cost(spare, rules, trial)
         if found < least + kicks.hopeful and np.any(trial != order):
-            wake(spare)
+            reactivate(spare)
             descend(spare, rules, trial, tolerance, kicks.stages)
             found = cost(spare, rules, trial)
         if found < least - tolerance:

@@ -1,1 +1,1 @@
-"""Thousands of slices: only near pairs are looked at, never all T²."""
+"""Thousands of slices: only near pairs are considered, never all T²."""

@@ -24,7 +24,7 @@ sparse_linalg = deferred("scipy.sparse.linalg")
 neighbors = deferred("sklearn.neighbors")
 
 MANY = 600
-"""Slices beyond which only near pairs are looked at."""
+"""Slices beyond which only near pairs are considered."""
 
 NEIGHBOURS, CANDIDATES, SKETCH = 16, 40, 64
 """Neighbours of each slice, candidates for them, and numbers of a slice by which candidates are found."""

@@ -88,13 +88,13 @@ def _turning(near: Near, path: Indices, turn: Array, begin: int, end: int) -> No
 
 class NearJudge(NamedTuple):
     """Costs of near pairs, the padded path whose inside is the order, where each slice stands in it, `turn` (`_turning`), and
-    which slices are awake: the others found no better place. `looking`: whether the slice now looked at was awake."""
+    which slices are active: the others found no better place. `looking`: whether the slice now looked at was active."""
 
     near: Near
     path: Indices
     place: Indices
     turn: Array
-    awake: NDArray[np.bool_]
+    active: NDArray[np.bool_]
     looking: NDArray[np.bool_]
 
 
@@ -176,8 +176,8 @@ def _best(judge: NearJudge, rules: Any, order: Indices, stage: int, at: int) -> 
     a, length = at // each, at % each
     if length == 0:
         if stage > 0 and a == 0:
-            judge.awake[:] = True
-        judge.looking[0], judge.awake[a] = judge.awake[a], False
+            judge.active[:] = True
+        judge.looking[0], judge.active[a] = judge.active[a], False
     i = judge.place[a]
     if not judge.looking[0] or i + length > T + 1:
         return 0.0, nothing()
@@ -186,14 +186,14 @@ def _best(judge: NearJudge, rules: Any, order: Indices, stage: int, at: int) -> 
 
 @implements(judges.take, NearJudge)
 def _take(judge: NearJudge, order: Indices, move: Move) -> None:
-    """Places and sums follow; what got new neighbours is awake."""
+    """Places and sums follow; what got new neighbours is active."""
     make(order, move)
     i, j, q = move.i, move.j, move.q
     for p in range(i, q):
         judge.place[order[p]] = p + 1
     for p in (i - 1, i, i + 1, j - 1, j, q - 2, q - 1, q):
         if 0 <= p < len(order):
-            judge.awake[order[p]] = True
+            judge.active[order[p]] = True
     _turning(judge.near, judge.path, judge.turn, i + 1, q + 1)
 
 
@@ -209,8 +209,8 @@ def path_cost(near: Near, order: Indices) -> float:
 @njit(cache=True, nogil=True)
 def _improve(near: Near, path: Indices, tolerance: float) -> None:
     T = len(path) - 2
-    place, awake, looking = np.empty(T + 1, np.intp), np.ones(T, np.bool_), np.ones(1, np.bool_)
-    judge = NearJudge(near, path, place, np.zeros(T + 2), awake, looking)
+    place, active, looking = np.empty(T + 1, np.intp), np.ones(T, np.bool_), np.ones(1, np.bool_)
+    judge = NearJudge(near, path, place, np.zeros(T + 2), active, looking)
     for k in range(T + 1):
         place[path[k]] = k
     _turning(near, path, judge.turn, 1, T)

@@ -25,6 +25,7 @@ from retrace_sde.fit.regression import Estimate
 from retrace_sde.fit.statespace.transitions import transitions
 from retrace_sde.fit.unequal_steps import gap_clocks
 from retrace_sde.io.arrays import Array, Indices
+from retrace_sde.io.deferred import optimize
 from retrace_sde.orders.costs import best_gaps, gap_costs
 from retrace_sde.panel.blocks import Data, to_numpy
 from retrace_sde.panel.clock import Gaps
@@ -189,24 +190,27 @@ def step_numbers(problem: Problem) -> Array:
 
 
 def _constrained_gaps(problem: Problem, found: Fit, stretch: Spans) -> Array:
-    """Each stretch's best gaps with its length kept: a multiplier λ adds 2λ to S_bb, found by bisection."""
+    """Each stretch's best gaps with its length kept."""
     increments, pushes = step_squares(problem, found.order, found.step)
     numbers = step_numbers(problem)
     gaps = best_gaps(increments, pushes, numbers)
     for a, b, length in zip(stretch.begin, stretch.end, stretch.length, strict=True):
-        D, P, N = increments[a:b], pushes[a:b], numbers[a:b]
-
-        def total(c: float, D: Array = D, P: Array = P, N: Array = N) -> Array:
-            # The root of (S_bb + c) g² + n d g − S_ΔΔ = 0; without one (c too negative) the gap has no bound.
-            return 2 * D / (N + np.sqrt(np.maximum(N**2 + 4 * (P + c) * D, 0.0)))
-
-        low = -float(np.min(N**2 / np.maximum(4 * D, 1e-300) + P))
-        high = float(np.max(D) * len(D) ** 2 / length**2)
-        if total(low).sum() <= length:  # even the longest gaps are too short: scale them
-            gaps[a:b] = total(low) * length / total(low).sum()
-            continue
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (middle, high) if total(middle).sum() > length else (low, middle)
-        gaps[a:b] = total(high) * length / total(high).sum()
+        gaps[a:b] = _gaps_of_length(increments[a:b], pushes[a:b], numbers[a:b], length)
     return gaps
+
+
+def _gaps_of_length(D: Array, P: Array, N: Array, length: float) -> Array:
+    """The best gaps of one stretch that add up to its length: a multiplier λ adds 2λ = c to S_bb."""
+
+    def gaps(c: float) -> Array:
+        # The root of (S_bb + c) g² + n d g − S_ΔΔ = 0; without one (c too negative) the gap has no bound.
+        found: Array = 2 * D / (N + np.sqrt(np.maximum(N**2 + 4 * (P + c) * D, 0.0)))
+        return found
+
+    low = -float(np.min(N**2 / np.maximum(4 * D, 1e-300) + P))
+    high = float(np.max(D) * len(D) ** 2 / length**2)
+    best = low  # even the longest gaps may be too short: they are scaled
+    if gaps(low).sum() > length:
+        best = optimize.brentq(lambda c: gaps(c).sum() - length, low, high, xtol=1e-300)
+    found = gaps(best)
+    return found * length / found.sum()

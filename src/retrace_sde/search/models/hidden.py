@@ -581,7 +581,7 @@ class HiddenModel(Problem):
         return replace(old, R=R, H=old.H * np.outer(share, share))
 
     def draw(self, law: Parameters, chains: Chains, stretch: Stretch) -> Draws:
-        """Advance chains under a law; the orders themselves are what the E-step needs, far enough apart to be news."""
+        """Advance chains under a law; the orders themselves are what the E-step needs, far enough apart to add information."""
         if not stretch.keep:
             samples = stretch.samples
             stretch = stretch._replace(samples=APART * samples, keep=samples)
