@@ -131,6 +131,7 @@ def test_counts_among_the_variables_do_not_hide_a_wrong_cell():
 def test_a_tail_needs_lengths_that_are_not_zero_up_to_rounding():
     """Of a sparse 0/1 table most residuals are: the median of their lengths was 1e-32, no number of degrees had a likelihood, and the fit ended in an error."""
     assert Tail.of(np.r_[np.full(12, 2.3e-32), np.linspace(0.5, 1.7, 6)], 2) is None
+    assert Tail.of(np.r_[np.full(12, 1e-7), np.linspace(0.5, 1.7, 6)], 2) is not None
     lengths = np.linspace(0.5, 1.7, 60)
     tail = Tail.of(lengths, 2)
     assert tail is not None
