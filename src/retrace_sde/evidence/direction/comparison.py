@@ -269,7 +269,7 @@ def _may_rest(panels: Panels, form: Form, rng: np.random.Generator) -> bool:
     is the null.
 
     Growth expands what its reverse contracts. That is worth few nats, as many as panels at rest have by chance, but it is not at rest: of growth on
-    plates of .3 deviations 30 of 30 panels were called, 26 with the null at rest. Memory and free variances would explain a change of spreads otherwise.
+    plates of .3 deviations 29 of 30 panels were called, 26 with the null at rest and Vuong's rule. Memory and free variances would explain a change of spreads otherwise.
     """
     plain = form.lags == form.degree == 1 and not form.levels and not form.spreads
     return not plain or steady_spreads_p(panels, rng) > NOT_AT_REST_P
