@@ -236,13 +236,13 @@ def _tested(
     rough = _ratio(found, panels, grounds)
     if panels is None or found.form is None:
         return rough
-    open_ = rough._replace(p=SimulatedP(max(rough.p.p_value, alpha), 0.0))
+    left_open = rough._replace(p=SimulatedP(max(rough.p.p_value, alpha), 0.0))
     if abs(rough.ratio) < MIN_NATS:
-        return open_
+        return left_open
     form = tested_form(found.form, panels)
     may_rest = _may_rest(panels, form, rng)
     if may_rest and not _rests(panels, form) and rough.p.p_value > FEW_TRAJECTORIES_P:
-        return open_
+        return left_open
     reversible = reversibility_p(panels, rng, means=form.means or Ground.MEANS not in grounds)
     if reversible > alpha:
         return rough._replace(p=SimulatedP(reversible, 0.0))
