@@ -17,7 +17,6 @@ from retrace_sde.panel.blocks import to_numpy
 from retrace_sde.process.drift import Affine, is_linear
 from retrace_sde.progress import steps
 from retrace_sde.search.alternate import SEARCHING, Found, alternate
-from retrace_sde.search.model import Fit
 from retrace_sde.search.protocols import Model
 from retrace_sde.search.space import Space
 
@@ -44,24 +43,27 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
     ):
         return found
     for _ in steps(range(MAX_REVERSALS), SEARCHING):
-        order = _best_reversal(model, found.better)
+        order = _best_reversal(model, found.better.order)
         one = model.fit(order)
         two = model.reversed_fit(one)
-        if max(one.objective, two.objective) < found.better.objective + MIN_REVERSAL_GAIN:
+        if (
+            max(one.log_likelihood, two.log_likelihood)
+            < found.better.log_likelihood + MIN_REVERSAL_GAIN
+        ):
             return found
         trail = alternate(model, space, order, max_iter=max_iter)
-        better = trail.pair.better if trail.pair.better.objective > one.objective else one
+        better = trail.pair.better if trail.pair.better.log_likelihood > one.log_likelihood else one
         worse = model.reversed_fit(better)
-        if worse.objective > better.objective:
+        if worse.log_likelihood > better.log_likelihood:
             better, worse = worse, better
         rounds = (*found.rounds, *trail.rounds, better.as_round())
         found = Found(better, worse, rounds, trail.settled)
     return found
 
 
-def _best_reversal(model: Model, found: Fit) -> Indices:
-    """The order with the stretch reversed that makes it most likely, in either direction; the mean path by the fit's noise."""
-    order, T = found.order, len(found.order)
+def _best_reversal(model: Model, order: Indices) -> Indices:
+    """The order with the stretch reversed that makes it most likely, in either direction."""
+    T = len(order)
     orders = []
     for i in range(T - 1):
         for j in range(i + 2, T + 1):
@@ -77,5 +79,4 @@ def _best_reversal(model: Model, found: Fit) -> Indices:
         some = Panels(np.ascontiguousarray(x[:, stack[begin : begin + size]].transpose(1, 0, 2, 3)))
         one, two = fit_directions(some, Form(affine=affine))
         totals.append(np.maximum(one.total, two.total))
-    path = [model.mean_path_value(each, found.step) for each in orders]
-    return orders[int(np.argmax(np.concatenate(totals) + path))]
+    return orders[int(np.argmax(np.concatenate(totals)))]
