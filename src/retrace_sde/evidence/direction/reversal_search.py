@@ -45,15 +45,15 @@ def search_reversals(model: Model, space: Space, found: Found, *, max_iter: int)
     ):
         return found
     for _ in steps(range(MAX_REVERSALS), SEARCHING):
-        order = _best_reversal(model, found.better)
+        order = _best_reversal(model, found.better.order)
         one = model.fit(order)
         two = model.reversed_fit(one)
         if not any(_better(model, found.better, each) for each in (one, two)):
             return found
         trail = alternate(model, space, order, max_iter=max_iter)
-        better = trail.pair.better if trail.pair.better.objective > one.objective else one
+        better = trail.pair.better if trail.pair.better.log_likelihood > one.log_likelihood else one
         worse = model.reversed_fit(better)
-        if worse.objective > better.objective:
+        if worse.log_likelihood > better.log_likelihood:
             better, worse = worse, better
         rounds = (*found.rounds, *trail.rounds, better.as_round())
         found = Found(better, worse, rounds, trail.settled)
@@ -64,12 +64,12 @@ def _better(model: Model, found: Fit, other: Fit) -> bool:
     """Another order is more likely; by more than a nat for each step where steps of unequal variance say the opposite, as in `alternate`."""
     opposed = model.score(other) < model.score(found)
     least = len(found.order) - 1 if opposed else MIN_REVERSAL_GAIN
-    return other.objective >= found.objective + least
+    return other.log_likelihood >= found.log_likelihood + least
 
 
-def _best_reversal(model: Model, found: Fit) -> Indices:
-    """The order with the stretch reversed that makes it most likely, in either direction; the mean path by the fit's noise."""
-    order, T = found.order, len(found.order)
+def _best_reversal(model: Model, order: Indices) -> Indices:
+    """The order with the stretch reversed that makes it most likely, in either direction."""
+    T = len(order)
     orders = []
     for i in range(T - 1):
         for j in range(i + 2, T + 1):
@@ -85,5 +85,4 @@ def _best_reversal(model: Model, found: Fit) -> Indices:
         some = Panels(np.ascontiguousarray(x[:, stack[begin : begin + size]].transpose(1, 0, 2, 3)))
         one, two = fit_directions(some, Form(affine=affine))
         totals.append(np.maximum(one.total, two.total))
-    path = [model.mean_path_value(each, found.step) for each in orders]
-    return orders[int(np.argmax(np.concatenate(totals) + path))]
+    return orders[int(np.argmax(np.concatenate(totals)))]
