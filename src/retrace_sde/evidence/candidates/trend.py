@@ -53,7 +53,8 @@ class OutsideTrend:
         panels = along.panels
         if panels is None or not panels.aligned or along.deviations or not along.affine:
             return False
-        return Form(means=True).fits(*panels.x.shape[1:])
+        n, T, d = panels.x.shape[1:]
+        return n > d and Form(means=True).fits(n, T, d)  # the first slice has a covariance
 
     def fit(self, along: CandidatesAlong) -> CandidateFit | None:
         panels = along.panels
