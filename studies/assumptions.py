@@ -11,7 +11,7 @@ call is false. *Something outside* the model changes with time (a treatment, a t
 no data can tell from them: the verdict names that assumption, and `--aligned end` or `--evidence` makes it known.
 
 Slices are shuffled first; with `--given` only the direction of the true order is tested. `--mirrored` also tests the reversed panel:
-both must get the mirrored answer. Reasons, mean seconds and seeds that are called against time follow each table.
+both must get the mirrored answer. Reasons, mean seconds, the share of orders that are scrambled (|τ| < .9) and seeds that are called against time follow each table.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ from retrace_sde.search.models.euler import EulerModel
 Floats = NDArray[np.float64]
 Start = Callable[[np.random.Generator, Floats], Floats]
 DT = 0.1
+
+SCRAMBLED_TAU = 0.9
+"""Kendall's |τ| below which an order is scrambled, as in studies/cells.py; two exchanged neighbours of 14 slices have .98."""
 
 
 def walk(
@@ -282,8 +285,8 @@ PANELS = {name: make for kind in KINDS.values() for name, make in kind.items()}
 
 def shuffled(
     X: Floats, seed: int, options: dict[str, object], aligned: str | None
-) -> tuple[int, bool, str]:
-    """1, −1 or 0: the true direction, its reverse, or none called; whether the order is right; and the reason."""
+) -> tuple[int, bool, bool, str]:
+    """1, −1 or 0: the true direction, its reverse, or none called; whether the order is right, and whether scrambled; and the reason."""
     values, truth = rt.simulate.shuffle(X, random_state=seed)
     known = None if aligned is None else rt.Knowledge(aligned=aligned)
     model = rt.ReTrace(dt=DT, n_jobs=1, random_state=0, **options).fit(values, knowledge=known)
@@ -292,10 +295,10 @@ def shuffled(
         rt.metrics.order_accuracy(truth, each) for each in (model.order_, model.order_[::-1])
     )
     called = int(np.sign(tau)) if model.direction_.identified else 0
-    return called, right == 1, str(model.direction_.reason)
+    return called, right == 1, abs(tau) < SCRAMBLED_TAU, str(model.direction_.reason)
 
 
-def given(X: Floats, seed: int, grounds: frozenset[Ground]) -> tuple[int, bool, str]:
+def given(X: Floats, seed: int, grounds: frozenset[Ground]) -> tuple[int, bool, bool, str]:
     """The same of the true order."""
     scale = X.std(axis=(0, 1))
     model = EulerModel(Data((X - X.mean(axis=(0, 1))) / scale, n_jobs=1), DT, Affine())
@@ -308,7 +311,7 @@ def given(X: Floats, seed: int, grounds: frozenset[Ground]) -> tuple[int, bool, 
     test = test.turned() if reverse else test
     found = guarded(model, both[int(reverse)], test, alpha=0.05, cycle=loops(model, one), rng=rng)
     called = 0 if not found.direction.identified else -1 if reverse else 1
-    return called, True, str(found.direction.reason)
+    return called, True, False, str(found.direction.reason)
 
 
 def answer(name: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
@@ -317,24 +320,25 @@ def answer(name: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
         X, begin = PANELS[name](seed), time.perf_counter()
         sources = asked.evidence.split(",")
 
-        def of(values: Floats) -> tuple[int, bool, str]:
+        def of(values: Floats) -> tuple[int, bool, bool, str]:
             if asked.given:
                 return given(values, seed, frozenset(map(Ground, sources)))
             return shuffled(values, seed, {"evidence": tuple(sources)}, asked.aligned)
 
         try:
-            called, right, reason = of(X)
+            called, right, scrambled, reason = of(X)
         except ValueError:  # of sparse tables two slices may be identical: refused, with a reason
             return {
                 "seed": seed,
                 "called": 0,
                 "right": True,
+                "scrambled": False,
                 "reason": "refused",
                 "mirrored": True,
                 "seconds": 0.0,
             }
         mirrored = not asked.mirrored or of(X[:, ::-1])[0] == -called
-    return {"seed": seed, "called": called, "right": right, "reason": reason, "mirrored": mirrored,
+    return {"seed": seed, "called": called, "right": right, "scrambled": scrambled, "reason": reason, "mirrored": mirrored,
             "seconds": time.perf_counter() - begin}  # fmt: skip
 
 
@@ -380,11 +384,14 @@ def summary(name: str, rows: list[dict[str, Any]], *, directed: bool) -> list[st
 
 
 def told(name: str, rows: list[dict[str, Any]]) -> str:
-    """What the table leaves out: reasons, seconds, seeds that are called against time."""
+    """What the table leaves out: reasons, seconds, orders that are scrambled, seeds that are called against time."""
     reasons = ", ".join(sorted({str(row["reason"]) for row in rows}))
-    mirrored, seconds = (np.mean([row[key] for row in rows]) for key in ("mirrored", "seconds"))
+    mirrored, seconds, scrambled = (
+        np.mean([row[key] for row in rows]) for key in ("mirrored", "seconds", "scrambled")
+    )
     wrong = [row["seed"] for row in rows if row["called"] == -1]
-    return f"{name}: {reasons}; {seconds:.2f} s; mirrored {mirrored:.2f}; in reverse: {wrong}"
+    how = f"{seconds:.2f} s; mirrored {mirrored:.2f}; scrambled {scrambled:.2f}"
+    return f"{name}: {reasons}; {how}; in reverse: {wrong}"
 
 
 if __name__ == "__main__":

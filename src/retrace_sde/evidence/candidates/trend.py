@@ -129,11 +129,16 @@ def _relaxation(past: _Past, fit: StepFit, spread: Array) -> float:
     """
     d = len(spread)
     towards = (np.eye(d) - fit.step[0].T) @ spread
-    start = spread.T @ np.linalg.solve(fit.start.moments[1], spread)
+    start = spread.T @ np.linalg.solve(_start(fit, spread, past.trajectories), spread)
     end = towards.T @ np.linalg.solve(fit.H[0], towards)
     whole, within = (float(np.linalg.slogdet(each)[1]) for each in past[:2])
     coefficients = volume(past.trajectories * start) + volume(past.rows * end)
     return coefficients + d * (whole - within) / 2
+
+
+def _start(fit: StepFit, spread: Array, n: int) -> Array:
+    """The covariance of the first slice; that of all slices where there are too few trajectories for one."""
+    return np.asarray(fit.start.moments[1]) if n > len(spread) else spread @ spread.T
 
 
 def _path(panels: Panels, fit: StepFit, degree: int, spread: Array) -> Path:
@@ -145,7 +150,8 @@ def _path(panels: Panels, fit: StepFit, degree: int, spread: Array) -> Path:
     n, T = panels.x.shape[1:3]
     F = fit.step[0]
     powers = np.linspace(-1, 1, T)[:, None] ** np.arange(degree + 1)
-    start, step = (np.linalg.inv(np.linalg.cholesky(S)).T for S in (fit.start.moments[1], fit.H[0]))
+    covariances = _start(fit, spread, n), fit.H[0]
+    start, step = (np.linalg.inv(np.linalg.cholesky(S)).T for S in covariances)
     # Each term is (polynomials, what multiplies their coefficients), for the first slice and for the steps.
     equations = [
         ([(powers[:1], start)], path[:1] @ start),
