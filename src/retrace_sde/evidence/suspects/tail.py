@@ -53,8 +53,9 @@ class Tail:
         for degrees in DEGREES:
             scale = middle**2 / d / f_median(d, degrees)
             density = _log_density(top**2 / d / scale, d, degrees) + np.log(top / scale)
-            beyond = np.log(f_sf(third**2 / d / scale, d, degrees))
-            values.append(float((density - beyond).sum()))
+            beyond = float(f_sf(third**2 / d / scale, d, degrees))
+            # zero up to rounding where the third quartile is far beyond the median: such degrees are ruled out
+            values.append(float((density - np.log(beyond)).sum()) if beyond > 0 else -np.inf)
         best = int(np.flatnonzero(np.array(values) > max(values) - NEAR_NATS)[-1])
         scale = middle**2 / d / f_median(d, DEGREES[best])
         return cls(d, float(scale), DEGREES[best], every)
