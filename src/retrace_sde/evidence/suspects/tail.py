@@ -54,7 +54,7 @@ class Tail:
             scale = middle**2 / d / f_median(d, degrees)
             density = _log_density(top**2 / d / scale, d, degrees) + np.log(top / scale)
             beyond = float(f_sf(third**2 / d / scale, d, degrees))
-            # Light tails reach a third quartile of a thousand medians with probability zero: they are none of the data's.
+            # zero up to rounding where the third quartile is far beyond the median: such degrees are ruled out
             values.append(float((density - np.log(beyond)).sum()) if beyond > 0 else -np.inf)
         best = int(np.flatnonzero(np.array(values) > max(values) - NEAR_NATS)[-1])
         scale = middle**2 / d / f_median(d, DEGREES[best])
