@@ -19,7 +19,7 @@ from scipy.stats import kendalltau
 import retrace_sde as rt
 from retrace_sde.lost_time.table import lines
 from retrace_sde.search.stamps.judge import (
-    ROUNDS,
+    DRAWS_A_ROUND,
     Judge,
     Sequence,
     audit_sequences,
@@ -62,7 +62,8 @@ def limit(X, stamps, seed, own, share):
     rng, error = np.random.default_rng(seed), np.full(T, ERROR)
     rows = [(x[None], row) for x, row in zip(X, stamps, strict=True)] if own else [(X, stamps)]
     found = [
-        judge.sampled(Sequence(x, row, error), ROUNDS[-1], rng, events=False) for x, row in rows
+        judge.sampled(Sequence(x, row, error), DRAWS_A_ROUND[-1], rng, events=False)
+        for x, row in rows
     ]
     return np.array([each.wrong for each in found]), [each.draws.mean(axis=0) for each in found]
 

@@ -12,7 +12,7 @@ from retrace_sde.fit.euler import Euler
 from retrace_sde.orders import paths
 from retrace_sde.orders.costs import as_matrix, near_costs, transition_costs
 from retrace_sde.orders.near.neighbours import (
-    MANY,
+    MAX_DENSE_SLICES,
     along_band,
     mutual,
     nearby,
@@ -162,7 +162,7 @@ def test_a_band_along_an_order_is_judged_as_its_matrix(panel):
 @pytest.mark.parametrize("drift", ["affine", "linear"])
 def test_many_slices_are_put_in_order(drift):
     sde = rt.simulate.random_irreversible_sde(4, random_state=5)
-    X = sde.simulate(25, MANY + 150, 0.01, random_state=6)
+    X = sde.simulate(25, MAX_DENSE_SLICES + 150, 0.01, random_state=6)
     shuffled, truth = rt.simulate.shuffle(X, random_state=7)
     model = rt.ReTrace(dt=0.01, drift=drift).fit(shuffled)
     assert max(np.mean(model.order_ == truth), np.mean(model.order_[::-1] == truth)) == 1.0

@@ -12,7 +12,7 @@ from retrace_sde.orders.moves.moves import exchange, make, random_bits, random_u
 from retrace_sde.orders.moves.rules import Rules
 from retrace_sde.orders.prior import Prior
 from retrace_sde.orders.search import (
-    EXACT,
+    MAX_HELD_KARP,
     BlockCosts,
     best_path,
     fill_costs,
@@ -300,7 +300,7 @@ def test_greedy_follows_a_line_exactly():
 )
 def test_just_beyond_the_exact_length_the_search_still_finds_the_best_path(T, d, kicks, share):
     """The heuristic against Held–Karp. Ten kicks measured 0.98 to 0.995 of 200 (error 0.01)."""
-    assert T > EXACT
+    assert T > MAX_HELD_KARP
     n = 200
     rng = np.random.default_rng(T)
     target, source, start = walks(n, T, d, rng)

@@ -233,18 +233,21 @@ def assert_sampled(Y, law, seed, **known):
 
 
 @pytest.mark.parametrize("law", [PLANE, LINE], ids=["two", "one"])
-def test_sampled_positions_under_noise_with_missing_values(law):
-    Y, _ = panel(law, 8, 5, 2)
+@pytest.mark.parametrize("n", [8, pytest.param(16, marks=pytest.mark.statistics)])
+def test_sampled_positions_under_noise_with_missing_values(law, n):
+    Y, _ = panel(law, n, 5, 2)
     assert_sampled(Y, law, 0)
 
 
-def test_sampled_positions_without_noise_with_missing_values():
+@pytest.mark.parametrize("n", [8, pytest.param(16, marks=pytest.mark.statistics)])
+def test_sampled_positions_without_noise_with_missing_values(n):
     law = without_noise(PLANE)
-    Y, _ = panel(law, 8, 5, 3)
+    Y, _ = panel(law, n, 5, 3)
     assert_sampled(Y, law, 1)
 
 
 @pytest.mark.parametrize("noise", [True, False])
+@pytest.mark.parametrize("n", [8, pytest.param(12, marks=pytest.mark.statistics)])
 @pytest.mark.parametrize(
     "know",
     [
@@ -253,20 +256,22 @@ def test_sampled_positions_without_noise_with_missing_values():
         *(pytest.param(f, marks=pytest.mark.statistics) for f in (noisy_stamps, known_middle)),
     ],
 )
-def test_sampled_positions_under_knowledge(know, noise):
+def test_sampled_positions_under_knowledge(know, n, noise):
     law = PLANE if noise else without_noise(PLANE)
-    Y, truth = panel(law, 8, 6, 4, missing=0.2 if noise else 0.1)
-    assert_sampled(Y, law, 2, **engine_prior(know(truth, law.dt), 8, 6, law.dt))
+    Y, truth = panel(law, n, 6, 4, missing=0.2 if noise else 0.1)
+    assert_sampled(Y, law, 2, **engine_prior(know(truth, law.dt), n, 6, law.dt))
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_sampled_positions_of_different_lengths(known):
-    lengths = np.array([1, 2, 3, 4, 5, 6] * 2)
-    Y, truth = panel(PLANE, 12, 6, 5, lengths=lengths)
+@pytest.mark.parametrize("times", [2, pytest.param(3, marks=pytest.mark.statistics)])
+def test_sampled_positions_of_different_lengths(known, times):
+    lengths = np.array([1, 2, 3, 4, 5, 6] * times)
+    n = len(lengths)
+    Y, truth = panel(PLANE, n, 6, 5, lengths=lengths)
     prior = {}
     if known:
         first = rt.Knowledge(first=truth[:, 0])
-        prior = engine_prior(first, 12, 6, PLANE.dt, lengths)
+        prior = engine_prior(first, n, 6, PLANE.dt, lengths)
     assert_sampled(Y, PLANE, 3, lengths=lengths, **prior)
 
 

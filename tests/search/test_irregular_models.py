@@ -92,14 +92,15 @@ def test_a_schedule_gives_positions_their_times_and_the_direction():
         pytest.param(12, marks=pytest.mark.statistics),
     ],
 )
-def test_visits_that_were_missed_find_their_places_in_the_schedule(seed):
+@pytest.mark.parametrize("n", [16, pytest.param(40, marks=pytest.mark.statistics)])
+def test_visits_that_were_missed_find_their_places_in_the_schedule(seed, n):
     rng = np.random.default_rng(4)
-    X, _ = paths(16, np.diff(TIMES), seed)
-    rows = np.argsort(rng.random((16, 8)), axis=1)[:, :6]
+    X, _ = paths(n, np.diff(TIMES), seed)
+    rows = np.argsort(rng.random((n, 8)), axis=1)[:, :6]
     there = np.take_along_axis(X, rows[:, :, None], axis=1)
     model = rt.ReTrace(permutation="independent", random_state=0, n_jobs=1)
     model.fit(there, knowledge=rt.Knowledge(schedule=TIMES))
-    assert model.order_.shape == model.times_.shape == (16, 6)
+    assert model.order_.shape == model.times_.shape == (n, 6)
     assert np.all(np.sort(model.order_, axis=1) == np.arange(6))
     assert np.isin(model.times_, TIMES).all()
     assert np.all(np.diff(model.times_, axis=1) > 0)
@@ -144,9 +145,10 @@ def test_unknown_gaps_of_a_shared_order_behind_noise():
 
 
 @pytest.mark.usefixtures("brief")
-def test_unknown_gaps_of_own_orders_are_summed_out():
+@pytest.mark.parametrize("n", [40, pytest.param(80, marks=pytest.mark.statistics)])
+def test_unknown_gaps_of_own_orders_are_summed_out(n):
     rng = np.random.default_rng(7)
-    X, _ = paths(40, rng.gamma(2.0, 0.1, (40, 7)), 8)
+    X, _ = paths(n, rng.gamma(2.0, 0.1, (n, 7)), 8)
     shuffled, truth = rt.simulate.shuffle(X, permutation="independent", random_state=9)
     model = rt.ReTrace(
         dt=0.2, permutation="independent", spacing="estimate", random_state=0, n_jobs=1
@@ -157,8 +159,8 @@ def test_unknown_gaps_of_own_orders_are_summed_out():
     problem = EulerModel(Data(X, n_jobs=1), 0.2, Affine())
     drawn = RandomGapModel.unknown(problem, noise=0.0)
     assert drawn.summed
-    fitted = drawn.fit(np.tile(np.arange(8), (40, 1)), final=True)
-    assert 1.0 < fitted.law.shape < 4.0  # of 280 gaps of which none is seen
+    fitted = drawn.fit(np.tile(np.arange(8), (n, 1)), final=True)
+    assert 1.0 < fitted.law.shape < 4.0  # of 7 n gaps of which none is seen
 
 
 def test_an_input_that_is_missing_is_carried_or_interpolated_along_the_order():

@@ -468,12 +468,15 @@ def test_information_that_draws_cannot_tell_from_none_is_floored(floor):
 # The fit
 
 
-@pytest.fixture(scope="module")
-def averaged():
-    sde, X, truth = shuffled(3, 12, 150, seed=0)
+@pytest.fixture(scope="module", params=[0])
+def averaged(request):
+    sde, X, truth = shuffled(3, 12, 150, seed=request.param)
     return sde, X, truth, fit(X)
 
 
+@pytest.mark.parametrize(
+    "averaged", [0, pytest.param(1, marks=pytest.mark.statistics)], indirect=True
+)
 def test_averaging_cures_the_shrinkage_of_the_best_order(averaged):
     sde, X, truth, model = averaged
     oracle = problem_of(X).fit(truth).step.diffusion
@@ -550,8 +553,9 @@ def test_a_fit_reports_its_rounds_its_chains_and_its_direction(averaged):
 
 
 @pytest.mark.usefixtures("brief")
-def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs():
-    _, X, _ = shuffled(2, 6, 30, seed=7)
+@pytest.mark.parametrize("n", [30, pytest.param(300, marks=pytest.mark.statistics)])
+def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs(n):
+    _, X, _ = shuffled(2, 6, n, seed=7)
     one, two, three = fit(X, n_jobs=1), fit(X, n_jobs=2), fit(X, random_state=1)
     np.testing.assert_array_equal(one.drift_, two.drift_)
     np.testing.assert_array_equal(one.diffusion_, two.diffusion_)
@@ -564,8 +568,9 @@ def test_the_same_seed_gives_the_same_answer_whatever_the_number_of_jobs():
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_level_does_not_matter_to_an_affine_drift():
-    _, X, _ = shuffled(2, 6, 25, seed=8)
+@pytest.mark.parametrize(("T", "n"), [(6, 25), pytest.param(8, 100, marks=pytest.mark.statistics)])
+def test_a_level_does_not_matter_to_an_affine_drift(T, n):
+    _, X, _ = shuffled(2, T, n, seed=8)
     one, two = fit(X, drift="affine"), fit(X + 50.0, drift="affine")
     gap = (one.diffusion_ - two.diffusion_) / one.standard_errors_.diffusion
     assert np.abs(gap).max() < 0.7
@@ -623,8 +628,9 @@ def test_trajectories_of_different_length_are_averaged_over_too():
 
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("estimator", ["mcem", "auto"])
-def test_trajectories_of_one_and_two_observations_are_averaged_over(estimator):
-    panel = ragged_panel(2, 25, 6, 8, seed=11)
+@pytest.mark.parametrize("n", [25, pytest.param(50, marks=pytest.mark.statistics)])
+def test_trajectories_of_one_and_two_observations_are_averaged_over(estimator, n):
+    panel = ragged_panel(2, n, 6, 8, seed=11)
     lengths = panel.lengths.copy()
     lengths[[1, 2, 3]] = 1, 2, 3
     inside = (np.arange(8)[None] < lengths[:, None])[:, :, None]

@@ -64,8 +64,9 @@ def test_without_noise_both_engines_agree():
     assert noisy.direction_.z == pytest.approx(plain.direction_.z, rel=0.05)
 
 
-def test_entries_and_whole_observations_may_be_missing():
-    _, Y, truth, rng = panel(14, n=200, noise=0.1)
+@pytest.mark.parametrize("n", [200, pytest.param(300, marks=pytest.mark.statistics)])
+def test_entries_and_whole_observations_may_be_missing(n):
+    _, Y, truth, rng = panel(14, n=n, noise=0.1)
     full = rt.ReTrace(dt=DT, observation_noise=0.1, random_state=0, drift="linear").fit(Y)
     Z = Y.copy()
     Z[rng.random(Z.shape) < 0.15] = np.nan
@@ -113,8 +114,9 @@ def test_knowledge_is_obeyed_under_noise():
     assert model.direction_.known
 
 
-def test_posterior_score_reorder_and_bootstrap_under_noise():
-    _, Y, _, _ = panel(18, n=60, T=10, noise=0.3)
+@pytest.mark.parametrize("T", [10, pytest.param(20, marks=pytest.mark.statistics)])
+def test_posterior_score_reorder_and_bootstrap_under_noise(T):
+    _, Y, _, _ = panel(18, n=60, T=T, noise=0.3)
     model = rt.ReTrace(dt=DT, observation_noise=0.3, random_state=0, drift="linear").fit(Y[:40])
     posterior = model.sample_orders(draws=200)
     P = posterior.position_probabilities

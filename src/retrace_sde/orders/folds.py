@@ -21,42 +21,42 @@ from numpy.typing import NDArray
 from retrace_sde.io.arrays import Array, Indices
 from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
 
-LOOKED_AT, FEW, NUMBERS = 500, 50, 200_000
+MAX_TRAJECTORIES_USED, MIN_TRAJECTORIES_USED, MAX_NUMBERS_USED = 500, 50, 200_000
 """Trajectories, evenly spaced, that tell a fold; of several variables fewer, as many as have so many numbers."""
 
-SHORTEST = 5
+MIN_SLICES_JUDGED = 5
 """Slices without which there is no course to judge."""
 
-SIGNIFICANT = 1.96
+SIGNIFICANT_Z = 1.96
 """Standard errors of a correlation that chance exceeds once in twenty."""
 
-STEADY = 0.35
+STEADY_CORRELATION = 0.35
 """Correlation of successive residuals along sorted values, above which single courses are steady: it is .5 to .65 of growing
 children, chicks and logistic curves, at most .25 of curves that rise in a fifth of the time and fall in the rest."""
 
-SMOOTH, SHUFFLED = 0.1, 0.4
+SMOOTH_ERROR, SHUFFLED_ERROR = 0.1, 0.4
 """How far levels lie from a smooth course, in gaps, if it is one, and if two are shuffled: levels that fall anywhere
 between their neighbours have a standard deviation of 0.29 to 0.5 gaps."""
 
-BENDS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
+BEND_DEVIATIONS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 """Standard deviations, in gaps, of the third differences that the bends of a course bring; the likeliest counts."""
 
-FOLDS, LIKELY, LEAST = 499, 0.02, 2.0
+SIMULATED_FOLDS, POSSIBLE_FOLD_SHARE, MIN_SMOOTH_NATS = 499, 0.02, 2.0
 """Folds that are simulated, the share of them that may look smoother before a fold counts as possible, and the nats for a
 smooth course below which it does, too."""
 
-DOUBT, MOST_DOUBT = 1 / 8, 1.5
+NATS_A_DIFFERENCE, MAX_SUSPECT_NATS = 1 / 8, 1.5
 """Nats for a smooth course, for each third difference and in all, below which a fold is suspected without another sign: of folds
 with an early peak and absent rows one in a hundred reached 1; 1.5 costs two in a hundred of growing courses."""
 
-LINE, SINGULAR = 8.0, 1e10
+MIN_LINE_RATIO, MAX_CONDITION = 8.0, 1e10
 """How many times farther than by noise the means of several variables must move along one line, and along no other by more, to
 be one variable; and the condition number of what is left beyond which there is no telling."""
 
-WINDOW = 5
+GAPS_AVERAGED = 5
 """Gaps that are averaged to tell the typical one, or a quarter of them."""
 
-TURN, SURE = 0.25, 6.0
+MIN_TURN_SHARE, MIN_TURN_ERRORS = 0.25, 6.0
 """A course that goes back by so much of its range, and by so many standard errors, has changed direction."""
 
 
@@ -92,9 +92,9 @@ def may_fold(x: Array, rng: np.random.Generator, *, unequal: bool = True) -> Fol
         return Fold(0.0)
     z, _ = lasting(x)
     evidence, chance = smoothness(course, rng)
-    doubt = 0.0 if z >= SIGNIFICANT else min(MOST_DOUBT, DOUBT * (T - 3))
-    suspected = evidence < doubt or (z < SIGNIFICANT and (unequal or z < -SIGNIFICANT))
-    if not suspected or (chance <= LIKELY and evidence >= LEAST):
+    doubt = 0.0 if z >= SIGNIFICANT_Z else min(MAX_SUSPECT_NATS, NATS_A_DIFFERENCE * (T - 3))
+    suspected = evidence < doubt or (z < SIGNIFICANT_Z and (unequal or z < -SIGNIFICANT_Z))
+    if not suspected or (chance <= POSSIBLE_FOLD_SHARE and evidence >= MIN_SMOOTH_NATS):
         return None
     return Fold(max(0.5, 1 / (1 + float(np.exp(min(evidence, 50.0))))))
 
@@ -118,9 +118,13 @@ def on_line(data: Data, order: Indices) -> Array | None:
     In units of the means' standard errors, in which noise alone moves them by √T + √d in any direction.
     """
     n, T, d = data.shape
-    if T < SHORTEST:
+    if T < MIN_SLICES_JUDGED:
         return None
-    size = LOOKED_AT if d == 1 else min(LOOKED_AT, max(FEW, NUMBERS // (T * d)))
+    size = (
+        MAX_TRAJECTORIES_USED
+        if d == 1
+        else min(MAX_TRAJECTORIES_USED, max(MIN_TRAJECTORIES_USED, MAX_NUMBERS_USED // (T * d)))
+    )
     x = to_numpy(pick(data.values, evenly(n, size), 0))
     x = np.asarray(in_order(x, order))
     if d == 1:
@@ -131,13 +135,13 @@ def on_line(data: Data, order: Indices) -> Array | None:
     rest = (x - means).reshape(-1, d)
     rest = rest[~np.isnan(rest).any(axis=1)]
     spread = rest.T @ rest / max(len(rest), 1)
-    if len(rest) <= d or np.linalg.cond(spread) > SINGULAR:
+    if len(rest) <= d or np.linalg.cond(spread) > MAX_CONDITION:
         return None
     white = np.linalg.inv(np.linalg.cholesky(spread)).T
     moved = (means - means.mean(axis=0)) @ white * np.sqrt(len(x))
     _, sizes, axes = np.linalg.svd(moved, full_matrices=False)
     noise = np.sqrt(T) + np.sqrt(d)
-    if sizes[1] > noise or sizes[0] < LINE * noise:
+    if sizes[1] > noise or sizes[0] < MIN_LINE_RATIO * noise:
         return None
     return np.asarray(x @ white @ axes[0])
 
@@ -147,11 +151,11 @@ def may_fold_each(data: Data) -> Fold | None:
 
     Any course of one variable can be sorted; only one that is smooth in each subject is not likely two.
     """
-    rows = evenly(data.shape[0], LOOKED_AT)
+    rows = evenly(data.shape[0], MAX_TRAJECTORIES_USED)
     x = to_numpy(pick(data.values, rows, 0))[:, :, 0]
     x = np.where(data.lengths.take(rows).mask, x, np.nan)
     z, correlation = lasting(np.sort(x, axis=1))
-    return None if z >= SIGNIFICANT and correlation >= STEADY else Fold(0.0)
+    return None if z >= SIGNIFICANT_Z and correlation >= STEADY_CORRELATION else Fold(0.0)
 
 
 def lasting(x: Array) -> tuple[float, float]:
@@ -214,13 +218,13 @@ def _turns(levels: Array, course: SortedLevels) -> bool:
     forth = (levels - np.minimum.accumulate(levels)).max()
     turn = min(back, forth)
     error = np.sqrt(course.white + course.walk * len(levels))
-    return bool(turn > TURN * np.ptp(levels) and turn > SURE * error)
+    return bool(turn > MIN_TURN_SHARE * np.ptp(levels) and turn > MIN_TURN_ERRORS * error)
 
 
 def smoothness(course: SortedLevels, rng: np.random.Generator) -> tuple[float, float]:
     """Nats for a smooth course against a shuffled one, and the share of simulated folds that reach as many."""
     T = len(course.levels)
-    side = max(WINDOW, T // 4) // 2
+    side = max(GAPS_AVERAGED, T // 4) // 2
     gaps = np.pad(np.gradient(course.levels), side, mode="edge")
     gaps = np.convolve(gaps, np.full(2 * side + 1, 1 / (2 * side + 1)), "valid")
     gaps = np.maximum(gaps, 1e-9 * max(float(np.ptp(course.levels)), 1e-300))
@@ -229,26 +233,26 @@ def smoothness(course: SortedLevels, rng: np.random.Generator) -> tuple[float, f
     y = np.concatenate([course.levels[None], drawn]) @ third.T
     smooth, shuffled = (
         _log_density(y, third @ (course.covariance + np.diag((far * gaps) ** 2)) @ third.T, gaps)
-        for far in (SMOOTH, SHUFFLED)
+        for far in (SMOOTH_ERROR, SHUFFLED_ERROR)
     )
     evidence = smooth - shuffled
-    share = (1 + float((evidence[1:] >= evidence[0]).sum())) / (1 + FOLDS)
+    share = (1 + float((evidence[1:] >= evidence[0]).sum())) / (1 + SIMULATED_FOLDS)
     return float(evidence[0]), share
 
 
 def _errors(course: SortedLevels, rng: np.random.Generator) -> Array:
     T = len(course.levels)
-    white = np.sqrt(course.white) * rng.standard_normal((FOLDS, T))
-    walk = np.sqrt(course.walk) * rng.standard_normal((FOLDS, T))
+    white = np.sqrt(course.white) * rng.standard_normal((SIMULATED_FOLDS, T))
+    walk = np.sqrt(course.walk) * rng.standard_normal((SIMULATED_FOLDS, T))
     found: Array = white + np.cumsum(walk, axis=1)
     return found
 
 
 def _folds(gaps: Array, rng: np.random.Generator) -> Array:
-    """Levels (FOLDS, T) of two ways along one course, each regular, which meet anywhere in the middle of time."""
+    """Levels (SIMULATED_FOLDS, T) of two ways along one course, each regular, which meet anywhere in the middle of time."""
     T = len(gaps)
     levels = np.concatenate([[0.0], np.cumsum(gaps)[:-1]])
-    found = np.empty((FOLDS, T))
+    found = np.empty((SIMULATED_FOLDS, T))
     for row in found:
         up = int(np.clip(round(T * rng.uniform(0.2, 0.8)), 2, T - 2))
         places = [(np.arange(size) + rng.random()) / size for size in (up, T - up)]
@@ -259,7 +263,7 @@ def _folds(gaps: Array, rng: np.random.Generator) -> Array:
 def _log_density(y: Array, covariance: Array, gaps: Array) -> Array:
     """Log-densities of third differences (…, T − 3), at the likeliest bend of the course."""
     unit, best = float(np.median(gaps)) ** 2, np.full(len(y), -np.inf)
-    for bend in BENDS:
+    for bend in BEND_DEVIATIONS:
         factor = np.linalg.cholesky(
             covariance + (bend**2 * unit + 1e-12 * unit) * np.eye(len(covariance))
         )

@@ -15,20 +15,20 @@ from retrace_sde.orders.search import improve_path
 from retrace_sde.panel.blocks import Data, evenly, in_order, pick, to_numpy
 from retrace_sde.panel.order import Order
 
-LEAST = 6
+MIN_LOOP_SLICES = 6
 """Slices of the shortest loop that is called one: with fewer everything is near everything."""
 
-LOOKED_AT = 500
+LOOP_TRAJECTORIES = 500
 """Trajectories, evenly spaced, that tell a loop."""
 
-FAR_VALUES, FAR = 2000, 2.0
+FAR_VALUES, FAR_FACTOR = 2000, 2.0
 """Values of a slice (trajectories times variables) that are enough to see that a path does not close, and the factor by which its closing step must
 then exceed the largest of a loop: sums of so many squares are within a tenth."""
 
-SLICES = 250
+REMOTE_SLICES = 250
 """Slices, evenly spaced, that tell how far remote ones are apart."""
 
-LONGER, NEAR = 1.5, 0.5
+MAX_CLOSING_TO_LONGEST, MAX_CLOSING_TO_REMOTE = 1.5, 0.5
 """Largest squared closing step, relative to the longest other and to the typical one between remote slices: with these
 every loop of `studies/guards.py` closes (seeds 100:106 and 300:306, 180 fits), and of its open panels none does (180)."""
 
@@ -39,26 +39,26 @@ CLOSED_LEVEL = 0.001
 def closes(data: Data, order: Indices) -> bool:
     """The closing step is not much longer than the longest other, and far shorter than between remote slices.
 
-    (Not much longer: a short path leaves out the longest step of a loop.) The second by a factor `NEAR`, and by a
+    (Not much longer: a short path leaves out the longest step of a loop.) The second by a factor `MAX_CLOSING_TO_REMOTE`, and by a
     t-test over trajectories: where slices hardly depend on one another (steps longer than the memory of the
     process) all are equally near, and that is no loop. `order` is shared (T,), or each trajectory's own (n, T),
     those of full length.
     """
     T = data.shape[1]
-    if T < LEAST or _far_from_closing(data, order):
+    if T < MIN_LOOP_SLICES or _far_from_closing(data, order):
         return False
-    x = _in_time(data, order, LOOKED_AT)
+    x = _in_time(data, order, LOOP_TRAJECTORIES)
     if len(x) < 3:
         return False
     scale = spread(Data(x))
     ends, longest = _steps(x, scale)
-    if ends.sum() > LONGER * longest:
+    if ends.sum() > MAX_CLOSING_TO_LONGEST * longest:
         return False
-    some = evenly(T, SLICES)
+    some = evenly(T, REMOTE_SLICES)
     D = distances(Data(x[:, some]), scale=scale)
     lag = np.abs(some[:, None] - some[None])
     remote = np.minimum(lag, T - lag) >= max(2, T // 4)
-    if ends.sum() > NEAR * np.median(D[remote]):
+    if ends.sum() > MAX_CLOSING_TO_REMOTE * np.median(D[remote]):
         return False
     x = x / scale
     across = ((x - np.roll(x, T // 2, axis=1)) ** 2).sum(axis=2).mean(axis=1)
@@ -68,13 +68,13 @@ def closes(data: Data, order: Indices) -> bool:
 def _far_from_closing(data: Data, order: Indices) -> bool:
     """A few of many trajectories tell that the path does not close."""
     few = max(3, FAR_VALUES // data.shape[2])
-    if 2 * few > min(LOOKED_AT, data.shape[0]):
+    if 2 * few > min(LOOP_TRAJECTORIES, data.shape[0]):
         return False
     x = _in_time(data, order, few)
     if len(x) < few:  # few are of full length
         return False
     ends, longest = _steps(x, spread(Data(x)))
-    return bool(ends.sum() > FAR * LONGER * longest)
+    return bool(ends.sum() > FAR_FACTOR * MAX_CLOSING_TO_LONGEST * longest)
 
 
 def _steps(x: Array, scale: Array) -> tuple[Array, float]:

@@ -50,16 +50,16 @@ from retrace_sde.orders.moves.rules import (
     shifted,
 )
 
-EXACT = 9
+MAX_HELD_KARP = 9
 """Up to this many observations the best path is found exactly."""
 
-SHORT, LONG = 3, 50
+SHORT_SEGMENT, LONG_SEGMENT = 3, 50
 """Segments that are moved in every sweep, and those tried only when nothing shorter helps."""
 
-TRIES = 10
+KICK_TRIES = 10
 """Random moves drawn for each kick until one breaks no rule."""
 
-QUICK, DEEP = 3, 4
+QUICK_STAGES, DEEP_STAGES = 3, 4
 """Stages of a search: reversals, short segments and (with rules) swaps; and longer segments too."""
 
 
@@ -194,7 +194,7 @@ def _take(judge: PathJudge, order: Indices, move: Move) -> None:
 
 @implements(last_resort, PathJudge)
 def _last_resort(judge: PathJudge) -> int:
-    return DEEP - 1
+    return DEEP_STAGES - 1
 
 
 @implements(centres, PathJudge)
@@ -204,10 +204,10 @@ def _centres(judge: PathJudge, rules: Any, order: Indices, stage: int) -> int:
     if stage == 0:
         return T - 1
     if stage == 1:
-        return T * min(SHORT, T - 1)
+        return T * min(SHORT_SEGMENT, T - 1)
     if stage == 2:
         return 0 if rules is None else T - 2
-    return T * max(min(T // 2, LONG) - SHORT, 0)
+    return T * max(min(T // 2, LONG_SEGMENT) - SHORT_SEGMENT, 0)
 
 
 @implements(best, PathJudge)
@@ -217,7 +217,7 @@ def _best(judge: PathJudge, rules: Any, order: Indices, stage: int, at: int) -> 
     if rules is not None and stage == 2:
         return _best_swap(judge.costs, judge.path, rules, order, at)
     T = len(order)
-    length = (1 if stage == 1 else SHORT + 1) + at // T
+    length = (1 if stage == 1 else SHORT_SEGMENT + 1) + at // T
     if at % T + length > T:
         return 0.0, nothing()
     return _best_insertion(judge.costs, judge.path, rules, order, at % T, length)
@@ -314,7 +314,7 @@ def _best_swap(
 def _kick(judge: PathJudge, rules: Any, order: Indices, state: State) -> bool:
     """A random exchange of neighbouring segments; one, or a swap of two nodes, that breaks no rule."""
     T = len(order)
-    for _ in range(TRIES):
+    for _ in range(KICK_TRIES):
         i = int(random_unit(state) * (T - 1))
         j = i + 1 + int(random_unit(state) * (T - 1 - i))
         k = j + 1 + int(random_unit(state) * (T - j))
@@ -335,7 +335,9 @@ def improve_path(
     costs: Array, rules: Rules | None, path: Indices, tolerance: float, deep: bool
 ) -> None:
     """Local search over a padded path, in place."""
-    descend(PathJudge(costs, path), rules, path[1:-1], tolerance, DEEP if deep else QUICK)
+    descend(
+        PathJudge(costs, path), rules, path[1:-1], tolerance, DEEP_STAGES if deep else QUICK_STAGES
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -473,7 +475,7 @@ def improve_block(
         t = lengths[j]
         costs, known = trajectory_costs(steps, j, t, room), known_of(rules, j, t)
         path = padded_path(orders[j, :t])
-        if t <= EXACT:
+        if t <= MAX_HELD_KARP:
             best_path(costs, known, path)
         else:
             if cold:
@@ -483,7 +485,7 @@ def improve_block(
             if kicks > 0:
                 # Kicks are repaired by a quick search alone: a deep one follows.
                 judge, spare = PathJudge(costs, path), PathJudge(costs, path.copy())
-                plan, state = Kicks(kicks, QUICK, QUICK, -np.inf), states[j : j + 1]
+                plan, state = Kicks(kicks, QUICK_STAGES, QUICK_STAGES, -np.inf), states[j : j + 1]
                 order, trial = path[1:-1], spare.path[1:-1]
                 descend_again(judge, spare, known, order, trial, tolerance, plan, state)
                 improve_path(costs, known, path, tolerance, deep)

@@ -122,7 +122,7 @@ class HiddenOrders:
         seen, rules = self._observed(j), self._rules(j, len(here))
         z, there = self._whole(seen)
         best, least = here, np.inf
-        if len(here) <= single.EXACT:
+        if len(here) <= single.MAX_ENUMERATED:
             best = here.copy()
             blank = np.where(there, z, 0.0)
             single.exact(self._laws[len(here)], blank, there, rules, best)

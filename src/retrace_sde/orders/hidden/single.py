@@ -36,7 +36,7 @@ from retrace_sde.orders.moves.rules import Rules, order_cost
 FLIPS, REVERSALS, SWAPS, FAR, NEAR = 0.02, 0.28, 0.25, 0.15, 4
 """Shares of proposals, and the reach of those that stay near (`proposals.Nearby`)."""
 
-EXACT = 6
+MAX_ENUMERATED = 6
 """Up to this many observations the best order is found exactly: 720 orders cost less than a search from several starts."""
 
 SMALLEST_GAIN = 1e-9

@@ -1,6 +1,6 @@
 """Near pairs among thousands of slices, and short paths through them.
 
-A slice is a vector of n·d numbers. Its nearest others are found in a random projection to `SKETCH` numbers, which keeps
+A slice is a vector of n·d numbers. Its nearest others are found in a random projection to `SKETCH_NUMBERS` numbers, which keeps
 squared distances to a few tenths (Johnson and Lindenstrauss), then measured in full. Paths start from the spanning tree of the
 graph of neighbours and from its Fiedler vector, as those of few slices do.
 """
@@ -23,10 +23,10 @@ sparse_linalg = deferred("scipy.sparse.linalg")
 
 neighbors = deferred("sklearn.neighbors")
 
-MANY = 600
+MAX_DENSE_SLICES = 600
 """Slices beyond which only near pairs are considered."""
 
-NEIGHBOURS, CANDIDATES, SKETCH = 16, 40, 64
+NEIGHBOURS, NEIGHBOUR_CANDIDATES, SKETCH_NUMBERS = 16, 40, 64
 """Neighbours of each slice, candidates for them, and numbers of a slice by which candidates are found."""
 
 
@@ -38,18 +38,18 @@ def slice_vectors(data: Data, scale: Array) -> Array:
 
 
 def sketched(*vectors: Array) -> tuple[Array, ...]:
-    """The same projection of vectors (T, width) to at most `SKETCH` numbers, about the mean of the first."""
+    """The same projection of vectors (T, width) to at most `SKETCH_NUMBERS` numbers, about the mean of the first."""
     width, mean = vectors[0].shape[1], vectors[0].mean(axis=0)
-    if width <= SKETCH:
+    if width <= SKETCH_NUMBERS:
         return tuple(each - mean for each in vectors)
     # The projection is part of the method, not of its chance: the same data give the same neighbours.
-    P = np.random.default_rng(0).standard_normal((width, SKETCH)) / np.sqrt(SKETCH)
+    P = np.random.default_rng(0).standard_normal((width, SKETCH_NUMBERS)) / np.sqrt(SKETCH_NUMBERS)
     return tuple((each - mean) @ P for each in vectors)
 
 
 def nearest(vectors: Array) -> tuple[Lists, Array]:
     """The nearest others of each slice (T, K), nearest first, and their squared distances."""
-    size = min(CANDIDATES, len(vectors) - 1)
+    size = min(NEIGHBOUR_CANDIDATES, len(vectors) - 1)
     (sketch,) = sketched(vectors)
     found = (
         neighbors.NearestNeighbors(n_neighbors=size, algorithm="brute").fit(sketch).kneighbors()[1]

@@ -18,7 +18,7 @@ from retrace_sde.io.kernels import njit
 from retrace_sde.orders.moves import descent, judges
 from retrace_sde.orders.moves.judges import implements
 from retrace_sde.orders.moves.moves import Move, make, nothing, reversal
-from retrace_sde.orders.search import LONG, SHORT, inserted, padded_path
+from retrace_sde.orders.search import LONG_SEGMENT, SHORT_SEGMENT, inserted, padded_path
 from retrace_sde.orders.shared import PathCosts
 
 Lists = NDArray[np.int32]
@@ -133,7 +133,7 @@ def _best_insertion(judge: NearJudge, i: int, length: int) -> tuple[float, Move]
     gain = _step(near, before, head) + _step(near, tail, after) - _step(near, before, after)
     turned = turn[i + length - 1] - turn[i]
     least, best_k, flip = 0.0, -1, False
-    K = near.lists.shape[1] if length <= SHORT else min(NEAREST, near.lists.shape[1])
+    K = near.lists.shape[1] if length <= SHORT_SEGMENT else min(NEAREST, near.lists.shape[1])
     for c in range(4 * K + 2):
         if c >= 4 * K:  # the ends
             k = 0 if c == 4 * K else last - 1
@@ -166,7 +166,7 @@ def _centres(judge: NearJudge, rules: Any, order: Indices, stage: int) -> int:
 @njit(cache=True, nogil=True)
 def _longest(T: int, stage: int) -> int:
     """The longest segment that is moved."""
-    return SHORT if stage == 0 else min(LONG, T // 2)
+    return SHORT_SEGMENT if stage == 0 else min(LONG_SEGMENT, T // 2)
 
 
 @implements(descent.best, NearJudge)

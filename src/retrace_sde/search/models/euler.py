@@ -54,7 +54,7 @@ from retrace_sde.orders.costs import (
 )
 from retrace_sde.orders.draws import Chains, Draws, Stretch, random_states
 from retrace_sde.orders.near.neighbours import (
-    MANY,
+    MAX_DENSE_SLICES,
     along_band,
     nearby,
     short_path,
@@ -260,7 +260,7 @@ class EulerModel(Problem):
     def shared_starts(self, rng: np.random.Generator) -> list[Indices]:
         """Short paths through the slices; with a prior, several that satisfy it."""
         n, T, d = self.data.shape
-        if T > MANY and self.prior is None:
+        if T > MAX_DENSE_SLICES and self.prior is None:
             return [short_path(slice_vectors(self.data, spread(self.data)))]
         near = distances(self.data)
         return (
@@ -275,7 +275,7 @@ class EulerModel(Problem):
             start = start_log_densities(every, found.step, self.variances)
         else:
             start = initial.log_density(every)
-        if T > MANY and self.prior is None:
+        if T > MAX_DENSE_SLICES and self.prior is None:
             return NearPath(self._near_costs(found, -start.sum(axis=1)))
         return PathCosts(self._pair_costs(found), -start.sum(axis=1), self.prior)
 
@@ -343,7 +343,7 @@ class EulerModel(Problem):
         states = self.data.slices(found.order[ends])
         start[ends] = -start_log_densities(states, found.step, self.variances).sum(axis=1)
         prior = None if self.prior is None else self.prior.relabelled(found.order)
-        if prior is None and len(positions) > MANY:
+        if prior is None and len(positions) > MAX_DENSE_SLICES:
             judge: NearPath | PathCosts = NearPath(along_band(costs, start))
         else:
             judge = PathCosts(as_matrix(costs), start, prior)

@@ -45,7 +45,7 @@ from retrace_sde.search.models.hidden import HiddenModel, HiddenScores
 FIRST_SHAPE = 2.0
 """Where the search for the shape of the law of gaps starts."""
 
-FEW = 16
+TRAJECTORIES_AT_ONCE = 16
 """Trajectories whose pairs are judged at a time across all gaps of the table."""
 
 
@@ -217,8 +217,8 @@ class RandomGapModel(HiddenModel):
 
     def _pair_densities(self, law: Parameters, x: Array, u: Any) -> Iterator[tuple[slice, Array]]:
         """Log-densities (m, T, T, K) of pairs of observations across every gap of the table, some trajectories at a time."""
-        for begin in range(0, len(x), FEW):
-            some = slice(begin, begin + FEW)
+        for begin in range(0, len(x), TRAJECTORIES_AT_ONCE):
+            some = slice(begin, begin + TRAJECTORIES_AT_ONCE)
             y, inputs = x[some], None if u is None else to_numpy(u)[some]
             parts = [np.ones((*y.shape[:2], int(has_offset(self.drift))))]
             v = np.concatenate(parts if inputs is None else [*parts, inputs], axis=2)

@@ -29,19 +29,19 @@ from retrace_sde.search.stamps.sampler import (
     sample_times,
 )
 
-ROUNDS = (60, 60, 300)
+DRAWS_A_ROUND = (60, 60, 300)
 """Draws kept of each sequence in each round; the last are those that count."""
 
 THIN, BURN = 3, 120
 """Sweeps between draws, and before them."""
 
-BANDWIDTH, BROAD = 0.15, 0.15
+BANDWIDTH, BROAD_SHARE = 0.15, 0.15
 """Of the law of gaps: kernels of the logarithm of a gap, and the share of a wide one, so that no gap is impossible."""
 
-SIMULATED = 200
+SIMULATED_SEQUENCES = 200
 """Sequences that are simulated of regular and of random times, to be compared with the stamps."""
 
-NOISY = 0.2
+NOISY_STAMP_GAPS = 0.2
 """Errors of stamps, in gaps, from which a regular grid tells more than they do."""
 
 EVENT_ODDS = 100.0
@@ -134,12 +134,14 @@ def audit_sequences(
     times = [each.stamps for each in sequences]
     kept = [~np.isnan(each.stamps) for each in sequences]
     law, regular, unit = None, on_a_grid(sequences, wrong=wrong), 1.0
-    for k, draws in enumerate(ROUNDS):
+    for k, draws in enumerate(DRAWS_A_ROUND):
         law = fitted_law(sequences, times, kept, robust=k == 0)
         laws = law, _start(sequences, times, kept), *_gap_law(sequences, times, kept)
         judge = Judge(*laws, wrong, regular, alone=len(sequences) < FEW_SEQUENCES)
-        last, found = k == len(ROUNDS) - 1, []
-        for each in steps(sequences, f"judging stamps, round {k + 1} of {len(ROUNDS)}", least=20):
+        last, found = k == len(DRAWS_A_ROUND) - 1, []
+        for each in steps(
+            sequences, f"judging stamps, round {k + 1} of {len(DRAWS_A_ROUND)}", least=20
+        ):
             found.append(judge.sampled(each, draws, rng, events=k > 0))
         sequences = found
         if regular and not last:
@@ -187,7 +189,7 @@ def _gap_law(
     x = np.log(levels)
     near = np.exp(-0.5 * ((x[:, None] - some) / BANDWIDTH) ** 2).mean(axis=1) / BANDWIDTH
     wide = np.exp(-0.5 * ((x - np.median(some)) / 1.5) ** 2) / 1.5
-    density = ((1 - BROAD) * near + BROAD * wide) / np.sqrt(2 * np.pi) / levels
+    density = ((1 - BROAD_SHARE) * near + BROAD_SHARE * wide) / np.sqrt(2 * np.pi) / levels
     return levels, -np.log(density)
 
 
@@ -200,11 +202,11 @@ def on_a_grid(sequences: list[Sequence], *, wrong: float) -> bool:
     if any(len(each.stamps) < 4 or np.isnan(each.stamps).any() for each in sequences):
         return False
     error = float(np.median(np.concatenate([each.error for each in sequences])))
-    if error < NOISY:
+    if error < NOISY_STAMP_GAPS:
         return False
     T = int(np.median([len(each.stamps) for each in sequences]))
     rng = np.random.default_rng(0)
-    regular = np.tile(np.arange(float(T)), (SIMULATED, 1))
+    regular = np.tile(np.arange(float(T)), (SIMULATED_SEQUENCES, 1))
     random = np.sort(rng.uniform(-0.5, T - 0.5, regular.shape), axis=1)
     spreads = []
     for times in (regular, random):
@@ -365,7 +367,7 @@ def standardised(values: Array) -> Array:
 
 def typical_gap(rows: Array, gaps: Array, error: float) -> float:
     """The median gap; where errors blur it, the median slope of sorted stamps, which wrong ones hardly change."""
-    if error < NOISY * np.median(gaps):
+    if error < NOISY_STAMP_GAPS * np.median(gaps):
         return float(np.median(gaps))
     slopes = []
     for each in rows:

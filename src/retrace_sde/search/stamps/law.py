@@ -21,13 +21,13 @@ from retrace_sde.process.tails import chi2_ppf
 GAP_BINS = 24
 """Bins of gaps, on a logarithmic scale, that the steps of a fit are sorted into: within a bin gaps differ by a few per cent."""
 
-LEVELS = 40
+TABULATED_GAPS = 40
 """Gaps at which costs are tabulated, on a logarithmic scale; between them they are interpolated."""
 
 TAILS = (3.0, 5.0, 10.0, 30.0, 200.0)
 """Degrees of freedom that are compared."""
 
-FAR = 25.0
+MAX_RELAXATION = 25.0
 """‖A‖ g beyond which a longer gap changes nothing: there the process has forgotten, or exponentials lose their digits."""
 
 ROBUST_ROUNDS = 4
@@ -54,7 +54,7 @@ class StepLaw:
     def steps(self, gaps: Array) -> tuple[Array, Array, Array, Array]:
         """F (K, d, d), s (K, d), inverse roots of Q and ½ log |Q| over each gap, which is capped at the law's reach."""
         speed = np.abs(van_loan_matrix(self.theta, self.diffusion)).sum(axis=0).max()
-        reached = np.minimum(gaps, FAR / max(float(speed), 1e-300))
+        reached = np.minimum(gaps, MAX_RELAXATION / max(float(speed), 1e-300))
         F, S, Q = transitions(self.theta, self.diffusion, reached)
         values, vectors = np.linalg.eigh(Q)
         values = np.maximum(values, 1e-9 * values[:, -1:])
@@ -88,7 +88,7 @@ def _minus_log_t(squares: Array, tails: float, d: int) -> Array:
 
 def gap_levels(gaps: Array) -> Array:
     """Gaps, in units of their median, for which costs are tabulated: from a tenth of it to the largest that there may be."""
-    return np.geomspace(0.1, max(float(np.max(gaps)), 2.0), LEVELS)
+    return np.geomspace(0.1, max(float(np.max(gaps)), 2.0), TABULATED_GAPS)
 
 
 def fit_steps(before: Array, after: Array, gaps: Array, *, robust: bool) -> StepLaw:
