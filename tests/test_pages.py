@@ -38,7 +38,7 @@ NOT_MEASURED = (
     "accepted in one direction (p > .05) and rejected",  # thresholds
     "either is rejected at .003",
     "rate of false alarms must be at most .001",
-    "At 5 % it rejects with a probability of at most .011",  # proved
+    "At 5 % it rejects with a probability of at most .0112",  # proved
     "differs from H by .51",
     "where .05 is meant",
     "a p-value near .05",
